@@ -84,10 +84,8 @@ def _winograd(
     reached = interior_of(problem, margins=False).problem or inner
     border = prod(problem.result_shape) - prod(reached.result_shape)
     tiles = winograd(Correlation.of(reached), threads, cpu, every=every)
-    return tuple(replace(each, cycles=each.cycles + _FILL * border) for each in tiles)
-
-
-_FILL = 10.0  # cycles of a number that nothing reaches, which NumPy writes
+    filling = cpu.costs.packing.border * border
+    return tuple(replace(each, cycles=each.cycles + filling) for each in tiles)
 
 
 @lru_cache(maxsize=256)

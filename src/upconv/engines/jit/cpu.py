@@ -1,13 +1,10 @@
-"""The processor that code is made for: its name, features, registers and caches; and what it costs.
+"""The processor that code is made for: its name, features, registers and caches.
 
 `UPCONV_JIT_CPU` names an older processor to make code for, in LLVM's words (`x86-64` has SSE2 only,
 `haswell` AVX2 and FMA, `skylake-avx512` AVX-512): for tests, and for results that must not depend
 on the machine. A processor that this one cannot stand in for makes code that stops the process.
 
-What the models of cost count with is one table for all kernels, by the width of a vector. A tile
-takes as long as the slowest of what it needs of a core: multiply-adds, loads, sums that wait for
-the one before, bytes from the second-level cache. Processors of one width differ by less than the
-shapes of tiles do, so a class is a width.
+Its figures of cost are in costs.py.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ...errors import ArgumentError, brief
+from .costs import Costs, costs_of, dots_of
 
 VARIABLE = "UPCONV_JIT_CPU"
 
@@ -46,6 +44,11 @@ class Cpu:
     def lanes(self, itemsize: int) -> int:
         """Elements of `itemsize` bytes in one vector."""
         return self.vector_bytes // itemsize
+
+    @property
+    def costs(self) -> Costs:
+        """The figures of its class."""
+        return costs_of(self.vector_bytes)
 
     def sums(self, vectors: int) -> int:
         """Registers for sums, beside `vectors` of one operand, a number of the other, and products
@@ -111,28 +114,8 @@ def target(triple: str, name: str, features: str, enabled: set[str]) -> Cpu:
         vector_bytes, registers = 16, 16 if x86 else 32
     fused, half = "fma" in enabled or not x86, "f16c" in enabled or not x86
     l1, l2 = _caches()
-    dots = _dots(name) if x86 and vector_bytes == 64 and "avx512bf16" in enabled else 0.0
+    dots = dots_of(name) if x86 and vector_bytes == 64 and "avx512bf16" in enabled else 0.0
     return Cpu(triple, name, features, vector_bytes, registers, fused, half, l1, l2, dots)
-
-
-def _dots(name: str) -> float:
-    """What AVX512-BF16 is worth on a processor, by LLVM's name for it.
-
-    A Xeon with AMX (2026-11-21, 24 accumulators in registers, 512 bits): an instruction, of two
-    products for each lane, every 2.0 cycles, where two of FMA are issued in every cycle. Zen 4
-    issues as many of one as of the other: 1.3 to 2.0 times the speed of widened inputs on 20
-    layers (2026-11-22, docs/jit.md). Unknown processors are taken for slow.
-    """
-    return 2.0 if name.startswith("znver") else 0.5
-
-
-WORTH_A_THREAD = 200_000
-"""Multiply-adds that take about as long as it takes to wake a thread."""
-
-
-def useful_threads(multiply_adds: int, threads: int) -> int:
-    """How many of at most `threads` threads so much work is worth."""
-    return max(1, min(threads, multiply_adds // WORTH_A_THREAD))
 
 
 @lru_cache(maxsize=1)
@@ -149,39 +132,3 @@ def _caches() -> tuple[int, int]:
         if level in sizes and kind in ("Data", "Unified") and text[:-1].isdecimal():
             sizes[level] = int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1)
     return sizes[1], sizes[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Figures of one class of processors.
-
-    adds, loads: multiply-adds and loads of a vector in a cycle. latency: cycles from a register's
-    multiply-add to its next. unaligned: loads that one across two lines counts as. line: parts of a
-    line in a vector. weights: cycles in which a vector of weights comes from the second-level
-    cache, each line once. stream: bytes in a cycle of panels that are read one after another.
-    masked: how much longer a multiply-add under a mask takes.
-    """
-
-    adds: float
-    loads: float
-    latency: float
-    unaligned: float
-    line: float
-    weights: float
-    stream: float
-    masked: float
-
-
-_COSTS = {
-    # Fitted on a Xeon with AMX, a Zen 5 (21 November 2026) and a Zen 4 (22 November).
-    64: Costs(2, 2, 4, 2.0, 1.0, 2.2, 17, 1),
-    # A Zen 4 held to AVX2 (22 November 2026). An unaligned load as 1.5 chooses tiles of one vector,
-    # which take 1.4 times as long for fcn8s_final; weights at 1.1, half of a longer vector's, make
-    # five layers of eight 2 to 6 % faster and two that stream many weights 4 to 17 % slower.
-    32: Costs(2, 2, 4, 2.0, 1.0, 2.2, 17, 2),
-}
-
-
-def costs_of(vector_bytes: int) -> Costs:
-    """The figures of processors with vectors of so many bytes."""
-    return _COSTS[max(32, vector_bytes)]  # nothing was fitted for SSE2 and NEON

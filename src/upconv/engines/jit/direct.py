@@ -6,9 +6,6 @@ from ..base import Candidate, Eligible
 from .correlation import Correlation
 from .cpu import Cpu
 
-_PACK, _STREAMED = 0.55, 0.9  # cycles of a packed number, and more where it leaves the caches
-L3 = 24 << 20  # bytes that stay in the third-level cache
-
 
 def direct(
     correlation: Correlation, variant: str, cycles: float, workspace: int, threads: int, cpu: Cpu
@@ -32,10 +29,7 @@ def weight_numbers(correlation: Correlation, taps: int = 0) -> int:
 
 
 def packing_cycles(numbers: int, correlation: Correlation, threads: int, cpu: Cpu) -> float:
-    """Cycles of each thread that packing a weight takes.
-
-    On a Zen 4 (2026-11-23, one thread), 0.3 to 0.4 ns a number for up to 12 MB, 0.5 for 17, 0.8 for
-    more than the third-level cache holds; half a cycle of 64-byte vectors is 0.28 ns.
-    """
-    streamed = min(1.0, (numbers * correlation.dtype.itemsize / L3) ** 2)
-    return numbers * (_PACK + _STREAMED * streamed) * 64 / cpu.vector_bytes / threads
+    """Cycles of each thread that packing a weight takes."""
+    costs = cpu.costs.packing
+    streamed = min(1.0, (numbers * correlation.dtype.itemsize / cpu.costs.l3) ** 2)
+    return numbers * (costs.number + costs.streamed * streamed) * 64 / cpu.vector_bytes / threads

@@ -27,7 +27,7 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
 
 def _candidate(correlation: Correlation, name: str, threads: int, cpu: Cpu) -> Candidate:
     plan = schedule(correlation, threads, cpu, name == DOTS)
-    cycles = predicted_cycles(correlation, plan)
+    cycles = predicted_cycles(correlation, plan, cpu)
     if correlation.layout is DataLayout.NXC:
         return direct(correlation, name, cycles, 0, threads, cpu)
     element = BYTES[correlation.element]

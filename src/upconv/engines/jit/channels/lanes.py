@@ -17,7 +17,8 @@ import numpy as np
 from ....geometry import Tap
 from ....problem import DType
 from ..correlation import Correlation, WeightForm
-from ..cpu import Costs, Cpu, costs_of
+from ..costs import Costs
+from ..cpu import Cpu
 from ..values import BYTES
 
 
@@ -89,7 +90,7 @@ def _lanes(
         step, stride, taps,
         weight.made // (1 if own else weight.groups),
         cpu.lanes(BYTES[weight.element]),
-        tuple(cpu.sums(n) for n in range(9) if cpu.sums(n) >= n), costs_of(cpu.vector_bytes), own,
+        tuple(cpu.sums(n) for n in range(9) if cpu.sums(n) >= n), cpu.costs, own,
         weight.groups == 1, 1 if own else weight.reduced // weight.groups,
         cpu.dots if dots else 0.0,
     )  # fmt: skip

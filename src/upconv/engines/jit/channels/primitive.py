@@ -42,7 +42,7 @@ class Channels(Kernel):
     ) -> None:
         self.correlation = correlation
         self.schedule: Schedule = channel_schedule(correlation, threads, cpu, dots)
-        self.predicted_cycles = predicted_cycles(correlation, self.schedule)
+        self.predicted_cycles = predicted_cycles(correlation, self.schedule, cpu)
         self._pack_threads, lanes = self.schedule.threads, lanes_of(correlation, cpu, dots)
         grids = without_sizes(self.schedule.cut.grids)
         self.order = packing = shared(ChannelPacking, correlation.weight, lanes, grids, cpu)

@@ -22,7 +22,8 @@ from operator import itemgetter
 from ....geometry import Phase
 from ....problem import DataLayout
 from ..correlation import Correlation, Line
-from ..cpu import Cpu, useful_threads
+from ..costs import useful_threads
+from ..cpu import Cpu
 from ..values import BYTES
 from .lanes import POINTS, STEP, Along, Lanes, Reach, lanes_of, reach
 from .phases import PhaseGroup, phase_groupings, points_along, shifts_of
@@ -149,12 +150,13 @@ def _best_tile(lanes: Lanes, block: Block, reach: Reach, outer: int) -> tuple[fl
     merged = merged_taps(lanes, block)
     cycles = _tap_cycles(lanes, block.vectors, block.masked, merged)
     taps, best = len(block.shifts) // merged * outer, (float("inf"), 0)
+    start = lanes.costs.channels.tile
     for points, each, part in zip(POINTS, cycles, reach.parts, strict=False):
         whole, rest = divmod(reach.points, points)
-        cost = whole * (60 + taps * part * each)
+        cost = whole * (start + taps * part * each)
         if rest:
             last = _FITTING[rest]
-            cost += 60 + taps * reach.parts[last] * cycles[last]
+            cost += start + taps * reach.parts[last] * cycles[last]
         if cost <= best[0]:
             best = cost, points
     return best
@@ -200,17 +202,19 @@ def tap_cycles(lanes: Lanes, points: int, vectors: int, masked: bool, merged: in
     """Cycles of one tap, or of some that are one, in a tile: multiply-adds, or loads, or weights
     from the second-level cache, or sums that wait for the one before. Finding the inputs of a tap
     costs some, whatever is done with them."""
-    costs = lanes.costs
+    costs, kernel = lanes.costs, lanes.costs.channels
     loads, weights = (points + vectors) / costs.loads, costs.weights * vectors
     if lanes.depthwise:
-        return 10 + 0.75 * points + 0.4 * points * vectors
-    if lanes.dots:
-        # An instruction makes two products for each lane, and takes eight cycles to the next.
-        each = max(points * vectors / lanes.dots, loads, weights, 8)
-        return 20 + points + merged * -(-lanes.reduction // 2) * (each + 0.08 * points)
-    adds = points * vectors / costs.adds * (costs.masked if masked else 1)
-    each = max(adds, loads, weights, costs.latency)
-    return 20 + points + merged * lanes.reduction * (each + 0.08 * points)
+        products = kernel.depthwise_product * points * vectors
+        return kernel.depthwise_tap + kernel.depthwise_point * points + products
+    if lanes.dots:  # an instruction makes two products for each lane
+        each = max(points * vectors / lanes.dots, loads, weights, kernel.dot_latency)
+        reduction = -(-lanes.reduction // 2)
+    else:
+        adds = points * vectors / costs.adds * (costs.masked if masked else 1)
+        each, reduction = max(adds, loads, weights, costs.latency), lanes.reduction
+    start = kernel.tap + kernel.point * points
+    return start + merged * reduction * (each + kernel.broadcast * points)
 
 
 # The schedule -------------------------------------------------------------------------------------
@@ -233,7 +237,7 @@ def _cut(correlation: Correlation, cpu: Cpu, dots: bool | None) -> Cut:
     cycles, grids = options[0]
     for other in options[1:]:
         # The first ones write to memory in longer runs: others must be clearly cheaper.
-        if other[0] < 0.97 * cycles:
+        if other[0] < lanes.costs.channels.clearly * cycles:
             cycles, grids = other
     multiplier = correlation.made // correlation.groups if lanes.depthwise else 1
     return Cut(grids, lanes.depthwise, multiplier, cycles, lanes.dots > 0)
@@ -281,7 +285,8 @@ def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule
     channels = correlation.reduced // groups
     total = correlation.batch * max((prod(grid.counts) for grid in cut.grids), default=0)
     blocks = sum(len(grid.blocks) for grid in cut.grids)
-    fit = max(4, cpu.l2 // 4 // (channels * BYTES[correlation.element]) // STEP)
+    inputs = int(cpu.l2 * cpu.costs.channels.l2_inputs)
+    fit = max(4, inputs // (channels * BYTES[correlation.element]) // STEP)
     wanted = 1 if threads == 1 else 8 * threads
     steps = max(1, -(-total // STEP))  # of all points
     runs = max(-(-steps // fit), min(-(-wanted // groups), steps // 4), 1)
@@ -290,8 +295,7 @@ def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule
     step = -(-steps // runs) * STEP
     runs = max(1, -(-total // step))
     block_run = max(1, min(blocks, blocks * groups * runs // wanted))
-    # Weights of a pass, and those of the next one on their way, leave room for inputs.
-    chunk_bytes = cpu.l2 * 3 // 16
+    chunk_bytes = int(cpu.l2 * cpu.costs.channels.l2_weights)
     block_runs = -(-blocks // block_run)
     return Schedule(cut, step, runs, block_run, block_runs, chunk_bytes, threads)
 
@@ -302,19 +306,15 @@ def images_inside(correlation: Correlation) -> bool:
     return correlation.batch > 1 and prod(correlation.operand_size) <= 64
 
 
-def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
+def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
     """Cycles that each thread takes: tiles, and transposing data whose channels come first.
 
     Comparable with the spatially vectorised kernel's prediction: neither counts what reading
     weights costs.
     """
-    transposing = 0.0
+    costs, transposing = cpu.costs.channels, 0.0
     if correlation.layout is DataLayout.NCX:
-        transposing = 0.7 * (prod(correlation.operand_shape) + prod(correlation.result_shape))
-    tiles = plan.cut.cycles * (_DEPTHWISE if plan.cut.depthwise else correlation.groups)
+        numbers = prod(correlation.operand_shape) + prod(correlation.result_shape)
+        transposing = costs.transpose * numbers
+    tiles = plan.cut.cycles * (costs.depthwise if plan.cut.depthwise else correlation.groups)
     return (tiles + transposing) / plan.threads
-
-
-_DEPTHWISE = 2.5
-"""How many times as long tiles of depthwise layers take as `tap_cycles` says, which orders them
-well: 2.2 to 3.7 on a Zen 4 (2026-11-23), where memory is the limit."""

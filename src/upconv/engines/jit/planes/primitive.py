@@ -15,7 +15,8 @@ from ...addresses import address_of
 from ...base import Array, Maybe
 from ..compile import CODE_BYTES
 from ..correlation import Correlation, Line, WeightForm
-from ..cpu import Cpu, useful_threads
+from ..costs import useful_threads
+from ..cpu import Cpu
 from ..kernel_arguments import Blocks
 from ..operands import Kernel
 from ..packing import Numbers, Packer, shared
@@ -24,13 +25,10 @@ from ..rows import finish_code
 from ..values import BYTES, LINE
 from .tile import ARGUMENTS, PlaneTile, plane_code
 
-_MOST_ROWS = 7  # of a tile: with 8, layers of nine taps take 1.1 times as long (Zen 4, 2026-11-22)
 _MOST_POSITIONS = 14  # of a tile of channels-last data
 _MOST_PRODUCTS = 400  # of a tile: each is code
-_LEAST = 0.4  # of a vector, positions in a row: with fewer the channel-vectorised kernel is as fast
 _MOST_REACH = 3  # of a row's shifts, in vectors: each is loaded
 _MOST_TAPS = 1 << 14  # of all outer positions: each is in a table
-_BAND_BYTES = 1 << 16  # of results that a job makes
 _POINT = Line(1, 1, 1, 1, (Phase(0, 1, (Tap(0, 0),)),), 0, 0)
 
 
@@ -80,14 +78,14 @@ class Planes(Kernel):
         correlation, tile = self.correlation, self._tile
         *outer, rows, last = _lines(correlation)
         x_row, y_row = (n * correlation.dtype.itemsize for n in (last.size, last.out))
-        tiles = -(-rows.out // tile.rows)
-        bands = -(-tiles // max(1, _BAND_BYTES // (y_row * tile.rows)))
+        tiles, band_bytes = -(-rows.out // tile.rows), tile.costs.band_bytes
+        bands = -(-tiles // max(1, band_bytes // (y_row * tile.rows)))
         band = -(-tiles // bands) * tile.rows
         bands = -(-rows.out // band)
         planes = prod(line.out for line in outer)
         channels = 1 if tile.last else correlation.made
         units = correlation.batch * channels * planes * bands
-        run = max(1, min(_BAND_BYTES // (band * y_row), units // (8 * self._threads)))
+        run = max(1, min(band_bytes // (band * y_row), units // (8 * self._threads)))
         ranges, taps = self._tables
         return {
             "finish": self._finish.addresses["finish"] if self._finish else 0,
@@ -187,11 +185,11 @@ def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
     finish = finish_of(correlation)
     lanes = cpu.lanes(BYTES[finish.computed])
     down, across = (tuple(tap.shift for tap in line.phases[0].taps) for line in (rows, last))
-    channels_last = correlation.layout is DataLayout.NXC
-    most = _MOST_POSITIONS if channels_last else _MOST_ROWS
+    channels_last, costs = correlation.layout is DataLayout.NXC, cpu.costs.planes
+    most = _MOST_POSITIONS if channels_last else costs.rows
     most = min(most, rows.out, _MOST_PRODUCTS // (len(down) * len(across)))
     reach = last.high - last.low
-    if most < 1 or last.out < _LEAST * lanes or reach > _MOST_REACH * lanes * last.step:
+    if most < 1 or last.out < costs.filled * lanes or reach > _MOST_REACH * lanes * last.step:
         return None
     sizes = [(count, max(1, 4 // count)) for count in range(min(most, 4), most + 1)]
     if last.step > 1 and most >= 4:
@@ -219,10 +217,5 @@ def _cycles(correlation: Correlation, tile: PlaneTile) -> float:
     *outer, rows, last = _lines(correlation)
     tiles = -(-rows.out // tile.rows) * -(-last.out // tile.width)
     planes = prod(line.out * len(line.phases[0].taps) for line in outer)
-    channels = _CHANNELS_LAST if tile.last else correlation.made
+    channels = tile.costs.channels_last if tile.last else correlation.made
     return correlation.batch * channels * planes * tiles * tile.cycles
-
-
-_CHANNELS_LAST = 0.5
-"""Part of `PlaneTile.cycles` that tiles of channels-last data take: 0.5 to 0.6 on a Zen 4
-(2026-11-23), where those of other data take 0.6 to 1.2."""

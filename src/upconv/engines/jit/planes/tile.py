@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ....activations import Activation
 from ..activation import activated
 from ..compile import compiled
+from ..costs import Planes, costs_of
 from ..cpu import Cpu
 from ..emit import Function, Module
 from ..kernel_arguments import ArgumentLayout, Arguments, jobs
@@ -98,14 +99,21 @@ class PlaneTile(NamedTuple):
         return self.steps[1] * (self.vectors - (min(self.back) - max(self.back)) // self.lanes)
 
     @property
+    def costs(self) -> Planes:
+        """The figures of the processors it is for."""
+        return costs_of(self.lanes * BYTES[self.element]).planes
+
+    @property
     def cycles(self) -> float:
-        """What it takes for one outer tap: products, loads, cuts. Fitted on a Zen 4, 2026-11-22."""
+        """What it takes for one outer tap: products, loads, cuts."""
         products: float = self.rows * self.vectors * len(self.shifts[0]) * len(self.shifts[1])
-        line = 1.5 * self.loads + 0.3 * self.vectors * len(self.shifts[1])
+        costs = self.costs
+        line = costs.load * self.loads + costs.cut * self.vectors * len(self.shifts[1])
         if self.last:
             # A line begins elsewhere, and each weight that is not kept is a load.
-            line, products = line + 1.5, products * (1 if self.kept else 1.5)
-        return products + line * len(self.lines) + 4 * self.rows * self.vectors + 30
+            line, products = line + costs.line, products * (1 if self.kept else costs.weight)
+        results = costs.result * self.rows * self.vectors
+        return products + line * len(self.lines) + results + costs.tile
 
 
 _KEPT, _MOST_REGISTERS = 9, 28

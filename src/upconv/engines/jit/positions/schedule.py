@@ -19,7 +19,8 @@ from math import prod
 from ....geometry import Phase
 from ....problem import DataLayout
 from ..correlation import Correlation, Line
-from ..cpu import Cpu, useful_threads
+from ..costs import useful_threads
+from ..cpu import Cpu
 from ..values import BYTES
 from .tile import Tile
 from .tiling import (
@@ -79,10 +80,6 @@ class Schedule:
 
 
 _MOST_SHIFTS = 48  # along the last axis: each is code in the tile
-_FEW_BLOCKS = 6
-"""Up to how many reads of an input cost less in place than packing it. Zen 4 (2026-11-22), 20
-layers: with 3 to 5 blocks and an input of up to 4 MiB 1.04 to 1.13 times as fast in place, with
-larger inputs 0.7 to 1.07, with 10 to 20 blocks 0.5 to 1.05."""
 
 
 def refusal(correlation: Correlation) -> str | None:
@@ -124,11 +121,6 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     return replace(plan, in_place=_reads_in_place(correlation, plan, cpu))
 
 
-_MOST_RECORDS = 1 << 17
-"""Bytes of records that list all rows: beyond the caches they are slow to read (1.1 MB of them took
-0.3 of a volume's time, Zen 4, 2026-11-23)."""
-
-
 def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) -> int:
     """After how many rows tiles start anew, or 0: never. Where the records of all rows would be too
     many, some rows, of at least eight tiles, stand for all."""
@@ -139,7 +131,9 @@ def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) ->
     staged = min(rows, padded.total // tile.width)
     direct = rows if padded.row_stride > tile.width else 0
     nbytes = 48 * rows + 40 * (staged + direct)  # two pieces, and TILES
-    return 0 if nbytes <= _MOST_RECORDS else max(4, -(-8 * tile.width // padded.row_stride))
+    if nbytes <= tile.costs.positions.records:
+        return 0
+    return max(4, -(-8 * tile.width // padded.row_stride))
 
 
 def _reads_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
@@ -152,31 +146,26 @@ def _may_read_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bo
     """Whether packing would copy an image as it lies."""
     pointwise = correlation.rank == correlation.batch == 1 and correlation.lines[0].is_pointwise
     nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
-    few = len(plan.blocks) <= _FEW_BLOCKS and nbytes <= 4 * cpu.l2
+    costs = cpu.costs.positions
+    few = len(plan.blocks) <= costs.reads and nbytes <= costs.read_l2 * cpu.l2
     return pointwise and few and finish_of(correlation).is_plain
 
 
 def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
     """Cycles that each thread takes: tiles, placing their results, packing the input."""
     own, padded = correlation.reduced // correlation.groups, plan.padded
+    costs = cpu.costs.positions
     by_row = plan.span_rows == 1
     each = [_row_cycles(correlation, padded, tile, by_row) for tile in plan.tiles]
     # Of the last row, or of all positions, the last tile takes as long as a whole one.
     part = padded.row_stride if by_row else plan.tiles[0].width
     rows = -(-padded.total // part) * part / padded.row_stride
     tiles = sum(each[block.kind] for block in plan.blocks) * rows
-    packing = 3 * own * (padded.total + plan.halo_before + plan.halo_after) / plan.tiles[0].lanes
+    positions = padded.total + plan.halo_before + plan.halo_after
+    packing = costs.pack * own * positions / plan.tiles[0].lanes
     # Whether the last tile reads too far depends on the threads, which have no say in the choice.
     packing = 0 if _may_read_in_place(correlation, plan, cpu) else packing
-    return _SHORTFALL * correlation.groups * (tiles + packing) / plan.threads
-
-
-_SHORTFALL = 1.05
-"""What this prediction falls short by where rows are short, beside that of the channels kernel.
-
-Measured on one Zen 5 core (2026-11-21), both kernels interleaved on 22 layers of real decoders: the
-predictions' ratio is on the right side of this number for every one of them."""
-_STAGED = 6  # cycles that a row's end costs in a tile that goes by way of the stage, per channel
+    return costs.shortfall * correlation.groups * (tiles + packing) / plan.threads
 
 
 def _row_cycles(
@@ -194,10 +183,10 @@ def _row_cycles(
 
     def cycles(vectors: int) -> float:
         each = cycles_per_channel(tile.costs, vectors, tile.channels, tile.steps)
-        placing = placing_cycles(vectors, tile.channels, tile.phases, tile.pieces)
+        placing = placing_cycles(tile.costs, vectors, tile.channels, tile.phases, tile.pieces)
         return reduction * taps * each + phase_tuples * placing
 
-    staged = phase_tuples * _STAGED * (1 + tile.channels)
+    staged = phase_tuples * tile.costs.positions.stage * (1 + tile.channels)
     if not by_row:
         return cycles(tile.vectors) * padded.row_stride / tile.width + staged
     whole, rest = divmod(padded.last.phases[0].length, tile.width)
@@ -226,7 +215,7 @@ def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
     """Lanes of which the input of a group takes half of the second-level cache; an eighth of the
     cache where halos, of a volume with large planes, do not fit anyway."""
     own = correlation.reduced // correlation.groups
-    lanes = cpu.l2 // 2 // (BYTES[tile.element] * own)
+    lanes = int(cpu.l2 * cpu.costs.positions.l2_input) // (BYTES[tile.element] * own)
     return max(lanes - halo, lanes // 4)
 
 

@@ -20,7 +20,8 @@ from typing import NamedTuple
 from ....activations import Activation
 from ..activation import activated
 from ..compile import compiled
-from ..cpu import Costs, Cpu, costs_of
+from ..costs import Costs, costs_of
+from ..cpu import Cpu
 from ..emit import Function, Module, signature
 from ..values import BYTES, LINE, Value, vector
 

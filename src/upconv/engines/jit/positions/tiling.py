@@ -16,7 +16,8 @@ from math import prod
 from ....activations import Activation
 from ....geometry import Tap
 from ..correlation import Correlation, Line, WeightForm
-from ..cpu import Costs, Cpu, costs_of
+from ..costs import Costs
+from ..cpu import Cpu
 from ..rows import Finish
 from ..values import BYTES, STORED
 from .tile import Step, Tile
@@ -149,8 +150,9 @@ def _shape(
     vector of results is stored beside the first; `width` its vectors, where other tiles of the
     layer have so many, or 0.
     """
-    best, costs = (0.0, 0, 0), costs_of(cpu.vector_bytes)
+    best, costs = (0.0, 0, 0), cpu.costs
     # Where a tile is little work, placing it counts, which is quick where it fits a row.
+    fetching = costs.positions.fetch * len(steps)
     choices = range(1, (8 if sums >= 16 else 4) + 1)
     if width and phases * width <= cpu.sums(width):
         choices = range(width, width + 1)
@@ -160,32 +162,20 @@ def _shape(
             blocks = -(-own // channels)
             if -(-own // blocks) < channels:
                 continue  # as many blocks do with fewer channels
-            each = cycles_per_channel(costs, vectors, channels, steps) + _FETCH * len(steps)
-            tile = sums * each + placing_cycles(vectors, channels, phases, pieces) + _LOOP_CYCLES
-            cost = tile * blocks / vectors * (1 + _misfit(vectors, rank))
+            each = cycles_per_channel(costs, vectors, channels, steps) + fetching
+            placing = placing_cycles(costs, vectors, channels, phases, pieces)
+            tile = sums * each + placing + costs.positions.loop
+            cost = tile * blocks / vectors * (1 + _misfit(costs, vectors, rank))
             if not best[1] or cost < best[0]:
                 best = (cost, vectors, channels)
     return best
 
 
-def _misfit(vectors: int, rank: int) -> float:
-    """The part of the time that is lost where rows end, because tiles so wide do not fit them.
-
-    Guessed, as a class does not know its rows: those of images and volumes are often short, and of
-    a length that a power of two divides."""
-    odd = 0.08 if vectors & (vectors - 1) else 0.0
-    return odd + (0.01 if rank == 1 else 0.04) * (vectors - 1)
-
-
-_PIECE = 3.0
-"""Cycles that storing results of one position takes, where a tile has some phases only."""
-_LOOP_CYCLES = 60
-"""Cycles that the beginning and the end of a tile's loops take."""
-_FETCH = 1.5
-"""Cycles that waiting for the inputs of one shift takes, whatever is done with them.
-
-Measured on a Xeon (2026-11-21), tiles of 16 to 26 accumulators interleaved on ten layers: 1.4 to
-2.5. It is what makes larger tiles faster, by 5 to 7 % where channels fill them."""
+def _misfit(costs: Costs, vectors: int, rank: int) -> float:
+    """The part of the time that is lost where rows end, because tiles so wide do not fit them."""
+    kernel = costs.positions
+    odd = kernel.odd if vectors & (vectors - 1) else 0.0
+    return odd + (kernel.wide if rank == 1 else kernel.wide_image) * (vectors - 1)
 
 
 def cycles_per_channel(costs: Costs, vectors: int, channels: int, steps: tuple[Step, ...]) -> float:
@@ -195,7 +185,7 @@ def cycles_per_channel(costs: Costs, vectors: int, channels: int, steps: tuple[S
     adds = channels * uses * vectors / costs.adds
     inputs = costs.unaligned * vectors * len(steps) + costs.line * vectors
     loads = (inputs + channels * uses + (len(steps) > 1)) / costs.loads
-    return max(adds, loads, costs.latency * _longest(steps)) + 0.5
+    return max(adds, loads, costs.latency * _longest(steps)) + costs.step
 
 
 @lru_cache(maxsize=512)
@@ -204,9 +194,10 @@ def _longest(steps: tuple[Step, ...]) -> int:
     return max((sum(r in s.phases for s in steps) for r in range(64)), default=1)
 
 
-def placing_cycles(vectors: int, channels: int, phases: int, pieces: int) -> float:
+def placing_cycles(costs: Costs, vectors: int, channels: int, phases: int, pieces: int) -> float:
     """Cycles that finding out where a tile's results go, and storing them, takes."""
-    return 20 + vectors * channels * (2 * phases + _PIECE * pieces)
+    kernel = costs.positions
+    return kernel.store + vectors * channels * (kernel.phase * phases + kernel.piece * pieces)
 
 
 def single_vector_cost(tile: Tile) -> float:

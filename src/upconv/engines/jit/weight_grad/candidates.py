@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ....problem import Problem
 from ...base import Candidate
-from ..cpu import Cpu, useful_threads
+from ..costs import useful_threads
+from ..cpu import Cpu
 from .sides import sides_of
 
 

@@ -13,7 +13,8 @@ from ...base import Array, Maybe
 from ...copies import laid_out
 from ...workspace import Workspace
 from ..compile import CODE_BYTES, Code
-from ..cpu import Cpu, useful_threads
+from ..costs import useful_threads
+from ..cpu import Cpu
 from ..kernel_arguments import Blocks
 from ..operands import lying_well, strides
 from ..rows import Finish, fill_code, finish_code

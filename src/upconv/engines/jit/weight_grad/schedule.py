@@ -116,7 +116,8 @@ class Plan:
         widths = [width * self.element for width in self.widths]
         x, g = (footprint(*both) for both in zip(widths, self.position_strides, strict=True))
         held = sum(n * w for n, w in zip(self.held, (widths[0], widths[1] * outputs), strict=True))
-        room = max(_LEAST, min(cpu.l2 // 2 // (x + g * outputs), _PANELS // max(1, held)))
+        panels = int(cpu.l2 * cpu.costs.weight_grad.l2_panels)
+        room = max(_LEAST, min(panels // (x + g * outputs), _PANELS // max(1, held)))
         room = max(room, total // _SPATIAL_BLOCKS, total * self.taps // _ENTRIES)
         count = ceil(total / room)
         if self.lanes < _JOBS:
@@ -128,7 +129,7 @@ class Plan:
         """Taps of a unit, and how many units a job has."""
         taps, many = self.taps, self.sides.tile.taps
         wanted = ceil(_JOBS / self.sets)
-        parts = ceil(taps * self.block_bytes / (cpu.l2 // 4))
+        parts = ceil(taps * self.block_bytes / (cpu.l2 * cpu.costs.weight_grad.l2_sums))
         if len(self.spatial_blocks) == self.sets:
             # A thread that has packed a spatial block goes on with other taps of it.
             parts = max(parts, ceil(wanted / self.lanes))

@@ -27,13 +27,7 @@ from ..cpu import Cpu
 from ..values import BYTES, computed
 from .tile import Tile
 
-# Cycles that packing a row of a panel takes, and each number of it, where data comes from beyond
-# the second-level cache (Zen 4, 23 November 2026).
-_PACK = {DataLayout.NCX: (0.0, 1.2), DataLayout.NXC: (10.0, 0.5)}
-_APART = 2.0  # cycles that a line read in place takes longer than one of a panel
-_SEGMENT = 15  # cycles that each segment takes beside its positions
 _LINE = 64
-_PAIR = 128  # bytes that processors fetch together
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +130,13 @@ def _options(problem: Problem, cpu: Cpu) -> Iterator[Sides]:
 
 def _cycles(problem: Problem, sides: Sides) -> float:
     """Cycles of one thread once operands are in place."""
-    tile, last = sides.tile, problem.axes[-1]
+    tile, last, costs = sides.tile, problem.axes[-1], sides.tile.costs.weight_grad
     positions = problem.batch * prod(axis.size for axis in problem.axes)
     edge = min(1.0, (tile.taps - 1) * last.dilation / last.stride / max(1, last.size))
     each = (1 - edge) * tile.cycles / tile.taps + edge * tile.single.cycles
-    each += _SEGMENT / max(1, last.size) * (1 if tile.taps == 1 else 1 / tile.taps + 2)
-    left = (1.5 if sides.transposed else 0.1) * tile.rows * tile.width
+    each += costs.segment / max(1, last.size) * (1 if tile.taps == 1 else 1 / tile.taps + 2)
+    result = costs.result_transposed if sides.transposed else costs.result
+    left = result * tile.rows * tile.width
     blocks = sides.groups * sides.row_blocks * sides.lane_blocks
     return blocks * prod(axis.kernel for axis in problem.axes) * (positions * each + left)
 
@@ -151,12 +146,13 @@ def _reading(problem: Problem, sides: Sides, of_g: int) -> tuple[bool, float]:
     tile, layout, size = sides.tile, problem.layout, BYTES[sides.tile.element]
     channels = problem.out_channels if of_g else problem.in_channels
     numbers = prod(problem.y_shape if of_g else problem.x_shape)
-    width, (row, number) = sides.widths[of_g], _PACK[layout]
-    packing = numbers * (row / width + number)
+    width, costs = sides.widths[of_g], tile.costs.weight_grad
+    last = costs.pack_row / width + costs.pack_last
+    packing = numbers * (last if layout is DataLayout.NXC else costs.pack)
     possible = problem.dtype.itemsize == size and (layout is DataLayout.NXC or channels == 1)
     if not possible or channels // sides.groups % width:
         return False, packing
-    if width == channels or channels * size <= _PAIR:
+    if width == channels or channels * size <= costs.pair:
         return True, 0.0
     reads = prod(axis.kernel for axis in problem.axes) / tile.taps
     if of_g:
@@ -165,5 +161,5 @@ def _reading(problem: Problem, sides: Sides, of_g: int) -> tuple[bool, float]:
         reads *= min(tile.taps, steps[-1]) / prod(steps)
     if not tile.depthwise:
         reads *= sides.row_blocks if of_g == sides.lanes_of_g else sides.lane_blocks
-    apart = _APART * reads * numbers / width * (_whole(width * size) // _LINE)
+    apart = costs.apart * reads * numbers / width * (_whole(width * size) // _LINE)
     return (True, apart) if apart <= packing else (False, packing)

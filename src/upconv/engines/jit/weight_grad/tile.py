@@ -7,7 +7,8 @@ from itertools import product
 from math import ceil
 
 from ..compile import compiled
-from ..cpu import Cpu, costs_of
+from ..costs import Costs, costs_of
+from ..cpu import Cpu
 from ..emit import Function, Module, signature
 from ..values import BYTES, I64, Value, vector
 
@@ -58,14 +59,20 @@ class Tile:
         return replace(self, taps=1, step=0)
 
     @property
+    def costs(self) -> Costs:
+        """The figures of the processors it is for."""
+        return costs_of(self.lanes * BYTES[self.element])
+
+    @property
     def cycles(self) -> float:
         """Of one position: multiply-adds, or loads, or what comes from the second-level cache."""
         sums = self.taps * self.rows * self.vectors
         loads = self.vectors + (sums if self.depthwise else self.taps * self.rows)
         nbytes = BYTES[self.element] * (self.rows + self.width)
-        costs = costs_of(self.lanes * BYTES[self.element])
+        costs = self.costs
         waiting = costs.latency / self.sums
-        return max(sums / costs.adds, loads / costs.loads, waiting, nbytes / costs.stream) + 0.5
+        work = max(sums / costs.adds, loads / costs.loads, waiting, nbytes / costs.stream)
+        return work + costs.step
 
 
 @compiled("tile", kept=64)

@@ -7,6 +7,7 @@ from functools import cached_property
 from math import ceil, prod
 
 from ..correlation import Correlation, Line
+from ..costs import costs_of
 from ..values import BYTES
 from .schedule import Schedule, chunk_of, reduction_of, shares_sets
 from .transforms import Transform
@@ -147,7 +148,8 @@ class Memory:
         self.stage_steps = second.stage * line, line, self.position
         self.stage_image = first.stage * second.stage * line
         # Rows of results are transposed apart from y to add a residual, too.
-        transposed = correlation.epilogue.residual or shares_sets(correlation)
+        costs = costs_of(lanes * self.item).winograd
+        transposed = correlation.epilogue.residual or shares_sets(correlation, costs)
         self.transposed = plan.channels * count * self.item if transposed else 0
         self.v_at = _lines(self.images * self.image)
         self.z_at = self.v_at + plan.points * self.v_point

@@ -12,11 +12,6 @@ from .schedule import Schedule, named_schedule, reduction_of, refusal, schedules
 from .transforms import named
 
 _PREFIX = "winograd "
-_MARGIN = 1.12
-_FEW, _FEW_MARGIN = 8, 1.6
-"""Of so few channels to sum over, along several axes, the model of the transforms thinks too well:
-they took 1.1 to 5 times as long as predicted on 12 layers (Zen 4, 2026-11-23)."""
-_FEWEST_PRODUCTS = 4_000_000  # with fewer, finding out takes longer than some runs
 _MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times the weight
 
 
@@ -27,7 +22,7 @@ def candidates(
     reason = refusal(correlation)
     if reason is not None:
         return (refused("winograd", reason, winograd=True),)
-    reason = _too_little(correlation)
+    reason = _too_little(correlation, cpu.costs.winograd.products)
     if reason and not every:
         return ()
     plans = schedules(correlation, threads, cpu, exact=not every)
@@ -44,8 +39,9 @@ def _candidate(
         reason = f"its weight has {numbers:,} numbers, more than {_MOST_NUMBERS:,}"
     # Channels that do not fill a vector are packed some at a time.
     filled = min(1.0, plan.padded / cpu.lanes(correlation.dtype.itemsize))
-    few = correlation.rank > 1 and correlation.reduced < _FEW * correlation.groups
-    margin = _FEW_MARGIN if few else _MARGIN
+    costs = cpu.costs.winograd
+    few = correlation.rank > 1 and correlation.reduced < costs.few * correlation.groups
+    margin = costs.few_margin if few else costs.margin
     return Candidate(
         "jit", _PREFIX + named(plan.transforms), plan.cycles,
         packing_cycles(numbers, correlation, threads, cpu) / filled, plan.workspace_bytes,
@@ -60,12 +56,12 @@ def _channels(correlation: Correlation) -> int:
     return min(reduction_of(correlation), columns // correlation.groups)
 
 
-def _too_little(correlation: Correlation) -> str:
+def _too_little(correlation: Correlation, least: int) -> str:
     """Why no transform is worth it, whichever tiles it has; "" where one may be."""
     if _channels(correlation) < 2:
         return "with one channel on either side, transforms take longer than the products they save"
-    if correlation.multiply_adds < _FEWEST_PRODUCTS:
-        return f"with fewer than {_FEWEST_PRODUCTS:,} multiply-adds, choosing tiles takes too long"
+    if correlation.multiply_adds < least:
+        return f"with fewer than {least:,} multiply-adds, choosing tiles takes too long"
     return ""
 
 

@@ -15,7 +15,8 @@ from math import ceil, gcd, log2, prod
 
 from ....problem import DataLayout, DType
 from ..correlation import Correlation, Line, WeightForm
-from ..cpu import Cpu, costs_of
+from ..costs import Winograd
+from ..cpu import Cpu
 from ..values import BYTES
 from .transforms import Stages, Transform, named
 from .window import Window, transforms_of
@@ -26,7 +27,6 @@ _CHUNK = 64  # channels that are transformed together
 _MOST_TAPS = 64
 _MOST_OUTPUTS = 64  # of a tile along one axis: no transform makes so many
 _UNIT = 64  # columns of a unit, about
-_L2 = 0.75  # part of the second-level cache that blocks may fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +215,7 @@ class _Tiles:
         transforms: tuple[Transform, ...], cpu: Cpu,
     ) -> None:  # fmt: skip
         self.windows, self.transforms, self._cpu = windows, transforms, cpu
+        costs, kernel = cpu.costs, cpu.costs.winograd
         self.exact = all(each.exact for each in transforms)
         item, lanes = BYTES[weight.element], cpu.lanes(BYTES[weight.element])
         made, stride = weight.made // weight.groups, windows[-1].stride
@@ -237,21 +238,23 @@ class _Tiles:
         # A line more for each row, which keeps rows out of each other's cache sets.
         self._bytes = item * (points * (self._reduced + (across + 1) * lanes) + across * lanes)
         self._sums = prod(sum(t.pieces_of(w.r)) for t, w in zip(transforms, windows, strict=True))
-        # Rows into channels last.
-        transposed = 11.0 if layout is DataLayout.NCX else 5.0
-        inputs = 0.6 * points + 0.1 * _additions([t.b for t in transforms]) + transposed * outputs
+        additions = _additions([t.b for t in transforms])
+        inputs = kernel.input * points + kernel.input_addition * additions
+        inputs += (kernel.pack_rows if layout is DataLayout.NCX else kernel.pack) * outputs
         self._inputs = ceil(self._reduced / lanes) * inputs
-        results = 0.4 * points + 0.05 * _additions([t.a for t in transforms])
-        self._results = {shared: across * (results + left * outputs) for shared, left in _LEFT}
+        additions = _additions([t.a for t in transforms])
+        results = kernel.result * points + kernel.result_addition * additions
+        stores = kernel.store, kernel.store_sharing  # as `shares_sets` says
+        self._results = tuple(across * (results + store * outputs) for store in stores)
         self._step = self._sums * self._reduced
         weights = self._step * across
         nbytes = self._step * weight.made * prod(window.stride for window in windows) * item
-        self._beyond, self._memory = nbytes > L3, weights * _MEMORY
-        self._stream = self._memory if self._beyond else weights * _STREAM
-        self._weights = weights * _WEIGHT
-        self._panels, costs = across // vectors, costs_of(cpu.vector_bytes)
+        self._beyond, self._memory = nbytes > costs.l3, weights * kernel.memory
+        self._stream = self._memory if self._beyond else weights * kernel.stream
+        self._weights = weights * kernel.weight
+        self._panels = across // vectors
         self._rows_cycles = [
-            (rows, self._step * step + points * _REGISTER_TILE)
+            (rows, self._step * step + points * kernel.register_tile)
             for rows in range(max(1, self._rows // 2), self._rows + 1)
             for step in (max(rows * vectors / costs.adds, (rows + 2 * vectors) / costs.loads),)
         ]
@@ -266,17 +269,19 @@ class _Tiles:
         return cls(weight, layout, windows, transforms, cpu)
 
     def estimate(self, lines: tuple[Line, ...]) -> float:
-        """Work of all tiles for one made channel: products, and some 16 steps for each point."""
+        """Work of all tiles for one made channel: products, and some work of each point."""
         axes = zip(self.windows, self.transforms, lines, strict=True)
         tiles = prod(window.groups(t, line) * window.apart for window, t, line in axes)
-        return (self._step + 16 * self._points) * tiles
+        return (self._step + self._cpu.costs.winograd.point * self._points) * tiles
 
     def schedule(self, correlation: Correlation, threads: int) -> Schedule:
         """The blocks, jobs and register tile that take the fewest cycles."""
         axes = zip(self.windows, self.transforms, correlation.lines, strict=True)
         counts = [correlation.batch, *(window.groups(t, line) for window, t, line in axes)]
-        most, l2, shared = self._rows, self._cpu.l2, shares_sets(correlation)
-        room = max(most, int(_L2 * l2 / self._bytes)) // self._residues
+        costs = self._cpu.costs.winograd
+        most, l2, shared = self._rows, self._cpu.l2, shares_sets(correlation, costs)
+        l3 = self._cpu.costs.l3
+        room = max(most, int(costs.l2_blocks * l2 / self._bytes)) // self._residues
         options = []
         rooms = [room, room * 2 // 3, room // 2, room // 4]
         if self._beyond:  # fewer blocks read the weights from memory
@@ -285,7 +290,7 @@ class _Tiles:
             results, made, transformed = self._counts(box)
             # A group of a large dilation may not fit: 64 channels, d = 32 along two axes.
             over = transformed * self._bytes / l2
-            slower = 1 + 0.1 * log2(max(1, over)) + (over * l2 > L3)
+            slower = 1 + costs.overflow * log2(max(1, over)) + (over * l2 > l3)
             blocks = prod(ceil(n / b) for n, b in zip(counts, box, strict=True))
             products = min(
                 ceil(made / rows) * self._panels * cycles for rows, cycles in self._rows_cycles
@@ -293,7 +298,7 @@ class _Tiles:
             unit = max(products, self._stream) + self._weights + results * self._results[shared]
             for units, runs in self._runs:
                 jobs = blocks * runs
-                job = units * unit + transformed * self._inputs + _JOB
+                job = units * unit + transformed * self._inputs + costs.job
                 cycles = slower * job * ceil(jobs / threads)
                 options.append((cycles, jobs, box, units, products))
         cycles, jobs, box, units, products = min(options)
@@ -315,14 +320,6 @@ class _Tiles:
             behind += (t.pieces - 1) * window.apart * count
             count *= (n + t.pieces - 1) * window.apart
         return prod(box) * self._residues, box[0] * count - behind, box[0] * count
-
-
-_STREAM, _WEIGHT = 2.6, 1.2  # for a vector of weights, from the third-level cache
-_MEMORY = 14.0  # from memory, which gives one core some 12 to 20 GB/s
-L3 = 24 << 20  # bytes that stay in the third-level cache
-_ONE_SET = 1 << 17  # bytes: lines of 2048 sets
-_LEFT = ((False, 13), (True, 30))  # cycles of a result's way back, for `shares_sets`
-_REGISTER_TILE, _JOB = 4.0, 500.0
 
 
 def _unit(made: int, stride: int, layout: DataLayout, lanes: int) -> tuple[int, int]:
@@ -364,11 +361,11 @@ def reduction_of(correlation: Correlation) -> int:
     return correlation.reduced // correlation.groups * steps
 
 
-def shares_sets(correlation: Correlation) -> bool:
+def shares_sets(correlation: Correlation, costs: Winograd) -> bool:
     """Whether channels of results lie so far apart that vectors of 16 of them share a set of the
     second-level cache: rows of 512x512 results took twice as long to write (fcn8s_final)."""
     channel = prod(correlation.result_size) * BYTES[correlation.element]
-    return correlation.layout is DataLayout.NCX and channel % _ONE_SET == 0
+    return correlation.layout is DataLayout.NCX and channel % costs.set_bytes == 0
 
 
 def chunk_of(reduced: int, lanes: int) -> int:

@@ -1,0 +1,273 @@
+"""The figures of processors that all models of cost count with: one table by class of processor.
+
+A class is a width of vectors: processors of one width differ by less than the shapes of tiles do.
+The defaults below are those of 64-byte vectors, and `_TABLE` names what others have instead.
+
+Figures are cycles of one thread, unless their lines say otherwise. Most were fitted on a Xeon with
+AMX, a Zen 5 (21 November 2026) and a Zen 4 (22 and 23 November). What stands elsewhere is no figure
+of a processor: limits of code, tables and scratch memory stand with the kernel that has them, and
+libdnnl.py has the times that libdnnl takes beside this engine, by class of layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Packing of weights, and border fill."""
+
+    number: float = 0.55
+    """A number of 64-byte vectors. On a Zen 4 packing takes 0.3 to 0.4 ns a number for up to 12 MB,
+    0.5 for 17, 0.8 for more than the third-level cache holds; half a cycle is 0.28 ns."""
+    streamed: float = 0.9
+    """How much longer a number takes that leaves the caches."""
+    border: float = 10.0
+    """A number that nothing reaches, which NumPy writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The spatially vectorised kernel."""
+
+    loop: int = 60
+    """The beginning and the end of a tile's loops."""
+    fetch: float = 1.5
+    """Waiting for the inputs of one shift. Measured on a Xeon, tiles of 16 to 26 accumulators on
+    ten layers: 1.4 to 2.5. Larger tiles are 5 to 7 % faster by it where channels fill them."""
+    store: int = 20
+    """Finding out where a tile's results go."""
+    phase: int = 2
+    """Storing a phase of a vector of results."""
+    piece: float = 3.0
+    """Storing results of one position, where a tile has some phases only."""
+    stage: int = 6
+    """A row's end in a tile that goes by way of the stage, per channel."""
+    pack: int = 3
+    """Packing a vector of inputs."""
+    odd: float = 0.08
+    """Part of the time lost at rows' ends by tiles whose vectors are no power of two: a guess, as a
+    class of layers does not know its rows. Those of images are often short, and of a length that a
+    power of two divides."""
+    wide: float = 0.01
+    """Part of the time lost there for each vector more than one, with one axis."""
+    wide_image: float = 0.04
+    """The same with several axes."""
+    shortfall: float = 1.05
+    """What the prediction falls short by where rows are short, beside the channels kernel's. With
+    it the two are ordered as measured on 22 layers of decoders (Zen 5, one core, interleaved)."""
+    reads: int = 6
+    """Up to how many reads of an input cost less in place than packing it. On 20 layers (Zen 4), in
+    place is 1.04 to 1.13 times as fast with 3 to 5 reads of up to 4 MiB, 0.7 to 1.07 times with
+    larger inputs, 0.5 to 1.05 times with 10 to 20 reads."""
+    read_l2: int = 4
+    """How many second-level caches such an input may fill."""
+    l2_input: float = 1 / 2
+    """Part of the second-level cache for the input of a group."""
+    records: int = 1 << 17
+    """Bytes of records that list all rows: beyond the caches they are slow to read (1.1 MB of them
+    took 0.3 of a volume's time, Zen 4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The channel-vectorised kernel."""
+
+    tile: int = 60
+    """The beginning and the end of a tile."""
+    tap: int = 20
+    """Finding the inputs of a tap, whatever is done with them."""
+    point: int = 1
+    """The same for each point of a tile."""
+    broadcast: float = 0.08
+    """An input channel of a point, beside its products."""
+    dot_latency: int = 8
+    """A register's dot product to its next."""
+    depthwise_tap: int = 10
+    """A tap of a depthwise tile."""
+    depthwise_point: float = 0.75
+    """A point of such a tap."""
+    depthwise_product: float = 0.4
+    """A vector of such a point."""
+    depthwise: float = 2.5
+    """How many times as long depthwise layers take as these say, which order tiles well: 2.2 to 3.7
+    on a Zen 4, where memory is the limit."""
+    clearly: float = 0.97
+    """Part of the time of longer runs of memory below which shorter ones are taken."""
+    transpose: float = 0.7
+    """Transposing a number of data whose channels come first."""
+    l2_inputs: float = 1 / 4
+    """Part of the second-level cache for the inputs of a run."""
+    l2_weights: float = 3 / 16
+    """Part of it for the weights of a pass. They and those of the next one on their way leave room
+    for inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """The depthwise kernel, fitted on a Zen 4."""
+
+    tile: int = 30
+    """The beginning and the end of a tile."""
+    load: float = 1.5
+    """A vector of a line of the input."""
+    cut: float = 0.3
+    """A vector that is cut from two, for each shift."""
+    line: float = 1.5
+    """A line of channels-last data, which begins elsewhere."""
+    weight: float = 1.5
+    """How many times as long a product takes whose weight is no register."""
+    result: int = 4
+    """A vector of results."""
+    channels_last: float = 0.5
+    """Part of these figures that tiles of channels-last data take: 0.5 to 0.6, where those of other
+    data take 0.6 to 1.2."""
+    rows: int = 7
+    """Rows of a tile at most: with 8, layers of nine taps take 1.1 times as long."""
+    filled: float = 0.4
+    """Part of a vector that a row has at least: with less the channels kernel is as fast."""
+    band_bytes: int = 1 << 16
+    """Bytes of results that a job makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Winograd:
+    """Winograd's algorithm, fitted to 920 choices of tiles on a Zen 4."""
+
+    pack: float = 5.0
+    """Packing a vector of operands, for each output of a tile."""
+    pack_rows: float = 11.0
+    """The same for channels-first data, whose rows are transposed."""
+    input: float = 0.6
+    """Storing a vector of a transformed operand."""
+    input_addition: float = 0.1
+    """An addition of the transform of operands."""
+    result: float = 0.4
+    """Loading a vector of products."""
+    result_addition: float = 0.05
+    """An addition of the transform of results."""
+    store: int = 13
+    """A vector of results on its way back."""
+    store_sharing: int = 30
+    """The same where many rows share a set of the second-level cache."""
+    set_bytes: int = 1 << 17
+    """Bytes apart at which rows do: lines of 2048 sets."""
+    stream: float = 2.6
+    """A vector of weights from the third-level cache, in which products hide."""
+    weight: float = 1.2
+    """What of it does not hide."""
+    memory: float = 14.0
+    """A vector of weights from memory, which gives one core some 12 to 20 GB/s."""
+    register_tile: float = 4.0
+    """The beginning and the end of a register tile."""
+    job: float = 500.0
+    """The beginning and the end of a job."""
+    point: int = 16
+    """Work of a point beside its products, to order choices of tiles by."""
+    l2_blocks: float = 3 / 4
+    """Part of the second-level cache that blocks may fill."""
+    overflow: float = 0.1
+    """Part of the time that each doubling beyond the second-level cache adds."""
+    margin: float = 1.12
+    """Part of the cycles that direct sums must exceed."""
+    few: int = 8
+    """Fewer channels to sum over than this, along several axes, have a larger margin."""
+    few_margin: float = 1.6
+    """That margin. There the model of the transforms thinks too well: they took 1.1 to 5 times as
+    long as predicted on 12 layers (Zen 4)."""
+    products: int = 4_000_000
+    """Multiply-adds with fewer of which choosing tiles takes longer than some runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGrad:
+    """The weight gradient's kernel, fitted on a Zen 4."""
+
+    pack: float = 1.2
+    """Packing a number of channels-first data from beyond the second-level cache."""
+    pack_last: float = 0.5
+    """The same of channels-last data."""
+    pack_row: float = 10.0
+    """A row of a panel of channels-last data, beside its numbers."""
+    apart: float = 2.0
+    """How much longer a line takes that is read in place than one of a panel."""
+    pair: int = 128
+    """Bytes that processors fetch together."""
+    segment: int = 15
+    """A segment, beside its positions."""
+    result: float = 0.1
+    """A number of a finished tile."""
+    result_transposed: float = 1.5
+    """The same where lanes do not lie side by side in the result."""
+    l2_panels: float = 1 / 2
+    """Part of the second-level cache for a panel of both operands."""
+    l2_sums: float = 1 / 4
+    """Part of it for the sums of a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """The figures of one class of processors: those of a core, and those of each kernel."""
+
+    adds: float = 2
+    """Multiply-adds of a vector in a cycle."""
+    loads: float = 2
+    """Loads of a vector in a cycle."""
+    latency: float = 4
+    """A register's multiply-add to its next."""
+    step: float = 0.5
+    """An iteration of a tile's loop, beside its work."""
+    unaligned: float = 2.0
+    """Loads that one across two lines counts as."""
+    line: float = 1.0
+    """Parts of a line in a vector."""
+    weights: float = 2.2
+    """A vector of weights from the second-level cache, each line once."""
+    stream: float = 17
+    """Bytes in a cycle of panels that are read one after another."""
+    masked: float = 1
+    """How many times as long a multiply-add under a mask takes."""
+    l3: int = 24 << 20
+    """Bytes that stay in the third-level cache."""
+    packing: Packing = Packing()
+    positions: Positions = Positions()
+    channels: Channels = Channels()
+    planes: Planes = Planes()
+    winograd: Winograd = Winograd()
+    weight_grad: WeightGrad = WeightGrad()
+
+
+_TABLE = {
+    64: Costs(),
+    # A Zen 4 held to AVX2 (22 November 2026). An unaligned load as 1.5 chooses tiles of one vector,
+    # which take 1.4 times as long for fcn8s_final; weights at 1.1, half of a longer vector's, make
+    # five layers of eight 2 to 6 % faster and two that stream many weights 4 to 17 % slower.
+    32: Costs(masked=2),
+}
+
+
+def costs_of(vector_bytes: int) -> Costs:
+    """The figures of processors with vectors of so many bytes."""
+    return _TABLE[max(32, vector_bytes)]  # nothing was fitted for SSE2 and NEON
+
+
+def dots_of(name: str) -> float:
+    """What AVX512-BF16 is worth on a processor, by LLVM's name for it.
+
+    A Xeon with AMX (2026-11-21, 24 accumulators in registers, 512 bits): an instruction, of two
+    products for each lane, every 2.0 cycles, where two of FMA are issued in every cycle. Zen 4
+    issues as many of one as of the other: 1.3 to 2.0 times the speed of widened inputs on 20
+    layers (2026-11-22, docs/jit.md). Unknown processors are taken for slow.
+    """
+    return 2.0 if name.startswith("znver") else 0.5
+
+
+WORTH_A_THREAD = 200_000
+"""Multiply-adds that take about as long as it takes to wake a thread. All classes have one number:
+how many threads a layer has decides what jobs it is cut into."""
+
+
+def useful_threads(multiply_adds: int, threads: int) -> int:
+    """How many of at most `threads` threads so much work is worth."""
+    return max(1, min(threads, multiply_adds // WORTH_A_THREAD))
