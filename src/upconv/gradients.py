@@ -22,7 +22,7 @@ from .errors import ArgumentError, DTypeError, brief
 from .execution import PreparedCall, engine_key, new_result, remember
 from .keywords import Keywords
 from .primitives import shared_cache
-from .problem import DataLayout, Direction
+from .problem import Direction
 from .shapes import Signature
 from .threads import get_num_threads
 
@@ -61,8 +61,9 @@ class _Layer:
 
     def __post_init__(self) -> None:
         problem = self.signatures["x"].problem
-        first = problem.layout is DataLayout.NCX
-        self.channel_axis = self.ndim - 1 - problem.rank * first
+        batch, channel, *_ = problem.layout.to_ncx(problem.rank)
+        single = self.ndim < problem.rank + 2  # without a batch axis
+        self.channel_axis = channel - (single and channel > batch)
         self.axes = tuple(axis for axis in range(self.ndim) if axis != self.channel_axis)
         # A convolution's input is g of the trilinear form, the gradient its x.
         self.swaps = problem.direction is Direction.FORWARD

@@ -106,6 +106,15 @@ class DataLayout(_Member):
             return tuple(range(rank + 2))
         return (0, rank + 1, *range(1, rank + 1))
 
+    def by_channel(self, rank: int) -> tuple[int, ...]:
+        """The shape that makes one number for each channel broadcast along the other axes.
+
+        >>> DataLayout.NXC.by_channel(rank=2)
+        (1, 1, 1, -1)
+        """
+        channel = self.to_ncx(rank)[1]
+        return tuple(-1 if axis == channel else 1 for axis in range(rank + 2))
+
 
 class WeightLayout(_Member):
     """The order of a weight's axes: I input channels, O output channels, X all kernel axes.

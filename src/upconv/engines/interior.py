@@ -118,8 +118,7 @@ class BorderFill:
         self._place = interior.result(problem.direction)
         self._shape = problem.result_shape
         self._border = tuple(self._around())
-        self._channels = [1] * (problem.rank + 2)
-        self._channels[1 if problem.layout is DataLayout.NCX else -1] = -1
+        self._channels = problem.layout.by_channel(problem.rank)
         whole = prod(self._shape) * problem.dtype.accumulator.itemsize if self._border else 0
         around = 2 * whole + SCRATCH_BYTES if whole else 0
         self.workspace_bytes = around + (inner.workspace_bytes if inner else 0)

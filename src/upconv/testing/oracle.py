@@ -22,7 +22,7 @@ import numpy as np
 from ..activations import Activation
 from ..arrays import Array
 from ..geometry import Axis
-from ..problem import DataLayout, Direction, DType, Problem
+from ..problem import Direction, DType, Problem
 from .error_bounds import tolerance
 
 
@@ -126,8 +126,7 @@ def expected(problem: Problem, given: Operands) -> Expected:
     value = defined(problem, given.a, given.b)
     magnitude = defined(problem, np.abs(given.a), np.abs(given.b))
     if given.bias is not None:
-        shape = [1] * value.ndim
-        shape[1 if problem.layout is DataLayout.NCX else -1] = -1
+        shape = problem.layout.by_channel(problem.rank)
         value = value + given.bias.astype(np.float64).reshape(shape)
         magnitude = magnitude + np.abs(given.bias.astype(np.float64)).reshape(shape)
     if given.residual is not None:

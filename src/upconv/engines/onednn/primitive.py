@@ -19,7 +19,7 @@ import numpy as np
 
 from ... import memory
 from ...activations import SCRATCH_BYTES, apply
-from ...problem import DataLayout, DType, Problem
+from ...problem import DType, Problem
 from ..addresses import address_of
 from ..base import Array, Maybe
 from ..copies import contiguous, laid_out
@@ -201,8 +201,7 @@ class OnednnPrimitive:
         self._linear(result, a, b, None if late else bias, residual if inside else None)
         with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
             if late and bias is not None:
-                last = problem.layout is DataLayout.NXC
-                along = bias if last else bias.reshape(-1, *[1] * problem.rank)
+                along = bias.reshape(problem.layout.by_channel(problem.rank))
                 np.add(result, along, out=result, casting="unsafe")
             if residual is not None and not inside:
                 np.add(result, residual, out=result, casting="unsafe")
