@@ -19,7 +19,7 @@ lazy = pytest.importorskip("upconv.dask")
 
 COMPARE = "import chunk_bits; chunk_bits.main({})"
 FEW = "range(2), {name: chunk_bits.FAMILIES[name] for name in ('plain', 'grouped')}"
-FAST_DOTS = "from upconv.engines.jit import cpu; cpu._dots = lambda name: 2.0\n"
+FAST_DOTS = "from upconv.engines.jit import cpu; cpu.dots_of = lambda name: 2.0\n"
 
 PROCESSORS = {
     # name: (feature it needs, what is compared, kernels that compute it)
