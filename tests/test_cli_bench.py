@@ -28,7 +28,7 @@ pytest.importorskip("rich", reason="the command line needs rich")
 pytest.importorskip("llvmlite", reason="the roofline needs llvmlite")
 
 from upconv.cli.cases import PEERS, Candidate
-from upconv.engines.jit.limits import Limits
+from upconv.engines.jit.roofline import Limits
 
 __all__ = ["plant"]  # a fixture
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from random_problems import case
-from upconv.engines.jit.correlation import Correlation, too_much
+from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import Cpu
+from upconv.engines.jit.limits import too_much
 from upconv.engines.jit.positions import schedule as schedules
 from upconv.engines.jit.positions.placement import Placement
 from upconv.engines.jit.positions.schedule import Schedule, refusal

@@ -18,9 +18,10 @@ from upconv import testing
 from upconv.engines.interior import Interior
 from upconv.engines.jit.channels import primitive as channels
 from upconv.engines.jit.compile import parsed_for
-from upconv.engines.jit.correlation import Correlation, too_much
+from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import Cpu, target
 from upconv.engines.jit.emit import Module
+from upconv.engines.jit.limits import too_much
 from upconv.engines.jit.planes import primitive as planes
 from upconv.engines.jit.positions import primitive as positions
 from upconv.engines.jit.positions.schedule import refusal

@@ -12,8 +12,8 @@ import pytest
 from upconv import testing
 from upconv.engines import load
 from upconv.engines.interior import Interior
-from upconv.engines.jit.correlation import too_much
 from upconv.engines.jit.cpu import host
+from upconv.engines.jit.limits import too_much
 from upconv.engines.jit.weight_grad import tile as weight_grad_tile
 from upconv.engines.jit.weight_grad.primitive import WeightGrad
 from upconv.engines.jit.weight_grad.schedule import Plan

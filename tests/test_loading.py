@@ -49,7 +49,7 @@ ROOFLINE = "upconv.explain(x.shape, w, engine='reference', roofline=True)"
         ("upconv.engines.reference", "upconv.conv_transpose(x, w, engine='reference')"),
         ("upconv.normalization", "upconv.batch_norm(x, training=True)"),
         ("upconv.tuning.autotune", "upconv.plan(x.shape, w, engine='reference', tune=True)"),
-        ("upconv.engines.jit.limits", ROOFLINE),
+        ("upconv.engines.jit.roofline", ROOFLINE),
         ("json", ROOFLINE),
     ],
 )

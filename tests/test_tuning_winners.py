@@ -263,7 +263,7 @@ class TestExplain:
     @pytest.fixture
     def ceilings(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         """Two threads that make 64 lanes a cycle at 2 GHz, and 16 GB/s; who measures is counted."""
-        from upconv.engines.jit import limits
+        from upconv.engines.jit import roofline as limits
 
         measured: list[int] = []
 
@@ -297,7 +297,7 @@ class TestExplain:
     def test_the_highest_ceilings_stand(
         self, ceilings: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from upconv.engines.jit import limits
+        from upconv.engines.jit import roofline as limits
 
         first = roofline.measured(2)
         busy = limits.Limits(2, first.flops / 3, first.bandwidth * 2)

@@ -1,7 +1,7 @@
 """The roofline of this machine, remembered: peak FLOP/s and bandwidth, and the time they allow.
 
 Other work on the machine only lowers a measurement, so the highest that was ever made
-stands. The measurement itself is compiled code (`engines.jit.limits`).
+stands. The measurement itself is compiled code (`engines.jit.roofline`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .forks import importing
 from .tuning import ROOFLINES, processor_model, shared_store
 
 if TYPE_CHECKING:
-    from .engines.jit.limits import Limits
+    from .engines.jit.roofline import Limits
 
 
 def roofline(threads: int, *, measure: bool) -> Limits | None:
@@ -51,7 +51,7 @@ def _limits() -> Any:
     """The module that measures; None without llvmlite."""
     try:
         with importing:
-            from .engines.jit import limits
+            from .engines.jit import roofline as limits
     except ImportError:
         return None
     return limits

@@ -32,7 +32,7 @@ from .exits import FINDINGS
 from .report import Answer, answering, table
 
 if TYPE_CHECKING:
-    from ..engines.jit.limits import Limits
+    from ..engines.jit.roofline import Limits
 
 REQUIRED = ("numpy", "llvmlite", "platformdirs")
 """What upconv's own metadata calls its dependencies."""

@@ -21,9 +21,10 @@ from ..interior import Interior
 from . import libdnnl
 from .channels.candidates import CHANNELS
 from .channels.candidates import candidates as channels
-from .correlation import Correlation, too_much
+from .correlation import Correlation
 from .cpu import Cpu, host
 from .direct import refused
+from .limits import too_much
 from .planes.candidates import candidates as planes
 from .positions.candidates import candidates as positions
 from .winograd.candidates import candidates as winograd

@@ -204,35 +204,3 @@ def weight_strides(problem: Problem, *, forward: bool) -> tuple[int, ...]:
     by_group = by_input * (problem.in_channels // problem.groups)
     pair = (by_input, by_output) if forward else (by_output, by_input)
     return (by_group, *pair, *by_tap)
-
-
-def too_much(problem: Problem) -> str | None:
-    """Why a problem would take more code or tables than it is worth, or None; makes none itself."""
-    *outer, last = problem.axes
-    limits = [
-        ("taps along the last axis", last.kernel, 1 << 16),
-        ("taps over the other axes", prod(axis.kernel for axis in outer), 1 << 16),
-    ]
-    if problem.direction is Direction.FORWARD:
-        phase_tuples = prod(min(axis.stride, axis.out) for axis in outer)
-        rows = prod(
-            max(axis.size, axis.out // axis.stride) + (axis.extent - 1) // axis.stride
-            for axis in outer
-        )
-        blocks = problem.out_channels // problem.groups * -(-min(last.stride, last.out) // 16)
-        limits += [
-            ("combinations of phases over the other axes", phase_tuples, 1 << 12),
-            ("rows of one image, times combinations of phases", rows * phase_tuples, 1 << 22),
-            ("blocks of output channels", blocks, 1 << 17),
-        ]
-    if problem.direction is Direction.WEIGHT_GRAD:
-        taps = prod(axis.kernel for axis in outer)
-        rows = problem.batch * prod(axis.size for axis in outer)
-        limits += [
-            ("taps", taps * last.kernel, 1 << 16),
-            ("rows of all images, times taps over the other axes", rows * taps, 1 << 22),
-        ]
-    for name, number, most in limits:
-        if number > most:
-            return f"it makes tables for at most {most} {name}, and this has {number}"
-    return None

@@ -261,13 +261,3 @@ def dots_of(name: str) -> float:
     layers (2026-11-22, docs/jit.md). Unknown processors are taken for slow.
     """
     return 2.0 if name.startswith("znver") else 0.5
-
-
-WORTH_A_THREAD = 200_000
-"""Multiply-adds that take about as long as it takes to wake a thread. All classes have one number:
-how many threads a layer has decides what jobs it is cut into."""
-
-
-def useful_threads(multiply_adds: int, threads: int) -> int:
-    """How many of at most `threads` threads so much work is worth."""
-    return max(1, min(threads, multiply_adds // WORTH_A_THREAD))

@@ -1,174 +1,42 @@
-"""The two ceilings of this machine: how fast it multiplies and adds, and how fast it copies.
+"""Limits of what this engine computes: tables and code that would be larger than they are worth.
 
-Both are measured, best of several runs: a ceiling is what the machine can do, not what it does on
-average, and one run in a quiet moment shows it.
-
-1. Multiply-adds: a loop over accumulators in registers that do not wait for each other, compiled
-   for this processor, on every thread at once. The widest vectors are not always the fastest, so
-   narrower ones are tried too.
-2. Bandwidth: copies of arrays far larger than the caches, a pair for every thread; bytes read and
-   bytes written both count, as in the bytes of a problem.
-
-From them follows the *roofline time* of a problem: no direct algorithm that starts from memory can
-beat it. One whose data is already in the caches may.
+A limit of one kernel stands with it: `refusal` in its schedule.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from math import prod
 
-import numpy as np
-
-from ... import memory
-from ...problem import DType
-from .compile import Code
-from .cpu import Cpu, host
-from .emit import Module
-from .values import BYTES, FLOAT, I64, PTR, vector
-
-_SECONDS = 0.2  # for each of the two; compiling and touching memory come on top
-_FEWEST_RUNS = 4
-_SPIN_SECONDS = 4e-3
-_NARROWEST = 4  # lanes: SSE and NEON
-_MOST_BYTES = 512 << 20
-_LARGEST_ARRAY = 64 << 20
-_MOST = 10**300
-_FLOP_PER_LANE = 4  # two multiply-adds in a cycle, the most of any processor we make code for
-
-Numbers = np.ndarray[Any, np.dtype[np.float32]]
-Spin = Callable[[int, int], None]
+from ...problem import Direction, Problem
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The ceilings of `threads` threads together.
-
-    `flops` is of float32, two operations for each multiply-add; `bandwidth` in bytes per second.
-
-    >>> Limits(threads=1, flops=2e11, bandwidth=2e10).seconds(10**9, 10**6, DType.FLOAT32)
-    0.01
-    """
-
-    threads: int
-    flops: float
-    bandwidth: float
-
-    def seconds(self, multiply_adds: int, nbytes: int, dtype: DType) -> float:
-        """Seconds: the larger of multiplying at the ceiling and of moving every byte once.
-
-        float64 multiplies at half the rate; 16-bit types are multiplied as float32.
-        """
-        rate = self.flops / 2 if dtype is DType.FLOAT64 else self.flops
-        # An absurd problem has more multiply-adds than a float can count.
-        return max(2 * min(multiply_adds, _MOST) / rate, min(nbytes, _MOST) / self.bandwidth)
-
-    @property
-    def clock(self) -> float:
-        """Cycles per second of one thread, taking it that the ceiling is two vectors a cycle."""
-        return self.flops / (self.threads * _FLOP_PER_LANE * host().lanes(BYTES[FLOAT]))
-
-
-def measure(threads: int) -> Limits:
-    """The ceilings of this machine on `threads` threads; under 1.5 seconds.
-
-    Raises `MemoryLimitError` where there is not even a little memory to copy.
-    """
-    # More threads than processors find no more units and no more memory.
-    workers = min(threads, os.cpu_count() or threads)
-    return Limits(threads, _flops(workers, host()), _bandwidth(workers))
-
-
-def key() -> str:
-    """What the ceilings depend on besides the number of threads, for who remembers them."""
-    cpu = host()
-    return f"{cpu.name} {8 * cpu.vector_bytes} bit"
-
-
-# Multiply-adds ------------------------------------------------------------------------------------
-
-
-def _flops(workers: int, cpu: Cpu) -> float:
-    """The best rate of all widths, each given an equal part of the time."""
-    accumulators = cpu.registers * 3 // 4
-    widest = cpu.lanes(BYTES[FLOAT])
-    widths = [widest >> i for i in range(widest.bit_length()) if widest >> i >= _NARROWEST]
-    return max(_rate(lanes, accumulators, workers, cpu, _SECONDS / len(widths)) for lanes in widths)
-
-
-def _rate(lanes: int, accumulators: int, workers: int, cpu: Cpu, seconds: float) -> float:
-    """Operations in a second with vectors of one width."""
-    code = Code(_spinning(lanes, accumulators, cpu), ("spin",), cpu)
-    spin = _spin(code)
-    buffers = [np.full((accumulators + 2) * lanes, 1e-3, np.float32) for _ in range(workers)]
-    iterations = _iterations(spin, buffers[0])
-
-    def work(worker: int) -> None:
-        spin(iterations, buffers[worker].ctypes.data)
-
-    return 2.0 * lanes * accumulators * iterations * workers / _fastest(work, workers, seconds)
-
-
-def _spinning(lanes: int, accumulators: int, cpu: Cpu) -> Module:
-    """`spin(iterations, p)`: acc[i] += x * y in every iteration; at p lie the accumulators, then x
-    and y."""
-    module, kind = Module(cpu), vector(FLOAT, lanes)
-    step = lanes * BYTES[FLOAT]
-    with module.function("spin", {"iterations": I64, "p": PTR}) as f:
-        *start, x, y = [f.load(kind, f["p"] + i * step) for i in range(accumulators + 2)]
-        with f.loop(0, f["iterations"], carried=start) as loop:
-            loop.next([f.multiply_add(x, y, acc) for acc in loop.carried])
-        for i, acc in enumerate(loop.results):
-            f.store(acc, f["p"] + i * step)
-    return module
-
-
-def _spin(code: Code) -> Spin:
-    """The compiled function, which lives as long as `code`."""
-    prototype = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
-    function: Spin = prototype(code.addresses["spin"])
-    return function
-
-
-def _iterations(spin: Spin, buffer: Numbers) -> int:
-    """Turns of the loop that take about `_SPIN_SECONDS`."""
-    iterations, seconds = 250, 0.0
-    while seconds < _SPIN_SECONDS / 4:
-        iterations *= 4
-        start = time.perf_counter()
-        spin(iterations, buffer.ctypes.data)
-        seconds = time.perf_counter() - start
-    return max(1, int(iterations * _SPIN_SECONDS / seconds))
-
-
-# Bandwidth ----------------------------------------------------------------------------------------
-
-
-def _bandwidth(workers: int) -> float:
-    allowed = min(_MOST_BYTES, memory.available_bytes() // 4)
-    size = max(64, min(_LARGEST_ARRAY, allowed // (2 * workers)) // 64 * 64)
-    memory.require(size * 2 * workers, "measuring the bandwidth of memory")
-    pairs = [(np.ones(size, np.uint8), np.ones(size, np.uint8)) for _ in range(workers)]
-    fastest = _fastest(lambda worker: np.copyto(*pairs[worker]), workers, _SECONDS)
-    return 2.0 * size * workers / fastest
-
-
-# Timing -------------------------------------------------------------------------------------------
-
-
-def _fastest(work: Callable[[int], object], workers: int, seconds: float) -> float:
-    """The shortest of at least `_FEWEST_RUNS` runs, and of as many as `seconds` hold, each of
-    which calls `work` with the number of each worker, all at the same time."""
-    end, times = time.perf_counter() + seconds, list[float]()
-    with ThreadPoolExecutor(workers) as pool:
-        while len(times) < _FEWEST_RUNS or time.perf_counter() < end:
-            start = time.perf_counter()
-            for _ in pool.map(work, range(workers)):
-                pass
-            times.append(time.perf_counter() - start)
-    return min(times)
+def too_much(problem: Problem) -> str | None:
+    """Why a problem would take more code or tables than it is worth, or None; makes none itself."""
+    *outer, last = problem.axes
+    limits = [
+        ("taps along the last axis", last.kernel, 1 << 16),
+        ("taps over the other axes", prod(axis.kernel for axis in outer), 1 << 16),
+    ]
+    if problem.direction is Direction.FORWARD:
+        phase_tuples = prod(min(axis.stride, axis.out) for axis in outer)
+        rows = prod(
+            max(axis.size, axis.out // axis.stride) + (axis.extent - 1) // axis.stride
+            for axis in outer
+        )
+        blocks = problem.out_channels // problem.groups * -(-min(last.stride, last.out) // 16)
+        limits += [
+            ("combinations of phases over the other axes", phase_tuples, 1 << 12),
+            ("rows of one image, times combinations of phases", rows * phase_tuples, 1 << 22),
+            ("blocks of output channels", blocks, 1 << 17),
+        ]
+    if problem.direction is Direction.WEIGHT_GRAD:
+        taps = prod(axis.kernel for axis in outer)
+        rows = problem.batch * prod(axis.size for axis in outer)
+        limits += [
+            ("taps", taps * last.kernel, 1 << 16),
+            ("rows of all images, times taps over the other axes", rows * taps, 1 << 22),
+        ]
+    for name, number, most in limits:
+        if number > most:
+            return f"it makes tables for at most {most} {name}, and this has {number}"
+    return None

@@ -22,8 +22,8 @@ from operator import itemgetter
 from ....geometry import Phase
 from ....problem import DataLayout
 from ..correlation import Correlation, Line
-from ..costs import useful_threads
 from ..cpu import Cpu
+from ..pool import useful_threads
 from ..values import BYTES
 from .lanes import POINTS, STEP, Along, Lanes, Reach, lanes_of, reach
 from .phases import PhaseGroup, phase_groupings, points_along, shifts_of

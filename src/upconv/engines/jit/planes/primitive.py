@@ -15,11 +15,11 @@ from ...addresses import address_of
 from ...base import Array, Maybe
 from ..compile import CODE_BYTES
 from ..correlation import Correlation, Line, WeightForm
-from ..costs import useful_threads
 from ..cpu import Cpu
 from ..kernel_arguments import Blocks
 from ..operands import Kernel
 from ..packing import Numbers, Packer, shared
+from ..pool import useful_threads
 from ..positions.tiling import finish_of, in_tile
 from ..rows import finish_code
 from ..values import BYTES, LINE

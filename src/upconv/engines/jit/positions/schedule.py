@@ -19,8 +19,8 @@ from math import prod
 from ....geometry import Phase
 from ....problem import DataLayout
 from ..correlation import Correlation, Line
-from ..costs import useful_threads
 from ..cpu import Cpu
+from ..pool import useful_threads
 from ..values import BYTES
 from .tile import Tile
 from .tiling import (

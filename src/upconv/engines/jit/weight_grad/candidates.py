@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ....problem import Problem
 from ...base import Candidate
-from ..costs import useful_threads
 from ..cpu import Cpu
+from ..pool import useful_threads
 from .sides import sides_of
 
 

@@ -13,10 +13,10 @@ from ...base import Array, Maybe
 from ...copies import laid_out
 from ...workspace import Workspace
 from ..compile import CODE_BYTES, Code
-from ..costs import useful_threads
 from ..cpu import Cpu
 from ..kernel_arguments import Blocks
 from ..operands import lying_well, strides
+from ..pool import useful_threads
 from ..rows import Finish, fill_code, finish_code
 from ..transpose import transpose_code
 from ..values import STORED

@@ -1,6 +1,6 @@
 """How a correlation is computed by Winograd's algorithm, as plain data: transforms, blocks, units.
 
-Axes are cut into groups of tiles (winograd_window.py). A *block* is a box of groups whose
+Axes are cut into groups of tiles (window.py). A *block* is a box of groups whose
 transformed operands stay in the second-level cache beside what a *unit* makes of them: the results
 of some channels and of one tuple of outer phases. A job is some units of a block.
 docs/winograd.md explains it.

@@ -13,10 +13,10 @@ import pytest
 
 from tracing import traced
 from upconv import memory
-from upconv.engines.jit import limits
+from upconv.engines.jit import roofline as limits
 from upconv.engines.jit.compile import Code, assembly
 from upconv.engines.jit.cpu import host
-from upconv.engines.jit.limits import Limits
+from upconv.engines.jit.roofline import Limits
 from upconv.problem import DType
 
 LIMITS = Limits(threads=2, flops=100.0, bandwidth=10.0)
