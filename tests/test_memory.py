@@ -45,6 +45,18 @@ class TestMemory:
             upconv.explain((1,) + (2**40,) * 9, (2**40, 1) + (1,) * 8)
         )
 
+    @pytest.mark.parametrize(
+        "input_shape", [(1, 1, 2**40), (1, 1, 10**6, 10**6), (2**26, 1, 5), (1, 1, 2**34)]
+    )
+    def test_tables_of_the_huge_are_small(self, input_shape: tuple[int, ...]) -> None:
+        weight = (1, 1) + (3,) * (len(input_shape) - 2)
+        tracemalloc.start()
+        try:
+            upconv.explain(input_shape, weight)
+            assert tracemalloc.get_traced_memory()[1] < 256 << 20
+        finally:
+            tracemalloc.stop()
+
     def test_taps_that_reach_nothing_cost_nothing(self) -> None:
         x = np.arange(25.0).reshape(1, 1, 5, 5)
         w = np.arange(9.0).reshape(1, 1, 3, 3)

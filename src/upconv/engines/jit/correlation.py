@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from ...geometry import Axis, Phase, Tap
+from ...geometry import LIMIT, Axis, Phase, Tap
 from ...problem import DataLayout, Direction, DType, Epilogue, Problem
 from .values import computed
 
@@ -129,8 +129,9 @@ class Correlation:
         strides = list(every[:3])
         for axis, by_tap in zip(problem.axes, every[3:], strict=True):
             line = Line.of(axis, problem.direction)
-            if lines and lines[-1].is_pointwise and line.is_pointwise:
-                size = lines.pop().size * line.size
+            size = lines[-1].size * line.size if lines else 0
+            if size <= LIMIT and lines and lines[-1].is_pointwise and line.is_pointwise:
+                lines.pop()
                 strides.pop()
                 line = Line.of(Axis(size, 1), problem.direction)
             lines.append(line)

@@ -13,7 +13,9 @@ from ...problem import Direction, Problem
 def too_much(problem: Problem) -> str | None:
     """Why a problem would take more code or tables than it is worth, or None; makes none itself."""
     *outer, last = problem.axes
+    sizes = (prod(getattr(axis, side) for axis in problem.axes) for side in ("size", "out"))
     limits = [
+        ("positions of a channel", problem.batch * max(sizes), 1 << 31),
         ("taps along the last axis", last.kernel, 1 << 16),
         ("taps over the other axes", prod(axis.kernel for axis in outer), 1 << 16),
     ]
@@ -29,6 +31,9 @@ def too_much(problem: Problem) -> str | None:
             ("rows of one image, times combinations of phases", rows * phase_tuples, 1 << 22),
             ("blocks of output channels", blocks, 1 << 17),
         ]
+    else:
+        channels = max(problem.in_channels, problem.out_channels) // problem.groups
+        limits.append(("channels of a group", channels, 1 << 17))
     if problem.direction is Direction.WEIGHT_GRAD:
         taps = prod(axis.kernel for axis in outer)
         rows = problem.batch * prod(axis.size for axis in outer)

@@ -79,6 +79,7 @@ class Schedule:
         )
 
 
+_MOST_ROWS = 1 << 20
 _MOST_SHIFTS = 48  # along the last axis: each is code in the tile
 
 
@@ -93,6 +94,9 @@ def refusal(correlation: Correlation) -> str | None:
         return (
             f"it has code for {_MOST_SHIFTS} shifts along the last axis at most, not for {shifts}"
         )
+    rows = correlation.batch * prod(padded_size(line) for line in correlation.lines[:-1])
+    if rows > _MOST_ROWS:
+        return f"it looks at each row once, at {_MOST_ROWS} rows of all images at most, not {rows}"
     return None
 
 
