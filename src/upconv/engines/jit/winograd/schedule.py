@@ -64,9 +64,8 @@ class Schedule(Order):
     """Everything that is decided about one correlation.
 
     `box` is how many images and tiles of each axis a block has at most; `rows` by `vectors` vectors
-    are the largest register tile of products. A job has `units` units. `cycles` are
-    those of a run whose weights are in a cache if they fit it, `cold_cycles` those of a run that
-    finds them in memory.
+    are the largest register tile of products. A job has `units` units. `cycles` are those
+    of a run whose weights are in a cache if they fit it.
     """
 
     box: tuple[int, ...]
@@ -75,7 +74,6 @@ class Schedule(Order):
     threads: int
     tile_bytes: int
     cycles: float
-    cold_cycles: float
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -207,7 +205,7 @@ class _Tiles:
     920 choices on a Zen 4 (2026-11-22). `sums` are products of all points and pieces, of one
     reduced and made channel; `inputs` is what packing and transforming a tile takes, `results` its
     way back for a unit, `stream` reading a unit's weights, in which products hide, and `weights`
-    what of it does not hide; `memory` is reading them from beyond all caches.
+    what of it does not hide.
     """
 
     def __init__(
@@ -249,8 +247,8 @@ class _Tiles:
         self._step = self._sums * self._reduced
         weights = self._step * across
         nbytes = self._step * weight.made * prod(window.stride for window in windows) * item
-        self._beyond, self._memory = nbytes > costs.l3, weights * kernel.memory
-        self._stream = self._memory if self._beyond else weights * kernel.stream
+        self._beyond = nbytes > costs.l3
+        self._stream = weights * (kernel.memory if self._beyond else kernel.stream)
         self._weights = weights * kernel.weight
         self._panels = across // vectors
         self._rows_cycles = [
@@ -300,13 +298,11 @@ class _Tiles:
                 jobs = blocks * runs
                 job = units * unit + transformed * self._inputs + costs.job
                 cycles = slower * job * ceil(jobs / threads)
-                options.append((cycles, jobs, box, units, products))
-        cycles, jobs, box, units, products = min(options)
-        unread = max(products, self._memory) - max(products, self._stream)
-        cold = cycles + unread * ceil(self._units * correlation.groups / min(threads, jobs))
+                options.append((cycles, jobs, box, units))
+        cycles, jobs, box, units = min(options)
         return Schedule(
             self.windows, self.transforms, self._vectors, self.channels, self.padded, box, most,
-            units, min(threads, jobs), self._bytes, cycles, cold,
+            units, min(threads, jobs), self._bytes, cycles,
         )  # fmt: skip
 
     def _counts(self, box: tuple[int, ...]) -> tuple[int, int, int]:
