@@ -17,7 +17,7 @@ _WIDTH = 80
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one of the functions that compute a layer, `name`, does."""
+    """The engine and kernel that the function `name` takes for a layer."""
 
     name: str
     engine: str

@@ -120,7 +120,7 @@ def choose(
 
 
 class _Question(NamedTuple):
-    """What a choice depends on beside the engines."""
+    """A question to the engines: which of them computes a problem, and how."""
 
     problem: Problem
     threads: int
@@ -128,7 +128,7 @@ class _Question(NamedTuple):
     once: bool
 
     def ranked(self, engine: Engine) -> list[Candidate]:
-        """What an engine expects to be the fastest, in order; [] if it does not say."""
+        """Return an engine's candidates, the fastest first; [] if it lists none."""
         every = self.algorithm is Algorithm.WINOGRAD
         rated = candidates(engine, self.problem, self.threads, every=every)
         if every:  # the algorithm is asked for: no margin counts, and the same tiles for all calls
@@ -246,7 +246,7 @@ def by_model(
 def candidates(
     engine: Engine, problem: Problem, threads: int, *, every: bool = False
 ) -> tuple[Candidate, ...]:
-    """What an engine's model says of a problem that it does not refuse; () if it has no model."""
+    """Return an engine's candidates for a problem that it does not refuse; () without a model."""
     rated = getattr(engine, "candidates", None)
     found: tuple[Candidate, ...] = rated(problem, threads, every=every) if rated else ()
     return found

@@ -167,7 +167,7 @@ class BorderFill:
                     yield (*map(_sliced, before), piece)
 
     def _fill(self, out: Array, bias: Maybe, residual: Maybe) -> None:
-        """What is where no product comes."""
+        """Value of border positions: the epilogue of bias and residual."""
         accumulate, epilogue = self._problem.accumulate, self._problem.epilogue
         memory.require(2 * out.size * 4, "what lies around the reached part of the result")
         value = np.zeros(out.shape, self._problem.dtype.accumulator.numpy)
