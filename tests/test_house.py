@@ -32,6 +32,7 @@ LAYERS = [
     {"tuning"},
     {"execution", "decisions"},
     {"gradients", "roofline", "candidates"},
+    {"network"},
     {"ops", "plans", "explanations", "normalization", "streaming"},
     {"testing", "torch", "onednn_graph", "onnx", "mxnet", "dask", "linear"},
     {"__init__"},

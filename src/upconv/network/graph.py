@@ -1,0 +1,207 @@
+"""The graph of a network: values, and nodes that compute them. Nothing here computes.
+
+A value is a number; the graph knows its shape (N, C, *size). A node has an operation, which is a
+frozen dataclass of what does not change between runs, the values that it reads, and the values that
+it writes. Nodes stand in an order in which they can run. Passes are functions from one graph to
+another.
+
+A pointwise *chain* is a tuple of `Op`s. It begins with one value and applies one operation after
+another, each perhaps with a second operand. Convolutions and norms end in a chain of this kind too,
+so that fusing means joining two tuples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from ..keywords import Keywords
+from ..problem import DataLayout, DType
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+
+class Input(NamedTuple):
+    """The input of a node that has this number, as an operand of its chain."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """One step of a chain: `name` is a key of `pointwise.OPS`.
+
+    The operand is a number, one number per channel (an array of shape (C,)), an `Input` of the
+    shape of the chain's value, or None. The operation "store" has none: it makes the current value
+    the node's next output. The last value of the chain is the last output.
+    """
+
+    name: str
+    operand: float | Array | Input | None = None
+
+
+Chain = tuple[Op, ...]
+
+
+class Operation:
+    """What a node computes: one of the frozen classes below."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Convolution(Operation):
+    """A convolution of input 0, transposed or not. Further inputs belong to the chain `end`.
+
+    weight: IOX where transposed, else OIX; bias: (out_channels,). keywords: the strides, padding,
+    dilation and groups of `conv_transpose` or `conv`.
+    """
+
+    weight: Array
+    bias: Array | None
+    keywords: Keywords
+    transposed: bool
+    end: Chain = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pointwise(Operation):
+    """A chain on input 0."""
+
+    chain: Chain
+
+
+@dataclass(frozen=True, slots=True)
+class Concat(Operation):
+    """All inputs side by side along the channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Operation):
+    """The channels from `start` to `stop`."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pad(Operation):
+    """Positions added at the ends of each spatial axis, or cut off where a number is negative.
+
+    amounts: (begin, end) per spatial axis. mode: "constant" (zeros), "reflect" or "replicate".
+    """
+
+    amounts: tuple[tuple[int, int], ...]
+    mode: str = "constant"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Norm(Operation):
+    """Normalisation of input 0: (x - mean) / sqrt(variance + epsilon), then `end`.
+
+    Mean and variance are taken over the channels of each of `groups` groups and, unless
+    `per_position` (layer norm over channels), over all positions. groups = C is instance norm. The
+    scale and offset per channel are the first two operations of `end`.
+    """
+
+    groups: int
+    epsilon: float
+    per_position: bool = False
+    end: Chain = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resample(Operation):
+    """Upsampling by whole factors, one per spatial axis; "nearest" or "linear" (half-pixel)."""
+
+    factors: tuple[int, ...]
+    mode: str = "nearest"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool(Operation):
+    """The maximum or the average of windows; `padding` is (begin, end) per spatial axis.
+
+    count_padding: whether padded zeros count in an average.
+    """
+
+    mode: str
+    kernel: Shape
+    stride: Shape
+    padding: tuple[tuple[int, int], ...]
+    count_padding: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PixelShuffle(Operation):
+    """Channels (C * prod(factors)) become positions: (C, *size * factors), in PyTorch's order."""
+
+    factors: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Convert(Operation):
+    """Input 0 in the layout and element type of the output; passes insert it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """An operation on values; `line` says where the user's code asked for it."""
+
+    operation: Operation
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    line: str = ""
+
+
+class Form(NamedTuple):
+    """How a value lies in memory."""
+
+    layout: DataLayout = DataLayout.NCX
+    dtype: DType = DType.FLOAT32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A frozen graph of known sizes.
+
+    inputs: the values that a run is given, by name, in order. outputs: the values that it returns.
+    shapes: (N, C, *size) of every value, whatever its layout. forms: where a value has no entry, it
+    is channels first and float32. views: values that lie in a part of another value's array, with
+    the first channel that they take there (`place.py`).
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: dict[str, int]
+    outputs: tuple[int, ...]
+    shapes: dict[int, Shape]
+    forms: dict[int, Form] = field(default_factory=dict)
+    views: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def form(self, value: int) -> Form:
+        """Layout and element type of a value."""
+        return self.forms.get(value, Form())
+
+    def with_nodes(self, nodes: list[Node]) -> Graph:
+        """The same graph with other nodes."""
+        return replace(self, nodes=tuple(nodes))
+
+    def readers(self) -> dict[int, list[Node]]:
+        """The nodes that read each value; a node that reads it twice stands there twice."""
+        readers: dict[int, list[Node]] = {value: [] for value in self.shapes}
+        for node in self.nodes:
+            for value in node.inputs:
+                readers[value].append(node)
+        return readers
+
+    def writers(self) -> dict[int, Node]:
+        """The node that writes each value."""
+        return {value: node for node in self.nodes for value in node.outputs}
+
+
+def array_shape(shape: Shape, layout: DataLayout) -> Shape:
+    """The shape of the array that holds a value."""
+    return layout.shape(shape[0], shape[1], tuple(shape[2:]))
