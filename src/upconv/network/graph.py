@@ -125,7 +125,7 @@ class Resample(Operation):
 class Pool(Operation):
     """The maximum or the average of windows; `padding` is (begin, end) per spatial axis.
 
-    count_padding: whether padded zeros count in an average.
+    mode: "max" or "average". count_padding: whether padded zeros count in an average.
     """
 
     mode: str

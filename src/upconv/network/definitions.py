@@ -1,0 +1,234 @@
+"""The meaning of every operation, in NumPy: slow, short, and the oracle of passes and programs.
+
+Arrays are channels first, float32 or float64; results have the element type of input 0. Weights
+are float32 and are widened, so a graph evaluated on float64 arrays is exact but for float64's
+rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import shapes
+from ..activations import Activation, apply
+from ..arrays import described
+from ..engines.reference import ReferenceEngine
+from ..errors import ShapeError
+from .graph import (
+    Array,
+    Chain,
+    Concat,
+    Convert,
+    Convolution,
+    Graph,
+    Input,
+    Norm,
+    Op,
+    Operation,
+    Pad,
+    PixelShuffle,
+    Pointwise,
+    Pool,
+    Resample,
+    Slice,
+)
+
+Arrays = tuple[Array, ...]
+
+
+def evaluate(graph: Graph, arrays: Sequence[Array]) -> Arrays:
+    """The outputs of a graph for arrays of its inputs, channels first whatever the forms say.
+
+    A view is read and written in the array of the value that holds it, so that a pass which places
+    two values on top of each other changes results.
+    """
+    dtype = np.result_type(*arrays)
+    memory: dict[int, Array] = {}
+
+    def value(number: int) -> Array:
+        channels = graph.shapes[number][1]
+        if number in graph.views:
+            holder, first = graph.views[number]
+            return value(holder)[:, first : first + channels]
+        if number not in memory:
+            memory[number] = np.full(graph.shapes[number], np.nan, dtype)
+        return memory[number]
+
+    for number, array in zip(graph.inputs.values(), arrays, strict=True):
+        value(number)[...] = array
+    for node in graph.nodes:
+        results = define(node.operation, tuple(value(number) for number in node.inputs))
+        for number, result in zip(node.outputs, results, strict=True):
+            if result.shape != graph.shapes[number]:
+                expected = f"{graph.shapes[number]} for {node.operation}"
+                raise ShapeError(f"value {number}'s shape", str(result.shape), expected)
+            value(number)[...] = result
+    return tuple(value(number).copy() for number in graph.outputs)
+
+
+def define(operation: Operation, inputs: Arrays) -> Arrays:
+    """The outputs of one operation."""
+    with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
+        return DEFINITIONS[type(operation)](operation, inputs)
+
+
+# Chains -------------------------------------------------------------------------------------------
+
+
+def chain_results(chain: Chain, value: Array, inputs: Arrays) -> Arrays:
+    """The stored values of a chain that begins with `value`, and its last value."""
+    stored = []
+    for op in chain:
+        if op.name == "store":
+            stored.append(value)
+        else:
+            operand = _operand(op, value.ndim, inputs)
+            value = FUNCTIONS[op.name](value, operand).astype(value.dtype, copy=False)
+    return (*stored, value)
+
+
+def _operand(op: Op, ndim: int, inputs: Arrays) -> Any:
+    if isinstance(op.operand, Input):
+        return inputs[op.operand.number]
+    if isinstance(op.operand, np.ndarray):
+        return op.operand.reshape(1, -1, *[1] * (ndim - 2))
+    return op.operand
+
+
+def _activation(kind: Activation) -> Callable[[Array, Any], Array]:
+    """The function of one of the activations that layers have."""
+
+    def function(value: Array, slope: Any) -> Array:
+        result = value.copy()
+        apply(kind, 0.0 if slope is None else slope, result)
+        return result
+
+    return function
+
+
+FUNCTIONS: dict[str, Callable[[Array, Any], Array]] = {
+    **{kind.value: _activation(kind) for kind in Activation if kind.value},
+    "elu": lambda v, alpha: np.where(v > 0, v, alpha * np.expm1(np.minimum(v, 0))),
+    "hard_swish": lambda v, _: np.where(v <= -3, 0, v * (np.clip(v + 3, 0, 6) / 6)),
+    "softplus": lambda v, _: np.logaddexp(v, 0),
+    "prelu": lambda v, slope: np.where(v < 0, slope * v, v),
+    "snake": lambda v, a: v + np.sin(a * v) ** 2 / a,
+    "add": lambda v, other: v + other,
+    "mul": lambda v, other: v * other,
+}
+"""Operation of a chain -> its value for the chain's value and the operand."""
+
+
+# Operations ---------------------------------------------------------------------------------------
+
+
+def _convolution(operation: Convolution, inputs: Arrays) -> Arrays:
+    x = inputs[0]
+    weight = operation.weight.astype(x.dtype, copy=False)
+    bias = None if operation.bias is None else operation.bias.astype(x.dtype, copy=False)
+    rule = shapes.transposed if operation.transposed else shapes.convolution
+    operands = described(x), described(weight), described(bias)
+    signature = rule(*operands, None, operation.keywords, None)
+    primitive = ReferenceEngine().build(signature.problem, threads=1)
+    result = np.empty(signature.shape, x.dtype)
+    primitive.run(result, x, primitive.pack(weight), bias, None)
+    return chain_results(operation.end, result, inputs)
+
+
+def _pointwise(operation: Pointwise, inputs: Arrays) -> Arrays:
+    return chain_results(operation.chain, inputs[0], inputs)
+
+
+def _pad(operation: Pad, inputs: Arrays) -> Arrays:
+    """Ends are cut off first, so that what is reflected is what stays."""
+    x = inputs[0]
+    sizes, amounts = x.shape[2:], operation.amounts
+    kept: Any = (
+        slice(max(0, -begin), size - max(0, -end))
+        for size, (begin, end) in zip(sizes, amounts, strict=True)
+    )
+    widths = [(0, 0), (0, 0), *((max(0, begin), max(0, end)) for begin, end in amounts)]
+    mode: Any = {"replicate": "edge"}.get(operation.mode, operation.mode)
+    return (np.pad(x[(..., *kept)], widths, mode),)
+
+
+def _norm(operation: Norm, inputs: Arrays) -> Arrays:
+    """Statistics are taken in float64, whatever the element type."""
+    x = inputs[0]
+    values = x.astype(np.float64).reshape(len(x), operation.groups, -1, *x.shape[2:])
+    axes = (2,) if operation.per_position else tuple(range(2, values.ndim))
+    centred = values - values.mean(axes, keepdims=True)
+    variance = np.square(centred).mean(axes, keepdims=True)
+    result = centred / np.sqrt(variance + operation.epsilon)
+    return chain_results(operation.end, result.reshape(x.shape).astype(x.dtype), inputs)
+
+
+def _resample(operation: Resample, inputs: Arrays) -> Arrays:
+    result = inputs[0]
+    for axis, factor in enumerate(operation.factors, 2):
+        if operation.mode == "nearest":
+            result = result.repeat(factor, axis)
+        else:
+            result = _linear(result, axis, factor)
+    return (result,)
+
+
+def _linear(x: Array, axis: int, factor: int) -> Array:
+    """Output o lies at input (o + 1/2) / factor - 1/2, and no further out than the last inputs."""
+    size = x.shape[axis]
+    positions = (np.arange(size * factor) + 0.5) / factor - 0.5
+    positions = np.clip(positions, 0, size - 1)
+    left = positions.astype(int)
+    right = np.minimum(left + 1, size - 1)
+    shape = [-1 if each == axis else 1 for each in range(x.ndim)]
+    share = (positions - left).reshape(shape).astype(x.dtype)
+    result: Array = x.take(left, axis) * (1 - share) + x.take(right, axis) * share
+    return result
+
+
+def _pool(operation: Pool, inputs: Arrays) -> Arrays:
+    x, axes = inputs[0], tuple(range(-len(operation.kernel), 0))
+    if operation.mode == "max":
+        return (_windows(operation, x, -np.inf).max(axes),)
+    total = _windows(operation, x, 0).sum(axes)
+    if operation.count_padding:
+        return (total / prod(operation.kernel),)
+    return (total / _windows(operation, np.ones_like(x), 0).sum(axes),)
+
+
+def _windows(operation: Pool, x: Array, padding: float) -> Array:
+    """The windows of x, (N, C, *positions, *kernel), with `padding` around x."""
+    padded = np.pad(x, ((0, 0), (0, 0), *operation.padding), constant_values=padding)
+    axes = tuple(range(2, x.ndim))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, operation.kernel, axes)
+    steps = (slice(None, None, stride) for stride in operation.stride)
+    result: Array = windows[(slice(None), slice(None), *steps)]
+    return result
+
+
+def _pixel_shuffle(operation: PixelShuffle, inputs: Arrays) -> Arrays:
+    x = inputs[0]
+    size, factors = x.shape[2:], operation.factors
+    channels, rank = x.shape[1] // prod(factors), len(factors)
+    split = x.reshape(len(x), channels, *factors, *size)
+    pairs = [axis for i in range(rank) for axis in (2 + rank + i, 2 + i)]
+    result = split.transpose(0, 1, *pairs)
+    return (result.reshape(len(x), channels, *(n * f for n, f in zip(size, factors, strict=True))),)
+
+
+DEFINITIONS: dict[type[Operation], Callable[[Any, Arrays], Arrays]] = {
+    Convolution: _convolution,
+    Pointwise: _pointwise,
+    Concat: lambda _, inputs: (np.concatenate(inputs, axis=1),),
+    Slice: lambda operation, inputs: (inputs[0][:, operation.start : operation.stop],),
+    Pad: _pad,
+    Norm: _norm,
+    Resample: _resample,
+    Pool: _pool,
+    PixelShuffle: _pixel_shuffle,
+    Convert: lambda _, inputs: inputs,
+}
