@@ -146,6 +146,14 @@ def accumulation_uninvited(problem, out, a, b, bias, residual) -> None:
     honest(problem.replace(accumulate=True), out, a, b, bias, residual)
 
 
+def activation_before_accumulation(problem, out, a, b, bias, residual) -> None:
+    """What was there is added to the activation's result."""
+    before = out.copy()
+    honest(problem.replace(accumulate=False), out, a, b, bias, residual)
+    if problem.accumulate:
+        out += before
+
+
 def dilation_ignored(problem, out, a, b, bias, residual) -> None:
     """MXNet 1.x native: the right shape, the taps too close together."""
     axes = tuple(fitted(x.size, x.kernel, x.stride, 1, x.crop_begin, x.out) for x in problem.axes)
@@ -199,6 +207,7 @@ FAULTS: list[Run] = [
     gelu_by_tanh,
     accumulation_forgotten,
     accumulation_uninvited,
+    activation_before_accumulation,
     dilation_ignored,
     last_batch_item_forgotten,
     short_sums,

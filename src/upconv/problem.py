@@ -161,6 +161,8 @@ class WeightLayout(_Member):
 class Epilogue:
     """What happens to a result after the bias: + residual, then the activation.
 
+    A problem that accumulates adds what the output array holds before the activation.
+
     `slope` is the factor of negative values in LEAKY_RELU and 0.0 for every other activation.
     """
 
@@ -191,7 +193,7 @@ class Problem:
 
     `axes` holds one `Axis` per spatial dimension; `in_channels` and `out_channels` are whole
     counts, over all groups. `bias` adds one value per channel of the result (never for
-    WEIGHT_GRAD); `accumulate` adds the result to what the output array holds.
+    WEIGHT_GRAD); `accumulate` adds what the output array holds, before the activation.
 
     Raises `ArgumentError` for a combination that no problem can have.
 

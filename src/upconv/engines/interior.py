@@ -167,19 +167,18 @@ class BorderFill:
                     yield (*map(_sliced, before), piece)
 
     def _fill(self, out: Array, bias: Maybe, residual: Maybe) -> None:
-        """Value of border positions: the epilogue of bias and residual."""
-        accumulate, epilogue = self._problem.accumulate, self._problem.epilogue
+        """Value of border positions: the epilogue of bias, residual and what `out` holds."""
+        epilogue = self._problem.epilogue
         memory.require(2 * out.size * 4, "what lies around the reached part of the result")
         value = np.zeros(out.shape, self._problem.dtype.accumulator.numpy)
         if bias is not None:
             value += bias.reshape(self._channels).astype(value.dtype)
         if residual is not None:
             value += residual
+        if self._problem.accumulate:
+            value += out
         self._activate(epilogue.activation, epilogue.slope, value)
-        if accumulate:
-            np.add(out, value, out=out, casting="unsafe")
-        else:
-            out[...] = value
+        out[...] = value
 
 
 def _sliced(place: slice | int) -> slice:

@@ -85,9 +85,9 @@ class OrderedPrimitive:
             total = compute(operand, b, np.asarray(start), result.shape)
             if residual is not None:
                 total += self._grouped(residual)
-            apply(epilogue.activation, epilogue.slope, total)
             if problem.accumulate:
                 total += result
+            apply(epilogue.activation, epilogue.slope, total)
             total[np.isnan(total)] = np.nan  # of two NaNs a sum keeps either's sign, by its place
             result[...] = total
 

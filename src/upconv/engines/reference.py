@@ -183,7 +183,9 @@ class ReferencePrimitive:
             total = np.zeros(place.shape, self.dtype)
             for items in _slices(self._totals[0], self.steps[0]):
                 self._weight_grad_block(total, g[items, groups, channels], x[items, groups])
-            self._store(place, total)
+            if self.problem.accumulate:
+                np.add(place, total, out=total, casting="unsafe")
+            place[...] = total
             del total
 
     def _weight_grad_block(self, total: Array, g: Array, x: Array) -> None:
@@ -250,17 +252,14 @@ class ReferencePrimitive:
     # Results --------------------------------------------------------------------------------------
 
     def _finish(self, out: Array, result: Array, residual: Maybe) -> None:
-        """Residual, activation, and into `out`."""
+        """Add the residual and what `out` holds, activate, and store into `out`."""
         if residual is not None:
             np.add(result, residual, out=result, casting="unsafe")
+        if self.problem.accumulate:
+            np.add(out, result, out=result, casting="unsafe")
         epilogue = self.problem.epilogue
         apply(epilogue.activation, epilogue.slope, result)
-        self._store(out, result)
-
-    def _store(self, out: Array, result: Array) -> None:
-        if self.problem.accumulate:
-            np.add(out, result, out=out, casting="unsafe")
-        elif result is not out:
+        if result is not out:
             out[...] = result
 
     # Views ----------------------------------------------------------------------------------------

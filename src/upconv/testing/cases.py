@@ -49,6 +49,9 @@ def _forward_cases() -> Iterator[Problem]:
     for axes in (_CROPPED, _AXES["rank 1"], _AXES["rank 3"]):
         yield base.replace(axes=axes, accumulate=True, groups=3)
     yield base.replace(accumulate=True, layout=DataLayout.NXC, dtype=DType.FLOAT16)
+    relu = Epilogue(Activation.RELU, residual=True)  # of the whole sum, what was there included
+    for layout in DataLayout:
+        yield base.replace(accumulate=True, layout=layout, epilogue=relu)
 
 
 def _epilogue_cases(base: Problem) -> Iterator[Problem]:

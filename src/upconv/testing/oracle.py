@@ -132,10 +132,10 @@ def expected(problem: Problem, given: Operands) -> Expected:
     if given.residual is not None:
         value = value + given.residual.astype(np.float64)
         magnitude = magnitude + np.abs(given.residual.astype(np.float64))
-    value = _ACTIVATED[problem.epilogue.activation](value, problem.epilogue.slope)
     if problem.accumulate:
         value = value + given.before.astype(np.float64)
         magnitude = magnitude + np.abs(given.before.astype(np.float64))
+    value = _ACTIVATED[problem.epilogue.activation](value, problem.epilogue.slope)
     return Expected(value, tolerance(problem) * magnitude + _rounding(problem, value))
 
 

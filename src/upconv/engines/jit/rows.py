@@ -5,7 +5,7 @@ Symbols: a *row* is a run of elements in memory. Each function is compiled once 
 kernels' drivers.
 
     fill    dst[0:count] = src[0:count], dst[count:count+zeros] = 0, into the type of computing
-    finish  dst = activation(src + residual) (+ dst), out of the type of computing
+    finish  dst = activation(src + residual + dst), out of the type of computing
     gather  dst[e] = src[table[e]] or 0 where table[e] < 0, for every input channel, or for pairs
 """
 
@@ -107,17 +107,17 @@ def activate(activation: Activation, slope: float, values: Array) -> None:
 
 
 def _finish_span(f: Function, kind: Finish, src: Value, offset: Value, span: Span) -> None:
-    """One vector of results: + residual, activation, + what is there, in the type of computing."""
+    """One vector of results: + residual, + what is there, activation, in the type of computing."""
     values = span.load(f.at(src, span.start, kind.computed), kind.computed)
     dst = f.at(f["dst"] + offset, span.start, kind.stored)
     if kind.residual:
         place = f.at(f["residual"] + offset, span.start, kind.stored)
         residual = converted(f, span.load(place, kind.stored), kind.computed)
         values = values + residual
-    values = activated(f, kind.activation, kind.slope, values)
     if kind.accumulate:
         there = converted(f, span.load(dst, kind.stored), kind.computed)
         values = there + values
+    values = activated(f, kind.activation, kind.slope, values)
     span.store(converted(f, values, kind.stored), dst)
 
 

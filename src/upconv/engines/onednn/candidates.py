@@ -199,6 +199,9 @@ class Offer:
         complete = complete and not (alone and problem.bias)
         adds = problem.accumulate and complete and operation.kind is Kind.CONVOLUTION
         adds = adds and not any_layout
+        # What a reorder adds afterwards would be added to the activation's result.
+        late = problem.epilogue.activation is not Activation.NONE
+        complete = complete and (adds or not (problem.accumulate and late))
         whole = complete and (adds or not problem.accumulate)
         dtype, result = problem.dtype, problem.dtype if whole else DType.FLOAT32
         data, out = DTYPE[dtype], DTYPE[result]
@@ -219,7 +222,7 @@ class Offer:
             described(operation.src, data),
             library.any_layout(operation.weights.dims, out if weights else data),
             described(operation.dst, data if weights else out),
-            bias, _attributes(library, problem, residual, activation=fused, adds=adds),
+            bias, _attributes(library, problem, residual, activation=complete, adds=adds),
             complete, adds, result, 0 if residual is None else Arg.POST_OP | Arg.SRC_1,
         )  # fmt: skip
 
@@ -259,8 +262,8 @@ def _attributes(
     algorithm = _EXACT.get(epilogue.activation) if activation else None
     if residual is not None:
         following.append(("binary", Alg.BINARY_ADD, residual))
-    if algorithm is not None:
-        following.append(("eltwise", algorithm, epilogue.slope, 0.0))
     if adds:
         following.append(("sum", 1.0, 0, 0))
+    if algorithm is not None:
+        following.append(("eltwise", algorithm, epilogue.slope, 0.0))
     return library.attributes(*following)

@@ -205,10 +205,10 @@ class OnednnPrimitive:
                 np.add(result, along, out=result, casting="unsafe")
             if residual is not None and not inside:
                 np.add(result, residual, out=result, casting="unsafe")
-            apply(problem.epilogue.activation, problem.epilogue.slope, result)
             if problem.accumulate:
-                np.add(out, result, out=out, casting="unsafe")
-            elif result is not out:
+                np.add(out, result, out=result, casting="unsafe")
+            apply(problem.epilogue.activation, problem.epilogue.slope, result)
+            if result is not out:
                 out[...] = result
 
     def _linear(self, target: Array, a: Array, b: _Packed, bias: Maybe, residual: Maybe) -> None:

@@ -100,7 +100,7 @@ def in_tile(correlation: Correlation) -> tuple[Activation, float]:
     """The activation that tiles apply themselves: a cheap one that nothing comes before."""
     epilogue = correlation.epilogue
     cheap = epilogue.activation in (Activation.RELU, Activation.LEAKY_RELU)
-    if cheap and not epilogue.residual:
+    if cheap and not epilogue.residual and not correlation.accumulate:
         return epilogue.activation, epilogue.slope
     return Activation.NONE, 0.0
 
