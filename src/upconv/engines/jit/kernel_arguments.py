@@ -18,6 +18,7 @@ from . import pool
 from .emit import Function, signature
 from .values import I32, I64, Value
 
+Table = np.ndarray[Any, Any]
 _LINE = 16  # numbers in 128 bytes: processors fetch lines in pairs
 
 
@@ -112,6 +113,20 @@ class Arguments:
 
     def __getitem__(self, name: str) -> Value:
         return self._f.load(self._types[name], self.address(name))
+
+
+def record(long: str, short: str = "") -> np.dtype[Any]:
+    """A record of 64-bit and 32-bit integers."""
+    fields = [(name, np.int64) for name in long.split()]
+    return np.dtype(fields + [(name, np.int32) for name in short.split()], align=True)
+
+
+def filled(kind: np.dtype[Any], shape: int | tuple[int, ...], **columns: Any) -> Table:
+    """A table of records with some columns, the others being zero."""
+    table = np.zeros(shape, kind)
+    for name, column in columns.items():
+        table[name] = column
+    return table
 
 
 class Record:

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..correlation import Correlation
+from ..kernel_arguments import Table, filled
 from ..packing import Numbers
 from .schedule import Schedule, most_tail_vectors
-from .tables import PHASE_TUPLE, PIECE, SPAN, TILES, Table, filled, split
+from .tables import PHASE_TUPLE, PIECE, SPAN, TILES, split
 from .tiling import Block, finish_of
 
 

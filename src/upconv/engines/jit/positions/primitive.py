@@ -13,14 +13,14 @@ from .. import walk
 from ..compile import CODE_BYTES
 from ..correlation import Correlation
 from ..cpu import Cpu
-from ..kernel_arguments import Blocks
+from ..kernel_arguments import Blocks, Table
 from ..operands import Kernel
 from ..packing import Packing, shared
 from ..rows import fill_code, finish_code
 from .driver import ARGUMENTS, driver_code
 from .placement import Placement
 from .schedule import predicted_cycles, schedule
-from .tables import InputRows, Table, block_table, job_table, packing_tables, tap_table
+from .tables import InputRows, block_table, job_table, packing_tables, tap_table
 from .tile import tile_code
 from .tiling import finish_of
 

@@ -19,22 +19,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from ..correlation import Correlation
+from ..kernel_arguments import Table, filled, record
 from ..packing import Numbers
 from .schedule import Schedule
-
-Table = np.ndarray[Any, Any]
-
-
-def record(long: str, short: str = "") -> np.dtype[Any]:
-    """A record of 64-bit and 32-bit integers."""
-    fields = [(name, np.int64) for name in long.split()]
-    return np.dtype(fields + [(name, np.int32) for name in short.split()], align=True)
-
 
 BLOCK = record("main tail w w_tap y channel active phases piece")
 """Code of tiles, bytes to the first weight and from tap to tap, bytes of the first phase, channels
@@ -52,14 +43,6 @@ TILES = record("x y", "image count tail pieces piece_count")
 """`count` tiles, main or tail ones; direct to y where they have no pieces."""
 PIECE = record("y", "image stage runs length")
 """From the stage to y: `runs` runs of `length` elements each."""
-
-
-def filled(kind: np.dtype[Any], shape: int | tuple[int, int], **columns: Any) -> Table:
-    """Records of some columns, the others being zero."""
-    table = np.zeros(shape, kind)
-    for name, column in columns.items():
-        table[name] = column
-    return table
 
 
 def split(
