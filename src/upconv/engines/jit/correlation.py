@@ -5,10 +5,13 @@ Nothing below this file knows a direction, or how the weight is laid out; docs/j
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...geometry import LIMIT, Axis, Phase, Tap
 from ...problem import DataLayout, Direction, DType, Epilogue, Problem
@@ -194,6 +197,30 @@ class Correlation:
         """Multiply-adds, those with zeros outside the operand included."""
         each = prod(sum(p.length * len(p.taps) for p in line.phases) for line in self.lines)
         return self.batch * self.reduced // self.groups * self.made * each
+
+
+class Reads(NamedTuple):
+    """How an axis is read: position j of `length` reads i = step * j - shift of `size`."""
+
+    length: int
+    step: int
+    size: int
+    shifts: Sequence[int]
+
+
+def reads_of(axes: Sequence[Reads]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The flattened position that each tuple of shifts (row) and of positions (column) reads.
+
+    It is -1 outside.
+    """
+    total = np.zeros((1, 1), np.int64)
+    for length, step, size, shifts in axes:
+        along = step * np.arange(length) - np.array(shifts)[:, None]
+        along[(along < 0) | (along >= size)] = -1
+        before, along = total[:, None, :, None], along[None, :, None, :]
+        both = np.where((before < 0) | (along < 0), -1, before * size + along)
+        total = both.reshape(both.shape[0] * both.shape[1], -1)
+    return total
 
 
 def weight_strides(problem: Problem, *, forward: bool) -> tuple[int, ...]:

@@ -9,14 +9,13 @@ table. In the same way a job takes a row of the jobs and a row of the sets.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 import numpy as np
 
 from ....geometry import Axis
 from ....problem import DataLayout
-from ..correlation import weight_strides
+from ..correlation import Reads, reads_of, weight_strides
 from ..packing import Numbers
 from .schedule import Plan, SpatialBlock
 
@@ -156,19 +155,15 @@ def key(number: int, panels: int) -> int:
 
 def _reached(plan: Plan) -> Numbers:
     """For each tap of the outer axes (first index) and row of x the row of g, or -1."""
-    problem, outer = plan.problem, plan.problem.axes[:-1]
-    image, *places = np.indices((problem.batch, *(axis.size for axis in outer))).reshape(
-        len(outer) + 1, -1
-    )
-    rows = []
-    for taps in product(*(range(axis.kernel) for axis in outer)):
-        number, inside = image, np.ones(len(image), bool)
-        for axis, tap, i in zip(outer, taps, places, strict=True):
-            o = axis.stride * i + axis.dilation * tap - axis.crop_begin
-            inside &= (o >= 0) & (o < axis.out)
-            number = number * axis.out + o
-        rows.append(np.where(inside, number, -1))
-    return np.array(rows)
+    problem = plan.problem
+    axes = [
+        Reads(
+            axis.size, axis.stride, axis.out,
+            [axis.crop_begin - axis.dilation * tap for tap in range(axis.kernel)],
+        )
+        for axis in problem.axes[:-1]
+    ]  # fmt: skip
+    return reads_of([Reads(problem.batch, 1, problem.batch, [0]), *axes])
 
 
 def _meeting(reached: Numbers, rows: range) -> tuple[Numbers, Numbers, Numbers]:
