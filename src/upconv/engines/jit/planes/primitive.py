@@ -13,17 +13,18 @@ from ....geometry import Phase, Tap
 from ....problem import DataLayout
 from ...addresses import address_of
 from ...base import Array, Maybe
+from .. import walk
 from ..compile import CODE_BYTES
-from ..correlation import Correlation, Line, WeightForm
+from ..correlation import Correlation, Line, Reads, WeightForm, reads_of
 from ..cpu import Cpu
-from ..kernel_arguments import Blocks
+from ..kernel_arguments import Blocks, Table, filled
 from ..operands import Kernel
-from ..packing import Numbers, Packer, shared
+from ..packing import Packer, shared
 from ..pool import useful_threads
 from ..positions.tiling import finish_of, in_tile
 from ..rows import finish_code
 from ..values import BYTES, LINE
-from .tile import ARGUMENTS, PlaneTile, plane_code
+from .tile import ARGUMENTS, BAND, BANDS, CHANNELS, TAP, PlaneTile, plane_code
 
 _MOST_POSITIONS = 14  # of a tile of channels-last data
 _MOST_PRODUCTS = 400  # of a tile: each is code
@@ -37,35 +38,47 @@ class Planes(Kernel):
 
     def __init__(self, correlation: Correlation, tile: PlaneTile, threads: int, cpu: Cpu) -> None:
         self.correlation, self._tile = correlation, tile
-        self._code = plane_code(tile, cpu)
-        self._finish = finish_code(finish_of(correlation), cpu) if tile.staged else None
+        code, self._walk = plane_code(tile, cpu), walk.walk_code(cpu)
+        finish = finish_code(finish_of(correlation), cpu) if tile.staged else None
         self._threads = useful_threads(correlation.multiply_adds, threads)
-        self._type = correlation.dtype.accumulator.numpy
+        dtype, channels = correlation.dtype.accumulator.numpy, _channels(correlation, tile)
         axes = tuple(line.phases[0].taps for line in correlation.lines)
-        lanes = _lane_count(correlation, tile) if tile.last else 0
+        lanes = channels if tile.last else 0
         self.order = shared(PlanePacking, correlation.weight, axes, lanes, cpu)
-        self._pack_threads = threads
-        self._no_bias = np.zeros(_lane_count(correlation, tile), self._type)
-        self._tables = _tables(correlation, self._tap_bytes)
-        self._blocks = Blocks(ARGUMENTS.block(**self._arguments()))
+        self._pack_threads, self._no_bias = threads, np.zeros(channels, dtype)
+        *_, rows, last = _lines(correlation)
+        x_row, y_row = (n * correlation.dtype.itemsize for n in (last.size, last.out))
+        w_tap = max(1, lanes) * dtype.itemsize
+        tables = _tables(correlation, tile, w_tap, self._threads)
+        job = walk.Phase(code.addresses["planes"], tables["inner"], tables["outer"])
+        phases = walk.phases(job)
+        self._held = code, finish, tables, phases
+        self._blocks = Blocks(ARGUMENTS.block(
+            phases=phases.ctypes.data, phase_count=1,
+            finish=finish.addresses["finish"] if finish else 0,
+            bands=tables["bands"].ctypes.data, taps=tables["taps"].ctypes.data,
+            w_channel=0 if tile.last else self.order.nbytes // correlation.made, w_tap=w_tap,
+            x_row=x_row, y_row=y_row, multiplier=correlation.made // correlation.groups,
+            x_rows=rows.size, x_width=last.size, y_width=last.out,
+        ))  # fmt: skip
         self.workspace_bytes, self.description = 0, str(self)
         self.predicted_cycles = predicted_cycles(correlation, tile, threads)
-        tables = sum(table.nbytes for table in self._tables)
-        self.resident_bytes = tables + self.order.resident_bytes + CODE_BYTES
+        nbytes = sum(table.nbytes for table in tables.values())
+        self.resident_bytes = nbytes + self.order.resident_bytes + CODE_BYTES
 
     def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
-        given, biases = self._given(out, a, bias, residual)
-        x, y, more = given.x, given.y, given.residual
-        apart = not self._tile.last
+        operands, biases = self._given(out, a, bias, residual)
+        x, y, more = operands.x, operands.y, operands.residual
+        first = not self._tile.last
         self._blocks.run(
-            self._code.addresses["planes"], self._threads,
-            x=address_of(x), x_image=x.strides[0], x_channel=apart * x.strides[1],
-            y=address_of(y), y_image=y.strides[0], y_channel=apart * y.strides[1],
+            self._walk.addresses["walk"], self._threads,
+            x=address_of(x), x_image=x.strides[0], x_channel=first * x.strides[1],
+            y=address_of(y), y_image=y.strides[0], y_channel=first * y.strides[1],
             w=address_of(b), bias=address_of(biases),
             residual=0 if more is None else address_of(more),
         )  # fmt: skip
-        given.deliver()
+        operands.deliver()
 
     def __str__(self) -> str:
         tile, rows = self._tile, "positions" if self._tile.last else "rows"
@@ -73,37 +86,6 @@ class Planes(Kernel):
             f"planes: tile of {tile.rows} {rows} x {tile.vectors} vectors of {tile.lanes}, read in"
             f" place, {self._threads} threads"
         )
-
-    def _arguments(self) -> dict[str, int]:
-        correlation, tile = self.correlation, self._tile
-        *outer, rows, last = _lines(correlation)
-        x_row, y_row = (n * correlation.dtype.itemsize for n in (last.size, last.out))
-        tiles, band_bytes = -(-rows.out // tile.rows), tile.costs.band_bytes
-        bands = -(-tiles // max(1, band_bytes // (y_row * tile.rows)))
-        band = -(-tiles // bands) * tile.rows
-        bands = -(-rows.out // band)
-        planes = prod(line.out for line in outer)
-        channels = 1 if tile.last else correlation.made
-        units = correlation.batch * channels * planes * bands
-        run = max(1, min(band_bytes // (band * y_row), units // (8 * self._threads)))
-        ranges, taps = self._tables
-        return {
-            "finish": self._finish.addresses["finish"] if self._finish else 0,
-            "ranges": ranges.ctypes.data, "taps": taps.ctypes.data,
-            "w_channel": 0 if tile.last else self.order.nbytes // correlation.made,
-            "w_tap": self._tap_bytes,
-            "x_row": x_row, "y_row": y_row, "y_plane": y_row * rows.out,
-            "made": channels, "each": correlation.made // correlation.groups,
-            "x_rows": rows.size, "x_width": last.size, "y_rows": rows.out, "y_width": last.out,
-            "planes": planes, "bands": bands, "band": band,
-            "units": units, "run": run, "jobs": -(-units // run),
-        }  # fmt: skip
-
-    @property
-    def _tap_bytes(self) -> int:
-        """Bytes from one tap's weights to the next one's."""
-        lanes = _lane_count(self.correlation, self._tile) if self._tile.last else 1
-        return lanes * self._type.itemsize
 
 
 def _lines(correlation: Correlation) -> tuple[Line, ...]:
@@ -114,7 +96,7 @@ def _lines(correlation: Correlation) -> tuple[Line, ...]:
     return (_POINT, *correlation.lines) if correlation.rank == 1 else correlation.lines
 
 
-def _lane_count(correlation: Correlation, tile: PlaneTile) -> int:
+def _channels(correlation: Correlation, tile: PlaneTile) -> int:
     """Channels, in whole tiles where they run along the vectors."""
     width = tile.width if tile.last else 1
     return -(-correlation.made // width) * width
@@ -147,24 +129,46 @@ class PlanePacking(Packer):
         super().__init__(weight, compute, *groups, np.array(rows), numbers, cpu)
 
 
-def _tables(correlation: Correlation, tap_bytes: int) -> tuple[Numbers, Numbers]:
-    """The arguments `ranges` and `taps`: of each outer position the taps that meet inputs."""
+def _tables(
+    correlation: Correlation, tile: PlaneTile, tap_bytes: int, threads: int
+) -> dict[str, Table]:
+    """The bands of all planes of a channel, the taps of their outer axes that meet inputs, and both
+    sides of the jobs."""
     *outer, rows, last = _lines(correlation)
-    plane_bytes = rows.size * last.size * correlation.dtype.itemsize
+    itemsize, band_bytes = correlation.dtype.itemsize, tile.costs.band_bytes
+    reads = reads_of([
+        Reads(line.out, line.step, line.size, [tap.shift for tap in line.phases[0].taps])
+        for line in outer
+    ]).T  # fmt: skip
+    plane, tap = np.nonzero(reads >= 0)
+    x = reads[plane, tap] * (rows.size * last.size * itemsize)
     tap_bytes *= len(rows.phases[0].taps) * len(last.phases[0].taps)
-    taps = list(product(*([tap.shift for tap in line.phases[0].taps] for line in outer)))
-    ranges, found = [], [(0, 0)]
-    for position in product(*(range(line.out) for line in outer)):
-        start = len(found)
-        for number, shifts in enumerate(taps):
-            plane = 0
-            for line, j, shift in zip(outer, position, shifts, strict=True):
-                i = line.step * j - shift
-                plane = plane * line.size + i if 0 <= i < line.size and plane >= 0 else -1
-            if plane >= 0:
-                found.append((plane * plane_bytes, number * tap_bytes))
-        ranges.append((start, len(found) - start))
-    return np.array(ranges, np.int64), np.array(found, np.int64)
+    counts = np.bincount(plane, minlength=len(reads))
+    row_bytes, tiles = last.out * itemsize, -(-rows.out // tile.rows)
+    parts = -(-tiles // max(1, band_bytes // (row_bytes * tile.rows)))
+    height = -(-tiles // parts) * tile.rows
+    top = np.arange(0, rows.out, height)
+    bands = filled(
+        BAND, (len(reads), len(top)),
+        y=np.arange(len(reads))[:, None] * (row_bytes * rows.out),
+        top=top, bottom=np.minimum(top + height, rows.out),
+        taps=(counts.cumsum() - counts)[:, None], tap_count=counts[:, None],
+    ).ravel()  # fmt: skip
+    # Several bands, and several channels, are one job where they are small.
+    channels = 1 if tile.last else correlation.made
+    units = correlation.batch * channels * len(bands) // (8 * threads)
+    run = max(1, min(band_bytes // (height * row_bytes), units))
+    inner = np.arange(0, len(bands), run)
+    size = max(1, run // len(bands))
+    first, image = np.arange(0, channels, size), np.arange(correlation.batch)[:, None]
+    return {
+        "bands": bands, "taps": filled(TAP, len(tap), x=x, w=tap * tap_bytes),
+        "inner": filled(BANDS, len(inner), first=inner, count=np.minimum(run, len(bands) - inner)),
+        "outer": filled(
+            CHANNELS, (correlation.batch, len(first)),
+            image=image, first=first, count=np.minimum(size, channels - first),
+        ).ravel(),
+    }  # fmt: skip
 
 
 @lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it

@@ -15,26 +15,29 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ....activations import Activation
+from .. import walk
 from ..activation import activated
 from ..compile import compiled
 from ..costs import Planes, costs_of
 from ..cpu import Cpu
 from ..emit import Function, Module
-from ..kernel_arguments import ArgumentLayout, Arguments, jobs
+from ..kernel_arguments import ArgumentLayout, Arguments, Record, record
 from ..rows import converted
-from ..values import BYTES, I1, I64, PTR, Value, vector
+from ..values import BYTES, I1, Value, vector
 
 ARGUMENTS = ArgumentLayout(
-    "x* y* w* bias* residual* finish*"
-    " ranges*"  # per outer position: number of its first tap, count of its taps
-    " taps*"  # per tap of the outer axes: byte offsets of its input plane, and of its weights
-    " x_image x_channel x_row y_image y_channel y_plane y_row w_channel w_tap"
-    " made each"  # channels of the result, and how many of them an input channel has
-    " x_rows x_width y_rows y_width"
-    " planes bands band"  # of a channel, of a plane, and rows of a band
-    " units run jobs",  # bands of everything, and of a job
-    counters="next",
+    walk.NUMBERS + "x* y* w* bias* residual* finish* bands* taps*"
+    " x_image x_channel x_row y_image y_channel y_row w_channel w_tap"
+    " multiplier"  # result channels of an input channel
+    " x_rows x_width y_width",
+    counters=walk.COUNTERS,
 )
+BAND = record("y top bottom taps tap_count")
+"""Rows [top, bottom) of a plane at `y` bytes; the taps of the outer axes that meet inputs there."""
+TAP = record("x w")
+"""Byte offsets of an outer tap's input plane, and of its weights."""
+BANDS, CHANNELS = record("first count"), record("image first count")
+"""A job: some bands of some channels of an image."""
 
 
 class PlaneTile(NamedTuple):
@@ -122,19 +125,21 @@ _KEPT, _MOST_REGISTERS = 9, 28
 
 @compiled("planes", kept=256, opt=1)
 def plane_code(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
-    """The function `planes(args)`, which every thread runs: a job is some bands of rows, each of
-    one plane of one channel."""
-    with module.function("planes", {"args": PTR}) as f:
-        a = ARGUMENTS.reader(f)
+    """The function `planes`, which the walk calls for a job."""
+    with module.function("planes", walk.JOB) as f:
+        a, bands, channels = (
+            ARGUMENTS.reader(f), Record(f, f["inner"], BANDS), Record(f, f["outer"], CHANNELS)
+        )  # fmt: skip
         line = vector(_bits(tile.stored), tile.lanes * tile.loads)
         zeros = f.scratch(tile.loads * tile.lanes * BYTES[tile.stored])
         f.store(Value(line, "zeroinitializer"), zeros)
         stage = f.scratch(tile.rows * tile.width * BYTES[tile.element] if tile.staged else 1)
         tiles = _Tiles(f, a, tile, zeros, stage)
-        with jobs(f, a.address("next"), a["jobs"]) as job:
-            first = job * a["run"]
-            with f.loop(first, f.min(a["units"], first + a["run"])) as unit:
-                tiles.emit_band(unit.index)
+        start, first = channels["first"], bands["first"]
+        stop, last = start + channels["count"], first + bands["count"]
+        with f.loop(start, stop) as channel, f.loop(first, last) as number:
+            band = Record.of(f, a["bands"], number.index, BAND)
+            tiles.emit_band(channels["image"], channel.index, band)
 
 
 class _Tiles(NamedTuple):
@@ -147,36 +152,32 @@ class _Tiles(NamedTuple):
     zeros: Value
     stage: Value
 
-    def emit_band(self, unit: Value) -> None:
-        """All tiles of a band."""
+    def emit_band(self, image: Value, channel: Value, band: Record) -> None:
+        """All tiles of a band of one channel."""
         f, a, tile = self.f, self.a, self.tile
-        band, rest = unit % a["bands"], unit // a["bands"]
-        plane, rest = rest % a["planes"], rest // a["planes"]
-        channel, image = rest % a["made"], rest // a["made"]
-        place = channel // a["each"] * a["x_channel"]
-        x = a["x"] + (image * a["x_image"] + place)
-        place = image * a["y_image"] + channel * a["y_channel"] + plane * a["y_plane"]
-        w = a["w"] + channel * a["w_channel"]
+        x = image * a["x_image"] + channel // a["multiplier"] * a["x_channel"]
+        y = image * a["y_image"] + channel * a["y_channel"] + band["y"]
+        x, w = a["x"] + x, a["w"] + channel * a["w_channel"]
         bias = f.at(a["bias"], channel, tile.element)
-        taps = f.at(a["ranges"], plane * 2, I64)
-        count = f.word(taps, 1)
-        taps = f.at(a["taps"], f.word(taps) * 2, I64)
-        top = band * a["band"]
-        bottom = f.min(a["y_rows"], top + a["band"])
-        with f.loop(top, bottom, tile.rows) as row, f.loop(0, a["y_width"], tile.width) as column:
+        first, bottom = band["taps"], band["bottom"]
+        last = first + band["tap_count"]
+        with (
+            f.loop(band["top"], bottom, tile.rows) as row,
+            f.loop(0, a["y_width"], tile.width) as column,
+        ):
             start = (column.index - max(tile.back)) * tile.steps[1]
             masks = self.masks(start)
-            first = column.index if tile.last else 0
-            sums = self.lane_values(f.at(bias, first, tile.element)) * tile.rows
-            with f.loop(0, count, carried=sums) as tap:
-                pair = f.at(taps, tap.index * 2, I64)
-                source = x + (f.word(pair) + start * BYTES[tile.stored])
-                weights = f.at(w + f.word(pair, 1), first, tile.element)
+            lane = column.index if tile.last else 0
+            sums = self.lane_values(f.at(bias, lane, tile.element)) * tile.rows
+            with f.loop(first, last, carried=sums) as number:
+                tap = Record.of(f, a["taps"], number.index, TAP)
+                source = x + (tap["x"] + start * BYTES[tile.stored])
+                weights = f.at(w + tap["w"], lane, tile.element)
                 lines = self.lines(source, row.index * tile.steps[0])
-                tap.next(self.products(lines, masks, weights, list(tap.carried)))
+                number.next(self.products(lines, masks, weights, list(number.carried)))
             active, left = bottom - row.index, a["y_width"] - column.index
-            here = row.index * a["y_row"] + column.index * BYTES[tile.stored]
-            self.store(tap.results, place + here, active, left)
+            offset = row.index * a["y_row"] + column.index * BYTES[tile.stored]
+            self.store(number.results, y + offset, active, left)
 
     def masks(self, start: Value) -> list[Value]:
         """For each vector of a line from position `start` on, its lanes that lie in the row."""
