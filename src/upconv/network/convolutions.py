@@ -1,0 +1,96 @@
+"""Convolutions of a network: their problems, the choice of a kernel, and packed weights.
+
+A model reads each weight once per run, from beyond the second-level cache. So the choice adds to
+the cycles of a candidate those of reading its packed weight from there.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import lru_cache
+from typing import NamedTuple
+
+from ..arrays import Operand
+from ..checks import Frozen
+from ..choices import Algorithm
+from ..engines import load
+from ..engines.base import Candidate, PackedWeight, Primitive, ranked
+from ..errors import EngineError
+from ..execution import Packings
+from ..problem import DType, Problem
+from ..shapes import Request
+from .graph import Chain, Convolution, Form, Input, Shape, array_shape
+
+
+class Layer(NamedTuple):
+    """A convolution ready to run: its problem, the kernel and the packed weight."""
+
+    problem: Problem
+    variant: str
+    primitive: Primitive
+    weight: PackedWeight
+
+
+def problem_of(operation: Convolution, shape: Shape, form: Form) -> Problem:
+    """The problem of a convolution on an input of a shape, (N, C, *size), that lies in a form."""
+    end = operation.end
+    dtype = form.dtype.numpy
+    bias = None if operation.bias is None else Operand(operation.bias.shape, dtype)
+    request = Request(
+        Operand(array_shape(shape, form.layout), dtype),
+        Operand(operation.weight.shape, dtype),
+        bias,
+        operation.keywords._replace(layout=form.layout.value),
+        _activation(end),
+        not operation.transposed,
+    )
+    return request.signature(residual=has_residual(end)).problem
+
+
+def has_residual(end: Chain) -> bool:
+    """Whether a kernel's end begins with a sum."""
+    return bool(end) and end[0].name == "add" and isinstance(end[0].operand, Input)
+
+
+def _activation(end: Chain) -> Frozen:
+    """The activation of an end, as `conv_transpose` takes it."""
+    rest = end[has_residual(end) :]
+    if not rest or rest[0].name == "store":
+        return None
+    op = rest[0]
+    return op.name if op.operand is None else (op.name, op.operand)
+
+
+def candidate(problem: Problem, threads: int, algorithm: Algorithm) -> Candidate:
+    """The kernel that the engine's model takes for a problem whose weight is packed beforehand."""
+    engine = load("jit")
+    reason = engine.refuses(problem)
+    if reason is not None:
+        raise EngineError(f"A network cannot compute {problem}: {reason}.")
+    listed = [
+        each
+        for each in engine.candidates(problem, threads)  # type: ignore[attr-defined]
+        if each.engine == "jit" and not (each.winograd and algorithm is Algorithm.DIRECT)
+    ]
+    return ranked(listed)[0]
+
+
+@lru_cache(maxsize=1024)
+def _primitive(problem: Problem, threads: int, variant: str) -> Primitive:
+    return load("jit").build(problem, threads, variant)
+
+
+class Weights:
+    """The packed weights of a network, shared by its programs of all sizes."""
+
+    def __init__(self) -> None:
+        self._packings: weakref.WeakKeyDictionary[Convolution, dict[DType, Packings]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def layer(self, operation: Convolution, problem: Problem, threads: int, variant: str) -> Layer:
+        """A convolution with the primitive and the packed weight for a problem."""
+        primitive = _primitive(problem, threads, variant)
+        packings = self._packings.setdefault(operation, {}).setdefault(problem.dtype, Packings())
+        weight = operation.weight.astype(problem.dtype.numpy, copy=False)
+        return Layer(problem, variant, primitive, packings.of(primitive, weight))

@@ -1,0 +1,108 @@
+"""Folding: numbers that a chain multiplies by or adds become part of a convolution's weight.
+
+1.  What a convolution's end begins with, if it is a number or one per channel, becomes part of the
+    weight and the bias: batch norm, scales, offsets.
+2.  A chain that begins with a positive factor, goes on with what keeps factors (ReLU, leaky ReLU),
+    and is read by convolutions alone, gives the factor to the weights of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from .fuse import end_of, with_end
+from .graph import Array, Convolution, Graph, Input, Node, Op
+
+HOMOGENEOUS = {"relu", "leaky_relu", "prelu"}
+"""f(a * v) = a * f(v) for a > 0."""
+
+
+def fold(graph: Graph) -> Graph:
+    """Fold numbers into the weights behind and before them."""
+    graph = _factors_forward(graph)
+    return graph.with_nodes([_folded(node) for node in graph.nodes])
+
+
+def _folded(node: Node) -> Node:
+    """A convolution without numbers at the beginning of its end."""
+    operation = node.operation
+    if not isinstance(operation, Convolution):
+        return node
+    weight, bias, end = operation.weight, operation.bias, list(operation.end)
+    while end and end[0].name in ("add", "mul") and not isinstance(end[0].operand, Input | None):
+        op = end.pop(0)
+        factor = np.asarray(op.operand, np.float64)
+        if op.name == "add":
+            bias = _shifted(operation, bias, factor)
+        else:
+            weight = _scaled(operation, weight, factor)
+            bias = None if bias is None else (bias * factor).astype(bias.dtype)
+    return replace(node, operation=replace(operation, weight=weight, bias=bias, end=tuple(end)))
+
+
+def out_channels(operation: Convolution) -> int:
+    """The number of channels of a convolution's result."""
+    if not operation.transposed:
+        return len(operation.weight)
+    return int(operation.weight.shape[1]) * int(operation.keywords.groups)
+
+
+def _shifted(operation: Convolution, bias: Array | None, offset: Array) -> Array:
+    before = 0.0 if bias is None else bias
+    total = np.broadcast_to(before + offset, (out_channels(operation),))
+    return total.astype(operation.weight.dtype)
+
+
+def _scaled(operation: Convolution, weight: Array, factor: Array) -> Array:
+    """The weight with each output channel multiplied by its factor."""
+    if factor.ndim == 0:
+        return (weight * factor).astype(weight.dtype)
+    rest = (1,) * (weight.ndim - 2)
+    if not operation.transposed:
+        return (weight * factor.reshape(-1, 1, *rest)).astype(weight.dtype)
+    made = weight.shape[1]
+    by_group = factor.reshape(-1, 1, made).repeat(len(weight) * made // len(factor), axis=1)
+    return (weight * by_group.reshape(len(weight), made, *rest)).astype(weight.dtype)
+
+
+def _factors_forward(graph: Graph) -> Graph:
+    """Positive factors moved from chains to the convolutions that read them (case 2)."""
+    nodes = list(graph.nodes)
+    for number, node in enumerate(nodes):
+        end = end_of(node)
+        start = None if end is None else _factor_start(end)
+        value = node.outputs[-1]
+        indices = [i for i, other in enumerate(nodes) if value in other.inputs]
+        if start is None or end is None or value in graph.outputs or not indices:
+            continue
+        if not all(_only_convolved(nodes[i], value) for i in indices):
+            continue
+        factor = float(end[start].operand)  # type: ignore[arg-type]  # a number
+        nodes[number] = with_end(node, end[:start] + end[start + 1 :], node.inputs, node.outputs)
+        for i in indices:
+            operation = nodes[i].operation
+            weight = operation.weight  # type: ignore[attr-defined]  # a Convolution
+            scaled = (weight * factor).astype(weight.dtype)
+            nodes[i] = replace(nodes[i], operation=replace(operation, weight=scaled))  # type: ignore[type-var]
+    return graph.with_nodes(nodes)
+
+
+def _factor_start(end: tuple[Op, ...]) -> int | None:
+    """Where a chain multiplies by a positive number that may as well come last."""
+    for start in range(len(end) - 1, -1, -1):
+        op = end[start]
+        if op.name == "mul" and isinstance(op.operand, int | float):
+            return start if op.operand > 0 else None
+        if op.name not in HOMOGENEOUS:
+            return None
+    return None
+
+
+def _only_convolved(node: Node, value: int) -> bool:
+    return (
+        isinstance(node.operation, Convolution)
+        and node.inputs.index(value) == 0
+        and (node.inputs.count(value) == 1)
+    )

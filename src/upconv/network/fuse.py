@@ -1,0 +1,222 @@
+"""Fusing: pointwise chains join the node that makes their value.
+
+1.  A chain joins the convolution, the norm or the chain that writes its first value, if everything
+    else that it reads exists before that node runs.
+2.  Where other nodes read the first value too, it is stored on the way: a second result.
+3.  A sum or a product may begin with either operand. It begins with the one that is written last,
+    so that it joins that node.
+4.  Equal chains on one value are computed once.
+5.  A chain without numbers per channel moves in front of a concatenation, into its inputs.
+
+A convolution then has more in its end than its kernel can do. `split` leaves there what the kernel
+does, and makes a node of the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..activations import Activation
+from .graph import Chain, Concat, Convolution, Graph, Input, Node, Norm, Op, Pointwise
+
+STORE = Op("store")
+ACTIVATIONS = {each.value for each in Activation if each.value} | {"prelu"}
+"""What a kernel applies to its results."""
+CHEAP = {"relu", "leaky_relu"}
+"""What a kernel applies for a second result."""
+
+
+def fuse(graph: Graph) -> Graph:
+    """Join every chain to the node before it, where that is possible."""
+    graph = _once(_before_concat(graph))
+    nodes = list(graph.nodes)
+    while (joined := _joined(replace(graph, nodes=tuple(nodes)))) is not None:
+        nodes = joined
+    return graph.with_nodes(nodes)
+
+
+def end_of(node: Node) -> Chain | None:
+    """The chain that a node ends in, or None if it cannot end in one."""
+    operation = node.operation
+    if isinstance(operation, Pointwise):
+        return operation.chain
+    return operation.end if isinstance(operation, Convolution | Norm) else None
+
+
+def with_end(node: Node, end: Chain, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Node:
+    """A node that ends in another chain."""
+    operation = node.operation
+    if isinstance(operation, Pointwise):
+        return replace(node, operation=Pointwise(end), inputs=inputs, outputs=outputs)
+    operation = replace(operation, end=end)  # type: ignore[type-var]  # has an end
+    return replace(node, operation=operation, inputs=inputs, outputs=outputs)
+
+
+def _joined(graph: Graph) -> list[Node] | None:
+    """The nodes after the first join that is possible, or None."""
+    readers, writers = graph.readers(), graph.writers()
+    order = {value: number for number, node in enumerate(graph.nodes) for value in node.outputs}
+    for node in graph.nodes:
+        if not isinstance(node.operation, Pointwise):
+            continue
+        node = _latest_first(node, order)
+        first = node.inputs[0]
+        maker = writers.get(first)
+        end = end_of(maker) if maker else None
+        if maker is None or end is None or maker.outputs[-1] != first:
+            continue
+        rest = node.inputs[1:]
+        if first in rest or any(order.get(value, -1) >= order[first] for value in rest):
+            continue
+        shared = len(readers[first]) > 1 or first in graph.outputs
+        both = _appended(maker, end, node, stored=shared)
+        return [
+            both if each is maker else each for each in graph.nodes if each.outputs != node.outputs
+        ]
+    return None
+
+
+def _appended(maker: Node, end: Chain, node: Node, *, stored: bool) -> Node:
+    """One node for both; the value between them is `stored` or not needed."""
+    chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
+    offset = len(maker.inputs) - 1
+    moved = tuple(
+        replace(op, operand=Input(op.operand.number + offset))
+        if isinstance(op.operand, Input)
+        else op
+        for op in chain
+    )
+    outputs = maker.outputs if stored else maker.outputs[:-1]
+    whole = (*end, *((STORE,) if stored else ()), *moved)
+    return with_end(maker, whole, (*maker.inputs, *node.inputs[1:]), (*outputs, *node.outputs))
+
+
+def _latest_first(node: Node, order: dict[int, int]) -> Node:
+    """The node with the operands of its first sum or product exchanged, if the second is later."""
+    chain: Chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
+    head = chain[0]
+    if head.name not in ("add", "mul") or not isinstance(head.operand, Input):
+        return node
+    number = head.operand.number
+    first, second = node.inputs[0], node.inputs[number]
+    if order.get(second, -1) <= order.get(first, -1):
+        return node
+    inputs = list(node.inputs)
+    inputs[0], inputs[number] = second, first
+    if node.inputs.count(first) + node.inputs.count(second) > 2:
+        return node
+    return replace(node, inputs=tuple(inputs))
+
+
+def _once(graph: Graph) -> Graph:
+    """The graph with one node for equal chains on equal values (case 4)."""
+    seen: dict[object, int] = {}
+    same: dict[int, int] = {}
+    nodes = []
+    for node in graph.nodes:
+        node = replace(node, inputs=tuple(same.get(value, value) for value in node.inputs))
+        output = node.outputs[-1]
+        if isinstance(node.operation, Pointwise) and output not in graph.outputs:
+            ops = tuple((op.name, _key(op.operand)) for op in node.operation.chain)
+            first = seen.setdefault((ops, node.inputs), output)
+            if first != output:
+                same[output] = first
+                continue
+        nodes.append(node)
+    return graph.with_nodes(nodes)
+
+
+def _key(operand: object) -> object:
+    return ("array", id(operand)) if isinstance(operand, np.ndarray) else operand
+
+
+def _before_concat(graph: Graph) -> Graph:
+    """Chains that follow a concatenation applied to each of its inputs instead (case 5)."""
+    readers, writers = graph.readers(), graph.writers()
+    nodes, shapes = list(graph.nodes), dict(graph.shapes)
+    for node in graph.nodes:
+        maker = writers.get(node.inputs[0]) if isinstance(node.operation, Pointwise) else None
+        if maker is None or not isinstance(maker.operation, Concat):
+            continue
+        value = node.inputs[0]
+        if len(readers[value]) > 1 or value in graph.outputs or not _same_everywhere(node):
+            continue
+        parts = []
+        for part in maker.inputs:
+            number = max(shapes) + 1
+            shapes[number] = shapes[part]
+            parts.append(replace(node, inputs=(part,), outputs=(number,)))
+        whole = replace(maker, inputs=tuple(p.outputs[0] for p in parts), outputs=node.outputs)
+        at = next(i for i, each in enumerate(nodes) if each.outputs == maker.outputs)
+        nodes[at : at + 1] = [*parts, whole]
+        nodes = [each for each in nodes if each is whole or each.outputs != node.outputs]
+    return replace(graph, nodes=tuple(nodes), shapes=shapes)
+
+
+def _same_everywhere(node: Node) -> bool:
+    """Whether a chain does the same to all channels and reads nothing else."""
+    chain: Chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
+    return (
+        len(node.inputs) == 1
+        and len(node.outputs) == 1
+        and not any(isinstance(op.operand, np.ndarray | Input) for op in chain)
+    )
+
+
+def split(graph: Graph) -> Graph:
+    """Leave in each convolution's end what its kernel does; the rest becomes a node behind it."""
+    nodes: list[Node] = []
+    shapes = dict(graph.shapes)
+    for node in graph.nodes:
+        operation = node.operation
+        if not isinstance(operation, Convolution):
+            nodes.append(node)
+            continue
+        count = kernel_part(operation.end)
+        head, rest = operation.end[:count], operation.end[count:]
+        if not rest:
+            nodes.append(node)
+            continue
+        stores = sum(op.name == "store" for op in head)
+        if rest[0].name == "store":
+            # The value between is an output already.
+            between, rest = node.outputs[stores], rest[1:]
+            first = node.outputs[: stores + 1]
+            after = node.outputs[stores + 1 :]
+        else:
+            between = max(shapes) + 1
+            shapes[between] = shapes[node.outputs[0]]
+            first = (*node.outputs[:stores], between)
+            after = node.outputs[stores:]
+        behind, inputs = _renumbered(rest, node.inputs)
+        ahead, before = _renumbered(head, node.inputs)
+        nodes.append(with_end(node, ahead, (node.inputs[0], *before), first))
+        nodes.append(Node(Pointwise(behind), (between, *inputs), after, node.line))
+    return replace(graph, nodes=tuple(nodes), shapes=shapes)
+
+
+def _renumbered(chain: Chain, inputs: tuple[int, ...]) -> tuple[Chain, tuple[int, ...]]:
+    """A part of a chain with operands of its own, and the values that they are."""
+    values: list[int] = []
+    ops = []
+    for op in chain:
+        if isinstance(op.operand, Input):
+            values.append(inputs[op.operand.number])
+            op = replace(op, operand=Input(len(values)))
+        ops.append(op)
+    return tuple(ops), tuple(values)
+
+
+def kernel_part(end: Chain) -> int:
+    """How many operations of a convolution's end its kernel does: a residual, an activation, and
+    a second result by a cheap one."""
+    count = 0
+    if count < len(end) and end[count].name == "add" and isinstance(end[count].operand, Input):
+        count += 1
+    if count < len(end) and end[count].name in ACTIVATIONS:
+        count += 1
+    if len(end) == count + 2 and end[count].name == "store" and end[count + 1].name in CHEAP:
+        count += 2
+    return count

@@ -1,0 +1,122 @@
+"""The layout of every value: channels first or last, by the cost of kernels and conversions.
+
+Every node gets one of two labels. A convolution has a cost with each, by the engine's candidates.
+A value costs a conversion if a node reads it in the other layout than it is written in. The sum of
+costs is least at a minimum cut of a graph that separates channels first from channels last (Greig,
+Porteous and Seheult 1989), so the choice is exact.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf, prod
+
+from ..problem import DataLayout, DType
+from .graph import Concat, Convert, Convolution, Form, Graph, Node, Shape, Slice
+
+_BYTE = 0.25
+"""Cycles of a thread for each byte that a copy reads and writes, from beyond the caches."""
+_FIRST, _LAST = "first", "last"
+
+Cost = Callable[[Convolution, Shape, DataLayout], float]
+"""Cycles of a convolution on an input of a shape in a layout."""
+
+
+def choose_layouts(graph: Graph, dtype: DType, threads: int, cost: Cost) -> Graph:
+    """The graph with a form for each value, and conversions where layouts or types differ."""
+    labels = _labels(graph, dtype, threads, cost)
+    forms = {value: Form() for value in graph.inputs.values()}
+    shapes, nodes = dict(graph.shapes), []
+    converted: dict[tuple[int, Form], int] = {}
+
+    def read(value: int, form: Form, line: str) -> int:
+        if forms[value] == form:
+            return value
+        if (value, form) not in converted:
+            number = max(shapes) + 1
+            shapes[number], forms[number] = shapes[value], form
+            nodes.append(Node(Convert(), (value,), (number,), line))
+            converted[value, form] = number
+        return converted[value, form]
+
+    for number, node in enumerate(graph.nodes):
+        form = Form(labels[number], dtype)
+        inputs = tuple(read(value, form, node.line) for value in node.inputs)
+        nodes.append(replace(node, inputs=inputs))
+        forms |= dict.fromkeys(node.outputs, form)
+    outputs = tuple(read(value, Form(), "") for value in graph.outputs)
+    return replace(graph, nodes=tuple(nodes), outputs=outputs, shapes=shapes, forms=forms)
+
+
+def _labels(graph: Graph, dtype: DType, threads: int, cost: Cost) -> list[DataLayout]:
+    """The layout of each node."""
+    flow = _Flow()
+
+    def copy(value: int) -> float:
+        return 2 * prod(graph.shapes[value]) * dtype.itemsize * _BYTE / threads
+
+    writers = dict.fromkeys(graph.inputs.values(), _FIRST) | {
+        value: str(number) for number, node in enumerate(graph.nodes) for value in node.outputs
+    }
+    readers: dict[int, list[str]] = defaultdict(list)
+    for number, node in enumerate(graph.nodes):
+        name = str(number)
+        for value in node.inputs:
+            readers[value].append(name)
+        operation = node.operation
+        if isinstance(operation, Convolution):
+            shape = graph.shapes[node.inputs[0]]
+            flow.add(_FIRST, name, cost(operation, shape, DataLayout.NXC))
+            flow.add(name, _LAST, cost(operation, shape, DataLayout.NCX))
+        elif isinstance(operation, Concat | Slice):
+            flow.add(_FIRST, name, copy(node.outputs[0]))
+    for value in graph.outputs:
+        readers[value].append(_FIRST)
+    for value, names in readers.items():
+        writer, cycles = writers[value], copy(value)
+        for each in names:
+            flow.add(f"to {value}", each, inf)
+            flow.add(each, f"from {value}", inf)
+        flow.add(writer, f"to {value}", cycles)
+        flow.add(f"from {value}", writer, cycles)
+    last = flow.cut_off(_FIRST, _LAST)
+    return [
+        DataLayout.NXC if str(number) in last else DataLayout.NCX
+        for number in range(len(graph.nodes))
+    ]
+
+
+class _Flow:
+    """A network of capacities, and its minimum cut by shortest augmenting paths."""
+
+    def __init__(self) -> None:
+        self._room: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+
+    def add(self, start: str, end: str, capacity: float) -> None:
+        """Let so much more flow from one vertex to another."""
+        self._room[start][end] += capacity
+        self._room[end][start] += 0.0
+
+    def cut_off(self, source: str, sink: str) -> set[str]:
+        """The vertices on the sink's side of the minimum cut."""
+        while True:
+            before = {source: source}
+            queue = deque([source])
+            while queue and sink not in before:
+                vertex = queue.popleft()
+                for other, room in self._room[vertex].items():
+                    if room > 0 and other not in before:
+                        before[other] = vertex
+                        queue.append(other)
+            if sink not in before:
+                return set(self._room) - set(before)
+            path = [sink]
+            while path[-1] != source:
+                path.append(before[path[-1]])
+            steps = list(zip(path[1:], path, strict=False))
+            flow = min(self._room[start][end] for start, end in steps)
+            for start, end in steps:
+                self._room[start][end] -= flow
+                self._room[end][start] += flow
