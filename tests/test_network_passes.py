@@ -1,0 +1,293 @@
+"""The passes of networks: each keeps the values of a graph, and does what it is for."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from upconv.keywords import Keywords
+from upconv.network import fold, fuse, layout, place
+from upconv.network.definitions import evaluate
+from upconv.network.graph import (
+    Concat,
+    Convert,
+    Convolution,
+    Form,
+    Graph,
+    Input,
+    Node,
+    Norm,
+    Op,
+    Operation,
+    Pointwise,
+    Slice,
+)
+from upconv.network.kinds import output_shapes
+from upconv.problem import DataLayout, DType
+
+LEAKY = Op("leaky_relu", 0.25)
+
+
+class Sketch:
+    """A graph in the making, for tests that need a certain one."""
+
+    def __init__(self, *inputs: tuple[int, ...]) -> None:
+        self.random = np.random.default_rng(3)
+        self.shapes = dict(enumerate(inputs))
+        self.nodes: list[Node] = []
+
+    def add(self, operation: Operation, *inputs: int) -> int:
+        """The last output of a new node."""
+        results = output_shapes(operation, tuple(self.shapes[value] for value in inputs))
+        numbers = tuple(range(len(self.shapes), len(self.shapes) + len(results)))
+        self.shapes |= dict(zip(numbers, results, strict=True))
+        self.nodes.append(Node(operation, inputs, numbers))
+        return numbers[-1]
+
+    def conv(self, x: int, channels: int, groups: int = 1, *, transposed: bool = False) -> int:
+        """A convolution by 3 taps per axis, with a bias."""
+        rank, before = len(self.shapes[x]) - 2, self.shapes[x][1]
+        first, second = (before, channels // groups) if transposed else (channels, before // groups)
+        weight = self.random.standard_normal((first, second, *(3,) * rank)).astype(np.float32)
+        bias = self.random.standard_normal(channels).astype(np.float32)
+        stride, order = (2, "IOX") if transposed else (1, "OIX")
+        keywords = Keywords(stride, 1, 0, 1, groups, None, "NCX", order)
+        return self.add(Convolution(weight, bias, keywords, transposed), x)
+
+    def chain(self, x: int, *ops: Op, others: Sequence[int] = ()) -> int:
+        """A chain on a value."""
+        return self.add(Pointwise(ops), x, *others)
+
+    def sum(self, x: int, y: int) -> int:
+        """The sum of two values."""
+        return self.chain(x, Op("add", Input(1)), others=[y])
+
+    def channels(self, x: int) -> np.ndarray[Any, Any]:
+        """A number for each channel of a value."""
+        return self.random.uniform(0.5, 2, self.shapes[x][1])
+
+    def graph(self, *outputs: int) -> Graph:
+        """The graph whose inputs are the values that no node writes."""
+        written = {value for node in self.nodes for value in node.outputs}
+        inputs = {f"x{value}": value for value in self.shapes if value not in written}
+        return Graph(tuple(self.nodes), inputs, outputs, dict(self.shapes))
+
+
+def names(graph: Graph) -> list[str]:
+    """The names of the operations, with what they end in."""
+    texts = []
+    for node in graph.nodes:
+        chain = fuse.end_of(node) or ()
+        texts.append(" ".join([type(node.operation).__name__, *(op.name for op in chain)]))
+    return texts
+
+
+def same(before: Graph, after: Graph) -> None:
+    """Whether two graphs compute the same."""
+    generator = np.random.default_rng(5)
+    arrays = [generator.standard_normal(before.shapes[value]) for value in before.inputs.values()]
+    for expected, result in zip(evaluate(before, arrays), evaluate(after, arrays), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_chain_joins_the_convolution_before_it() -> None:
+    sketch = Sketch((2, 3, 8))
+    graph = sketch.graph(sketch.chain(sketch.chain(sketch.conv(0, 4), LEAKY), Op("mul", 2.0)))
+    fused = fuse.fuse(graph)
+    assert names(fused) == ["Convolution leaky_relu mul"]
+    same(graph, fused)
+
+
+def test_a_value_that_others_read_is_a_second_result() -> None:
+    sketch = Sketch((1, 3, 8))
+    first = sketch.conv(0, 3)
+    graph = sketch.graph(sketch.sum(sketch.conv(sketch.chain(first, LEAKY), 3), first))
+    fused = fuse.fuse(graph)
+    assert names(fused) == ["Convolution store leaky_relu", "Convolution add"]
+    same(graph, fused)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_sum_joins_the_operand_that_is_written_last(swapped: bool) -> None:
+    sketch = Sketch((1, 3, 8))
+    first = sketch.conv(0, 3)
+    second = sketch.conv(first, 3)
+    graph = sketch.graph(sketch.sum(*((second, first) if swapped else (first, second))))
+    fused = fuse.fuse(graph)
+    assert names(fused) == ["Convolution", "Convolution add"]
+    same(graph, fused)
+
+
+def test_a_chain_that_reads_something_later_stays() -> None:
+    sketch = Sketch((1, 3, 8))
+    first = sketch.chain(sketch.conv(0, 3), Op("tanh"))
+    square = sketch.chain(first, Op("mul", Input(1)), others=[first])
+    fused = fuse.fuse(sketch.graph(square))
+    assert names(fused) == ["Convolution tanh", "Pointwise mul"]
+    same(sketch.graph(square), fused)
+
+
+def test_equal_chains_are_computed_once() -> None:
+    sketch = Sketch((1, 3, 8))
+    branches = [sketch.conv(sketch.chain(0, LEAKY), 3) for _ in range(3)]
+    graph = sketch.graph(*branches, sketch.chain(0, LEAKY))
+    assert names(fuse.fuse(graph)).count("Pointwise leaky_relu") == 2  # the output is its own
+    same(graph, fuse.fuse(graph))
+
+
+def test_an_activation_of_a_concatenation_joins_what_made_its_parts() -> None:
+    sketch = Sketch((1, 3, 8))
+    parts = [sketch.conv(0, 2), sketch.conv(0, 4)]
+    graph = sketch.graph(sketch.conv(sketch.chain(sketch.add(Concat(), *parts), LEAKY), 3))
+    fused = fuse.fuse(graph)
+    assert names(fused) == [*["Convolution leaky_relu"] * 2, "Concat", "Convolution"]
+    same(graph, fused)
+
+
+def test_slopes_of_a_concatenation_stay_behind_it() -> None:
+    sketch = Sketch((1, 3, 8))
+    both = sketch.add(Concat(), sketch.conv(0, 2), sketch.conv(0, 4))
+    graph = sketch.graph(sketch.chain(both, Op("prelu", sketch.channels(both))))
+    assert names(fuse.fuse(graph)) == ["Convolution", "Convolution", "Concat", "Pointwise prelu"]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_batch_norm_becomes_part_of_the_weight(transposed: bool, groups: int) -> None:
+    sketch = Sketch((2, 4, 5, 6))
+    y = sketch.conv(0, 6, groups, transposed=transposed)
+    scale, offset = Op("mul", sketch.channels(y)), Op("add", sketch.channels(y))
+    graph = sketch.graph(sketch.chain(y, scale, offset, Op("mul", -0.5), LEAKY))
+    folded = fold.fold(fuse.fuse(graph))
+    assert names(folded) == ["Convolution leaky_relu"]
+    same(graph, folded)
+
+
+def test_a_positive_factor_moves_into_the_convolutions_that_read_it() -> None:
+    sketch = Sketch((1, 3, 8), (1, 3, 8))
+    mean = sketch.chain(sketch.sum(0, 1), Op("mul", 1 / 3), LEAKY)
+    graph = sketch.graph(sketch.conv(mean, 3), sketch.conv(mean, 4, transposed=True))
+    folded = fold.fold(fuse.fuse(graph))
+    assert names(folded)[0] == "Pointwise add leaky_relu"
+    same(graph, folded)
+
+
+@pytest.mark.parametrize("factor", [-1.0, 0.0])
+def test_other_factors_stay(factor: float) -> None:
+    sketch = Sketch((1, 3, 8))
+    graph = sketch.graph(sketch.conv(sketch.chain(0, Op("mul", factor), LEAKY), 3))
+    folded = fold.fold(fuse.fuse(graph))
+    assert names(folded)[0] == "Pointwise mul leaky_relu"
+    same(graph, folded)
+
+
+def test_a_factor_stays_where_something_else_reads_its_value() -> None:
+    sketch = Sketch((1, 3, 8))
+    scaled = sketch.chain(0, Op("mul", 2.0))
+    graph = sketch.graph(sketch.conv(scaled, 3), scaled)
+    assert names(fold.fold(graph)) == ["Pointwise mul", "Convolution"]
+    same(graph, fold.fold(graph))
+
+
+ENDS: list[tuple[list[Op], int]] = [
+    ([], 0),
+    ([LEAKY], 1),
+    ([Op("add", Input(1)), Op("silu")], 2),
+    ([Op("add", Input(1)), Op("store"), Op("relu")], 3),
+    ([Op("store"), Op("tanh")], 0),
+    ([LEAKY, Op("store"), Op("relu"), Op("mul", 2.0)], 1),
+    ([Op("elu", 1.0)], 0),
+    ([Op("add", Input(1)), Op("add", Input(2)), LEAKY], 1),
+]
+
+
+@pytest.mark.parametrize(("end", "count"), ENDS)
+def test_split_leaves_what_kernels_do(end: list[Op], count: int) -> None:
+    sketch = Sketch((1, 3, 8), (1, 3, 8), (1, 3, 8))
+    sketch.conv(0, 3)
+    (node,) = sketch.nodes
+    stores = sum(op.name == "store" for op in end)
+    outputs = tuple(range(3, 4 + stores))
+    shapes = sketch.shapes | dict.fromkeys(outputs, (1, 3, 8))
+    node = fuse.with_end(node, tuple(end), (0, 1, 2), outputs)
+    graph = Graph((node,), {"a": 0, "b": 1, "c": 2}, outputs, shapes)
+    parts = fuse.split(graph)
+    assert len(parts.nodes[0].operation.end) == count  # type: ignore[attr-defined]
+    assert len(parts.nodes) == 1 + (count < len(end))
+    same(graph, parts)
+
+
+def test_norms_take_chains_of_any_length() -> None:
+    sketch = Sketch((2, 4, 5, 6))
+    norm = sketch.add(Norm(4, 1e-5), sketch.conv(0, 4))
+    ops = Op("mul", sketch.channels(norm)), Op("add", Input(1)), Op("prelu", sketch.channels(norm))
+    graph = sketch.graph(sketch.chain(norm, *ops, others=[0]))
+    assert names(fuse.split(fuse.fuse(graph))) == ["Convolution", "Norm mul add prelu"]
+    same(graph, fuse.fuse(graph))
+
+
+def test_parts_of_a_concatenation_lie_in_it() -> None:
+    sketch = Sketch((1, 3, 8))
+    first, second = sketch.conv(0, 2), sketch.conv(0, 4)
+    whole = sketch.add(Concat(), 0, first, second, first)
+    graph = sketch.graph(sketch.conv(sketch.add(Slice(1, 5), whole), 3))
+    placed = place.place(graph)
+    kinds = [type(node.operation) for node in placed.nodes]
+    # A copy for the caller's array, and one for the value that lies there twice.
+    assert kinds == [Convolution, Convolution, Convert, Convert, Convolution]
+    assert place.root(placed, first) == (whole, 3)
+    assert place.root(placed, second) == (whole, 5)
+    assert place.root(placed, placed.nodes[-1].inputs[0]) == (whole, 1)
+
+
+def costs(first: float, last: float) -> Callable[..., float]:
+    """A cost by layout alone."""
+    return lambda _, __, order: first if order is DataLayout.NCX else last
+
+
+@pytest.mark.parametrize(("last", "converted"), [(0.0, 2), (9.9e5, 0)])
+def test_layouts_are_changed_where_that_is_cheaper(last: float, converted: int) -> None:
+    sketch = Sketch((1, 64, 1000))
+    graph = sketch.graph(sketch.conv(sketch.chain(sketch.conv(0, 64), LEAKY), 64))
+    chosen = layout.choose_layouts(graph, DType.FLOAT32, 1, costs(1e6, last))
+    assert sum(isinstance(node.operation, Convert) for node in chosen.nodes) == converted
+    assert chosen.form(chosen.outputs[0]) == Form()
+    same(graph, chosen)
+
+
+def test_one_conversion_serves_all_readers() -> None:
+    sketch = Sketch((1, 64, 1000))
+    graph = sketch.graph(*(sketch.conv(0, 64) for _ in range(3)))
+    chosen = layout.choose_layouts(graph, DType.FLOAT32, 1, costs(1e9, 0.0))
+    assert sum(isinstance(node.operation, Convert) for node in chosen.nodes) == 1 + 3
+
+
+def test_the_cut_is_the_least_of_all() -> None:
+    generator = random.Random(1)
+    for _ in range(100):
+        count = generator.randint(1, 6)
+        first, last = ([generator.randint(0, 9) for _ in range(count)] for _ in range(2))
+        edges = [
+            (*generator.sample(range(count), 2), generator.randint(0, 9))
+            for _ in range(generator.randint(0, 9) if count > 1 else 0)
+        ]
+        flow = layout._Flow()
+        for number in range(count):
+            flow.add("first", str(number), last[number])
+            flow.add(str(number), "last", first[number])
+        for start, end, cost in edges:
+            flow.add(str(start), str(end), cost)
+            flow.add(str(end), str(start), cost)
+        chosen = flow.cut_off("first", "last")
+
+        def total(label: Sequence[bool], first=first, last=last, edges=edges) -> int:  # type: ignore[no-untyped-def]
+            own = sum(last[n] if label[n] else first[n] for n in range(len(label)))
+            return int(own + sum(cost for a, b, cost in edges if label[a] != label[b]))
+
+        least = min(total(label) for label in itertools.product((False, True), repeat=count))
+        assert total([str(number) in chosen for number in range(count)]) == least
