@@ -253,7 +253,7 @@ STEPS = {
     "transform": ("input",),
     "products": ("products",),
     "inverse": ("inverse",),
-    "store": ("turn_back", "finish"),
+    "store": ("deliver", "finish"),
 }
 """The steps of a block, by the functions that do them."""
 
@@ -276,8 +276,7 @@ def steps(layer: Layer, args: argparse.Namespace) -> None:
     packed, out = made.pack(w), np.empty(problem.result_shape, np.float32)
 
     def without(*functions: str) -> Candidate:
-        given = made._arguments(late=False)
-        given |= dict.fromkeys(functions, nothing.addresses["nothing"])
+        given = made._arguments | dict.fromkeys(functions, nothing.addresses["nothing"])
         blocks = Blocks(ARGUMENTS.block(**given))
 
         def run() -> None:

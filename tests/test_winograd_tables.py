@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -31,34 +30,41 @@ def _nothing() -> Any:
     """Direct sums, which nothing asks for here."""
 
 
-def blocks(tables: Tables) -> Iterator[tuple[Any, int, int, int]]:
-    """The shape of each block, its first image, and where it begins in x and y."""
+def blocks(winograd: Winograd) -> Iterator[tuple[list[Any], Any, range, list[int]]]:
+    """The kind of each block along each axis, its shape, its images and its number."""
+    tables, batch = winograd.tables, winograd.correlation.batch
+    step = tables.memory.images
     for number in range(tables.blocks):
-        shape = x = y = block = 0
-        for axis in tables.arrays["axes"]:
+        kinds, places, shape = list[Any](), list[int](), 0
+        for i in (2, 1, 0):
+            axis = tables["axes"][i]
             number, block = divmod(number, int(axis["blocks"]))
             kind = min(block, axis["low"]) + max(block - axis["high"], 0)
-            shape = shape * axis["kinds"] + kind
-            x, y = x + block * axis["x_step"], y + block * axis["y_step"]
-        yield tables.arrays["shapes"][shape], block * tables.memory.images, int(x), int(y)
+            kinds.insert(0, tables["kinds"][axis["kinds"] + kind])
+            places.insert(0, block)
+            shape += kinds[0]["fewer"] * (4 >> i)
+        images = range(number * step, min(batch, (number + 1) * step))
+        yield kinds, tables["shapes"][shape], images, places
 
 
 def part(table: np.ndarray, shape: Any, name: str, count: str) -> np.ndarray:
     return table[shape[name] : shape[name] + shape[count]]
 
 
-def packed(tables: Tables, shape: Any, x: int, step: int) -> np.ndarray:
-    """For each position of an image that is packed, the number of the operand, or -1 for zero."""
-    memory, arrays = tables.memory, tables.arrays
-    numbers = np.full(memory.image // memory.wide, -2)
-    for at, nbytes in part(arrays["zeros"], shape, "zeros", "zero_count").tolist():
-        numbers[at // memory.wide : (at + nbytes) // memory.wide] = -1
-    for at, source, count in part(arrays["rows"], shape, "rows", "row_count").tolist():
-        first = at // memory.wide
-        assert (source + x) % step == 0
-        assert (numbers[first : first + count] == -2).all(), "no row is cleared and copied"
-        numbers[first : first + count] = (source + x) // step + np.arange(count)
-    return numbers
+def packed(
+    tables: Tables, kinds: list[Any], places: list[int]
+) -> dict[int, tuple[int, ...] | None]:
+    """By bytes of the packed image, the bytes of x along each axis, or None for zero."""
+    operands = dict[int, tuple[int, ...] | None]()
+    for operand in product(*(range(int(kind["operands"])) for kind in kinds)):
+        inside = all(k["begin"] <= n < k["end"] for k, n in zip(kinds, operand, strict=True))
+        at = sum(n * int(axis["packed"]) for n, axis in zip(operand, tables["axes"], strict=True))
+        x = tuple(
+            axis["x_block"] * block + axis["x"] * n
+            for axis, block, n in zip(tables["axes"], places, operand, strict=True)
+        )
+        operands[at] = x if inside else None
+    return operands
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -67,58 +73,57 @@ def test_tiles_read_the_operands_of_their_results(seed: int) -> None:
     rng = random.Random(seed)
     problem, _ = winograd_layers.layer(seed)
     winograd = built(problem, choice=seed)
-    tables, plan, correlation = winograd.tables, winograd.schedule, winograd.correlation
-    memory, arrays, lines = tables.memory, tables.arrays, correlation.lines
-    last = problem.layout is DataLayout.NXC
-    x_step, y_step = (
-        memory.item * (n if last else 1) for n in (correlation.reduced, correlation.made)
-    )
-    x_size, y_size = (
-        [1] * (3 - len(lines)) + n for n in ([a.size for a in lines], [a.out for a in lines])
-    )
-    steps, written = memory.window_steps(), np.zeros((correlation.batch, prod(y_size)), int)
+    tables, form, correlation = winograd.tables, winograd.schedule.form, winograd.correlation
+    memory, steps = tables.memory, tables.memory.arguments
+    y_size = [axis.out for axis in memory.axes]
+    written = np.zeros((correlation.batch, *y_size), int)
     phases = [*product(*(range(axis.stride) for axis in memory.axes[:2]))]
-    for shape, first_image, x, y in blocks(tables):
-        operands = packed(tables, shape, x, x_step)
-        windows = part(arrays["windows"], shape, "windows", "window_count")["packed"]
-        tiles = part(arrays["tiles"], shape, "tiles", "tile_count")
-        tiles = tiles[: len(tiles) // shape["images"]]  # of the first image
-        window_of = windows[tiles["product"] // memory.z_row]
-        for number, offsets in enumerate(phases):
-            delivery = arrays["deliveries"][shape["deliveries"] + number]
-            shift = sum(g * n for g, n in zip(offsets, tables._y, strict=False))
-            results = dict[int, int]()
-            for stage, to, count in part(arrays["results"], delivery, "first", "count").tolist():
-                for i in range(count):
-                    results[stage // memory.position + i] = (y + shift + to) // y_step + i
-            images = first_image + np.arange(shape["images"])
-            written[np.ix_(images, list(results.values()))] += 1
-            for tile, window in rng.sample([*zip(tiles["stage"], window_of, strict=True)], 1):
+    padded = [*zip(form.windows, form.transforms, strict=True)]
+    for kinds, shape, images, places in blocks(winograd):
+        operands = packed(tables, kinds, places)
+        windows = part(tables["windows"], shape, "windows", "window_count")["packed"]
+        tiles = part(tables["tiles"], shape, "tiles", "tile_count")
+        for offsets in phases:
+            # By bytes of the stage, the results of each axis.
+            results, ranges = dict[int, tuple[int, ...]](), list[list[tuple[int, int]]]()
+            for i, (axis, kind, block) in enumerate(zip(memory.axes, kinds, places, strict=True)):
+                g, stride = (offsets[i], axis.stride) if i < 2 else (0, 1)
+                first, stop = (-(-(int(kind[end]) - g) // stride) for end in ("first", "stop"))
+                start = axis.base + block * axis.writes + g
+                ranges.append(
+                    [(n * memory.stage[i], start + stride * n) for n in range(first, stop)]
+                )
+            for result in product(*ranges):
+                at, numbers = zip(*result, strict=True)
+                results[sum(at)] = numbers
+                written[images.start : images.stop, *numbers] += 1
+            for tile in rng.sample([*tiles], 1):
+                window = windows[tile["product"] // memory.z_row]
                 g = [*offsets, rng.randrange(memory.axes[2].stride)]
                 # A random result of the tile along each axis, a random tap and phase of operands.
-                forms = [*zip(plan.windows, plan.transforms, strict=True)]
                 b, k, h = (
-                    [0] * (3 - len(forms)) + [rng.randrange(n) for n in counts]
+                    [0] * (3 - len(padded)) + [rng.randrange(n) for n in counts]
                     for counts in (
-                        [t.m for _, t in forms], [w.r for w, _ in forms], [w.step for w, _ in forms]
+                        [t.m for _, t in padded], [w.r for w, _ in padded],
+                        [w.step for w, _ in padded],
                     )
                 )  # fmt: skip
-                to = tile + sum(n * steps[f"y_step_{i}"] for i, n in enumerate(b))
-                result = results.get(to // memory.position + g[2])
+                to = tile["stage"] + sum(n * steps[f"y_step_{i}"] for i, n in enumerate(b))
+                result = results.get(int(to) + g[2] * memory.stage[2])
                 if result is None:
                     continue
                 moves = [steps["x_step_0"], steps["x_step_1"]]
-                moves.append(memory.axes[2].step * memory.axes[2].apart * memory.wide)
+                moves.append(memory.axes[2].step * memory.axes[2].apart * memory.packed[2])
                 at = window + sum(map(_product, map(sum, zip(b, k, strict=True)), moves))
-                at += sum(map(_product, h, memory.packed_steps))
-                wanted = []
-                places = np.unravel_index(result, y_size)
-                for axis, o, gi, ki, hi in zip(memory.axes, places, g, k, h, strict=True):
+                at += sum(map(_product, h, memory.packed))
+                wanted, inside = [], True
+                sides = zip(memory.axes, tables["axes"], result, g, k, h, strict=True)
+                for axis, record, o, gi, ki, hi in sides:
                     q = (o - axis.base - gi) // axis.stride
-                    wanted.append(axis.first + axis.step * (q + axis.apart * ki) + hi)
-                inside = all(0 <= n < size for n, size in zip(wanted, x_size, strict=True))
-                number = np.ravel_multi_index(wanted, x_size) if inside else -1
-                assert operands[at // memory.wide] == number, (problem, shape)
+                    n = axis.first + axis.step * (q + axis.apart * ki) + hi
+                    wanted.append((n - axis.first) * record["x"])
+                    inside = inside and 0 <= n < axis.size
+                assert operands[int(at)] == (tuple(wanted) if inside else None), (problem, shape)
     assert (written == 1).all(), "each result is written once"
 
 

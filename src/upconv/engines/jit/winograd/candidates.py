@@ -9,7 +9,6 @@ from ..correlation import Correlation
 from ..cpu import Cpu
 from ..direct import packing_cycles, refused, weight_numbers
 from .schedule import Schedule, named_schedule, reduction_of, refusal, schedules
-from .transforms import named
 
 _PREFIX = "winograd "
 _MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times the weight
@@ -32,20 +31,21 @@ def candidates(
 def _candidate(
     correlation: Correlation, plan: Schedule, threads: int, cpu: Cpu, reason: str
 ) -> Candidate:
-    numbers = weight_numbers(correlation, plan.saving[0])
-    if not plan.exact:
-        reason = f"its errors are about {plan.growth:.1f} times those of direct sums"
+    form = plan.form
+    numbers = weight_numbers(correlation, form.saving[0])
+    if not form.exact:
+        reason = f"its errors are about {form.growth:.1f} times those of direct sums"
     elif numbers > _MOST_NUMBERS:
         reason = f"its weight has {numbers:,} numbers, more than {_MOST_NUMBERS:,}"
     # Channels that do not fill a vector are packed some at a time.
-    filled = min(1.0, plan.padded / cpu.lanes(correlation.dtype.itemsize))
+    filled = min(1.0, form.padded / cpu.lanes(correlation.dtype.itemsize))
     costs = cpu.costs.winograd
     few = correlation.rank > 1 and correlation.reduced < costs.few * correlation.groups
     margin = costs.few_margin if few else costs.margin
     return Candidate(
-        "jit", _PREFIX + named(plan.transforms), plan.cycles,
+        "jit", _PREFIX + plan.form.name, plan.cycles,
         packing_cycles(numbers, correlation, threads, cpu) / filled, plan.workspace_bytes,
-        margin=margin, winograd=True, exact=plan.exact,
+        margin=margin, winograd=True, exact=form.exact,
         eligible=Eligible.ON_REQUEST if reason else Eligible.BY_MODEL, reason=reason,
     )  # fmt: skip
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ....activations import Activation
-from ....problem import DataLayout
+from ....problem import DataLayout, Epilogue
 from ...addresses import address_of
 from ...base import Array, Maybe, Primitive
 from ...workspace import Workspace
 from ..compile import CODE_BYTES, Code
-from ..correlation import Correlation, WeightForm
+from ..correlation import Correlation
 from ..cpu import Cpu
 from ..kernel_arguments import Blocks
 from ..operands import Operands, strides
@@ -28,17 +27,12 @@ from ..packing import shared
 from ..rows import Finish, fill_code, finish_code, plain
 from ..transpose import transpose_code
 from ..walk import Phase, phases, walk_code
-from .blocks import Memory
+from .blocks import v_row_of, z_row_of
 from .driver import ARGUMENTS, driver_code
-from .schedule import Order, Schedule
-from .tables import Tables
-from .tile import Inverse, Products, input_code, inverse_code, products_code
+from .schedule import Form, Schedule
+from .tables import Tables, runs_of, tables_of_class
+from .tile import Inverse, Products, group_table, input_code, inverse_code, products_code
 from .weights import Weights
-
-IN_MEMORY = (
-    "image", "stage_image", "wide", "position", "v_at", "z_at", "stage_at", "transposed_at",
-    "v_point", "v_row", "z_point", "z_row", "transposed",
-)  # fmt: skip
 
 
 class WinogradWeight:
@@ -51,28 +45,61 @@ class WinogradWeight:
         self.direct: dict[Hashable, Any] = {}  # packed, by the direct primitives' orders
 
 
+class WinogradClass:
+    """Everything that primitives of all sizes share: the order of the weight, code, tables."""
+
+    def __init__(self, form: Form, epilogue: Epilogue, transposed: bool) -> None:
+        self.weights = shared(Weights, form)
+        self.codes = _codes(form, epilogue, transposed)
+        self.biases = _bias_order(form)
+        self._tables = tables_of_class(form)
+        self.resident_bytes = sum(each.nbytes for each in (self.biases, self._tables))
+        self.resident_bytes += self.weights.resident_bytes
+        panels = form.columns // (form.vectors * form.lanes)
+        panel, tables = form.point_bytes // panels, self._tables
+        whole = form.channels == form.padded == form.weight.made
+        self.arguments = {
+            "phase_count": 1, **tables.addresses,
+            **{name: _address(code) for name, code in self.codes.items() if name != "job"},
+            "chunk_count": len(tables["chunks"]),
+            "input_count": len(tables["inputs"]) // len(tables["chunks"]),
+            "point_count": form.points, "w_point": form.point_bytes, "w_panel": panel,
+            "w_piece": panel // form.piece_count, "reduction": form.reduction, "panels": panels,
+            "columns": form.columns // form.lanes, "element": form.item,
+            "wide": form.chunk * form.item, "position": form.padded * form.item,
+            "v_row": v_row_of(form), "z_row": z_row_of(form),
+            "whole": int(whole and not epilogue.residual), "group_bytes": 8 * len(form.sizes),
+        }  # fmt: skip
+
+
 class Winograd:
     """A correlation, compiled and laid out; `direct` builds the one that computes it directly."""
 
     def __init__(
         self, correlation: Correlation, plan: Schedule, direct: Callable[[], Primitive], cpu: Cpu
     ) -> None:
-        self.correlation, self.schedule = correlation, plan
+        self.correlation, self.schedule, form = correlation, plan, plan.form
         self._direct = direct
         self._made_direct: Primitive | None = None
         self._lock = threading.Lock()
-        self.order = self._weights = shared(Weights, correlation.weight, plan.order, cpu)
-        self.tables = Tables(correlation, plan, self._weights)
-        self._codes = _codes(correlation, plan, self.tables.memory, cpu)
-        self._biases = _bias_order(correlation.weight, plan.order)
-        runs = self.tables.arrays["runs"]
-        self._phases = phases(Phase(_address(self._codes["job"]), None, runs, self.tables.blocks))
-        self._blocks = Blocks(ARGUMENTS.block(**self._arguments()))
+        self.tables = tables = Tables(correlation, plan)
+        memory = tables.memory
+        transposed = memory.transposed > 0
+        self._class = shared(WinogradClass, form, correlation.epilogue, transposed)
+        self.order = self._weights = self._class.weights
+        self._groups = group_table(form.sizes, form.vectors, 1 << memory.tiles.bit_length())
+        self._runs = runs_of(form, plan.units)
+        job = _address(self._class.codes["job"])
+        self._phases = phases(Phase(job, None, self._runs, tables.blocks))
+        self._arguments = {
+            **self._class.arguments, **tables.arguments, "phases": address_of(self._phases),
+            "groups": address_of(self._groups), "batch": correlation.batch,
+        }  # fmt: skip
+        self._blocks = Blocks(ARGUMENTS.block(**self._arguments))
         self._walk = walk_code(cpu)
         self._threads = plan.threads
-        self.workspace_bytes = plan.threads * self.tables.memory.part
-        tables = self._biases.nbytes + self.tables.nbytes + self._weights.resident_bytes
-        self.resident_bytes = tables + 2 * CODE_BYTES
+        self.workspace_bytes = plan.threads * memory.part
+        self.resident_bytes = self._class.resident_bytes + tables.nbytes + 2 * CODE_BYTES
         self.predicted_cycles = plan.cycles
 
     @property
@@ -118,29 +145,10 @@ class Winograd:
         direct.run(out, a, b.direct[order], bias, residual)
 
     def _ordered(self, bias: Maybe) -> Array:
+        order = self._class.biases
         if bias is None:
-            return np.zeros(len(self._biases), self.correlation.dtype.numpy)
-        return np.append(bias, bias.dtype.type(0))[self._biases]
-
-    def _arguments(self) -> dict[str, int]:
-        """Arguments that all runs share."""
-        plan, weights, correlation = self.schedule, self._weights, self.correlation
-        memory, arrays = self.tables.memory, self.tables.arrays
-        panels = plan.columns // (plan.vectors * weights.lanes)
-        panel = weights.point_bytes // panels
-        whole = plan.channels == plan.padded == correlation.made
-        return {
-            "phases": self._phases.ctypes.data, "phase_count": 1, "part": memory.part,
-            **{name: array.ctypes.data for name, array in arrays.items() if name != "runs"},
-            **{name: getattr(memory, name) for name in IN_MEMORY}, **memory.window_steps(),
-            **{name: _address(code) for name, code in self._codes.items() if name != "job"},
-            "box": memory.images, "chunk_count": len(arrays["chunks"]),
-            "input_count": len(arrays["inputs"]) // len(arrays["chunks"]),
-            "point_count": plan.points, "w_panel": panel, "w_piece": panel // weights.pieces,
-            "reduction": weights.reduction, "panels": panels,
-            "columns": plan.columns // weights.lanes, "element": memory.item,
-            "whole": int(whole and not correlation.epilogue.residual),
-        }  # fmt: skip
+            return np.zeros(len(order), self.correlation.dtype.numpy)
+        return np.append(bias, bias.dtype.type(0))[order]
 
 
 def _address(code: Code) -> int:
@@ -148,40 +156,38 @@ def _address(code: Code) -> int:
     return int(address)
 
 
-def _codes(correlation: Correlation, plan: Schedule, memory: Memory, cpu: Cpu) -> dict[str, Code]:
+def _codes(form: Form, epilogue: Epilogue, transposed: bool) -> dict[str, Code]:
     """The code of the driver, and of what it calls."""
-    element, epilogue = correlation.element, correlation.epilogue
-    late, channels_last = epilogue.residual, correlation.layout is DataLayout.NXC
+    element, cpu, transforms = form.weight.element, form.cpu, form.transforms
+    late, channels_last = epilogue.residual, form.layout is DataLayout.NXC
     activation = (epilogue.activation, epilogue.slope)
-    last, pieces = plan.windows[-1], any(t.pieces > 1 for t in plan.transforms)
-    step, lanes = last.step * last.apart * memory.wide, cpu.lanes(memory.item)
+    last, pieces = form.windows[-1], any(t.pieces > 1 for t in transforms)
+    step = last.step * last.apart * form.chunk * form.item
     first = (Activation.NONE, 0.0) if late else activation
-    inverse = Inverse(element, tuple(t.a for t in plan.transforms), *first)
-    products = Products(element, lanes, plan.sizes, plan.vectors, memory.v_row, pieces)
+    inverse = Inverse(element, tuple(t.a for t in transforms), *first)
+    products = Products(element, form.lanes, form.sizes, form.vectors, v_row_of(form), pieces)
+    move = (fill_code if channels_last else transpose_code)(element, element, cpu)
     codes = {
-        "job": driver_code(correlation.layout, cpu),
-        "input": input_code(element, tuple(t.b for t in plan.transforms), step, cpu),
+        "job": driver_code(form.layout, cpu),
+        "pack": move,
+        "input": input_code(element, tuple(t.b for t in transforms), step, cpu),
         "products": products_code(products, cpu),
         "inverse": inverse_code(inverse, cpu),
-        "pack": fill_code(element, element, cpu)
-        if channels_last
-        else transpose_code(element, element, cpu),
     }
     if not channels_last:
-        codes["deliver"] = transpose_code(element, element, cpu)
-    if channels_last or memory.transposed:
+        codes["deliver"] = move
+    if channels_last or transposed:
         finish = Finish(element, element, *activation, True, False) if late else plain(element)
         codes["finish"] = finish_code(finish, cpu)
     return codes
 
 
-@lru_cache(maxsize=256)
-def _bias_order(weight: WeightForm, order: Order) -> Array:
+def _bias_order(form: Form) -> Array:
     """For each group, chunk and column the number of its bias; that behind the last for none."""
-    made = weight.made // weight.groups
-    channel = np.arange(-(-made // order.channels))[:, None] * order.channels
-    channel = channel + np.arange(order.padded)
-    there = (np.arange(order.padded) < order.channels) & (channel < made)
-    numbers = np.arange(weight.groups)[:, None, None] * made + channel
-    numbers = np.where(there, numbers, weight.made)
-    return np.repeat(numbers[:, :, None], order.windows[-1].stride, 2).ravel()
+    groups, made = form.weight.groups, form.weight.made // form.weight.groups
+    place = np.arange(form.padded)
+    channel = np.arange(form.chunks)[:, None] * form.channels + place
+    there = (place < form.channels) & (channel < made)
+    numbers = np.arange(groups)[:, None, None] * made + channel
+    numbers = np.where(there, numbers, form.weight.made)
+    return np.repeat(numbers[:, :, None], form.windows[-1].stride, 2).ravel()

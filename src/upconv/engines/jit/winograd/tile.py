@@ -28,13 +28,6 @@ from ..values import BYTES, I64, Value, vector
 from .transforms import Matrix
 
 Matrices = tuple[tuple[Matrix, ...], ...]
-TILE = ("product", "stage")
-"""Where the products and the results of a tile begin, in bytes from those of the block."""
-POINT = ("v", "weights", "z", "pieces", "piece_count")
-"""Where the matrices of a point begin, and which pieces it has."""
-GROUPS = tuple(f"groups_{i}" for i in range(4))
-"""How many groups of tiles there are of each number of rows (`Products.rows`)."""
-
 _INPUT = signature(
     "src* dst*"
     " tiles* count"  # where each has its operand
@@ -51,7 +44,7 @@ _PRODUCTS = signature(
 )
 _INVERSE = signature(
     "src* dst*"
-    " tiles* count"  # `TILE` of each
+    " tiles* count"  # of each: where its products and its results begin
     " vectors bias* step_0 step_1 step_2"  # the last: bytes from one q of the last axis to the next
     " point bad*"  # the latter is set to 1 where a result is not finite
 )
@@ -184,7 +177,7 @@ def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
     zero = Value(line, "zeroinitializer")
     with module.function("inverse", _INVERSE) as f:
         with f.loop(0, f["count"], carried=[zero]) as tile:
-            entry = f.at(f["tiles"], tile.index * len(TILE), I64)
+            entry = f.at(f["tiles"], tile.index * 2, I64)
             src = f["src"] + f.load(I64, entry)
             dst = f["dst"] + f.word(entry, 1)
             starts = [src, dst, f["bias"], tile.carried[0]]

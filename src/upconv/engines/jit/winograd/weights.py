@@ -20,7 +20,6 @@ from ...copies import contiguous
 from ...nonfinite import NonFinite
 from ...workspace import Workspace
 from ..compile import compiled
-from ..correlation import WeightForm
 from ..cpu import Cpu
 from ..emit import Function, Module
 from ..kernel_arguments import ArgumentLayout, Arguments, Blocks, jobs
@@ -28,7 +27,7 @@ from ..packing import Numbers, aligned, goes_past, report_nonfinite, threads_for
 from ..rows import converted, gather_code
 from ..transpose import transpose_code
 from ..values import BYTES, DOUBLE, I64, PTR, Value, nbytes_of, split, vector
-from .schedule import Order, chunk_of
+from .schedule import Form
 from .transforms import Transform
 from .window import Window
 
@@ -46,21 +45,11 @@ class Weights:
     """The order of a transformed weight: [group][unit][point][panel][piece][reduction][panel's
     columns], where reduction is [chunk][phase of operands][reduced channel of the chunk]."""
 
-    def __init__(self, weight: WeightForm, order: Order, cpu: Cpu) -> None:
-        self._weight, self._order, self._dtype = weight, order, weight.dtype.numpy
-        self.lanes = lanes = cpu.lanes(self._dtype.itemsize)
-        self.reduced = weight.reduced // weight.groups
-        self.reduction = self.reduced * prod(window.step for window in order.windows)
-        self.chunk = chunk_of(self.reduced, lanes)
-        self._made = weight.made // weight.groups
-        self.chunks = ceil(self._made / order.channels)
-        self._panel = order.vectors * lanes
-        self.pieces = prod(transform.pieces for transform in order.transforms)
-        self.units = self.chunks * prod(window.stride for window in order.windows[:-1])
-        self.point_bytes = self.pieces * self.reduction * order.columns * self._dtype.itemsize
-        self.unit_bytes = order.points * self.point_bytes
-        self.nbytes = weight.groups * self.units * self.unit_bytes
-        self._tables, arguments = self._laid_out(lanes, cpu)
+    def __init__(self, form: Form) -> None:
+        self._form, self._dtype = form, form.weight.dtype.numpy
+        self._panel = form.vectors * form.lanes
+        self.nbytes = form.weight.groups * form.units * form.unit_bytes
+        self._tables, arguments = self._laid_out()
         self._part = arguments["part"]
         self.resident_bytes = sum(table.nbytes for table in self._tables.values())
         self._blocks = Blocks(_ARGUMENTS.block(**arguments))
@@ -77,16 +66,16 @@ class Weights:
                 raise NonFinite
         return packed
 
-    def _laid_out(self, lanes: int, cpu: Cpu) -> tuple[dict[str, Array], dict[str, int]]:
+    def _laid_out(self) -> tuple[dict[str, Array], dict[str, int]]:
         """The tables that `pack` reads, and its arguments."""
-        order, element = self._order, self._weight.element
-        item, padded = self._dtype.itemsize, order.padded
-        by_group, by_reduced, by_made, *by_tap = self._weight.strides
-        axes = [_terms(*pair) for pair in zip(order.windows, order.transforms, strict=True)]
+        form, element, cpu = self._form, self._form.weight.element, self._form.cpu
+        item, padded, made = form.item, form.padded, form.weight.made // form.weight.groups
+        by_group, by_reduced, by_made, *by_tap = form.weight.strides
+        axes = [_terms(*pair) for pair in zip(form.windows, form.transforms, strict=True)]
         kernel = [1 + int(taps.max()) for taps, _ in axes]
         taps = 1 + sum((n - 1) * step for n, step in zip(kernel, by_tap, strict=True))
         lines, numbers, name = taps, np.zeros(1, np.int64), "transpose"
-        beside = taps <= by_reduced or self.reduced == 1
+        beside = taps <= by_reduced or form.reduced == 1
         if beside and taps <= by_made and by_tap[-1] == 1:
             self._move, places = transpose_code(element, element, cpu), by_tap
             if taps <= by_reduced <= 2 * taps:
@@ -96,24 +85,24 @@ class Weights:
             lines = taps = prod(kernel)
             places = [prod(kernel[i + 1 :]) for i in range(len(kernel))]
             starts = np.array(by_tap) @ np.indices(kernel).reshape(len(kernel), -1)
-            numbers = (starts[:, None] + np.arange(order.channels) * by_made).ravel()
+            numbers = (starts[:, None] + np.arange(form.channels) * by_made).ravel()
         each = lines * padded * item
-        sizes = (n for n in range(self.chunk, 0, -1) if self.chunk % n == 0)
+        sizes = (n for n in range(form.chunk, 0, -1) if form.chunk % n == 0)
         batch = next(n for n in sizes if n == 1 or n * each <= _TAPS_BYTES)
         runs, terms, factors = self._runs(axes, [place * padded * item for place in places])
-        step = gcd(2 * lanes, *(int(n) // item for n in runs[:, 2:4].ravel()))
+        step = gcd(2 * form.lanes, *(int(n) // item for n in runs[:, 2:4].ravel()))
         self._code = packing_code(element, step, name == "transpose", goes_past(self.nbytes), cpu)
         tables = {"runs": runs, "terms": terms, "factors": factors, "numbers": numbers}
-        batches = ceil(self.reduced / batch)
+        batches = ceil(form.reduced / batch)
         arguments = {
             **{key: table.ctypes.data for key, table in tables.items()},
             "move": self._move.addresses[name], "part": (batch * each + 8191) // 64 * 64,
-            "jobs": self._weight.groups * self.chunks * batches,
-            "batches": batches, "batch": batch, "chunks": self.chunks, "count": len(runs),
-            "channels": order.channels, "made": self._made, "reduced": self.reduced,
-            "chunk": self.chunk, "phases": self.reduction // self.reduced,
-            "row": self._panel * item, "unit": self.unit_bytes,
-            "group": self.units * self.unit_bytes,
+            "jobs": form.weight.groups * form.chunks * batches,
+            "batches": batches, "batch": batch, "chunks": form.chunks, "count": len(runs),
+            "channels": form.channels, "made": made, "reduced": form.reduced,
+            "chunk": form.chunk, "phases": form.reduction // form.reduced,
+            "row": self._panel * item, "unit": form.unit_bytes,
+            "group": form.units * form.unit_bytes,
             "src_group": by_group * item, "src_reduced": by_reduced * item,
             "src_made": by_made * item, "element": item,
             "taps": taps, "lines": lines, "line": padded * item,
@@ -126,13 +115,13 @@ class Weights:
         """What `pack` writes of each channel (`_RUN`), for all phases, points, pieces and parts of
         a unit's columns within a panel; and the terms of all sums: bytes from a channel's first
         tap, and factors. `places` are bytes from tap to tap of each axis."""
-        order, item = self._order, self._dtype.itemsize
+        form, item = self._form, self._form.item
         taps, factors = axes[0][0] * places[0], axes[0][1]
         for (more, other), place in zip(axes[1:], places[1:], strict=True):
             taps, factors = _outer(np.add, taps, more * place), _outer(np.multiply, factors, other)
         # The phases of results along the last axis lie side by side, in the columns of a unit.
-        parts = _parts(order.windows[-1].stride, order.padded, self._panel)
-        shape = (-1, order.windows[-1].stride, *taps.shape[1:])
+        parts = _parts(form.windows[-1].stride, form.padded, self._panel)
+        shape = (-1, form.windows[-1].stride, *taps.shape[1:])
         taps, factors = (
             np.moveaxis(n.reshape(shape), 1, 4)[..., parts[:, 0], :] for n in (taps, factors)
         )
@@ -140,9 +129,9 @@ class Weights:
         counts = kept.sum(-1)
         stops = counts.cumsum().reshape(counts.shape)
         g, h, point, piece, part = np.indices(counts.shape)
-        panel = self.point_bytes * self._panel // order.columns
-        to = g * (self.chunks * self.unit_bytes) + point * self.point_bytes
-        to += piece * (panel // self.pieces) + parts[part, 2] * panel + parts[part, 3] * item
+        panel = form.point_bytes * self._panel // form.columns
+        to = g * (form.chunks * form.unit_bytes) + point * form.point_bytes
+        to += piece * (panel // form.piece_count) + parts[part, 2] * panel + parts[part, 3] * item
         runs = (h, to, parts[part, 1] * item, parts[part, 4] * item, stops - counts, stops)
         return np.stack(runs, -1).reshape(-1, len(runs)), taps[kept], factors[kept]
 
