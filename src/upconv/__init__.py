@@ -34,7 +34,7 @@ from .threads import get_num_threads, set_num_threads
 from .tuning import TuningInfo, tuning_clear, tuning_info
 
 if TYPE_CHECKING:
-    from . import dialects, streaming, testing
+    from . import dialects, network, streaming, testing
 
     # isort: off
     from . import dask as dask, linear as linear, mxnet as mxnet, onednn_graph as onednn_graph
@@ -88,6 +88,7 @@ __all__ = [
     "explain",
     "fold_batch_norm",
     "get_num_threads",
+    "network",
     "output_shape",
     "plan",
     "set_num_threads",
@@ -103,6 +104,7 @@ _LAZY_MODULES = {
     "dialects": "",
     "linear": "scipy",
     "mxnet": "",
+    "network": "",
     "onednn_graph": "",
     "onnx": "onnx_ir",
     "streaming": "",

@@ -1,4 +1,12 @@
 """Networks: the convolutional part of a model, compiled to one native program.
 
-graph    values, nodes and operations, as frozen data
+builder       `Network`: a model written call by call
+graph         values, nodes and operations, as frozen data
+kinds         the table of operations: names, shape rules, definitions, native steps
+definitions   the meaning of every operation in NumPy
 """
+
+from .builder import Network
+from .values import Value
+
+__all__ = ["Network", "Value"]

@@ -7,7 +7,7 @@ can. The same rule runs again with all extents known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -59,7 +59,7 @@ def output_shapes(operation: Operation, inputs: Shapes) -> Shapes:
     return outputs
 
 
-def described_shape(shape: OpenShape) -> str:
+def described_shape(shape: Sequence[object]) -> str:
     """A shape for people: "(1, 80, ?)" where the last extent is open."""
     return "(" + ", ".join("?" if extent is None else str(extent) for extent in shape) + ")"
 

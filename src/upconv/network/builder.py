@@ -1,0 +1,251 @@
+"""`Network`, the builder: a model written call by call, each call checked where it stands.
+
+    network = Network({"x": (1, 80, None)})
+    y = network.conv(network.inputs["x"], weight, bias, padding=3, activation="relu")
+    network.output(y)
+
+Channels, ranks and weights are checked at each call. What only known sizes can tell is checked by
+`graph`, which names the line of the call that does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..checks import LIMIT, boolean, integer, number
+from ..errors import ArgumentError
+from ..keywords import Keywords
+from . import operands
+from .graph import (
+    Concat,
+    Convolution,
+    Graph,
+    Norm,
+    Pad,
+    PixelShuffle,
+    Pointwise,
+    Pool,
+    Resample,
+    Slice,
+)
+from .kinds import described_shape, output_shapes
+from .sizes import declared, sized_graph
+from .values import Nodes, Value
+
+
+class Network:
+    """A network of layers: its inputs, the values that calls add, and its outputs.
+
+    inputs: (N, C, *size) by name. None or a name stands for an open extent (of the batch or of a
+    size); one name is one extent wherever it occurs.
+
+    Weights and numbers per channel may be float16, bfloat16, float32 or float64. They are copied
+    as float32. Each method returns a new `Value`; `output` ends the network.
+
+    Raises `ArgumentError` (`ShapeError`, `DTypeError`) for arguments that do not fit together.
+
+    >>> import numpy as np
+    >>> network = Network({"x": (1, 2, None)})
+    >>> x = network.inputs["x"]
+    >>> y = network.conv(x, np.ones((2, 2, 3)), padding=1, activation="relu")
+    >>> network.output(x + y)
+    >>> network.graph(x=(1, 2, 5)).shapes
+    {0: (1, 2, 5), 1: (1, 2, 5), 2: (1, 2, 5)}
+    """
+
+    def __init__(self, inputs: Mapping[str, Sequence[int | str | None]]) -> None:
+        self._declared = declared(inputs)
+        self._nodes = Nodes()
+        self._inputs = {
+            name: self._nodes.value(
+                tuple(None if isinstance(size, str) else size for size in shape)
+            )
+            for name, shape in self._declared.items()
+        }
+
+    @property
+    def inputs(self) -> dict[str, Value]:
+        """The inputs by name, in order."""
+        return dict(self._inputs)
+
+    def __repr__(self) -> str:
+        count = len(self._nodes.nodes)
+        inputs = (f"{name} {described_shape(shape)}" for name, shape in self._declared.items())
+        return f"<Network of {count} node{'s' * (count != 1)}, inputs {', '.join(inputs)}>"
+
+    # Layers ---------------------------------------------------------------------------------------
+
+    def conv(
+        self, x: Value, weight: Any, bias: Any = None, *, stride: Any = 1, padding: Any = 0,
+        dilation: Any = 1, groups: int = 1, activation: Any = None,
+    ) -> Value:  # fmt: skip
+        """A convolution, as `upconv.conv` does it.
+
+        weight: (F, C/groups, *kernel). bias: (F,). activation: as in `activation`, or None.
+        """
+        keywords = Keywords.of(stride, padding, 0, dilation, groups, None, "NCX", "OIX")
+        return self._convolution(x, weight, bias, keywords, False, activation)
+
+    def conv_transpose(
+        self, x: Value, weight: Any, bias: Any = None, *, stride: Any = 1, padding: Any = 0,
+        output_padding: Any = 0, dilation: Any = 1, groups: int = 1, activation: Any = None,
+    ) -> Value:  # fmt: skip
+        """A transposed convolution, as `upconv.conv_transpose` does it.
+
+        weight: (C, F/groups, *kernel). bias: (F,). activation: as in `activation`, or None.
+        """
+        keywords = Keywords.of(
+            stride, padding, output_padding, dilation, groups, None, "NCX", "IOX"
+        )
+        return self._convolution(x, weight, bias, keywords, True, activation)
+
+    def activation(self, x: Value, activation: Any) -> Value:
+        """An activation: its name, or a pair of name and operand.
+
+        "relu", "tanh", "sigmoid", "silu", "gelu" (with erf), "hard_swish", "softplus";
+        ("leaky_relu", slope), 0.01 where none is given; ("elu", alpha), 1 where none is given;
+        ("prelu", slopes) and ("snake", a) with arrays (C,). snake is v + sin(a v)^2 / a.
+        """
+        self._nodes.check("x", x)
+        return self._nodes.insert(Pointwise(operands.activation_chain(activation, x.channels)), x)
+
+    def add(self, x: Value, y: Any) -> Value:
+        """The sum of x and y: a value of x's shape, a number, or one number per channel (C,)."""
+        return self._nodes.combined("add", x, y)
+
+    def mul(self, x: Value, y: Any) -> Value:
+        """The product of x and y: a value of x's shape, a number, or one number per channel."""
+        return self._nodes.combined("mul", x, y)
+
+    def batch_norm(
+        self, x: Value, scale: Any, offset: Any, mean: Any, variance: Any, epsilon: float = 1e-5
+    ) -> Value:
+        """scale * (x - mean) / sqrt(variance + epsilon) + offset, with arrays (C,).
+
+        scale and offset may be None, for 1 and 0. Behind a convolution it costs nothing.
+        """
+        arguments = (scale, offset, mean, variance, epsilon, self._nodes.check("x", x).channels)
+        return self._nodes.insert(Pointwise(operands.batch_norm_chain(*arguments)), x)
+
+    def instance_norm(
+        self, x: Value, scale: Any = None, offset: Any = None, epsilon: float = 1e-5
+    ) -> Value:
+        """Normalisation of each channel of each image over its positions; scale, offset: (C,)."""
+        return self.group_norm(x, self._nodes.check("x", x).channels, scale, offset, epsilon)
+
+    def group_norm(
+        self, x: Value, groups: int, scale: Any = None, offset: Any = None, epsilon: float = 1e-5
+    ) -> Value:
+        """Normalisation of each group of channels of each image; scale, offset: (C,)."""
+        end = operands.scale_and_offset(scale, offset, self._nodes.check("x", x).channels)
+        groups = integer("groups", groups, 1)
+        return self._nodes.insert(Norm(groups, number("epsilon", epsilon, 0), end=end), x)
+
+    def layer_norm(
+        self, x: Value, scale: Any = None, offset: Any = None, epsilon: float = 1e-5
+    ) -> Value:
+        """Normalisation over the channels at each position; scale, offset: (C,)."""
+        end = operands.scale_and_offset(scale, offset, self._nodes.check("x", x).channels)
+        operation = Norm(1, number("epsilon", epsilon, 0), per_position=True, end=end)
+        return self._nodes.insert(operation, x)
+
+    # Channels and positions -----------------------------------------------------------------------
+
+    def concat(self, *xs: Value) -> Value:
+        """The channels of all values, one value after the other."""
+        if not xs:
+            raise ArgumentError("the values of concat", "none", "at least one")
+        return self._nodes.insert(Concat(), *xs)
+
+    def slice(self, x: Value, start: int, stop: int) -> Value:
+        """The channels from `start` to `stop`."""
+        return self._nodes.insert(Slice(integer("start", start, 0), integer("stop", stop, 0)), x)
+
+    def pad(self, x: Value, amounts: Any, mode: str = "constant") -> Value:
+        """Positions added at the ends of spatial axes; negative amounts cut off.
+
+        amounts: an int, or one int or (begin, end) per axis. mode: "constant" (zeros), "reflect"
+        (the last position is not repeated) or "replicate".
+        """
+        rank = self._nodes.rank(x)
+        operands.one_of("mode", mode, ("constant", "reflect", "replicate"))
+        return self._nodes.insert(Pad(operands.pairs("amounts", amounts, rank, -LIMIT), mode), x)
+
+    def crop(self, x: Value, amounts: Any) -> Value:
+        """Positions cut off the ends of spatial axes: an int, or one int or pair per axis."""
+        rank = self._nodes.rank(x)
+        cut = operands.pairs("amounts", amounts, rank, 0)
+        return self._nodes.insert(Pad(tuple((-begin, -end) for begin, end in cut)), x)
+
+    def upsample(self, x: Value, factors: Any, mode: str = "nearest") -> Value:
+        """Upsampling by whole factors; "nearest", or "linear" between centres of positions."""
+        operands.one_of("mode", mode, ("nearest", "linear"))
+        multiples = operands.per_axis("factors", factors, self._nodes.rank(x), 1)
+        return self._nodes.insert(Resample(multiples, mode), x)
+
+    def max_pool(self, x: Value, kernel: Any, stride: Any = None, padding: Any = 0) -> Value:
+        """The maximum of each window; `stride` is the kernel where None."""
+        return self._pool("max", x, kernel, stride, padding, True)
+
+    def avg_pool(
+        self, x: Value, kernel: Any, stride: Any = None, padding: Any = 0,
+        count_padding: bool = True,
+    ) -> Value:  # fmt: skip
+        """The average of each window; padded zeros count unless `count_padding` is False."""
+        return self._pool("average", x, kernel, stride, padding, count_padding)
+
+    def pixel_shuffle(self, x: Value, factor: Any) -> Value:
+        """Channels to positions, in PyTorch's order: (C * factor**rank, *size) to (C, ...)."""
+        factors = operands.per_axis("factor", factor, self._nodes.rank(x), 1)
+        return self._nodes.insert(PixelShuffle(factors), x)
+
+    # Use ------------------------------------------------------------------------------------------
+
+    def output(self, *values: Value) -> None:
+        """The outputs of the network, in order. No call can add anything after this one."""
+        if not values:
+            raise ArgumentError("the outputs", "none", "at least one value")
+        for i, value in enumerate(values):
+            self._nodes.check(f"values[{i}]", value)
+        numbers: list[int] = []
+        for value in values:
+            # A caller gets each output in an array of its own, apart from the inputs.
+            shared = value.number in numbers or value.number < len(self._inputs)
+            numbers.append((self._nodes.insert(Pointwise(()), value) if shared else value).number)
+        self._nodes.outputs = tuple(numbers)
+
+    def graph(self, /, **shapes: Any) -> Graph:
+        """The graph of known sizes. Nodes that no output needs are left out.
+
+        shapes: (N, C, *size) of each input that has open extents, by name.
+        """
+        if not self._nodes.outputs:
+            remedy = "Call network.output(value) when all is built."
+            raise ArgumentError("the network", "without an output", "at least one", remedy)
+        return sized_graph(self._nodes.nodes, self._declared, self._nodes.outputs, shapes)
+
+    # Building -------------------------------------------------------------------------------------
+
+    def _convolution(
+        self, x: Value, weight: Any, bias: Any, keywords: Keywords, transposed: bool, act: Any
+    ) -> Value:
+        self._nodes.check("x", x)
+        weight = operands.array_of("weight", weight)
+        bias = None if bias is None else operands.array_of("bias", bias)
+        bare = Convolution(weight, bias, keywords, transposed)
+        if act is None:
+            return self._nodes.insert(bare, x)
+        channels = output_shapes(bare, (x.shape,))[0][1] or 0
+        return self._nodes.insert(replace(bare, end=operands.activation_chain(act, channels)), x)
+
+    def _pool(
+        self, mode: str, x: Value, kernel: Any, stride: Any, padding: Any, count_padding: Any
+    ) -> Value:
+        rank = self._nodes.rank(x)
+        kernel = operands.per_axis("kernel", kernel, rank, 1)
+        stride = kernel if stride is None else operands.per_axis("stride", stride, rank, 1)
+        padding = operands.window_padding(padding, kernel)
+        count = boolean("count_padding", count_padding)
+        return self._nodes.insert(Pool(mode, kernel, stride, padding, count), x)

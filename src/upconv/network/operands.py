@@ -1,0 +1,156 @@
+"""Operands of a builder's calls: weights, numbers per channel, activations, numbers per axis.
+
+Arrays are copied as float32 when a call takes them, so that later changes do not reach a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..arrays import as_array, converted, copied
+from ..checks import frozen, integer, number
+from ..errors import ArgumentError, ShapeError, brief
+from .graph import Array, Chain, Op
+
+_NAMES = ("relu", "tanh", "sigmoid", "silu", "gelu", "hard_swish", "softplus")
+_NUMBERS = {"leaky_relu": 0.01, "elu": 1.0}
+"""Activations with a number, and the number that stands for none."""
+_ARRAYS = ("prelu", "snake")
+_ACTIVATIONS = ", ".join(map(repr, (*_NAMES, *_NUMBERS, *_ARRAYS)))
+_FINITE = "Infinities and NaN in weights would reach every result."
+
+
+def array_of(argument: str, value: object) -> Array:
+    """A read-only float32 copy of an array of finite numbers."""
+    array = as_array(argument, value)
+    same = array.dtype == np.float32
+    result = copied(argument, array) if same else converted(argument, array, np.float32)
+    if not np.isfinite(result).all():
+        where = tuple(map(int, np.argwhere(~np.isfinite(result))[0]))
+        got = f"{array[where]} at {where}"
+        raise ArgumentError(argument, got, "numbers that are finite in float32", _FINITE)
+    result.flags.writeable = False
+    return result
+
+
+def per_channel(argument: str, value: object, channels: int) -> Array:
+    """One number per channel, as `array_of` copies them."""
+    result = array_of(argument, value)
+    if result.shape != (channels,):
+        expected = f"({channels},), one number per channel"
+        remedy = "Flatten it, as in values.reshape(-1), if it has more axes."
+        raise ShapeError(f"{argument}.shape", str(result.shape), expected, remedy)
+    return result
+
+
+def scale_and_offset(scale: object, offset: object, channels: int) -> Chain:
+    """The chain that multiplies by a scale and adds an offset, each per channel or None."""
+    pairs = (("mul", "scale", scale), ("add", "offset", offset))
+    return tuple(
+        Op(name, per_channel(argument, value, channels))
+        for name, argument, value in pairs
+        if value is not None
+    )
+
+
+def batch_norm_chain(
+    scale: object, offset: object, mean: object, variance: object, epsilon: object, channels: int
+) -> Chain:
+    """The chain of a batch norm: one factor and one term per channel, computed in float64."""
+    average = per_channel("mean", mean, channels).astype(np.float64)
+    spread = per_channel("variance", variance, channels) + number("epsilon", epsilon, 0)
+    if (spread <= 0).any():
+        got = f"{spread.min():g} in channel {spread.argmin()}, epsilon added"
+        raise ArgumentError("variance", got, "more than 0")
+    factor = 1 / np.sqrt(spread.astype(np.float64))
+    if scale is not None:
+        factor *= per_channel("scale", scale, channels)
+    term = -average * factor
+    if offset is not None:
+        term += per_channel("offset", offset, channels)
+    return scale_and_offset(factor, term, channels)
+
+
+def factor_or_term(name: str, value: object, channels: int) -> Op:
+    """The "add" or "mul" of a number, or of one number per channel."""
+    if isinstance(value, int | float | np.number):
+        return Op(name, number("y", value))
+    return Op(name, per_channel("y", value, channels))
+
+
+def activation_chain(value: object, channels: int) -> Chain:
+    """The chain of an activation: None, a name, or (name, operand)."""
+    if value is None:
+        return ()
+    name, operand = value if isinstance(value, tuple | list) and len(value) == 2 else (value, None)
+    if isinstance(name, str) and name in _NAMES and operand is None:
+        return (Op(name),)
+    if isinstance(name, str) and name in _NUMBERS:
+        factor = _NUMBERS[name] if operand is None else number(f"the number of {name}", operand)
+        return (Op(name, factor),)
+    if isinstance(name, str) and name in _ARRAYS and operand is not None:
+        return (_with_array(name, operand, channels),)
+    expected = f"one of {_ACTIVATIONS}"
+    remedy = "Write ('leaky_relu', 0.1), ('elu', 1.0), ('prelu', array) or ('snake', array)."
+    raise ArgumentError("activation", brief(value), expected, remedy)
+
+
+def _with_array(name: str, operand: object, channels: int) -> Op:
+    argument = f"the array of {name}"
+    if name == "prelu" and getattr(operand, "shape", None) == (1,) != (channels,):
+        return Op("leaky_relu", float(array_of(argument, operand)[0]))  # one slope for all channels
+    array = per_channel(argument, operand, channels)
+    if name == "snake" and not array.all():
+        where = int(np.argmin(np.abs(array)))
+        remedy = "Add a small number, as models do that divide by it."
+        raise ArgumentError(argument, f"0 at {where}", "numbers other than 0", remedy)
+    return Op(name, array)
+
+
+def per_axis(argument: str, value: object, rank: int, low: int) -> tuple[int, ...]:
+    """One integer per spatial axis, at least `low`; a single one stands for all axes."""
+    entries = frozen(argument, value)
+    if isinstance(entries, int):
+        entries = (entries,) * rank
+    if not isinstance(entries, tuple) or len(entries) != rank:
+        expected = f"an int, or one int per spatial axis (x has {rank})"
+        raise ArgumentError(argument, brief(value), expected)
+    return tuple(integer(f"{argument}[{axis}]", entry, low) for axis, entry in enumerate(entries))
+
+
+def pairs(argument: str, value: object, rank: int, low: int) -> tuple[tuple[int, int], ...]:
+    """One (begin, end) per spatial axis; an int stands for both ends, or for all axes."""
+    entries = frozen(argument, value)
+    if isinstance(entries, int):
+        entries = (entries,) * rank
+    if not isinstance(entries, tuple) or len(entries) != rank:
+        expected = f"an int, or one int or (begin, end) per spatial axis (x has {rank})"
+        remedy = "For one axis write ((begin, end),)." if rank == 1 else ""
+        raise ArgumentError(argument, brief(value), expected, remedy)
+    result = []
+    for axis, entry in enumerate(entries):
+        ends = entry if isinstance(entry, tuple) else (entry, entry)
+        if len(ends) != 2:
+            raise ArgumentError(f"{argument}[{axis}]", brief(entry), "an int or (begin, end)")
+        begin, end = (integer(f"{argument}[{axis}]", each, low) for each in ends)
+        result.append((begin, end))
+    return tuple(result)
+
+
+def window_padding(value: object, kernel: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """The padding of a pool; each window has at least one position that is no padding."""
+    padding = pairs("padding", value, len(kernel), 0)
+    for axis, (ends, taps) in enumerate(zip(padding, kernel, strict=True)):
+        if max(ends) >= taps:
+            expected = f"less than the kernel, {taps}"
+            raise ArgumentError(f"padding[{axis}]", str(max(ends)), expected)
+    return padding
+
+
+def one_of(argument: str, value: object, names: Sequence[str]) -> None:
+    """Refuse what is none of the names."""
+    if not isinstance(value, str) or value not in names:
+        expected = f"one of {', '.join(map(repr, names))}"
+        raise ArgumentError(argument, brief(value), expected)
