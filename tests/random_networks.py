@@ -1,0 +1,372 @@
+"""Random networks, by a seed or by hypothesis: branches, sums, concatenations, every operation.
+
+A case is a list of calls of the builder. Its text is one line of Python that builds it again:
+`random_networks.Case({"x": (1, 3, 9)}, [("conv", [0], [A(4, 3, 3)], {"padding": 1})], [1])`.
+Values are numbered as the network numbers them: inputs first, then one value per call.
+
+    @given(random_networks.networks())              shrinks to few and simple calls
+    for seed in seeds(40): case = random_networks.case(seed)
+
+`expected` is the result by definition in float64, and how far a result may be from it: rounding
+is imitated by small changes of every value in between, so networks that amplify them are allowed
+for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from upconv.errors import ShapeError
+from upconv.network import Network, Value
+from upconv.network.definitions import define
+from upconv.network.graph import Graph
+
+Call = tuple[str, list[int], list[Any], dict[str, Any]]
+"""A method of `Network`, the values it reads, and its further arguments."""
+
+
+class A(tuple):
+    """An array of normal numbers by its shape, scaled so that sums over all but axis 0 are 1."""
+
+    def __new__(cls, *shape: int) -> A:
+        return super().__new__(cls, shape)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(str, self))})"
+
+    def array(self, seed: int) -> np.ndarray:
+        normal = np.random.default_rng([seed, *self]).standard_normal(self)
+        return (normal / prod(self[1:]) ** 0.5).astype(np.float32)
+
+
+class P(A):
+    """An array of numbers from 1/2 to 3/2."""
+
+    def array(self, seed: int) -> np.ndarray:
+        return (np.random.default_rng([seed, *self]).random(self) + 0.5).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network as calls; see the module's docstring."""
+
+    inputs: dict[str, tuple[int, ...]]
+    calls: list[Call]
+    outputs: list[int]
+    seed: int | None = field(default=None, compare=False)
+
+    def network(self, *, opened: bool = False) -> Network:
+        """The network; `opened` leaves the batch and the sizes of its inputs open."""
+        inputs: dict[str, Any] = dict(self.inputs)
+        if opened:
+            inputs = {
+                name: (None, c, *[None] * len(size)) for name, (_, c, *size) in inputs.items()
+            }
+        network = Network(inputs)
+        values = _values(network, self.calls)
+        network.output(*(values[number] for number in self.outputs))
+        return network
+
+    def graph(self) -> Graph:
+        """The graph of its sizes."""
+        return self.network().graph()
+
+    def arrays(self, dtype: Any = np.float32) -> list[np.ndarray]:
+        """Arrays for the inputs, the same numbers in every element type."""
+        rng = np.random.default_rng(len(self.calls))
+        shapes = self.inputs.values()
+        return [rng.standard_normal(shape).astype(np.float32).astype(dtype) for shape in shapes]
+
+    def __str__(self) -> str:
+        seed = "" if self.seed is None else f"seed {self.seed}: "
+        return f"{seed}random_networks.Case({self.inputs!r}, {self.calls!r}, {self.outputs!r})"
+
+    __repr__ = __str__
+
+
+def made(network: Network, values: list[Value], call: Call, seed: int) -> Value:
+    """The value of one call; `seed` is for its arrays."""
+    method, numbers, arguments, keywords = call
+
+    def real(argument: Any) -> Any:
+        if isinstance(argument, A):
+            return argument.array(seed)
+        is_pair = isinstance(argument, tuple) and argument and isinstance(argument[0], str)
+        return (argument[0], real(argument[1])) if is_pair else argument
+
+    operands = [*(values[number] for number in numbers), *map(real, arguments)]
+    words = {name: real(value) for name, value in keywords.items()}
+    result: Value = getattr(network, method)(*operands, **words)
+    return result
+
+
+# Values and tolerances ----------------------------------------------------------------------------
+
+
+def expected(
+    graph: Graph, arrays: list[np.ndarray], epsilon: float
+) -> list[tuple[np.ndarray, float]]:
+    """Each output in float64, and how far results may be where values are rounded to `epsilon`.
+
+    graph: without views, as the builder makes it.
+    """
+    wide = [array.astype(np.float64) for array in arrays]
+    exact = _outputs(graph, wide, lambda value: value)
+    largest = [0.0] * len(exact)
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+
+        def rounded(value: np.ndarray, rng: np.random.Generator = rng) -> np.ndarray:
+            size = np.abs(value).max(initial=0) * epsilon
+            return value + rng.uniform(-size, size, value.shape)
+
+        for i, output in enumerate(_outputs(graph, wide, rounded)):
+            largest[i] = max(largest[i], float(np.abs(output - exact[i]).max(initial=0)))
+    return [(output, 8 * bound) for output, bound in zip(exact, largest, strict=True)]
+
+
+def _outputs(
+    graph: Graph, arrays: list[np.ndarray], rounded: Callable[[np.ndarray], np.ndarray]
+) -> list[np.ndarray]:
+    values = dict(zip(graph.inputs.values(), arrays, strict=True))
+    for node in graph.nodes:
+        results = define(node.operation, tuple(values[number] for number in node.inputs))
+        values.update(zip(node.outputs, map(rounded, results), strict=True))
+    return [values[number] for number in graph.outputs]
+
+
+# Making cases -------------------------------------------------------------------------------------
+
+MAX_ELEMENTS = 12_000
+
+
+def case(seed: int, *, nodes: int = 30) -> Case:
+    """The case of a seed, of 2 to `nodes` calls."""
+    return replace(_case(random.Random(seed), nodes), seed=seed)
+
+
+def networks(*, nodes: int = 30) -> st.SearchStrategy[Case]:
+    """A strategy of cases of 2 to `nodes` calls."""
+    return st.randoms(use_true_random=False).map(lambda rng: _case(rng, nodes))
+
+
+def _case(rng: random.Random, nodes: int) -> Case:
+    rank = rng.choice((1, 2, 3))
+    inputs = {"x": _shape(rng, rank)}
+    if rng.random() < 0.25:
+        inputs["y"] = inputs["x"] if rng.random() < 0.5 else _shape(rng, rank)
+    calls: list[Call] = []
+    network, values = _built(inputs, calls)
+    count = rng.randint(2, nodes - 1)  # one call may bring another
+    for _ in range(4 * count):  # some calls do not fit
+        for call in _CALLS[rng.choice(tuple(_CALLS))](rng, values):
+            try:
+                value = made(network, values, call, len(calls))
+            except ShapeError:
+                break
+            if prod(value.shape) > MAX_ELEMENTS:
+                network, values = _built(inputs, calls)  # without this value
+                break
+            values.append(value)
+            calls.append(call)
+        if len(calls) >= count:
+            break
+    while len(calls) < 2:
+        calls.append(("activation", [len(inputs) + len(calls) - 1], ["relu"], {}))
+    return _ended(rng, inputs, calls)
+
+
+def _built(inputs: dict[str, tuple[int, ...]], calls: list[Call]) -> tuple[Network, list[Value]]:
+    network = Network(inputs)
+    return network, _values(network, calls)
+
+
+def _values(network: Network, calls: list[Call]) -> list[Value]:
+    values = list(network.inputs.values())
+    for number, call in enumerate(calls):
+        values.append(made(network, values, call, number))
+    return values
+
+
+def _ended(rng: random.Random, inputs: dict[str, tuple[int, ...]], calls: list[Call]) -> Case:
+    total = len(inputs) + len(calls)
+    read = {number for _, numbers, _, _ in calls for number in numbers}
+    unread = [number for number in range(len(inputs), total - 1) if number not in read]
+    others = rng.sample(unread, rng.randint(0, min(3, len(unread))))
+    if rng.random() < 0.2:
+        others.append(rng.randrange(total))
+    return Case(inputs, calls, [total - 1, *others])
+
+
+def _shape(rng: random.Random, rank: int) -> tuple[int, ...]:
+    most = {1: 70, 2: 17, 3: 7}[rank]
+    channels = rng.choice((1, 2, 3, 4, 6, 8, rng.randint(9, 20)))
+    return (rng.choice((1, 1, 2, 3)), channels, *(rng.randint(1, most) for _ in range(rank)))
+
+
+Generator = Callable[[random.Random, list[Value]], Iterator[Call]]
+
+
+def _pick(rng: random.Random, values: list[Value]) -> int:
+    """The number of a value, the last one more often than others."""
+    return len(values) - 1 if rng.random() < 0.6 else rng.randrange(len(values))
+
+
+def _each(rng: random.Random, shape: Any, low: int, high: int) -> tuple[int, ...]:
+    return tuple(rng.randint(low, high) for _ in shape[2:])
+
+
+def _conv(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    shape = values[x].shape
+    channels = shape[1] or 1
+    groups = rng.choice((1, 1, 1, channels, *(g for g in (2, 3) if channels % g == 0)))
+    out = groups * rng.randint(1, max(1, 16 // groups))
+    dilation = rng.choice((1, 1, 1, 2, 3))
+    stride: Any = rng.choice((1, 1, 2, _each(rng, shape, 1, 3)))
+    kernel = _each(rng, shape, 1, 5)
+    padding: Any = rng.choice((0, 1, "same_upper", tuple((k // 2, k // 3) for k in kernel)))
+    if rng.random() < 0.5:  # of x's shape, for sums
+        out, stride, padding = channels, 1, "same_upper"
+    words = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    yield ("conv", [x], [A(out, channels // groups, *kernel)], words | _end(rng, out))
+
+
+def _conv_transpose(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    shape = values[x].shape
+    channels = shape[1] or 1
+    groups = rng.choice((1, 1, 1, channels, *(g for g in (2, 3) if channels % g == 0)))
+    out = rng.randint(1, max(1, 12 // groups))
+    stride, kernel = _each(rng, shape, 1, 3), _each(rng, shape, 1, 5)
+    if rng.random() < 0.4:
+        kernel = tuple(2 * s for s in stride)
+    padding = tuple((rng.randint(-1, k // 2), rng.randint(0, k // 2)) for k in kernel)
+    words = {"stride": stride, "padding": padding, "groups": groups}
+    words |= {"output_padding": rng.choice((0, 0, 1)), "dilation": rng.choice((1, 1, 2))}
+    weight = A(channels, out, *kernel)
+    yield ("conv_transpose", [x], [weight], words | _end(rng, out * groups))
+
+
+def _end(rng: random.Random, channels: int) -> dict[str, Any]:
+    """A bias and an activation, or none."""
+    words: dict[str, Any] = {"bias": A(channels)} if rng.random() < 0.6 else {}
+    return words | ({"activation": _function(rng, channels)} if rng.random() < 0.4 else {})
+
+
+PLAIN = ("relu", "leaky_relu", "tanh", "sigmoid", "silu", "gelu", "hard_swish", "softplus", "elu")
+
+
+def _function(rng: random.Random, channels: int) -> Any:
+    name = rng.choice((*PLAIN, "prelu", "snake", "leaky_relu=0.2", "elu=0.5"))
+    if "=" in name:
+        return (name.partition("=")[0], float(name.partition("=")[2]))
+    return (name, P(channels)) if name in ("prelu", "snake") else name
+
+
+def _activation(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    yield ("activation", [x], [_function(rng, values[x].channels)], {})
+
+
+def _number(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x, method = _pick(rng, values), rng.choice(("add", "mul"))
+    yield (method, [x], [rng.choice((0.5, -1.5, A(values[x].channels)))], {})
+
+
+def _sum(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    shape = values[x].shape
+    yield ("add", [x, rng.choice([i for i, v in enumerate(values) if v.shape == shape])], [], {})
+
+
+def _product(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    """A product with a value of at most 1, so that numbers stay within bounds."""
+    x = _pick(rng, values)
+    shape = values[x].shape
+    y = rng.choice([i for i, v in enumerate(values) if v.shape == shape])
+    yield ("activation", [y], [rng.choice(("sigmoid", "tanh"))], {})
+    yield ("mul", rng.choice(([x, len(values) - 1], [len(values) - 1, x])), [], {})
+
+
+def _concat(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    batch, _, *size = values[_pick(rng, values)].shape
+    shapes = (value.shape for value in values)
+    fitting = [i for i, shape in enumerate(shapes) if [shape[0], *shape[2:]] == [batch, *size]]
+    yield ("concat", [rng.choice(fitting) for _ in range(rng.randint(1, 3))], [], {})
+
+
+def _slice(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    start = rng.randrange(values[x].channels)
+    yield ("slice", [x], [start, rng.randint(start + 1, values[x].channels)], {})
+
+
+def _pad(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x, mode = _pick(rng, values), rng.choice(("constant", "reflect", "replicate"))
+    ends = tuple((rng.randint(-1, 3), rng.randint(-1, 3)) for _ in values[x].shape[2:])
+    yield ("pad", [x], [ends, mode], {})
+
+
+def _crop(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    ends = tuple((rng.randint(0, 2), rng.randint(0, 2)) for _ in values[x].shape[2:])
+    yield ("crop", [x], [ends], {})
+
+
+def _norm(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    method = rng.choice(("batch_norm", "instance_norm", "layer_norm", "group_norm"))
+    c = values[x].channels
+    affine = [A(c), A(c)] if rng.random() < 0.6 else [None, None]
+    if method == "batch_norm":
+        yield ("batch_norm", [x], [*affine, A(c), P(c)], {})
+    elif method == "group_norm":
+        groups = rng.choice([g for g in range(1, c + 1) if c % g == 0])
+        yield ("group_norm", [x], [groups, *affine], {"epsilon": 0.01})
+    else:
+        yield (method, [x], affine, {"epsilon": 0.01})
+
+
+def _upsample(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    factors = _each(rng, values[x].shape, 1, 3)
+    yield ("upsample", [x], [factors, rng.choice(("nearest", "linear"))], {})
+
+
+def _pool(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    kernel = _each(rng, values[x].shape, 1, 4)
+    words: dict[str, Any] = {"stride": rng.choice((None, _each(rng, values[x].shape, 1, 3)))}
+    words["padding"] = tuple((rng.randint(0, k - 1), rng.randint(0, k - 1)) for k in kernel)
+    method = rng.choice(("max_pool", "avg_pool"))
+    if method == "avg_pool":
+        words["count_padding"] = rng.random() < 0.5
+    yield (method, [x], [kernel], words)
+
+
+def _pixel_shuffle(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    factors = _each(rng, values[x].shape, 1, 2)
+    channels = values[x].channels
+    if channels % prod(factors):
+        weight = A(prod(factors) * rng.randint(1, 3), channels, *[1] * len(factors))
+        yield ("conv", [x], [weight], {})
+        x = len(values) - 1
+    yield ("pixel_shuffle", [x], [factors], {})
+
+
+_CALLS: dict[str, Generator] = {
+    "conv": _conv, "conv again": _conv, "conv once more": _conv,
+    "conv_transpose": _conv_transpose, "conv_transpose again": _conv_transpose,
+    "activation": _activation, "number": _number, "sum": _sum, "sum again": _sum,
+    "product": _product, "concat": _concat, "slice": _slice, "pad": _pad, "crop": _crop,
+    "norm": _norm, "upsample": _upsample, "pool": _pool, "pixel_shuffle": _pixel_shuffle,
+}  # fmt: skip
