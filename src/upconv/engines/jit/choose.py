@@ -105,8 +105,9 @@ def size_class(problem: Problem) -> Problem:
 
 
 def _rounded(axis: Axis) -> Axis:
-    if axis.size <= _EXACT:
-        return axis
+    crops = max(axis.crop_begin, axis.crop_end)
+    if axis.size <= _EXACT or crops > axis.dilation * (axis.kernel - 1):
+        return axis  # of crops that leave out inputs, another size may have another interior
     step = 1 << ((axis.size - 1).bit_length() - 4)
     size = -(-axis.size // step) * step
     return axis if size == axis.size else replace(axis, size=size)
