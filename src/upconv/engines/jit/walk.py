@@ -6,7 +6,10 @@ the sum of both counts and not with their product. No job of a phase begins befo
 before are over.
 
     job(args, mine, inner, outer)    `mine` is the thread's own part of the scratch memory, whose
-                                     first two numbers are 0 when a run begins
+                                     first two numbers are 0 when a thread begins its first job
+
+A thread writes nothing before it has taken a job. One that comes when all jobs are over may find
+another run in the same scratch memory.
 
 A kernel's argument block begins with `NUMBERS` and has `COUNTERS`; `phases` writes the table.
 """
@@ -71,8 +74,8 @@ def walk_code(module: Module, cpu: Cpu) -> None:
     with module.function("walk", {"args": PTR}) as f:
         a = _ARGUMENTS.reader(f)
         mine = a["scratch"] + f.take(a.address("next_thread")) * a["part"]
-        with f.when(a["part"] > 0):
-            f.store(f.constant(vector(I64, 2), 0), mine)
+        new = f.scratch(8)
+        f.store(a["part"], new)
         with f.loop(0, a["phase_count"]) as phase:
             at = f.at(a["phases"], phase.index * _ROW, I64)
             code, count, jobs_there = f.load(PTR, at), f.word(at, 2), f.word(at, 1)
@@ -82,6 +85,9 @@ def walk_code(module: Module, cpu: Cpu) -> None:
                     f.load(PTR, f.at(at, place, I64)) + number * f.word(at, place + 1)
                     for place, number in ((3, job % count), (5, job // count))
                 ]
+                with f.when(f.load(I64, new) > 0):
+                    f.store(f.constant(vector(I64, 2), 0), mine)
+                    f.store(f.integer(0), new)
                 f.call(code, f["args"], mine, *rows)
                 f.take(a.address("over_0") + apart)
             with f.when(phase.index + 1 < a["phase_count"]):
