@@ -91,15 +91,6 @@ Activate = Callable[[Activation, float, Array], None]
 """Replaces contiguous values by their activation; the float is the slope."""
 
 
-def bordered(
-    problem: Problem, interior: Interior, inner: Primitive | None, activate: Activate = apply
-) -> Primitive:
-    """The primitive of a problem, from that of its interior."""
-    if inner and interior.problem == problem:
-        return inner
-    return BorderFill(problem, interior, inner, activate)
-
-
 class BorderFill:
     """A problem by the primitive of its interior, and NumPy around it.
 
@@ -179,6 +170,18 @@ class BorderFill:
             value += out
         self._activate(epilogue.activation, epilogue.slope, value)
         out[...] = value
+
+
+def bordered(
+    problem: Problem,
+    interior: Interior,
+    inner: Primitive | None,
+    fill: Callable[[Problem, Interior, Primitive | None], Primitive] = BorderFill,
+) -> Primitive:
+    """The primitive of a problem, from that of its interior."""
+    if inner and interior.problem == problem:
+        return inner
+    return fill(problem, interior, inner)
 
 
 def _sliced(place: slice | int) -> slice:

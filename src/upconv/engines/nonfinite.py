@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import forks, memory
+from ..errors import ArgumentError
 from ..problem import Problem
 from . import load
 from .base import Array, Maybe, Primitive
@@ -96,6 +97,18 @@ class NonFiniteFallback:
             b.run(out, a, bias, residual)
         else:
             self._inner.run(out, a, b, bias, residual)
+
+    def steps(
+        self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int
+    ) -> list[Any]:
+        """Return the primitive's steps, which it must have, for a weight that is finite."""
+        if isinstance(b, NonFiniteWeight):
+            remedy = "Call the layer by itself: the reference engine then computes it."
+            words = "no infinity and no NaN, of which a native program cannot take care"
+            raise ArgumentError("weight", "not finite", words, remedy)
+        inner: Any = self._inner
+        steps: list[Any] = inner.steps(out, a, b, bias, residual, scratch)
+        return steps
 
     def close(self) -> None:
         """Let go of the primitive."""

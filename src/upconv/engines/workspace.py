@@ -34,6 +34,7 @@ class _Buffer:
 
 
 _free: list[_Buffer] = []
+_NOTHING = _Buffer(0)
 
 
 class Workspace:
@@ -45,13 +46,14 @@ class Workspace:
     __slots__ = ("_buffer",)
 
     def __init__(self, nbytes: int) -> None:
-        self._buffer = _taken(nbytes)
+        self._buffer = _taken(nbytes) if nbytes else _NOTHING
 
     def __enter__(self) -> int:
         return self._buffer.address
 
     def __exit__(self, *error: object) -> None:
-        _give_back(self._buffer)
+        if self._buffer is not _NOTHING:
+            _give_back(self._buffer)
 
 
 class _Lent:

@@ -14,6 +14,7 @@ from ...problem import Direction, Problem
 from ..base import Candidate, Primitive
 from ..interior import bordered
 from ..nonfinite import NonFiniteFallback
+from .border import JitBorder
 from .channels.candidates import DOTS
 from .channels.primitive import Channels
 from .choose import direct_variant, interior_of, refusal, size_class, table
@@ -24,7 +25,6 @@ from .planes.primitive import Planes, plane_tile
 from .positions.candidates import POSITIONS
 from .positions.primitive import Positions
 from .positions.schedule import refusal as positions_refusal
-from .rows import activate
 from .winograd.candidates import is_winograd, schedule_of
 from .winograd.primitive import Winograd
 
@@ -63,14 +63,15 @@ class JitEngine:
         """Compile what the problem's class needs, and lay the problem out."""
         interior = interior_of(problem, margins=not is_winograd(variant))
         inner = interior.problem
+        fill = partial(JitBorder, threads=threads)
         if problem.direction is Direction.WEIGHT_GRAD:
             from .weight_grad.primitive import WeightGrad  # most first calls do without it
 
             gradient = None if inner is None else WeightGrad(inner, threads, host())
-            return bordered(problem, interior, gradient, activate)
+            return bordered(problem, interior, gradient, fill)
         variant = variant or direct_variant(problem, threads, host())
         kernel = None if inner is None else _kernel(inner, threads, variant)
-        return NonFiniteFallback(bordered(problem, interior, kernel, activate), problem, threads)
+        return NonFiniteFallback(bordered(problem, interior, kernel, fill), problem, threads)
 
 
 def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,7 +38,7 @@ class ArgumentLayout:
     def block(self, **values: int) -> Block:
         """A new block with some values, the others being zero."""
         block = Block(self._places, array("q", bytes(8 * self._count)), self._counters)
-        block.update(**values)
+        block.update(values)
         return block
 
     def place(self, name: str) -> int:
@@ -59,14 +59,23 @@ class Block:
         self._places, self._numbers, self._counters = places, numbers, counters
         self.address, _ = numbers.buffer_info()
 
-    def update(self, **values: int) -> None:
-        """Set some values."""
+    def update(self, values: Mapping[str, int]) -> None:
+        """Set some values, by name."""
         numbers, places = self._numbers, self._places
         for name in values:
             numbers[places[name]] = values[name]
 
     def __getitem__(self, name: str) -> int:
         return self._numbers[self._places[name]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block."""
+        return 8 * len(self._numbers)
+
+    def address_of(self, name: str) -> int:
+        """The address of a number."""
+        return self.address + 8 * self._places[name]
 
     def restart(self) -> None:
         """Set the counters to zero, for another run."""
@@ -86,6 +95,12 @@ class Blocks:
         self._template = template
         self._free: deque[Block] = deque(maxlen=8)
 
+    def bound(self, values: Mapping[str, int]) -> Block:
+        """A new block of these values, which no run takes."""
+        block = self._template.copy()
+        block.update(values)
+        return block
+
     def run(self, work: int, threads: int, flag: str = "", /, **values: int) -> int:
         """Have threads run the function at address `work` with a block of these values; what the
         counter `flag`, if one is named, has come to."""
@@ -94,7 +109,7 @@ class Blocks:
             block.restart()
         except IndexError:
             block = self._template.copy()
-        block.update(**values)
+        block.update(values)
         pool.run(work, block.address, threads)
         raised = block[flag] if flag else 0
         self._free.append(block)

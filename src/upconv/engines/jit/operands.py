@@ -9,14 +9,19 @@ is asked for here, and `workspace_bytes` does not hold it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from ...errors import EngineError
 from ...problem import DataLayout
 from ..addresses import address_of
 from ..base import Array, Maybe
 from ..copies import laid_out
+from ..workspace import Workspace
 from .correlation import Correlation
 from .packing import Packer
+from .steps import Launch, Step
 
 
 @dataclass(slots=True, eq=False)  # frozen takes four times as long to make, for each call
@@ -37,9 +42,7 @@ class Operands:
         if plain and x.flags.c_contiguous and out.flags.c_contiguous:
             return cls(out, False, out, x, None)  # most calls, whose overhead this makes less
         y, layout = out, correlation.layout
-        if not _lies_well(out, layout) or (
-            residual is not None and residual.strides != out.strides
-        ):
+        if not lies_well(out, layout) or (residual is not None and residual.strides != out.strides):
             y = laid_out("the result", out, filled=correlation.accumulate)
             residual = None if residual is None else laid_out("the residual", residual)
         x = lying_well("x", x, layout)
@@ -50,6 +53,18 @@ class Operands:
             residual = None if residual is None else residual.reshape(shape)
         return cls(out, copied, y, x, residual)
 
+    @classmethod
+    def in_place(cls, correlation: Correlation, out: Array, x: Array, residual: Maybe) -> Operands:
+        """The arrays of a step, which must lie well: it is bound to their addresses."""
+        operands = cls.of(correlation, out, x, residual)
+        pairs = (operands.x, x), (operands.y, out), (operands.residual, residual)
+        for used, passed in pairs:
+            if used is not None and passed is not None and address_of(used) != address_of(passed):
+                raise EngineError(
+                    "A step reads and writes arrays where they lie: make a copy first."
+                )
+        return operands
+
     def deliver(self) -> None:
         """Put the result where the caller wants it."""
         if self.copied:
@@ -58,10 +73,10 @@ class Operands:
 
 def lying_well(what: str, array: Array, layout: DataLayout) -> Array:
     """An operand that kernels can read: the array itself, or a copy."""
-    return array if _lies_well(array, layout) else laid_out(what, array)
+    return array if lies_well(array, layout) else laid_out(what, array)
 
 
-def _lies_well(array: Array, layout: DataLayout) -> bool:
+def lies_well(array: Array, layout: DataLayout) -> bool:
     """Whether the array is contiguous, along images and channels that come first perhaps not."""
     if array.flags.c_contiguous or layout is DataLayout.NXC:
         return array.flags.c_contiguous
@@ -82,9 +97,13 @@ def strides(name: str, array: Array, layout: DataLayout) -> dict[str, int]:
 
 
 class Kernel:
-    """A correlation by one kernel: weights packed, operands laid out, biases in its own order."""
+    """A correlation by one kernel: weights packed, operands laid out, biases in its own order.
+
+    A kernel has `_launches`: what a call runs one after another, and the values it binds.
+    """
 
     correlation: Correlation
+    workspace_bytes: int
     order: Packer
     _pack_threads: int
     _no_bias: Array
@@ -93,10 +112,30 @@ class Kernel:
         """The weight in the kernel's order of use."""
         return self.order.pack(weight, self._pack_threads)
 
-    def _given(self, out: Array, a: Array, bias: Maybe, residual: Maybe) -> tuple[Operands, Array]:
-        """The arrays of a call, and its biases as code reads them."""
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
+        """Compute into `out`."""
+        operands = Operands.of(self.correlation, out, a, residual)
         biases = self._no_bias if bias is None else self._ordered(bias)
-        return Operands.of(self.correlation, out, a, residual), biases
+        with Workspace(self.workspace_bytes) as scratch:
+            for launch, values in self._launches(operands, b, biases, scratch):
+                launch.run(values)
+        operands.deliver()
+
+    def steps(
+        self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int
+    ) -> list[Step]:
+        """Return what `run` would run, bound to arrays that lie well and to scratch memory."""
+        operands = Operands.in_place(self.correlation, out, a, residual)
+        biases = self._no_bias if bias is None else self._ordered(bias)
+        return [
+            launch.step(values, b, biases, self)
+            for launch, values in self._launches(operands, b, biases, scratch)
+        ]
+
+    def _launches(
+        self, operands: Operands, w: Array, biases: Array, scratch: int
+    ) -> Iterable[tuple[Launch, dict[str, int]]]:
+        raise NotImplementedError
 
     def _ordered(self, bias: Array) -> Array:
         """Biases as code reads them: perhaps beyond the last."""

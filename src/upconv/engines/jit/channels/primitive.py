@@ -6,19 +6,19 @@ transposes. Weights must be finite: inputs outside are rows of zeros, and 0 time
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from ....problem import DataLayout
 from ...addresses import address_of
-from ...base import Array, Maybe
-from ...workspace import Workspace
+from ...base import Array
 from ..correlation import Correlation
 from ..cpu import Cpu
-from ..operands import Kernel
+from ..operands import Kernel, Operands
 from ..packing import shared
+from ..steps import Launch
 from .blocks import SpatialBlock, halo_bytes, image_bytes, spatial_blocks, transposed_bytes
 from .code import Codes
 from .lanes import lanes_of
@@ -77,26 +77,22 @@ class Channels(Kernel):
         """The schedule in one line."""
         return str(self.schedule)
 
-    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
-        """Compute into `out`."""
-        operands, biases = self._given(out, a, bias, residual)
+    def _launches(
+        self, operands: Operands, w: Array, biases: Array, scratch: int
+    ) -> Iterator[tuple[Launch, dict[str, int]]]:
         x, y, more = operands.x, operands.y, operands.residual
         first_x, first_y = address_of(x), address_of(y)
         first_more = 0 if more is None else address_of(more)
         in_image, in_channel, out_image, out_channel = *x.strides[:2], *y.strides[:2]
-        common = {"w": address_of(b), "bias": address_of(biases)}
+        common = {"w": address_of(w), "bias": address_of(biases)}
         if self.correlation.layout is DataLayout.NCX:
             common |= {"in_image": in_image, "in_channel": in_channel}
             common |= {"out_image": out_image, "out_channel": out_channel}
-        with Workspace(self.workspace_bytes) as buffer:
-            for walk, image, x_offset, y_offset in self._steps:
-                x_offset += image * in_image
-                y_offset += image * out_image
-                walk.run(
-                    buffer, first_y + y_offset, first_x + x_offset,
-                    residual=first_more + y_offset, **common,
-                )  # fmt: skip
-        operands.deliver()
+        for walk, image, x_offset, y_offset in self._steps:
+            x_offset += image * in_image
+            y_offset += image * out_image
+            values = walk.values(scratch, first_y + y_offset, first_x + x_offset)
+            yield walk.launch, common | values | {"residual": first_more + y_offset}
 
     def _spatial_blocks(self, element: int, cpu: Cpu) -> tuple[SpatialBlock, ...]:
         """The parts of the data that are computed one after another, or that share tables."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..cpu import Cpu
 from ..kernel_arguments import Blocks
+from ..steps import Launch
 from ..walk import Phase, phases
 from .blocks import SpatialBlock
 from .driver import ARGUMENTS, PART, RUN, STRETCH, Records
@@ -28,7 +29,7 @@ class Walk:
 
     def __init__(self, passes: Passes, blocks: Sequence[SpatialBlock], cpu: Cpu) -> None:
         data, codes, plan = passes.data, passes.codes, passes.schedule
-        self._transposed, self._code = data.transposed, codes.walk
+        self._transposed = data.transposed
         if data.transposed:
             kind = blocks[0].kind
             data = ChannelsLast(kind.correlation, data.lanes)
@@ -54,21 +55,20 @@ class Walk:
         own = tables | {"phases": phases(*listed), "zeros": zeros}
         self.tables, self.phases, self.data, self.codes = own | shared, listed, data, codes
         self.resident_bytes = sum(table.nbytes for table in own.values())
-        self._blocks = Blocks(
-            ARGUMENTS.block(
-                **{n: table.ctypes.data for n, table in self.tables.items() if n != "runs"},
-                **codes.addresses, phase_count=len(listed), part=part,
-                axes=data.correlation.rank, stage_row=CHUNK * data.element,
-                in_row=data.x_steps[-1], out_row=data.y_steps[-1],
-            )
+        block = ARGUMENTS.block(
+            **{n: table.ctypes.data for n, table in self.tables.items() if n != "runs"},
+            **codes.addresses, phase_count=len(listed), part=part,
+            axes=data.correlation.rank, stage_row=CHUNK * data.element,
+            in_row=data.x_steps[-1], out_row=data.y_steps[-1],
         )  # fmt: skip
+        self.launch = Launch.of_walk(Blocks(block), codes.walk, self._threads, own["phases"])
 
-    def run(self, buffer: int, y: int, x: int, **operands: int) -> None:
-        """Compute into the output at an address, with `nbytes` of scratch memory."""
-        if self._transposed:
-            operands |= {"first_x": x, "first_y": y}
-            x, y = buffer + self._inner, buffer + self._y
-        self._blocks.run(self._code, self._threads, scratch=buffer, x=x, y=y, **operands)
+    def values(self, scratch: int, y: int, x: int) -> dict[str, int]:
+        """The arguments for operands at these addresses, and for `nbytes` of scratch memory."""
+        if not self._transposed:
+            return {"scratch": scratch, "x": x, "y": y}
+        first = {"scratch": scratch, "first_x": x, "first_y": y}
+        return first | {"x": scratch + self._inner, "y": scratch + self._y}
 
 
 def runs_of(passes: Passes, blocks: Sequence[SpatialBlock], step: int) -> dict[str, Records]:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from ....geometry import Phase, Tap
 from ....problem import DataLayout
 from ...addresses import address_of
-from ...base import Array, Maybe
+from ...base import Array
 from .. import walk
 from ..compile import CODE_BYTES
 from ..correlation import Correlation, Line, Reads, WeightForm, reads_of
 from ..cpu import Cpu
 from ..kernel_arguments import Blocks, Table, filled
-from ..operands import Kernel
+from ..operands import Kernel, Operands
 from ..packing import Packer, shared
 from ..pool import useful_threads
 from ..positions.tiling import finish_of, in_tile
 from ..rows import finish_code
+from ..steps import Launch
 from ..values import BYTES, LINE
 from .tile import ARGUMENTS, BAND, BANDS, CHANNELS, TAP, PlaneTile, plane_code
 
@@ -53,7 +54,7 @@ class Planes(Kernel):
         job = walk.Phase(code.addresses["planes"], tables["inner"], tables["outer"])
         phases = walk.phases(job)
         self._held = code, finish, tables, phases
-        self._blocks = Blocks(ARGUMENTS.block(
+        blocks = Blocks(ARGUMENTS.block(
             phases=phases.ctypes.data, phase_count=1,
             finish=finish.addresses["finish"] if finish else 0,
             bands=tables["bands"].ctypes.data, taps=tables["taps"].ctypes.data,
@@ -61,24 +62,25 @@ class Planes(Kernel):
             x_row=x_row, y_row=y_row, multiplier=correlation.made // correlation.groups,
             x_rows=rows.size, x_width=last.size, y_width=last.out,
         ))  # fmt: skip
+        started = self._walk.addresses["walk"]
+        self._launch = Launch.of_walk(blocks, started, self._threads, phases)
         self.workspace_bytes, self.description = 0, str(self)
         self.predicted_cycles = predicted_cycles(correlation, tile, threads)
         nbytes = sum(table.nbytes for table in tables.values())
         self.resident_bytes = nbytes + self.order.resident_bytes + CODE_BYTES
 
-    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
-        """Compute into `out`."""
-        operands, biases = self._given(out, a, bias, residual)
+    def _launches(
+        self, operands: Operands, w: Array, biases: Array, scratch: int
+    ) -> Iterable[tuple[Launch, dict[str, int]]]:
         x, y, more = operands.x, operands.y, operands.residual
-        first = not self._tile.last
-        self._blocks.run(
-            self._walk.addresses["walk"], self._threads,
-            x=address_of(x), x_image=x.strides[0], x_channel=first * x.strides[1],
-            y=address_of(y), y_image=y.strides[0], y_channel=first * y.strides[1],
-            w=address_of(b), bias=address_of(biases),
-            residual=0 if more is None else address_of(more),
-        )  # fmt: skip
-        operands.deliver()
+        apart = not self._tile.last
+        values = {
+            "x": address_of(x), "x_image": x.strides[0], "x_channel": apart * x.strides[1],
+            "y": address_of(y), "y_image": y.strides[0], "y_channel": apart * y.strides[1],
+            "w": address_of(w), "bias": address_of(biases),
+            "residual": 0 if more is None else address_of(more),
+        }  # fmt: skip
+        return ((self._launch, values),)
 
     def __str__(self) -> str:
         tile, rows = self._tile, "positions" if self._tile.last else "rows"

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
 from ...addresses import address_of
-from ...base import Array, Maybe
-from ...workspace import Workspace
+from ...base import Array
 from .. import walk
 from ..compile import CODE_BYTES
 from ..correlation import Correlation
 from ..cpu import Cpu
 from ..kernel_arguments import Blocks, Table
-from ..operands import Kernel
+from ..operands import Kernel, Operands
 from ..packing import Packing, shared
 from ..rows import fill_code, finish_code
+from ..steps import Launch
 from .driver import ARGUMENTS, driver_code
 from .placement import Placement
 from .schedule import predicted_cycles, schedule
@@ -53,7 +53,10 @@ class Positions(Kernel):
         self.workspace_bytes = 0 if plan.in_place else nbytes
         self._no_bias = np.zeros(correlation.made + _MOST_CHANNELS, self._type)
         self._tables: dict[str, Table] = {}
-        self._blocks = Blocks(ARGUMENTS.block(**self._arguments()))
+        blocks = Blocks(ARGUMENTS.block(**self._arguments()))
+        self._launch = Launch.of_walk(
+            blocks, self._walk.addresses["walk"], plan.threads, self._tables["phases"]
+        )
         nbytes = sum(table.nbytes for table in self._tables.values()) + self.order.resident_bytes
         self.resident_bytes = nbytes + CODE_BYTES * len(self._codes)
 
@@ -62,22 +65,20 @@ class Positions(Kernel):
         """The schedule in one line."""
         return str(self.schedule)
 
-    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
-        """Compute into `out`."""
-        operands, biases = self._given(out, a, bias, residual)
+    def _launches(
+        self, operands: Operands, w: Array, biases: Array, scratch: int
+    ) -> Iterable[tuple[Launch, dict[str, int]]]:
         x, y, more = operands.x, operands.y, operands.residual
-        with Workspace(self.workspace_bytes) as scratch:
-            buffer = {"buffer": scratch, "scratch": scratch}
-            if self.schedule.in_place:
-                buffer = {"buffer": address_of(x), "buffer_channel": x.strides[1]}
-            self._blocks.run(
-                self._walk.addresses["walk"], self.schedule.threads,
-                **buffer, x=address_of(x), y=address_of(y), w=address_of(b),
-                bias=address_of(biases), residual=0 if more is None else address_of(more),
-                x_image=x.strides[0], x_channel=x.strides[1],
-                y_image=y.strides[0], y_channel=y.strides[1],
-            )  # fmt: skip
-        operands.deliver()
+        values = {
+            "buffer": scratch, "scratch": scratch, "x": address_of(x), "y": address_of(y),
+            "w": address_of(w), "bias": address_of(biases),
+            "residual": 0 if more is None else address_of(more),
+            "x_image": x.strides[0], "x_channel": x.strides[1],
+            "y_image": y.strides[0], "y_channel": y.strides[1],
+        }  # fmt: skip
+        if self.schedule.in_place:
+            values |= {"buffer": values["x"], "buffer_channel": x.strides[1]}
+        return ((self._launch, values),)
 
     # Tables ---------------------------------------------------------------------------------------
 

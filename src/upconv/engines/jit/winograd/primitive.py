@@ -25,6 +25,7 @@ from ..kernel_arguments import Blocks
 from ..operands import Operands, strides
 from ..packing import shared
 from ..rows import Finish, fill_code, finish_code, plain
+from ..steps import Launch, Step
 from ..transpose import transpose_code
 from ..walk import Phase, phases, walk_code
 from .blocks import v_row_of, z_row_of
@@ -95,8 +96,9 @@ class Winograd:
             **self._class.arguments, **tables.arguments, "phases": address_of(self._phases),
             "groups": address_of(self._groups), "batch": correlation.batch,
         }  # fmt: skip
-        self._blocks = Blocks(ARGUMENTS.block(**self._arguments))
-        self._walk = walk_code(cpu)
+        blocks, self._walk = Blocks(ARGUMENTS.block(**self._arguments)), walk_code(cpu)
+        walk = self._walk.addresses["walk"]
+        self._launch = Launch.of_walk(blocks, walk, plan.threads, self._phases, "bad")
         self._threads = plan.threads
         self.workspace_bytes = plan.threads * memory.part
         self.resident_bytes = self._class.resident_bytes + tables.nbytes + 2 * CODE_BYTES
@@ -113,21 +115,34 @@ class Winograd:
 
     def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
-        given = Operands.of(self.correlation, out, a, residual)
-        x, y, more = given.x, given.y, given.residual
+        operands = Operands.of(self.correlation, out, a, residual)
         biases = self._ordered(bias)  # held until the run is over
-        layout = self.correlation.layout
-        with Workspace(self.workspace_bytes) as buffer:
-            bad = self._blocks.run(
-                self._walk.addresses["walk"], self._threads, "bad",
-                scratch=buffer, w=address_of(b.transformed), bias=address_of(biases),
-                residual=address_of(y) if more is None else address_of(more),
-                **strides("x", x, layout), **strides("y", y, layout),
-            )  # fmt: skip
+        with Workspace(self.workspace_bytes) as scratch:
+            bad = self._launch.run(self._values(operands, b, biases, scratch))
         if bad:
             self._run_direct(out, a, b, bias, residual)
         else:
-            given.deliver()
+            operands.deliver()
+
+    def steps(
+        self, out: Array, a: Array, b: WinogradWeight, bias: Maybe, residual: Maybe, scratch: int
+    ) -> list[Step]:
+        """Return what `run` would run, with a flag in place of the direct primitive."""
+        operands = Operands.in_place(self.correlation, out, a, residual)
+        biases = self._ordered(bias)
+        values = self._values(operands, b, biases, scratch)
+        return [self._launch.step(values, b.transformed, biases, self)]
+
+    def _values(
+        self, operands: Operands, b: WinogradWeight, biases: Array, scratch: int
+    ) -> dict[str, int]:
+        x, y, more = operands.x, operands.y, operands.residual
+        layout = self.correlation.layout
+        return {
+            "scratch": scratch, "w": address_of(b.transformed), "bias": address_of(biases),
+            "residual": address_of(y) if more is None else address_of(more),
+            **strides("x", x, layout), **strides("y", y, layout),
+        }  # fmt: skip
 
     def close(self) -> None:
         """Let go of the direct primitive."""

@@ -1,0 +1,179 @@
+"""The border fill as native steps, and the copies that the interior's kernel needs around it.
+
+A *box* is an array of any rank and strides. A step moves one box to another of the
+same shape, row by row, by the function `finish` of rows.py: it copies, or writes what the epilogue
+makes of biases and residual.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import memory
+from ...errors import EngineError
+from ...problem import DataLayout, Direction, Problem
+from ..addresses import address_of
+from ..base import Array, Maybe, Primitive
+from ..interior import BorderFill, Interior
+from . import walk
+from .compile import compiled
+from .cpu import Cpu, host
+from .emit import Module
+from .kernel_arguments import ArgumentLayout, Blocks, Record, Table, record
+from .operands import lies_well
+from .pool import useful_threads
+from .rows import Finish, activate, finish_code, plain
+from .steps import Launch, Step
+from .values import STORED, computed
+
+_ARGUMENTS = ArgumentLayout(
+    walk.NUMBERS + "dst* src* residual* finish* runs length dst_run src_run",
+    counters=walk.COUNTERS,
+)
+_ROW = record("dst src")
+_MOST_LENGTH = 256  # positions of a channel, for which its bias is repeated
+_WORK = 4  # multiply-adds that take as long as to move an element
+
+
+@compiled("move", kept=4, opt=0)
+def _box_code(module: Module, cpu: Cpu) -> None:
+    """`move`, a job of walk.py: the runs of a box at one index of its outer axes."""
+    with module.function("move", walk.JOB) as f:
+        a = _ARGUMENTS.reader(f)
+        inner, outer = Record(f, f["inner"], _ROW), Record(f, f["outer"], _ROW)
+        offset = inner["dst"] + outer["dst"]
+        f.call(
+            a["finish"], a["src"] + inner["src"] + outer["src"], a["dst"] + offset,
+            a["residual"] + offset, 1, 0, 0, a["runs"], a["length"], a["src_run"], a["dst_run"],
+        )  # fmt: skip
+
+
+class JitBorder(BorderFill):
+    """A border fill whose interior is a kernel of this engine."""
+
+    def __init__(
+        self, problem: Problem, interior: Interior, inner: Primitive | None, threads: int
+    ) -> None:
+        super().__init__(problem, interior, inner, activate)
+        self._threads = threads
+
+    def steps(
+        self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int
+    ) -> list[Step]:
+        """Return native steps that do what `run` does, bound to these arrays."""
+        steps: list[Step] = []
+        if self._inner is not None:
+            forward, place = self._problem.direction is Direction.FORWARD, self._place
+            a = a[self._interior.x if forward else self._interior.y]
+            within = None if residual is None else residual[place]
+            steps = self._interior_steps(out[place], a, b, bias, within, scratch)
+        for place in self._border:
+            within = None if residual is None else residual[place]
+            steps += self._border_steps(out[place], bias, within)
+        return steps
+
+    def _interior_steps(
+        self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int
+    ) -> list[Step]:
+        """The kernel's steps, between copies of parts of arrays that do not lie as it reads them.
+
+        Copies lie in memory of their own: few layers have any.
+        """
+        inner: Any = self._inner
+        before: list[Step] = []
+        after: list[Step] = []
+        layout = self._problem.layout
+        if not lies_well(a, layout):
+            a = self._copied(a, before)
+        if not lies_well(out, layout):
+            result, out = out, np.empty(out.shape, out.dtype)
+            if self._problem.accumulate:
+                before += self._box_steps(self._plain, out, result)
+            after += self._box_steps(self._plain, result, out)
+            residual = None if residual is None else self._copied(residual, before)
+        return [*before, *inner.steps(out, a, b, bias, residual, scratch), *after]
+
+    def _copied(self, array: Array, steps: list[Step]) -> Array:
+        memory.require(array.nbytes, "a copy of a part of an array")
+        copy = np.empty(array.shape, array.dtype)
+        steps += self._box_steps(self._plain, copy, array)
+        return copy
+
+    @property
+    def _plain(self) -> Finish:
+        return plain(STORED[self._problem.dtype])
+
+    def _border_steps(self, out: Array, bias: Maybe, residual: Maybe) -> list[Step]:
+        """Write the epilogue of bias and residual to a part of the border."""
+        problem, epilogue = self._problem, self._problem.epilogue
+        channel_axis = 1 if problem.layout is DataLayout.NCX else out.ndim - 1
+        biases = np.zeros(out.shape[channel_axis], problem.dtype.accumulator.numpy)
+        if bias is not None:
+            biases += bias
+        kind = Finish(
+            computed(problem.dtype), STORED[problem.dtype], epilogue.activation, epilogue.slope,
+            residual is not None, problem.accumulate,
+        )  # fmt: skip
+        steps: list[Step] = []
+        for part in _cut(out.shape[-1]) if channel_axis == 1 else [slice(None)]:
+            box, more = out[..., part], None if residual is None else residual[..., part]
+            source = biases
+            if channel_axis == 1:  # each bias as often as a run is long
+                box, more = _folded(box), None if more is None else _folded(more)
+                rows = np.repeat(biases[:, None], box.shape[-1], 1)
+                source = rows.reshape(len(biases), *[1] * (box.ndim - 3), box.shape[-1])
+            steps += self._box_steps(kind, box, np.broadcast_to(source, box.shape), more)
+        return steps
+
+    def _box_steps(
+        self, kind: Finish, dst: Array, src: Array, residual: Maybe = None
+    ) -> list[Step]:
+        """Return the step, if there is anything to do, that moves one box to another."""
+        if not dst.size:
+            return []
+        if residual is not None and residual.strides != dst.strides:
+            raise EngineError("The residual of a step lies as its result: make a copy first.")
+        if any(array.strides[-1] != array.itemsize for array in (dst, src)):
+            dst, src = dst[..., None], src[..., None]  # runs of one element
+        outer, inner = _rows(dst, src, slice(0, 2)), _rows(dst, src, slice(2, -2))
+        code, move = finish_code(kind, host()), _box_code(host())
+        table = walk.phases(walk.Phase(move.addresses["move"], inner, outer))
+        block = _ARGUMENTS.block(
+            phases=table.ctypes.data, phase_count=1, dst=address_of(dst), src=src.ctypes.data,
+            residual=0 if residual is None else address_of(residual),
+            finish=code.addresses["finish"], runs=dst.shape[-2], length=dst.shape[-1],
+            dst_run=dst.strides[-2], src_run=src.strides[-2],
+        )  # fmt: skip
+        threads = min(len(inner) * len(outer), useful_threads(dst.size * _WORK, self._threads))
+        started = walk.walk_code(host())
+        launch = Launch.of_walk(Blocks(block), started.addresses["walk"], threads, table)
+        kept = dst, src, residual, outer, inner, table, code, move, started
+        return [launch.step({}, None, *kept)]
+
+
+def _cut(length: int) -> list[slice]:
+    """A row in runs of equal lengths, and what is left of it."""
+    run = min(length, _MOST_LENGTH)
+    whole = length // run * run if run else 0
+    return [slice(0, whole), slice(whole, length)]
+
+
+def _folded(box: Array) -> Array:
+    """A view of a box whose last axis has at most the length for which biases are repeated."""
+    run = min(box.shape[-1], _MOST_LENGTH)
+    return box.reshape(*box.shape[:-1], box.shape[-1] // run, run) if run else box
+
+
+def _rows(dst: Array, src: Array, axes: slice) -> Table:
+    """The offsets of both boxes at every index of some axes; of all but the last two at most."""
+    last = dst.ndim - 2
+    start, stop, _ = axes.indices(dst.ndim)
+    chosen = range(min(start, last), min(stop, last))
+    rows = np.zeros([dst.shape[axis] for axis in chosen], _ROW)
+    for place, axis in enumerate(chosen):
+        index = np.arange(dst.shape[axis]).reshape(-1, *[1] * (len(chosen) - place - 1))
+        rows["dst"] += index * dst.strides[axis]
+        rows["src"] += index * src.strides[axis]
+    return rows.ravel()

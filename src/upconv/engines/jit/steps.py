@@ -1,0 +1,70 @@
+"""Steps: what one call of a primitive runs, with all addresses bound, so that a sequence of them
+needs no Python in between (see program.py).
+
+A `Launch` is a primitive's part of it, which depends on no array: a compiled function, argument
+blocks, and the counter that says when all is done. `run` and `steps` of a primitive bind the same
+values to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..addresses import address_of
+from ..base import Array
+from .kernel_arguments import Block, Blocks
+from .packing import Numbers
+
+
+class Step(NamedTuple):
+    """A function that threads run together, and how they know that it is over."""
+
+    work: int
+    """Address of a function of the block."""
+    block: Block
+    """The arguments, a copy of the step's own; its counters are zero."""
+    threads: int
+    """How many threads may enter: scratch memory has parts for no more."""
+    over: int
+    """Address of the counter of finished jobs of the last phase."""
+    jobs: int
+    """What this counter has come to when the step is over."""
+    flag: int = 0
+    """Address of a counter that is 0 where results hold; 0 where they always do."""
+    weights: tuple[int, int] = (0, 0)
+    """Address and bytes of the packed weight."""
+    kept: tuple[object, ...] = ()
+    """What must stay alive for as long as the step may run."""
+
+
+class Launch(NamedTuple):
+    """How threads run a compiled function: `over` names the counter of its finished jobs, which
+    comes to `jobs`, and `flag` the counter that is 0 where results hold."""
+
+    blocks: Blocks
+    work: int
+    threads: int
+    over: str
+    jobs: int
+    flag: str = ""
+
+    @classmethod
+    def of_walk(
+        cls, blocks: Blocks, work: int, threads: int, table: Numbers, flag: str = ""
+    ) -> Launch:
+        """The launch of a walk over this table of phases."""
+        last = len(table) - 1
+        return cls(blocks, work, threads, f"over_{last}", int(table[last, 1]), flag)
+
+    def run(self, values: dict[str, int]) -> int:
+        """Run it with these values; return what the flag has come to."""
+        return self.blocks.run(self.work, self.threads, self.flag, **values)
+
+    def step(self, values: Mapping[str, int], weight: Array | None, *kept: object) -> Step:
+        """Bind these values, some of which are addresses in what is kept."""
+        block = self.blocks.bound(values)
+        flag = block.address_of(self.flag) if self.flag else 0
+        weights = (0, 0) if weight is None else (address_of(weight), weight.nbytes)
+        over = block.address_of(self.over)
+        return Step(self.work, block, self.threads, over, self.jobs, flag, weights, (weight, *kept))
