@@ -140,6 +140,17 @@ def test_equal_chains_are_computed_once() -> None:
     same(graph, fuse.fuse(graph))
 
 
+def test_relu_beside_a_leaky_relu_is_computed_from_it() -> None:
+    sketch = Sketch((1, 3, 8))
+    skip = sketch.conv(0, 3)
+    down = sketch.conv(sketch.chain(skip, LEAKY), 3)
+    both = sketch.chain(sketch.add(Concat(), down, skip), Op("relu"))
+    graph = sketch.graph(sketch.conv(both, 3))
+    fused = fuse.fuse(graph)
+    assert names(fused)[:2] == ["Convolution leaky_relu store relu", "Convolution relu"]
+    same(graph, fused)
+
+
 def test_an_activation_of_a_concatenation_joins_what_made_its_parts() -> None:
     sketch = Sketch((1, 3, 8))
     parts = [sketch.conv(0, 2), sketch.conv(0, 4)]

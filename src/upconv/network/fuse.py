@@ -5,7 +5,8 @@
 2.  Where other nodes read the first value too, it is stored on the way: a second result.
 3.  A sum or a product may begin with either operand. It begins with the one that is written last,
     so that it joins that node.
-4.  Equal chains on one value are computed once.
+4.  Equal chains on one value are computed once. ReLU of a value that goes through a leaky ReLU
+    too is computed from that one's result: U-Nets ask for both where a skip begins.
 5.  A chain without numbers per channel moves in front of a concatenation, into its inputs.
 
 A convolution then has more in its end than its kernel can do. `split` leaves there what the kernel
@@ -96,7 +97,7 @@ def _appended(maker: Node, end: Chain, node: Node, *, stored: bool) -> Node:
 def _latest_first(node: Node, order: dict[int, int]) -> Node:
     """The node with the operands of its first sum or product exchanged, if the second is later."""
     chain: Chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
-    head = chain[0]
+    head = chain[0] if chain else STORE
     if head.name not in ("add", "mul") or not isinstance(head.operand, Input):
         return node
     number = head.operand.number
@@ -114,18 +115,28 @@ def _once(graph: Graph) -> Graph:
     """The graph with one node for equal chains on equal values (case 4)."""
     seen: dict[object, int] = {}
     same: dict[int, int] = {}
+    leaky: dict[int, int] = {}
     nodes = []
     for node in graph.nodes:
         node = replace(node, inputs=tuple(same.get(value, value) for value in node.inputs))
-        output = node.outputs[-1]
+        first, output = node.inputs[0], node.outputs[-1]
         if isinstance(node.operation, Pointwise) and output not in graph.outputs:
-            ops = tuple((op.name, _key(op.operand)) for op in node.operation.chain)
-            first = seen.setdefault((ops, node.inputs), output)
-            if first != output:
-                same[output] = first
+            chain = node.operation.chain
+            if chain and chain[0].name == "relu" and first in leaky:
+                node = replace(node, inputs=(leaky[first], *node.inputs[1:]))
+            ops = tuple((op.name, _key(op.operand)) for op in chain)
+            equal = seen.setdefault((ops, node.inputs), output)
+            if equal != output:
+                same[output] = equal
                 continue
+            if len(chain) == 1 and chain[0].name == "leaky_relu" and _number(chain[0]) >= 0:
+                leaky[first] = output
         nodes.append(node)
     return graph.with_nodes(nodes)
+
+
+def _number(op: Op) -> float:
+    return float(op.operand)  # type: ignore[arg-type]  # a number, as the table of operations says
 
 
 def _key(operand: object) -> object:
