@@ -213,7 +213,7 @@ ENDS: list[tuple[list[Op], int]] = [
     ([Op("store"), Op("tanh")], 0),
     ([LEAKY, Op("store"), Op("relu"), Op("mul", 2.0)], 1),
     ([Op("elu", 1.0)], 0),
-    ([Op("add", Input(1)), Op("add", Input(2)), LEAKY], 1),
+    ([Op("add", Input(1)), Op("add", Input(2)), LEAKY], 3),
 ]
 
 
@@ -254,6 +254,22 @@ def test_parts_of_a_concatenation_lie_in_it() -> None:
     assert place.root(placed, first) == (whole, 3)
     assert place.root(placed, second) == (whole, 5)
     assert place.root(placed, placed.nodes[-1].inputs[0]) == (whole, 1)
+
+
+@pytest.mark.parametrize("read_again", [False, True])
+def test_the_second_sum_lies_in_the_result(read_again: bool) -> None:
+    sketch = Sketch((1, 3, 8))
+    before = sketch.conv(0, 3)
+    residual = sketch.conv(0, 3)
+    total = sketch.sum(sketch.sum(sketch.conv(0, 3), residual), before)
+    outputs = [total, sketch.conv(before, 3)] if read_again else [total]
+    placed = place.place(fuse.split(fuse.fuse(sketch.graph(*outputs))))
+    writer = placed.writers()[total]
+    assert [op.name for op in writer.operation.end] == ["add", "add"]  # type: ignore[attr-defined]
+    second = writer.inputs[writer.operation.end[1].operand.number]  # type: ignore[attr-defined]
+    assert place.root(placed, second) == (total, 0)
+    assert sum(isinstance(node.operation, Convert) for node in placed.nodes) == read_again
+    same(sketch.graph(*outputs), placed)
 
 
 def costs(first: float, last: float) -> Callable[..., float]:

@@ -220,12 +220,16 @@ def _renumbered(chain: Chain, inputs: tuple[int, ...]) -> tuple[Chain, tuple[int
     return tuple(ops), tuple(values)
 
 
+def sums(end: Chain) -> int:
+    """How many values a kernel adds first: a residual, and what its result's array held before."""
+    added = [op.name == "add" and isinstance(op.operand, Input) for op in end[:2]]
+    return added.index(False) if False in added else len(added)
+
+
 def kernel_part(end: Chain) -> int:
-    """How many operations of a convolution's end its kernel does: a residual, an activation, and
-    a second result by a cheap one."""
-    count = 0
-    if count < len(end) and end[count].name == "add" and isinstance(end[count].operand, Input):
-        count += 1
+    """How many operations of a convolution's end its kernel does: a residual, a second one, an
+    activation, and a second result by a cheap one."""
+    count = sums(end)
     if count < len(end) and end[count].name in ACTIVATIONS:
         count += 1
     if len(end) == count + 2 and end[count].name == "store" and end[count + 1].name in CHEAP:

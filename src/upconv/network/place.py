@@ -2,10 +2,11 @@
 
 1.  The inputs of a channels-first concatenation are written into their channels of its result.
 2.  A channels-first slice of channels is a part of the value that it reads.
+3.  A convolution that adds two values has the second one in its result's array beforehand.
 
-A value lies in one place. Where a concatenation needs one that lies elsewhere already, or that the
-caller gives or gets, a `Convert` copies it. Channels-last data keeps its nodes: parts would have
-gaps between positions, which the kernels of convolutions do not step over.
+A value lies in one place. Where it lies elsewhere already, or the caller gives or gets it, or
+others read what case 3 overwrites, a `Convert` copies it. Channels-last data keeps its nodes: parts
+would have gaps between positions, which the kernels of convolutions do not step over.
 """
 
 from __future__ import annotations
@@ -13,37 +14,65 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..problem import DataLayout
-from .graph import Concat, Convert, Graph, Node, Slice
+from .fuse import sums
+from .graph import Concat, Convert, Convolution, Graph, Node, Slice
 
 
 def place(graph: Graph) -> Graph:
     """Turn concatenations and slices into views."""
-    shapes, forms = dict(graph.shapes), dict(graph.forms)
-    views = dict(graph.views)
-    fixed = {*graph.inputs.values(), *graph.outputs}
-    viewed: set[int] = set()
-    nodes: list[Node] = []
+    placing = _Placing(graph)
     for node in graph.nodes:
         operation, output = node.operation, node.outputs[0]
-        if graph.form(output).layout is DataLayout.NXC or not isinstance(operation, Concat | Slice):
-            nodes.append(node)
-        elif isinstance(operation, Slice):
-            if output in fixed:
-                nodes.append(replace(node, operation=operation))
-                continue
-            views[output] = (node.inputs[0], operation.start)
-        else:
-            first = 0
+        first = graph.form(output).layout is DataLayout.NCX
+        if first and isinstance(operation, Slice) and output not in placing.fixed:
+            placing.views[output] = (node.inputs[0], operation.start)
+        elif first and isinstance(operation, Concat):
+            channel = 0
             for value in node.inputs:
-                part = value
-                if value in views or value in fixed or value in viewed:
-                    part = max(shapes) + 1
-                    shapes[part], forms[part] = shapes[value], graph.form(value)
-                    nodes.append(Node(Convert(), (value,), (part,), node.line))
-                views[part] = (output, first)
-                viewed.add(value)
-                first += shapes[value][1]
-    return replace(graph, nodes=tuple(nodes), shapes=shapes, forms=forms, views=views)
+                placing.put(value, output, channel, node.line)
+                channel += graph.shapes[value][1]
+        elif isinstance(operation, Convolution) and sums(operation.end) == 2:
+            placing.add_into(node)
+        else:
+            placing.nodes.append(node)
+    return replace(
+        graph,
+        nodes=tuple(placing.nodes),
+        shapes=placing.shapes,
+        forms=placing.forms,
+        views=placing.views,
+    )
+
+
+class _Placing:
+    """Nodes and views so far."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.shapes, self.forms = dict(graph.shapes), dict(graph.forms)
+        self.views = dict(graph.views)
+        self.fixed = {*graph.inputs.values(), *graph.outputs}
+        self.nodes: list[Node] = []
+        self._graph, self._readers = graph, graph.readers()
+
+    def put(self, value: int, array: int, channel: int, line: str, *, alone: bool = False) -> int:
+        """Let a value, or a copy of it, lie in an array from a channel on; which of them does.
+
+        alone: whether the value must have no other reader.
+        """
+        if value in self.views or value in self.fixed or (alone and len(self._readers[value]) > 1):
+            copy = max(self.shapes) + 1
+            self.shapes[copy], self.forms[copy] = self.shapes[value], self._graph.form(value)
+            self.nodes.append(Node(Convert(), (value,), (copy,), line))
+            value = copy
+        self.views[value] = (array, channel)
+        return value
+
+    def add_into(self, node: Node) -> None:
+        """The node, the second value that it adds being in its first result's array."""
+        number = node.operation.end[1].operand.number  # type: ignore[attr-defined]  # an Input
+        inputs = list(node.inputs)
+        inputs[number] = self.put(inputs[number], node.outputs[0], 0, node.line, alone=True)
+        self.nodes.append(replace(node, inputs=tuple(inputs)))
 
 
 def root(graph: Graph, value: int) -> tuple[int, int]:
