@@ -6,7 +6,7 @@ the cycles of a candidate those of reading its packed weight from there.
 
 from __future__ import annotations
 
-import weakref
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,20 +15,31 @@ from ..checks import Frozen
 from ..choices import Algorithm
 from ..engines import load
 from ..engines.base import Candidate, PackedWeight, Primitive, ranked
+from ..engines.jit.steps import Step
 from ..errors import EngineError
 from ..execution import Packings
 from ..problem import DType, Problem
 from ..shapes import Request
-from .graph import Chain, Convolution, Form, Input, Shape, array_shape
+from .fuse import sums
+from .graph import Array, Chain, Convolution, Form, Shape, array_shape
 
 
 class Layer(NamedTuple):
-    """A convolution ready to run: its problem, the kernel and the packed weight."""
+    """A convolution ready to run: its problem, the kernel, the packed weight and the bias."""
 
+    operation: Convolution
     problem: Problem
     variant: str
     primitive: Primitive
     weight: PackedWeight
+    bias: Array | None
+
+    def steps(self, outputs: Sequence[Array], inputs: Sequence[Array], scratch: int) -> list[Step]:
+        """The native steps, bound to arrays of a node and to scratch memory."""
+        end = self.operation.end
+        residual = inputs[end[0].operand.number] if sums(end) else None  # type: ignore[union-attr]
+        call = outputs[0], inputs[0], self.weight, self.bias, residual
+        return self.primitive.steps(*call, scratch)  # type: ignore[attr-defined, no-any-return]
 
 
 def problem_of(operation: Convolution, shape: Shape, form: Form) -> Problem:
@@ -44,17 +55,14 @@ def problem_of(operation: Convolution, shape: Shape, form: Form) -> Problem:
         _activation(end),
         not operation.transposed,
     )
-    return request.signature(residual=has_residual(end)).problem
-
-
-def has_residual(end: Chain) -> bool:
-    """Whether a kernel's end begins with a sum."""
-    return bool(end) and end[0].name == "add" and isinstance(end[0].operand, Input)
+    added = sums(end)
+    problem = request.signature(residual=added > 0).problem
+    return problem.replace(accumulate=True) if added == 2 else problem
 
 
 def _activation(end: Chain) -> Frozen:
     """The activation of an end, as `conv_transpose` takes it."""
-    rest = end[has_residual(end) :]
+    rest = end[sums(end) :]
     if not rest or rest[0].name == "store":
         return None
     op = rest[0]
@@ -84,13 +92,16 @@ class Weights:
     """The packed weights of a network, shared by its programs of all sizes."""
 
     def __init__(self) -> None:
-        self._packings: weakref.WeakKeyDictionary[Convolution, dict[DType, Packings]] = (
-            weakref.WeakKeyDictionary()
-        )
+        # Arrays cannot be keys: each stands beside its packings, so that its number stays its own.
+        self._packings: dict[tuple[int, DType], tuple[Array, Packings]] = {}
 
     def layer(self, operation: Convolution, problem: Problem, threads: int, variant: str) -> Layer:
         """A convolution with the primitive and the packed weight for a problem."""
         primitive = _primitive(problem, threads, variant)
-        packings = self._packings.setdefault(operation, {}).setdefault(problem.dtype, Packings())
-        weight = operation.weight.astype(problem.dtype.numpy, copy=False)
-        return Layer(problem, variant, primitive, packings.of(primitive, weight))
+        key = id(operation.weight), problem.dtype
+        _, packings = self._packings.setdefault(key, (operation.weight, Packings()))
+        dtype = problem.dtype.numpy
+        weight = operation.weight.astype(dtype, copy=False)
+        bias = None if operation.bias is None else operation.bias.astype(dtype, copy=False)
+        packed = packings.of(primitive, weight)
+        return Layer(operation, problem, variant, primitive, packed, bias)
