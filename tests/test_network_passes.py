@@ -277,11 +277,16 @@ def costs(first: float, last: float) -> Callable[..., float]:
     return lambda _, __, order: first if order is DataLayout.NCX else last
 
 
+def chosen_layouts(graph: Graph, cost: layout.Cost) -> Graph:
+    """The graph in the layouts of least cost."""
+    return layout.laid_out(graph, layout.labels(graph, DType.FLOAT32, 1, cost), DType.FLOAT32)
+
+
 @pytest.mark.parametrize(("last", "converted"), [(0.0, 2), (9.9e5, 0)])
 def test_layouts_are_changed_where_that_is_cheaper(last: float, converted: int) -> None:
     sketch = Sketch((1, 64, 1000))
     graph = sketch.graph(sketch.conv(sketch.chain(sketch.conv(0, 64), LEAKY), 64))
-    chosen = layout.choose_layouts(graph, DType.FLOAT32, 1, costs(1e6, last))
+    chosen = chosen_layouts(graph, costs(1e6, last))
     assert sum(isinstance(node.operation, Convert) for node in chosen.nodes) == converted
     assert chosen.form(chosen.outputs[0]) == Form()
     same(graph, chosen)
@@ -290,7 +295,7 @@ def test_layouts_are_changed_where_that_is_cheaper(last: float, converted: int) 
 def test_one_conversion_serves_all_readers() -> None:
     sketch = Sketch((1, 64, 1000))
     graph = sketch.graph(*(sketch.conv(0, 64) for _ in range(3)))
-    chosen = layout.choose_layouts(graph, DType.FLOAT32, 1, costs(1e9, 0.0))
+    chosen = chosen_layouts(graph, costs(1e9, 0.0))
     assert sum(isinstance(node.operation, Convert) for node in chosen.nodes) == 1 + 3
 
 

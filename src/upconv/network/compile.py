@@ -1,21 +1,29 @@
 """Compiling: from a graph of known sizes to a program, one pass after another.
 
-fuse, fold, split   know no sizes: done once for a network (`simplified`)
-choose_layouts      layout and element type of every value
-place               concatenations and slices without copies
+fuse, fold, split   know no sizes: done once for a network
+choose              layouts and kernels, by the engine's candidates; once for a class of sizes
+laid_out, place     a form and a place for every value
 program             memory, and the native steps
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+
 from ..choices import Algorithm
+from ..errors import ShapeError
 from ..problem import DataLayout, DType
-from .convolutions import Weights, candidate, problem_of
+from .convolutions import Layer, Weights, candidate, problem_of
 from .fold import fold
 from .fuse import fuse, split
-from .graph import Convolution, Form, Graph, Shape
-from .layout import choose_layouts
+from .graph import Convolution, Form, Graph, Node, Shape
+from .kinds import output_shapes
+from .layout import labels, laid_out
 from .place import place
+
+_EXACT = 64  # sizes up to here are a class of their own
 
 
 def simplified(graph: Graph) -> Graph:
@@ -23,14 +31,89 @@ def simplified(graph: Graph) -> Graph:
     return split(fold(fuse(graph)))
 
 
-def laid_out(graph: Graph, dtype: DType, threads: int, algorithm: Algorithm) -> Graph:
-    """A simplified graph with a form and a place for every value."""
+@dataclass(frozen=True)
+class Choice:
+    """The layout of each node, and the kernel of each convolution in that layout."""
+
+    layouts: tuple[DataLayout, ...]
+    variants: dict[Convolution, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A graph with a form and a place for each value, and its convolutions ready to run."""
+
+    graph: Graph
+    layers: dict[Node, Layer]
+    dtype: DType
+    threads: int
+
+
+class Compiler:
+    """A network's graph without sizes, its packed weights, and what was chosen for its sizes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = simplified(graph)
+        self._weights = Weights()
+        self._choices: dict[object, Choice] = {}
+
+    def compiled(
+        self, shapes: Mapping[str, Shape], dtype: DType, threads: int, algorithm: Algorithm
+    ) -> Compiled:
+        """The network for inputs of these shapes."""
+        rounded = {name: _size_class(shape) for name, shape in shapes.items()}
+        key = (*rounded.values(), dtype, threads, algorithm)
+        choice = self._choices.get(key)
+        if choice is None:
+            try:
+                graph = resized(self._graph, rounded)
+            except ShapeError:  # the class fits less than the sizes do
+                graph = resized(self._graph, shapes)
+            choice = self._choices[key] = choose(graph, dtype, threads, algorithm)
+        graph = place(laid_out(resized(self._graph, shapes), choice.layouts, dtype))
+        layers = {}
+        for node in graph.nodes:
+            if isinstance(node.operation, Convolution):
+                form = graph.form(node.outputs[0])
+                problem = problem_of(node.operation, graph.shapes[node.inputs[0]], form)
+                variant = choice.variants[node.operation]
+                layers[node] = self._weights.layer(node.operation, problem, threads, variant)
+        return Compiled(graph, layers, dtype, threads)
+
+
+def choose(graph: Graph, dtype: DType, threads: int, algorithm: Algorithm) -> Choice:
+    """The layouts and kernels that the engine's model expects to be fastest."""
+    variants: dict[tuple[Convolution, DataLayout], str] = {}
 
     def cost(operation: Convolution, shape: Shape, layout: DataLayout) -> float:
         problem = problem_of(operation, shape, Form(layout, dtype))
-        return candidate(problem, threads, algorithm).cycles
+        best = candidate(problem, threads, algorithm)
+        variants[operation, layout] = best.variant
+        return best.cycles
 
-    return place(choose_layouts(graph, dtype, threads, cost))
+    layouts = labels(graph, dtype, threads, cost)
+    chosen = {
+        node.operation: variants[node.operation, layout]
+        for node, layout in zip(graph.nodes, layouts, strict=True)
+        if isinstance(node.operation, Convolution)
+    }
+    return Choice(layouts, chosen)
 
 
-__all__ = ["Weights", "laid_out", "simplified"]
+def resized(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
+    """The graph for inputs of other shapes."""
+    known = {number: shapes[name] for name, number in graph.inputs.items()}
+    for node in graph.nodes:
+        results = output_shapes(node.operation, tuple(known[value] for value in node.inputs))
+        known.update(zip(node.outputs, cast(tuple[Shape, ...], results), strict=True))
+    return replace(graph, shapes=known)
+
+
+def _size_class(shape: Shape) -> Shape:
+    """The shape whose choice stands for this one: sizes above 64 in eighths of a power of two."""
+    return (*shape[:2], *(_rounded(size) for size in shape[2:]))
+
+
+def _rounded(size: int) -> int:
+    step = 1 << max(0, (size - 1).bit_length() - 4)
+    return size if size <= _EXACT else -(-size // step) * step

@@ -9,7 +9,7 @@ Porteous and Seheult 1989), so the choice is exact.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, prod
 
@@ -24,9 +24,11 @@ Cost = Callable[[Convolution, Shape, DataLayout], float]
 """Cycles of a convolution on an input of a shape in a layout."""
 
 
-def choose_layouts(graph: Graph, dtype: DType, threads: int, cost: Cost) -> Graph:
-    """The graph with a form for each value, and conversions where layouts or types differ."""
-    labels = _labels(graph, dtype, threads, cost)
+def laid_out(graph: Graph, layouts: Sequence[DataLayout], dtype: DType) -> Graph:
+    """The graph with a form for each value, and conversions where layouts or types differ.
+
+    layouts: of the nodes, in order.
+    """
     forms = {value: Form() for value in graph.inputs.values()}
     shapes, nodes = dict(graph.shapes), []
     converted: dict[tuple[int, Form], int] = {}
@@ -41,8 +43,8 @@ def choose_layouts(graph: Graph, dtype: DType, threads: int, cost: Cost) -> Grap
             converted[value, form] = number
         return converted[value, form]
 
-    for number, node in enumerate(graph.nodes):
-        form = Form(labels[number], dtype)
+    for node, layout in zip(graph.nodes, layouts, strict=True):
+        form = Form(layout, dtype)
         inputs = tuple(read(value, form, node.line) for value in node.inputs)
         nodes.append(replace(node, inputs=inputs))
         forms |= dict.fromkeys(node.outputs, form)
@@ -50,8 +52,8 @@ def choose_layouts(graph: Graph, dtype: DType, threads: int, cost: Cost) -> Grap
     return replace(graph, nodes=tuple(nodes), outputs=outputs, shapes=shapes, forms=forms)
 
 
-def _labels(graph: Graph, dtype: DType, threads: int, cost: Cost) -> list[DataLayout]:
-    """The layout of each node."""
+def labels(graph: Graph, dtype: DType, threads: int, cost: Cost) -> tuple[DataLayout, ...]:
+    """The layout of each node, of least cost."""
     flow = _Flow()
 
     def copy(value: int) -> float:
@@ -82,10 +84,10 @@ def _labels(graph: Graph, dtype: DType, threads: int, cost: Cost) -> list[DataLa
         flow.add(writer, f"to {value}", cycles)
         flow.add(f"from {value}", writer, cycles)
     last = flow.cut_off(_FIRST, _LAST)
-    return [
+    return tuple(
         DataLayout.NXC if str(number) in last else DataLayout.NCX
         for number in range(len(graph.nodes))
-    ]
+    )
 
 
 class _Flow:
