@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -175,16 +175,24 @@ def jobs(f: Function, counter: Value, count: Value) -> Iterator[Value]:
 _PATIENCE = 1000  # iterations of waiting, some 30 us, before others may have the processor
 
 
-def wait(f: Function, counter: Value, count: Value, triple: str, switch: int) -> None:
+def wait(
+    f: Function,
+    counter: Value,
+    count: Value,
+    triple: str,
+    switch: int,
+    meanwhile: Callable[[], None] | None = None,
+) -> None:
     """Wait until a counter that all threads share has come to `count`.
 
     `switch` is the address of sched_yield or its like: whoever is waited for may have no processor.
+    `meanwhile` emits what an iteration does; without it, an iteration relaxes.
     """
     iterations = f.scratch(8)
     f.store(f.integer(0), iterations)
     with f.forever() as waiting:
         f.leave(waiting, f.observe(counter) >= count)
-        f.relax(triple)
+        meanwhile() if meanwhile else f.relax(triple)
         iteration = f.load(I64, iterations) + 1
         f.store(iteration, iterations)
         if switch:

@@ -1,0 +1,142 @@
+"""A sequence of steps as one native call: all threads walk through it together, without Python.
+
+    for each step:  n = entered++                unless the step is over already
+                    if n < threads: work(block)
+                    wait until over = jobs       and meanwhile ask for the next step's weights
+
+Why that is right:
+
+1.  The first thread that comes enters, so every step is begun. Who has entered takes jobs until
+    there are none, so every step that is begun comes to an end.
+2.  Nobody goes on before all jobs are done, and a job ends with a change of `over`, after all that
+    it wrote. So a step reads what the steps before it wrote.
+3.  A thread may come late, when others are far ahead. It finds the steps over, walks through, and
+    joins the others. If it enters while the last job of a step ends, it gets no job there, and
+    writes nothing (walk.py). So it disturbs no later step, even in the same scratch memory.
+4.  At most `threads` threads enter, so each has a part of the scratch memory.
+
+Two counters per step say all of this; there is no list of members.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from . import pool
+from .compile import compiled
+from .cpu import Cpu, host
+from .emit import Function, Module
+from .kernel_arguments import ArgumentLayout, Record, filled, record, wait
+from .steps import Step
+from .values import I64, LINE, PTR, Value
+
+_ARGUMENTS = ArgumentLayout("steps* count", counters="")
+_STEP = record("work block threads entered over jobs ahead ahead_bytes")
+"""A step; `ahead` is the next packed weight, and how much of it threads that wait ask for."""
+_APART = 128  # bytes from one counter to the next: processors fetch lines in pairs
+_LINES = 4  # that an iteration of waiting asks for: some 10 ns
+AHEAD_BYTES = 256 << 10
+"""How much of the next packed weight threads ask for while they wait: a part of the second-level
+cache, which holds the operands too."""
+
+
+@compiled("sequence", kept=4, opt=0)
+def _sequence_code(module: Module, cpu: Cpu) -> None:
+    """`sequence(args)`, which every thread runs."""
+    with module.function("sequence", {"args": PTR}) as f:
+        a, asked = _ARGUMENTS.reader(f), f.scratch(8)
+        with f.loop(0, a["count"]) as loop:
+            step = Record.of(f, a["steps"], loop.index, _STEP)
+            fields = {name: step[name] for name in _STEP.names or ()}
+            work, block, entered, over, ahead = (
+                f.convert("inttoptr", fields[name], PTR)
+                for name in ("work", "block", "entered", "over", "ahead")
+            )
+            with f.unless(f.observe(over) >= fields["jobs"]):
+                with f.when(f.take(entered) < fields["threads"]):
+                    f.call(work, block)
+                f.store(f.integer(0), asked)
+
+                def ask_ahead(left: Value = fields["ahead_bytes"], ahead: Value = ahead) -> None:
+                    _ask_ahead(f, cpu, asked, left, ahead)
+
+                wait(f, over, fields["jobs"], cpu.triple, pool.switch(), ask_ahead)
+
+
+def _ask_ahead(f: Function, cpu: Cpu, asked: Value, nbytes: Value, ahead: Value) -> None:
+    """Ask for some lines of the next weight, or, when all were asked for, relax."""
+    offset = f.load(I64, asked)
+    more = offset < nbytes
+    with f.when(more):
+        for line in range(_LINES):
+            f.prefetch(ahead + (offset + line * LINE))
+        f.store(offset + _LINES * LINE, asked)
+    with f.unless(more):
+        f.relax(cpu.triple)
+
+
+class StepSequence:
+    """Steps that run one after another in one call of the thread pool.
+
+    One thread at a time may run it: it has one set of argument blocks and of scratch memory.
+    """
+
+    def __init__(self, steps: Iterable[Step], ahead_bytes: int = AHEAD_BYTES) -> None:
+        self.steps = tuple(steps)
+        self._code = _sequence_code(host())
+        self._work = self._code.addresses["sequence"]
+        self._threads = max((step.threads for step in self.steps), default=1)
+        self._start, self._memory = _laid_out(self.steps)
+        first = self._memory.ctypes.data
+        blocks = first + _offsets(self.steps)
+        moved = blocks[:-1] - [step.block.address for step in self.steps]
+        ahead = _next_weights(self.steps)
+        self._table = filled(
+            _STEP, len(self.steps),
+            work=[step.work for step in self.steps], block=blocks[:-1],
+            threads=[step.threads for step in self.steps],
+            entered=blocks[-1] + np.arange(len(self.steps)) * _APART,
+            over=moved + [step.over for step in self.steps],
+            jobs=[step.jobs for step in self.steps],
+            ahead=[address for address, _ in ahead],
+            ahead_bytes=[min(ahead_bytes, nbytes) for _, nbytes in ahead],
+        )  # fmt: skip
+        flags = [at + step.flag for at, step in zip(moved, self.steps, strict=True) if step.flag]
+        self._flags = (np.array(flags, np.int64) - first) // 8
+        self._block = _ARGUMENTS.block(steps=self._table.ctypes.data, count=len(self.steps))
+
+    def run(self, threads: int) -> bool:
+        """Run all steps, on at most so many threads; return whether the results hold."""
+        np.copyto(self._memory, self._start)
+        pool.run(self._work, self._block.address, min(threads, self._threads))
+        return not self._memory[self._flags].any()
+
+
+def _offsets(steps: Sequence[Step]) -> np.ndarray:
+    """Byte offsets of the argument blocks, and of the counters behind them."""
+    nbytes = [-(-step.block.nbytes // _APART) * _APART for step in steps]
+    return np.cumsum([0, *nbytes])
+
+
+def _laid_out(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
+    """The argument blocks and counters as a run begins, and memory of the same size for it."""
+    offsets = _offsets(steps)
+    count = (int(offsets[-1]) + len(steps) * _APART) // 8
+    start = np.zeros(count, np.int64)
+    for offset, step in zip(offsets, steps, strict=False):
+        ctypes.memmove(start.ctypes.data + int(offset), step.block.address, step.block.nbytes)
+    room = np.zeros(count + _APART // 8, np.int64)
+    skipped = -room.ctypes.data % _APART // 8
+    return start, room[skipped : skipped + count]
+
+
+def _next_weights(steps: Sequence[Step]) -> list[tuple[int, int]]:
+    """For each step the address and bytes of the next packed weight behind it."""
+    ahead, following = [], (0, 0)
+    for step in reversed(steps):
+        ahead.append(following)
+        following = step.weights if step.weights[1] else following
+    return ahead[::-1]
