@@ -1,0 +1,91 @@
+"""Memory: where the values of a graph lie in one arena, which is known before anything runs.
+
+A value lives from the first node that writes it to the last one that reads it, views of it
+included. Two values share bytes only if one of them is dead before the other is written. Inputs are
+there from the start, outputs until the end. The result of a pointwise node takes the place of its
+first input where nobody else reads that.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from .graph import Graph, Pointwise
+from .place import root
+
+ALIGNMENT = 64
+"""Bytes of a cache line, at which each value begins."""
+
+
+class Arena(NamedTuple):
+    """Byte offsets of the values that are no views, and the bytes of all."""
+
+    offsets: dict[int, int]
+    nbytes: int
+
+
+class _Life(NamedTuple):
+    """From the node that writes a value first to the one that reads it last, both included."""
+
+    begin: int
+    end: int
+    nbytes: int
+
+    def meets(self, other: _Life) -> bool:
+        """Whether both live at the same time."""
+        return self.begin <= other.end and other.begin <= self.end
+
+
+def arena(graph: Graph) -> Arena:
+    """Place large values first, each at the lowest offset where no living value lies."""
+    homes, lives = _lives(graph)
+    offsets: dict[int, int] = {}
+    for value in sorted(lives, key=lambda value: (-lives[value].nbytes, value)):
+        taken = sorted(
+            (offsets[other], offsets[other] + lives[other].nbytes)
+            for other in offsets
+            if lives[other].meets(lives[value])
+        )
+        offset = 0
+        for start, stop in taken:
+            if offset + lives[value].nbytes <= start:
+                break
+            offset = max(offset, stop)
+        offsets[value] = offset
+    nbytes = max((offsets[value] + lives[value].nbytes for value in offsets), default=0)
+    return Arena({value: offsets[home] for value, home in homes.items()}, nbytes)
+
+
+def _lives(graph: Graph) -> tuple[dict[int, int], dict[int, _Life]]:
+    """For each value that is no view the value whose place it takes, and the lives of places."""
+    last = len(graph.nodes)
+    times: dict[int, list[int]] = {}  # when each value that is no view is written or read
+    for value in graph.inputs.values():
+        times.setdefault(root(graph, value)[0], []).append(-1)
+    for number, node in enumerate(graph.nodes):
+        for value in (*node.inputs, *node.outputs):
+            times.setdefault(root(graph, value)[0], []).append(number)
+    for value in graph.outputs:
+        times.setdefault(root(graph, value)[0], []).append(last)
+    homes = {value: value for value in times}
+    lives = {value: _Life(min(t), max(t), _nbytes(graph, value)) for value, t in times.items()}
+    viewed = {root(graph, value)[0] for value in graph.views}
+    for number, node in enumerate(graph.nodes):
+        before, after = node.inputs[0], node.outputs[-1]
+        in_place = (
+            isinstance(node.operation, Pointwise)
+            and not {before, after} & (viewed | graph.views.keys())
+            and node.inputs.count(before) == 1 and max(times[before]) == number
+            and graph.form(before) == graph.form(after)
+        )  # fmt: skip
+        if in_place:
+            homes[after] = home = homes[before]
+            lives[home] = lives[home]._replace(end=lives.pop(after).end)
+    return homes, lives
+
+
+def _nbytes(graph: Graph, value: int) -> int:
+    """Bytes of a value, in whole cache lines."""
+    nbytes = prod(graph.shapes[value]) * graph.form(value).dtype.itemsize
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,243 @@
+"""A program: a compiled network as one sequence of native steps, run in one call of the threads.
+
+Steps are bound to addresses. So a program has *instances*, each an arena with its own steps, of
+which every running call has one. Arrays of the caller are copied into the arena and out of it.
+
+A call whose Winograd sums overflow is repeated by a program of direct sums.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from .. import forks, memory
+from ..arrays import as_array, check_out
+from ..engines.base import Primitive
+from ..engines.huge_pages import on_huge_pages
+from ..engines.jit.cpu import host
+from ..engines.jit.program import StepSequence
+from ..engines.jit.steps import Step
+from ..errors import ArgumentError, DTypeError, EngineError, ShapeError
+from .graph import Array, Graph, Node, Shape, array_shape
+from .kinds import KINDS
+from .memory import Arena, arena
+from .place import root
+
+_KEPT = 2  # instances that wait for a call
+_LINE = 64
+_lock = threading.RLock()
+forks.hold(_lock)
+
+
+class Layer(Protocol):
+    """A convolution ready to run."""
+
+    @property
+    def primitive(self) -> Primitive:
+        """The kernel."""
+
+    def steps(self, outputs: Sequence[Array], inputs: Sequence[Array], scratch: int) -> list[Step]:
+        """The native steps on arrays of a node."""
+
+
+class Compiled(Protocol):
+    """A graph with forms and views, and its convolutions ready to run."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+
+    @property
+    def layers(self) -> Mapping[Node, Layer]:
+        """The convolutions."""
+
+    @property
+    def threads(self) -> int:
+        """How many threads a run may use."""
+
+
+class Program:
+    """A network for inputs of known shapes, ready to run from many threads at once.
+
+    `close`, or the end of a `with` block, lets go of what it holds. A program cannot be pickled.
+    """
+
+    def __init__(self, compiled: Compiled, direct: Callable[[], Compiled]) -> None:
+        """Bind a compiled graph; `direct` compiles the same network without Winograd's algorithm.
+
+        Raises `MemoryLimitError` where the arena does not fit.
+        """
+        self._compiled: Compiled | None = compiled
+        self._arena = arena(compiled.graph)
+        self._make_direct: Callable[[], Compiled] = direct
+        self._direct: Program | None = None
+        graph = compiled.graph
+        self._inputs = {name: graph.shapes[value] for name, value in graph.inputs.items()}
+        self._outputs = tuple(graph.shapes[value] for value in graph.outputs)
+        self._workspace_bytes = max(
+            (layer.primitive.workspace_bytes for layer in compiled.layers.values()), default=0
+        )
+        self._free: deque[_Instance] = deque(maxlen=_KEPT)
+        self._free.append(self._instance(compiled))
+
+    @property
+    def input_shapes(self) -> dict[str, Shape]:
+        """The shapes that inputs must have, by name, in order."""
+        return dict(self._inputs)
+
+    @property
+    def output_shapes(self) -> tuple[Shape, ...]:
+        """The shapes of the results."""
+        return self._outputs
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the arena of one running call: values and scratch memory."""
+        return self._arena.nbytes + self._workspace_bytes
+
+    def run(self, *arrays: Any, out: Any = None) -> Any:
+        """Run on float32 arrays, one per input; return the result, or a tuple of several.
+
+        out: an array for the result, or a sequence of arrays for several; it is then returned.
+
+        Raises `ArgumentError` (`ShapeError`, `DTypeError`) for arrays that do not fit.
+        """
+        compiled = self._compiled
+        if compiled is None:
+            raise EngineError("This program is closed. Compile the network again.")
+        inputs = self._checked(arrays)
+        results = self._results(out)
+        try:
+            instance = self._free.pop()
+        except IndexError:
+            instance = self._instance(compiled)
+        held = instance.run(inputs, results, compiled.threads)
+        self._free.append(instance)
+        if not held:
+            self._direct_program().run(*inputs, out=results)
+        if out is not None:
+            return out
+        return results[0] if len(results) == 1 else tuple(results)
+
+    __call__ = run
+
+    def close(self) -> None:
+        """Let go of the steps and arenas; a call that is running ends as if nothing happened."""
+        self._compiled = None
+        self._free.clear()
+        direct, self._direct = self._direct, None
+        if direct is not None:
+            direct.close()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        words = "A program is bound to this process's memory and cannot be copied or pickled."
+        raise EngineError(f"{words} Pickle the network, and compile it where it is loaded.")
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {shape}" for name, shape in self._inputs.items())
+        state = "closed, " if self._compiled is None else ""
+        return f"<Program {state}{shapes} -> {', '.join(map(str, self._outputs))}>"
+
+    def _instance(self, compiled: Compiled) -> _Instance:
+        memory.require(self.memory_bytes, "the arena of the program")
+        return _Instance(compiled, self._arena, self._workspace_bytes)
+
+    def _direct_program(self) -> Program:
+        with _lock:
+            if self._direct is None:
+                self._direct = Program(self._make_direct(), self._make_direct)
+            return self._direct
+
+    def _checked(self, arrays: Sequence[Any]) -> list[Array]:
+        """The arrays of a call, which fit the inputs."""
+        if len(arrays) != len(self._inputs):
+            expected = f"{len(self._inputs)}: {', '.join(self._inputs)}"
+            raise ArgumentError("the number of arrays", str(len(arrays)), expected)
+        checked = []
+        for (name, shape), value in zip(self._inputs.items(), arrays, strict=True):
+            array = as_array(name, value)
+            if array.shape != shape:
+                remedy = "Compile the network for this shape."
+                raise ShapeError(f"{name}.shape", str(array.shape), f"{shape}, as compiled", remedy)
+            if array.dtype != np.float32:
+                raise DTypeError(f"{name}.dtype", str(array.dtype), "float32", "Convert the array.")
+            checked.append(array)
+        return checked
+
+    def _results(self, out: Any) -> list[Array]:
+        """The arrays for the results: those of the caller, or new ones."""
+        if out is None:
+            return [np.empty(shape, np.float32) for shape in self._outputs]
+        listed = [out] if isinstance(out, np.ndarray) else list(out)
+        if len(listed) != len(self._outputs):
+            got, expected = f"{len(listed)} arrays", f"{len(self._outputs)}, one per output"
+            raise ArgumentError("out", got, expected)
+        dtype = np.dtype(np.float32)
+        pairs = zip(listed, self._outputs, strict=True)
+        return [check_out("out", array, shape, dtype) for array, shape in pairs]
+
+
+class _Instance:
+    """An arena with the steps that are bound to it; one call at a time runs it."""
+
+    def __init__(self, compiled: Compiled, places: Arena, workspace_bytes: int) -> None:
+        graph, nbytes = compiled.graph, places.nbytes + workspace_bytes + _LINE
+        pages = on_huge_pages(nbytes)
+        self._memory = np.empty(nbytes, np.uint8) if pages is None else pages
+        first = -self._memory.ctypes.data % _LINE
+        scratch = self._memory.ctypes.data + first + places.nbytes
+        self._arrays = {
+            value: _array(graph, value, self._memory[first:], places)
+            for value in graph.shapes
+            if root(graph, value)[0] in places.offsets  # passes leave shapes of values behind
+        }
+        self._inputs = [self._arrays[value] for value in graph.inputs.values()]
+        self._outputs = [self._arrays[value] for value in graph.outputs]
+        self.by_node = [(node, self._steps(compiled, node, scratch)) for node in graph.nodes]
+        self._sequence = StepSequence(step for _, steps in self.by_node for step in steps)
+
+    def run(self, inputs: Sequence[Array], results: Sequence[Array], threads: int) -> bool:
+        """Run on some arrays; whether results hold, which are written only then."""
+        for array, value in zip(self._inputs, inputs, strict=True):
+            np.copyto(array, value)
+        if not self._sequence.run(threads):
+            return False
+        for result, array in zip(results, self._outputs, strict=True):
+            np.copyto(result, array)
+        return True
+
+    def _steps(self, compiled: Compiled, node: Node, scratch: int) -> list[Step]:
+        """The steps of a node on its arrays."""
+        outputs, inputs = (
+            [self._arrays[value] for value in values] for values in (node.outputs, node.inputs)
+        )
+        if node in compiled.layers:
+            return compiled.layers[node].steps(outputs, inputs, scratch)
+        steps = KINDS[type(node.operation)].steps
+        if steps is None:
+            words = f"A program cannot compute {KINDS[type(node.operation)].name} yet"
+            raise EngineError(f"{words}; {node.line}.")
+        layout = compiled.graph.form(node.outputs[0]).layout
+        listed: list[Step] = steps(
+            node.operation, outputs, inputs, layout, compiled.threads, host()
+        )
+        return listed
+
+
+def _array(graph: Graph, value: int, room: Array, places: Arena) -> Array:
+    """The array of a value: its own part of the arena, or some channels of another value's."""
+    (holder, channel), form = root(graph, value), graph.form(value)
+    shape = array_shape(graph.shapes[holder], form.layout)
+    array = np.ndarray(shape, form.dtype.numpy, room, places.offsets[holder])
+    return array if holder == value else array[:, channel : channel + graph.shapes[value][1]]

@@ -1,0 +1,217 @@
+"""Programs: values of random networks, and what callers may do with them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import random_networks
+from test_jit_pool_processes import forks, passes
+from upconv import memory
+from upconv.choices import Algorithm
+from upconv.errors import ArgumentError, DTypeError, EngineError, MemoryLimitError, ShapeError
+from upconv.network import Network
+from upconv.network.compile import Compiler
+from upconv.network.definitions import evaluate
+from upconv.network.graph import Graph
+from upconv.network.program import Program
+from upconv.problem import DType
+
+
+def program_of(graph: Graph, threads: int = 2, algorithm: Algorithm = Algorithm.AUTO) -> Program:
+    compiler = Compiler(graph)
+    shapes = {name: graph.shapes[value] for name, value in graph.inputs.items()}
+
+    def compiled(by: Algorithm) -> Any:
+        return compiler.compiled(shapes, DType.FLOAT32, threads, by)
+
+    return Program(compiled(algorithm), lambda: compiled(Algorithm.DIRECT))
+
+
+def decoder(size: int = 300, outputs: int = 2) -> Network:
+    """Layers that read what others wrote long before; random weights."""
+    rng = np.random.default_rng(1)
+    network = Network({"x": (1, 8, size)})
+    x = network.inputs["x"]
+    head = network.conv(x, rng.standard_normal((16, 8, 7)) / 7, padding=3, activation="relu")
+    body = network.conv(head, rng.standard_normal((16, 16, 3)) / 7, padding=1, activation="relu")
+    body = network.conv(body, rng.standard_normal((16, 16, 3)) / 7, padding=1)
+    up = network.conv_transpose(body, rng.standard_normal((16, 8, 4)) / 8, stride=2, padding=1)
+    network.output(*(up, head)[:outputs])
+    return network
+
+
+def x_of(size: int = 300, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((1, 8, size)).astype(np.float32)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_values(threads: int) -> None:
+    graph = decoder().graph()
+    program = program_of(graph, threads)
+    for seed in range(3):
+        x = x_of(seed=seed)
+        for result, expected in zip(
+            program(x), evaluate(graph, [x.astype(np.float64)]), strict=True
+        ):
+            np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_networks(seed: int) -> None:
+    case = random_networks.case(seed)
+    graph = case.graph()
+    if "'prelu'" in str(case):
+        pytest.skip("kernels have no slopes per channel yet")
+    try:
+        program = program_of(graph)
+    except EngineError as error:
+        pytest.skip(str(error))
+    arrays = case.arrays()
+    before = [array.copy() for array in arrays]
+    expected = random_networks.expected(graph, arrays, 2.0**-22)
+    for _ in range(2):
+        results = program.run(*arrays)
+        results = results if isinstance(results, tuple) else (results,)
+        for result, (value, bound) in zip(results, expected, strict=True):
+            assert result.shape == value.shape
+            assert np.abs(result - value).max() <= bound + 1e-6, case
+    for array, old in zip(arrays, before, strict=True):
+        assert array.tobytes() == old.tobytes(), "inputs are only read"
+
+
+def test_out_is_written_and_returned() -> None:
+    program, x = program_of(decoder().graph()), x_of()
+    expected = program(x)
+    out = [np.full(shape, np.nan, np.float32) for shape in program.output_shapes]
+    assert program(x, out=out) is out
+    for array, value in zip(out, expected, strict=True):
+        assert array.tobytes() == value.tobytes()
+    single = program_of(decoder(outputs=1).graph())
+    wide = np.zeros((1, 8, 1200), np.float32)[..., ::2]
+    assert single(x, out=wide) is wide
+    np.testing.assert_array_equal(wide, expected[0])
+
+
+def test_results_of_earlier_calls_stay() -> None:
+    program = program_of(decoder().graph())
+    first = program(x_of(seed=1))
+    kept = [array.copy() for array in first]
+    program(x_of(seed=2))
+    for array, value in zip(first, kept, strict=True):
+        assert array.tobytes() == value.tobytes()
+
+
+def test_out_may_be_the_input() -> None:
+    network = Network({"x": (1, 8, 300)})
+    network.output(network.conv(network.inputs["x"], np.ones((8, 8, 3)), padding=1))
+    program, x = program_of(network.graph()), x_of()
+    expected = program(x)
+    assert program(x, out=x) is x
+    assert x.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "out", "error", "words"),
+    [
+        ([], None, ArgumentError, "the number of arrays is 0; expected 1: x"),
+        ([x_of(), x_of()], None, ArgumentError, "the number of arrays is 2; expected 1: x"),
+        ([x_of(301)], None, ShapeError, r"x.shape is \(1, 8, 301\); expected \(1, 8, 300\), as"),
+        ([x_of().astype(np.float64)], None, DTypeError, "x.dtype is float64; expected float32"),
+        ([[1, 2]], None, DTypeError, r"x is \[1, 2\] \(list\); expected an array"),
+        ([x_of()], [], ArgumentError, "out is 0 arrays; expected 2, one per output"),
+        ([x_of()], x_of(), ArgumentError, "out is 1 arrays; expected 2"),
+        ([x_of()], [x_of(), x_of()], ShapeError, "out.shape is"),
+    ],
+)
+def test_bad_arguments(arrays: Any, out: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        program_of(decoder().graph())(*arrays, out=out)
+
+
+@pytest.mark.parametrize("special", [np.inf, np.nan, 3e38])
+def test_sums_that_overflow_are_computed_directly(special: float) -> None:
+    """Where Winograd's sums are not finite, results are those of direct sums."""
+    rng = np.random.default_rng(0)
+    network = Network({"x": (1, 32, 400)})
+    y = network.conv(network.inputs["x"], rng.standard_normal((32, 32, 7)) / 15, padding=3)
+    network.output(network.conv(y, rng.standard_normal((8, 32, 3)) / 10, padding=1))
+    graph = network.graph()
+    program = program_of(graph, algorithm=Algorithm.WINOGRAD)
+    direct = program_of(graph, algorithm=Algorithm.DIRECT)
+    x = rng.standard_normal((1, 32, 400)).astype(np.float32)
+    assert np.isfinite(program(x)).all()
+    x[0, 3, 70] = special
+    assert program(x).tobytes() == direct(x).tobytes()
+    x[0, 3, 70] = 0
+    assert np.isfinite(program(x)).all()
+
+
+def test_many_threads_run_one_program() -> None:
+    program = program_of(decoder().graph())
+    expected = [program(x_of(seed=seed)) for seed in range(6)]
+    wrong: list[int] = []
+
+    def call(seed: int) -> None:
+        for _ in range(20):
+            for array, value in zip(program(x_of(seed=seed)), expected[seed], strict=True):
+                if array.tobytes() != value.tobytes():
+                    wrong.append(seed)
+
+    callers = [threading.Thread(target=call, args=(seed,)) for seed in range(6)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+    assert len(program._free) <= 2, "arenas that no call needs are given back"
+
+
+def test_a_closed_program_says_so() -> None:
+    with program_of(decoder().graph()) as program:
+        program(x_of())
+    with pytest.raises(EngineError, match=r"This program is closed. Compile the network again."):
+        program(x_of())
+    assert "closed" in repr(program)
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_program_cannot_be_pickled(copied: Any) -> None:
+    with pytest.raises(EngineError, match="Pickle the network, and compile it"):
+        copied(program_of(decoder().graph()))
+
+
+def test_an_arena_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = decoder(3_000_000, outputs=1).graph()
+    assert program_of(graph).memory_bytes > memory.ALWAYS_FINE
+    monkeypatch.setattr(memory, "available_bytes", lambda: 100 << 20)
+    with pytest.raises(MemoryLimitError, match=r"the arena of the program needs .* MiB"):
+        program_of(graph)
+
+
+def test_memory_is_less_than_that_of_all_values() -> None:
+    graph = decoder().graph()
+    values = sum(int(np.prod(shape)) * 4 for shape in graph.shapes.values())
+    assert program_of(graph, algorithm=Algorithm.DIRECT)._arena.nbytes < values
+
+
+@forks
+def test_forked_children_run_it() -> None:
+    body = """
+def works():
+    for _ in range(20):
+        for array, value in zip(program(x), expected):
+            assert array.tobytes() == value.tobytes()
+works(), child(works), works()
+"""
+    prelude = """
+from test_network_program import decoder, program_of, x_of
+program, x = program_of(decoder().graph(), 3), x_of()
+expected = program(x)
+"""
+    passes(body, prelude=prelude)
