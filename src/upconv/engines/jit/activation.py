@@ -110,10 +110,10 @@ def activated(f: Function, activation: Activation, slope: float, value: Value) -
         return f.select(f.compare("ole", value, 0), 0, value)  # so that -0 becomes 0
     if activation is Activation.LEAKY_RELU:
         return f.select(f.compare("olt", value, 0), value * slope, value)
-    return _EMITTERS[activation](_Lanes(f, value.type), value)
+    return _EMITTERS[activation](Lanes(f, value.type), value)
 
 
-def _tanh(lanes: _Lanes, v: Value) -> Value:
+def _tanh(lanes: Lanes, v: Value) -> Value:
     magnitude = lanes.magnitude(v)
     doubled = lanes.at_most(lanes.format.one, magnitude + magnitude)
     power, rest = lanes.reduced(doubled, 0)
@@ -123,12 +123,12 @@ def _tanh(lanes: _Lanes, v: Value) -> Value:
     return lanes.f.intrinsic("llvm.copysign", u / (u + 2), v)
 
 
-def _sigmoid(lanes: _Lanes, v: Value) -> Value:
+def _sigmoid(lanes: Lanes, v: Value) -> Value:
     power, whole = _odds(lanes, _clamped(lanes, v))
     return power / whole
 
 
-def _silu(lanes: _Lanes, v: Value) -> Value:
+def _silu(lanes: Lanes, v: Value) -> Value:
     clamped = _clamped(lanes, v)
     power, whole = _odds(lanes, clamped)
     result = clamped * power / whole
@@ -136,11 +136,11 @@ def _silu(lanes: _Lanes, v: Value) -> Value:
     return lanes.f.select(lanes.f.compare("ogt", v, lanes.format.one), v, result)
 
 
-def _clamped(lanes: _Lanes, v: Value) -> Value:
+def _clamped(lanes: Lanes, v: Value) -> Value:
     return lanes.at_most(lanes.format.one, lanes.at_least(lanes.format.zero, v))
 
 
-def _odds(lanes: _Lanes, v: Value) -> tuple[Value, Value]:
+def _odds(lanes: Lanes, v: Value) -> tuple[Value, Value]:
     """2^n and 2^n + exp(-r), whose quotient is sigmoid, both lifted."""
     form = lanes.format
     power, rest = lanes.reduced(v, form.lift)
@@ -148,7 +148,7 @@ def _odds(lanes: _Lanes, v: Value) -> tuple[Value, Value]:
     return power, power + lanes.polynomial(rest, backwards)
 
 
-def _gelu(lanes: _Lanes, v: Value) -> Value:
+def _gelu(lanes: Lanes, v: Value) -> Value:
     form = lanes.format
     a = lanes.at_most(form.gelu_zero, lanes.magnitude(v))
     power, rest = lanes.reduced(a * -0.5 * a, form.lift)
@@ -167,7 +167,7 @@ _EMITTERS = {
 }
 
 
-class _Lanes:
+class Lanes:
     """What the activations have in common, on values of one type."""
 
     def __init__(self, f: Function, kind: str) -> None:
@@ -193,6 +193,7 @@ class _Lanes:
         return self.f.select(self.f.compare("ogt", bound, v), bound, v)
 
     def magnitude(self, v: Value) -> Value:
+        """|v|."""
         return self.f.intrinsic("llvm.fabs", v)
 
     def reduced(self, v: Value, lift: int) -> tuple[Value, Value]:

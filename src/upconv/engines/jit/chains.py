@@ -1,0 +1,238 @@
+"""Chains of elementwise operations as native code: one pass over memory, however long the chain.
+
+A job computes a part of a matrix (`PIECE`) of some arrays of one shape. Code is compiled once per
+`ChainClass`: names, kinds of operands and element types. Addresses, strides, numbers and tables are
+arguments, so that a new size or a new slope compiles nothing. All is computed in one type, and
+rounded where it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ...activations import Activation
+from .activation import activated
+from .compile import compiled
+from .cpu import Cpu
+from .elementary import expm1_of_negative, sine_squared, softplus
+from .emit import Function, Module
+from .kernel_arguments import ArgumentLayout, Arguments, Record
+from .rows import Span, converted
+from .values import BYTES, DOUBLE, I64, Value
+from .walk import COUNTERS, JOB, NUMBERS
+
+PIECE = np.dtype([(name, np.int64) for name in ("row", "column", "rows", "length")])
+"""The part of a matrix that a job computes."""
+Emitter = Callable[[Function, Value, Value], Value]
+
+
+def _shared(activation: Activation) -> Emitter:
+    return lambda f, v, _: activated(f, activation, 0.0, v)
+
+
+def _leaky(f: Function, v: Value, slope: Value) -> Value:
+    return f.select(f.compare("olt", v, 0), v * slope, v)
+
+
+def _elu(f: Function, v: Value, alpha: Value) -> Value:
+    below = expm1_of_negative(f, f.select(f.compare("ogt", v, 0), 0, v)) * alpha
+    return f.select(f.compare("ogt", v, 0), v, below)
+
+
+def _hard_swish(f: Function, v: Value, _: Value) -> Value:
+    shifted = v + 3
+    share = f.select(f.compare("ogt", shifted, 6), 6, shifted) * (1 / 6)
+    return f.select(f.compare("ole", v, -3), 0, v * share)
+
+
+def _snake(f: Function, v: Value, a: Value) -> Value:
+    return v + sine_squared(f, a * v) / a
+
+
+EMITTERS: dict[str, Emitter] = {
+    "relu": _shared(Activation.RELU),
+    "leaky_relu": _leaky,
+    "tanh": _shared(Activation.TANH),
+    "sigmoid": _shared(Activation.SIGMOID),
+    "silu": _shared(Activation.SILU),
+    "gelu": _shared(Activation.GELU),
+    "elu": _elu,
+    "hard_swish": _hard_swish,
+    "softplus": lambda f, v, _: softplus(f, v),
+    "prelu": _leaky,
+    "snake": _snake,
+    "add": lambda _, v, other: v + other,
+    "mul": lambda _, v, other: v * other,
+}
+"""The operations of chains as code on vectors, of a value and of an operand where there is one."""
+_CHEAP = {"store", "relu", "leaky_relu", "prelu", "hard_swish", "add", "mul"}
+
+
+class Operand(NamedTuple):
+    """The second operand of an operation, as code sees it: `kind` is "number", "row" or "column"
+    (a table of one per row or column), "input" or "", and `number` counts within a kind."""
+
+    kind: str
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChainClass:
+    """What the code of a chain depends on: element types, and names with kinds of operands."""
+
+    computed: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    ops: tuple[tuple[str, Operand], ...]
+
+    @property
+    def arrays(self) -> dict[str, str]:
+        """The arrays' names in the argument block, and their element types."""
+        inputs = {f"x{i}": element for i, element in enumerate(self.inputs)}
+        return inputs | {f"y{i}": element for i, element in enumerate(self.outputs)}
+
+    @property
+    def parameters(self) -> str:
+        """What stands in the argument block behind the walk's numbers."""
+        names = [f"{name}* {name}_image {name}_row" for name in self.arrays]
+        operands = {operand for _, operand in self.ops}
+        for kind, number in sorted(operands):
+            if kind == "number":
+                names.append(f"number{number}")
+            elif kind in ("row", "column"):
+                names.append(f"{kind}{number}* {kind}{number}_image")
+        return " ".join(names) + " "
+
+
+@lru_cache(maxsize=256)
+def argument_layout(chain: ChainClass, before: str = "") -> ArgumentLayout:
+    """The argument block of a walk with a chain, and with further numbers `before` the chain's."""
+    return ArgumentLayout(NUMBERS + before + chain.parameters, counters=COUNTERS)
+
+
+@compiled("pointwise", kept=128)
+def chain_code(module: Module, chain: ChainClass, before: str, cpu: Cpu) -> None:
+    """The job `pointwise(args, mine, piece, image)`: a piece of the image of this number."""
+    lanes = cpu.lanes(BYTES[chain.computed])
+    unrolled = 4 if all(name in _CHEAP for name, _ in chain.ops) else 2
+    with module.function("pointwise", JOB) as f:
+        a = argument_layout(chain, before).reader(f)
+        piece = Record(f, f["inner"], PIECE)
+        image = f.convert("ptrtoint", f["outer"], I64)
+        row, column, length = piece["row"], piece["column"], piece["length"]
+        body = _Body(f, chain, a, lanes)
+        bases = {
+            name: (
+                a[name]
+                + (image * a[f"{name}_image"] + row * a[f"{name}_row"] + column * BYTES[element]),
+                a[f"{name}_row"],
+            )
+            for name, element in chain.arrays.items()
+        }
+        tables = body.tables(image, row, column)
+        spans = Blocks(f, length, lanes, unrolled)
+        with f.loop(0, piece["rows"]) as loop:
+            here = {name: base + loop.index * apart for name, (base, apart) in bases.items()}
+            in_row = body.in_row(tables, loop.index)
+            spans.each(lambda span: body.emit(span, here, in_row))
+
+
+class _Body:
+    """Emits a chain for one span of a row."""
+
+    def __init__(self, f: Function, chain: ChainClass, a: Arguments, lanes: int) -> None:
+        self._f, self._chain, self._arguments, self._lanes = f, chain, a, lanes
+        self._operands = sorted({operand for _, operand in chain.ops})
+        self._numbers = {
+            operand: f.broadcast(
+                converted(f, f.load(DOUBLE, a.address(f"number{operand.number}")), chain.computed),
+                lanes,
+            )
+            for operand in self._operands
+            if operand.kind == "number"
+        }
+
+    def tables(self, image: Value, row: Value, column: Value) -> dict[Operand, Value]:
+        """Where the tables of an image begin at a row or column."""
+        a, result = self._arguments, {}
+        for operand in self._operands:
+            if operand.kind in ("row", "column"):
+                name = f"{operand.kind}{operand.number}"
+                base = a[name] + image * a[f"{name}_image"]
+                first = row if operand.kind == "row" else column
+                result[operand] = self._f.at(base, first, self._chain.computed)
+        return result
+
+    def in_row(self, tables: dict[Operand, Value], row: Value) -> dict[Operand, Value]:
+        """The same with the numbers of a row in all lanes."""
+        f, element, result = self._f, self._chain.computed, dict(tables)
+        for operand, table in tables.items():
+            if operand.kind == "row":
+                number = f.load(element, f.at(table, row, element))
+                result[operand] = f.broadcast(number, self._lanes)
+        return result
+
+    def emit(self, span: Span, bases: dict[str, Value], tables: dict[Operand, Value]) -> None:
+        """Emit the chain: all loads come first, as an output may be input 0."""
+        f, chain = self._f, self._chain
+        inputs = []
+        for number, element in enumerate(chain.inputs):
+            loaded = span.load(f.at(bases[f"x{number}"], span.start, element), element)
+            inputs.append(converted(f, loaded, chain.computed))
+        value, stored = inputs[0], 0
+        for name, operand in chain.ops:
+            if name == "store":
+                self._store(value, stored, span, bases)
+                stored += 1
+                continue
+            second = value  # of operations without an operand, which ignore it
+            if operand.kind == "input":
+                second = inputs[operand.number]
+            elif operand.kind == "column":
+                place = f.at(tables[operand], span.start, chain.computed)
+                second = span.load(place, chain.computed)
+            elif operand.kind:
+                second = (tables | self._numbers)[operand]
+            value = EMITTERS[name](f, value, second)
+        self._store(value, stored, span, bases)
+
+    def _store(self, value: Value, number: int, span: Span, bases: dict[str, Value]) -> None:
+        f, element = self._f, self._chain.outputs[number]
+        span.store(converted(f, value, element), f.at(bases[f"y{number}"], span.start, element))
+
+
+class Blocks:
+    """A row of `count` elements as blocks of some vectors, then single ones, and a rest."""
+
+    def __init__(self, f: Function, count: Value, lanes: int, vectors: int) -> None:
+        self._f, self._lanes, self._block = f, lanes, vectors * lanes
+        self._blocks = count // self._block * self._block
+        self._whole = count // lanes * lanes
+        self._ragged = self._whole < count
+        self._mask = f.lanes_below(count - self._whole, lanes)
+
+    def each(self, body: Callable[[Span], None]) -> None:
+        """Emit `body` for every vector of a row."""
+
+        def block(spans: list[Span]) -> None:
+            for span in spans:
+                body(span)
+
+        self.each_block(block)
+
+    def each_block(self, body: Callable[[list[Span]], None]) -> None:
+        """Emit `body` for every block of a row, of single vectors at the end."""
+        f, lanes = self._f, self._lanes
+        if self._block > lanes:
+            with f.loop(0, self._blocks, self._block) as loop:
+                starts = range(0, self._block, lanes)
+                body([Span(f, loop.index + start, lanes, None) for start in starts])
+        with f.loop(self._blocks if self._block > lanes else 0, self._whole, lanes) as loop:
+            body([Span(f, loop.index, lanes, None)])
+        with f.when(self._ragged):
+            body([Span(f, self._whole, lanes, self._mask)])

@@ -1,0 +1,66 @@
+"""More elementary functions as code on vectors in registers, for the chains of networks.
+
+The symbols n, r and q are those of activation.py. With t = exp(-|v|):
+
+    exp(v) - 1       = 2^n (r + r^2 q(r)) + (2^n - 1), for v <= 0
+    log(1 + exp(v))  = max(v, 0) + 2 atanh(t / (2 + t))
+    sin(v)^2         = s^2, s = sin(v - n pi): the sign that n would decide is lost in the square
+
+Largest errors in units of the last place, as measured by `tests/test_network_pointwise.py`:
+exp(v) - 1 and log(1 + exp(v)) 4. The error of sin(v)^2 is that of rounding v to the element type,
+and one more; numbers beyond 2^22 (2^51) are further apart than half a period is long.
+"""
+
+from __future__ import annotations
+
+from math import factorial
+
+from .activation import Lanes
+from .emit import Function
+from .values import DOUBLE, FLOAT, Value, split
+
+_PI = {
+    FLOAT: (3.140625, 0.0009675025939941406, 1.5099067240953445e-07, 5.126688136514179e-12),
+    DOUBLE: (3.141592651605606, 1.9841871479187034e-09, 1.1442377452219664e-17),
+}
+"""Pi in parts. The first ones have few bits, so that their products with n are exact."""
+
+
+def expm1_of_negative(f: Function, v: Value) -> Value:
+    """exp(v) - 1, where v <= 0; NaN for NaN."""
+    lanes = Lanes(f, v.type)
+    # Below -one the result rounds to -1.
+    power, rest = lanes.reduced(lanes.at_least(-2 * lanes.format.one, v), 0)
+    series = lanes.polynomial(rest, lanes.format.series)
+    small = f.multiply_add(rest * rest, series, rest)
+    return f.multiply_add(power, small, power - 1)
+
+
+def softplus(f: Function, v: Value) -> Value:
+    """log(1 + exp(v)); NaN for NaN."""
+    lanes = Lanes(f, v.type)
+    form = lanes.format
+    negative = lanes.magnitude(v) * -1.0
+    # 2^n may be too small for a normal number where t is a subnormal one: n is lifted.
+    power, rest = lanes.reduced(lanes.at_least(form.zero, negative), form.lift)
+    t = power * lanes.polynomial(rest, (1, 1, *form.series)) * 2.0**-form.lift
+    s = t / (t + 2)
+    terms = 8 if split(v.type)[0] == FLOAT else 17
+    odd = lanes.polynomial(s * s, [1 / (2 * i + 1) for i in range(terms)])
+    return f.multiply_add(s + s, odd, lanes.at_least(0, v))
+
+
+def sine_squared(f: Function, v: Value) -> Value:
+    """sin(v)^2, between 0 and 1; NaN for infinity and NaN."""
+    lanes = Lanes(f, v.type)
+    element = split(v.type)[0]
+    shift = f.constant(v.type, 1.5 * 2.0**lanes.format.fraction)
+    n = f.multiply_add(v, f.constant(v.type, 0.3183098861837907), shift) - shift
+    rest = v
+    for part in _PI[element]:
+        rest = f.multiply_add(n, f.constant(v.type, -part), rest)
+    rest = lanes.at_most(1.5707963267948966, lanes.at_least(-1.5707963267948966, rest))
+    terms = 7 if element == FLOAT else 12
+    series = [(-1) ** i / factorial(2 * i + 1) for i in range(terms)]
+    sine = rest * lanes.polynomial(rest * rest, series)
+    return sine * sine

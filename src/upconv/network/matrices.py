@@ -1,0 +1,172 @@
+"""Arrays of one shape as matrices, so that native code needs no ranks, layouts or strides.
+
+Element (i, r, c) of an array lies at address + i * image + r * row + c * itemsize. There are
+`images` matrices of `rows` rows of `length` elements, and perhaps a shorter row behind them. Axes
+are merged as far as the arrays lie densely.
+
+What there is one of for each channel (a scale, a slope) is one of a row, or one of a column:
+
+    channels first                      rows are channels, columns are positions
+    channels first, few positions       a row is an image; the table repeats each number
+    channels last                       a row is some whole positions; the table repeats itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lcm, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engines.jit.chains import PIECE
+from ..engines.jit.packing import Numbers
+from ..problem import DataLayout
+from .graph import Array
+
+FEW_POSITIONS = 64
+"""Rows of fewer positions are joined: a row's rest takes as long as a vector or two."""
+_LEAST_ROW = 512  # elements of a joined row of channels last
+PIECE_BYTES = 64 << 10
+_LEAST_PIECE = 8 << 10
+
+
+class Matrices(NamedTuple):
+    """The matrices of some arrays; `rest` is the length of a shorter row behind the others.
+
+    `strides` are the bytes from image to image and from row to row of each array. `per_row` says
+    that a row has one channel. Tables per channel have each number `repeats` times side by side,
+    and all of it `tiles` times.
+    """
+
+    images: int
+    rows: int
+    length: int
+    rest: int
+    strides: tuple[tuple[int, int], ...]
+    per_row: bool
+    repeats: int = 1
+    tiles: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        arrays: Sequence[Array],
+        layout: DataLayout,
+        *,
+        by_channel: bool = False,
+        by_image: bool = False,
+        lanes: int = 16,
+    ) -> Matrices:
+        """The matrices of arrays of one shape. `by_channel`: rows or columns are of one channel;
+        `by_image`: images stay apart."""
+        if layout is DataLayout.NCX:
+            return cls._channels_first(arrays, by_channel, by_image)
+        return cls._channels_last(arrays, by_channel, by_image, lanes)
+
+    @classmethod
+    def _channels_first(cls, arrays: Sequence[Array], by_channel: bool, by_image: bool) -> Matrices:
+        batch, channels, *size = arrays[0].shape
+        positions = prod(size)
+        dense = all(array[:1].flags.c_contiguous for array in arrays)
+        assert dense, "the channels of an image are not dense"  # noqa: S101 - our own invariant
+        images = [_image_stride(array) for array in arrays]
+        if by_channel and positions >= FEW_POSITIONS:
+            rows = tuple(positions * array.itemsize for array in arrays)
+            strides = tuple(zip(images, rows, strict=True))
+            return cls(batch, channels, positions, 0, strides, True)
+        length = channels * positions
+        merge = not (by_channel or by_image) and all(a.flags.c_contiguous for a in arrays)
+        if merge:
+            return cls(1, 1, batch * length, 0, ((0, 0),) * len(arrays), False)
+        strides = tuple((image, 0) for image in images)
+        return cls(batch, 1, length, 0, strides, False, repeats=positions)
+
+    @classmethod
+    def _channels_last(
+        cls, arrays: Sequence[Array], by_channel: bool, by_image: bool, lanes: int
+    ) -> Matrices:
+        batch, *size, channels = arrays[0].shape
+        positions = prod(size)
+        steps = [_position_stride(array) for array in arrays]
+        images = [_image_stride(array) for array in arrays]
+        dense = all(s == channels * a.itemsize for s, a in zip(steps, arrays, strict=True))
+        following = all(i == positions * s for i, s in zip(images, steps, strict=True))
+        if not by_image and (batch == 1 or following):
+            batch, positions = 1, batch * positions
+        if not dense:
+            strides = tuple(zip(images, steps, strict=True))
+            return cls(batch, positions, channels, 0, strides, False)
+        total = positions * channels
+        if not by_channel:
+            return cls(batch, 1, total, 0, tuple((image, 0) for image in images), False)
+        length = lcm(channels, lanes)
+        length *= -(-_LEAST_ROW // length)
+        if length > total:  # a single row, whatever its length
+            length = total
+        rows = tuple(length * array.itemsize for array in arrays)
+        strides = tuple(zip(images, rows, strict=True))
+        tiles = length // channels
+        return cls(batch, total // length, length, total % length, strides, False, tiles=tiles)
+
+    def table(self, numbers: Array) -> Array:
+        """Numbers per channel, along the last axis, as rows or columns need them."""
+        if self.per_row:
+            return numbers
+        repeated = numbers.repeat(self.repeats, axis=-1)
+        return np.tile(repeated, (*[1] * (numbers.ndim - 1), self.tiles))
+
+    def pieces(self, itemsize: int, threads: int) -> NDArray[Any]:
+        """The parts of one image's matrix that jobs compute, as records of `PIECE`: of some 64 KiB,
+        or less where that would leave threads without work."""
+        total = self.images * (self.rows * self.length + self.rest)
+        share = total * itemsize // (4 * threads)
+        size = max(_LEAST_PIECE, min(PIECE_BYTES, share)) // itemsize
+        columns = min(self.length, -(-size // 64) * 64)
+        rows = max(1, size // max(1, self.length))
+        first_row, first_column = np.mgrid[0 : self.rows : rows, 0 : self.length : columns]
+        result = np.zeros(first_row.size + (self.rest > 0), PIECE)
+        body = result[: first_row.size]
+        body["row"], body["column"] = first_row.ravel(), first_column.ravel()
+        body["rows"] = np.minimum(rows, self.rows - body["row"])
+        body["length"] = np.minimum(columns, self.length - body["column"])
+        if self.rest:
+            result[-1] = self.rows, 0, 1, self.rest
+        return result
+
+
+def by_position(arrays: Sequence[Array], layout: DataLayout, groups: int) -> Matrices:
+    """The matrices of one image's groups of channels: positions are rows where channels are last,
+    else columns."""
+    batch, channels, *size = (arrays[0].shape[axis] for axis in layout.to_ncx(arrays[0].ndim - 2))
+    assert batch == 1  # noqa: S101 - our own invariant
+    count, positions = channels // groups, prod(size)
+    if layout is DataLayout.NCX:
+        dense = [positions * array.itemsize for array in arrays]
+        strides = tuple((count * row, row) for row in dense)
+        return Matrices(groups, count, positions, 0, strides, per_row=True)
+    strides = tuple((count * a.itemsize, _position_stride(a)) for a in arrays)
+    return Matrices(groups, positions, count, 0, strides, per_row=False)
+
+
+def as_numbers(table: NDArray[Any]) -> Numbers:
+    """A table of 64-bit records as a walk takes it."""
+    return table.view(np.int64).reshape(len(table), table.itemsize // 8)
+
+
+def _image_stride(array: Array) -> int:
+    return int(array.strides[0]) if len(array) > 1 else 0
+
+
+def _position_stride(array: Array) -> int:
+    """Bytes from one position to the next, of an array whose positions follow each other."""
+    channels = int(array.shape[-1])
+    step, extent = 0, 1
+    for axis in range(array.ndim - 2, 0, -1):
+        if array.shape[axis] > 1:
+            step = step or int(array.strides[axis])
+            assert array.strides[axis] == extent * step  # noqa: S101 - our own invariant
+            extent *= array.shape[axis]
+    assert channels <= 1 or array.strides[-1] == array.itemsize  # noqa: S101 - our own invariant
+    return step or channels * array.itemsize

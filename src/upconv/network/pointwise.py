@@ -1,0 +1,157 @@
+"""Steps of pointwise chains: one pass over memory, however long the chain.
+
+All is computed in float32 (float64 where an array has it), and rounded where it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import pack, unpack
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..engines.jit.chains import EMITTERS, ChainClass, Emitter, Operand, argument_layout, chain_code
+from ..engines.jit.cpu import Cpu
+from ..engines.jit.packing import Numbers
+from ..engines.jit.steps import Step
+from ..engines.jit.values import DOUBLE, FLOAT, STORED
+from ..engines.jit.walk import Phase, phases, walk_code
+from ..problem import DataLayout, DType
+from .definitions import FUNCTIONS
+from .graph import Array, Chain, Input, Pointwise
+from .matrices import Matrices, as_numbers
+
+
+class Row(NamedTuple):
+    """One operation of chains: the NumPy function of a value and an operand, the same as code on
+    vectors, and what the operand may be."""
+
+    define: Callable[[Array, Any], Array]
+    emit: Emitter
+    operands: tuple[type, ...]
+
+
+_OPERANDS: dict[str, tuple[type, ...]] = {
+    "leaky_relu": (float,),
+    "elu": (float,),
+    "prelu": (np.ndarray,),
+    "snake": (np.ndarray,),
+    "add": (float, np.ndarray, Input),
+    "mul": (float, np.ndarray, Input),
+}
+OPS = {name: Row(FUNCTIONS[name], EMITTERS[name], _OPERANDS.get(name, ())) for name in EMITTERS}
+"""The operations of chains but "store"."""
+
+
+class Table(NamedTuple):
+    """An operand with a number of each row or column: (images or 1, rows or columns)."""
+
+    kind: str
+    numbers: Array
+
+
+Listed = Sequence[tuple[str, float | Array | Input | Table | None]]
+"""A chain as names and operands."""
+
+
+class BoundChain(NamedTuple):
+    """A chain with the values of its argument block, and what must stay alive for them."""
+
+    form: ChainClass
+    values: dict[str, int]
+    kept: tuple[object, ...]
+
+
+def steps(
+    operation: Pointwise,
+    outputs: Sequence[Array],
+    inputs: Sequence[Array],
+    layout: DataLayout,
+    threads: int,
+    cpu: Cpu,
+) -> list[Step]:
+    """The native step of a chain; an output may be input 0."""
+    return chain_steps(operation.chain, outputs, inputs, layout, threads, cpu)
+
+
+def chain_steps(
+    chain: Chain,
+    outputs: Sequence[Array],
+    inputs: Sequence[Array],
+    layout: DataLayout,
+    threads: int,
+    cpu: Cpu,
+) -> list[Step]:
+    """The native step of a chain on arrays of one shape; none where they are empty."""
+    arrays = (*inputs, *outputs)
+    if not arrays[0].size:
+        return []
+    listed = [(op.name, op.operand) for op in chain]
+    by_channel = any(isinstance(operand, np.ndarray) for _, operand in listed)
+    matrices = Matrices.of(arrays, layout, by_channel=by_channel, lanes=cpu.lanes(4))
+    bound = bind(listed, matrices, outputs, inputs)
+    pieces = as_numbers(matrices.pieces(max(a.itemsize for a in arrays), threads))
+    code = chain_code(bound.form, "", cpu)
+    phase = Phase(code.addresses["pointwise"], pieces, None, outer_count=matrices.images)
+    return [walk_step(bound, "", {}, [phase], threads, cpu, (code, pieces))]
+
+
+def computed_type(arrays: Sequence[Array]) -> str:
+    """The type that steps on these arrays compute in."""
+    return DOUBLE if any(array.dtype == np.float64 for array in arrays) else FLOAT
+
+
+def bind(
+    chain: Listed, matrices: Matrices, outputs: Sequence[Array], inputs: Sequence[Array]
+) -> BoundChain:
+    """Bind a chain to arrays; an operand that is an array has a number of each channel."""
+    arrays = (*inputs, *outputs)
+    computed = computed_type(arrays)
+    values: dict[str, int] = {}
+    kept: list[object] = []
+
+    def bound(number: int, operand: float | Array | Input | Table | None) -> Operand:
+        if operand is None:
+            return Operand("")
+        if isinstance(operand, Input):
+            return Operand("input", operand.number)
+        if isinstance(operand, np.ndarray):
+            kind = "row" if matrices.per_row else "column"
+            operand = Table(kind, matrices.table(operand)[None])
+        if isinstance(operand, Table):
+            numeric = np.float64 if computed == DOUBLE else np.float32
+            table = np.ascontiguousarray(operand.numbers, numeric)
+            kept.append(table)
+            name, image = f"{operand.kind}{number}", len(table) > 1
+            values.update({name: table.ctypes.data, f"{name}_image": image * table.strides[0]})
+            return Operand(operand.kind, number)
+        values[f"number{number}"] = unpack("<q", pack("<d", operand))[0]
+        return Operand("number", number)
+
+    ops = tuple((name, bound(i, operand)) for i, (name, operand) in enumerate(chain))
+    elements, split = [STORED[DType(array.dtype.name)] for array in arrays], len(inputs)
+    form = ChainClass(computed, tuple(elements[:split]), tuple(elements[split:]), ops)
+    for name, array, (image, row) in zip(form.arrays, arrays, matrices.strides, strict=True):
+        values |= {name: array.ctypes.data, f"{name}_image": image, f"{name}_row": row}
+    return BoundChain(form, values, (*kept, *arrays))
+
+
+def walk_step(
+    chain: BoundChain,
+    before: str,
+    values: dict[str, int],
+    listed: Sequence[Phase],
+    threads: int,
+    cpu: Cpu,
+    kept: tuple[object, ...],
+) -> Step:
+    """A step that walks over phases, with a block of the chain's values and further ones."""
+    table: Numbers = phases(*listed)
+    layout, walk = argument_layout(chain.form, before), walk_code(cpu)
+    block = layout.block(phases=table.ctypes.data, phase_count=len(table), **chain.values, **values)
+    last, jobs = len(table) - 1, int(table[-1, 1])
+    over = block.address + 8 * layout.place(f"over_{last}")
+    entering = min(threads, int(table[:, 1].max()))
+    kept = (walk, table, *chain.kept, *kept)
+    return Step(walk.addresses["walk"], block, entering, over, jobs, kept=kept)
