@@ -1,0 +1,321 @@
+"""Means and variances of normalisation as native code, in one pass over memory.
+
+Elements lie in matrices of rows and columns. For each column of a part, with the first row as a
+*shift* k that takes large means off:
+
+    d = x - k,   mean = k + sum(d) / n,   moment = sum(d^2) - sum(d)^2 / n
+
+A part has so few rows that float32 sums keep what variances need. `final` adds up parts in double:
+
+    mean = sum(n_i mean_i) / n,   variance = sum(moment_i + n_i (mean_i - mean)^2) / n
+
+and writes -mean and 1 / sqrt(variance + epsilon) into tables, which a chain's first two operations
+add and multiply. Where statistics are those of a row or of a column alone, they go there at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .chains import PIECE, Blocks
+from .compile import compiled
+from .cpu import Cpu
+from .emit import Function, Module
+from .kernel_arguments import ArgumentLayout, Arguments, Record
+from .rows import Span, converted
+from .values import BYTES, DOUBLE, I64, Value, split, vector
+from .walk import COUNTERS, JOB, NUMBERS
+
+STATISTICS = (
+    "x* x_image x_row columns"  # the matrix: bytes between images and rows, and its columns
+    " sums* sums_image plane"  # counts, means and moments of parts, and doubles of each
+    " minus_mean* inverse* table_image"  # the tables, and bytes from image to image
+    " copies copy_bytes"  # of each number in the tables
+    " epsilon"  # a double's bits
+    " parts* merges* finals* pieces*"  # the tables of the jobs of units, and their functions
+    " part_code* merge_code* final_code* piece_code* "
+)
+"""The numbers of normalisation in an argument block, between the walk's and the chain's."""
+
+
+def _record(names: str) -> np.dtype[np.void]:
+    return np.dtype([(name, np.int64) for name in names.split()])
+
+
+PART = _record("start rows rest slot")
+"""A part: its first byte, rows, elements of a shorter row behind them, and where its sums go."""
+FINAL = _record("slot slots column width to entries")
+"""Columns of some slots that have one mean, and which entries of the tables that is for."""
+MERGE = _record("column width slots repeats apart to")
+"""Columns of slots from 0 on to be merged, each with what lies some times so many columns apart;
+and the slot that this goes to."""
+UNIT = _record("part parts merge merges final finals piece pieces")
+"""Records of a job that does all three: the first one, and how many."""
+
+Each = Callable[[Span], None]
+Finish = Callable[[Span, Value, Value, Value], None]
+Gather = Callable[[Span, Value, Value, Value], tuple[Value, Value]]
+_LAYOUT = ArgumentLayout(NUMBERS + STATISTICS, counters=COUNTERS)
+
+
+@compiled("part", kept=8)
+def part_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
+    """The job `part(args, mine, part, image)`: counts, means and moments of a part's columns."""
+    with module.function("part", JOB) as f:
+        a, image = _LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
+        part = Record(f, f["inner"], PART)
+        columns = _Columns(f, a, (stored, computed), part["rows"], part["rest"], cpu)
+        x = a["x"] + (image * a["x_image"] + part["start"])
+        plane = a["plane"]
+        sums = a["sums"] + (image * a["sums_image"] + part["slot"] * plane * (3 * BYTES[DOUBLE]))
+
+        def finish(span: Span, count: Value, mean: Value, moment: Value) -> None:
+            for number, values in enumerate((count, mean, moment)):
+                f.store(values, f.at(sums, plane * number + span.start, DOUBLE))
+
+        columns.each(x, a["columns"], finish)
+
+
+@compiled("columns", kept=8)
+def columns_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
+    """The job `columns(args, mine, piece, image)`: the tables of a piece's columns."""
+    with module.function("columns", JOB) as f:
+        a, image = _LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
+        piece = Record(f, f["inner"], PIECE)
+        columns = _Columns(f, a, (stored, computed), piece["rows"], f.integer(0), cpu)
+        x = a["x"] + (image * a["x_image"] + piece["column"] * BYTES[stored])
+        offset = image * a["table_image"] + piece["column"] * BYTES[computed]
+        tables = a["minus_mean"] + offset, a["inverse"] + offset
+
+        def finish(span: Span, count: Value, mean: Value, moment: Value) -> None:
+            for table, values in zip(tables, _results(f, a, mean, moment / count), strict=True):
+                span.store(converted(f, values, computed), f.at(table, span.start, computed))
+
+        columns.each(x, piece["length"], finish)
+
+
+@compiled("rows", kept=8)
+def rows_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
+    """The job `rows(args, mine, piece, image)`: the tables of a piece's rows."""
+    lanes = cpu.lanes(BYTES[computed])
+    kind = vector(computed, lanes)
+    with module.function("rows", JOB) as f:
+        a, image = _LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
+        piece = Record(f, f["inner"], PIECE)
+        length, first = piece["length"], piece["row"]
+        base = a["x"] + (image * a["x_image"] + first * a["x_row"])
+        offset = image * a["table_image"] + first * BYTES[computed]
+        whole = length // lanes * lanes
+        mask = f.lanes_below(length - whole, lanes)
+        zero = f.constant(kind, 0.0)
+        count = f.broadcast(f.convert("sitofp", length, DOUBLE), lanes)
+        with f.loop(0, piece["rows"]) as row:
+            x = base + row.index * a["x_row"]
+            shift = f.broadcast(converted(f, f.load(stored, x), computed), lanes)
+            with f.loop(0, whole, lanes, [zero, zero]) as loop:
+                span = Span(f, loop.index, lanes, None)
+                loop.next(_summed(f, _loaded(f, span, x, stored, computed), shift, loop.carried))
+            span = Span(f, whole, lanes, mask)
+            rest = f.select(mask, _loaded(f, span, x, stored, computed), shift)
+            sums = [
+                converted(f, total(f, s), DOUBLE) for s in _summed(f, rest, shift, loop.results)
+            ]
+            mean, moment = _moments(f, shift, sums, count)
+            for name, values in zip(
+                ("minus_mean", "inverse"), _results(f, a, mean, moment / count), strict=True
+            ):
+                number = f.shuffle(converted(f, values, computed), None, [0])
+                f.store(number, f.at(a[name] + offset, row.index, computed))
+
+
+class _Columns:
+    """Emits sums over the rows of a matrix, of some vectors of columns at a time."""
+
+    def __init__(
+        self, f: Function, a: Arguments, types: tuple[str, str], rows: Value, rest: Value, cpu: Cpu
+    ) -> None:
+        self._f, self._types, self._rows, self._rest = f, types, rows, rest
+        self._lanes = cpu.lanes(BYTES[types[1]])
+        self._row_bytes = a["x_row"]
+
+    def each(self, x: Value, columns: Value, finish: Finish) -> None:
+        """Emit `finish(span, count, mean, moment)`, doubles, for all columns."""
+        blocks = Blocks(self._f, columns, self._lanes, 4)
+        blocks.each_block(lambda spans: self._block(spans, x, finish))
+
+    def _block(self, spans: Sequence[Span], x: Value, finish: Finish) -> None:
+        f, lanes, (stored, computed) = self._f, self._lanes, self._types
+        shifts = [_loaded(f, span, x, stored, computed) for span in spans]
+        zeros = [f.constant(vector(computed, lanes), 0.0)] * (2 * len(spans))
+        with f.loop(0, self._rows, 1, zeros) as loop:
+            row = x + loop.index * self._row_bytes
+            sums = []
+            for i, (span, shift) in enumerate(zip(spans, shifts, strict=True)):
+                value = _loaded(f, span, row, stored, computed)
+                sums += _summed(f, value, shift, loop.carried[2 * i : 2 * i + 2])
+            loop.next(sums)
+        # The shorter row: one round of a loop, or none.
+        row = x + self._rows * self._row_bytes
+        there = f.select(self._rest > spans[0].start, f.integer(1), 0)
+        with f.loop(0, there, 1, loop.results) as again:
+            sums = []
+            for i, (span, shift) in enumerate(zip(spans, shifts, strict=True)):
+                mask = f.lanes_below(self._rest - span.start, lanes)
+                value = _loaded(f, Span(f, span.start, lanes, mask), row, stored, computed)
+                value = f.select(mask, value, shift)
+                sums += _summed(f, value, shift, again.carried[2 * i : 2 * i + 2])
+            again.next(sums)
+        rows = f.broadcast(f.convert("sitofp", self._rows, DOUBLE), lanes)
+        for i, (span, shift) in enumerate(zip(spans, shifts, strict=True)):
+            mask = f.lanes_below(self._rest - span.start, lanes)
+            count = f.select(mask, rows + 1, rows)
+            wide = [converted(f, s, DOUBLE) for s in again.results[2 * i : 2 * i + 2]]
+            finish(span, count, *_moments(f, shift, wide, count))
+
+
+def _loaded(f: Function, span: Span, row: Value, stored: str, computed: str) -> Value:
+    return converted(f, span.load(f.at(row, span.start, stored), stored), computed)
+
+
+def _summed(f: Function, value: Value, shift: Value, sums: Sequence[Value]) -> list[Value]:
+    """Sums of d and of d^2, with one more value."""
+    d = value - shift
+    return [sums[0] + d, f.multiply_add(d, d, sums[1])]
+
+
+def _moments(f: Function, shift: Value, sums: Sequence[Value], count: Value) -> tuple[Value, Value]:
+    """Means and moments, in double."""
+    mean = sums[0] / count
+    return converted(f, shift, DOUBLE) + mean, sums[1] - sums[0] * mean
+
+
+def _results(f: Function, a: Arguments, mean: Value, variance: Value) -> tuple[Value, Value]:
+    """-mean and 1 / sqrt(variance + epsilon); rounding may have left a variance below 0."""
+    lanes = split(mean.type)[1]
+    epsilon = f.broadcast(f.load(DOUBLE, a.address("epsilon")), lanes)
+    variance = f.select(f.compare("olt", variance, 0), 0, variance)
+    root = f.intrinsic("llvm.sqrt", variance + epsilon)
+    return mean * -1.0, f.constant(mean.type, 1.0) / root
+
+
+def total(f: Function, value: Value) -> Value:
+    """The sum of all lanes, in all lanes."""
+    lanes = split(value.type)[1]
+    half = lanes // 2
+    while half:
+        value = value + f.shuffle(value, None, [i ^ half for i in range(lanes)])
+        half //= 2
+    return value
+
+
+def _planes(f: Function, span: Span, base: Value, plane: Value) -> list[Value]:
+    """Counts, means and moments of some columns."""
+    return [span.load(f.at(base, plane * i + span.start, DOUBLE), DOUBLE) for i in range(3)]
+
+
+@compiled("merge", kept=2)
+def merge_code(module: Module, cpu: Cpu) -> None:
+    """The job `merge(args, mine, merge, image)`: counts, means and moments of all slots in one."""
+    lanes = cpu.lanes(BYTES[DOUBLE])
+    with module.function("merge", JOB) as f:
+        a, image = _LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
+        merge = Record(f, f["inner"], MERGE)
+        plane, column, apart = a["plane"], merge["column"], merge["apart"]
+        slot_bytes = plane * (3 * BYTES[DOUBLE])
+        sums = a["sums"] + image * a["sums_image"]
+        first = f.at(sums, column, DOUBLE)
+        to = f.at(sums + merge["to"] * slot_bytes, column, DOUBLE)
+        zero = f.constant(vector(DOUBLE, lanes), 0.0)
+
+        def added(span: Span, start: list[Value], body: Gather) -> list[Value]:
+            with f.loop(0, merge["slots"], 1, start) as slot:
+                base = first + slot.index * slot_bytes
+                with f.loop(0, merge["repeats"], 1, slot.carried) as repeat:
+                    three = _planes(f, span, f.at(base, repeat.index * apart, DOUBLE), plane)
+                    values = zip(repeat.carried, body(span, *three), strict=True)
+                    repeat.next([total + value for total, value in values])
+                slot.next(repeat.results)
+            return slot.results
+
+        def merged(span: Span) -> None:
+            count, weighted = added(span, [zero, zero], lambda _, n, mean, __: (n, n * mean))
+            mean = weighted / count
+
+            def spread(_: Span, n: Value, part: Value, moment: Value) -> tuple[Value, Value]:
+                return moment, n * (part - mean) * (part - mean)
+
+            moments = added(span, [zero, zero], spread)
+            for i, values in enumerate((count, mean, moments[0] + moments[1])):
+                span.store(values, f.at(to, plane * i + span.start, DOUBLE))
+
+        Blocks(f, merge["width"], lanes, 1).each(merged)
+
+
+@compiled("final", kept=8)
+def final_code(module: Module, computed: str, cpu: Cpu) -> None:
+    """The job `final(args, mine, final, image)`: the tables' entries of columns of some parts."""
+    lanes = cpu.lanes(BYTES[DOUBLE])
+    with module.function("final", JOB) as f:
+        a, image = _LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
+        final = Record(f, f["inner"], FINAL)
+        plane = a["plane"]
+        slot_bytes = plane * (3 * BYTES[DOUBLE])
+        first = a["sums"] + (image * a["sums_image"] + final["slot"] * slot_bytes)
+        first = f.at(first, final["column"], DOUBLE)
+        slots = final["slots"]
+        spans = Blocks(f, final["width"], lanes, 1)
+        zero = f.constant(vector(DOUBLE, lanes), 0.0)
+        stage = f.scratch(2 * lanes * BYTES[DOUBLE])
+        sums = [stage, f.at(stage, lanes, DOUBLE)]
+
+        def gathered(body: Gather) -> list[Value]:
+            """Sums over all columns of two values each, which `body` makes."""
+            for place in sums:
+                f.store(zero, place)
+            with f.loop(0, slots) as slot:
+                base = first + slot.index * slot_bytes
+
+                def add(span: Span) -> None:
+                    three = _planes(f, span, base, plane)
+                    for place, value in zip(sums, body(span, *three), strict=True):
+                        f.store(f.load(value.type, place) + value, place)
+
+                spans.each(add)
+            return [total(f, f.load(zero.type, place)) for place in sums]
+
+        count, weighted = gathered(lambda _, n, mean, __: (n, n * mean))
+        mean = weighted / count
+
+        def spread(_: Span, n: Value, own: Value, moment: Value) -> tuple[Value, Value]:
+            d = own - mean
+            # Lanes beyond the width are 0, and so is their n: NaN of the mean is the only other.
+            return f.multiply_add(n * d, d, moment), n
+
+        moment, _ = gathered(spread)
+        results = _results(f, a, mean, moment / count)
+        to, entries = final["to"] * BYTES[computed], final["entries"]
+        out = Blocks(f, entries, lanes, 1)
+        with f.loop(0, a["copies"]) as copy:
+            offset = image * a["table_image"] + copy.index * a["copy_bytes"] + to
+            for name, values in zip(("minus_mean", "inverse"), results, strict=True):
+                narrow, table = converted(f, values, computed), a[name] + offset
+                out.each(_storing(f, narrow, table, computed))
+
+
+def _storing(f: Function, values: Value, table: Value, element: str) -> Each:
+    return lambda span: span.store(values, f.at(table, span.start, element))
+
+
+@compiled("unit", kept=2, opt=0)
+def unit_code(module: Module, cpu: Cpu) -> None:
+    """The job `unit(args, mine, unit, image)`: some records of each kind, one after another. Pieces
+    of the chain find in the cache what parts have read."""
+    with module.function("unit", JOB) as f:
+        a, unit = _LAYOUT.reader(f), Record(f, f["inner"], UNIT)
+        kinds = {"part": PART, "merge": MERGE, "final": FINAL, "piece": PIECE}
+        for name, kind in kinds.items():
+            with f.loop(0, unit[f"{name}s"]) as loop:
+                record = a[f"{name}s"] + (unit[name] + loop.index) * kind.itemsize
+                f.call(a[f"{name}_code"], f["args"], f["mine"], record, f["outer"])

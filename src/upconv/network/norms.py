@@ -1,0 +1,290 @@
+"""Steps of normalisation: statistics, then the chain of `end` on what they make of the input.
+
+    x - mean, times 1 / sqrt(variance + epsilon): the first two operations of one chain
+
+Where the elements that share a mean fit into the cache, and there are enough of these for all
+threads, one job computes statistics and chain of each of these: memory is read once. Otherwise
+there are phases: sums of parts, means of all, and the chain. Parts depend on sizes alone, so
+that threads and caches do not change bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lcm
+from struct import pack, unpack
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engines.jit.chains import PIECE, chain_code
+from ..engines.jit.cpu import Cpu
+from ..engines.jit.statistics import (
+    FINAL,
+    MERGE,
+    PART,
+    STATISTICS,
+    UNIT,
+    columns_code,
+    final_code,
+    merge_code,
+    part_code,
+    rows_code,
+    unit_code,
+)
+from ..engines.jit.steps import Step
+from ..engines.jit.values import BYTES, STORED
+from ..engines.jit.walk import Phase
+from ..problem import DataLayout, DType
+from .graph import Array, Norm
+from .matrices import PIECE_BYTES, Matrices, as_numbers, by_position
+from .pointwise import Table, bind, computed_type, walk_step
+
+_LEAST_PART = 8 << 10
+_VECTORS = 4  # of columns that code sums at a time
+_FEW = 64  # vectors: fewer are summed in one vector of columns, as adding columns up takes longer
+_MERGED = 64  # columns of a job that merges parts
+_NONE = np.zeros(0, FINAL)
+_NAMES = ("part", "merge", "final", "piece")
+
+
+def steps(
+    operation: Norm,
+    outputs: Sequence[Array],
+    inputs: Sequence[Array],
+    layout: DataLayout,
+    threads: int,
+    cpu: Cpu,
+) -> list[Step]:
+    """The native steps of a norm; an output may be input 0."""
+    if not inputs[0].size:
+        return []
+    if not operation.per_position:
+        return [_over_positions(operation, outputs, inputs, layout, threads, cpu)]
+    results = []
+    for image in range(len(inputs[0])):
+        part = slice(image, image + 1)
+        arrays = [array[part] for array in outputs], [array[part] for array in inputs]
+        results.append(_per_position(operation, *arrays, layout, threads, cpu))
+    return results
+
+
+class _Plan(NamedTuple):
+    """How an image is summed and normalised: rows of `columns` columns, parts of them, the means
+    made of these, the pieces of the chain, and what units of all three there can be."""
+
+    columns: int
+    row_bytes: int
+    parts: NDArray[Any]
+    merges: NDArray[Any]
+    finals: NDArray[Any]
+    pieces: NDArray[Any]
+    units: NDArray[Any]
+
+
+def _over_positions(
+    operation: Norm,
+    outputs: Sequence[Array],
+    inputs: Sequence[Array],
+    layout: DataLayout,
+    threads: int,
+    cpu: Cpu,
+) -> Step:
+    """The step of statistics over all positions."""
+    arrays, batch = (*inputs, *outputs), len(inputs[0])
+    matrices = Matrices.of(arrays, layout, by_channel=True, by_image=True, lanes=cpu.lanes(4))
+    entries = matrices.rows if matrices.per_row else matrices.length
+    computed = computed_type(arrays)
+    lanes, itemsize = cpu.lanes(BYTES[computed]), BYTES[computed]
+    plan = (_channels_first if layout is DataLayout.NCX else _channels_last)(
+        inputs[0], matrices, operation.groups, lanes
+    )
+    plane = -(-plan.columns // lanes) * lanes
+    sums = np.empty((batch, len(plan.parts) + 1, 3, plane))
+    part = part_code(_stored(inputs[0]), computed, cpu)
+    codes = part, merge_code(cpu), final_code(computed, cpu)
+    values = {
+        "columns": plan.columns, "plane": plane, "x_row": plan.row_bytes,
+        "sums": sums.ctypes.data, "sums_image": sums.strides[0],
+        "copies": matrices.tiles, "copy_bytes": entries // matrices.tiles * itemsize,
+        **{f"{n}_code": c.addresses[n] for n, c in zip(_NAMES, codes, strict=False)},
+    }  # fmt: skip
+    shape, kind = (batch, entries), "row" if matrices.per_row else "column"
+    normal = _Normal(operation, outputs, inputs, matrices, Table(kind, np.empty(shape)), cpu)
+    units = _worth(plan, batch, sum(a.nbytes for a in arrays) // batch, threads, cpu)
+    if not units:
+        pieces = matrices.pieces(max(a.itemsize for a in arrays), threads)
+        plan = plan._replace(pieces=pieces)
+    return normal.step(plan, values, units, threads, (sums, *codes))
+
+
+def _worth(plan: _Plan, batch: int, nbytes: int, threads: int, cpu: Cpu) -> bool:
+    """Whether units fit into the cache, and give all threads about as much to do."""
+    count = batch * len(plan.units)
+    even = count % threads == 0 or count >= 4 * threads
+    return even and nbytes // len(plan.units) <= cpu.l2 // 2
+
+
+def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Plan:
+    """A group is one run of elements, in rows of a few vectors."""
+    group = x[0].size // groups
+    columns = min(lanes if group < _FEW * lanes else _VECTORS * lanes, group)
+    rows, rest = divmod(group, columns)
+    row_bytes = columns * x.itemsize
+    parts = _parts(rows, rest, row_bytes, x.nbytes)
+    count = len(parts)
+    parts = np.tile(parts, groups)
+    number = np.arange(groups)
+    parts["start"] += np.repeat(number * group * x.itemsize, count)
+    parts["slot"] = np.arange(len(parts))
+    entries = (matrices.rows if matrices.per_row else matrices.length) // groups
+    finals = _records(FINAL, groups, slot=number * count, slots=count, width=columns,
+                      to=number * entries, entries=entries)  # fmt: skip
+    where = {"row": number * entries, "rows": entries, "length": matrices.length}
+    if not matrices.per_row:
+        where = {"column": number * entries, "rows": 1, "length": entries}
+    pieces = _records(PIECE, groups, **where)
+    units = _records(UNIT, groups, part=number * count, parts=count, final=number, finals=1,
+                     piece=number, pieces=1)  # fmt: skip
+    return _Plan(columns, row_bytes, parts, _NONE, finals, pieces, units)
+
+
+def _channels_last(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Plan:
+    """A group is some columns of every row; rows are whole positions, some where these are short.
+
+    All parts are merged in a last slot before means are made.
+    """
+    channels, row_bytes, columns = x.shape[-1], matrices.strides[0][1], matrices.length
+    total = matrices.rows * matrices.length + matrices.rest
+    if row_bytes == columns * x.itemsize:  # dense: shorter rows would do
+        columns = min(columns, lcm(channels, lanes))
+        row_bytes = columns * x.itemsize
+    parts = _parts(*divmod(total, columns), row_bytes, x.nbytes)
+    parts["slot"] = np.arange(len(parts))
+    width, number = channels // groups, np.arange(groups)
+    first = np.arange(0, channels, _MERGED)
+    merges = _records(MERGE, len(first), column=first, slots=len(parts), to=len(parts),
+                      width=np.minimum(_MERGED, channels - first), repeats=columns // channels,
+                      apart=channels)  # fmt: skip
+    first = number * width
+    finals = _records(FINAL, groups, slot=len(parts), slots=1, column=first, width=width, to=first,
+                      entries=width)  # fmt: skip
+    pieces = _records(PIECE, 2, row=(0, matrices.rows), rows=(matrices.rows, 1),
+                      length=(matrices.length, matrices.rest))  # fmt: skip
+    pieces = pieces[: 1 + (matrices.rest > 0)]
+    units = _records(UNIT, 1, parts=len(parts), merges=len(merges), finals=groups,
+                     pieces=len(pieces))  # fmt: skip
+    return _Plan(columns, row_bytes, parts, merges, finals, pieces, units)
+
+
+def _parts(rows: int, rest: int, row_bytes: int, nbytes: int) -> NDArray[Any]:
+    """Rows cut into parts; the rest goes to the last one."""
+    size = max(_LEAST_PART, min(PIECE_BYTES, nbytes // 16))
+    count = max(1, size // row_bytes)
+    first = np.arange(0, rows, count)
+    result = _records(
+        PART, len(first), start=first * row_bytes, rows=np.minimum(count, rows - first)
+    )
+    result["rest"][-1] = rest
+    return result
+
+
+def _per_position(
+    operation: Norm,
+    outputs: Sequence[Array],
+    inputs: Sequence[Array],
+    layout: DataLayout,
+    threads: int,
+    cpu: Cpu,
+) -> Step:
+    """The step of statistics over the channels of each position, for one image."""
+    arrays, x, groups = (*inputs, *outputs), inputs[0], operation.groups
+    matrices = by_position(arrays, layout, groups)
+    computed, by_row = computed_type(arrays), layout is DataLayout.NXC
+    make, name = (rows_code, "rows") if by_row else (columns_code, "columns")
+    code = make(_stored(x), computed, cpu)
+    shape = groups, matrices.rows if by_row else matrices.length
+    table = Table("row" if by_row else "column", np.empty(shape))
+    normal = _Normal(operation, outputs, inputs, matrices, table, cpu)
+    size = min(PIECE_BYTES, x.nbytes // (4 * threads))
+    if by_row:
+        count = max(1, size // (matrices.length * x.itemsize))
+        first = np.arange(0, matrices.rows, count)
+        where = {"row": first, "rows": np.minimum(count, matrices.rows - first)}
+        pieces = _records(PIECE, len(first), length=matrices.length, **where)
+    else:
+        least = _VECTORS * cpu.lanes(BYTES[computed])
+        count = max(1, size // (matrices.rows * x.itemsize * least)) * least
+        first = np.arange(0, matrices.length, count)
+        where = {"column": first, "length": np.minimum(count, matrices.length - first)}
+        pieces = _records(PIECE, len(first), rows=matrices.rows, **where)
+    number = np.arange(len(pieces))
+    units = _records(UNIT, len(pieces), part=number, parts=1, piece=number, pieces=1)
+    plan = _Plan(0, 0, pieces, _NONE, _NONE, pieces, units)
+    values = {"x_row": matrices.strides[0][1], "part_code": code.addresses[name]}
+    return normal.step(plan, values, True, threads, (code,))
+
+
+class _Normal:
+    """The chain that normalises, bound to arrays and to the tables of -mean and 1 / deviation."""
+
+    def __init__(
+        self,
+        operation: Norm,
+        outputs: Sequence[Array],
+        inputs: Sequence[Array],
+        matrices: Matrices,
+        table: Table,
+        cpu: Cpu,
+    ) -> None:
+        numeric = np.dtype(f"f{BYTES[computed_type((*inputs, *outputs))]}")
+        minus_mean, inverse = (np.empty(table.numbers.shape, numeric) for _ in range(2))
+        chain: list[tuple[str, Any]] = [
+            ("add", Table(table.kind, minus_mean)),
+            ("mul", Table(table.kind, inverse)),
+        ]
+        for op in operation.end:
+            operand: Any = op.operand
+            if operation.per_position and isinstance(operand, np.ndarray):
+                kind = "column" if table.kind == "row" else "row"
+                operand = Table(kind, operand.reshape(operation.groups, -1))
+            chain.append((op.name, operand))
+        self._cpu, self._images = cpu, matrices.images
+        self._chain = bind(chain, matrices, outputs, inputs)
+        self._code = chain_code(self._chain.form, STATISTICS, cpu)
+        self._values = {
+            "x": inputs[0].ctypes.data, "x_image": matrices.strides[0][0],
+            "minus_mean": minus_mean.ctypes.data, "inverse": inverse.ctypes.data,
+            "table_image": minus_mean.strides[0],
+            "epsilon": unpack("<q", pack("<d", operation.epsilon))[0],
+            "piece_code": self._code.addresses["pointwise"],
+        }  # fmt: skip
+
+    def step(
+        self, plan: _Plan, values: dict[str, int], units: bool, threads: int, kept: tuple[Any, ...]
+    ) -> Step:
+        """The step that runs a plan, by units or in three phases."""
+        values = self._values | values
+        records = (plan.parts, plan.merges, plan.finals, plan.pieces)
+        tables = {name: as_numbers(t) for name, t in zip(_NAMES, records, strict=True)}
+        values |= {f"{name}s": table.ctypes.data for name, table in tables.items()}
+        jobs = [(values[f"{name}_code"], table) for name, table in tables.items() if len(table)]
+        if units:
+            unit = unit_code(self._cpu)
+            jobs = [(unit.addresses["unit"], as_numbers(plan.units))]
+            kept = (unit, *kept)
+        listed = [Phase(code, table, outer_count=self._images) for code, table in jobs]
+        kept = (self._code, tables, jobs, *kept)
+        return walk_step(self._chain, STATISTICS, values, listed, threads, self._cpu, kept)
+
+
+def _stored(array: Array) -> str:
+    return STORED[DType(array.dtype.name)]
+
+
+def _records(kind: np.dtype[Any], count: int, **fields: Any) -> NDArray[Any]:
+    result = np.zeros(count, kind)
+    for name, numbers in fields.items():
+        result[name] = numbers
+    return result
