@@ -49,6 +49,7 @@ def test_layers_are_those_of_upconv() -> None:
 def test_sums_and_products_of_values_numbers_and_arrays() -> None:
     net, x = network(2, 4, 5)
     per_channel = values(4).astype(np.float32)
+    assert sum([x]) is x
     outputs = x + x, 3 + x * 2, per_channel + x * per_channel, net.mul(x, net.add(x, 1.5))
     array = values(2, 4, 5)
     results = result(net, *outputs, x=array)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from ..checks import LIMIT, boolean, integer, number
 from ..errors import ArgumentError
@@ -28,6 +28,7 @@ from .graph import (
     Pointwise,
     Pool,
     Resample,
+    Shape,
     Slice,
 )
 from .kinds import described_shape, output_shapes
@@ -225,6 +226,14 @@ class Network:
             remedy = "Call network.output(value) when all is built."
             raise ArgumentError("the network", "without an output", "at least one", remedy)
         return sized_graph(self._nodes.nodes, self._declared, self._nodes.outputs, shapes)
+
+    def draw(self) -> str:
+        """A drawing of the network as it was written: the text of an SVG file."""
+        from .draw import drawing
+
+        shapes = cast(dict[int, Shape], dict(enumerate(self._nodes.shapes)))  # some are open
+        numbers = {name: value.number for name, value in self._inputs.items()}
+        return drawing(Graph(tuple(self._nodes.nodes), numbers, self._nodes.outputs, shapes))
 
     # Building -------------------------------------------------------------------------------------
 

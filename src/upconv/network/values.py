@@ -36,7 +36,11 @@ class Value:
     def __mul__(self, other: Any) -> Value:
         return self.network.combined("mul", self, other)
 
-    __radd__, __rmul__ = __add__, __mul__
+    def __radd__(self, other: Any) -> Value:
+        # sum() begins with 0.
+        return self if type(other) is int and other == 0 else self + other
+
+    __rmul__ = __mul__
 
     def __repr__(self) -> str:
         return f"<Value {self.number} {described_shape(self.shape)}>"
