@@ -20,6 +20,7 @@ from ..keywords import Keywords
 from . import operands
 from .graph import (
     Concat,
+    Convert,
     Convolution,
     Graph,
     Norm,
@@ -214,7 +215,7 @@ class Network:
         for value in values:
             # A caller gets each output in an array of its own, apart from the inputs.
             shared = value.number in numbers or value.number < len(self._inputs)
-            numbers.append((self._nodes.insert(Pointwise(()), value) if shared else value).number)
+            numbers.append((self._nodes.insert(Convert(), value) if shared else value).number)
         self._nodes.outputs = tuple(numbers)
 
     def graph(self, /, **shapes: Any) -> Graph:

@@ -167,7 +167,7 @@ def described(operation: Operation, channels: int) -> list[str]:
     name = KINDS[type(operation)].name
     match operation:
         case Pointwise(chain):
-            return _lines(chain) or ["copy"]
+            return _lines(chain)
         case Convolution():
             return [_convolution(operation), *_lines(operation.end)]
         case Norm(groups, _, per_position):

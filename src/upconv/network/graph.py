@@ -144,7 +144,7 @@ class PixelShuffle(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Convert(Operation):
-    """Input 0 in the layout and element type of the output; passes insert it."""
+    """A copy of input 0 in the layout and element type of the output; most are from passes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
