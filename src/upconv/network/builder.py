@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from ..arrays import as_array
 from ..checks import LIMIT, boolean, integer, number
+from ..choices import Algorithm
 from ..errors import ArgumentError
 from ..keywords import Keywords
+from ..problem import DType
+from ..threads import resolved
 from . import operands
 from .graph import (
     Concat,
@@ -35,6 +39,15 @@ from .graph import (
 from .kinds import described_shape, output_shapes
 from .sizes import declared, sized_graph
 from .values import Nodes, Value
+
+if TYPE_CHECKING:
+    from .program import Program
+    from .programs import Programs
+
+
+def _how(precision: Any, threads: int | None, algorithm: str) -> tuple[DType, int, Algorithm]:
+    operands.one_of("precision", precision, ("float32", "bfloat16"))
+    return DType(precision), resolved(threads), Algorithm.of(algorithm)
 
 
 class Network:
@@ -59,6 +72,7 @@ class Network:
 
     def __init__(self, inputs: Mapping[str, Sequence[int | str | None]]) -> None:
         self._declared = declared(inputs)
+        self._programs: Programs | None = None
         self._nodes = Nodes()
         self._inputs = {
             name: self._nodes.value(
@@ -228,6 +242,40 @@ class Network:
             raise ArgumentError("the network", "without an output", "at least one", remedy)
         return sized_graph(self._nodes.nodes, self._declared, self._nodes.outputs, shapes)
 
+    def compile(
+        self, shapes: Mapping[str, Sequence[int]] | None = None, *, precision: str = "float32",
+        threads: int | None = None, algorithm: str = "auto",
+    ) -> Program:  # fmt: skip
+        """A program for known sizes, its weights packed: `program.run(*arrays)`.
+
+        shapes: (N, C, *size) of each input that has open extents, by name. precision: "float32" or
+        "bfloat16", the type of all values in between. threads: default `get_num_threads()` now.
+        algorithm: as in `conv_transpose`. Programs of other sizes share the packed weights.
+
+        Raises what `graph` raises, and `MemoryLimitError` where the values do not fit.
+        """
+        programs, known = self._sized(dict(shapes or {}))
+        return programs.compiled(known, *_how(precision, threads, algorithm))
+
+    def __call__(self, *arrays: Any, precision: str = "float32", threads: int | None = None) -> Any:
+        """Run on arrays of any sizes that fit; the programs of the latest sizes are kept.
+
+        Returns, and raises, what `Program.run` does.
+        """
+        if len(arrays) != len(self._inputs):
+            expected = f"{len(self._inputs)}: {', '.join(self._inputs)}"
+            raise ArgumentError("the number of inputs", str(len(arrays)), expected)
+        given = {
+            name: as_array(name, array).shape
+            for name, array in zip(self._inputs, arrays, strict=True)
+        }
+        how = _how(precision, threads, "auto")
+        program = None if self._programs is None else self._programs.find(given, *how)
+        if program is None:
+            programs, known = self._sized(given)
+            program = programs.kept(known, *how)
+        return program.run(*arrays)
+
     def draw(self) -> str:
         """A drawing of the network as it was written: the text of an SVG file."""
         from .draw import drawing
@@ -235,6 +283,14 @@ class Network:
         shapes = cast(dict[int, Shape], dict(enumerate(self._nodes.shapes)))  # some are open
         numbers = {name: value.number for name, value in self._inputs.items()}
         return drawing(Graph(tuple(self._nodes.nodes), numbers, self._nodes.outputs, shapes))
+
+    def _sized(self, shapes: dict[str, Any]) -> tuple[Programs, dict[str, Shape]]:
+        """The programs of this network, and the shapes of all inputs."""
+        from .programs import Programs  # the builder itself needs no engine
+
+        graph = self.graph(**shapes)
+        self._programs = self._programs or Programs(graph)
+        return self._programs, {name: graph.shapes[value] for name, value in graph.inputs.items()}
 
     # Building -------------------------------------------------------------------------------------
 

@@ -9,56 +9,41 @@ A call whose Winograd sums overflow is repeated by a program of direct sums.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, NoReturn
 
 import numpy as np
 
 from .. import forks, memory
 from ..arrays import as_array, check_out
-from ..engines.base import Primitive
 from ..engines.huge_pages import on_huge_pages
 from ..engines.jit.cpu import host
 from ..engines.jit.program import StepSequence
 from ..engines.jit.steps import Step
 from ..errors import ArgumentError, DTypeError, EngineError, ShapeError
-from .graph import Array, Graph, Node, Shape, array_shape
+from . import norms, pointwise
+from .compile import Compiled
+from .explain import explained
+from .graph import Array, Graph, Node, Norm, Operation, Pointwise, Shape, array_shape
 from .kinds import KINDS
 from .memory import Arena, arena
 from .place import root
 
 _KEPT = 2  # instances that wait for a call
+_ROUNDS = 10  # of timing steps
 _LINE = 64
 _lock = threading.RLock()
 forks.hold(_lock)
 
 
-class Layer(Protocol):
-    """A convolution ready to run."""
-
-    @property
-    def primitive(self) -> Primitive:
-        """The kernel."""
-
-    def steps(self, outputs: Sequence[Array], inputs: Sequence[Array], scratch: int) -> list[Step]:
-        """The native steps on arrays of a node."""
-
-
-class Compiled(Protocol):
-    """A graph with forms and views, and its convolutions ready to run."""
-
-    @property
-    def graph(self) -> Graph:
-        """The graph."""
-
-    @property
-    def layers(self) -> Mapping[Node, Layer]:
-        """The convolutions."""
-
-    @property
-    def threads(self) -> int:
-        """How many threads a run may use."""
+STEPS: dict[type[Operation], Callable[..., list[Step]]] = {
+    Norm: norms.steps,
+    Pointwise: pointwise.steps,
+}
+"""The native steps of every operation but convolutions."""
 
 
 class Program:
@@ -125,6 +110,17 @@ class Program:
         return results[0] if len(results) == 1 else tuple(results)
 
     __call__ = run
+
+    def explain(self, *, measure: bool = True) -> str:
+        """Describe the steps: what was fused, layouts, kernels, time and memory.
+
+        measure: run the steps on zeros, some ten times, for the time that each takes.
+        """
+        compiled = self._compiled
+        if compiled is None:
+            raise EngineError("This program is closed. Compile the network again.")
+        seconds = self._instance(compiled).times(compiled.threads) if measure else None
+        return explained(compiled, self.memory_bytes, seconds)
 
     def close(self) -> None:
         """Let go of the steps and arenas; a call that is running ends as if nothing happened."""
@@ -217,6 +213,18 @@ class _Instance:
             np.copyto(result, array)
         return True
 
+    def times(self, threads: int) -> list[float]:
+        """Seconds that each node takes, on zeros: the least of some runs in the program's order."""
+        self._memory[:] = 0
+        sequences = [StepSequence(steps) for _, steps in self.by_node]
+        times = [inf] * len(sequences)
+        for _ in range(_ROUNDS):
+            for number, sequence in enumerate(sequences):
+                start = time.perf_counter()
+                sequence.run(threads)
+                times[number] = min(times[number], time.perf_counter() - start)
+        return times
+
     def _steps(self, compiled: Compiled, node: Node, scratch: int) -> list[Step]:
         """The steps of a node on its arrays."""
         outputs, inputs = (
@@ -224,15 +232,11 @@ class _Instance:
         )
         if node in compiled.layers:
             return compiled.layers[node].steps(outputs, inputs, scratch)
-        steps = KINDS[type(node.operation)].steps
-        if steps is None:
-            words = f"A program cannot compute {KINDS[type(node.operation)].name} yet"
-            raise EngineError(f"{words}; {node.line}.")
         layout = compiled.graph.form(node.outputs[0]).layout
-        listed: list[Step] = steps(
-            node.operation, outputs, inputs, layout, compiled.threads, host()
-        )
-        return listed
+        steps = STEPS.get(type(node.operation))
+        if steps is None:
+            raise EngineError(f"A program cannot compute {KINDS[type(node.operation)].name}.")
+        return steps(node.operation, outputs, inputs, layout, compiled.threads, host())
 
 
 def _array(graph: Graph, value: int, room: Array, places: Arena) -> Array:

@@ -1,0 +1,80 @@
+"""What a program does, as a table for people: one row for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from .. import memory
+from ..roofline import roofline
+from .compile import Compiled
+from .fuse import end_of
+from .graph import Convolution, Node, Op, Pointwise
+from .kinds import KINDS
+
+_WIDTHS = (4, 44, 7, 26, 10, 10)
+
+
+def explained(compiled: Compiled, nbytes: int, seconds: list[float] | None) -> str:
+    """The table; `seconds` are those of each node, where they were measured."""
+    graph = compiled.graph
+    limits = roofline(compiled.threads, measure=seconds is not None)
+    convolved = [isinstance(node.operation, Convolution) for node in graph.nodes]
+    count, apart = len(graph.nodes), memory.readable(_values(compiled))
+    settings = f"{compiled.dtype.value}, threads {compiled.threads}"
+    lines = [
+        f"network    {count} steps, {sum(convolved)} of them convolutions, {settings}",
+        f"memory     {memory.readable(nbytes)} for a run; all values in between take {apart}",
+    ]
+    if seconds is not None:
+        total = sum(seconds)
+        share = sum(s for s, c in zip(seconds, convolved, strict=True) if c) / max(total, 1e-12)
+        lines.append(f"time       {_time(total)} for all steps, {share:.0%} of it in convolutions")
+    lines.append("")
+    lines.append(_row(("step", "computes", "layout", "kernel", "predicted", "measured")))
+    for number, node in enumerate(graph.nodes):
+        layer = compiled.layers.get(node)
+        predicted = ""
+        if layer is not None and limits is not None:
+            predicted = _time(layer.primitive.predicted_cycles / limits.clock)
+        measured = "" if seconds is None else _time(seconds[number])
+        kernel = "" if layer is None else layer.variant
+        layout = graph.form(node.outputs[0]).layout.value
+        text = _computes(node, [graph.shapes[value] for value in (*node.inputs, *node.outputs)])
+        lines.append(_row((str(number + 1), text, layout, kernel, predicted, measured)))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _values(compiled: Compiled) -> int:
+    """Bytes of all values, as if none shared memory with another one."""
+    graph = compiled.graph
+    values = {*graph.inputs.values(), *(value for node in graph.nodes for value in node.outputs)}
+    return sum(prod(graph.shapes[v]) * graph.form(v).dtype.itemsize for v in values)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
+def _computes(node: Node, shapes: list[tuple[int, ...]]) -> str:
+    """An operation with its sizes and what is fused into its end."""
+    operation = node.operation
+    name = KINDS[type(operation)].name
+    if isinstance(operation, Pointwise):
+        return _chain(operation.chain) or "copy"
+    if isinstance(operation, Convolution):
+        kernel = "x".join(map(str, operation.weight.shape[2:]))
+        name = "conv_transpose" if operation.transposed else "conv"
+        name += f" {shapes[0][1]}->{shapes[len(node.inputs)][1]} k{kernel}"
+        stride = operation.keywords.stride
+        name += "" if stride == 1 else f" s{stride}".replace(" ", "")
+    end = _chain(end_of(node) or ())
+    return f"{name} + {end}" if end else name
+
+
+def _chain(chain: tuple[Op, ...]) -> str:
+    return " + ".join(op.name for op in chain)
