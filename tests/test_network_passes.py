@@ -209,7 +209,7 @@ ENDS: list[tuple[list[Op], int]] = [
     ([], 0),
     ([LEAKY], 1),
     ([Op("add", Input(1)), Op("silu")], 2),
-    ([Op("add", Input(1)), Op("store"), Op("relu")], 3),
+    ([Op("add", Input(1)), Op("store"), Op("relu")], 1),
     ([Op("store"), Op("tanh")], 0),
     ([LEAKY, Op("store"), Op("relu"), Op("mul", 2.0)], 1),
     ([Op("elu", 1.0)], 0),

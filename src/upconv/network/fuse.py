@@ -23,9 +23,9 @@ from ..activations import Activation
 from .graph import Chain, Concat, Convolution, Graph, Input, Node, Norm, Op, Pointwise
 
 STORE = Op("store")
-ACTIVATIONS = {each.value for each in Activation if each.value} | {"prelu"}
+ACTIVATIONS = {each.value for each in Activation if each.value}
 """What a kernel applies to its results."""
-CHEAP = {"relu", "leaky_relu"}
+CHEAP: set[str] = set()
 """What a kernel applies for a second result."""
 
 
