@@ -33,7 +33,7 @@ KERNELS = (positions, channels, planes)
 """What lists the candidates that add up directly, those of equal cycles in order of preference."""
 
 
-@lru_cache(maxsize=64)  # selection, the kernel and explanations ask for it
+@lru_cache(maxsize=512)  # a model of 80 layers meets six classes of sizes
 def table(problem: Problem, threads: int, cpu: Cpu, *, every: bool) -> tuple[Candidate, ...]:
     """The candidates for a problem, `every` one or those that the model might take."""
     reason = refusal(problem, cpu)
@@ -57,7 +57,7 @@ def table(problem: Problem, threads: int, cpu: Cpu, *, every: bool) -> tuple[Can
         [each for kernel in KERNELS for each in kernel(correlation, threads, cpu)]
     )
     best = ranked(direct_sums)[0]
-    products = _winograd(problem, inner, threads, cpu, every=every)
+    products = _winograd(problem, inner, threads, cpu, every=every, direct=best.cycles)
     return (
         *direct_sums,
         *products,
@@ -76,17 +76,16 @@ def _eligible(candidates: list[Candidate]) -> list[Candidate]:
 
 
 def _winograd(
-    problem: Problem, inner: Problem, threads: int, cpu: Cpu, *, every: bool
+    problem: Problem, inner: Problem, threads: int, cpu: Cpu, *, every: bool, direct: float
 ) -> tuple[Candidate, ...]:
-    """The candidates by Winograd's algorithm.
+    """The candidates by Winograd's algorithm, where direct sums take `direct` cycles.
 
     They leave out outputs that nothing reaches, which would have rounding errors of neighbours.
     """
     reached = interior_of(problem, margins=False).problem or inner
     border = prod(problem.result_shape) - prod(reached.result_shape)
-    tiles = winograd(Correlation.of(reached), threads, cpu, every=every)
-    filling = cpu.costs.packing.border * border
-    return tuple(replace(each, cycles=each.cycles + filling) for each in tiles)
+    filling, correlation = cpu.costs.packing.border * border, Correlation.of(reached)
+    return winograd(correlation, threads, cpu, every=every, border=filling, direct=direct)
 
 
 @lru_cache(maxsize=256)

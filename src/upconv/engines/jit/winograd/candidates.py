@@ -1,8 +1,8 @@
-"""The candidates by Winograd's algorithm: one for each promising choice of tiles."""
+"""The candidates by Winograd's algorithm: one for each promising form."""
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 
 from ...base import Candidate, Eligible
 from ..correlation import Correlation
@@ -15,50 +15,58 @@ _MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times t
 
 
 def candidates(
-    correlation: Correlation, threads: int, cpu: Cpu, *, every: bool
+    correlation: Correlation, threads: int, cpu: Cpu, *, every: bool, border: float, direct: float
 ) -> tuple[Candidate, ...]:
-    """The fastest first; `every` one, or none where the model takes none of them."""
+    """List `every` candidate, or those that the model might take, the fastest first.
+
+    Filling the border takes `border` cycles more. The model takes none that direct sums beat, which
+    take `direct` cycles.
+    """
     reason = refusal(correlation)
     if reason is not None:
         return (refused("winograd", reason, winograd=True),)
-    reason = _too_little(correlation, cpu.costs.winograd.products)
+    costs = cpu.costs.winograd
+    reason = _too_little(correlation, costs.products)
     if reason and not every:
         return ()
-    plans = schedules(correlation, threads, cpu, exact=not every)
-    return tuple(_candidate(correlation, plan, threads, cpu, reason) for plan in plans)
-
-
-def _candidate(
-    correlation: Correlation, plan: Schedule, threads: int, cpu: Cpu, reason: str
-) -> Candidate:
-    form = plan.form
-    numbers = weight_numbers(correlation, form.saving[0])
-    if not form.exact:
-        reason = f"its errors are about {form.growth:.1f} times those of direct sums"
-    elif numbers > _MOST_NUMBERS:
-        reason = f"its weight has {numbers:,} numbers, more than {_MOST_NUMBERS:,}"
-    # Channels that do not fill a vector are packed some at a time.
-    filled = min(1.0, form.padded / cpu.lanes(correlation.dtype.itemsize))
-    costs = cpu.costs.winograd
     few = correlation.rank > 1 and correlation.reduced < costs.few * correlation.groups
     margin = costs.few_margin if few else costs.margin
-    return Candidate(
-        "jit", _PREFIX + plan.form.name, plan.cycles,
-        packing_cycles(numbers, correlation, threads, cpu) / filled, plan.workspace_bytes,
-        margin=margin, winograd=True, exact=form.exact,
-        eligible=Eligible.ON_REQUEST if reason else Eligible.BY_MODEL, reason=reason,
+    most = inf if every else direct / margin - border
+    plans = schedules(correlation, threads, cpu, exact=not every, most=most)
+    return tuple(
+        Candidate(
+            "jit", _PREFIX + plan.form.name, plan.cycles + border,
+            _packing(correlation, plan, threads, cpu), plan.workspace_bytes, margin=margin,
+            winograd=True, exact=plan.form.exact,
+            eligible=Eligible.ON_REQUEST if slow else Eligible.BY_MODEL, reason=slow,
+        )
+        for plan in plans
+        for slow in (_reason(correlation, plan) or reason,)
     )  # fmt: skip
 
 
-def _channels(correlation: Correlation) -> int:
-    """Channels on the side that has fewer, phases counted as channels."""
-    columns = correlation.made * prod(line.stride for line in correlation.lines)
-    return min(reduction_of(correlation), columns // correlation.groups)
+def _packing(correlation: Correlation, plan: Schedule, threads: int, cpu: Cpu) -> float:
+    """Cycles of packing the weight; channels that fill no vector are packed some at a time."""
+    numbers = weight_numbers(correlation, plan.form.saving[0])
+    filled = min(1.0, plan.form.padded / plan.form.lanes)
+    return packing_cycles(numbers, correlation, threads, cpu) / filled
+
+
+def _reason(correlation: Correlation, plan: Schedule) -> str:
+    """Why the model does not take a form; "" where it may."""
+    if not plan.form.exact:
+        return f"its errors are about {plan.form.growth:.1f} times those of direct sums"
+    numbers = weight_numbers(correlation, plan.form.saving[0])
+    if numbers > _MOST_NUMBERS:
+        return f"its weight has {numbers:,} numbers, more than {_MOST_NUMBERS:,}"
+    return ""
 
 
 def _too_little(correlation: Correlation, least: int) -> str:
-    """Why no transform is worth it, whichever tiles it has; "" where one may be."""
-    if _channels(correlation) < 2:
+    """Why no form is worth it; "" where one may be."""
+    # Channels on the side that has fewer, phases counted as channels.
+    columns = correlation.made * prod(line.stride for line in correlation.lines)
+    if min(reduction_of(correlation), columns // correlation.groups) < 2:
         return "with one channel on either side, transforms take longer than the products they save"
     if correlation.multiply_adds < least:
         return f"with fewer than {least:,} multiply-adds, choosing tiles takes too long"

@@ -47,6 +47,7 @@ def refusal(correlation: Correlation) -> str | None:
     return None
 
 
+@lru_cache(maxsize=64)
 def windows_of(correlation: Correlation) -> tuple[Window, ...]:
     """The window of each axis."""
     return tuple(map(Window.of, correlation.lines))
@@ -106,11 +107,12 @@ def schedules(
     if not exact:
         kept += [each for each in ordered if not each.exact][:_MOST_CHOICES]
     weight, layout = correlation.weight, correlation.layout
-    plans = []
-    for choice in kept:
-        form = Form.of(weight, layout, windows, choice.transforms, cpu)
-        if form.least_cycles(correlation, threads) <= most:
-            plans.append(form.schedule(correlation, threads))
+    forms = [Form.of(weight, layout, windows, each.transforms, cpu) for each in kept]
+    plans = [
+        form.schedule(correlation, threads)
+        for form in forms
+        if form.least_cycles(correlation, threads) <= most
+    ]
     return tuple(sorted(plans, key=lambda plan: plan.cycles))
 
 
