@@ -194,9 +194,9 @@ FAULTS = {
     "a workspace too small": JIT.format(".positions", "primitive", "positions")
     + "real = positions.Workspace; positions.Workspace = lambda n: real(n // 2)",
     "output rows one element late": JIT.format(".positions", "placement", "placement")
-    + "real = placement._intervals\n"
-    "def late(*a): table = real(*a); table[6] += 8; return table\n"
-    "placement._intervals = late",
+    + "real = placement._sums\n"
+    "def late(*a): table = real(*a); table[2] += 8; return table\n"
+    "placement._sums = late",
     "results one element early": JIT.format(".positions", "placement", "placement")
     + "real = placement.filled\n"
     "def early(kind, shape, **columns):\n"

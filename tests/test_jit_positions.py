@@ -3,6 +3,7 @@ taps read is packed, and every output position is written, from its own position
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from math import prod
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from random_problems import case
+from upconv.engines import load
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import Cpu
 from upconv.engines.jit.limits import too_much
@@ -74,7 +76,7 @@ def test_segments_are_the_padded_positions(seed: int) -> None:
     reach = plan.buffer_positions + plan.padded.total + abs(before)
     expected = np.full(2 * reach + padded.size, -1)
     expected[reach : reach + padded.size] = padded.ravel()
-    for number, part in enumerate(tables["parts"]):
+    for number, part in enumerate(tables.get("parts", tables["cache_blocks"])):
         packed: dict[int, int] = {}
         for segment in tables["segments"][part["segment"] :][: part["segments"]]:
             for row in range(segment["rows"]):
@@ -239,6 +241,27 @@ def test_tables_of_huge_layers_are_small(shape: str, threads: int) -> None:
     for cpu in (AVX512, replace(SSE2, l2=256 << 10)):
         plan = schedules.schedule(correlation, threads, cpu)
         assert placement_bytes(correlation, plan) <= allowed(correlation), plan
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+@pytest.mark.parametrize("stride", [1, 4])
+def test_a_long_row_has_few_records(stride: int, threads: int) -> None:
+    """Full tiles side by side are one record, and a few end the row."""
+    for size in (1 << 14, 1 << 27):
+        axis = Axis(size, stride + 2, stride, 1, 1, 1)
+        correlation = Correlation.of(Problem(Direction.FORWARD, (axis,), 1, 64, 64))
+        plan = schedules.schedule(correlation, threads, AVX512)
+        tiles = Placement(correlation, plan).tables["tiles"]
+        assert len(tiles) <= plan.cache_blocks + 3
+        assert tiles["count"].sum() * plan.tiles[0].width >= size
+
+
+def test_a_stride_of_a_million_is_refused_at_once() -> None:
+    """Planning a million phases took half a minute; libdnnl or NumPy compute such a layer."""
+    problem = Problem(Direction.FORWARD, (Axis(3, 3, 1 << 20),), 1, 2, 2)
+    start = time.process_time()
+    assert "phases along the last axis" in str(load("jit").refuses(problem))
+    assert time.process_time() - start < 1
 
 
 def test_tables_of_tiles_do_not_grow_with_channels() -> None:

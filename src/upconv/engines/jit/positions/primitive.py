@@ -96,7 +96,7 @@ class Positions(Kernel):
         cache_blocks["spans"] = np.arange(len(cache_blocks)) * (placement.ranges[0].size // 2)
         jobs = job_table(correlation, plan, self.order.group_bytes)
         phases = [walk.Phase(self._driver.addresses["job"], cache_blocks, jobs)]
-        if plan.shared and not plan.in_place:
+        if "parts" in packing:
             pack = self._driver.addresses["pack"]
             phases.insert(0, walk.Phase(pack, packing["parts"], packing["packing"]))
         named = {
@@ -106,7 +106,7 @@ class Positions(Kernel):
         }  # fmt: skip
         self._tables = packing | named | {"jobs": jobs}
         return {
-            **{name: table.ctypes.data for name, table in named.items()},
+            **{name: address_of(table) for name, table in named.items()},
             **{name: address for code in self._called for name, address in code.addresses.items()},
             "phase_count": len(phases), "part": self._part_bytes,
             "phase_tuple_count": len(placement.phase_tuples), "element": element,

@@ -116,17 +116,18 @@ class InputRows:
         x, image = np.where(count, (x + begin * self.itemsize, image), 0)
         zeros = stop - start - count
         # Rows that differ from the one before by what all rows do, or are zeros like it.
-        change = np.diff((part, count, zeros, begin, x, image))
+        listed = np.array((part, count, zeros, begin, x, image))
+        change = listed[:, 1:] - listed[:, :-1]
         steady = (change[4] == self.x_row) & (change[5] == self.image_row)
         new = np.ones(len(part), bool)
         new[1:] = change[:4].any(0) | (begin[1:] != 0) | ~(steady | (count[1:] == 0))
         (first,) = new.nonzero()
-        rows = np.diff(first, append=len(part))
+        rows = np.append(first[1:], len(part)) - first
         segments = filled(
             SEGMENT, len(first), to=((start - low[part]) * element)[first], x=x[first],
             count=count[first], zeros=zeros[first], image=image[first], rows=rows,
         )  # fmt: skip
-        return segments, np.searchsorted(part[first], np.arange(len(low) + 1))
+        return segments, part[first].searchsorted(np.arange(len(low) + 1))
 
 
 # Jobs ---------------------------------------------------------------------------------------------
@@ -135,35 +136,37 @@ class InputRows:
 def packing_tables(correlation: Correlation, plan: Schedule, element: int) -> dict[str, Table]:
     """The segments, and what they fill: `cache_blocks`, or `parts` of the buffer that threads
     share; `packing` lists the channels of a part."""
-    blocks = filled(
-        CACHE_BLOCK, plan.cache_blocks, x=np.arange(plan.cache_blocks) * plan.cache_block
-    )
-    channels, jobs = correlation.reduced // correlation.groups, 4 * plan.threads
-    size = max(1, min(channels, -(-correlation.reduced // jobs)))
-    starts, positions, parts = blocks["x"], plan.cache_block, blocks
+    starts, step = np.arange(plan.cache_blocks) * plan.cache_block, plan.cache_block
+    apart = not (plan.shared or plan.in_place)
+    blocks = filled(CACHE_BLOCK, len(starts), x=0 if apart else starts * element)
+    tables = {"cache_blocks": blocks, "segments": np.zeros(0, SEGMENT)}
+    if plan.in_place:
+        return tables
+    parts, behind = blocks, plan.halo_before + plan.halo_after
     if plan.shared:
-        positions = plan.buffer_positions
+        channels, jobs = correlation.reduced // correlation.groups, 4 * plan.threads
+        size = max(1, min(channels, -(-correlation.reduced // jobs)))
+        step, behind = plan.buffer_positions, 0
         if size == 1:  # so few channels that positions are divided too
-            positions = max(4096, -(-positions * correlation.reduced // jobs))
-        starts = np.arange(0, plan.buffer_positions, positions)
-        parts = filled(CACHE_BLOCK, len(starts), x=starts)
-    segments = np.zeros(0, SEGMENT)
-    if not plan.in_place:
-        end = plan.padded.total + plan.halo_after
-        behind = 0 if plan.shared else plan.halo_before + plan.halo_after
-        low = starts - plan.halo_before
-        high = np.minimum(low + positions + behind, end)
-        segments, bounds = InputRows.of(correlation, plan).segments(low, high, element)
-        parts["segment"], parts["segments"] = bounds[:-1], np.diff(bounds)
-    blocks["x"] *= element if plan.shared or plan.in_place else 0
-    if plan.shared:
-        parts["x"] *= element
-    first, groups = np.arange(0, channels, size), np.arange(correlation.groups)[:, None]
-    packing = filled(
+            step = max(4096, -(-step * correlation.reduced // jobs))
+        starts = np.arange(0, plan.buffer_positions, step)
+        parts = filled(CACHE_BLOCK, len(starts), x=starts * element)
+        tables |= {"parts": parts, "packing": _shares(correlation, channels, size)}
+    low = starts - plan.halo_before
+    high = np.minimum(low + (step + behind), plan.padded.total + plan.halo_after)
+    rows = InputRows.of(correlation, plan)
+    tables["segments"], bounds = rows.segments(low, high, element)
+    parts["segment"], parts["segments"] = bounds[:-1], bounds[1:] - bounds[:-1]
+    return tables
+
+
+def _shares(correlation: Correlation, count: int, size: int) -> Table:
+    """Jobs of at most `size` of the `count` input channels of each group."""
+    first, groups = np.arange(0, count, size), np.arange(correlation.groups)[:, None]
+    return filled(
         JOB, (len(groups), len(first)),
-        channel=groups * channels + first, channels=np.minimum(size, channels - first),
+        channel=groups * count + first, channels=np.minimum(size, count - first),
     ).ravel()  # fmt: skip
-    return {"segments": segments, "cache_blocks": blocks, "parts": parts, "packing": packing}
 
 
 def job_table(correlation: Correlation, plan: Schedule, group_bytes: int) -> Table:
