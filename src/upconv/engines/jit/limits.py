@@ -27,6 +27,7 @@ def too_much(problem: Problem) -> str | None:
         )
         blocks = problem.out_channels // problem.groups * -(-min(last.stride, last.out) // 16)
         limits += [
+            ("phases along the last axis", min(last.stride, last.out), 1 << 14),
             ("combinations of phases over the other axes", phase_tuples, 1 << 12),
             ("rows of one image, times combinations of phases", rows * phase_tuples, 1 << 22),
             ("blocks of output channels", blocks, 1 << 17),
