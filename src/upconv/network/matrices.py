@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engines.jit.chains import PIECE
-from ..engines.jit.packing import Numbers
 from ..problem import DataLayout
 from .graph import Array
 
@@ -71,7 +70,7 @@ class Matrices(NamedTuple):
         positions = prod(size)
         dense = all(array[:1].flags.c_contiguous for array in arrays)
         assert dense, "the channels of an image are not dense"  # noqa: S101 - our own invariant
-        images = [_image_stride(array) for array in arrays]
+        images = [image_stride(array) for array in arrays]
         if by_channel and positions >= FEW_POSITIONS:
             rows = tuple(positions * array.itemsize for array in arrays)
             strides = tuple(zip(images, rows, strict=True))
@@ -89,8 +88,8 @@ class Matrices(NamedTuple):
     ) -> Matrices:
         batch, *size, channels = arrays[0].shape
         positions = prod(size)
-        steps = [_position_stride(array) for array in arrays]
-        images = [_image_stride(array) for array in arrays]
+        steps = [position_stride(array) for array in arrays]
+        images = [image_stride(array) for array in arrays]
         dense = all(s == channels * a.itemsize for s, a in zip(steps, arrays, strict=True))
         following = all(i == positions * s for i, s in zip(images, steps, strict=True))
         if not by_image and (batch == 1 or following):
@@ -146,20 +145,16 @@ def by_position(arrays: Sequence[Array], layout: DataLayout, groups: int) -> Mat
         dense = [positions * array.itemsize for array in arrays]
         strides = tuple((count * row, row) for row in dense)
         return Matrices(groups, count, positions, 0, strides, per_row=True)
-    strides = tuple((count * a.itemsize, _position_stride(a)) for a in arrays)
+    strides = tuple((count * a.itemsize, position_stride(a)) for a in arrays)
     return Matrices(groups, positions, count, 0, strides, per_row=False)
 
 
-def as_numbers(table: NDArray[Any]) -> Numbers:
-    """A table of 64-bit records as a walk takes it."""
-    return table.view(np.int64).reshape(len(table), table.itemsize // 8)
-
-
-def _image_stride(array: Array) -> int:
+def image_stride(array: Array) -> int:
+    """Bytes from one image to the next; 0 where there is one."""
     return int(array.strides[0]) if len(array) > 1 else 0
 
 
-def _position_stride(array: Array) -> int:
+def position_stride(array: Array) -> int:
     """Bytes from one position to the next, of an array whose positions follow each other."""
     channels = int(array.shape[-1])
     step, extent = 0, 1

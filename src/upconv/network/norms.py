@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines.jit.chains import PIECE, chain_code
+from ..engines.jit.chains import PIECE, argument_layout, chain_code
 from ..engines.jit.cpu import Cpu
 from ..engines.jit.statistics import (
     FINAL,
@@ -38,8 +38,9 @@ from ..engines.jit.values import BYTES, STORED
 from ..engines.jit.walk import Phase
 from ..problem import DataLayout, DType
 from .graph import Array, Norm
-from .matrices import PIECE_BYTES, Matrices, as_numbers, by_position
-from .pointwise import Table, bind, computed_type, walk_step
+from .matrices import PIECE_BYTES, Matrices, by_position
+from .pointwise import Table, bind
+from .tables import as_numbers, computed_type, records, walk_step
 
 _LEAST_PART = 8 << 10
 _VECTORS = 4  # of columns that code sums at a time
@@ -139,13 +140,13 @@ def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _P
     parts["start"] += np.repeat(number * group * x.itemsize, count)
     parts["slot"] = np.arange(len(parts))
     entries = (matrices.rows if matrices.per_row else matrices.length) // groups
-    finals = _records(FINAL, groups, slot=number * count, slots=count, width=columns,
+    finals = records(FINAL, groups, slot=number * count, slots=count, width=columns,
                       to=number * entries, entries=entries)  # fmt: skip
     where = {"row": number * entries, "rows": entries, "length": matrices.length}
     if not matrices.per_row:
         where = {"column": number * entries, "rows": 1, "length": entries}
-    pieces = _records(PIECE, groups, **where)
-    units = _records(UNIT, groups, part=number * count, parts=count, final=number, finals=1,
+    pieces = records(PIECE, groups, **where)
+    units = records(UNIT, groups, part=number * count, parts=count, final=number, finals=1,
                      piece=number, pieces=1)  # fmt: skip
     return _Plan(columns, row_bytes, parts, _NONE, finals, pieces, units)
 
@@ -164,16 +165,16 @@ def _channels_last(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Pl
     parts["slot"] = np.arange(len(parts))
     width, number = channels // groups, np.arange(groups)
     first = np.arange(0, channels, _MERGED)
-    merges = _records(MERGE, len(first), column=first, slots=len(parts), to=len(parts),
+    merges = records(MERGE, len(first), column=first, slots=len(parts), to=len(parts),
                       width=np.minimum(_MERGED, channels - first), repeats=columns // channels,
                       apart=channels)  # fmt: skip
     first = number * width
-    finals = _records(FINAL, groups, slot=len(parts), slots=1, column=first, width=width, to=first,
+    finals = records(FINAL, groups, slot=len(parts), slots=1, column=first, width=width, to=first,
                       entries=width)  # fmt: skip
-    pieces = _records(PIECE, 2, row=(0, matrices.rows), rows=(matrices.rows, 1),
+    pieces = records(PIECE, 2, row=(0, matrices.rows), rows=(matrices.rows, 1),
                       length=(matrices.length, matrices.rest))  # fmt: skip
     pieces = pieces[: 1 + (matrices.rest > 0)]
-    units = _records(UNIT, 1, parts=len(parts), merges=len(merges), finals=groups,
+    units = records(UNIT, 1, parts=len(parts), merges=len(merges), finals=groups,
                      pieces=len(pieces))  # fmt: skip
     return _Plan(columns, row_bytes, parts, merges, finals, pieces, units)
 
@@ -183,7 +184,7 @@ def _parts(rows: int, rest: int, row_bytes: int, nbytes: int) -> NDArray[Any]:
     size = max(_LEAST_PART, min(PIECE_BYTES, nbytes // 16))
     count = max(1, size // row_bytes)
     first = np.arange(0, rows, count)
-    result = _records(
+    result = records(
         PART, len(first), start=first * row_bytes, rows=np.minimum(count, rows - first)
     )
     result["rest"][-1] = rest
@@ -212,15 +213,15 @@ def _per_position(
         count = max(1, size // (matrices.length * x.itemsize))
         first = np.arange(0, matrices.rows, count)
         where = {"row": first, "rows": np.minimum(count, matrices.rows - first)}
-        pieces = _records(PIECE, len(first), length=matrices.length, **where)
+        pieces = records(PIECE, len(first), length=matrices.length, **where)
     else:
         least = _VECTORS * cpu.lanes(BYTES[computed])
         count = max(1, size // (matrices.rows * x.itemsize * least)) * least
         first = np.arange(0, matrices.length, count)
         where = {"column": first, "length": np.minimum(count, matrices.length - first)}
-        pieces = _records(PIECE, len(first), rows=matrices.rows, **where)
+        pieces = records(PIECE, len(first), rows=matrices.rows, **where)
     number = np.arange(len(pieces))
-    units = _records(UNIT, len(pieces), part=number, parts=1, piece=number, pieces=1)
+    units = records(UNIT, len(pieces), part=number, parts=1, piece=number, pieces=1)
     plan = _Plan(0, 0, pieces, _NONE, _NONE, pieces, units)
     values = {"x_row": matrices.strides[0][1], "part_code": code.addresses[name]}
     return normal.step(plan, values, True, threads, (code,))
@@ -275,16 +276,10 @@ class _Normal:
             jobs = [(unit.addresses["unit"], as_numbers(plan.units))]
             kept = (unit, *kept)
         listed = [Phase(code, table, outer_count=self._images) for code, table in jobs]
-        kept = (self._code, tables, jobs, *kept)
-        return walk_step(self._chain, STATISTICS, values, listed, threads, self._cpu, kept)
+        kept = (self._code, tables, jobs, *self._chain.kept, *kept)
+        layout = argument_layout(self._chain.form, STATISTICS)
+        return walk_step(layout, self._chain.values | values, listed, threads, self._cpu, kept)
 
 
 def _stored(array: Array) -> str:
     return STORED[DType(array.dtype.name)]
-
-
-def _records(kind: np.dtype[Any], count: int, **fields: Any) -> NDArray[Any]:
-    result = np.zeros(count, kind)
-    for name, numbers in fields.items():
-        result[name] = numbers
-    return result

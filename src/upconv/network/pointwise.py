@@ -13,14 +13,14 @@ import numpy as np
 
 from ..engines.jit.chains import EMITTERS, ChainClass, Emitter, Operand, argument_layout, chain_code
 from ..engines.jit.cpu import Cpu
-from ..engines.jit.packing import Numbers
 from ..engines.jit.steps import Step
-from ..engines.jit.values import DOUBLE, FLOAT, STORED
-from ..engines.jit.walk import Phase, phases, walk_code
+from ..engines.jit.values import DOUBLE, STORED
+from ..engines.jit.walk import Phase
 from ..problem import DataLayout, DType
 from .definitions import FUNCTIONS
 from .graph import Array, Chain, Input, Pointwise
-from .matrices import Matrices, as_numbers
+from .matrices import Matrices
+from .tables import as_numbers, computed_type, walk_step
 
 
 class Row(NamedTuple):
@@ -94,12 +94,8 @@ def chain_steps(
     pieces = as_numbers(matrices.pieces(max(a.itemsize for a in arrays), threads))
     code = chain_code(bound.form, "", cpu)
     phase = Phase(code.addresses["pointwise"], pieces, None, outer_count=matrices.images)
-    return [walk_step(bound, "", {}, [phase], threads, cpu, (code, pieces))]
-
-
-def computed_type(arrays: Sequence[Array]) -> str:
-    """The type that steps on these arrays compute in."""
-    return DOUBLE if any(array.dtype == np.float64 for array in arrays) else FLOAT
+    kept = (code, pieces, *bound.kept)
+    return [walk_step(argument_layout(bound.form), bound.values, [phase], threads, cpu, kept)]
 
 
 def bind(
@@ -135,23 +131,3 @@ def bind(
     for name, array, (image, row) in zip(form.arrays, arrays, matrices.strides, strict=True):
         values |= {name: array.ctypes.data, f"{name}_image": image, f"{name}_row": row}
     return BoundChain(form, values, (*kept, *arrays))
-
-
-def walk_step(
-    chain: BoundChain,
-    before: str,
-    values: dict[str, int],
-    listed: Sequence[Phase],
-    threads: int,
-    cpu: Cpu,
-    kept: tuple[object, ...],
-) -> Step:
-    """A step that walks over phases, with a block of the chain's values and further ones."""
-    table: Numbers = phases(*listed)
-    layout, walk = argument_layout(chain.form, before), walk_code(cpu)
-    block = layout.block(phases=table.ctypes.data, phase_count=len(table), **chain.values, **values)
-    last, jobs = len(table) - 1, int(table[-1, 1])
-    over = block.address + 8 * layout.place(f"over_{last}")
-    entering = min(threads, int(table[:, 1].max()))
-    kept = (walk, table, *chain.kept, *kept)
-    return Step(walk.addresses["walk"], block, entering, over, jobs, kept=kept)

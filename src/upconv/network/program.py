@@ -24,12 +24,29 @@ from ..engines.jit.cpu import host
 from ..engines.jit.program import StepSequence
 from ..engines.jit.steps import Step
 from ..errors import ArgumentError, DTypeError, EngineError, ShapeError
-from . import norms, pointwise
+from . import norms, pointwise, windows
 from .compile import Compiled
 from .explain import explained
-from .graph import Array, Graph, Node, Norm, Operation, Pointwise, Shape, array_shape
+from .graph import (
+    Array,
+    Concat,
+    Convert,
+    Graph,
+    Node,
+    Norm,
+    Operation,
+    Pad,
+    PixelShuffle,
+    Pointwise,
+    Pool,
+    Resample,
+    Shape,
+    Slice,
+    array_shape,
+)
 from .kinds import KINDS
 from .memory import Arena, arena
+from .moves import conversion
 from .place import root
 
 _KEPT = 2  # instances that wait for a call
@@ -42,8 +59,9 @@ forks.hold(_lock)
 STEPS: dict[type[Operation], Callable[..., list[Step]]] = {
     Norm: norms.steps,
     Pointwise: pointwise.steps,
+    **dict.fromkeys((Concat, Pad, PixelShuffle, Pool, Resample, Slice), windows.steps),
 }
-"""The native steps of every operation but convolutions."""
+"""The native steps of every operation but convolutions and conversions."""
 
 
 class Program:
@@ -233,6 +251,9 @@ class _Instance:
         if node in compiled.layers:
             return compiled.layers[node].steps(outputs, inputs, scratch)
         layout = compiled.graph.form(node.outputs[0]).layout
+        if isinstance(node.operation, Convert):
+            source = compiled.graph.form(node.inputs[0]).layout
+            return conversion(outputs[0], inputs[0], source, layout, compiled.threads, host())
         steps = STEPS.get(type(node.operation))
         if steps is None:
             raise EngineError(f"A program cannot compute {KINDS[type(node.operation)].name}.")

@@ -1,0 +1,319 @@
+"""Windows as native code: pooling, padding, resampling, pixel shuffle.
+
+A *row* of a result is a run along the last axis. Tables say which rows of the input make it, with
+which weights (`ROW`, `TAP`), so that ranks, strides and padding of the other axes are data.
+
+    channels first    1. combine the input's rows into one line, with what lies beside it
+                      2. combine the line's neighbours, in vectors of positions
+    channels last     taps along the last axis are tables too, and vectors are of channels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .chains import Blocks
+from .compile import compiled
+from .cpu import Cpu
+from .emit import Function, Module
+from .kernel_arguments import Arguments, Record
+from .moves import IMAGE, LAYOUT, PART, ROW, TAP, every
+from .positions.tile import interleaved
+from .rows import Span, converted
+from .values import BYTES, DOUBLE, LINE, Value, vector
+from .walk import JOB
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The class of code for channels first.
+
+    reduce: "pick", "max" or "sum" of input rows. last: "copy", "pool", "nearest", "linear" or
+    "shuffle", and its stride or factor. edge: "fill", "replicate" or "reflect".
+    """
+
+    reduce: str
+    last: str
+    factor: int
+    edge: str
+    stored: str
+    computed: str
+
+
+@compiled("windows", kept=32)
+def line_code(module: Module, line: Line, cpu: Cpu) -> None:
+    """The job `windows(args, mine, part, image)` where channels come first."""
+    lanes = cpu.lanes(BYTES[line.computed])
+    with module.function("windows", JOB) as f:
+        a = LAYOUT.reader(f)
+        part, image = Record(f, f["inner"], PART), Record(f, f["outer"], IMAGE)
+        gather = _Gather(f, a, line, part, lanes)
+        columns = part["columns"]
+        x, y = a["x"] + image["src"], a["y"] + image["dst"] + part["column"] * BYTES[line.stored]
+        stage, segment = f["mine"] + LINE, a["segment"]
+        combine = _LAST.get(line.last)
+        with f.loop(part["row"], part["row"] + part["rows"]) as loop:
+            row = Record.of(f, a["rows"], loop.index, ROW)
+            taps = a["taps"] + row["tap"] * TAP.itemsize
+            dst = y + row["to"]
+            if line.last == "shuffle":
+                with f.loop(0, line.factor) as each:
+                    tap = taps + each.index * TAP.itemsize
+                    gather.emit(stage + each.index * segment, x, tap, f.integer(1), line.computed)
+            elif combine is None:
+                gather.emit(dst, x, taps, row["taps"], line.stored)
+            else:
+                gather.emit(stage, x, taps, row["taps"], line.computed)
+            if combine is not None:
+                combine(f, a, line, stage, dst, part["column"], columns, lanes)
+
+
+class _Gather:
+    """Emits the first half: a line of positions from some rows of the input."""
+
+    def __init__(self, f: Function, a: Arguments, line: Line, part: Record, lanes: int) -> None:
+        self._f, self._line, self._lanes = f, line, lanes
+        first, count, width = part["first"], part["count"], a["width"]
+        self._first, self._count, self._width = first, count, width
+        self._low = f.min(f.max(f.integer(0) - first, 0), count)
+        self._high = f.max(f.min(count, width - first), self._low)
+        self._body = Blocks(f, self._high - self._low, lanes, 4)
+        self._before = Blocks(f, self._low, lanes, 1)
+        self._after = Blocks(f, count - self._high, lanes, 1)
+        self._all = Blocks(f, count, lanes, 1)
+
+    def emit(self, to: Value, x: Value, taps: Value, count: Value, element: str) -> None:
+        """Emit the line at an address, in elements of a type."""
+        f, line = self._f, self._line
+        if line.reduce == "pick":
+            with f.when(count > 0):
+                row = x + f.word(taps)
+                src, dst = self._from(row), f.at(to, self._low, element)
+
+                def copy(span: Span) -> None:
+                    values = span.load(f.at(src, span.start, line.stored), line.stored)
+                    span.store(converted(f, values, element), f.at(dst, span.start, element))
+
+                self._body.each(copy)
+                self._edges(to, row, element)
+            with f.unless(count > 0):
+                self._fill(self._all, to, self._neutral(element), element)
+            return
+        dst = f.at(to, self._low, element)
+
+        def combine(spans: list[Span]) -> None:
+            totals = [self._neutral(element)] * len(spans)
+            with f.loop(0, count, 1, totals) as loop:
+                tap = taps + loop.index * TAP.itemsize
+                src = self._from(x + f.word(tap))
+                values = [
+                    converted(
+                        f, span.load(f.at(src, span.start, line.stored), line.stored), element
+                    )
+                    for span in spans
+                ]
+                loop.next(_reduced(f, line.reduce, values, loop.carried, tap, element))
+            for span, total in zip(spans, loop.results, strict=True):
+                span.store(total, f.at(dst, span.start, element))
+
+        self._body.each_block(combine)
+        self._edges(to, None, element)
+
+    def _from(self, row: Value) -> Value:
+        """Where the line's first real position lies in a row of the input."""
+        return self._f.at(row, self._first + self._low, self._line.stored)
+
+    def _neutral(self, element: str) -> Value:
+        return _neutral(self._f, self._line.reduce, vector(element, self._lanes))
+
+    def _edges(self, to: Value, row: Value | None, element: str) -> None:
+        """Positions beside the row: they are filled, or those of the row repeated or mirrored."""
+        f, edge, stored = self._f, self._line.edge, self._line.stored
+        after = f.at(to, self._high, element)
+        if edge == "reflect" and row is not None:
+            last = (self._width - 1) * 2
+            with f.loop(0, self._low) as loop:
+                value = f.load(stored, f.at(row, f.integer(0) - self._first - loop.index, stored))
+                f.store(converted(f, value, element), f.at(to, loop.index, element))
+            with f.loop(self._high, self._count) as loop:
+                value = f.load(stored, f.at(row, last - self._first - loop.index, stored))
+                f.store(converted(f, value, element), f.at(to, loop.index, element))
+            return
+        for blocks, start, number in (
+            (self._before, to, self._low), (self._after, after, self._high - 1),
+        ):  # fmt: skip
+            if edge == "fill":
+                self._fill(blocks, start, self._neutral(element), element)
+                continue
+            if row is None:
+                value = f.load(element, f.at(to, number, element))
+            else:
+                place = f.integer(0) if start is to else self._width - 1
+                value = converted(f, f.load(stored, f.at(row, place, stored)), element)
+            self._fill(blocks, start, f.broadcast(value, self._lanes), element)
+
+    def _fill(self, blocks: Blocks, start: Value, value: Value, element: str) -> None:
+        f = self._f
+        blocks.each(lambda span: span.store(value, f.at(start, span.start, element)))
+
+
+def _neutral(f: Function, reduce: str, kind: str) -> Value:
+    """The result of no taps."""
+    return f.constant(kind, float("-inf") if reduce == "max" else 0)
+
+
+def _reduced(
+    f: Function,
+    reduce: str,
+    values: Sequence[Value],
+    totals: Sequence[Value],
+    tap: Value,
+    kind: str,
+) -> list[Value]:
+    """Totals with one more tap."""
+    if reduce == "max":
+        return [_larger(f, total, value) for total, value in zip(totals, values, strict=True)]
+    weight = f.load(DOUBLE, tap + TAP.fields["weight"][1])  # type: ignore[index]  # has names
+    factor = _weight(f, weight, values[0].type, kind)
+    return [
+        f.multiply_add(value, factor, total) for total, value in zip(totals, values, strict=True)
+    ]
+
+
+def _weight(f: Function, weight: Value, kind: str, element: str) -> Value:
+    lanes = int(kind[1:].split(" ")[0])
+    return f.broadcast(converted(f, weight, element), lanes)
+
+
+def _larger(f: Function, total: Value, value: Value) -> Value:
+    """The larger of both, NaN if one is NaN."""
+    larger = f.select(f.compare("ogt", total, value), total, value)
+    return f.select(f.compare("uno", total, total), total, larger)
+
+
+def _pool(
+    f: Function, a: Arguments, line: Line, src: Value, dst: Value, column: Value, columns: Value,
+    lanes: int,
+) -> None:  # fmt: skip
+    """Combine the line's neighbours, `factor` positions from one result to the next."""
+    element, kind = line.computed, vector(line.computed, lanes)
+    neutral = _neutral(f, line.reduce, kind)
+    scale = f.at(a["scale"], column, element)
+
+    def combine(spans: list[Span]) -> None:
+        with f.loop(0, a["kernel"], 1, [neutral] * len(spans)) as loop:
+            totals = []
+            for span, total in zip(spans, loop.carried, strict=True):
+                at = f.at(src, span.start * line.factor + loop.index, element)
+                vectors = [f.load(kind, f.at(at, i * lanes, element)) for i in range(line.factor)]
+                value = vectors[0] if line.factor == 1 else every(f, vectors, 0, lanes)
+                totals.append(_larger(f, total, value) if line.reduce == "max" else total + value)
+            loop.next(totals)
+        for span, result in zip(spans, loop.results, strict=True):
+            if line.reduce == "sum":
+                result = result * span.load(f.at(scale, span.start, element), element)
+            span.store(converted(f, result, line.stored), f.at(dst, span.start, line.stored))
+
+    Blocks(f, columns, lanes, 2).each_block(combine)
+
+
+def _upsample(
+    f: Function, a: Arguments, line: Line, src: Value, dst: Value, column: Value, columns: Value,
+    lanes: int,
+) -> None:  # fmt: skip
+    """Write `factor` results for each position of the line, interleaved."""
+    del column
+    element, kind, factor = line.computed, vector(line.computed, lanes), line.factor
+    sources = columns // factor
+
+    def write(start: Value, rest: Value | None) -> None:
+        lines = _phases(f, a, line, f.at(src, start, element), kind)
+        for i, values in enumerate(interleaved(f, [[one] for one in lines], lanes)):
+            place = f.at(dst, start * factor + i * lanes, line.stored)
+            narrow = converted(f, values, line.stored)
+            if rest is None:
+                f.store(narrow, place)
+            else:
+                f.store_lanes(narrow, place, f.lanes_below(rest - i * lanes, lanes))
+
+    whole = sources // lanes * lanes
+    with f.loop(0, whole, lanes) as loop:
+        write(loop.index, None)
+    with f.when(whole < sources):
+        write(whole, columns - whole * factor)
+
+
+def _phases(f: Function, a: Arguments, line: Line, at: Value, kind: str) -> list[Value]:
+    """The results of each phase, for a vector of positions of the line."""
+    factor = line.factor
+    if line.last == "nearest":
+        return [f.load(kind, at)] * factor
+    if line.last == "shuffle":
+        return [f.load(kind, at + a["segment"] * i) for i in range(factor)]
+    # The line begins one position before the first.
+    three = [f.load(kind, f.at(at, i, line.computed)) for i in range(3)]
+    results = []
+    for phase in range(factor):
+        position = (phase + 0.5) / factor - 0.5
+        left = 0 if position < 0 else 1
+        share = position + 1 - left
+        results.append(f.multiply_add(three[left], f.constant(kind, 1 - share),
+                                      three[left + 1] * share))  # fmt: skip
+    return results
+
+
+_LAST: dict[str, Callable[..., None]] = {
+    "pool": _pool, "nearest": _upsample, "linear": _upsample, "shuffle": _upsample,
+}  # fmt: skip
+
+
+@compiled("points", kept=16)
+def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cpu) -> None:
+    """The job `points(args, mine, part, image)` where channels come last."""
+    lanes = cpu.lanes(BYTES[computed])
+    element = stored if reduce == "pick" else computed
+    with module.function("points", JOB) as f:
+        a = LAYOUT.reader(f)
+        part, image = Record(f, f["inner"], PART), Record(f, f["outer"], IMAGE)
+        x, y = a["x"] + image["src"], a["y"] + image["dst"]
+        blocks = Blocks(f, a["channels"], lanes, 4)
+        neutral = _neutral(f, reduce, vector(element, lanes))
+        with (
+            f.loop(part["row"], part["row"] + part["rows"]) as loop,
+            f.loop(part["column"], part["column"] + part["columns"]) as position,
+        ):
+            row = Record.of(f, a["rows"], loop.index, ROW)
+            line = Record.of(f, a["line_rows"], position.index, ROW)
+            outer = a["taps"] + row["tap"] * TAP.itemsize
+            inner = a["line_taps"] + line["tap"] * TAP.itemsize
+            counts = row["taps"], line["taps"]
+            dst = y + (row["to"] + line["to"])
+
+            def combine(spans: list[Span]) -> None:
+                with f.loop(0, counts[0], 1, [neutral] * len(spans)) as first:
+                    tap = outer + first.index * TAP.itemsize
+                    src, share = x + f.word(tap), f.load(DOUBLE, tap + 8)
+                    with f.loop(0, counts[1], 1, first.carried) as second:
+                        tap = inner + second.index * TAP.itemsize
+                        here = src + f.word(tap)
+                        values = [
+                            converted(f, span.load(f.at(here, span.start, stored), stored), element)
+                            for span in spans
+                        ]
+                        if reduce == "pick":
+                            second.next(values)
+                        elif reduce == "max":
+                            pairs = zip(second.carried, values, strict=True)
+                            second.next([_larger(f, total, value) for total, value in pairs])
+                        else:
+                            weight = share * f.load(DOUBLE, tap + 8)
+                            factor = f.broadcast(converted(f, weight, element), lanes)
+                            pairs = zip(second.carried, values, strict=True)
+                            second.next([f.multiply_add(v, factor, t) for t, v in pairs])
+                    first.next(second.results)
+                for span, result in zip(spans, first.results, strict=True):
+                    place = f.at(dst, span.start, stored)
+                    span.store(converted(f, result, stored), place)
+
+            blocks.each_block(combine)

@@ -1,0 +1,107 @@
+"""Steps of concatenation, slices, conversions, and of pixel shuffle where channels come last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engines.jit.cpu import Cpu
+from ..engines.jit.moves import ROW, TAP, TURN, split_code, turn_code
+from ..engines.jit.steps import Step
+from ..engines.jit.transpose import transpose_code
+from ..engines.jit.values import STORED
+from ..problem import DataLayout, DType
+from .graph import Array, Concat, PixelShuffle, Slice
+from .matrices import position_stride
+from .pointwise import chain_steps
+from .tables import StepTables, elements, images, job_parts, records
+
+_TURNED_BYTES = 32 << 10
+
+
+def channel_copies(
+    operation: Concat | Slice,
+    outputs: Sequence[Array],
+    inputs: Sequence[Array],
+    layout: DataLayout,
+    threads: int,
+    cpu: Cpu,
+) -> list[Step]:
+    """Copies of some channels: chains without operations."""
+    axis = layout.to_ncx(inputs[0].ndim - 2)[1]
+
+    def channels(array: Array, start: int, stop: int) -> Array:
+        return array[(*[slice(None)] * axis, slice(start, stop))]
+
+    if isinstance(operation, Slice):
+        part = channels(inputs[0], operation.start, operation.stop)
+        return chain_steps((), outputs, [part], layout, threads, cpu)
+    result, start = [], 0
+    for array in inputs:
+        stop = start + array.shape[axis]
+        part = channels(outputs[0], start, stop)
+        result += chain_steps((), [part], [array], layout, threads, cpu)
+        start = stop
+    return result
+
+
+def conversion(
+    output: Array, x: Array, source: DataLayout, result: DataLayout, threads: int, cpu: Cpu
+) -> list[Step]:
+    """The steps of a conversion from one layout and element type to others."""
+    if source is result or not x.size:
+        return chain_steps((), [output], [x], result, threads, cpu)
+    forward = source is DataLayout.NCX
+    channels = x.shape[1] if forward else x.shape[-1]
+    positions = x[0].size // channels
+    if forward:
+        rows, columns = channels, positions
+        src_row, dst_row = positions * x.itemsize, position_stride(output)
+        along = x.itemsize, dst_row
+    else:
+        rows, columns = positions, channels
+        src_row, dst_row = position_stride(x), positions * output.itemsize
+        along = src_row, output.itemsize
+    count = max(64, _TURNED_BYTES // (channels * x.itemsize) // 64 * 64)
+    first = np.arange(0, positions, count)
+    many = np.minimum(count, positions - first)
+    sides = {"rows": rows, "columns": many} if forward else {"rows": many, "columns": columns}
+    turns = records(TURN, len(first), src=first * along[0], dst=first * along[1],
+                    src_row=src_row, dst_row=dst_row, **sides)  # fmt: skip
+    move = transpose_code(*(STORED[DType(a.dtype.name)] for a in (x, output)), cpu)
+    tables = StepTables(output, x)
+    tables.values["code"] = move.addresses["transpose"]
+    code = turn_code(cpu)
+    return [tables.step(code, "turn", turns, images(output, x), threads, cpu, move)]
+
+
+def split(operation: PixelShuffle, out: Array, x: Array, threads: int, cpu: Cpu) -> Step:
+    """Channels of a position become positions of the result."""
+    *size, channels = out.shape[1:]
+    step, to, factors = position_stride(x), position_stride(out), operation.factors
+    sizes = x.shape[1:-1]
+    # The input's rows, and where in the result their first positions go.
+    counts = [np.arange(n) * step * prod(sizes[i + 1 :]) for i, n in enumerate(sizes[:-1])]
+    places = [
+        np.arange(n) * factors[i] * to * prod(size[i + 1 :]) for i, n in enumerate(sizes[:-1])
+    ]
+    parts_to = [np.arange(n) * to * prod(size[i + 1 :]) for i, n in enumerate(factors)]
+    src, dst, offsets = _sums(counts), _sums(places), _sums(parts_to)
+    rows = records(ROW, len(src), to=dst, tap=np.arange(len(src)), taps=1)
+    tables = StepTables(out, x)
+    tables.add(rows=rows, taps=records(TAP, len(src), offset=src), parts=offsets)
+    tables.values |= {"channels": channels, "x_step": step, "y_step": to * factors[-1]}
+    listed = job_parts(len(rows), sizes[-1], 1, x.shape[-1] * x.itemsize)
+    code = split_code(prod(factors), elements(x, "pick")[0], cpu)
+    return tables.step(code, "split", listed, images(out, x), threads, cpu)
+
+
+def _sums(axes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """All sums of one number from each array, in order."""
+    result = np.zeros(1, np.int64)
+    for numbers in axes:
+        result = (result[:, None] + numbers).ravel()
+    return result

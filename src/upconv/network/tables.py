@@ -1,0 +1,109 @@
+"""Tables and steps: records that native code reads, and the step of a walk over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engines.jit.cpu import Cpu
+from ..engines.jit.kernel_arguments import ArgumentLayout
+from ..engines.jit.moves import IMAGE, LAYOUT, PART
+from ..engines.jit.packing import Numbers, aligned
+from ..engines.jit.steps import Step
+from ..engines.jit.values import DOUBLE, FLOAT, I16, STORED
+from ..engines.jit.walk import Phase, phases, walk_code
+from ..problem import DType
+from .graph import Array
+from .matrices import image_stride
+
+_PART_BYTES = 32 << 10
+
+
+def records(kind: np.dtype[Any], count: int, **fields: Any) -> NDArray[Any]:
+    """A table of so many records, zero but for some fields."""
+    result = np.zeros(count, kind)
+    for name, numbers in fields.items():
+        result[name] = numbers
+    return result
+
+
+def as_numbers(table: NDArray[Any]) -> Numbers:
+    """A table of 64-bit records as a walk takes it."""
+    return table.view(np.int64).reshape(len(table), table.itemsize // 8)
+
+
+def walk_step(
+    layout: ArgumentLayout,
+    values: dict[str, int],
+    listed: Sequence[Phase],
+    threads: int,
+    cpu: Cpu,
+    kept: tuple[object, ...],
+) -> Step:
+    """A step that walks over phases, with an argument block of these values."""
+    table: Numbers = phases(*listed)
+    walk = walk_code(cpu)
+    block = layout.block(phases=table.ctypes.data, phase_count=len(table), **values)
+    last, jobs = len(table) - 1, int(table[-1, 1])
+    over = block.address + 8 * layout.place(f"over_{last}")
+    entering = min(threads, int(table[:, 1].max()))
+    return Step(walk.addresses["walk"], block, entering, over, jobs, kept=(walk, table, *kept))
+
+
+class StepTables:
+    """The tables of a step, and the step."""
+
+    def __init__(self, out: Array, x: Array) -> None:
+        self.values = {"x": x.ctypes.data, "y": out.ctypes.data}
+        self._kept: list[object] = [out, x]
+
+    def add(self, **tables: NDArray[Any]) -> None:
+        """Keep tables, whose addresses are numbers of the argument block."""
+        for name, table in tables.items():
+            self.values[name] = table.ctypes.data
+            self._kept.append(table)
+
+    def step(
+        self, code: Any, name: str, parts: NDArray[Any], images: NDArray[Any], threads: int,
+        cpu: Cpu, *kept: object, part: int = 0,
+    ) -> Step:  # fmt: skip
+        """A step of one phase; each thread has `part` bytes of scratch memory."""
+        jobs = (as_numbers(parts), as_numbers(images))
+        phase = Phase(code.addresses[name], *jobs)
+        threads = min(threads, len(parts) * len(images))
+        scratch = aligned(threads * part // 8, np.dtype(np.float64)) if part else None
+        if scratch is not None:
+            self.values |= {"scratch": scratch.ctypes.data, "part": part}
+        everything = (code, jobs, scratch, *self._kept, *kept)
+        return walk_step(LAYOUT, self.values, [phase], threads, cpu, everything)
+
+
+def images(out: Array, x: Array) -> NDArray[Any]:
+    """Where the images of two arrays begin."""
+    number = np.arange(len(x))
+    return records(IMAGE, len(x), src=number * image_stride(x), dst=number * image_stride(out))
+
+
+def job_parts(rows: int, width: int, unit: int, nbytes: int) -> NDArray[Any]:
+    """Jobs of some rows, or of some of a row's columns: a multiple of `unit`, or all the rest."""
+    columns = min(width, max(1, _PART_BYTES // nbytes // unit) * unit)
+    count = max(1, _PART_BYTES // (columns * nbytes)) if columns == width else 1
+    row, column = (axis.ravel() for axis in np.mgrid[0:rows:count, 0:width:columns])
+    return records(PART, len(row), row=row, rows=np.minimum(count, rows - row), column=column,
+                   columns=np.minimum(columns, width - column))  # fmt: skip
+
+
+def elements(x: Array, reduce: str) -> tuple[str, str]:
+    """The types that code loads and computes in: what is only moved is bits, as not every processor
+    knows a bfloat16."""
+    if reduce == "pick":
+        return ({2: I16, 4: FLOAT, 8: DOUBLE}[x.itemsize],) * 2
+    return STORED[DType(x.dtype.name)], computed_type([x])
+
+
+def computed_type(arrays: Sequence[Array]) -> str:
+    """The type that steps on these arrays compute in."""
+    return DOUBLE if any(array.dtype == np.float64 for array in arrays) else FLOAT
