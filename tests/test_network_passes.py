@@ -24,6 +24,7 @@ from upconv.network.graph import (
     Norm,
     Op,
     Operation,
+    Pad,
     Pointwise,
     Slice,
 )
@@ -203,6 +204,21 @@ def test_a_factor_stays_where_something_else_reads_its_value() -> None:
     graph = sketch.graph(sketch.conv(scaled, 3), scaled)
     assert names(fold.fold(graph)) == ["Pointwise mul", "Convolution"]
     same(graph, fold.fold(graph))
+
+
+@pytest.mark.parametrize("amounts", [((2, 1), (0, 3)), ((0, 0), (1, 0))])
+def test_zeros_around_an_input_become_padding(amounts: tuple[tuple[int, int], ...]) -> None:
+    sketch = Sketch((2, 3, 7, 8))
+    padded = sketch.add(Pad(amounts), 0)
+    graph = sketch.graph(sketch.conv(padded, 4))
+    assert names(fold.fold(graph)) == ["Convolution"]
+    same(graph, fold.fold(graph))
+    also_read = sketch.graph(sketch.nodes[-1].outputs[0], padded)
+    assert names(fold.fold(also_read)) == ["Pad", "Convolution"]
+    for other in (Pad(((1, 1), (2, 2)), "reflect"), Pad(((-1, 2), (1, 1)))):
+        sketch = Sketch((2, 3, 7, 8))
+        graph = sketch.graph(sketch.conv(sketch.add(other, 0), 4))
+        assert names(fold.fold(graph)) == ["Pad", "Convolution"]
 
 
 ENDS: list[tuple[list[Op], int]] = [

@@ -1,9 +1,10 @@
-"""Folding: numbers that a chain multiplies by or adds become part of a convolution's weight.
+"""Folding: what a convolution can do by its weight, its bias and its padding.
 
 1.  What a convolution's end begins with, if it is a number or one per channel, becomes part of the
     weight and the bias: batch norm, scales, offsets.
 2.  A chain that begins with a positive factor, goes on with what keeps factors (ReLU, leaky ReLU),
     and is read by convolutions alone, gives the factor to the weights of these.
+3.  Zeros around an input, or a crop of it, become part of the padding of the convolution behind.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..keywords import Same, paddings
 from .fuse import end_of, with_end
-from .graph import Array, Convolution, Graph, Input, Node, Op
+from .graph import Array, Convolution, Graph, Input, Node, Op, Pad
 
 HOMOGENEOUS = {"relu", "leaky_relu", "prelu"}
 """f(a * v) = a * f(v) for a > 0."""
@@ -21,8 +23,38 @@ HOMOGENEOUS = {"relu", "leaky_relu", "prelu"}
 
 def fold(graph: Graph) -> Graph:
     """Fold numbers into the weights behind and before them."""
-    graph = _factors_forward(graph)
+    graph = _factors_forward(_padded(graph))
     return graph.with_nodes([_folded(node) for node in graph.nodes])
+
+
+def _padded(graph: Graph) -> Graph:
+    """Convolutions that pad by themselves, and no `Pad` that nobody reads any more (case 3)."""
+    writers = graph.writers()
+    nodes = [_with_padding(node, writers.get(node.inputs[0])) for node in graph.nodes]
+    read = {value for node in nodes for value in node.inputs} | set(graph.outputs)
+    return graph.with_nodes([
+        node for node in nodes if not isinstance(node.operation, Pad) or node.outputs[0] in read
+    ])  # fmt: skip
+
+
+def _with_padding(node: Node, before: Node | None) -> Node:
+    operation, pad = node.operation, before.operation if before else None
+    if not isinstance(operation, Convolution) or operation.transposed or before is None:
+        return node
+    if not isinstance(pad, Pad) or pad.mode != "constant":
+        return node
+    pairs = paddings(operation.keywords.padding, len(pad.amounts))
+    if isinstance(pairs, Same):
+        return node
+    ends = [
+        pair for both in zip(pad.amounts, pairs, strict=True) for pair in zip(*both, strict=True)
+    ]
+    if any(crop < 0 < zeros for crop, zeros in ends):
+        return node  # what was cropped would come back where zeros should be
+    sums = [crop + zeros for crop, zeros in ends]
+    total = tuple(zip(sums[::2], sums[1::2], strict=True))
+    operation = replace(operation, keywords=operation.keywords._replace(padding=total))
+    return replace(node, operation=operation, inputs=(*before.inputs, *node.inputs[1:]))
 
 
 def _folded(node: Node) -> Node:
