@@ -9,7 +9,7 @@ from .. import memory
 from ..roofline import roofline
 from .compile import Compiled
 from .fuse import end_of
-from .graph import Convolution, Node, Op, Pointwise
+from .graph import Chain, Convolution, Graph, Node, Pointwise
 from .kinds import KINDS
 
 _WIDTHS = (4, 44, 7, 26, 10, 10)
@@ -42,7 +42,24 @@ def explained(compiled: Compiled, nbytes: int, seconds: list[float] | None) -> s
         layout = graph.form(node.outputs[0]).layout.value
         text = _computes(node, [graph.shapes[value] for value in (*node.inputs, *node.outputs)])
         lines.append(_row((str(number + 1), text, layout, kernel, predicted, measured)))
+        if isinstance(node.operation, Pointwise):
+            lines.append(f"{'':6}apart: {_why_apart(graph, node, node.operation.chain)}")
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _why_apart(graph: Graph, node: Node, chain: Chain) -> str:
+    """Why a chain is a step of its own."""
+    before = graph.writers().get(node.inputs[0])
+    if before is None:
+        return "its value is an input of the network"
+    name = KINDS[type(before.operation)].name
+    end = end_of(before)
+    if end is None:
+        return f"a {name} ends in no chain"
+    if isinstance(before.operation, Convolution):
+        first = chain[0].name if chain else "copy"
+        return f"after {_chain(end) or 'its sums'}, the kernel of a {name} does no {first}"
+    return f"it reads something that is written after the {name}"
 
 
 def _values(compiled: Compiled) -> int:
@@ -76,5 +93,5 @@ def _computes(node: Node, shapes: list[tuple[int, ...]]) -> str:
     return f"{name} + {end}" if end else name
 
 
-def _chain(chain: tuple[Op, ...]) -> str:
+def _chain(chain: Chain) -> str:
     return " + ".join(op.name for op in chain)
