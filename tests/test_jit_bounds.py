@@ -242,14 +242,14 @@ FAULTS = {
     + "points.CROSSING = points.OUTER",
     "rows of Winograd's results too long": WINOGRAD
     + JIT.format(".winograd", "blocks", "winograd_blocks")
-    + "real = winograd_blocks._axis\n"
+    + "real = winograd_blocks.AxisBlocks.of\n"
     "def longer(*given): axis = real(*given); return axis._replace(out=axis.out + 1)\n"
-    "winograd_blocks._axis = longer",
+    "winograd_blocks.AxisBlocks.of = longer",
     "rows of Winograd's operands too long": WINOGRAD
     + JIT.format(".winograd", "blocks", "winograd_blocks")
-    + "real = winograd_blocks._axis\n"
+    + "real = winograd_blocks.AxisBlocks.of\n"
     "def longer(*given): axis = real(*given); return axis._replace(size=axis.size + 1)\n"
-    "winograd_blocks._axis = longer",
+    "winograd_blocks.AxisBlocks.of = longer",
     "tables of Winograd's let go of": WINOGRAD + "real = winograd_kernel.Winograd.__init__\n"
     "def forgetful(self, *a): real(self, *a); self.tables = None\n"
     "winograd_kernel.Winograd.__init__ = forgetful",

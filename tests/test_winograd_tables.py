@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -15,7 +16,6 @@ from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import Cpu, host
 from upconv.engines.jit.winograd.primitive import Winograd
 from upconv.engines.jit.winograd.schedule import schedules
-from upconv.engines.jit.winograd.tables import Tables
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, Problem
 
@@ -30,40 +30,60 @@ def _nothing() -> Any:
     """Direct sums, which nothing asks for here."""
 
 
-def blocks(winograd: Winograd) -> Iterator[tuple[list[Any], Any, range, list[int]]]:
-    """The kind of each block along each axis, its shape, its images and its number."""
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A block along one axis, clipped as the driver clips it: operands, those inside x, the first
+    one of all, and the same of results of all phases."""
+
+    axis: Any
+    fewer: bool
+    operands: int
+    inside: range
+    x: int
+    results: range
+    y: int
+
+    @classmethod
+    def of(cls, axis: Any, block: int) -> Side:
+        first = block * int(axis["box"])
+        count = min(int(axis["box"]), int(axis["groups"]) - first)
+        operands, results = axis["tail"] + count * axis["reads"], count * axis["writes"]
+        x, y = axis["first"] + first * axis["reads"], axis["base"] + first * axis["writes"]
+        ends = [
+            range(begin := min(n, max(0, -start)), max(begin, min(n, size - start)))
+            for n, start, size in (
+                (int(operands), int(x), int(axis["size"])),
+                (int(results), int(y), int(axis["out"])),
+            )
+        ]
+        return cls(axis, count < axis["box"], int(operands), ends[0], int(x), ends[1], int(y))
+
+
+def blocks(winograd: Winograd) -> Iterator[tuple[list[Side], Any, range]]:
+    """Each block along each axis, its shape and its images."""
     tables, batch = winograd.tables, winograd.correlation.batch
     step = tables.memory.images
     for number in range(tables.blocks):
-        kinds, places, shape = list[Any](), list[int](), 0
+        sides, shape = list[Side](), 0
         for i in (2, 1, 0):
-            axis = tables["axes"][i]
-            number, block = divmod(number, int(axis["blocks"]))
-            kind = min(block, axis["low"]) + max(block - axis["high"], 0)
-            kinds.insert(0, tables["kinds"][axis["kinds"] + kind])
-            places.insert(0, block)
-            shape += kinds[0]["fewer"] * (4 >> i)
-        images = range(number * step, min(batch, (number + 1) * step))
-        yield kinds, tables["shapes"][shape], images, places
+            number, block = divmod(number, int(tables["axes"][i]["blocks"]))
+            sides.insert(0, Side.of(tables["axes"][i], block))
+            shape += sides[0].fewer * (4 >> i)
+        yield sides, tables["shapes"][shape], range(number * step, min(batch, (number + 1) * step))
 
 
 def part(table: np.ndarray, shape: Any, name: str, count: str) -> np.ndarray:
     return table[shape[name] : shape[name] + shape[count]]
 
 
-def packed(
-    tables: Tables, kinds: list[Any], places: list[int]
-) -> dict[int, tuple[int, ...] | None]:
-    """By bytes of the packed image, the bytes of x along each axis, or None for zero."""
+def packed(sides: list[Side]) -> dict[int, tuple[int, ...] | None]:
+    """By bytes of the packed image, the operand of x, or None for zero."""
     operands = dict[int, tuple[int, ...] | None]()
-    for operand in product(*(range(int(kind["operands"])) for kind in kinds)):
-        inside = all(k["begin"] <= n < k["end"] for k, n in zip(kinds, operand, strict=True))
-        at = sum(n * int(axis["packed"]) for n, axis in zip(operand, tables["axes"], strict=True))
-        x = tuple(
-            axis["x_block"] * block + axis["x"] * n
-            for axis, block, n in zip(tables["axes"], places, operand, strict=True)
-        )
-        operands[at] = x if inside else None
+    for operand in product(*(range(side.operands) for side in sides)):
+        places = [*zip(sides, operand, strict=True)]
+        inside = all(n in side.inside for side, n in places)
+        at = sum(n * int(side.axis["packed"]) for side, n in places)
+        operands[at] = tuple(side.x + n for side, n in places) if inside else None
     return operands
 
 
@@ -79,19 +99,21 @@ def test_tiles_read_the_operands_of_their_results(seed: int) -> None:
     written = np.zeros((correlation.batch, *y_size), int)
     phases = [*product(*(range(axis.stride) for axis in memory.axes[:2]))]
     padded = [*zip(form.windows, form.transforms, strict=True)]
-    for kinds, shape, images, places in blocks(winograd):
-        operands = packed(tables, kinds, places)
+    for sides, shape, images in blocks(winograd):
+        operands = packed(sides)
         windows = part(tables["windows"], shape, "windows", "window_count")["packed"]
         tiles = part(tables["tiles"], shape, "tiles", "tile_count")
         for offsets in phases:
             # By bytes of the stage, the results of each axis.
             results, ranges = dict[int, tuple[int, ...]](), list[list[tuple[int, int]]]()
-            for i, (axis, kind, block) in enumerate(zip(memory.axes, kinds, places, strict=True)):
-                g, stride = (offsets[i], axis.stride) if i < 2 else (0, 1)
-                first, stop = (-(-(int(kind[end]) - g) // stride) for end in ("first", "stop"))
-                start = axis.base + block * axis.writes + g
+            for i, side in enumerate(sides):
+                g, stride = (offsets[i], int(side.axis["stride"])) if i < 2 else (0, 1)
                 ranges.append(
-                    [(n * memory.stage[i], start + stride * n) for n in range(first, stop)]
+                    [
+                        (n // stride * memory.axes[i].stage, side.y + n + g)
+                        for n in range(0, side.results.stop, stride)
+                        if n + g in side.results
+                    ]
                 )
             for result in product(*ranges):
                 at, numbers = zip(*result, strict=True)
@@ -109,20 +131,18 @@ def test_tiles_read_the_operands_of_their_results(seed: int) -> None:
                     )
                 )  # fmt: skip
                 to = tile["stage"] + sum(n * steps[f"y_step_{i}"] for i, n in enumerate(b))
-                result = results.get(int(to) + g[2] * memory.stage[2])
+                result = results.get(int(to) + g[2] * memory.axes[2].stage)
                 if result is None:
                     continue
                 moves = [steps["x_step_0"], steps["x_step_1"]]
-                moves.append(memory.axes[2].step * memory.axes[2].apart * memory.packed[2])
+                moves.append(memory.axes[2].step * memory.axes[2].apart * memory.axes[2].packed)
                 at = window + sum(map(_product, map(sum, zip(b, k, strict=True)), moves))
-                at += sum(map(_product, h, memory.packed))
-                wanted, inside = [], True
-                sides = zip(memory.axes, tables["axes"], result, g, k, h, strict=True)
-                for axis, record, o, gi, ki, hi in sides:
+                at += sum(map(_product, h, [axis.packed for axis in memory.axes]))
+                wanted, inside = list[int](), True
+                for axis, o, gi, ki, hi in zip(memory.axes, result, g, k, h, strict=True):
                     q = (o - axis.base - gi) // axis.stride
-                    n = axis.first + axis.step * (q + axis.apart * ki) + hi
-                    wanted.append((n - axis.first) * record["x"])
-                    inside = inside and 0 <= n < axis.size
+                    wanted.append(axis.first + axis.step * (q + axis.apart * ki) + hi)
+                    inside = inside and 0 <= wanted[-1] < axis.size
                 assert operands[int(at)] == (tuple(wanted) if inside else None), (problem, shape)
     assert (written == 1).all(), "each result is written once"
 

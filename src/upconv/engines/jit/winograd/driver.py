@@ -21,13 +21,15 @@ from ..values import BYTES, I64, Value, vector
 from .tables import kind_of
 
 ARGUMENTS = ArgumentLayout(
-    walk.NUMBERS + "x* x_image x_channel x_position y* y_image y_channel y_position residual*"
-    " bias* w* axes* kinds* shapes* windows* tiles* shifts* groups* chunks* inputs* points* pieces*"
-    " units* pack* deliver* finish* input* products* inverse*"
-    " batch box chunk_count input_count point_count image stage_image wide position"
-    " v_at z_at stage_at transposed_at v_point v_row z_point z_row w_point w_panel w_piece"
-    " reduction panels columns x_first y_first x_step_0 x_step_1 y_step_0 y_step_1 y_step_2 element"
-    " whole transposed group_bytes",
+    walk.NUMBERS
+    + "x* x_image x_channel x_position y* y_image y_channel y_position residual* bias* w*"
+    " axes* shapes* windows* tiles* shifts* runs* groups* points*"
+    " pack* deliver* finish* input* products* inverse*"
+    " batch box reduced made channels chunk chunks chunk_count input_count point_count image"
+    " stage_image wide position v_at z_at stage_at transposed_at v_point v_row z_point z_row"
+    " w_unit w_point w_panel w_piece bias_unit units reduction panels columns"
+    " x_step_0 x_step_1 y_step_0 y_step_1 y_step_2 element lanes whole transposed"
+    " group_bytes point_bytes",
     counters=walk.COUNTERS + "bad",
 )
 
@@ -45,33 +47,50 @@ def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
         _emit_operand(block, layout)
         first = block.run["first"]
         with f.loop(first, first + block.run["count"]) as number:
-            _emit_unit(block, block.record("units", number.index), layout)
+            _emit_unit(block, number.index, layout)
+
+
+class _Side:
+    """A block along one axis: how many operands it packs, and which of them x has, from `begin` up
+    to `end`; which of its results of all phases y has, from `first` up to `stop`."""
+
+    def __init__(self, f: Function, axis: Record, block: Value) -> None:
+        self.axis, first = axis, block * axis["box"]
+        count = f.min(axis["box"], axis["groups"] - first)
+        self.has_fewer = f.compare("slt", count, axis["box"])
+        self.operands = axis["tail"] + count * axis["reads"]
+        self.x = axis["first"] + first * axis["reads"]
+        self.y = axis["base"] + first * axis["writes"]
+        self.begin, self.end = _inside(f, self.x, self.operands, axis["size"])
+        self.first, self.stop = _inside(f, self.y, count * axis["writes"], axis["out"])
+
+
+def _inside(f: Function, start: Value, count: Value, size: Value) -> tuple[Value, Value]:
+    """The first of `count` positions from `start` on that an array has, and the end of these."""
+    begin = f.min(count, f.max(f.integer(0) - start, 0))
+    return begin, f.max(begin, f.min(count, size - start))
 
 
 class _Block:
-    """The block of a job, inside `job`: its kind along each axis, its shape, its images, and its
-    first byte of x and y, from the operands' own."""
+    """The block of a job, inside `job`: its images, its sides, its shape, and bytes of x and y to
+    its first operand and its first result, which may lie before theirs."""
 
     def __init__(self, f: Function) -> None:
         self.f, self.a = f, ARGUMENTS.reader(f)
         self.run = Record(f, f["outer"], kind_of("runs"))
         number, shape = f.convert("ptrtoint", f["inner"], I64), f.integer(0)
-        self.x, self.y = self.a["x_first"], self.a["y_first"]
-        self.axes, self.kinds = list[Record](), list[Record]()
+        self.sides, x, y = list[_Side](), f.integer(0), f.integer(0)
         for i in (2, 1, 0):  # the last axis varies fastest in the number of a block
             axis = self.record("axes", f.integer(i))
-            block, number = number % axis["blocks"], number // axis["blocks"]
-            kind = f.min(block, axis["low"]) + f.max(block - axis["high"], 0)
-            self.axes.insert(0, axis)
-            self.kinds.insert(0, self.record("kinds", axis["kinds"] + kind))
-            self.x = self.x + block * axis["x_block"]
-            self.y = self.y + block * axis["y_block"]
-            shape = shape + self.kinds[0]["fewer"] * (4 >> i)
+            side = _Side(f, axis, number % axis["blocks"])
+            self.sides.insert(0, side)
+            number = number // axis["blocks"]
+            shape = shape + f.select(side.has_fewer, f.integer(4 >> i), f.integer(0))
+            x, y = x + side.x * axis["x"], y + side.y * axis["y"]
         self.shape = self.record("shapes", shape)
         first = number * self.a["box"]
         self.images = f.min(self.a["box"], self.a["batch"] - first)
-        self.x = self.x + first * self.a["x_image"]
-        self.y = self.y + first * self.a["y_image"]
+        self.x, self.y = x + first * self.a["x_image"], y + first * self.a["y_image"]
 
     def at(self, name: str) -> Value:
         """A part of the memory of the thread."""
@@ -81,27 +100,9 @@ class _Block:
         """A record of a table."""
         return Record.of(self.f, self.a[table], number, kind_of(table))
 
-    def records(self, table: str, first: Value) -> Value:
-        """The address of the records of a table from one on."""
-        return self.record(table, first).address
-
-
-@contextmanager
-def _lines(block: _Block) -> Iterator[tuple[Value, Value]]:
-    """A loop over the lines of operands inside x, of all images: bytes from the first of the packed
-    operands, and from that of x."""
-    f, a, kinds = block.f, block.a, block.kinds
-    begin = kinds[2]["begin"]
-    with (
-        f.loop(0, block.images) as image,
-        f.loop(kinds[0]["begin"], kinds[0]["end"]) as i,
-        f.loop(kinds[1]["begin"], kinds[1]["end"]) as j,
-    ):
-        packed, x = image.index * a["image"], block.x + image.index * a["x_image"]
-        for axis, place in enumerate((i.index, j.index, begin)):
-            packed = packed + block.axes[axis]["packed"] * place
-            x = x + block.axes[axis]["x"] * place
-        yield packed, x
+    def records(self, table: str) -> Value:
+        """The address of the records of the block's shape in a table."""
+        return self.record(table, self.shape[table]).address
 
 
 def _emit_zeros(block: _Block) -> None:
@@ -109,13 +110,12 @@ def _emit_zeros(block: _Block) -> None:
     f = block.f
 
     def clear(at: Value, number: int) -> None:
-        axis, kind = block.axes[number], block.kinds[number]
-        f.call("clear", at, kind["begin"] * axis["packed"])
-        behind = (kind["operands"] - kind["end"]) * axis["packed"]
-        f.call("clear", at + kind["end"] * axis["packed"], behind)
+        side, step = block.sides[number], block.sides[number].axis["packed"]
+        f.call("clear", at, side.begin * step)
+        f.call("clear", at + side.end * step, (side.operands - side.end) * step)
         if number < 2:
-            with f.loop(kind["begin"], kind["end"]) as place:
-                clear(at + place.index * axis["packed"], number + 1)
+            with f.loop(side.begin, side.end) as place:
+                clear(at + place.index * step, number + 1)
 
     with f.loop(0, block.images) as image:
         clear(f["mine"] + image.index * block.a["image"], 0)
@@ -123,77 +123,94 @@ def _emit_zeros(block: _Block) -> None:
 
 def _emit_operand(block: _Block, layout: DataLayout) -> None:
     """Pack the rows of a block and transform its windows, some channels at a time."""
-    f, a, shape, last = block.f, block.a, block.shape, block.kinds[2]
-    count = last["end"] - last["begin"]
-    x = a["x"] + block.run["channel"] * a["x_channel"]
-    with f.loop(0, a["chunk_count"]) as loop:
-        chunk = block.record("chunks", loop.index)
-        src = x + chunk["channel"] * a["x_channel"]
-        with _lines(block) as (packed, source):
-            rows = f["mine"] + packed, src + source, chunk["active"]
+    f, a = block.f, block.a
+    x = a["x"] + block.run["group"] * a["reduced"] * a["x_channel"]
+    with f.loop(0, a["chunk_count"]) as chunk:
+        channel = chunk.index * a["chunk"]
+        active = f.min(a["chunk"], a["reduced"] - channel)
+        src = x + channel * a["x_channel"]
+        with _lines(block) as (packed, source, count):
+            rows = f["mine"] + packed, src + source, active
             if layout is DataLayout.NCX:
                 f.call(a["pack"], *rows, count, a["x_channel"], a["wide"])
             else:
-                f.call(a["pack"], *rows, chunk["missing"], count, a["wide"], a["x_position"])
-        first = loop.index * a["input_count"]
-        with (
-            f.loop(first, first + a["input_count"]) as phase,
-            f.loop(0, block.images) as image,
-        ):
-            part = block.record("inputs", phase.index)
-            packed = image.index * a["image"]
-            for i, axis in enumerate(block.axes):
-                packed = packed + part[f"phase_{i}"] * axis["packed"]
-            row = image.index * shape["window_count"] * a["v_row"]
+                missing = a["chunk"] - active
+                f.call(a["pack"], *rows, missing, count, a["wide"], a["x_position"])
+        with f.loop(0, a["input_count"]) as phase, f.loop(0, block.images) as image:
+            packed, number = image.index * a["image"], phase.index
+            for side in reversed(block.sides):  # the last axis varies fastest in that of a phase
+                packed = packed + number % side.axis["step"] * side.axis["packed"]
+                number = number // side.axis["step"]
+            v = (channel * a["input_count"] + phase.index * active) * a["element"]
+            v = v + image.index * block.shape["window_count"] * a["v_row"]
             f.call(
-                a["input"], f["mine"] + packed, block.at("v_at") + (part["v"] + row),
-                block.records("windows", shape["windows"]), shape["window_count"],
-                chunk["vectors"], a["x_step_0"], a["x_step_1"], a["v_point"], a["v_row"],
+                a["input"], f["mine"] + packed, block.at("v_at") + v, block.records("windows"),
+                block.shape["window_count"], (active + (a["lanes"] - 1)) // a["lanes"],
+                a["x_step_0"], a["x_step_1"], a["v_point"], a["v_row"],
             )  # fmt: skip
 
 
-def _emit_unit(block: _Block, unit: Record, layout: DataLayout) -> None:
+@contextmanager
+def _lines(block: _Block) -> Iterator[tuple[Value, Value, Value]]:
+    """A loop over the rows of operands that x has, of all images: bytes of the packed operands and
+    of x, and how many operands they are."""
+    f, a, (first, second, last) = block.f, block.a, block.sides
+    with (
+        f.loop(0, block.images) as image,
+        f.loop(first.begin, first.end) as i,
+        f.loop(second.begin, second.end) as j,
+    ):
+        packed, x = image.index * a["image"], block.x + image.index * a["x_image"]
+        for side, place in zip(block.sides, (i.index, j.index, last.begin), strict=True):
+            packed, x = packed + place * side.axis["packed"], x + place * side.axis["x"]
+        yield packed, x, last.end - last.begin
+
+
+def _emit_unit(block: _Block, number: Value, layout: DataLayout) -> None:
     """Products of all points, the transform back, and rows of results to y."""
-    f, a, shape = block.f, block.a, block.shape
-    u, v, z = a["w"] + unit["weights"], block.at("v_at"), block.at("z_at")
+    f, a, shape, group = block.f, block.a, block.shape, block.run["group"]
+    chunk, phase = number % a["chunks"], number // a["chunks"]
+    u = a["w"] + (group * a["units"] + number) * a["w_unit"]
+    v, z = block.at("v_at"), block.at("z_at")
     rows = block.images * shape["window_count"] - shape["behind"]
-    groups = a["groups"] + rows * a["group_bytes"]
     with f.loop(0, a["point_count"]) as loop:
-        number, point = loop.index, block.record("points", loop.index)
+        point = a["points"] + loop.index * a["point_bytes"]
         f.call(
-            a["products"], v + number * a["v_point"], u + number * a["w_point"],
-            z + number * a["z_point"], block.records("pieces", point["pieces"]),
-            point["piece_count"], block.records("shifts", shape["shifts"]), a["w_piece"],
-            a["w_panel"], a["reduction"], a["panels"], a["z_row"], groups,
+            a["products"], v + loop.index * a["v_point"], u + loop.index * a["w_point"],
+            z + loop.index * a["z_point"], point, block.records("shifts"), a["w_piece"],
+            a["w_panel"], a["reduction"], a["panels"], a["z_row"],
+            a["groups"] + rows * a["group_bytes"],
         )  # fmt: skip
-    last = block.kinds[2]
+    channel = chunk * a["channels"]
+    active = f.min(a["channels"], a["made"] - channel)
+    bias = a["bias"] + (group * a["chunks"] + chunk) * a["bias_unit"]
     with f.loop(0, block.images) as image:
         at = z + image.index * shape["window_count"] * a["z_row"]
         stage = block.at("stage_at") + image.index * a["stage_image"]
         f.call(
-            a["inverse"], at, stage, block.records("tiles", shape["tiles"]), shape["tile_count"],
-            a["columns"], a["bias"] + unit["bias"], a["y_step_0"], a["y_step_1"], a["y_step_2"],
-            a["z_point"], a.address("bad"),
+            a["inverse"], at, stage, block.records("tiles"), shape["tile_count"], a["columns"],
+            bias, a["y_step_0"], a["y_step_1"], a["y_step_2"], a["z_point"], a.address("bad"),
         )  # fmt: skip
-        y = block.y + image.index * a["y_image"] + unit["channel"] * a["y_channel"]
+        y = block.y + image.index * a["y_image"] + (group * a["made"] + channel) * a["y_channel"]
+        first, second, last = block.sides
+        stride = second.axis["stride"]
         with (
-            _results(block, 0, unit["phase_0"]) as (i, plane),
-            _results(block, 1, unit["phase_1"]) as (j, line),
+            _results(f, first, phase // stride) as (i, plane),
+            _results(f, second, phase % stride) as (j, line),
         ):
-            src = stage + (i + j + last["first"] * block.axes[2]["stage"])
-            y = y + plane + line + last["first"] * block.axes[2]["y"]
-            _emit_result(block, layout, (src, y), unit["active"], last["stop"] - last["first"])
+            src = stage + (i + j + last.first * last.axis["stage"])
+            y = y + plane + line + last.first * last.axis["y"]
+            _emit_result(block, layout, (src, y), active, last.stop - last.first)
 
 
 @contextmanager
-def _results(block: _Block, number: int, phase: Value) -> Iterator[tuple[Value, Value]]:
-    """A loop over the results of a phase inside y, along an axis: bytes of the stage and of y."""
-    f, axis, kind = block.f, block.axes[number], block.kinds[number]
-    stride = axis["stride"]
+def _results(f: Function, side: _Side, phase: Value) -> Iterator[tuple[Value, Value]]:
+    """A loop over the results of a phase that y has, along an axis: bytes of the stage and of y."""
+    stride = side.axis["stride"]
     # Results stride * i + phase from `first` on, up to `stop`.
-    first, stop = ((kind[end] + (stride - 1) - phase) // stride for end in ("first", "stop"))
+    first, stop = ((end + (stride - 1) - phase) // stride for end in (side.first, side.stop))
     with f.loop(first, stop) as i:
-        yield i.index * axis["stage"], (i.index * stride + phase) * axis["y"]
+        yield i.index * side.axis["stage"], (i.index * stride + phase) * side.axis["y"]
 
 
 def _emit_result(

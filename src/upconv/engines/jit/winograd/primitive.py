@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from ..walk import Phase, phases, walk_code
 from .blocks import v_row_of, z_row_of
 from .driver import ARGUMENTS, driver_code
 from .schedule import Form, Schedule
-from .tables import Tables, runs_of, tables_of_class
+from .tables import Tables
 from .tile import Inverse, Products, group_table, input_code, inverse_code, products_code
 from .weights import Weights
 
@@ -47,29 +48,27 @@ class WinogradWeight:
 
 
 class WinogradClass:
-    """Everything that primitives of all sizes share: the order of the weight, code, tables."""
+    """Everything that primitives of all sizes share: the order of the weight, code, biases."""
 
     def __init__(self, form: Form, epilogue: Epilogue, transposed: bool) -> None:
         self.weights = shared(Weights, form)
         self.codes = _codes(form, epilogue, transposed)
-        self.biases = _bias_order(form)
-        self._tables = tables_of_class(form)
-        self.resident_bytes = sum(each.nbytes for each in (self.biases, self._tables))
-        self.resident_bytes += self.weights.resident_bytes
-        panels = form.columns // (form.vectors * form.lanes)
-        panel, tables = form.point_bytes // panels, self._tables
+        self.biases, self._points = _bias_order(form), _points(form)
+        self.resident_bytes = self.biases.nbytes + self._points.nbytes + self.weights.resident_bytes
         whole = form.channels == form.padded == form.weight.made
         self.arguments = {
-            "phase_count": 1, **tables.addresses,
             **{name: _address(code) for name, code in self.codes.items() if name != "job"},
-            "chunk_count": len(tables["chunks"]),
-            "input_count": len(tables["inputs"]) // len(tables["chunks"]),
-            "point_count": form.points, "w_point": form.point_bytes, "w_panel": panel,
-            "w_piece": panel // form.piece_count, "reduction": form.reduction, "panels": panels,
-            "columns": form.columns // form.lanes, "element": form.item,
+            "input_count": form.reduction // form.reduced, "point_count": form.points,
+            "reduced": form.reduced, "made": form.made, "channels": form.channels,
+            "chunk": form.chunk, "chunk_count": -(-form.reduced // form.chunk),
+            "chunks": form.chunks, "units": form.units, "reduction": form.reduction,
+            "panels": form.panels, "columns": form.columns // form.lanes, "lanes": form.lanes,
+            "w_unit": form.unit_bytes, "w_point": form.point_bytes, "w_panel": form.panel_bytes,
+            "w_piece": form.piece_bytes, "bias_unit": form.columns * form.item,
             "wide": form.chunk * form.item, "position": form.padded * form.item,
-            "v_row": v_row_of(form), "z_row": z_row_of(form),
+            "element": form.item, "v_row": v_row_of(form), "z_row": z_row_of(form),
             "whole": int(whole and not epilogue.residual), "group_bytes": 8 * len(form.sizes),
+            "points": address_of(self._points), "point_bytes": self._points.strides[0],
         }  # fmt: skip
 
 
@@ -89,12 +88,12 @@ class Winograd:
         self._class = shared(WinogradClass, form, correlation.epilogue, transposed)
         self.order = self._weights = self._class.weights
         self._groups = group_table(form.sizes, form.vectors, 1 << memory.tiles.bit_length())
-        self._runs = runs_of(form, plan.units)
         job = _address(self._class.codes["job"])
-        self._phases = phases(Phase(job, None, self._runs, tables.blocks))
+        self._phases = phases(Phase(job, None, tables["runs"], tables.blocks))
         self._arguments = {
-            **self._class.arguments, **tables.arguments, "phases": address_of(self._phases),
-            "groups": address_of(self._groups), "batch": correlation.batch,
+            **self._class.arguments, **tables.arguments, "batch": correlation.batch,
+            "phases": address_of(self._phases), "phase_count": 1,
+            "groups": address_of(self._groups),
         }  # fmt: skip
         blocks, self._walk = Blocks(ARGUMENTS.block(**self._arguments)), walk_code(cpu)
         walk = self._walk.addresses["walk"]
@@ -197,9 +196,22 @@ def _codes(form: Form, epilogue: Epilogue, transposed: bool) -> dict[str, Code]:
     return codes
 
 
+def _points(form: Form) -> Array:
+    """For each point, how many pieces it has, and their numbers."""
+    counts = [t.pieces for t in form.transforms]
+    numbers, points = (
+        np.arange(prod(counts)).reshape(counts),
+        np.zeros((form.points, 1 + prod(counts)), np.int64),
+    )
+    for point, of_axes in zip(points, form.pieces, strict=True):
+        pieces = numbers[tuple(map(slice, of_axes))].ravel()
+        point[0], point[1 : 1 + len(pieces)] = len(pieces), pieces
+    return points
+
+
 def _bias_order(form: Form) -> Array:
     """For each group, chunk and column the number of its bias; that behind the last for none."""
-    groups, made = form.weight.groups, form.weight.made // form.weight.groups
+    groups, made = form.weight.groups, form.made
     place = np.arange(form.padded)
     channel = np.arange(form.chunks)[:, None] * form.channels + place
     there = (place < form.channels) & (channel < made)

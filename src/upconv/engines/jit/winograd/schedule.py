@@ -7,9 +7,8 @@ of outer phases. A job is some units of a block. docs/winograd.md explains it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from math import ceil, gcd, inf, log2, prod
 from typing import NamedTuple
@@ -25,7 +24,6 @@ _MOST_POINTS = 64  # of all axes
 _MOST_CHOICES = 6  # exact forms, and others, that seem to need the fewest cycles
 _CHUNK = 64  # channels that are transformed together
 _MOST_TAPS = 64
-_MOST_OUTPUTS = 64  # of a tile along one axis: no transform makes so many
 _UNIT = 64  # columns of a unit, about
 
 
@@ -53,81 +51,57 @@ def windows_of(correlation: Correlation) -> tuple[Window, ...]:
     return tuple(map(Window.of, correlation.lines))
 
 
-class Choice(NamedTuple):
-    """Transforms of all axes: products of a tile, of one reduced and made channel, and points."""
-
-    transforms: tuple[Transform, ...]
-    products: int
-    points: int
-    exact: bool
-
-
-@lru_cache(maxsize=256)
-def _choices(windows: tuple[Window, ...], most: tuple[int, ...]) -> list[Choice]:
-    """All combinations of transforms that make fewer than `most` outputs of each axis."""
-    axes = [
-        [(t, sum(t.pieces_of(window.r))) for t in transforms_of(window.r) if t.m < n]
-        for window, n in zip(windows, most, strict=True)
-    ]
-    choices = []
-    for pairs in product(*axes):
-        transforms, products = zip(*pairs, strict=True)
-        points = prod(t.points for t in transforms)
-        if points <= _MOST_POINTS and any(t.m > 1 for t in transforms):
-            exact = all(t.exact for t in transforms)
-            choices.append(Choice(transforms, prod(products), points, exact))
-    return choices
-
-
 @lru_cache(maxsize=256)
 def schedules(
     correlation: Correlation, threads: int, cpu: Cpu, *, exact: bool = False, most: float = inf
 ) -> tuple[Schedule, ...]:
-    """The best schedule of each promising choice of transforms, the fastest first; () where there
-    is a `refusal`.
+    """The best schedule of each promising form, the fastest first; () where there is a `refusal`.
 
     `exact` leaves out other forms, `most` those that surely take more cycles.
     """
     if refusal(correlation):
         return ()
-    windows, lines = windows_of(correlation), correlation.lines
+    pairs = zip(windows_of(correlation), correlation.lines, strict=True)
     # A tile that makes twice as many outputs as there are makes too many.
-    outputs = [
-        2 * ceil(window.steps(n) / window.apart) for window, n in zip(windows, lines, strict=True)
+    outputs = [2 * ceil(window.steps(line) / window.apart) for window, line in pairs]
+    forms = [
+        form
+        for form in _forms(correlation, cpu).values()
+        if not (exact and not form.exact)
+        and all(t.m < n for t, n in zip(form.transforms, outputs, strict=True))
     ]
-    reduced, points = reduction_of(correlation), cpu.costs.winograd.point
-    ordered = sorted(
-        _choices(windows, tuple(min(n, _MOST_OUTPUTS) for n in outputs)),
-        key=lambda c: (
-            (c.products * reduced + points * c.points)
-            * prod(groups_of(windows, c.transforms, lines))
-        ),
-    )
-    kept = [each for each in ordered if each.exact][:_MOST_CHOICES]
-    if not exact:
-        kept += [each for each in ordered if not each.exact][:_MOST_CHOICES]
-    weight, layout = correlation.weight, correlation.layout
-    forms = [Form.of(weight, layout, windows, each.transforms, cpu) for each in kept]
+    forms.sort(key=lambda form: form.estimate * prod(form.groups(correlation.lines)))
+    kept = [form for form in forms if form.exact][:_MOST_CHOICES]
+    kept += [form for form in forms if not form.exact][:_MOST_CHOICES]
     plans = [
         form.schedule(correlation, threads)
-        for form in forms
+        for form in kept
         if form.least_cycles(correlation, threads) <= most
     ]
     return tuple(sorted(plans, key=lambda plan: plan.cycles))
 
 
-def named_schedule(correlation: Correlation, names: str, threads: int, cpu: Cpu) -> Schedule:
-    """The best schedule of a choice of transforms, by their names."""
-    windows = windows_of(correlation)
-    form = _named_form(correlation.weight, correlation.layout, windows, names, cpu)
-    return form.schedule(correlation, threads)
+def named_schedule(correlation: Correlation, name: str, threads: int, cpu: Cpu) -> Schedule:
+    """The best schedule of a form, by its name."""
+    return _forms(correlation, cpu)[name].schedule(correlation, threads)
 
 
-def groups_of(
-    windows: Sequence[Window], transforms: Sequence[Transform], lines: Sequence[Line]
-) -> list[int]:
-    """Groups of tiles along each axis."""
-    return [w.groups(t, line) for w, t, line in zip(windows, transforms, lines, strict=True)]
+def _forms(correlation: Correlation, cpu: Cpu) -> dict[str, Form]:
+    return _forms_of(correlation.weight, correlation.layout, windows_of(correlation), cpu)
+
+
+@lru_cache(maxsize=256)
+def _forms_of(
+    weight: WeightForm, layout: DataLayout, windows: tuple[Window, ...], cpu: Cpu
+) -> dict[str, Form]:
+    """The forms of a class of layers by their names: all combinations of transforms."""
+    choices = product(*(transforms_of(window.r) for window in windows))
+    forms = [
+        Form(weight, layout, windows, transforms, cpu)
+        for transforms in choices
+        if any(t.m > 1 for t in transforms) and prod(t.points for t in transforms) <= _MOST_POINTS
+    ]
+    return {form.name: form for form in forms}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,125 +137,145 @@ class Schedule:
         )
 
 
+class Cycles(NamedTuple):
+    """The model of a form's cycles.
+
+    Cycles are those in each of which the processor could do `Costs.adds` multiply-adds, fitted to
+    920 choices on a Zen 4 (2026-11-22).
+    """
+
+    inputs: float
+    """Packing and transforming a tile."""
+    results: tuple[float, float]
+    """A tile's way back for a unit: by itself, and where `shares_sets`."""
+    products: tuple[tuple[int, float], ...]
+    """Rows of register tiles, and the products of all points of a unit in so many rows."""
+    stream: float
+    """Reading a unit's weights, in which products hide."""
+    weights: float
+    """What of it does not hide."""
+    beyond: bool
+    """Whether weights come from memory."""
+
+
 class Form:
     """A choice of transforms for a class of layers, with everything that no size changes.
 
     A unit has `channels` channels, padded to `padded`; `rows` by `vectors` vectors are the largest
     register tile of products. Schedules of all sizes of a class share one object.
-
-    Cycles are those in each of which the processor could do `Costs.adds` multiply-adds, fitted to
-    920 choices on a Zen 4 (2026-11-22).
     """
 
     def __init__(
         self, weight: WeightForm, layout: DataLayout, windows: tuple[Window, ...],
         transforms: tuple[Transform, ...], cpu: Cpu,
     ) -> None:  # fmt: skip
-        self.weight, self.layout, self.windows, self.transforms = (
-            weight,
-            layout,
-            windows,
-            transforms,
-        )
-        self.cpu, self.name = cpu, named(transforms)
+        self.weight, self.layout, self.cpu = weight, layout, cpu
+        self.windows, self.transforms, self.name = windows, transforms, named(transforms)
         self.exact = all(each.exact for each in transforms)
-        self.growth = max(1.0, prod(each.growth for each in transforms))
-        """Rounding errors beside those of direct sums, as a model."""
+        self.points = prod(each.points for each in transforms)
+        # For each point, the pieces of each axis.
+        axes = [t.pieces_of(w.r) for t, w in zip(transforms, windows, strict=True)]
+        self.pieces = [*product(*axes)]
+        self.products = prod(map(sum, axes))  # of a tile, one reduced and one made channel
+        self.residues = prod(window.apart for window in windows)
         self.item = BYTES[weight.element]
         self.lanes = lanes = cpu.lanes(self.item)
-        made, stride = weight.made // weight.groups, windows[-1].stride
-        self.channels, self.padded = _unit(made, stride, layout, lanes)
-        self.chunks = ceil(made / self.channels)
-        self.units = self.chunks * prod(window.stride for window in windows[:-1])
-        self.columns = stride * self.padded
-        across = self.columns // lanes
-        some = (2, 3, 1) if cpu.registers < 32 else (2, 4, 3, 1)
-        self.vectors = next(n for n in some if across % n == 0)
-        self.rows = cpu.sums(self.vectors) // self.vectors
-        # Rows of all register tiles: with four, most numbers of tiles leave few rows idle.
-        self.sizes = tuple(
-            sorted({ceil(self.rows * part / 13) for part in (13, 10, 8, 6)}, reverse=True)
-        )
-        self.points = prod(each.points for each in transforms)
-        self.residues = prod(window.apart for window in windows)
-        self.reduced = weight.reduced // weight.groups
+        self.reduced, self.made = weight.reduced // weight.groups, weight.made // weight.groups
         self.reduction = self.reduced * prod(window.step for window in windows)
         # Channels that are transformed together: whole vectors.
         self.chunk = min(_CHUNK, ceil(self.reduced / lanes) * lanes)
-        # For each point, the pieces of each axis.
-        self.pieces = [
-            *product(*(t.pieces_of(w.r) for t, w in zip(transforms, windows, strict=True)))
-        ]
-        self.piece_count = prod(each.pieces for each in transforms)
-        self.point_bytes = self.piece_count * self.reduction * self.columns * self.item
+        self.channels, self.padded = _unit(self.made, windows[-1].stride, layout, lanes)
+        self.chunks = ceil(self.made / self.channels)
+        self.units = self.chunks * prod(window.stride for window in windows[:-1])
+        self.columns = windows[-1].stride * self.padded
+        some = (2, 3, 1) if cpu.registers < 32 else (2, 4, 3, 1)
+        self.vectors = next(n for n in some if self.columns // lanes % n == 0)
+        self.rows = cpu.sums(self.vectors) // self.vectors
+        # Rows of all register tiles: with four, most numbers of tiles leave few rows idle.
+        sizes = {ceil(self.rows * part / 13) for part in (13, 10, 8, 6)}
+        self.sizes = tuple(sorted(sizes, reverse=True))
+        self.piece_bytes = self.reduction * self.vectors * lanes * self.item  # of a panel
+        self.panels = self.columns // (self.vectors * lanes)
+        self.panel_bytes = prod(each.pieces for each in transforms) * self.piece_bytes
+        self.point_bytes = self.panels * self.panel_bytes
         self.unit_bytes = self.points * self.point_bytes
-        products = sum(map(prod, self.pieces))
-        self.saving = (
-            products * prod(window.stride * window.step for window in windows),
-            prod(t.m * len(w.taps) for t, w in zip(transforms, windows, strict=True)),
-        )
-        """Products of a tile, and those of direct sums: of one reduced and made channel."""
-        self._set_cycles(products, across)
-
-    def _set_cycles(self, products: int, across: int) -> None:
-        """Set the figures of the model: cycles of a tile's input, its results and a unit."""
-        weight, costs, kernel = self.weight, self.cpu.costs, self.cpu.costs.winograd
-        reduced, points = self.reduction, self.points
-        outputs = prod(each.m for each in self.transforms)
         # A line more for each row, which keeps rows out of each other's cache sets.
-        numbers = points * (reduced + (across + 1) * self.lanes) + across * self.lanes
+        numbers = self.points * (self.reduction + self.columns + lanes) + self.columns
         self.tile_bytes = self.item * numbers
-        inputs = kernel.input_addition * _additions([t.b for t in self.transforms])
-        pack = kernel.pack_rows if self.layout is DataLayout.NCX else kernel.pack
-        inputs += kernel.input * points + pack * outputs
-        self._inputs = ceil(reduced / self.lanes) * inputs
-        results = kernel.result_addition * _additions([t.a for t in self.transforms])
-        results += kernel.result * points
-        stores = kernel.store, kernel.store_sharing  # as `shares_sets` says
-        self._results = [across * (results + store * outputs) for store in stores]
-        reduction = products * reduced
-        nbytes = reduction * weight.made * prod(w.stride for w in self.windows) * self.item
-        self._beyond = nbytes > costs.l3
-        stream = kernel.memory if self._beyond else kernel.stream
-        self._stream = reduction * across * stream  # of a unit's weights, in which products hide
-        self._weights = reduction * across * kernel.weight  # what of it does not hide
-        panels, vectors = across // self.vectors, self.vectors
-        self._products = [
-            (rows, panels * (reduction * step + points * kernel.register_tile))
-            for rows in range(max(1, self.rows // 2), self.rows + 1)
-            for step in (max(rows * vectors / costs.adds, (rows + 2 * vectors) / costs.loads),)
-        ]
-        units = self.units
-        self._runs = {
-            (ceil(units / runs), ceil(units / ceil(units / runs)) * weight.groups)
-            for runs in (1, 2, 4, units)
-        }
-        least = min(cycles / rows for rows, cycles in self._products) + self._results[0]
-        self._least = weight.groups * (units * least + self._inputs)
+        self.estimate = self.products * self.reduction + cpu.costs.winograd.point * self.points
+        """Work of a tile for one made channel, to order forms by."""
 
-    @classmethod
-    @lru_cache(maxsize=1024)
-    def of(
-        cls, weight: WeightForm, layout: DataLayout, windows: tuple[Window, ...],
-        transforms: tuple[Transform, ...], cpu: Cpu,
-    ) -> Form:  # fmt: skip
-        """The form of a class, one object for all sizes."""
-        return cls(weight, layout, windows, transforms, cpu)
+    @property
+    def growth(self) -> float:
+        """Rounding errors beside those of direct sums, as a model."""
+        return max(1.0, prod(each.growth for each in self.transforms))
+
+    @property
+    def saving(self) -> tuple[int, int]:
+        """Products of a tile, and those of direct sums: of one reduced and made channel."""
+        pairs = zip(self.transforms, self.windows, strict=True)
+        phases = prod(window.stride * window.step for window in self.windows)
+        return self.products * phases, prod(t.m * len(window.taps) for t, window in pairs)
+
+    @cached_property
+    def cycles(self) -> Cycles:
+        """The model of this form."""
+        costs, kernel, across = self.cpu.costs, self.cpu.costs.winograd, self.columns // self.lanes
+        outputs = prod(each.m for each in self.transforms)
+        pack = kernel.pack_rows if self.layout is DataLayout.NCX else kernel.pack
+        inputs = kernel.input_addition * _additions([t.b for t in self.transforms])
+        inputs += kernel.input * self.points + pack * outputs
+        results = kernel.result_addition * _additions([t.a for t in self.transforms])
+        results += kernel.result * self.points
+        reduction, vectors = self.products * self.reduction, self.vectors
+        taps = prod(window.stride for window in self.windows)
+        beyond = reduction * self.weight.made * taps * self.item > costs.l3
+        return Cycles(
+            ceil(self.reduction / self.lanes) * inputs,
+            (
+                across * (results + kernel.store * outputs),
+                across * (results + kernel.store_sharing * outputs),
+            ),
+            tuple(
+                (rows, self.panels * (reduction * step + self.points * kernel.register_tile))
+                for rows in range(max(1, self.rows // 2), self.rows + 1)
+                for step in (max(rows * vectors / costs.adds, (rows + 2 * vectors) / costs.loads),)
+            ),
+            reduction * across * (kernel.memory if beyond else kernel.stream),
+            reduction * across * kernel.weight,
+            beyond,
+        )
+
+    @cached_property
+    def runs(self) -> set[tuple[int, int]]:
+        """Options for a job: its units, and how many jobs compute a block."""
+        units = [ceil(self.units / runs) for runs in (1, 2, 4, self.units)]
+        return {(n, ceil(self.units / n) * self.weight.groups) for n in units}
+
+    @cached_property
+    def _least(self) -> float:
+        """Cycles that a tile takes at least."""
+        model = self.cycles
+        unit = min(cycles / rows for rows, cycles in model.products) + model.results[0]
+        return self.weight.groups * (self.units * unit + model.inputs) * self.residues
+
+    def groups(self, lines: tuple[Line, ...]) -> list[int]:
+        """Groups of tiles along each axis."""
+        axes = zip(self.windows, self.transforms, lines, strict=True)
+        return [window.groups(transform, line) for window, transform, line in axes]
 
     def least_cycles(self, correlation: Correlation, threads: int) -> float:
         """A bound below the cycles of all schedules: no tile is computed in vain."""
-        groups = groups_of(self.windows, self.transforms, correlation.lines)
-        return self._least * correlation.batch * prod(groups) * self.residues / threads
+        return self._least * correlation.batch * prod(self.groups(correlation.lines)) / threads
 
     def schedule(self, correlation: Correlation, threads: int) -> Schedule:
         """The blocks and jobs that take the fewest cycles."""
-        groups = groups_of(self.windows, self.transforms, correlation.lines)
-        counts = [correlation.batch, *groups]
+        counts, model = [correlation.batch, *self.groups(correlation.lines)], self.cycles
         costs, l2, l3 = self.cpu.costs.winograd, self.cpu.l2, self.cpu.costs.l3
-        stored = self._results[shares_sets(correlation, costs.set_bytes)]
+        stored = model.results[shares_sets(correlation, costs.set_bytes)]
         room = max(self.rows, int(costs.l2_blocks * l2 / self.tile_bytes)) // self.residues
         rooms = [room, room * 2 // 3, room // 2, room // 4]
-        if self._beyond:  # fewer blocks read the weights from memory
+        if model.beyond:  # fewer blocks read the weights from memory
             rooms += [2 * room, 4 * room]
         options = []
         for box in {_box(counts, max(1, n)) for n in rooms}:
@@ -290,11 +284,11 @@ class Form:
             over = transformed * self.tile_bytes / l2
             slower = 1 + costs.overflow * log2(max(1, over)) + (over * l2 > l3)
             blocks = prod([-(-n // b) for n, b in zip(counts, box, strict=True)])
-            products = min([-(-multiplied // rows) * cycles for rows, cycles in self._products])
-            unit = max(products, self._stream) + self._weights + results * stored
-            for units, runs in self._runs:
+            products = min([-(-multiplied // rows) * cycles for rows, cycles in model.products])
+            unit = max(products, model.stream) + model.weights + results * stored
+            for units, runs in self.runs:
                 jobs = blocks * runs
-                job = units * unit + transformed * self._inputs + costs.job
+                job = units * unit + transformed * model.inputs + costs.job
                 options.append((slower * job * -(-jobs // threads), jobs, box, units))
         cycles, jobs, box, units = min(options)
         return Schedule(self, box, units, min(threads, jobs), cycles)
@@ -310,17 +304,6 @@ class Form:
             behind += (t.pieces - 1) * window.apart * count
             count *= (n + t.pieces - 1) * window.apart
         return prod(box) * self.residues, box[0] * count - behind, box[0] * count
-
-
-@lru_cache(maxsize=256)
-def _named_form(
-    weight: WeightForm, layout: DataLayout, windows: tuple[Window, ...], names: str, cpu: Cpu
-) -> Form:
-    transforms = tuple(
-        next(each for each in transforms_of(window.r) if each.name == name)
-        for window, name in zip(windows, names.split("x"), strict=True)
-    )
-    return Form.of(weight, layout, windows, transforms, cpu)
 
 
 def _unit(made: int, stride: int, layout: DataLayout, lanes: int) -> tuple[int, int]:

@@ -36,7 +36,7 @@ _INPUT = signature(
 )
 _PRODUCTS = signature(
     "v* u* z*"
-    " pieces* count"  # numbers of those that this point has
+    " pieces*"  # how many this point has, and their numbers
     " shifts*"  # for the number of a piece, how far the tile that it reads is from its own
     " piece_bytes panel_bytes"  # of a piece of a panel, of a panel
     " channels panels z_row"
@@ -111,8 +111,8 @@ def _emit_group(f: Function, kind: Products, rows: int, panel: Value, first: Val
     # which waits for weights from memory (0.8 of the time then; Zen 4, 2026-11-23).
     ahead = f["panel_bytes"]
     if kind.pieces:
-        with f.loop(0, f["count"], carried=zeros) as piece:
-            index = f.word(f["pieces"], piece.index)
+        with f.loop(0, f.word(f["pieces"], 0), carried=zeros) as piece:
+            index = f.word(f["pieces"], piece.index + 1)
             u = at_panel + index * f["piece_bytes"]
             v = at_rows + f.word(f["shifts"], index)
             piece.next(_product(f, kind, rows, [u, v, u + ahead, *piece.carried]))

@@ -129,9 +129,8 @@ class Weights:
         counts = kept.sum(-1)
         stops = counts.cumsum().reshape(counts.shape)
         g, h, point, piece, part = np.indices(counts.shape)
-        panel = form.point_bytes * self._panel // form.columns
         to = g * (form.chunks * form.unit_bytes) + point * form.point_bytes
-        to += piece * (panel // form.piece_count) + parts[part, 2] * panel + parts[part, 3] * item
+        to += piece * form.piece_bytes + parts[part, 2] * form.panel_bytes + parts[part, 3] * item
         runs = (h, to, parts[part, 1] * item, parts[part, 4] * item, stops - counts, stops)
         return np.stack(runs, -1).reshape(-1, len(runs)), taps[kept], factors[kept]
 

@@ -49,10 +49,6 @@ class Window:
         """How many groups of tiles a line has."""
         return -(-self.steps(line) // (self.apart * transform.m))
 
-    def span(self, transform: Transform, groups: int) -> int:
-        """How many operands so many groups read."""
-        return self.step * self.apart * (transform.m * groups + transform.r - 1)
-
 
 Phases = tuple[tuple[int, tuple[Tap, ...]], ...]
 """Offset and taps of each phase."""
