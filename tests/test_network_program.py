@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -200,14 +201,82 @@ def test_memory_is_less_than_that_of_all_values() -> None:
     assert program_of(graph, algorithm=Algorithm.DIRECT)._arena.nbytes < values
 
 
+def open_network() -> Network:
+    """A network whose length is open."""
+    rng = np.random.default_rng(1)
+    network = Network({"x": (1, 8, None)})
+    y = network.conv(network.inputs["x"], rng.standard_normal((16, 8, 7)) / 7, padding=3)
+    network.output(network.conv_transpose(y, rng.standard_normal((16, 8, 4)) / 8, stride=2))
+    return network
+
+
+def test_sizes_of_which_no_arena_fits_are_refused_before_tables_are_made() -> None:
+    network = open_network()
+    for size in (2**29, 2**33, 2**47):
+        start = time.thread_time()
+        with pytest.raises((MemoryLimitError, EngineError), match=r"arena|tables"):
+            network.compile({"x": (1, 8, size)})
+        assert time.thread_time() - start < 5
+
+
+def test_programs_of_many_lengths_are_bounded() -> None:
+    network = open_network()
+    for size in range(70, 130):
+        x = x_of(size)
+        np.testing.assert_allclose(
+            network(x), evaluate(network.graph(x=x.shape), [x])[0], rtol=0, atol=1e-5
+        )
+    assert network._programs is not None
+    assert len(network._programs._programs) <= 32
+
+
+def test_closing_while_others_run() -> None:
+    """A call ends with a result or says that the program is closed; no arena is kept."""
+    for _ in range(5):
+        program = program_of(decoder().graph())
+        expected = [array.tobytes() for array in program(x_of())]
+        others: list[object] = []
+
+        def call(
+            program: Program = program, expected: Any = expected, others: Any = others
+        ) -> None:
+            try:
+                for _ in range(1000):
+                    if [array.tobytes() for array in program(x_of())] != expected:
+                        others.append("another result")
+            except EngineError as error:
+                others.append(str(error))
+
+        callers = [threading.Thread(target=call) for _ in range(3)]
+        for caller in callers:
+            caller.start()
+        time.sleep(0.02)
+        program.close()
+        for caller in callers:
+            caller.join()
+        assert others == ["This program is closed. Compile the network again."] * 3
+        assert not program._free
+
+
 @forks
-def test_forked_children_run_it() -> None:
+def test_interrupts_and_forks_while_others_run() -> None:
     body = """
-def works():
-    for _ in range(20):
+def works(runs=30):
+    for _ in range(runs):
         for array, value in zip(program(x), expected):
             assert array.tobytes() == value.tobytes()
-works(), child(works), works()
+def interrupt(*_): raise KeyboardInterrupt
+threads = [threading.Thread(target=works, args=(300,)) for _ in range(2)]
+for thread in threads: thread.start()
+for _ in range(3): child(works)
+signal.signal(signal.SIGALRM, interrupt)
+for _ in range(20):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.005)
+        while True: program(x)
+    except KeyboardInterrupt:
+        works(1)
+for thread in threads: thread.join()
 """
     prelude = """
 from test_network_program import decoder, program_of, x_of
@@ -215,3 +284,23 @@ program, x = program_of(decoder().graph(), 3), x_of()
 expected = program(x)
 """
     passes(body, prelude=prelude)
+
+
+def test_borrowed_threads() -> None:
+    torch = pytest.importorskip("torch")
+    from upconv import threads
+    from upconv.torch import thread_pool
+
+    before, borrowed = torch.get_num_threads(), threads.borrowed()
+    program, x = program_of(decoder().graph(), 4), x_of()
+    expected = [array.tobytes() for array in program(x)]
+    try:
+        for count in (2, 5):
+            torch.set_num_threads(count)
+            thread_pool.borrow_pool()
+            for _ in range(10):
+                assert torch.ones(1 << 18).sum() == 1 << 18
+                assert [array.tobytes() for array in program(x)] == expected
+    finally:
+        torch.set_num_threads(before)
+        threads.borrow(borrowed)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
+from .. import memory
 from ..choices import Algorithm
 from ..errors import ShapeError
 from ..problem import DataLayout, DType
@@ -21,6 +22,7 @@ from .fuse import fuse, split
 from .graph import Convolution, Form, Graph, Node, Shape
 from .kinds import output_shapes
 from .layout import labels, laid_out
+from .memory import Arena, arena
 from .place import place
 
 _EXACT = 64  # sizes up to here are a class of their own
@@ -44,6 +46,7 @@ class Compiled:
     """A graph with a form and a place for each value, and its convolutions ready to run."""
 
     graph: Graph
+    arena: Arena
     layers: dict[Node, Layer]
     dtype: DType
     threads: int
@@ -71,6 +74,8 @@ class Compiler:
                 graph = resized(self._graph, shapes)
             choice = self._choices[key] = choose(graph, dtype, threads, algorithm)
         graph = place(laid_out(resized(self._graph, shapes), choice.layouts, dtype))
+        places = arena(graph)
+        memory.require(places.nbytes, "the arena of the program")  # before tables of any size
         layers = {}
         for node in graph.nodes:
             if isinstance(node.operation, Convolution):
@@ -78,7 +83,7 @@ class Compiler:
                 problem = problem_of(node.operation, graph.shapes[node.inputs[0]], form)
                 variant = choice.variants[node.operation]
                 layers[node] = self._weights.layer(node.operation, problem, threads, variant)
-        return Compiled(graph, layers, dtype, threads)
+        return Compiled(graph, places, layers, dtype, threads)
 
 
 def choose(graph: Graph, dtype: DType, threads: int, algorithm: Algorithm) -> Choice:

@@ -45,7 +45,7 @@ from .graph import (
     array_shape,
 )
 from .kinds import KINDS
-from .memory import Arena, arena
+from .memory import Arena
 from .moves import conversion
 from .place import root
 
@@ -76,7 +76,7 @@ class Program:
         Raises `MemoryLimitError` where the arena does not fit.
         """
         self._compiled: Compiled | None = compiled
-        self._arena = arena(compiled.graph)
+        self._arena = compiled.arena
         self._make_direct: Callable[[], Compiled] = direct
         self._direct: Program | None = None
         graph = compiled.graph
@@ -120,7 +120,8 @@ class Program:
         except IndexError:
             instance = self._instance(compiled)
         held = instance.run(inputs, results, compiled.threads)
-        self._free.append(instance)
+        if self._compiled is not None:  # a program that was closed meanwhile keeps nothing
+            self._free.append(instance)
         if not held:
             self._direct_program().run(*inputs, out=results)
         if out is not None:
