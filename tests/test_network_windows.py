@@ -79,7 +79,15 @@ def test_conversions(source, dtypes):
     """Between layouts and element types, of views too; squares are not mistaken."""
     before, after = (DType(name).numpy for name in dtypes)
     rng = np.random.default_rng(2)
-    for shape in ((2, 5, 70), (1, 3, 3), (3, 40, 9, 31), (2, 2, 5, 4, 3), (1, 1, 4000), (1, 64, 1)):
+    for shape in (
+        (2, 5, 70),
+        (1, 3, 3),
+        (3, 40, 9, 31),
+        (2, 2, 5, 4, 3),
+        (1, 1, 4000),
+        (1, 64, 1),
+        (1, 12, 99),
+    ):
         for result in LAYOUTS:
             for threads in (1, 3):
                 values = rng.standard_normal(shape)

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engines.jit.cpu import Cpu
-from ..engines.jit.moves import ROW, TAP, TURN, split_code, turn_code
+from ..engines.jit.moves import ROW, TAP, TURN, split_code, transpose_columns_code, turn_code
 from ..engines.jit.steps import Step
-from ..engines.jit.transpose import transpose_code
+from ..engines.jit.transpose import transpose_code, transpose_few_code
 from ..engines.jit.values import STORED
 from ..problem import DataLayout, DType
 from .graph import Array, Concat, PixelShuffle, Slice
@@ -20,6 +20,7 @@ from .pointwise import chain_steps
 from .tables import StepTables, elements, images, job_parts, records
 
 _TURNED_BYTES = 32 << 10
+_FEW = {True: 12, False: 8}  # channels that are interleaved, and that are taken apart, as vectors
 
 
 def channel_copies(
@@ -71,7 +72,16 @@ def conversion(
     sides = {"rows": rows, "columns": many} if forward else {"rows": many, "columns": columns}
     turns = records(TURN, len(first), src=first * along[0], dst=first * along[1],
                     src_row=src_row, dst_row=dst_row, **sides)  # fmt: skip
-    move = transpose_code(*(STORED[DType(a.dtype.name)] for a in (x, output)), cpu)
+    types = tuple(STORED[DType(array.dtype.name)] for array in (x, output))
+    interleaved = output if forward else x
+    if (
+        channels <= _FEW[forward]
+        and position_stride(interleaved) == channels * interleaved.itemsize
+    ):
+        make = transpose_few_code if forward else transpose_columns_code
+        move = make(*types, channels, cpu)
+    else:
+        move = transpose_code(*types, cpu)
     tables = StepTables(output, x)
     tables.values["code"] = move.addresses["transpose"]
     code = turn_code(cpu)

@@ -208,7 +208,9 @@ def _per_position(
     shape = groups, matrices.rows if by_row else matrices.length
     table = Table("row" if by_row else "column", np.empty(shape))
     normal = _Normal(operation, outputs, inputs, matrices, table, cpu)
-    size = min(PIECE_BYTES, x.nbytes // (4 * threads))
+    # Of columns each piece reads a run from every row: longer runs, as long as L2 holds them.
+    most = PIECE_BYTES if by_row else max(PIECE_BYTES, cpu.l2 // 4)
+    size = min(most, x.nbytes // (4 * threads))
     if by_row:
         count = max(1, size // (matrices.length * x.itemsize))
         first = np.arange(0, matrices.rows, count)

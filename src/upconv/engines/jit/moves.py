@@ -15,6 +15,7 @@ from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import ArgumentLayout, Record
+from .rows import converted
 from .transpose import TRANSPOSE
 from .values import BYTES, Value, vector
 from .walk import COUNTERS, JOB, NUMBERS
@@ -51,6 +52,40 @@ def every(f: Function, vectors: Sequence[Value], first: int, lanes: int) -> Valu
         here = [lanes + i % lanes if i // lanes == number else lane for lane, i in enumerate(order)]
         result = f.shuffle(result, vectors[number], here)
     return result
+
+
+@compiled("transpose", kept=8)
+def transpose_columns_code(
+    module: Module, stored: str, computed: str, columns: int, cpu: Cpu
+) -> None:
+    """A function of `TRANSPOSE` for so many columns, of which `src` has no others."""
+    lanes = cpu.lanes(BYTES[computed])
+    kind = vector(stored, lanes)
+    with module.function("transpose", TRANSPOSE) as f:
+        whole = f["rows"] // lanes * lanes
+        rest = f["rows"] - whole
+
+        def move(first: Value, *, masked: bool) -> None:
+            vectors = []
+            for i in range(columns):
+                src = f.at(f["src"], first * columns + i * lanes, stored)
+                if masked:
+                    mask = f.lanes_below(rest * columns - i * lanes, lanes)
+                    vectors.append(converted(f, f.load_lanes(kind, src, mask), computed))
+                else:
+                    vectors.append(converted(f, f.load(kind, src), computed))
+            for i in range(columns):
+                values = vectors[0] if columns == 1 else every(f, vectors, i, lanes)
+                dst = f.at(f["dst"] + f["dst_row"] * i, first, computed)
+                if masked:
+                    f.store_lanes(values, dst, f.lanes_below(rest, lanes))
+                else:
+                    f.store(values, dst)
+
+        with f.loop(0, whole, lanes) as row:
+            move(row.index, masked=False)
+        with f.when(rest > 0):
+            move(whole, masked=True)
 
 
 @compiled("split", kept=16)

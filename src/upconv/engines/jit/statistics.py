@@ -110,7 +110,7 @@ def rows_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
         whole = length // lanes * lanes
         mask = f.lanes_below(length - whole, lanes)
         zero = f.constant(kind, 0.0)
-        count = f.broadcast(f.convert("sitofp", length, DOUBLE), lanes)
+        count = f.broadcast(f.convert("sitofp", length, DOUBLE), 1)
         with f.loop(0, piece["rows"]) as row:
             x = base + row.index * a["x_row"]
             shift = f.broadcast(converted(f, f.load(stored, x), computed), lanes)
@@ -119,15 +119,13 @@ def rows_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
                 loop.next(_summed(f, _loaded(f, span, x, stored, computed), shift, loop.carried))
             span = Span(f, whole, lanes, mask)
             rest = f.select(mask, _loaded(f, span, x, stored, computed), shift)
-            sums = [
-                converted(f, total(f, s), DOUBLE) for s in _summed(f, rest, shift, loop.results)
-            ]
-            mean, moment = _moments(f, shift, sums, count)
+            sums = [total(f, s) for s in _summed(f, rest, shift, loop.results)]
+            wide = [converted(f, _one(f, s), DOUBLE) for s in sums]
+            mean, moment = _moments(f, _one(f, shift), wide, count)
             for name, values in zip(
                 ("minus_mean", "inverse"), _results(f, a, mean, moment / count), strict=True
             ):
-                number = f.shuffle(converted(f, values, computed), None, [0])
-                f.store(number, f.at(a[name] + offset, row.index, computed))
+                f.store(converted(f, values, computed), f.at(a[name] + offset, row.index, computed))
 
 
 class _Columns:
@@ -215,6 +213,11 @@ def _planes(f: Function, span: Span, base: Value, plane: Value) -> list[Value]:
     return [span.load(f.at(base, plane * i + span.start, DOUBLE), DOUBLE) for i in range(3)]
 
 
+def _one(f: Function, value: Value) -> Value:
+    """The first lane alone: divisions and roots of whole vectors take longer."""
+    return f.shuffle(value, None, [0])
+
+
 @compiled("merge", kept=2)
 def merge_code(module: Module, cpu: Cpu) -> None:
     """The job `merge(args, mine, merge, image)`: counts, means and moments of all slots in one."""
@@ -294,14 +297,15 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
             return f.multiply_add(n * d, d, moment), n
 
         moment, _ = gathered(spread)
-        results = _results(f, a, mean, moment / count)
+        variance = _one(f, moment) / _one(f, count)
+        results = _results(f, a, _one(f, mean), variance)
         to, entries = final["to"] * BYTES[computed], final["entries"]
         out = Blocks(f, entries, lanes, 1)
         with f.loop(0, a["copies"]) as copy:
             offset = image * a["table_image"] + copy.index * a["copy_bytes"] + to
             for name, values in zip(("minus_mean", "inverse"), results, strict=True):
-                narrow, table = converted(f, values, computed), a[name] + offset
-                out.each(_storing(f, narrow, table, computed))
+                narrow = f.shuffle(converted(f, values, computed), None, [0] * lanes)
+                out.each(_storing(f, narrow, a[name] + offset, computed))
 
 
 def _storing(f: Function, values: Value, table: Value, element: str) -> Each:
