@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,7 @@ def drawn(seed: int, kind: str = "") -> Case:
     if kind in ("max", "average"):
         kernel = tuple(int(rng.integers(1, min(n, 5) + 1)) for n in size)
         padding = tuple(tuple(rng.integers(0, k // 2 + 1, 2).tolist()) for k in kernel)
-        stride = tuple(rng.integers(1, 5, rank).tolist())
+        stride = tuple(rng.choice([1, 2, 3, 4, 11], rank).tolist())
         operation = Pool(kind, kernel, stride, padding, bool(rng.integers(2)))
     elif kind == "pad":
         mode = ("constant", "reflect", "replicate")[rng.integers(3)]
@@ -46,7 +48,8 @@ def drawn(seed: int, kind: str = "") -> Case:
             amounts.append(tuple(rng.integers(low, high + 1, 2).tolist()))
         operation = Pad(tuple(amounts), mode)
     elif kind in ("nearest", "linear"):
-        operation = Resample(factors, kind)
+        large = rank == 1 and rng.integers(4) == 0
+        operation = Resample((19,) if large else factors, kind)
     elif kind == "shuffle":
         factors = tuple(rng.integers(1, 4, rank).tolist())
         shapes = ((batch, int(rng.integers(1, 20)) * int(np.prod(factors)), *size),)
@@ -58,9 +61,12 @@ def drawn(seed: int, kind: str = "") -> Case:
     else:
         start = int(rng.integers(channels))
         operation = Slice(start, int(rng.integers(start, channels)) + 1)
+    layout, dtype = LAYOUTS[rng.integers(2)], DTYPES[rng.integers(3)]
+    # The definition rounds the place of each position in float64.
+    slack = 64 * max(size) if kind == "linear" and dtype is DType.FLOAT64 else 64
     return Case(
-        operation, shapes, LAYOUTS[rng.integers(2)], DTYPES[rng.integers(3)],
-        int(rng.integers(1, 9)), slack=64, seed=seed, view=bool(rng.integers(2)),
+        operation, shapes, layout, dtype,
+        int(rng.integers(1, 9)), slack=slack, seed=seed, view=bool(rng.integers(2)),
         out_view=bool(rng.integers(2)), special=bool(rng.integers(4) == 0) and kind != "linear",
     )  # fmt: skip
 
@@ -135,6 +141,24 @@ def test_long_rows_are_cut(layout):
     ):  # fmt: skip
         for threads in (1, 3):
             checked(Case(operation, (shape,), layout, threads=threads, slack=64), steps)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_large_strides_and_factors(layout):
+    """No code grows with them: windows over all positions, long strides, large factors."""
+    none = (0, 0)
+    for operation, shape in (
+        (Pool("average", (40, 300), (40, 300), (none, none)), (2, 5, 40, 300)),
+        (Pool("max", (40, 30), (1000, 1000), ((3, 4), (5, 6))), (2, 5, 40, 30)),
+        (Pool("average", (700,), (700,), ((9, 3),), False), (1, 3, 9001)),
+        (Pool("max", (3, 5), (2, 37), (none, (2, 2))), (2, 20, 9, 500)),
+        (Resample((3, 127)), (2, 3, 4, 9)), (Resample((64,), "linear"), (1, 20, 11)),
+        (Resample((40, 2), "linear"), (1, 20, 3, 4)), (PixelShuffle((17,)), (2, 34, 13)),
+        (PixelShuffle((2, 32)), (1, 192, 3, 5)), (PixelShuffle((5, 5)), (1, 75, 4, 3)),
+    ):  # fmt: skip
+        for view in (False, True):
+            case = Case(operation, (shape,), layout, threads=3, view=view, out_view=view)
+            checked(replace(case, slack=4096), steps)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

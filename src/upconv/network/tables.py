@@ -19,7 +19,7 @@ from ..problem import DType
 from .graph import Array
 from .matrices import image_stride
 
-_PART_BYTES = 32 << 10
+PART_BYTES = 32 << 10
 
 
 def records(kind: np.dtype[Any], count: int, **fields: Any) -> NDArray[Any]:
@@ -89,8 +89,8 @@ def images(out: Array, x: Array) -> NDArray[Any]:
 
 def job_parts(rows: int, width: int, unit: int, nbytes: int) -> NDArray[Any]:
     """Jobs of some rows, or of some of a row's columns: a multiple of `unit`, or all the rest."""
-    columns = min(width, max(1, _PART_BYTES // nbytes // unit) * unit)
-    count = max(1, _PART_BYTES // (columns * nbytes)) if columns == width else 1
+    columns = min(width, max(1, PART_BYTES // nbytes // unit) * unit)
+    count = max(1, PART_BYTES // (columns * nbytes)) if columns == width else 1
     row, column = (axis.ravel() for axis in np.mgrid[0:rows:count, 0:width:columns])
     return records(PART, len(row), row=row, rows=np.minimum(count, rows - row), column=column,
                    columns=np.minimum(columns, width - column))  # fmt: skip

@@ -23,9 +23,11 @@ from ..problem import DataLayout
 from .graph import Array, Concat, Operation, Pad, PixelShuffle, Pool, Resample, Slice
 from .matrices import image_stride, position_stride
 from .moves import channel_copies, split
-from .tables import StepTables, elements, images, job_parts, records
+from .tables import PART_BYTES, StepTables, elements, images, job_parts, records
 
 Windows = Pad | PixelShuffle | Pool | Resample
+_INTERLEAVED = 16  # phases that code interleaves: it grows with their square
+_STRIDE = 8  # positions from window to window, of which shuffles of so many vectors take one
 
 
 class Taps(NamedTuple):
@@ -52,7 +54,11 @@ def steps(
         return channel_copies(operation, outputs, inputs, layout, threads, cpu)
     assert isinstance(operation, (Pad, PixelShuffle, Pool, Resample))  # noqa: S101 - our own invariant
     if layout is DataLayout.NCX:
+        if isinstance(operation, (PixelShuffle, Resample)) and operation.factors[-1] > _INTERLEAVED:
+            return [_one_by_one(operation, outputs[0], inputs[0], layout, threads, cpu)]
         return [_channels_first(operation, outputs[0], inputs[0], threads, cpu)]
+    if isinstance(operation, PixelShuffle) and prod(operation.factors) > _INTERLEAVED:
+        return [_one_by_one(operation, outputs[0], inputs[0], layout, threads, cpu)]
     if isinstance(operation, PixelShuffle):
         return [split(operation, outputs[0], inputs[0], threads, cpu)]
     return [_channels_last(operation, outputs[0], inputs[0], threads, cpu)]
@@ -160,10 +166,14 @@ def _channels_first(operation: Windows, out: Array, x: Array, threads: int, cpu:
     if isinstance(operation, Pad):
         width -= sum(max(0, -amount) for amount in operation.amounts[-1])
         begin = max(0, begin)
-    parts = job_parts(len(rows), size[-1], 64 * factor if last in _UP else 64, item)
+    stride, alone = factor, last == "pool" and (factor > _STRIDE or size[-1] == 1)
+    if alone:  # each job computes one window of every row
+        factor, parts = 1, job_parts(len(rows), size[-1], 1, PART_BYTES)
+    else:
+        parts = job_parts(len(rows), size[-1], 64 * factor if last in _UP else 64, item)
     first, count = parts["column"] - begin, parts["columns"].copy()
     if last == "pool":
-        first, count = parts["column"] * factor - begin, (count - 1) * factor + kernel
+        first, count = parts["column"] * stride - begin, (count - 1) * stride + kernel
     elif last in _UP:
         first, count = parts["column"] // factor, count // factor
         if last == "linear":
@@ -205,6 +215,37 @@ def _last_axis(operation: Windows) -> tuple[str, str, int, str, int, int]:
     if operation.mode == "linear":
         return "sum", "linear", factor, "replicate", 0, 1
     return "pick", "nearest", factor, "fill", 0, 1
+
+
+def _one_by_one(
+    operation: Windows, out: Array, x: Array, layout: DataLayout, threads: int, cpu: Cpu
+) -> Step:
+    """One channel of one position at a time, for factors that no code is made for."""
+    axes = layout.to_ncx(x.ndim - 2)
+    x, out = x.transpose(axes), out.transpose(axes)
+    channels, *size = out.shape[1:]
+    channel, to_channel = (a[0, 0].size * a.itemsize for a in (x, out))
+    step = to = x.itemsize
+    if layout is DataLayout.NXC:
+        step, to = (position_stride(a.transpose(np.argsort(axes))) for a in (x, out))
+        channel = to_channel = x.itemsize
+    *outer, last = (
+        _taps(operation, i, n, prod(x.shape[3 + i :]) * step, channel)
+        for i, n in enumerate(x.shape[2:])
+    )
+    rows, taps = _tables(_product(outer), size[-1] * to)
+    line_rows, line_taps = _tables(last, to)
+    tables = StepTables(out, x)
+    tables.add(rows=rows, taps=taps, line_rows=line_rows, line_taps=line_taps)
+    tables.values["channels"] = 1
+    n, c = (axis.ravel() for axis in np.mgrid[0 : len(x), 0:channels])
+    per = x.shape[1] // channels * channel
+    image_table = records(IMAGE, len(n), src=n * image_stride(x) + c * per,
+                          dst=n * image_stride(out) + c * to_channel)  # fmt: skip
+    reduce = _last_axis(operation)[0]
+    code = points_code(reduce, *elements(x, reduce), cpu)
+    parts = job_parts(len(rows), size[-1], 1, x.itemsize)
+    return tables.step(code, "points", parts, image_table, threads, cpu)
 
 
 def _channels_last(operation: Windows, out: Array, x: Array, threads: int, cpu: Cpu) -> Step:
