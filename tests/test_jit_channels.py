@@ -122,7 +122,7 @@ def test_merged_taps_change_no_bit(
 def lanes_and_block(problem: Problem) -> tuple[Lanes, Block]:
     correlation = Correlation.of(problem)
     plan = channel_schedule.schedule(correlation, 1, host())
-    return lanes_of(correlation, host()), plan.blocks[0]
+    return lanes_of(correlation, host()), plan.cut.blocks[0]
 
 
 def test_taps_are_merged_where_they_read_one_run_of_memory() -> None:

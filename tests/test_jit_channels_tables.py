@@ -42,7 +42,7 @@ class Tile:
 def tiles(walk: Walk) -> list[Tile]:
     """Every pass of every run, with its points, as the native steps take them."""
     tables, found = walk.tables, []
-    (phase,) = [phase for phase in walk.phases if phase.code == walk.codes.steps["passes"]]
+    (phase,) = [phase for phase in walk.phases if phase.code == walk.passes.codes.steps["passes"]]
     for row in phase.outer:
         for run in tables["runs"]:
             for step in tables["passes"][
@@ -138,9 +138,9 @@ def test_replayed_in_numpy_it_is_the_definition(problem: Problem) -> None:
 def _inputs(x: Any, first: int, data: Any, width: int) -> Any:
     """What meets the lanes: one input, or where channels have weights of their own the inputs
     from one on."""
-    if not data.lanes.depthwise:
+    if not data.form.cut.lanes.depthwise:
         return x[first]
-    multiplier = data.correlation.made // data.correlation.groups
+    multiplier = data.form.cut.lanes.multiplier
     inputs = x[first : first + width // multiplier]
     return np.repeat(np.pad(inputs, (0, width // multiplier - len(inputs))), multiplier)
 
@@ -150,7 +150,7 @@ def test_every_position_is_transposed_once() -> None:
     primitive = Channels(Correlation.of(problem), 2, host())
     data = primitive._steps[0][0].data
     for plain in (True, False):
-        shapes = (problem.x_shape, data.x_bytes), (problem.y_shape, data.y_bytes)
+        shapes = (problem.x_shape, data.form.x_bytes), (problem.y_shape, data.form.y_bytes)
         tables = walks.transposing(data, 2, plain=plain)
         for (shape, item), (stretches, parts) in zip(shapes, tables, strict=True):
             count = np.zeros(shape, np.int64).reshape(*shape[:2], -1)

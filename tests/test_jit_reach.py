@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from upconv.engines.jit.channels.lanes import POINTS, Along, Reach, reach
+from upconv.engines.jit.channels.reach import MANY, POINTS, Along, Reach, reach
 
 
 def counted(axes: tuple[Along, ...], images: int, inside: bool) -> Reach:
@@ -23,7 +23,7 @@ def counted(axes: tuple[Along, ...], images: int, inside: bool) -> Reach:
     for size in POINTS:
         tiles = [set().union(*points[i : i + size]) for i in range(0, len(points), size)]
         parts.append(round(sum(map(len, tiles)) / (len(tiles) * len(taps)), 3))
-    return Reach(len(points), len(taps), tuple(parts))
+    return Reach(len(points), tuple(parts))
 
 
 def _exists(axis: Along, place: int, shift: int) -> bool:
@@ -43,14 +43,9 @@ def test_parts(seed: int) -> None:
         for _ in range(rng.randint(1, 3))
     )
     images, inside = rng.randint(1, 3), rng.random() < 0.5
-    assert reach(axes, images, inside) == counted(axes, images, inside)
-
-
-def test_among_many_points_none_is_counted() -> None:
-    axes = (Along(400, 400, 1, (0, 1)), Along(400, 400, 1, (0, 1)))
-    assert reach(axes, 1, False) == Reach(960, 4, (1.0,) * len(POINTS))
+    assert reach(axes, images, inside=inside) == counted(axes, images, inside)
 
 
 @pytest.mark.parametrize("axes", [(Along(3, 0, 1, (0,)),), (Along(3, 4, 1, ()),)], ids=str)
 def test_without_points_or_taps_nothing_is_skipped(axes: tuple[Along, ...]) -> None:
-    assert reach(axes, 2, True).parts == (1.0,) * len(POINTS)
+    assert reach(axes, 2, inside=True).parts == MANY.parts

@@ -98,7 +98,7 @@ def looked_at(problem: Problem) -> list[int]:
     """How often the schedules of three kernels, the interior and the table are made anew."""
     looks = (
         schedule.schedule,
-        channel_schedule._cut,
+        channel_schedule._cuts,
         winograd_plan.schedules,
         choose.interior_of,
         choose.table,

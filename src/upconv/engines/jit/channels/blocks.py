@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ..correlation import Correlation
-from .schedule import Cut, Grid
+from .schedule import Cut
 
 _TRANSPOSED = 4 << 20  # bytes per thread that transposing may take beside 1.3 times the input
 
@@ -26,7 +26,6 @@ class Kind:
     first axis from which the inputs of its first outputs are counted."""
 
     correlation: Correlation
-    cut: Cut
     before: int = 0
 
 
@@ -48,20 +47,18 @@ def spatial_blocks(
 
     `element` is the bytes of an element of transposed data.
     """
-    each = image_bytes(correlation, element)
-    positions = _positions(correlation, cut)
-    if each <= room or positions < 2:
-        images = _even(correlation.batch, max(1, room // max(1, each)))
+    image, outs = image_bytes(correlation, element), correlation.lines[0].out
+    outputs = _outputs(correlation, cut)
+    positions = -(-outs // outputs)
+    if image <= room or positions < 2:
+        images = _even(correlation.batch, max(1, room // max(1, image)))
         starts = range(0, correlation.batch, images)
         counts = [min(images, correlation.batch - start) for start in starts]
-        kinds = {n: Kind(replace(correlation, batch=n), cut) for n in dict.fromkeys(counts)}
-        return tuple(SpatialBlock(kinds[n], i) for n, i in zip(counts, starts, strict=True))
-    step = _even(positions, max(1, positions * room // each))
-    seen: dict[tuple[int, ...], Kind] = {}
-    parts = [
-        _part(correlation, cut, range(start, min(start + step, positions)), seen)
-        for start in range(0, positions, step)
-    ]
+        by_count = {n: Kind(replace(correlation, batch=n)) for n in dict.fromkeys(counts)}
+        return tuple(SpatialBlock(by_count[n], i) for n, i in zip(counts, starts, strict=True))
+    step = _even(positions, max(1, positions * room // image)) * outputs
+    kinds: dict[tuple[int, ...], Kind] = {}
+    parts = [_part(correlation, low, min(low + step, outs), kinds) for low in range(0, outs, step)]
     return tuple(
         SpatialBlock(part[0], i, *part[1:]) for i in range(correlation.batch) for part in parts
     )
@@ -101,38 +98,21 @@ def transposed_bytes(correlation: Correlation, threads: int) -> int:
     return int(1.3 * x_bytes) + threads * _TRANSPOSED
 
 
-def _unroll(correlation: Correlation, cut: Cut) -> int:
-    """Positions along the first axis that a spatial block has a multiple of."""
-    if correlation.rank > 1:
-        return 1
-    return max((grid.phase_group.unroll for grid in cut.grids), default=1)
-
-
-def _positions(correlation: Correlation, cut: Cut) -> int:
-    """Number of positions j along the first axis, after unrolling."""
-    line = correlation.lines[0]
-    return -(-line.out // (line.stride * _unroll(correlation, cut)))
+def _outputs(correlation: Correlation, cut: Cut) -> int:
+    """Outputs along the first axis that a spatial block has a multiple of."""
+    return correlation.lines[0].stride * (1 if correlation.rank > 1 else cut.unroll)
 
 
 def _part(
-    correlation: Correlation, cut: Cut, positions: range, seen: dict[tuple[int, ...], Kind]
+    correlation: Correlation, low: int, high: int, kinds: dict[tuple[int, ...], Kind]
 ) -> tuple[Kind, int, int]:
-    """The kind of some positions, and their first output and input; `seen` are earlier kinds."""
-    line, unroll = correlation.lines[0], _unroll(correlation, cut)
-    low = positions.start * unroll * line.stride
-    high = min(line.out, positions.stop * unroll * line.stride)
+    """The kind of outputs [low, high), and their first output and input; `kinds` are earlier
+    ones."""
+    line = correlation.lines[0]
     first, inputs = line.part(low, high)
     before = line.step * (low // line.stride) - inputs.start
     key = first.size, first.out, before
-    if key not in seen:
-        part = replace(correlation, batch=1, lines=(first, *correlation.lines[1:]))
-        grids = tuple(_grid(grid, positions) for grid in cut.grids)
-        seen[key] = Kind(part, replace(cut, grids=grids), before)
-    return seen[key], low, inputs.start
-
-
-def _grid(grid: Grid, positions: range) -> Grid:
-    """The points of a grid at some positions."""
-    first, *others = grid.counts
-    count = len(range(positions.start, min(positions.stop, first)))
-    return replace(grid, counts=(count, *others))
+    if key not in kinds:
+        lines = first, *correlation.lines[1:]
+        kinds[key] = Kind(replace(correlation, batch=1, lines=lines), before)
+    return kinds[key], low, inputs.start

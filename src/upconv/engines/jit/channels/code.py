@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....problem import DataLayout
+from ....problem import DataLayout, Epilogue
 from ..compile import CODE_BYTES, compiled
-from ..correlation import Correlation
+from ..correlation import WeightForm
 from ..cpu import Cpu
 from ..emit import Module
 from ..rows import Finish, finish_code, plain
@@ -16,25 +16,32 @@ from ..walk import walk_code
 from .driver import driver_code
 from .lanes import Lanes
 from .pairs import depthwise_tap, dot_tap, paired_tap
-from .schedule import fitting
+from .reach import fitting
 from .tile import ChannelTile, Products, broadcast_tap, emit_channel_tile
 
 
 class Codes:
-    """The compiled code that one correlation uses: `steps` are the functions of driver.py, and
-    `addresses` what these call."""
+    """The compiled code that correlations of one form use: `steps` are the functions of driver.py,
+    and `addresses` what these call."""
 
-    def __init__(self, correlation: Correlation, lanes: Lanes, cpu: Cpu) -> None:
+    def __init__(
+        self,
+        weight: WeightForm,
+        layout: DataLayout,
+        epilogue: Epilogue,
+        accumulate: bool,
+        lanes: Lanes,
+        cpu: Cpu,
+    ) -> None:
         self._cpu = cpu
-        epilogue = correlation.epilogue
-        element, stored = correlation.element, STORED[correlation.dtype]
-        late = (epilogue.activation, epilogue.slope, epilogue.residual, correlation.accumulate)
+        element, stored = weight.element, STORED[weight.dtype]
+        late = (epilogue.activation, epilogue.slope, epilogue.residual, accumulate)
         kind = Finish(element, stored, *late)
         self.plain = kind.is_plain
         finish = finish_code(kind, cpu)
         codes = {"finish": finish, "finish_transposed": finish}
-        if correlation.layout is DataLayout.NCX:
-            types, few = (stored, stored if lanes.dots else element), correlation.reduced
+        if layout is DataLayout.NCX:
+            types, few = (stored, stored if lanes.dots else element), weight.reduced
             some = 2 * few <= lanes.width
             codes |= {
                 "finish": finish_code(plain(element), cpu),

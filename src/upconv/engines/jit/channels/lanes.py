@@ -1,18 +1,15 @@
-"""What tiles of the channel-vectorised kernel are chosen by: its lanes, and which taps reach
-inputs.
+"""What tiles of the channel-vectorised kernel are chosen by, whatever the size: the lanes, and the
+phase groups into which the last axis may be cut.
 
-A tap that is outside the input for all points of a tile is skipped. How many that are depends on
-how many points a tile has, so it is counted, where points are few enough for it to matter.
+Nothing here touches an array or emits code.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import lru_cache, reduce
-from math import prod
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 
 from ....geometry import Tap
 from ....problem import DType
@@ -21,16 +18,19 @@ from ..costs import Costs
 from ..cpu import Cpu
 from ..values import BYTES
 
+_MANY_TAPS, _MOST_TAPS = 1 << 6, 1 << 14
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)  # one object per class: hashing taps takes long
 class Lanes:
     """What the choice of phase groups depends on beside sizes: taps of the last axis by phase,
     lanes, and the processor.
 
-    `ungrouped` says that no other group's channels lie between those of two positions. `reduction`
-    is the input channels of a group; `sums` are registers for sums, by the vectors of a tile, as
-    far as there is one for each; `dots` is the processor's, or 0 where they are multiplied as
-    float32.
+    `channels` are those that lanes run over: of a group, or *depthwise* of all groups, `multiplier`
+    to an input channel. `ungrouped` says that no other group's channels lie between those of two
+    positions. `reduction` is the input channels of a group; `sums` are registers for sums, by the
+    vectors of a tile, as far as there is one for each; `dots` is the processor's, or 0 where
+    products are made in float32.
     """
 
     step: int
@@ -41,25 +41,10 @@ class Lanes:
     sums: tuple[int, ...]
     costs: Costs
     depthwise: bool
+    multiplier: int
     ungrouped: bool
     reduction: int
     dots: float
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
-
-    def __post_init__(self) -> None:
-        # What is cached by it is asked for often, and hashing hundreds of taps takes long.
-        object.__setattr__(self, "_hash", hash((self.taps, self.channels, self.reduction)))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-
-def is_depthwise(weight: WeightForm, cpu: Cpu) -> bool:
-    """Whether lanes run over the channels of all groups, each with weights of its own."""
-    own_in = weight.reduced // weight.groups
-    multiplier = weight.made // weight.groups
-    width = cpu.lanes(BYTES[weight.element])
-    return own_in == 1 and weight.groups > 1 and width % multiplier == 0 and width > multiplier
 
 
 def can_dot(correlation: Correlation, cpu: Cpu) -> bool:
@@ -69,7 +54,7 @@ def can_dot(correlation: Correlation, cpu: Cpu) -> bool:
 
 
 def lanes_of(correlation: Correlation, cpu: Cpu, dots: bool | None = None) -> Lanes:
-    """What a correlation's lanes are made of: with `dots` or without, or as is faster on `cpu`."""
+    """The lanes of a correlation: with `dots` or without, or as is faster on `cpu`."""
     dots = can_dot(correlation, cpu) and (cpu.dots > 1 if dots is None else dots)
     last = correlation.lines[-1]
     taps = tuple(phase.taps for phase in last.phases)
@@ -85,98 +70,69 @@ def _lanes(
     cpu: Cpu,
     dots: bool,
 ) -> Lanes:
-    own = is_depthwise(weight, cpu)
+    reduction, multiplier = weight.reduced // weight.groups, weight.made // weight.groups
+    width = cpu.lanes(BYTES[weight.element])
+    # Lanes run over the channels of all groups, each with weights of its own.
+    depthwise = reduction == 1 < weight.groups and width % multiplier == 0 and width > multiplier
     return Lanes(
         step, stride, taps,
-        weight.made // (1 if own else weight.groups),
-        cpu.lanes(BYTES[weight.element]),
-        tuple(cpu.sums(n) for n in range(9) if cpu.sums(n) >= n), cpu.costs, own,
-        weight.groups == 1, 1 if own else weight.reduced // weight.groups,
-        cpu.dots if dots else 0.0,
+        weight.made if depthwise else multiplier, width,
+        tuple(cpu.sums(n) for n in range(9) if cpu.sums(n) >= n), cpu.costs,
+        depthwise, multiplier if depthwise else 1,
+        weight.groups == 1, reduction, cpu.dots if dots else 0.0,
     )  # fmt: skip
 
 
-# Taps that reach inputs ---------------------------------------------------------------------------
+# Phase groups -------------------------------------------------------------------------------------
 
 
-POINTS = (1, 2, 3, 4, 6, 8, 12)  # points of tiles: few, so that little is compiled
-STEP = 24  # a multiple of all of these
-_PARENTS = {2: 1, 3: 1, 4: 2, 6: 3, 8: 4, 12: 6}  # of whose tiles those of a size are made
-_SMALL = 1 << 17  # points times taps up to which taps that are skipped are counted
-_MANY = 960  # points from which on their number does not matter to the choice of tiles
-_WORD = 8  # bytes
+@dataclass(frozen=True, slots=True, eq=False)
+class PhaseGroup:
+    """Phases [start, stop) of the last axis, `unroll` positions taken together; `taps` are the
+    kernel indices of each phase by their shifts, those that reach no input included."""
 
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
+    start: int
+    stop: int
+    unroll: int
+    taps: tuple[dict[int, int], ...]
 
+    @classmethod
+    def of(cls, lanes: Lanes, start: int, stop: int, unroll: int = 1) -> PhaseGroup:
+        """Some phases of unrolled positions."""
+        taps = []
+        for number in range(start, stop):
+            position, phase = divmod(number, lanes.stride)
+            listed = lanes.taps[phase] if phase < len(lanes.taps) else ()
+            taps.append({tap.shift - lanes.step * position: tap.index for tap in listed})
+        return cls(start, stop, unroll, tuple(taps))
 
-@dataclass(frozen=True, slots=True)
-class Along:
-    """One axis of a grid: inputs, points, inputs from one point to the next, shifts of the taps."""
-
-    size: int
-    count: int
-    step: int
-    shifts: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """How many points a grid has, and the part of the taps that tiles of each size in POINTS cannot
-    skip."""
-
-    points: int
-    taps: int
-    parts: tuple[float, ...]
+    @property
+    def shifts(self) -> tuple[int, ...]:
+        """The shifts of all phases."""
+        return tuple(sorted(set().union(*self.taps), reverse=True))
 
 
-@lru_cache(maxsize=1024)
-def reach(axes: tuple[Along, ...], images: int, inside: bool) -> Reach:
-    """Of a grid's points, for `images` images, which are the innermost dim if `inside`."""
-    taps = prod(len(axis.shifts) for axis in axes)
-    points = images * prod(axis.count for axis in axes)
-    if not 0 < points * taps <= _SMALL:
-        return Reach(min(points, _MANY), taps, (1.0,) * len(POINTS))
-    if len(axes) == 1 and (inside or images == 1):
-        return Reach(points, taps, _parts_of_axis(axes[0], images))
-    whole = np.ones((1, 1), bool)
-    for axis in axes:
-        each = _valid(axis)
-        both = whole[:, None, :, None] & each[None, :, None, :]
-        whole = both.reshape(len(whole) * len(each), -1)
-    whole = np.repeat(whole, images, axis=0) if inside else np.tile(whole, (images, 1))
-    return Reach(points, taps, _parts(whole))
+@lru_cache(maxsize=256)
+def phase_groupings(lanes: Lanes) -> tuple[tuple[PhaseGroup, ...], ...]:
+    """Ways to cut the last axis: each phase alone, phases of equal shifts, all of n positions."""
+    return tuple(_cuts(lanes))
 
 
-def _parts_of_axis(axis: Along, images: int) -> tuple[float, ...]:
-    """`_parts` of one axis, of whose points each is one of every image: a tap's are a run."""
-    runs = [
-        (max(0, -(-shift // axis.step)), min(axis.count, -(-(axis.size + shift) // axis.step)))
-        for shift in axis.shifts
-    ]
-    runs = [(start * images, stop * images) for start, stop in runs if start < stop]
-    parts = []
-    for size in POINTS:
-        tiles = sum((stop - 1) // size - start // size + 1 for start, stop in runs)
-        number = -(-axis.count * images // size)
-        parts.append(round(tiles / (number * len(axis.shifts)), 3))
-    return tuple(parts)
-
-
-def _valid(axis: Along) -> Flags:
-    """Which taps read an input that exists, for each point along an axis, as (points, taps)."""
-    inputs = np.arange(axis.count)[:, None] * axis.step - np.array(axis.shifts, np.int64)
-    found: Flags = (inputs >= 0) & (inputs < axis.size)
-    return found
-
-
-def _parts(whole: Flags) -> tuple[float, ...]:
-    """The part of the taps that some point of a tile needs, for each size of tiles."""
-    points, taps = whole.shape
-    padded = np.zeros((-(-points // STEP) * STEP, -(-taps // _WORD) * _WORD), bool)
-    padded[:points, :taps] = whole
-    tiles = {1: padded.view(np.uint64)}  # eight taps at a time
-    for size, parent in _PARENTS.items():
-        count = size // parent
-        tiles[size] = reduce(np.bitwise_or, (tiles[parent][i::count] for i in range(count)))
-    counts = ((int(np.count_nonzero(tiles[n].view(bool))), -(-points // n)) for n in POINTS)
-    return tuple(round(count / (number * taps), 3) for count, number in counts)
+def _cuts(lanes: Lanes) -> Iterator[tuple[PhaseGroup, ...]]:
+    count = len(lanes.taps)
+    alone = tuple(PhaseGroup.of(lanes, r, r + 1) for r in range(count))
+    if lanes.depthwise or not lanes.ungrouped:
+        yield alone
+        return
+    shifts = [tuple(tap.shift for tap in taps) for taps in lanes.taps]
+    cuts = [r for r in range(count) if r == 0 or shifts[r] != shifts[r - 1]] + [count]
+    yield tuple(PhaseGroup.of(lanes, a, b) for a, b in pairwise(cuts))
+    yield alone
+    if count < lanes.stride:
+        return
+    # Counting the taps of unrolled positions takes time where there are many.
+    taps = sum(map(len, lanes.taps))
+    for unroll in range(1, 17) if taps <= _MANY_TAPS else (1, 2, 4, 8, 16):
+        few = unroll == 1 or unroll * taps <= _MOST_TAPS
+        if few and unroll * lanes.stride * lanes.channels <= 8 * lanes.width:
+            yield (PhaseGroup.of(lanes, 0, unroll * lanes.stride, unroll),)

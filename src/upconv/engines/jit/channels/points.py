@@ -15,9 +15,9 @@ import numpy as np
 from ..packing import Numbers
 from .blocks import Kind
 from .driver import SPAN, Records
-from .lanes import STEP
-from .schedule import Grid, images_inside
-from .tables import PAD, ChannelsLast, PointSet, merges, shifts_along
+from .reach import STEP
+from .schedule import images_inside
+from .tables import PAD, ChannelsLast, PointSet
 from .tile import CROSSING, OUTER
 
 ARRAYS = ("x", "y", "edges")
@@ -29,11 +29,11 @@ def points_of_kind(
     data: ChannelsLast, kind: Kind, sets: Sequence[PointSet], step: int
 ) -> tuple[Records, list[Numbers]]:
     """The spans of each run, of at most `step` points, as (runs, sets); and the points."""
-    part = ChannelsLast(kind.correlation, data.lanes)
-    grids = {s.grid: kind.cut.grids[s.grid] for s in sets}
-    most = max((prod(grid.counts) for grid in grids.values()), default=0)
-    runs = -(-most * kind.correlation.batch // step)
-    points = {number: _points(part, grid, kind.before, runs) for number, grid in grids.items()}
+    part = ChannelsLast(kind.correlation, data.form)
+    grids = dict.fromkeys(s.grid for s in sets)
+    most = part.counts.prod(1).max(initial=0) * kind.correlation.batch
+    runs = -(-int(most) // step)
+    points = {number: _points(part, number, kind.before, runs) for number in grids}
     offsets = accumulate((array.nbytes for array, _ in points.values()), initial=0)
     starts = dict(zip(points, offsets, strict=False))
     spans = np.zeros((runs, len(sets)), SPAN)
@@ -63,20 +63,20 @@ def _step(total: int, runs: int) -> int:
     return max(1, -(-total // max(1, runs * STEP))) * STEP
 
 
-def _points(data: ChannelsLast, grid: Grid, before: int, runs: int) -> tuple[Numbers, Numbers]:
+def _points(data: ChannelsLast, number: int, before: int, runs: int) -> tuple[Numbers, Numbers]:
     """The points of a grid, run by run, and how many of each run have all lanes: these come first.
     Those whose windows cross the end of a row come after others, as merged taps are slow there.
 
     The points are rows of `ARRAYS` and of a coordinate per axis; `before` is as in blocks.py.
     """
-    padded, clipped = _in_order(data, grid, before), None
+    padded, clipped = _in_order(data, number, before), None
     array = padded[:, : padded.shape[1] - PAD]
     total, last = array.shape[1], array[-1]
     run = np.arange(total) // _step(total, runs)
     keys = [run]
-    if data.missing(grid):
+    if data.missing[number]:
         keys.insert(0, clipped := last == last.max(initial=0))
-    if merges(data.lanes, grid):
+    if data.form.merges[number]:
         keys.insert(0, np.where(array[ARRAYS.index("edges")] >= CROSSING, last + 1, 0))
     if len(keys) > 1:
         array[:] = array[:, np.lexsort(keys)]
@@ -85,16 +85,17 @@ def _points(data: ChannelsLast, grid: Grid, before: int, runs: int) -> tuple[Num
     return padded, counts.astype(np.int64)
 
 
-def _in_order(data: ChannelsLast, grid: Grid, before: int) -> Numbers:
+def _in_order(data: ChannelsLast, number: int, before: int) -> Numbers:
     """The points of a grid in the order of memory, and room for `PAD` more."""
-    correlation = data.correlation
+    correlation, cut = data.correlation, data.form.cut
     dims: list[dict[str | int, Numbers]] = []
-    for i, (line, shifts) in enumerate(zip(correlation.lines, shifts_along(grid), strict=True)):
-        unroll = grid.phase_group.unroll if i == correlation.rank - 1 else 1
-        j = np.arange(grid.counts[i]) * unroll
+    limits = [*((line.low, line.high) for line in correlation.lines[:-1]), cut.limits]
+    for i, (line, (least, most)) in enumerate(zip(correlation.lines, limits, strict=True)):
+        unroll = cut.unroll if i == correlation.rank - 1 else 1
+        j = np.arange(data.counts[number, i]) * unroll
         inputs, outputs = line.step * j, line.stride * j
         coordinate = inputs + (0 if i else before)
-        low, high = max(shifts, default=0), line.size + min(shifts, default=0)
+        low, high = most, line.size + least
         outside = (coordinate < low) | (coordinate >= high)
         edge = CROSSING if i == correlation.rank - 1 else OUTER
         x, y = inputs * data.x_steps[i + 1], outputs * data.y_steps[i + 1]

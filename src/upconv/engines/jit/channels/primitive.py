@@ -17,20 +17,16 @@ from ...base import Array
 from ..correlation import Correlation
 from ..cpu import Cpu
 from ..operands import Kernel, Operands
-from ..packing import shared
 from ..steps import Launch
 from .blocks import SpatialBlock, halo_bytes, image_bytes, spatial_blocks, transposed_bytes
-from .code import Codes
-from .lanes import lanes_of
 from .schedule import Schedule, predicted_cycles
 from .schedule import schedule as channel_schedule
-from .tables import ChannelsLast, Passes
+from .tables import ChannelsLast, Form, passes_of
 from .walks import Walk
-from .weights import ChannelPacking, without_sizes
 
 _POINTS = 512  # of each thread in a spatial block, if memory allows
 _MOST_SLABS = 256
-_MOST_POINTS = 1 << 12  # of channels-last spatial blocks, whose kinds have tables of their own
+_MOST_POINTS = 1 << 11  # of channels-last spatial blocks, whose kinds have tables of their own
 _HALOS = 6  # a spatial block turns what lies around it too: at most a sixth more
 
 
@@ -43,15 +39,15 @@ class Channels(Kernel):
         self.correlation = correlation
         self.schedule: Schedule = channel_schedule(correlation, threads, cpu, dots)
         self.predicted_cycles = predicted_cycles(correlation, self.schedule, cpu)
-        self._pack_threads, lanes = self.schedule.threads, lanes_of(correlation, cpu, dots)
-        grids = without_sizes(self.schedule.cut.grids)
-        self.order = packing = shared(ChannelPacking, correlation.weight, lanes, grids, cpu)
-        data, codes = ChannelsLast(correlation, lanes), Codes(correlation, lanes, cpu)
-        blocks = self._spatial_blocks(data.element, cpu)
-        passes = Passes(data, self.schedule, packing, codes, single=len(blocks) == 1)
-        kinds = dict.fromkeys(block.kind for block in blocks)
-        if data.transposed:
-            by_kind = {k: Walk(passes, (SpatialBlock(k, 0),), cpu) for k in kinds}
+        threads = self._pack_threads = self.schedule.threads
+        form = Form.of(correlation, self.schedule.cut, cpu)
+        data = ChannelsLast(correlation, form)
+        blocks = self._spatial_blocks(form)
+        passes = passes_of(data, single=len(blocks) == 1)
+        self.order = passes.packing
+        if form.transposed:
+            kinds = dict.fromkeys(block.kind for block in blocks)
+            by_kind = {k: Walk(passes, data, (SpatialBlock(k, 0),), threads) for k in kinds}
             inputs, outputs = (
                 prod(size[1:]) * correlation.dtype.itemsize
                 for size in (correlation.operand_size, correlation.result_size)
@@ -60,16 +56,16 @@ class Channels(Kernel):
                 (by_kind[b.kind], b.image, b.input * inputs, b.output * outputs) for b in blocks
             )
         else:
-            self._steps = ((Walk(passes, blocks, cpu), 0, 0, 0),)
+            self._steps = ((Walk(passes, data, blocks, threads), 0, 0, 0),)
         self._numbers = passes.bias_order()
         self._no_bias = np.zeros(
-            len(self._numbers), np.float64 if data.element == 8 else np.float32
+            len(self._numbers), np.float64 if form.element == 8 else np.float32
         )
         walks = dict.fromkeys(walk for walk, *_ in self._steps)
         self.workspace_bytes = max(walk.nbytes for walk in walks) + 64
         self.resident_bytes = (
             sum(walk.resident_bytes for walk in walks)
-            + passes.resident_bytes + packing.resident_bytes + codes.nbytes
+            + self.order.resident_bytes + passes.codes.nbytes
         )  # fmt: skip
 
     @property
@@ -94,18 +90,20 @@ class Channels(Kernel):
             values = walk.values(scratch, first_y + y_offset, first_x + x_offset)
             yield walk.launch, common | values | {"residual": first_more + y_offset}
 
-    def _spatial_blocks(self, element: int, cpu: Cpu) -> tuple[SpatialBlock, ...]:
+    def _spatial_blocks(self, form: Form) -> tuple[SpatialBlock, ...]:
         """The parts of the data that are computed one after another, or that share tables."""
-        correlation, cut, threads = self.correlation, self.schedule.cut, self.schedule.threads
-        whole = image_bytes(correlation, element) * correlation.batch
-        points = correlation.batch * max(prod(grid.counts) for grid in cut.grids)
-        room = whole * _MOST_POINTS // max(points, _MOST_POINTS)
-        if correlation.layout is DataLayout.NCX:
+        correlation, cut, threads = self.correlation, form.cut, self.schedule.threads
+        data = image_bytes(correlation, form.element) * correlation.batch
+        points = cut.counts(correlation.result_size).prod(1).max(initial=1)
+        points = correlation.batch * max(1, int(points))
+        room = data * _MOST_POINTS // max(points, _MOST_POINTS)
+        if form.transposed:
             # Each spatial block reads all weights: they should meet many points.
-            room = max(threads * cpu.l2, whole * threads * _POINTS // points, whole // _MOST_SLABS)
-            room = max(room, _HALOS * halo_bytes(correlation, element))
+            l2 = threads * form.cpu.l2
+            room = max(l2, data * threads * _POINTS // points, data // _MOST_SLABS)
+            room = max(room, _HALOS * halo_bytes(correlation, form.element))
             room = min(room, transposed_bytes(correlation, threads))
-        return spatial_blocks(correlation, cut, room, element)
+        return spatial_blocks(correlation, cut, room, form.element)
 
     def _ordered(self, bias: Array) -> Array:
         return bias.take(self._numbers).astype(self._no_bias.dtype, copy=False)

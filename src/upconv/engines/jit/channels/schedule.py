@@ -7,72 +7,101 @@ r' = s*i + r, which reads input n*j' - (e - i). A *phase group* is a run of phas
 lie side by side in channels-last memory: these are the lanes, (phase, channel) in that order. Phase
 groups of one phase suit many channels; with few, more phases fill the vectors.
 
-Nothing here touches an array or emits code. Tiles depend on the layer's class and on how few points
-there are; on extents, once points are many, nothing that is compiled depends.
+Nothing here touches an array of data or emits code. Among many points no size says anything about
+grids, blocks and tiles: the sizes of a layer share one `Cut`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 from math import prod
-from operator import itemgetter
+
+import numpy as np
 
 from ....geometry import Phase
 from ....problem import DataLayout
 from ..correlation import Correlation, Line
 from ..cpu import Cpu
+from ..packing import Numbers
 from ..pool import useful_threads
 from ..values import BYTES
-from .lanes import POINTS, STEP, Along, Lanes, Reach, lanes_of, reach
-from .phases import PhaseGroup, phase_groupings, points_along, shifts_of
+from .lanes import Lanes, PhaseGroup, lanes_of, phase_groupings
+from .reach import MANY, POINTS, STEP, Along, Reach, fitting, reach
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """Lanes [lane, lane + active) of a phase group, in `vectors` vectors; `shifts` are the last
-    axis's that any of them uses, and `masked` says that some use fewer."""
+    axis's that any of them uses, and `masked` says that some use fewer. Weights are packed alike
+    for tiles of any number of `points`."""
 
     lane: int
     active: int
     vectors: int
-    points: int
     shifts: tuple[int, ...]
     masked: bool
+    points: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Output points made by one list of taps: a phase of each outer axis, a phase group of the
-    last."""
+    """Output points made by one list of taps: a phase of each outer axis, without its length, and a
+    phase group of the last."""
 
     outer: tuple[Phase, ...]
     phase_group: PhaseGroup
-    counts: tuple[int, ...]
     blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How the outputs of one image are cut into grids, and the cycles that a group takes.
+    """How the outputs of one image are cut into grids.
 
-    `depthwise`: one input channel per group, lanes are the channels of all groups, `multiplier` to
-    an input. `dots`: input channels are multiplied in pairs, by dot-product instructions.
+    `cycles` are those of a group, of all points or of one position; `rates` those of a point of
+    each grid; `offsets` are the first output of each along all axes, and `steps` the outputs from
+    one point to the next.
     """
 
+    lanes: Lanes
     grids: tuple[Grid, ...]
-    depthwise: bool
-    multiplier: int
-    cycles: float
-    dots: bool = False
+    cycles: float = field(compare=False)
+    rates: Numbers = field(compare=False)
+    offsets: Numbers = field(compare=False)
+    steps: Numbers = field(compare=False)
+    _hash: int = field(compare=False)
+
+    def __hash__(self) -> int:
+        return self._hash  # hashing all shifts takes long
+
+    @property
+    def unroll(self) -> int:
+        """Positions of the last axis that are taken together."""
+        return max((grid.phase_group.unroll for grid in self.grids), default=1)
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest shift along the last axis."""
+        shifts = [e for group in {g.phase_group for g in self.grids} for e in group.shifts]
+        return min(shifts, default=0), max(shifts, default=0)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of a group."""
+        return tuple(block for grid in self.grids for block in grid.blocks)
+
+    def counts(self, outs: tuple[int, ...]) -> Numbers:
+        """The points of each grid along each axis, for outputs of a size."""
+        counts: Numbers = np.maximum(-((self.offsets - outs) // self.steps), 0)
+        return counts
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Everything that is decided about one correlation.
 
-    A job is `step` points of `block_run` blocks; a pass of it has at most `chunk_bytes` of weights.
+    A job is `step` points of `block_run` blocks.
     """
 
     cut: Cut
@@ -80,25 +109,18 @@ class Schedule:
     runs: int
     block_run: int
     block_runs: int
-    chunk_bytes: int
     threads: int
 
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """The blocks of a group."""
-        return tuple(block for grid in self.cut.grids for block in grid.blocks)
-
     def __str__(self) -> str:
-        grids = self.cut.grids
-        kind = " of their own" if self.cut.depthwise else " in pairs" if self.cut.dots else ""
-        sizes = sorted({(block.points, block.vectors) for block in self.blocks})
+        cut, blocks = self.cut, self.cut.blocks
+        pairs = " in pairs" if cut.lanes.dots else ""
+        sizes = sorted({(block.points, block.vectors) for block in blocks})
         tiles = ", ".join(f"{points} points x {vectors} vectors" for points, vectors in sizes)
-        unroll = grids[0].phase_group.unroll if grids else 1
         return (
-            f"channels{kind}: tiles of {tiles}, {len(grids)}"
-            f" grids, {unroll} positions unrolled, {len(self.blocks)} blocks, {self.runs} runs of"
-            f" {self.step} points, {self.block_runs} runs of {self.block_run} blocks,"
-            f" {self.threads} threads"
+            f"channels{' of their own' if cut.lanes.depthwise else pairs}: tiles of {tiles},"
+            f" {len(cut.grids)} grids, {cut.unroll} positions unrolled, {len(blocks)} blocks,"
+            f" {self.runs} runs of {self.step} points, {self.block_runs} runs of {self.block_run}"
+            f" blocks, {self.threads} threads"
         )
 
 
@@ -106,69 +128,66 @@ class Schedule:
 
 
 @lru_cache(maxsize=1024)
-def _divisions(lanes: Lanes, shifts: tuple[tuple[int, ...], ...]) -> tuple[tuple[Block, ...], ...]:
-    """Ways to cut a phase group of these shifts into as few blocks as possible, of 1, 2 and more
-    vectors at most."""
-    total = len(shifts) * lanes.channels
+def _divisions(lanes: Lanes, phase_group: PhaseGroup) -> tuple[tuple[Block, ...], ...]:
+    """Ways to cut a phase group into as few blocks as possible, of 1, 2 and more vectors at
+    most."""
+    total = len(phase_group.taps) * lanes.channels
     vectors = -(-total // lanes.width)
     divisions = []
     for most in range(1, min(len(lanes.sums), vectors + 1)):
         count, lane, blocks = -(-vectors // most), 0, []
         for i in range(count):
-            wide = vectors // count + (i < vectors % count)
-            active = min(wide * lanes.width, total - lane)
-            blocks.append(_block(lanes, shifts, lane, active, wide))
-            lane += wide * lanes.width
+            size = vectors // count + (i < vectors % count)
+            active = min(size * lanes.width, total - lane)
+            blocks.append(_block(lanes, phase_group, lane, active, size))
+            lane += size * lanes.width
         divisions.append(tuple(blocks))
     return tuple(divisions)
 
 
+def _block(lanes: Lanes, phase_group: PhaseGroup, lane: int, active: int, vectors: int) -> Block:
+    first, last = lane // lanes.channels, (lane + active - 1) // lanes.channels
+    phases = [set(taps) for taps in phase_group.taps[first : last + 1]]
+    shifts = tuple(sorted(set().union(*phases), reverse=True))
+    return Block(lane, active, vectors, shifts, any(phase != phases[0] for phase in phases))
+
+
 @lru_cache(maxsize=1024)
 def _blocks(
-    lanes: Lanes, shifts: tuple[tuple[int, ...], ...], reach: Reach, outer: int
+    lanes: Lanes, phase_group: PhaseGroup, reached: Reach, outer: int
 ) -> tuple[float, tuple[Block, ...]]:
-    """The cheapest blocks of a phase group and their cycles: from the shifts of each phase, for
-    phase groups that have the same, and `outer` taps for each shift."""
-    alike: dict[tuple[int, bool, tuple[int, ...]], tuple[float, int]] = {}
-    options = []
-    for division in _divisions(lanes, shifts):
-        tiles = []
-        for block in division:
-            key = block.vectors, block.masked, block.shifts
-            if key not in alike:
-                alike[key] = _best_tile(lanes, block, reach, outer)
-            tiles.append(alike[key])
-        options.append((sum([cycles for cycles, _ in tiles]), division, tiles))
-    cost, division, tiles = min(options, key=itemgetter(0))
-    pairs = zip(division, tiles, strict=True)
-    return cost, tuple([replace(block, points=points) for block, (_, points) in pairs])
+    """The cheapest blocks of a phase group and the cycles of all points, with `outer` taps for each
+    shift."""
+    tiles: dict[tuple[int, bool, tuple[int, ...]], tuple[float, int]] = {}
+    best: tuple[float, tuple[Block, ...]] = float("inf"), ()
+    for division in _divisions(lanes, phase_group):
+        keys = [(block.vectors, block.masked, block.shifts) for block in division]
+        for key, block in zip(keys, division, strict=True):
+            if key not in tiles:
+                tiles[key] = _best_tile(lanes, block, reached, outer)
+        cycles = sum(tiles[key][0] for key in keys)
+        if cycles < best[0]:
+            sized = zip(keys, division, strict=True)
+            best = cycles, tuple(replace(block, points=tiles[key][1]) for key, block in sized)
+    return best
 
 
-def _best_tile(lanes: Lanes, block: Block, reach: Reach, outer: int) -> tuple[float, int]:
-    """The cycles of all points of a block, whole tiles and one for the rest, and the points of the
-    tiles that take the fewest, of equal ones the largest."""
+def _best_tile(lanes: Lanes, block: Block, reached: Reach, outer: int) -> tuple[float, int]:
+    """The cycles of all points of a block, by full tiles and one for the rest, and the points of
+    the tiles that take the fewest, of equal ones the largest."""
     merged = merged_taps(lanes, block)
     cycles = _tap_cycles(lanes, block.vectors, block.masked, merged)
     taps, best = len(block.shifts) // merged * outer, (float("inf"), 0)
     start = lanes.costs.channels.tile
-    for points, each, part in zip(POINTS, cycles, reach.parts, strict=False):
-        whole, rest = divmod(reach.points, points)
-        cost = whole * (start + taps * part * each)
+    for points, tap_cycles, part in zip(POINTS, cycles, reached.parts, strict=False):
+        tiles, rest = divmod(reached.points, points)
+        cost = tiles * (start + taps * part * tap_cycles)
         if rest:
-            last = _FITTING[rest]
-            cost += start + taps * reach.parts[last] * cycles[last]
+            last = POINTS.index(fitting(rest))
+            cost += start + taps * reached.parts[last] * cycles[last]
         if cost <= best[0]:
             best = cost, points
     return best
-
-
-def _block(
-    lanes: Lanes, shifts: tuple[tuple[int, ...], ...], lane: int, active: int, vectors: int
-) -> Block:
-    first, last = lane // lanes.channels, (lane + active - 1) // lanes.channels
-    each = [set(own) for own in shifts[first : last + 1]]
-    every = sorted(set().union(*each), reverse=True)
-    return Block(lane, active, vectors, 1, tuple(every), any(s != each[0] for s in each))
 
 
 def merged_taps(lanes: Lanes, block: Block) -> int:
@@ -181,40 +200,27 @@ def merged_taps(lanes: Lanes, block: Block) -> int:
     return len(shifts) if shifts[0] - shifts[-1] == len(shifts) - 1 else 1
 
 
-_FITTING = tuple(
-    next(i for i, points in enumerate(POINTS) if points >= rest) for rest in range(POINTS[-1] + 1)
-)
-
-
-def fitting(rest: int) -> int:
-    """The smallest tile for so many points."""
-    return POINTS[_FITTING[rest]]
-
-
 @lru_cache(maxsize=1024)
 def _tap_cycles(lanes: Lanes, vectors: int, masked: bool, merged: int) -> tuple[float, ...]:
-    """`tap_cycles` of the tiles whose sums stay in registers."""
-    sizes = (points for points in POINTS if points <= lanes.sums[vectors] // vectors)
-    return tuple(tap_cycles(lanes, points, vectors, masked, merged) for points in sizes)
+    """Cycles of one tap, or of some that are one, in each of the tiles whose sums stay in
+    registers.
 
-
-def tap_cycles(lanes: Lanes, points: int, vectors: int, masked: bool, merged: int = 1) -> float:
-    """Cycles of one tap, or of some that are one, in a tile: multiply-adds, or loads, or weights
-    from the second-level cache, or sums that wait for the one before. Finding the inputs of a tap
-    costs some, whatever is done with them."""
+    A tap takes its multiply-adds, or loads, or weights from the second-level cache, or sums that
+    wait for the one before. Finding its inputs takes some, whatever is done with them.
+    """
     costs, kernel = lanes.costs, lanes.costs.channels
-    loads, weights = (points + vectors) / costs.loads, costs.weights * vectors
+    points = np.array([n for n in POINTS if n <= lanes.sums[vectors] // vectors], np.float64)
+    products = points * vectors
     if lanes.depthwise:
-        products = kernel.depthwise_product * points * vectors
-        return kernel.depthwise_tap + kernel.depthwise_point * points + products
+        cycles = kernel.depthwise_tap + kernel.depthwise_point * points
+        return tuple((cycles + kernel.depthwise_product * products).tolist())
+    adds = products / costs.adds * (costs.masked if masked else 1)
+    latency, reduction = costs.latency, lanes.reduction
     if lanes.dots:  # an instruction makes two products for each lane
-        each = max(points * vectors / lanes.dots, loads, weights, kernel.dot_latency)
-        reduction = -(-lanes.reduction // 2)
-    else:
-        adds = points * vectors / costs.adds * (costs.masked if masked else 1)
-        each, reduction = max(adds, loads, weights, costs.latency), lanes.reduction
-    start = kernel.tap + kernel.point * points
-    return start + merged * reduction * (each + kernel.broadcast * points)
+        adds, latency, reduction = products / lanes.dots, kernel.dot_latency, -(-reduction // 2)
+    loads, weights = (points + vectors) / costs.loads, costs.weights * vectors
+    step = np.maximum(np.maximum(adds, loads), max(weights, latency)) + kernel.broadcast * points
+    return tuple((kernel.tap + kernel.point * points + merged * reduction * step).tolist())
 
 
 # The schedule -------------------------------------------------------------------------------------
@@ -224,67 +230,93 @@ def schedule(
     correlation: Correlation, threads: int, cpu: Cpu, dots: bool | None = None
 ) -> Schedule:
     """The schedule of a correlation that has outputs; `dots` as in `lanes_of`."""
-    threads = useful_threads(correlation.multiply_adds, threads)
-    return jobs(correlation, _cut(correlation, cpu, dots), threads, cpu)
-
-
-@lru_cache(maxsize=64)
-def _cut(correlation: Correlation, cpu: Cpu, dots: bool | None) -> Cut:
-    """The cheapest way to cut the outputs into grids."""
-    lanes = lanes_of(correlation, cpu, dots)
-    outer = [line.phases for line in correlation.lines[:-1]]
-    options = [_grids(correlation, lanes, outer, groups) for groups in phase_groupings(lanes)]
-    cycles, grids = options[0]
-    for other in options[1:]:
+    threads, lines = useful_threads(correlation.multiply_adds, threads), correlation.lines
+    strides = tuple(line.stride for line in lines)
+    outer = tuple(tuple(phase._replace(length=0) for phase in line.phases) for line in lines[:-1])
+    few = correlation if _positions(correlation) <= _FEW else None
+    cut, *others = _cuts(lanes_of(correlation, cpu, dots), strides, outer, few)
+    row = -(-lines[-1].out // lines[-1].stride)
+    for other in others:
         # The first ones write to memory in longer runs: others must be clearly cheaper.
-        if other[0] < lanes.costs.channels.clearly * cycles:
-            cycles, grids = other
-    multiplier = correlation.made // correlation.groups if lanes.depthwise else 1
-    return Cut(grids, lanes.depthwise, multiplier, cycles, lanes.dots > 0)
+        clearly = cpu.costs.channels.clearly * _row_cycles(cut, row, few)
+        cut = other if _row_cycles(other, row, few) < clearly else cut
+    return jobs(correlation, cut, threads, cpu)
 
 
-def _grids(
-    correlation: Correlation,
+_FEW = 240  # positions up to which their number, and the taps that they skip, matter to tiles
+_LONG = 256  # positions of a row from which on those that unrolling adds do not matter
+
+
+def _positions(correlation: Correlation) -> int:
+    """Positions j of all images."""
+    each = (-(-line.out // line.stride) for line in correlation.lines)
+    return correlation.batch * prod(each)
+
+
+def _row_cycles(cut: Cut, row: int, few: Correlation | None) -> float:
+    """Cycles of a cut, those of positions behind the end of a row included."""
+    if few is not None or row > _LONG:
+        return cut.cycles
+    return cut.cycles * -(-row // cut.unroll) * cut.unroll / row
+
+
+@lru_cache(maxsize=128)
+def _cuts(
     lanes: Lanes,
-    outer: list[tuple[Phase, ...]],
+    strides: tuple[int, ...],
+    outer: tuple[tuple[Phase, ...], ...],
+    few: Correlation | None,
+) -> tuple[Cut, ...]:
+    """Ways to cut the outputs into grids; sizes say something where positions are `few`."""
+    return tuple(_cut(lanes, strides, outer, groups, few) for groups in phase_groupings(lanes))
+
+
+def _cut(
+    lanes: Lanes,
+    strides: tuple[int, ...],
+    outer: tuple[tuple[Phase, ...], ...],
     phase_groups: tuple[PhaseGroup, ...],
-) -> tuple[float, tuple[Grid, ...]]:
-    """The grids of one way to cut the last axis, and the cycles of a group."""
-    cost, grids, inside = 0.0, [], images_inside(correlation)
-    last_line = correlation.lines[-1]
-    rows = [
-        (each, shifts, _along(last_line, each, shifts))
-        for each in phase_groups
-        for shifts in (shifts_of(lanes, each, last_line),)
-    ]
+    few: Correlation | None,
+) -> Cut:
+    """The outputs cut by some phase groups of the last axis."""
+    total, grids, rates, offsets = 0.0, [], [], []
     for phases in product(*outer):
-        axes = [
-            Along(line.size, phase.length, line.step, tuple(tap.shift for tap in phase.taps))
-            for line, phase in zip(correlation.lines, phases, strict=False)
-        ]
         taps = prod(len(phase.taps) for phase in phases)
-        for phase_group, shifts, last in rows:
-            counts = (*(phase.length for phase in phases), last.count)
-            reached = reach((*axes, last), correlation.batch, inside)
-            cycles, blocks = _blocks(lanes, shifts, reached, taps)
-            cost += cycles * max(1, correlation.batch * prod(counts) / max(1, reached.points))
-            grids.append(Grid(phases, phase_group, counts, blocks))
-    return cost, tuple(grids)
+        for group in phase_groups:
+            reached = MANY if few is None else _reach(few, phases, group)
+            cycles, blocks = _blocks(lanes, group, reached, taps)
+            rates.append(cycles / max(1, reached.points))
+            total += rates[-1] / group.unroll if few is None else cycles
+            grids.append(Grid(phases, group, blocks))
+            offsets.append([*(phase.offset for phase in phases), group.start])
+    unroll = phase_groups[0].unroll if phase_groups else 1
+    steps = np.array([*strides[:-1], strides[-1] * unroll], np.int64)
+    tables = np.array(rates), np.array(offsets, np.int64).reshape(-1, len(steps)), steps
+    key = lanes, tuple(grids)
+    return Cut(*key, total, *tables, hash(key))
 
 
-def _along(line: Line, phase_group: PhaseGroup, shifts: tuple[tuple[int, ...], ...]) -> Along:
-    """The last axis of a phase group's grids."""
-    every = sorted({shift for own in shifts for shift in own})
-    count = points_along(line, phase_group)
-    return Along(line.size, count, line.step * phase_group.unroll, tuple(every))
+def _reach(correlation: Correlation, phases: tuple[Phase, ...], group: PhaseGroup) -> Reach:
+    """The reach of a grid."""
+    *lines, last = correlation.lines
+    axes = [
+        Along(
+            line.size, -(-(line.out - phase.offset) // line.stride), line.step,
+            tuple(tap.shift for tap in phase.taps),
+        )
+        for line, phase in zip(lines, phases, strict=True)
+    ]  # fmt: skip
+    count = max(0, -(-(last.out - group.start) // (last.stride * group.unroll)))
+    axes.append(Along(last.size, count, last.step * group.unroll, group.shifts))
+    return reach(axes, correlation.batch, inside=images_inside(correlation))
 
 
 def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule:
     """Cut into jobs: inputs of a run stay in the second-level cache, every thread has work."""
-    groups = 1 if cut.depthwise else correlation.groups
+    groups = 1 if cut.lanes.depthwise else correlation.groups
     channels = correlation.reduced // groups
-    total = correlation.batch * max((prod(grid.counts) for grid in cut.grids), default=0)
-    blocks = sum(len(grid.blocks) for grid in cut.grids)
+    total = correlation.batch * int(cut.counts(correlation.result_size).prod(1).max(initial=0))
+    blocks = len(cut.blocks)
     inputs = int(cpu.l2 * cpu.costs.channels.l2_inputs)
     fit = max(4, inputs // (channels * BYTES[correlation.element]) // STEP)
     wanted = 1 if threads == 1 else 8 * threads
@@ -295,9 +327,7 @@ def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule
     step = -(-steps // runs) * STEP
     runs = max(1, -(-total // step))
     block_run = max(1, min(blocks, blocks * groups * runs // wanted))
-    chunk_bytes = int(cpu.l2 * cpu.costs.channels.l2_weights)
-    block_runs = -(-blocks // block_run)
-    return Schedule(cut, step, runs, block_run, block_runs, chunk_bytes, threads)
+    return Schedule(cut, step, runs, block_run, -(-blocks // block_run), threads)
 
 
 def images_inside(correlation: Correlation) -> bool:
@@ -312,9 +342,24 @@ def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> floa
     Comparable with the spatially vectorised kernel's prediction: neither counts what reading
     weights costs.
     """
-    costs, transposing = cpu.costs.channels, 0.0
+    costs, cut, transposing = cpu.costs.channels, plan.cut, 0.0
     if correlation.layout is DataLayout.NCX:
         numbers = prod(correlation.operand_shape) + prod(correlation.result_shape)
         transposing = costs.transpose * numbers
-    tiles = plan.cut.cycles * (costs.depthwise if plan.cut.depthwise else correlation.groups)
+    points = cut.counts(correlation.result_size).prod(1)
+    tiles = correlation.batch * float(points @ cut.rates)
+    if _positions(correlation) > _FEW:
+        skipping = correlation.lines if images_inside(correlation) else correlation.lines[:-1]
+        tiles *= prod(map(_part_inside, skipping))
+    tiles *= costs.depthwise if cut.lanes.depthwise else correlation.groups
     return (tiles + transposing) / plan.threads
+
+
+def _part_inside(line: Line) -> float:
+    """The part of the taps along an axis that read an input which exists."""
+    taps = inside = 0
+    for phase in line.phases:
+        along = Along(line.size, phase.length, line.step, tuple(tap.shift for tap in phase.taps))
+        taps += phase.length * len(phase.taps)
+        inside += sum(stop - start for start, stop in along.reached())
+    return inside / max(1, taps)

@@ -11,7 +11,6 @@ from math import prod
 
 import numpy as np
 
-from ..cpu import Cpu
 from ..kernel_arguments import Blocks
 from ..steps import Launch
 from ..walk import Phase, phases
@@ -27,41 +26,42 @@ CHUNK = 256  # positions that are transposed back at once where there is an epil
 class Walk:
     """Spatial blocks that are computed together."""
 
-    def __init__(self, passes: Passes, blocks: Sequence[SpatialBlock], cpu: Cpu) -> None:
-        data, codes, plan = passes.data, passes.codes, passes.schedule
-        self._transposed = data.transposed
-        if data.transposed:
-            kind = blocks[0].kind
-            data = ChannelsLast(kind.correlation, data.lanes)
-            plan = jobs(kind.correlation, kind.cut, plan.threads, cpu)
-        self._threads = plan.threads
-        tables = runs_of(passes, blocks, plan.step)
+    def __init__(
+        self, passes: Passes, data: ChannelsLast, blocks: Sequence[SpatialBlock], threads: int
+    ) -> None:
+        form, codes = data.form, passes.codes
+        self._transposed = form.transposed
+        if form.transposed:
+            data = ChannelsLast(blocks[0].kind.correlation, form)
+        plan = jobs(data.correlation, form.cut, threads, form.cpu)
+        tables = runs_of(passes, data, blocks, plan.step)
         listed = [Phase(codes.steps["passes"], tables["runs"], passes.rows(plan.block_run))]
         self._inner = self._y = self.nbytes = 0
-        stage = max((plan.step + PAD) * passes.widest, data.lanes.width * CHUNK)
+        stage = max((plan.step + PAD) * passes.widest, form.cut.lanes.width * CHUNK)
         # Parts of whole pages would all begin in the same cache sets.
-        part = _rounded(stage * data.element, 4096) + 192
-        self._inner = self._y = self.nbytes = self._threads * part
-        if data.transposed:
-            before, after = transposing(data, self._threads, plain=codes.plain)
+        part = _rounded(stage * form.element, 4096) + 192
+        self._inner = self._y = self.nbytes = threads * part
+        if form.transposed:
+            before, after = transposing(data, threads, plain=codes.plain)
             out = "transpose_out" if codes.plain else "finish_out"
             listed.insert(0, Phase(codes.steps["transpose_in"], *before))
             listed.append(Phase(codes.steps[out], *after))
-            self._y += _rounded(prod(data.correlation.operand_shape) * data.x_bytes, 64)
-            self.nbytes = self._y + _rounded(prod(data.correlation.result_shape) * data.y_bytes, 64)
+            size = prod(data.correlation.operand_shape) * form.x_bytes
+            self._y += _rounded(size, 64)
+            size = prod(data.correlation.result_shape) * form.y_bytes
+            self.nbytes = self._y + _rounded(size, 64)
         window = int(passes.records["merged"].max(initial=1))
-        zeros = np.zeros(max(window * data.lanes.reduction, passes.widest), np.float64)
-        shared = {"passes": passes.records, "taps": passes.taps, "outs": passes.outs}
-        own = tables | {"phases": phases(*listed), "zeros": zeros}
-        self.tables, self.phases, self.data, self.codes = own | shared, listed, data, codes
-        self.resident_bytes = sum(table.nbytes for table in own.values())
+        zeros = np.zeros(max(window * form.cut.lanes.reduction, passes.widest), np.float64)
+        tables |= passes.placed(data) | {"phases": phases(*listed), "zeros": zeros}
+        self.tables, self.phases, self.data, self.passes = tables, listed, data, passes
+        self.resident_bytes = sum(table.nbytes for table in tables.values())
         block = ARGUMENTS.block(
             **{n: table.ctypes.data for n, table in self.tables.items() if n != "runs"},
             **codes.addresses, phase_count=len(listed), part=part,
-            axes=data.correlation.rank, stage_row=CHUNK * data.element,
-            in_row=data.x_steps[-1], out_row=data.y_steps[-1],
+            axes=data.correlation.rank, stage_row=CHUNK * form.element,
+            in_row=int(data.x_steps[-1]), out_row=int(data.y_steps[-1]),
         )  # fmt: skip
-        self.launch = Launch.of_walk(Blocks(block), codes.walk, self._threads, own["phases"])
+        self.launch = Launch.of_walk(Blocks(block), codes.walk, threads, tables["phases"])
 
     def values(self, scratch: int, y: int, x: int) -> dict[str, int]:
         """The arguments for operands at these addresses, and for `nbytes` of scratch memory."""
@@ -71,9 +71,11 @@ class Walk:
         return first | {"x": scratch + self._inner, "y": scratch + self._y}
 
 
-def runs_of(passes: Passes, blocks: Sequence[SpatialBlock], step: int) -> dict[str, Records]:
+def runs_of(
+    passes: Passes, data: ChannelsLast, blocks: Sequence[SpatialBlock], step: int
+) -> dict[str, Records]:
     """The runs of some spatial blocks, of at most `step` points, and the tables they refer to."""
-    data, sets = passes.data, list(passes.sets)
+    sets = list(passes.sets)
     parts: dict[str, list[Records]] = {"runs": [], "spans": [], "points": [], "sizes": []}
     ends, by_kind = {"spans": 0, "points": 0}, {}
     for number, kind in enumerate(dict.fromkeys(block.kind for block in blocks)):
@@ -98,7 +100,7 @@ def runs_of(passes: Passes, blocks: Sequence[SpatialBlock], step: int) -> dict[s
 
 def transposing(data: ChannelsLast, threads: int, *, plain: bool) -> list[tuple[Records, Records]]:
     """For the input and the output, stretches of positions and parts of the channels."""
-    correlation, width = data.correlation, data.lanes.width
+    correlation, width = data.correlation, data.form.cut.lanes.width
     sides = (
         (correlation.reduced, max(width, min(64, correlation.reduced)), data.x_steps),
         (correlation.made, width, data.y_steps),

@@ -11,21 +11,17 @@ behind a block's last, have zeros.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache
 from itertools import accumulate, product
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ....geometry import Phase
 from ..correlation import WeightForm
 from ..cpu import Cpu
 from ..packing import Numbers, Packer
 from .lanes import Lanes
-from .phases import PhaseGroup, taps_of
-from .schedule import Block, Grid
+from .schedule import Block, Cut, Grid
 
 
 def uses(grid: Grid, block: Block) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -36,39 +32,21 @@ def uses(grid: Grid, block: Block) -> Iterator[tuple[tuple[int, ...], tuple[int,
         yield tuple(tap.index for tap in taps), (*(tap.shift for tap in taps), shift)
 
 
-@lru_cache(maxsize=64)
-def taps_of_phases(lanes: Lanes, phase_group: PhaseGroup) -> tuple[dict[int, int], ...]:
-    """For each phase of a phase group its taps' indices by their shifts."""
-    return tuple({tap.shift: tap.index for tap in taps} for taps in taps_of(lanes, phase_group))
-
-
 def taps_of_lanes(lanes: Lanes, grid: Grid, block: Block, shift: int) -> Numbers:
     """The index of the last axis's tap that each lane of a block uses at a shift; -1 for none, and
     behind the last lane."""
-    taps = [taps.get(shift, -1) for taps in taps_of_phases(lanes, grid.phase_group)]
+    taps = [taps.get(shift, -1) for taps in grid.phase_group.taps]
     numbers = np.arange(block.lane, block.lane + block.vectors * lanes.width)
     used: Numbers = np.array(taps, np.int64)[np.minimum(numbers // lanes.channels, len(taps) - 1)]
     used[block.active :] = -1
     return used
 
 
-def without_sizes(grids: tuple[Grid, ...]) -> tuple[Grid, ...]:
-    """The grids as packing sees them: equal where weights are read in one order."""
-    return tuple(
-        Grid(
-            tuple(Phase(0, 0, phase.taps) for phase in grid.outer),
-            grid.phase_group,
-            (),
-            tuple(replace(block, points=0) for block in grid.blocks),
-        )
-        for grid in grids
-    )
-
-
 class ChannelPacking(Packer):
-    """Packs a weight for grids `without_sizes`; `places` are where blocks begin, in bytes."""
+    """Packs a weight for the blocks of a cut; `places` are where they begin, in bytes."""
 
-    def __init__(self, weight: WeightForm, lanes: Lanes, grids: tuple[Grid, ...], cpu: Cpu) -> None:
+    def __init__(self, weight: WeightForm, cut: Cut, cpu: Cpu) -> None:
+        lanes, grids = cut.lanes, cut.grids
         channels = 1 if lanes.depthwise else weight.reduced // weight.groups
         double = weight.dtype.itemsize == 8
         compute = np.dtype(np.uint16 if lanes.dots else np.float64 if double else np.float32)
@@ -76,7 +54,7 @@ class ChannelPacking(Packer):
         self.itemsize = compute.itemsize
         *self.places, group_bytes = _places(lanes, grids, self.row_channels * compute.itemsize)
         pieces, tables = _block_table(weight, lanes, grids, self.places), np.zeros(1, np.int64)
-        taps = None if pieces is None else prod(map(len, _axes(lanes, grids[0])))
+        taps = None if pieces is None else prod(map(len, _axes(grids[0])))
         if pieces is None:
             pieces, tables = _lay_out(
                 weight, lanes, grids, self.places, self.row_channels * compute.itemsize
@@ -111,7 +89,7 @@ def _lay_out(
         for block in grid.blocks:
             place, width = next(places), block.vectors * lanes.width
             for indices, (*_, shift) in uses(grid, block):
-                taps = [taps.get(shift, -1) for taps in taps_of_phases(lanes, grid.phase_group)]
+                taps = [taps.get(shift, -1) for taps in grid.phase_group.taps]
                 first = min((tap for tap in taps if tap >= 0), default=0)
                 # Not by the block: that would be hashed with all its shifts.
                 which = grid.phase_group, block.lane, block.vectors
@@ -134,8 +112,7 @@ def _elements(weight: WeightForm, lanes: Lanes, block: Block, taps: Numbers) -> 
     by_group, _, by_made, *_, by_tap = weight.strides
     numbers = np.arange(block.lane, block.lane + len(taps)) % lanes.channels
     if lanes.depthwise:
-        multiplier = weight.made // weight.groups
-        base = numbers // multiplier * by_group + numbers % multiplier * by_made
+        base = numbers // lanes.multiplier * by_group + numbers % lanes.multiplier * by_made
     else:
         base = numbers * by_made
     elements: Numbers = np.where(taps < 0, np.iinfo(np.int64).min // 2, base + taps * by_tap)
@@ -149,9 +126,9 @@ def _block_table(
     weights are to be gathered."""
     by_reduced, by_made, *by_tap = weight.strides[1:]
     grid = grids[0]
-    if len(grids) > 1 or grid.phase_group != PhaseGroup(0, 1, 1) or lanes.depthwise or lanes.dots:
+    if len(grids) > 1 or len(grid.phase_group.taps) > 1 or lanes.depthwise or lanes.dots:
         return None
-    axes = _axes(lanes, grid)
+    axes = _axes(grid)
     steps = [prod(map(len, axes[i + 1 :])) for i in range(len(axes))]
     in_order = all(indices == list(range(len(indices))) for indices in axes)
     taps = prod(map(len, axes))
@@ -167,9 +144,9 @@ def _block_table(
     return np.array(list(rows), np.int64)
 
 
-def _axes(lanes: Lanes, grid: Grid) -> list[list[int]]:
+def _axes(grid: Grid) -> list[list[int]]:
     """The indices of a grid's taps along each axis, of the last one for its only phase."""
-    shifts = {shift for block in grid.blocks for shift in block.shifts}
-    (taps,) = taps_of(lanes, grid.phase_group)
-    last = sorted((tap for tap in taps if tap.shift in shifts), key=lambda tap: -tap.shift)
-    return [[tap.index for tap in taps] for taps in (*(p.taps for p in grid.outer), last)]
+    (taps,) = grid.phase_group.taps
+    return [[tap.index for tap in p.taps] for p in grid.outer] + [
+        [taps[e] for e in grid.phase_group.shifts]
+    ]
