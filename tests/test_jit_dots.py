@@ -17,10 +17,10 @@ from upconv import testing
 from upconv.engines import load
 from upconv.engines.base import Primitive
 from upconv.engines.jit.channels import code as channel_code
-from upconv.engines.jit.channels import pairs as channel_pairs
 from upconv.engines.jit.channels import primitive as channels_module
+from upconv.engines.jit.channels import products
 from upconv.engines.jit.channels.primitive import Channels
-from upconv.engines.jit.channels.tile import ChannelTile, broadcast_tap, emit_channel_tile
+from upconv.engines.jit.channels.tile import ChannelTile, emit_channel_tile
 from upconv.engines.jit.compile import assembly
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import VARIABLE, host, target
@@ -108,7 +108,7 @@ def test_widening_pairs_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
         given = testing.operands(problem)
         pairs = testing.compute(Engine(False), problem, given)
         with monkeypatch.context() as patch:
-            patch.setattr(channel_code, "paired_tap", broadcast_tap)
+            patch.setattr(products, "in_pairs", lambda tile: False)
             channel_code.tile_code.cache_clear()
             single = testing.compute(Engine(False), problem, given)
         channel_code.tile_code.cache_clear()
@@ -154,7 +154,7 @@ def test_a_planted_fault_is_caught(
         test_nan_and_infinity_stay_where_they_belong(5, DataLayout.NXC, dots)
         test_odd_channels_and_groups(5, 1, dots)
 
-    monkeypatch.setattr(channel_pairs, "_paired", fault)
+    monkeypatch.setattr(products, "paired", fault)
     channel_code.tile_code.cache_clear()
     try:
         with pytest.raises(AssertionError):
@@ -205,11 +205,11 @@ def test_a_pair_takes_one_instruction_for_each_sum() -> None:
     cpu = target("x86_64-unknown-linux-gnu", "znver4", "", features)
     module = Module(cpu)
     tile = ChannelTile("bfloat", "float", 16, 6, 4, dots=True)
-    emit_channel_tile(module, "tile", tile, channel_pairs.dot_tap)
+    emit_channel_tile(module, "tile", tile, products.tap_products)
     loops = re.split(r"^\.LBB.*$", assembly(module, cpu), flags=re.MULTILINE)
-    products = [loop for loop in loops if "vdpbf16ps" in loop]
-    assert len(products) == 2, "of pairs, and of a last channel alone"
-    for loop in products:
+    inner = [loop for loop in loops if "vdpbf16ps" in loop]
+    assert len(inner) == 2, "of pairs, and of a last channel alone"
+    for loop in inner:
         assert loop.count("vdpbf16ps") == 24
         assert len(re.findall(r"v(?:broadcastss|pbroadcastd)\s", loop)) == 6
         assert len(re.findall(r"vmovup\w\s", loop)) == 4

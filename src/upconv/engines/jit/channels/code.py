@@ -4,45 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....problem import DataLayout, Epilogue
 from ..compile import CODE_BYTES, compiled
-from ..correlation import WeightForm
 from ..cpu import Cpu
 from ..emit import Module
-from ..rows import Finish, finish_code, plain
+from ..rows import finish_code, plain
 from ..transpose import transpose_code, transpose_few_code
-from ..values import BFLOAT, STORED
 from ..walk import walk_code
 from .driver import driver_code
-from .lanes import Lanes
-from .pairs import depthwise_tap, dot_tap, paired_tap
+from .form import Form
+from .products import tap_products
 from .reach import fitting
-from .tile import ChannelTile, Products, broadcast_tap, emit_channel_tile
+from .tile import ChannelTile, emit_channel_tile
 
 
 class Codes:
-    """The compiled code that correlations of one form use: `steps` are the functions of driver.py,
-    and `addresses` what these call."""
+    """The compiled code of a form's correlations: `steps` are the functions of driver.py, and
+    `addresses` what these call."""
 
-    def __init__(
-        self,
-        weight: WeightForm,
-        layout: DataLayout,
-        epilogue: Epilogue,
-        accumulate: bool,
-        lanes: Lanes,
-        cpu: Cpu,
-    ) -> None:
-        self._cpu = cpu
-        element, stored = weight.element, STORED[weight.dtype]
-        late = (epilogue.activation, epilogue.slope, epilogue.residual, accumulate)
-        kind = Finish(element, stored, *late)
-        self.plain = kind.is_plain
-        finish = finish_code(kind, cpu)
+    def __init__(self, form: Form) -> None:
+        cpu, element, stored = form.cpu, form.weight.element, form.finish.stored
+        self._cpu, finish = cpu, finish_code(form.finish, cpu)
         codes = {"finish": finish, "finish_transposed": finish}
-        if layout is DataLayout.NCX:
-            types, few = (stored, stored if lanes.dots else element), weight.reduced
-            some = 2 * few <= lanes.width
+        if form.transposed:
+            types, few = (stored, stored if form.cut.lanes.dots else element), form.weight.reduced
+            some = 2 * few <= form.cut.lanes.width
             codes |= {
                 "finish": finish_code(plain(element), cpu),
                 "transpose_in": transpose_few_code(*types, few, cpu)
@@ -75,13 +60,4 @@ class Codes:
 @compiled("tile", kept=512)
 def tile_code(module: Module, tile: ChannelTile, cpu: Cpu) -> None:
     """The code of a tile."""
-    emit_channel_tile(module, "tile", tile, _products(tile))
-
-
-def _products(tile: ChannelTile) -> Products:
-    """What adds the products of one tap."""
-    if tile.depthwise:
-        return depthwise_tap
-    if tile.dots:
-        return dot_tap
-    return paired_tap if tile.stored == BFLOAT else broadcast_tap
+    emit_channel_tile(module, "tile", tile, tap_products)

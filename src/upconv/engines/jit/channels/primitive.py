@@ -19,9 +19,10 @@ from ..cpu import Cpu
 from ..operands import Kernel, Operands
 from ..steps import Launch
 from .blocks import SpatialBlock, halo_bytes, image_bytes, spatial_blocks, transposed_bytes
+from .form import ChannelsLast, Form
 from .schedule import Schedule, predicted_cycles
 from .schedule import schedule as channel_schedule
-from .tables import ChannelsLast, Form, passes_of
+from .tables import passes_of
 from .walks import Walk
 
 _POINTS = 512  # of each thread in a spatial block, if memory allows

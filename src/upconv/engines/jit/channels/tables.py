@@ -2,150 +2,57 @@
 
 They are at no point in particular: points.py has the points. So no table grows with points times
 blocks of lanes, and the sizes of a layer share all but a few numbers of each record.
-
-Bytes here are of channels-last data: the caller's, or the scratch that channels-first data is
-transposed into.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from ....problem import DataLayout, Epilogue
-from ..correlation import Correlation, WeightForm
-from ..cpu import Cpu
+from ..kernel_arguments import Table, filled
 from ..packing import Numbers, shared
-from ..values import BYTES, STORED
 from .code import Codes
-from .driver import PASS, ROW, SPAN, Pass, Records
+from .driver import PASS, ROW, SPAN, Pass
+from .form import ChannelsLast, Form
 from .lanes import Lanes
-from .schedule import Block, Cut, Grid, merged_taps
+from .reach import POINTS
+from .schedule import Block, Grid, merged_taps
 from .tile import ChannelTile
 from .weights import ChannelPacking, taps_of_lanes, uses
 
 PAD = 16  # points repeated after the last, the same result twice: the most a tile has
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What no size says anything about: channels and their types, and the cut into grids. `points`
-    are those of each block's tile; `merges` says for each grid whether some block takes
-    neighbouring taps as one."""
-
-    weight: WeightForm
-    layout: DataLayout
-    epilogue: Epilogue
-    accumulate: bool
-    cut: Cut
-    points: tuple[int, ...]
-    merges: tuple[bool, ...]
-    cpu: Cpu
-
-    @classmethod
-    def of(cls, correlation: Correlation, cut: Cut, cpu: Cpu) -> Form:
-        """The form of a correlation."""
-        kind = correlation.layout, correlation.epilogue, correlation.accumulate
-        points = tuple([block.points for block in cut.blocks])
-        merges = tuple(
-            [any(merged_taps(cut.lanes, block) > 1 for block in grid.blocks) for grid in cut.grids]
-        )
-        return cls(correlation.weight, *kind, cut, points, merges, cpu)
-
-    @property
-    def transposed(self) -> bool:
-        """Whether data is transposed into this order before, and back after."""
-        return self.layout is DataLayout.NCX
-
-    @property
-    def groups(self) -> int:
-        """Groups that are computed one by one."""
-        return 1 if self.cut.lanes.depthwise else self.weight.groups
-
-    @property
-    def element(self) -> int:
-        """Bytes of a number of computing."""
-        return BYTES[self.weight.element]
-
-    @property
-    def x_bytes(self) -> int:
-        """Bytes of a number of the input: for dot products it is transposed as it is."""
-        plain = not self.transposed or self.cut.lanes.dots
-        return self.weight.dtype.itemsize if plain else self.element
-
-    @property
-    def y_bytes(self) -> int:
-        """Bytes of a number of the output."""
-        return self.element if self.transposed else self.weight.dtype.itemsize
-
-
-class ChannelsLast:
-    """Where the data of a correlation, or of a spatial block, lies if channels are its last axis.
-
-    `x_steps` and `y_steps` are bytes from one image to the next, and along each axis; `counts` are
-    the points of each grid along each axis, and `missing` the lanes of each that do not exist at
-    the last point of a row.
-    """
-
-    def __init__(self, correlation: Correlation, form: Form) -> None:
-        self.correlation, self.form, cut = correlation, form, form.cut
-        self.x_steps = _steps(correlation.operand_size, correlation.reduced * form.x_bytes)
-        self.y_steps = _steps(correlation.result_size, correlation.made * form.y_bytes)
-        self.counts = cut.counts(correlation.result_size)
-        ends = self.counts[:, -1] * cut.steps[-1] + cut.offsets[:, -1] - correlation.lines[-1].out
-        phases = np.array([len(grid.phase_group.taps) for grid in cut.grids]) - cut.steps[-1]
-        self.missing = np.maximum(0, ends + phases) * cut.lanes.channels
-
-
-def _steps(size: tuple[int, ...], position: int) -> Numbers:
-    return np.array([position * prod(size[i:]) for i in range(len(size) + 1)], np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class PointSet:
-    """Points that passes share: those of grid number `grid`, in tiles of `most` points. They are
-    stored `directly`; where the grid is `clipped`, only those that have all lanes."""
-
-    grid: int
-    most: int
-    directly: bool
-    clipped: bool
-
-
 def passes_of(data: ChannelsLast, *, single: bool) -> Passes:
     """The passes of a correlation. `single`: there is one spatial block, whose number of points is
     that of the correlation."""
     totals = (data.counts.prod(1) * data.correlation.batch).tolist()
-    counts, missing = data.counts.tolist(), tuple(data.missing.tolist())
-    numbers: dict[object, int] = {}
-    keys = zip(map(tuple, counts), missing, data.form.merges, strict=True)
+    missing, numbers = tuple(data.missing.tolist()), dict[object, int]()
+    keys = zip(map(tuple, data.counts.tolist()), missing, data.form.merges, strict=True)
     alike = tuple(numbers.setdefault(key, i) for i, key in enumerate(keys))
     # Among many points a rest is computed by a full tile, which repeats the last one: it costs
     # little, and saves compiling another tile.
-    few = tuple(n if single and n < 16 * PAD else 0 for n in totals)
+    few = tuple(n if single and n < 16 * POINTS[-1] else 0 for n in totals)
     return shared(Passes, data.form, alike, missing, few)
 
 
 class Passes:
     """The passes of all blocks, and their taps, in grids whose points are those of `alike` ones.
 
-    `missing` are lanes at the end of a row, and `few` the points of grids that have few.
+    `missing` are lanes at the end of a row, and `few` the points of grids that have few; `points`
+    are the numbers of the grids whose points there are tables of.
     """
 
     def __init__(
         self, form: Form, alike: tuple[int, ...], missing: tuple[int, ...], few: tuple[int, ...]
     ) -> None:
         self.form, cut, lanes = form, form.cut, form.cut.lanes
-        self.codes = Codes(
-            form.weight, form.layout, form.epilogue, form.accumulate, lanes, form.cpu
-        )
+        self.codes, self.points = Codes(form), list(dict.fromkeys(alike))
         self.packing = shared(ChannelPacking, form.weight, cut, form.cpu)
         self.widest = max((block.vectors for block in cut.blocks), default=1) * lanes.width
-        self.sets: dict[PointSet, int] = {}
+        self.point_bytes = self.widest * form.element  # in the stage
         self._taps = _Taps(lanes)
-        self._widths: list[int] = []
         records: list[Pass] = []
         starts, numbers, offsets = [0], list[int](), iter(self.packing.places)
         for number, grid in enumerate(cut.grids):
@@ -156,14 +63,12 @@ class Passes:
             numbers += [number] * (len(records) - len(numbers))
         self.starts, self.records = np.array(starts), np.array(records, PASS)
         self._grids = np.array(numbers, np.int64)
-        widths = np.array(self._widths or [0], np.int64)[:, None]
-        self.outs = (widths * np.arange(PAD) * form.element).ravel()
 
-    def placed(self, data: ChannelsLast) -> dict[str, Records]:
+    def placed(self, data: ChannelsLast) -> dict[str, Table]:
         """The tables for data of a size."""
         records, taps = self.records.copy(), self._taps.placed(data.x_steps[1:])
         records["y"] += (self.form.cut.offsets @ data.y_steps[1:])[self._grids]
-        return {"passes": records, "taps": taps, "outs": self.outs}
+        return {"passes": records, "taps": taps, "outs": np.arange(PAD) * self.point_bytes}
 
     def bias_order(self) -> Numbers:
         """A group's biases around and around, so that any block finds its own in a row."""
@@ -171,20 +76,20 @@ class Passes:
         numbers = np.arange(channels + self.widest) % channels
         return (np.arange(self.form.groups)[:, None] * channels + numbers).ravel()
 
-    def rows(self, block_run: int) -> Records:
+    def rows(self, block_run: int) -> Table:
         """For each group, runs of so many blocks."""
         form, lanes = self.form, self.form.cut.lanes
         count = len(self.starts) - 1
         first = np.arange(0, max(1, count), block_run)
         group = np.arange(form.groups)[:, None]
-        rows = np.zeros((form.groups, len(first)), ROW)
-        rows["start"] = self.starts[first] * PASS.itemsize
-        rows["stop"] = self.starts[np.minimum(first + block_run, count)] * PASS.itemsize
-        rows["x"] = group * lanes.reduction * form.x_bytes
-        rows["y"] = group * lanes.channels * form.y_bytes
-        rows["w"] = group * self.packing.group_bytes
-        rows["bias"] = group * (lanes.channels + self.widest) * form.element
-        return rows.ravel()
+        stop = np.minimum(first + block_run, count)
+        return filled(
+            ROW, (form.groups, len(first)),
+            start=self.starts[first] * PASS.itemsize, stop=self.starts[stop] * PASS.itemsize,
+            x=group * lanes.reduction * form.x_bytes, y=group * lanes.channels * form.y_bytes,
+            w=group * self.packing.group_bytes,
+            bias=group * (lanes.channels + self.widest) * form.element,
+        ).ravel()  # fmt: skip
 
     def _passes(
         self, grid: Grid, block: Block, weights: int, alike: int, missing: int, few: int
@@ -205,15 +110,12 @@ class Passes:
             for channel in range(0, lanes.reduction, chunk_channels)
         ]
         single, record = len(starts) == 1, (1 + tile.masks + len(grid.outer) + 1) * 8
-        directly = (form.transposed or codes.plain) and (block.active == tile.width or single)
+        directly = form.transposed or form.finish.is_plain
+        directly &= block.active == tile.width or single
         end = len(grid.phase_group.taps) * lanes.channels
         clip = max(0, min(block.active, end - missing - block.lane))
-        points = PointSet(alike, tile.points, directly, clip < block.active)
-        span = self.sets.setdefault(points, len(self.sets)) * SPAN.itemsize
-        code, rest_code = codes.tiles(tile, few % tile.points)
-        if tile.width not in self._widths:
-            self._widths.append(tile.width)
-        row, outs = tile.width * form.element, self._widths.index(tile.width) * PAD * 8
+        span = self.points.index(alike) * SPAN.itemsize
+        code, rest_code = codes.tiles(tile, few % tile.points if few < 16 * tile.points else 0)
         lane = block.lane // lanes.multiplier if lanes.depthwise else 0
         passes: list[Pass] = []
         for tap, channel in starts:
@@ -225,23 +127,23 @@ class Passes:
             w = weights + tap * w_tap + channel * w_row
             passes.append(
                 Pass(
-                    code, rest_code, tile.points, span, taps + tap * record, count, record,
-                    merged, (lane + channel) * form.x_bytes, channels, w, w_tap, *ahead,
+                    code, rest_code, tile.points, span, directly, taps + tap * record, count,
+                    record, merged, (lane + channel) * form.x_bytes, channels, w, w_tap, *ahead,
                     block.lane % lanes.channels * form.element, len(passes) > 0,
                     block.lane * form.y_bytes, block.active, clip,
-                    row, 0 if single else row, outs, last,
+                    0 if single else self.point_bytes, last,
                 )
             )  # fmt: skip
         return passes
 
     def _tile(self, block: Block) -> ChannelTile:
         form, lanes = self.form, self.form.cut.lanes
-        element = form.weight.element
-        stored = element if form.x_bytes == form.element else STORED[form.weight.dtype]
-        masked = block.active < block.vectors * lanes.width if lanes.depthwise else block.masked
-        sizes = lanes.width, block.points, block.vectors
-        kind = lanes.depthwise, lanes.multiplier, lanes.dots > 0
-        return ChannelTile(stored, element, *sizes, masked, *kind)
+        element, masked = form.weight.element, block.masked
+        stored = element if form.x_bytes == form.element else form.finish.stored
+        if lanes.depthwise:
+            masked = block.active < block.vectors * lanes.width
+        sizes, dots = (lanes.width, block.points, block.vectors), lanes.dots > 0
+        return ChannelTile(stored, element, *sizes, masked, lanes.depthwise, lanes.multiplier, dots)
 
 
 def _merged(lanes: Lanes, block: Block, most: int) -> int:
@@ -251,7 +153,7 @@ def _merged(lanes: Lanes, block: Block, most: int) -> int:
 
 
 class _Taps:
-    """Records of taps: an offset that depends on sizes, masks, and the shift along each axis."""
+    """Table of taps: an offset that depends on sizes, masks, and the shift along each axis."""
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes

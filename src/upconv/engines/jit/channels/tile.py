@@ -20,35 +20,23 @@ meet the zeros that are read outside.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..emit import Function, Module, signature
-from ..rows import converted
-from ..values import BYTES, I1, I16, I64, PTR, Value, split, vector
+from ..kernel_arguments import Record
+from ..values import I1, I64, PTR, Value, split, vector
+from .driver import ARGUMENTS, PASS, ROW, RUN
 
 PARAMETERS = signature(
-    "tiles"  # tiles to compute, R points each
-    " xs*"  # R addresses per tile: the input of each point before any shift
-    " coordinates*"  # for each axis R numbers: which input that is
-    " edges*"  # R numbers: `INSIDE`, or where taps read outside
-    " coordinate_axis"  # bytes from one axis's numbers to the next one's
-    " sizes* axes"  # inputs of each axis
-    " taps* ntaps"  # a record per tap: bytes to add to xs, masks if masked, a shift per axis
-    " record"  # bytes of a record
-    " merged"  # taps, one after another, that are one where no window crosses the end of a row
-    " x_offset"  # bytes to add to xs
-    " channels"  # input channels
-    " zeros"  # the address of zeros to read instead
-    " w* w_tap"  # bytes from one tap's weights to the next one's
-    " ahead* ahead_step"  # weights that will be needed next, and bytes to ask for per channel, or 0
-    " bias*"  # V vectors
-    " resumed"  # whether sums go on from what lies in the output
-    " out* outs*"  # R byte offsets from `out`
-    " active"  # lanes to store
+    "args* run* row* pass*"  # the records of driver.py
+    " points* stride"  # a table of numbers of points, bytes from one array of numbers to the next
+    " tiles"  # tiles to compute, R points each
+    " out* outs*"  # R byte offsets from `out` for each tile
 )
-POINTS = ("xs", "outs", "coordinates", "edges")
-"""Parameters of which a tile's points have a number each: they move on from tile to tile."""
+ARRAYS = "xs", "outs", "edges", "coordinates"
+"""Numbers of a point: the address of its input before any shift, the offset of its output, where
+taps read outside, and which input that is along each axis."""
 
 INSIDE, OUTER, CROSSING = 0, 1, 1 << 16
 """The edges of a point: 0 where no tap reads outside, `OUTER` for each outer axis along which some
@@ -91,76 +79,95 @@ class ChannelTile:
         return self.vectors if self.masked and not self.depthwise else 0
 
 
+Values = dict[str, Value]
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the products of one tap are made of: the address of each point's input, the weights."""
+    """What the products of one tap are made of: the tap's record, the address of each point's
+    input, weights, the number of channels, and the `operands` of the tile."""
 
     record: Value
     points: list[Value]
     w: Value
     channels: Value
-    ahead: Value
+    operands: Values
 
 
-Values = dict[str, Value]
 Products = Callable[[Function, ChannelTile, Inputs, list[Value]], list[Value]]
-Read = Callable[[Function, ChannelTile, Value], Value]
-"""What loads the inputs at an address into the lanes that meet one vector of weights."""
 
 
 def emit_channel_tile(module: Module, name: str, tile: ChannelTile, products: Products) -> None:
-    """A function of `PARAMETERS` that computes one tile, `products` being those of one tap."""
+    """A function of `PARAMETERS` that computes tiles, `products` being those of one tap."""
     with module.function(name, PARAMETERS) as f:
-        pointers = f.scratch(8 * tile.numbers)
+        operands = _operands(f)
+        operands["pointers"] = f.scratch(8 * tile.numbers)
         with f.loop(0, f["tiles"]) as loop:
-            first = loop.index * tile.points
-            here = {name: f.at(f[name], first, I64) for name in POINTS}
+            here, first = dict(operands), loop.index * tile.points
+            here |= {name: f.at(here[name], first, I64) for name in ARRAYS}
             edges = _numbers(f, tile, here["edges"])
-            here["axes"] = f.select(_any(f, tile, f.compare("ne", edges, INSIDE)), f["axes"], 0)
+            here["edge_axes"] = f.select(
+                _any(f, tile, f.compare("ne", edges, INSIDE)), here["axes"], 0
+            )
             crosses = _any(f, tile, f.compare("uge", edges, CROSSING))
-            here["merged"] = f.select(crosses, 1, f["merged"])
-            here["channels"] = f["channels"] * here["merged"]
-            here["ahead"] = f["ahead"] + loop.index * here["channels"] * f["ahead_step"]
-            here["pointers"] = pointers
+            here["merged"] = f.select(crosses, 1, here["merged"])
+            here["channels"] *= here["merged"]
+            here["ahead"] += loop.index * here["channels"] * here["ahead_step"]
             sums = _starts(f, tile, here)
             _leave(f, tile, here, _products(f, tile, products, here, sums))
+
+
+def _operands(f: Function) -> Values:
+    """The numbers of a pass, and where its operands lie."""
+    a, p = ARGUMENTS.reader(f), Record(f, f["pass"], PASS)
+    run, row = Record(f, f["run"], RUN), Record(f, f["row"], ROW)
+    names = ["ntaps", "record", "merged", "channels", "w_tap", "ahead_step", "resumed", "active"]
+    points, w = f["points"], a["w"] + (row["w"] + p["w"])
+    x = a["x"] + (run["x"] + row["x"] + p["x"])
+    return {name: p[name] for name in names} | {
+        "x": f.convert("ptrtoint", x, I64), "xs": points, "out": f["out"], "outs": f["outs"],
+        "edges": points + f["stride"] * 2, "coordinates": points + f["stride"] * 3,
+        "sizes": a["sizes"] + run["sizes"], "axes": a["axes"], "taps": a["taps"] + p["taps"],
+        "zeros": f.convert("ptrtoint", a["zeros"], I64), "w": w, "ahead": w + p["ahead"],
+        "bias": a["bias"] + (row["bias"] + p["bias"]),
+    }  # fmt: skip
 
 
 def _products(
     f: Function, tile: ChannelTile, products: Products, here: Values, sums: list[Value]
 ) -> list[Value]:
     """Add the products of all taps."""
-    with f.loop(0, f["ntaps"], here["merged"], carried=sums) as taps:
-        record = f["taps"] + taps.index * f["record"]
+    with f.loop(0, here["ntaps"], here["merged"], carried=sums) as taps:
+        record = here["taps"] + taps.index * here["record"]
         some = _point(f, tile, here, record)
         points = [f.load(PTR, f.at(here["pointers"], r, I64)) for r in range(tile.points)]
-        w = f["w"] + taps.index * f["w_tap"]
+        w = here["w"] + taps.index * here["w_tap"]
         count = f.select(some, here["channels"], 0)
-        inputs = Inputs(record, points, w, count, here["ahead"])
-        taps.next(products(f, tile, inputs, taps.carried))
+        taps.next(products(f, tile, Inputs(record, points, w, count, here), taps.carried))
     return taps.results
 
 
 def _starts(f: Function, tile: ChannelTile, here: Values) -> list[Value]:
     """The bias, or the sums of earlier taps and channels."""
     sums = []
-    fresh = f.compare("eq", f["resumed"], 0)
+    fresh = f.compare("eq", here["resumed"], 0)
     for r in range(tile.points):
         output = _output(f, here, r)
         for v in range(tile.vectors):
             f.prefetch(f.at(output, v * tile.lanes, tile.element), write=True)
-        start = f.select(fresh, f["bias"], output)
-        sums += [_vector(f, tile, start, v) for v in range(tile.vectors)]
+        start = f.select(fresh, here["bias"], output)
+        sums += load_vectors(f, tile, start)
     return sums
 
 
 def _output(f: Function, here: Values, point: int) -> Value:
-    return f["out"] + f.word(here["outs"], point)
+    return here["out"] + f.word(here["outs"], point)
 
 
-def _vector(f: Function, tile: ChannelTile, address: Value, number: int) -> Value:
+def load_vectors(f: Function, tile: ChannelTile, address: Value) -> list[Value]:
+    """The vectors of one point, or of one input channel's weights."""
     kind = vector(tile.element, tile.lanes)
-    return f.load(kind, f.at(address, number * tile.lanes, tile.element))
+    return [f.load(kind, f.at(address, v * tile.lanes, tile.element)) for v in range(tile.vectors)]
 
 
 def _numbers(f: Function, tile: ChannelTile, address: Value) -> Value:
@@ -178,126 +185,35 @@ def _point(f: Function, tile: ChannelTile, here: Values, record: Value) -> Value
     """Write where each point's input of one tap lies; whether any lies inside."""
     bits = vector(I1, tile.numbers)
     shifts = f.at(record, 1 + tile.masks, I64)
-    with f.loop(0, here["axes"], carried=[Value(bits, "splat (i1 true)")]) as axis:
-        mine = here["coordinates"] + axis.index * f["coordinate_axis"]
+    with f.loop(0, here["edge_axes"], carried=[Value(bits, "splat (i1 true)")]) as axis:
+        mine = here["coordinates"] + axis.index * f["stride"]
         shift = f.word(shifts, axis.index)
-        size = f.word(f["sizes"], axis.index)
+        size = f.word(here["sizes"], axis.index)
         place = _numbers(f, tile, mine) - f.broadcast(shift, tile.numbers)
         # Unsigned: a negative number is beyond every size.
         inside = f.compare("ult", place, f.broadcast(size, tile.numbers))
         axis.next([axis.carried[0] & inside])
     inside = axis.results[0]
-    offset = f.load(I64, record) + f["x_offset"]
+    offset = f.load(I64, record) + here["x"]
     moved = _numbers(f, tile, here["xs"]) + f.broadcast(offset, tile.numbers)
-    f.store(f.select(inside, moved, f.broadcast(f["zeros"], tile.numbers)), here["pointers"])
+    f.store(f.select(inside, moved, f.broadcast(here["zeros"], tile.numbers)), here["pointers"])
     return _any(f, tile, inside)
-
-
-_AHEAD = 8
-"""How many input channels before their use weights are brought from the second-level cache into
-the first: some processors do not do it fast enough by themselves (a Xeon, 2026-11-21: up to 12 %
-from it where weights are large, nothing lost elsewhere)."""
-
-
-def broadcast_tap(f: Function, tile: ChannelTile, given: Inputs, sums: list[Value]) -> list[Value]:
-    """Add the products of all input channels of one tap."""
-    channels = f.integer(0), given.channels
-    return add_channels(f, tile, given, [given.w, *sums], channels, 1, [everywhere])[1:]
-
-
-def add_channels(
-    f: Function,
-    tile: ChannelTile,
-    given: Inputs,
-    carried: list[Value],
-    channels: tuple[Value, Value],
-    step: int,
-    reads: Sequence[Read],
-) -> list[Value]:
-    """Add the products of input channels, `step` at a time by one vector of weights for each of
-    `reads`; `carried` and the result are the place of the weights, and the sums.
-
-    Asking for weights between two reads also keeps the compiler from holding all inputs of the
-    first in registers until the second.
-    """
-    masks = lane_masks(f, tile, given.record)
-    with f.loop(*channels, step, carried=carried) as loop:
-        w, *running = loop.carried
-        for number, read in enumerate(reads):
-            weights = fetch_weights(f, tile, given, loop.index + number, w)
-            inputs = (read(f, tile, f.at(x, loop.index, tile.stored)) for x in given.points)
-            running = add_products(f, tile, inputs, weights, running, masks)
-            w = f.at(w, tile.width, tile.element)
-        loop.next([w, *running])
-    return loop.results
-
-
-def fetch_weights(
-    f: Function, tile: ChannelTile, given: Inputs, channel: Value, w: Value
-) -> list[Value]:
-    """The weights of one input channel, those that come later being asked for."""
-    f.prefetch(given.ahead + channel * f["ahead_step"])
-    for v in range(tile.vectors):
-        f.prefetch(f.at(w, _AHEAD * tile.width + v * tile.lanes, tile.element), near=True)
-    return [_vector(f, tile, w, v) for v in range(tile.vectors)]
-
-
-def add_products(
-    f: Function,
-    tile: ChannelTile,
-    inputs: Iterable[Value],
-    weights: list[Value],
-    sums: list[Value],
-    masks: list[Value],
-) -> list[Value]:
-    """Add one input channel's products to the sums of all points."""
-    running = list(sums)
-    for r, x in enumerate(inputs):
-        for v in range(tile.vectors):
-            i = r * tile.vectors + v
-            if tile.dots:
-                total = f.dots(running[i], x, weights[v])
-            else:
-                total = f.multiply_add(x, weights[v], running[i])
-            running[i] = f.select(masks[v], total, running[i]) if tile.masked else total
-    return running
-
-
-def everywhere(f: Function, tile: ChannelTile, address: Value) -> Value:
-    """An input in every lane."""
-    if BYTES[tile.stored] > 2:
-        return f.broadcast(f.load(tile.stored, address), tile.lanes)
-    # As integers: some processors' code generators call a library for a vector of one half.
-    bits = f.broadcast(f.load(I16, address), tile.lanes)
-    halves = f.convert("bitcast", bits, vector(tile.stored, tile.lanes))
-    return converted(f, halves, tile.element)
-
-
-def lane_masks(f: Function, tile: ChannelTile, record: Value) -> list[Value]:
-    """For each vector which lanes use a tap, in a masked tile."""
-    if not tile.masked:
-        return []
-    masks = []
-    for v in range(tile.vectors):
-        bits = f.convert("trunc", f.word(record, 1 + v), f"i{tile.lanes}")
-        masks.append(f.convert("bitcast", bits, vector(I1, tile.lanes)))
-    return masks
 
 
 def _leave(f: Function, tile: ChannelTile, here: Values, sums: list[Value]) -> None:
     """Store all lanes, or those that are live."""
-    whole = f["active"] >= tile.width
+    whole = here["active"] >= tile.width
     with f.when(whole):
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
             f.store(total, f.at(_output(f, here, r), v * tile.lanes, tile.element))
     with f.unless(whole):
-        masks = live_masks(f, tile)
+        masks = live_masks(f, tile, here)
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
             f.store_lanes(total, f.at(_output(f, here, r), v * tile.lanes, tile.element), masks[v])
 
 
-def live_masks(f: Function, tile: ChannelTile) -> list[Value]:
+def live_masks(f: Function, tile: ChannelTile, here: Values) -> list[Value]:
     """For each vector which lanes are live."""
-    return [f.lanes_below(f["active"] - v * tile.lanes, tile.lanes) for v in range(tile.vectors)]
+    return [f.lanes_below(here["active"] - v * tile.lanes, tile.lanes) for v in range(tile.vectors)]

@@ -11,14 +11,15 @@ from math import prod
 
 import numpy as np
 
-from ..kernel_arguments import Blocks
+from ..kernel_arguments import Blocks, Table, filled
 from ..steps import Launch
 from ..walk import Phase, phases
 from .blocks import SpatialBlock
-from .driver import ARGUMENTS, PART, RUN, STRETCH, Records
-from .points import points_of_kind
+from .driver import ARGUMENTS, PART, STRETCH
+from .form import ChannelsLast
+from .points import runs_of
 from .schedule import jobs
-from .tables import PAD, ChannelsLast, Passes
+from .tables import PAD, Passes
 
 CHUNK = 256  # positions that are transposed back at once where there is an epilogue
 
@@ -29,36 +30,35 @@ class Walk:
     def __init__(
         self, passes: Passes, data: ChannelsLast, blocks: Sequence[SpatialBlock], threads: int
     ) -> None:
-        form, codes = data.form, passes.codes
+        form, codes, width = data.form, passes.codes, data.form.cut.lanes.width
         self._transposed = form.transposed
         if form.transposed:
             data = ChannelsLast(blocks[0].kind.correlation, form)
-        plan = jobs(data.correlation, form.cut, threads, form.cpu)
-        tables = runs_of(passes, data, blocks, plan.step)
+        correlation = data.correlation
+        plan = jobs(correlation, form.cut, threads, form.cpu)
+        tables = runs_of(passes, data, blocks, plan.step) | passes.placed(data)
         listed = [Phase(codes.steps["passes"], tables["runs"], passes.rows(plan.block_run))]
-        self._inner = self._y = self.nbytes = 0
-        stage = max((plan.step + PAD) * passes.widest, form.cut.lanes.width * CHUNK)
+        stage = max((plan.step + PAD) * passes.widest, width * CHUNK) * form.element
         # Parts of whole pages would all begin in the same cache sets.
-        part = _rounded(stage * form.element, 4096) + 192
-        self._inner = self._y = self.nbytes = threads * part
+        part = _rounded(stage, 4096) + 192
+        self._x = self._y = self.nbytes = threads * part
         if form.transposed:
-            before, after = transposing(data, threads, plain=codes.plain)
-            out = "transpose_out" if codes.plain else "finish_out"
+            plain = form.finish.is_plain
+            before, after = transposing(data, threads, plain=plain)
             listed.insert(0, Phase(codes.steps["transpose_in"], *before))
-            listed.append(Phase(codes.steps[out], *after))
-            size = prod(data.correlation.operand_shape) * form.x_bytes
-            self._y += _rounded(size, 64)
-            size = prod(data.correlation.result_shape) * form.y_bytes
+            listed.append(Phase(codes.steps["transpose_out" if plain else "finish_out"], *after))
+            self._y += _rounded(prod(correlation.operand_shape) * form.x_bytes, 64)
+            size = prod(correlation.result_shape) * form.y_bytes
             self.nbytes = self._y + _rounded(size, 64)
-        window = int(passes.records["merged"].max(initial=1))
+        window = int(tables["passes"]["merged"].max(initial=1))
         zeros = np.zeros(max(window * form.cut.lanes.reduction, passes.widest), np.float64)
-        tables |= passes.placed(data) | {"phases": phases(*listed), "zeros": zeros}
-        self.tables, self.phases, self.data, self.passes = tables, listed, data, passes
+        self.tables = tables = tables | {"phases": phases(*listed), "zeros": zeros}
+        self.phases, self.data, self.passes = listed, data, passes
         self.resident_bytes = sum(table.nbytes for table in tables.values())
         block = ARGUMENTS.block(
-            **{n: table.ctypes.data for n, table in self.tables.items() if n != "runs"},
-            **codes.addresses, phase_count=len(listed), part=part,
-            axes=data.correlation.rank, stage_row=CHUNK * form.element,
+            **{n: table.ctypes.data for n, table in tables.items() if n != "runs"},
+            **codes.addresses, phase_count=len(listed), part=part, axes=correlation.rank,
+            stage_point=passes.point_bytes, stage_row=CHUNK * form.element,
             in_row=int(data.x_steps[-1]), out_row=int(data.y_steps[-1]),
         )  # fmt: skip
         self.launch = Launch.of_walk(Blocks(block), codes.walk, threads, tables["phases"])
@@ -68,37 +68,10 @@ class Walk:
         if not self._transposed:
             return {"scratch": scratch, "x": x, "y": y}
         first = {"scratch": scratch, "first_x": x, "first_y": y}
-        return first | {"x": scratch + self._inner, "y": scratch + self._y}
+        return first | {"x": scratch + self._x, "y": scratch + self._y}
 
 
-def runs_of(
-    passes: Passes, data: ChannelsLast, blocks: Sequence[SpatialBlock], step: int
-) -> dict[str, Records]:
-    """The runs of some spatial blocks, of at most `step` points, and the tables they refer to."""
-    sets = list(passes.sets)
-    parts: dict[str, list[Records]] = {"runs": [], "spans": [], "points": [], "sizes": []}
-    ends, by_kind = {"spans": 0, "points": 0}, {}
-    for number, kind in enumerate(dict.fromkeys(block.kind for block in blocks)):
-        spans, points = points_of_kind(data, kind, sets, step)
-        spans["points"] += ends["points"]
-        runs = np.zeros(len(spans), RUN)
-        runs["spans"] = ends["spans"] + np.arange(len(spans)) * spans.strides[0]
-        runs["x"] = kind.before * data.x_steps[1]
-        runs["sizes"] = number * data.correlation.rank * 8
-        by_kind[kind] = runs
-        for name, tables in (("spans", [spans.ravel()]), ("points", points)):
-            parts[name] += tables
-            ends[name] += sum(table.nbytes for table in tables)
-        parts["sizes"].append(np.array(kind.correlation.operand_size, np.int64))
-    for block in blocks:
-        runs = by_kind[block.kind].copy()
-        runs["x"] += block.image * data.x_steps[0] + block.input * data.x_steps[1]
-        runs["y"] += block.image * data.y_steps[0] + block.output * data.y_steps[1]
-        parts["runs"].append(runs)
-    return {name: np.concatenate(tables) for name, tables in parts.items()}
-
-
-def transposing(data: ChannelsLast, threads: int, *, plain: bool) -> list[tuple[Records, Records]]:
+def transposing(data: ChannelsLast, threads: int, *, plain: bool) -> list[tuple[Table, Table]]:
     """For the input and the output, stretches of positions and parts of the channels."""
     correlation, width = data.correlation, data.form.cut.lanes.width
     sides = (
@@ -107,19 +80,20 @@ def transposing(data: ChannelsLast, threads: int, *, plain: bool) -> list[tuple[
     )
     tables = []
     for number, (channels, part, steps) in enumerate(sides):
-        item = steps[-1] // channels
         image, channel = np.indices((correlation.batch, -(-channels // part)))
-        parts = np.zeros(image.shape, PART)
-        parts["image"], parts["channel"] = image, channel * part
-        parts["last"] = image * steps[0] + channel * part * item
-        parts["channels"] = np.minimum(part, channels - channel * part)
-        positions = steps[0] // steps[-1]
+        channel *= part
+        parts = filled(
+            PART, image.shape, image=image, channel=channel,
+            last=image * steps[0] + channel * (steps[-1] // channels),
+            channels=np.minimum(part, channels - channel),
+        )  # fmt: skip
+        positions = int(steps[0] // steps[-1])
         most = CHUNK if number and not plain else _stretch(positions, parts.size, threads)
         start = np.arange(0, positions, most)
-        stretches = np.zeros(len(start), STRETCH)
-        stretches["first"] = start * correlation.dtype.itemsize
-        stretches["last"] = start * steps[-1]
-        stretches["positions"] = np.minimum(most, positions - start)
+        stretches = filled(
+            STRETCH, len(start), first=start * correlation.dtype.itemsize,
+            last=start * steps[-1], positions=np.minimum(most, positions - start),
+        )  # fmt: skip
         tables.append((stretches, parts.ravel()))
     return tables
 

@@ -1,0 +1,82 @@
+"""The form of a correlation, which no size says anything about, and its data with channels last.
+
+Bytes here are of channels-last data: the caller's, or the scratch that channels-first data is
+transposed into.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ....problem import DataLayout
+from ..correlation import Correlation, WeightForm
+from ..cpu import Cpu
+from ..packing import Numbers
+from ..rows import Finish
+from ..values import BYTES, STORED
+from .schedule import Cut, merged_taps
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Channels, types, and the cut into grids.
+
+    `points` are those of each block's tile, and `merges` says for each grid whether some block
+    takes neighbouring taps as one. `transposed`: data is transposed before, and back after, which
+    `finish` ends. `groups` are computed one by one. `element`, `x_bytes` and `y_bytes` are bytes of
+    a number of computing, of the input and of the output.
+    """
+
+    weight: WeightForm
+    cut: Cut
+    cpu: Cpu
+    finish: Finish
+    points: tuple[int, ...]
+    merges: tuple[bool, ...]
+    transposed: bool
+    groups: int
+    element: int
+    x_bytes: int
+    y_bytes: int
+
+    @classmethod
+    def of(cls, correlation: Correlation, cut: Cut, cpu: Cpu) -> Form:
+        """The form of a correlation."""
+        weight, end, lanes = correlation.weight, correlation.epilogue, cut.lanes
+        element, stored = BYTES[weight.element], weight.dtype.itemsize
+        transposed = correlation.layout is DataLayout.NCX
+        late = end.activation, end.slope, end.residual, correlation.accumulate
+        points = [block.points for block in cut.blocks]
+        merges = [any(merged_taps(lanes, block) > 1 for block in g.blocks) for g in cut.grids]
+        return cls(
+            weight, cut, cpu, Finish(weight.element, STORED[weight.dtype], *late),
+            tuple(points), tuple(merges), transposed, 1 if lanes.depthwise else weight.groups,
+            element,
+            element if transposed and not lanes.dots else stored,  # dots transpose it as it is
+            element if transposed else stored,
+        )  # fmt: skip
+
+
+class ChannelsLast:
+    """Where the data of a correlation, or of a spatial block, lies if channels are its last axis.
+
+    `x_steps` and `y_steps` are bytes from one image to the next, and along each axis; `counts` are
+    the points of each grid along each axis, and `missing` the lanes of each that do not exist at
+    the last point of a row.
+    """
+
+    def __init__(self, correlation: Correlation, form: Form) -> None:
+        self.correlation, self.form, cut = correlation, form, form.cut
+        self.x_steps = _steps(correlation.operand_size, correlation.reduced * form.x_bytes)
+        self.y_steps = _steps(correlation.result_size, correlation.made * form.y_bytes)
+        self.counts = cut.counts(correlation.result_size)
+        ends = self.counts[:, -1] * cut.steps[-1] + cut.offsets[:, -1] - correlation.lines[-1].out
+        phases = np.array([len(grid.phase_group.taps) for grid in cut.grids]) - cut.steps[-1]
+        self.missing = np.maximum(0, ends + phases) * cut.lanes.channels
+
+
+def _steps(size: tuple[int, ...], position: int) -> Numbers:
+    return np.array([position * prod(size[i:]) for i in range(len(size) + 1)], np.int64)

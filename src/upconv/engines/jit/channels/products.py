@@ -1,0 +1,173 @@
+"""The products of one tap: numbers that are broadcast, pairs of bfloat16, and depthwise ones.
+
+Pairs: one broadcast of 32 bits puts the inputs c (low half) and c + 1 (high half), which lie side
+by side in channels-last memory, in every lane. Each is made float32 by one instruction more, or dot
+products add both at once. The last of an odd number of channels has no neighbour that may be read:
+it is done alone.
+
+Depthwise: the output lanes of a point are the channels of all groups, each with its own weight:
+y[l] += x[l / m] * w[l], m output channels (`multiplier`) to an input channel. A tap is one vector
+of weights per vector of lanes, shared by all points of the tile; inputs are read as they lie.
+Memory is the limit, not multiply-adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..emit import Function
+from ..rows import converted
+from ..values import BFLOAT, BYTES, I1, I16, I32, Value, vector
+from .tile import ChannelTile, Inputs, live_masks, load_vectors
+
+Read = Callable[[Function, ChannelTile, Value], Value]
+"""What loads the inputs at an address into the lanes that meet one vector of weights."""
+
+_HIGH = -1 << 16  # the bits of a pair's second number, which are those of its float32
+_AHEAD = 8
+"""How many input channels before their use weights are brought from the second-level cache into
+the first: some processors do not do it fast enough by themselves (a Xeon, 2026-11-21: up to 12 %
+from it where weights are large, nothing lost elsewhere)."""
+
+
+def tap_products(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Value]) -> list[Value]:
+    """Add the products of all input channels of one tap: in pairs where inputs are bfloat16, the
+    last of an odd number alone."""
+    if tile.depthwise:
+        return _depthwise(f, tile, inputs, sums)
+    pairs, last = ([_pair], _single) if tile.dots else ([_half(0), _half(1)], _alone)
+    carried, first = [inputs.w, *sums], f.integer(0)
+    if in_pairs(tile):
+        stop = paired(f, inputs.channels)
+        carried, first = _channels(f, tile, inputs, carried, (first, stop, 2), pairs), stop
+    return _channels(f, tile, inputs, carried, (first, inputs.channels, 1), [last])[1:]
+
+
+def in_pairs(tile: ChannelTile) -> bool:
+    """Whether two input channels are read at once."""
+    return tile.stored == BFLOAT
+
+
+def paired(f: Function, channels: Value) -> Value:
+    """The number of channels that are in pairs."""
+    return channels - channels % 2
+
+
+def _channels(
+    f: Function,
+    tile: ChannelTile,
+    inputs: Inputs,
+    carried: list[Value],
+    channels: tuple[Value, Value, int],
+    reads: Sequence[Read],
+) -> list[Value]:
+    """Add the products of input channels from a first to a last, some at a time, by one vector of
+    weights for each of `reads`. Carried are the address of the weights, and the sums.
+
+    Asking for weights between two reads also keeps the compiler from holding all inputs of the
+    first in registers until the second.
+    """
+    masks = _lane_masks(f, tile, inputs.record)
+    with f.loop(*channels, carried=carried) as loop:
+        w, *sums = loop.carried
+        for number, read in enumerate(reads):
+            weights = _weights(f, tile, inputs, loop.index + number, w)
+            for r, point in enumerate(inputs.points):
+                x = read(f, tile, f.at(point, loop.index, tile.stored))
+                for v, weight in enumerate(weights):
+                    i = r * tile.vectors + v
+                    total = (
+                        f.dots(sums[i], x, weight)
+                        if tile.dots
+                        else f.multiply_add(x, weight, sums[i])
+                    )
+                    sums[i] = f.select(masks[v], total, sums[i]) if masks else total
+            w = f.at(w, tile.width, tile.element)
+        loop.next([w, *sums])
+    return loop.results
+
+
+def _weights(
+    f: Function, tile: ChannelTile, inputs: Inputs, channel: Value, w: Value
+) -> list[Value]:
+    """The weights of one input channel; those that come later are asked for."""
+    f.prefetch(inputs.operands["ahead"] + channel * inputs.operands["ahead_step"])
+    for v in range(tile.vectors):
+        f.prefetch(f.at(w, _AHEAD * tile.width + v * tile.lanes, tile.element), near=True)
+    return load_vectors(f, tile, w)
+
+
+def _lane_masks(f: Function, tile: ChannelTile, record: Value) -> list[Value]:
+    """For each vector which lanes use a tap, in a masked tile."""
+    words = [f.word(record, 1 + v) for v in range(tile.masks)]
+    bits = [f.convert("trunc", word, f"i{tile.lanes}") for word in words]
+    return [f.convert("bitcast", mask, vector(I1, tile.lanes)) for mask in bits]
+
+
+# Reading inputs -----------------------------------------------------------------------------------
+
+
+def _alone(f: Function, tile: ChannelTile, address: Value) -> Value:
+    """One input in every lane."""
+    if BYTES[tile.stored] > 2:
+        return f.broadcast(f.load(tile.stored, address), tile.lanes)
+    # As integers: some processors' code generators call a library for a vector of one half.
+    bits = f.broadcast(f.load(I16, address), tile.lanes)
+    halves = f.convert("bitcast", bits, vector(tile.stored, tile.lanes))
+    return converted(f, halves, tile.element)
+
+
+def _half(number: int) -> Read:
+    """The first or the second of two neighbouring inputs as float32, in every lane."""
+
+    def read(f: Function, tile: ChannelTile, pair: Value) -> Value:
+        both = f.broadcast(f.load(I32, pair), tile.lanes)
+        bits = both & _HIGH if number else both << 16
+        return f.convert("bitcast", bits, vector(tile.element, tile.lanes))
+
+    return read
+
+
+def _pair(f: Function, tile: ChannelTile, address: Value) -> Value:
+    """Two inputs in every lane."""
+    pair = f.broadcast(f.load(I32, address), tile.lanes)
+    return f.convert("bitcast", pair, vector(tile.element, tile.lanes))
+
+
+def _single(f: Function, tile: ChannelTile, address: Value) -> Value:
+    """One input and a zero in every lane."""
+    pair = f.broadcast(f.convert("zext", f.load(I16, address), I32), tile.lanes)
+    return f.convert("bitcast", pair, vector(tile.element, tile.lanes))
+
+
+# Depthwise ----------------------------------------------------------------------------------------
+
+
+def _depthwise(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Value]) -> list[Value]:
+    """Add the products of one tap: the number of channels is 1, or 0 where it is outside."""
+    with f.loop(0, inputs.channels, carried=sums) as loop:
+        running = list(loop.carried)
+        masks = live_masks(f, tile, inputs.operands) if tile.masked else []
+        for v, w in enumerate(load_vectors(f, tile, inputs.w)):
+            for r, point in enumerate(inputs.points):
+                i = r * tile.vectors + v
+                x = _lanes(f, tile, point, v, masks)
+                running[i] = f.multiply_add(x, w, running[i])
+        loop.next(running)
+    return loop.results
+
+
+def _lanes(f: Function, tile: ChannelTile, point: Value, v: int, masks: list[Value]) -> Value:
+    """The inputs of one vector of lanes; of a masked tile only those that exist are read."""
+    count = tile.lanes // tile.multiplier
+    kind, address = vector(tile.stored, count), f.at(point, v * count, tile.stored)
+    if masks:
+        first = [i * tile.multiplier for i in range(count)]
+        mask = masks[v] if tile.multiplier == 1 else f.shuffle(masks[v], None, first)
+        x = f.load_lanes(kind, address, mask)
+    else:
+        x = f.load(kind, address)
+    x = converted(f, x, tile.element)
+    if tile.multiplier == 1:
+        return x
+    return f.shuffle(x, None, [i // tile.multiplier for i in range(tile.lanes)])
