@@ -2,9 +2,9 @@
 
 Channels-first data is transposed into scratch: of a spatial block it stays in the second-level
 caches until it is transposed back, and takes little memory. Spatial blocks of channels-last data
-keep tables small. A spatial block is some whole images, or part of one image along the first axis;
-its outputs begin at a multiple of the stride, so that phases, blocks and packed weights are those
-of the whole correlation.
+keep tables small. A spatial block is a number of images, or part of one along the first axis. Its
+outputs begin at a multiple of the stride, so it has the phases, blocks and packed weights of the
+correlation.
 
 Nothing here touches an array.
 """
@@ -22,8 +22,8 @@ _TRANSPOSED = 4 << 20  # bytes per thread that transposing may take beside 1.3 t
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """What tables depend on: spatial blocks of one kind share them. `before` is the input of the
-    first axis from which the inputs of its first outputs are counted."""
+    """The correlation of spatial blocks that share tables. `before` is the input along the first
+    axis from which the inputs of the first outputs are counted."""
 
     correlation: Correlation
     before: int = 0
@@ -31,8 +31,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class SpatialBlock:
-    """Some images, and of the first axis some outputs with the inputs that they need: the numbers
-    of the first of each."""
+    """Numbers of the first image, and of the first output and input along the first axis."""
 
     kind: Kind
     image: int
@@ -43,10 +42,8 @@ class SpatialBlock:
 def spatial_blocks(
     correlation: Correlation, cut: Cut, room: int, element: int
 ) -> tuple[SpatialBlock, ...]:
-    """A correlation as spatial blocks whose data takes about `room` bytes, if one position does.
-
-    `element` is the bytes of an element of transposed data.
-    """
+    """Cut a correlation into spatial blocks whose data takes about `room` bytes, of one position at
+    least. `element` is the bytes of a number of transposed data."""
     image, outs = image_bytes(correlation, element), correlation.lines[0].out
     outputs = _outputs(correlation, cut)
     positions = -(-outs // outputs)
@@ -65,29 +62,32 @@ def spatial_blocks(
 
 
 def _even(total: int, most: int) -> int:
-    """How many at a time, at most so many, so that the last are about as many."""
+    """The size of equal parts of `total`, of at most `most`; the last may be smaller."""
     return -(-total // -(-total // most))
 
 
 def image_bytes(correlation: Correlation, element: int) -> int:
     """Bytes of one image's input and output, transposed."""
-    inputs = correlation.reduced * prod(correlation.operand_size)
-    return (inputs + correlation.made * prod(correlation.result_size)) * element
+    line = correlation.lines[0]
+    return _bytes(correlation, element, line.size, line.out)
 
 
 def halo_bytes(correlation: Correlation, element: int) -> int:
-    """Bytes of the operand that two neighbouring spatial blocks both turn."""
+    """Bytes of the operand that two neighbouring spatial blocks both transpose."""
     line = correlation.lines[0]
-    inputs = correlation.reduced * prod(correlation.operand_size[1:])
-    return min(line.size, line.high - line.low) * inputs * element
+    return _bytes(correlation, element, min(line.size, line.high - line.low), 0)
 
 
 def least_bytes(correlation: Correlation, element: int) -> int:
-    """About what a small spatial block takes: outputs of two positions, and the inputs they
+    """About the bytes of a small spatial block: outputs of two positions, and the inputs that they
     need."""
     line = correlation.lines[0]
     inputs = min(line.size, line.step + line.high - line.low + 1)
-    outputs = min(line.out, 2 * line.stride)
+    return _bytes(correlation, element, inputs, min(line.out, 2 * line.stride))
+
+
+def _bytes(correlation: Correlation, element: int, inputs: int, outputs: int) -> int:
+    """Bytes of an image's data, transposed, with these inputs and outputs of the first axis."""
     x = correlation.reduced * inputs * prod(correlation.operand_size[1:])
     return (x + correlation.made * outputs * prod(correlation.result_size[1:])) * element
 
@@ -106,8 +106,7 @@ def _outputs(correlation: Correlation, cut: Cut) -> int:
 def _part(
     correlation: Correlation, low: int, high: int, kinds: dict[tuple[int, ...], Kind]
 ) -> tuple[Kind, int, int]:
-    """The kind of outputs [low, high), and their first output and input; `kinds` are earlier
-    ones."""
+    """The kind of outputs [low, high), new or among `kinds`, and the first output and input."""
     line = correlation.lines[0]
     first, inputs = line.part(low, high)
     before = line.step * (low // line.stride) - inputs.start

@@ -30,12 +30,9 @@ def _candidate(correlation: Correlation, name: str, threads: int, cpu: Cpu) -> C
     cycles = predicted_cycles(correlation, plan, cpu)
     if correlation.layout is DataLayout.NXC:
         return direct(correlation, name, cycles, 0, threads, cpu)
-    element = BYTES[correlation.element]
-    whole, least = (
-        correlation.batch * image_bytes(correlation, element),
-        least_bytes(correlation, element),
-    )
-    workspace = max(least, min(whole, transposed_bytes(correlation, threads)))
+    element, most = BYTES[correlation.element], transposed_bytes(correlation, threads)
+    least = least_bytes(correlation, element)
+    workspace = max(least, min(correlation.batch * image_bytes(correlation, element), most))
     candidate = direct(correlation, name, cycles, workspace, threads, cpu)
     if least <= transposed_bytes(correlation, 1):
         return candidate

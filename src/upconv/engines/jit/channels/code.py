@@ -27,11 +27,11 @@ class Codes:
         codes = {"finish": finish, "finish_transposed": finish}
         if form.transposed:
             types, few = (stored, stored if form.cut.lanes.dots else element), form.weight.reduced
-            some = 2 * few <= form.cut.lanes.width
+            is_few = 2 * few <= form.cut.lanes.width
             codes |= {
                 "finish": finish_code(plain(element), cpu),
                 "transpose_in": transpose_few_code(*types, few, cpu)
-                if some
+                if is_few
                 else transpose_code(*types, cpu),
                 "transpose_out": transpose_code(element, element, cpu),
             }
@@ -47,8 +47,8 @@ class Codes:
 
     def tiles(self, tile: ChannelTile, rest: int) -> tuple[int, int]:
         """The addresses of a tile, and of the one that computes a `rest` of points, if any."""
-        whole = self._tile(tile)
-        return whole, self._tile(replace(tile, points=fitting(rest))) if rest else whole
+        full = self._tile(tile)
+        return full, self._tile(replace(tile, points=fitting(rest))) if rest else full
 
     def _tile(self, tile: ChannelTile) -> int:
         code = tile_code(tile, self._cpu)

@@ -1,11 +1,11 @@
 """The native steps of the channel-vectorised kernel; walk.py calls them for the rows of its tables.
 
-    passes         the passes of some blocks over a run of points
-    transpose_in   some channels of some positions of the input, where channels come first
-    transpose_out  the same of the result; `finish_out` where an epilogue follows
+    passes         the passes of a run of blocks over a run of points
+    transpose_in   a part of the channels and positions of the input, where channels come first
+    transpose_out  the same for the result; `finish_out` where an epilogue follows
 
-Compiled once per process, and not optimised: that takes four times as long, and what is made is
-one hundredth faster, as nearly all work is done in what is called from here.
+They are compiled once per process, and not optimised: optimising takes four times as long and saves
+one hundredth, as the functions that they call do nearly all the work.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Pass(NamedTuple):
 RUN = record("spans x y sizes")
 """A run of points of a spatial block: its spans, sizes of the inputs, offsets in x and y."""
 ROW = record("start stop x y w bias")
-"""Passes [start, stop) of some blocks, and a group's offsets in the operands."""
+"""Passes [start, stop) of a run of blocks, and a group's offsets in the operands."""
 PASS = record(" ".join(Pass._fields))
 SPAN = record("points stride count clear")
 """Points of a run that passes share: `count` of them, of which the first `clear` have all lanes;
@@ -68,7 +68,7 @@ bytes from one array of numbers to the next."""
 STRETCH = record("first last positions")
 """Neighbouring positions that are transposed: offsets in channels-first and channels-last data."""
 PART = record("image channel last channels")
-"""Some channels of an image, and their offset in channels-last data."""
+"""Channels of an image from `channel` on, and their offset in channels-last data."""
 
 
 @compiled("passes", "transpose_in", "transpose_out", "finish_out", kept=4, opt=0)
@@ -81,8 +81,8 @@ def driver_code(module: Module, cpu: Cpu) -> None:
 
 
 def _emit_passes(module: Module) -> None:
-    """`passes`: of each pass the points that are stored directly at once, the others by tile into
-    the stage, and after the last pass from there."""
+    """`passes`: tiles store the direct points of a pass to the output, and others to the stage,
+    from which the last pass finishes them."""
     with module.function("passes", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
         run, row = Record(f, f["inner"], RUN), Record(f, f["outer"], ROW)

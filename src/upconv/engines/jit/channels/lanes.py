@@ -1,5 +1,5 @@
-"""What tiles of the channel-vectorised kernel are chosen by, whatever the size: the lanes, and the
-phase groups into which the last axis may be cut.
+"""The lanes of the channel-vectorised kernel, and the phase groups into which it may cut the last
+axis; both depend on no size.
 
 Nothing here touches an array or emits code.
 """
@@ -23,8 +23,8 @@ _MANY_TAPS, _MOST_TAPS = 1 << 6, 1 << 14
 
 @dataclass(frozen=True, slots=True, eq=False)  # one object per class: hashing taps takes long
 class Lanes:
-    """What the choice of phase groups depends on beside sizes: taps of the last axis by phase,
-    lanes, and the processor.
+    """The class of a layer that phase groups are chosen for: taps of the last axis by phase, lanes,
+    and the processor.
 
     `channels` are those that lanes run over: of a group, or *depthwise* of all groups, `multiplier`
     to an input channel. `ungrouped` says that no other group's channels lie between those of two
@@ -72,7 +72,7 @@ def _lanes(
 ) -> Lanes:
     reduction, multiplier = weight.reduced // weight.groups, weight.made // weight.groups
     width = cpu.lanes(BYTES[weight.element])
-    # Lanes run over the channels of all groups, each with weights of its own.
+    # Lanes run over the channels of all groups.
     depthwise = reduction == 1 < weight.groups and width % multiplier == 0 and width > multiplier
     return Lanes(
         step, stride, taps,
@@ -114,7 +114,7 @@ class PhaseGroup:
 
 @lru_cache(maxsize=256)
 def phase_groupings(lanes: Lanes) -> tuple[tuple[PhaseGroup, ...], ...]:
-    """Ways to cut the last axis: each phase alone, phases of equal shifts, all of n positions."""
+    """Ways to cut the last axis: phases of equal shifts, phases alone, all of n positions."""
     return tuple(_cuts(lanes))
 
 

@@ -1,4 +1,4 @@
-"""The points of spatial blocks, and which of them each run has.
+"""Tables of the points of spatial blocks, and of the points of each run.
 
 A point is a position of the input and one of the output. Spatial blocks of one kind share points
 and spans, so tables do not grow with the data.
@@ -27,7 +27,7 @@ _X, _Y, _EDGES, _COORDINATES = range(4)  # the arrays of numbers of a point, as 
 def runs_of(
     passes: Passes, data: ChannelsLast, blocks: Sequence[SpatialBlock], step: int
 ) -> dict[str, Table]:
-    """The runs of some spatial blocks, of at most `step` points, and the tables they refer to."""
+    """The runs of spatial blocks, of at most `step` points, and the tables that they refer to."""
     tables: dict[str, list[Table]] = {"runs": [], "spans": [], "points": [], "sizes": []}
     ends, by_kind = {"spans": 0, "points": 0}, {}
     for number, kind in enumerate(dict.fromkeys(block.kind for block in blocks)):
@@ -56,12 +56,12 @@ def _points_of_kind(passes: Passes, kind: Kind, step: int) -> tuple[Table, list[
     spans, points, end = np.zeros((runs, len(passes.points)), SPAN), [], 0
     for i, number in enumerate(passes.points):
         total = int(totals[number])
-        each = max(1, -(-total // max(1, runs * STEP))) * STEP  # a multiple of every tile's
-        table, clear = _points(data, number, kind.before, np.arange(total) // each)
-        first, row = np.arange(runs) * each, table.shape[1] * 8
+        length = max(1, -(-total // max(1, runs * STEP))) * STEP  # a multiple of every tile's
+        table, clear = _points(data, number, kind.before, np.arange(total) // length)
+        first, row = np.arange(runs) * length, table.shape[1] * 8
         spans[:, i] = filled(
             SPAN, runs, points=end + first * 8, stride=row,
-            count=np.clip(total - first, 0, each), clear=np.bincount(clear, minlength=runs),
+            count=np.clip(total - first, 0, length), clear=np.bincount(clear, minlength=runs),
         )  # fmt: skip
         points.append(table.ravel())
         end += table.nbytes
@@ -96,10 +96,11 @@ def _in_order(data: ChannelsLast, number: int, before: int) -> Numbers:
         innermost = i == correlation.rank - 1
         j = np.arange(data.counts[number, i]) * (cut.unroll if innermost else 1)
         inputs = line.step * j
-        place = inputs + (0 if i else before)
-        edges = ((place < most) | (place >= line.size + least)) * (CROSSING if innermost else OUTER)
+        coordinate = inputs + (0 if i else before)
+        outside = (coordinate < most) | (coordinate >= line.size + least)
+        edges = outside * (CROSSING if innermost else OUTER)
         x, y = inputs * data.x_steps[i + 1], line.stride * j * data.y_steps[i + 1]
-        dims.append({_X: x, _Y: y, _EDGES: edges, _COORDINATES + i: place})
+        dims.append({_X: x, _Y: y, _EDGES: edges, _COORDINATES + i: coordinate})
     images = np.arange(correlation.batch)
     outermost = {_X: images * data.x_steps[0], _Y: images * data.y_steps[0]}
     dims.insert(len(dims) if images_inside(correlation) else 0, outermost)

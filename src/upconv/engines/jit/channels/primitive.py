@@ -26,9 +26,9 @@ from .tables import passes_of
 from .walks import Walk
 
 _POINTS = 512  # of each thread in a spatial block, if memory allows
-_MOST_SLABS = 256
+_MAX_SPATIAL_BLOCKS = 256
 _MOST_POINTS = 1 << 11  # of channels-last spatial blocks, whose kinds have tables of their own
-_HALOS = 6  # a spatial block turns what lies around it too: at most a sixth more
+_HALOS = 6  # a spatial block transposes its halo too: at most a sixth more
 
 
 class Channels(Kernel):
@@ -92,7 +92,7 @@ class Channels(Kernel):
             yield walk.launch, common | values | {"residual": first_more + y_offset}
 
     def _spatial_blocks(self, form: Form) -> tuple[SpatialBlock, ...]:
-        """The parts of the data that are computed one after another, or that share tables."""
+        """Cut the data into parts that are computed one after another, or that share tables."""
         correlation, cut, threads = self.correlation, form.cut, self.schedule.threads
         data = image_bytes(correlation, form.element) * correlation.batch
         points = cut.counts(correlation.result_size).prod(1).max(initial=1)
@@ -101,7 +101,7 @@ class Channels(Kernel):
         if form.transposed:
             # Each spatial block reads all weights: they should meet many points.
             l2 = threads * form.cpu.l2
-            room = max(l2, data * threads * _POINTS // points, data // _MOST_SLABS)
+            room = max(l2, data * threads * _POINTS // points, data // _MAX_SPATIAL_BLOCKS)
             room = max(room, _HALOS * halo_bytes(correlation, form.element))
             room = min(room, transposed_bytes(correlation, threads))
         return spatial_blocks(correlation, cut, room, form.element)

@@ -21,13 +21,13 @@ from ..values import BFLOAT, BYTES, I1, I16, I32, Value, vector
 from .tile import ChannelTile, Inputs, live_masks, load_vectors
 
 Read = Callable[[Function, ChannelTile, Value], Value]
-"""What loads the inputs at an address into the lanes that meet one vector of weights."""
+"""A function that loads inputs at an address into the lanes that meet one vector of weights."""
 
 _HIGH = -1 << 16  # the bits of a pair's second number, which are those of its float32
 _AHEAD = 8
-"""How many input channels before their use weights are brought from the second-level cache into
-the first: some processors do not do it fast enough by themselves (a Xeon, 2026-11-21: up to 12 %
-from it where weights are large, nothing lost elsewhere)."""
+"""Input channels from the prefetch of weights into the first-level cache to their use. A processor
+alone may be too slow at it (a Xeon, 2026-11-21: up to 12 % faster where weights are large, nowhere
+slower)."""
 
 
 def tap_products(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Value]) -> list[Value]:
@@ -61,11 +61,11 @@ def _channels(
     channels: tuple[Value, Value, int],
     reads: Sequence[Read],
 ) -> list[Value]:
-    """Add the products of input channels from a first to a last, some at a time, by one vector of
-    weights for each of `reads`. Carried are the address of the weights, and the sums.
+    """Add the products of a range of input channels, with a vector of weights for each of `reads`.
+    A loop carries the address of the weights, and the sums.
 
-    Asking for weights between two reads also keeps the compiler from holding all inputs of the
-    first in registers until the second.
+    Loading weights between two reads also keeps the compiler from holding all inputs of the first
+    in registers until the second.
     """
     masks = _lane_masks(f, tile, inputs.record)
     with f.loop(*channels, carried=carried) as loop:
@@ -90,7 +90,7 @@ def _channels(
 def _weights(
     f: Function, tile: ChannelTile, inputs: Inputs, channel: Value, w: Value
 ) -> list[Value]:
-    """The weights of one input channel; those that come later are asked for."""
+    """Load the weights of one input channel, and prefetch later ones."""
     f.prefetch(inputs.operands["ahead"] + channel * inputs.operands["ahead_step"])
     for v in range(tile.vectors):
         f.prefetch(f.at(w, _AHEAD * tile.width + v * tile.lanes, tile.element), near=True)
@@ -98,7 +98,7 @@ def _weights(
 
 
 def _lane_masks(f: Function, tile: ChannelTile, record: Value) -> list[Value]:
-    """For each vector which lanes use a tap, in a masked tile."""
+    """Masks of the lanes that use a tap, one per vector of a masked tile."""
     words = [f.word(record, 1 + v) for v in range(tile.masks)]
     bits = [f.convert("trunc", word, f"i{tile.lanes}") for word in words]
     return [f.convert("bitcast", mask, vector(I1, tile.lanes)) for mask in bits]

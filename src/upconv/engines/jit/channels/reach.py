@@ -1,19 +1,25 @@
-"""Which taps the tiles of few points can skip: those that are outside the input for all points of a
-tile. How many they are depends on the points of a tile, so it is counted, where points are few
-enough for it to matter.
+"""Counting the taps that tiles skip: those that are outside the input for all points of a tile.
+
+Their number depends on the points of a tile. It matters to the choice of tiles where points are
+few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import lru_cache, reduce
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from ..correlation import Line
+
 POINTS = (1, 2, 3, 4, 6, 8, 12)  # points of tiles: few, so that little is compiled
 STEP = 24  # a multiple of all of these
+_COUNTED = 1 << 17  # points times taps
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def fitting(rest: int) -> int:
@@ -30,50 +36,45 @@ class Along:
     step: int
     shifts: tuple[int, ...]
 
-    def reached(self, scale: int = 1) -> list[tuple[int, int]]:
-        """The points from which some tap reads inputs, for each tap that there are such points of;
-        `scale` points lie at each place."""
-        runs = [
-            (max(0, -(-e // self.step)), min(self.count, -(-(self.size + e) // self.step)))
-            for e in self.shifts
-        ]
-        return [(start * scale, stop * scale) for start, stop in runs if start < stop]
+    def inside(self) -> Flags:
+        """Whether each tap reads an input that exists, for each point, as (points, taps)."""
+        inputs = np.arange(self.count)[:, None] * self.step - np.array(self.shifts, np.int64)
+        flags: Flags = (inputs >= 0) & (inputs < self.size)
+        return flags
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The number of a grid's points, and the part of the taps that tiles of each size in POINTS
-    cannot skip."""
+    """The number of a grid's points, and for tiles of each size in POINTS the part of the taps that
+    they cannot skip."""
 
     points: int
     parts: tuple[float, ...]
 
 
 MANY = Reach(960, (1.0,) * len(POINTS))
-"""What stands for all grids of so many points that their number does not matter to tiles."""
+"""The reach of all grids of many points: their number does not matter to the choice of tiles."""
 
 
-def reach(axes: Sequence[Along], images: int, *, inside: bool) -> Reach:
-    """Count a grid's points and taps, of images that are the innermost dimension if `inside`.
-
-    Points are rows of the last axis, so the points that need a tap are runs, one of each row that
-    the outer taps reach. Neighbouring runs may meet in a tile.
-    """
-    scale = images if inside else 1
-    outer = [Along(images // scale, images // scale, 1, (0,)), *axes[:-1]]
-    shape = [axis.count for axis in outer]
-    row, points = axes[-1].count * scale, images * prod(axis.count for axis in axes)
+@lru_cache(maxsize=256)  # phases of equal shifts reach the same
+def reach(axes: tuple[Along, ...], images: int, *, inside: bool) -> Reach:
+    """Count a grid's points and taps, of images that are the innermost dimension if `inside`."""
+    points = images * prod(axis.count for axis in axes)
     taps = prod(len(axis.shifts) for axis in axes)
-    if not points * taps:
+    if not 0 < points * taps <= _COUNTED:
         return Reach(points, MANY.parts)
-    runs = np.array(axes[-1].reached(scale), np.int64).reshape(-1, 2)
-    tiles = np.array(POINTS, np.int64)[:, None, None]
-    rows = np.arange(prod(shape))[:, None] * row
-    first, last = (rows + runs[:, 0]) // tiles, (rows + runs[:, 1] - 1) // tiles
-    numbers, needed = np.arange(prod(shape)).reshape(shape), np.zeros(len(POINTS), np.int64)
-    for spans in product(*(axis.reached() for axis in outer)):
-        reached = numbers[tuple(slice(*span) for span in spans)].ravel()
-        begin, end = first[:, reached], last[:, reached]
-        needed += (end - begin + 1).sum((1, 2)) - (begin[:, 1:] == end[:, :-1]).sum((1, 2))
-    parts = needed / (-(-points // tiles.ravel()) * taps)
-    return Reach(points, tuple(parts.round(3).tolist()))
+    image = reduce(np.kron, (axis.inside() for axis in axes))
+    flags = np.repeat(image, images, axis=0) if inside else np.tile(image, (images, 1))
+    tiles = (np.logical_or.reduceat(flags, np.arange(0, points, n)) for n in POINTS)
+    return Reach(points, tuple(round(float(needed.mean()), 3) for needed in tiles))
+
+
+def part_inside(line: Line) -> float:
+    """The part of the taps along an axis that read an input which exists, over all points."""
+    taps = inside = 0
+    for phase in line.phases:
+        for tap in phase.taps:
+            first = max(0, -(-tap.shift // line.step))
+            stop = min(phase.length, -(-(line.size + tap.shift) // line.step))
+            taps, inside = taps + phase.length, inside + max(0, stop - first)
+    return inside / max(1, taps)

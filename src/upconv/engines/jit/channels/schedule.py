@@ -1,4 +1,4 @@
-"""How a correlation is computed by the channel-vectorised kernel, as plain data: grids, blocks,
+"""The schedule of a correlation in the channel-vectorised kernel, as plain data: grids, blocks,
 tiles, jobs.
 
 Symbols, per axis, as in geometry.py: output o = s*j + r, phase r reads input j - e for its taps.
@@ -22,13 +22,13 @@ import numpy as np
 
 from ....geometry import Phase
 from ....problem import DataLayout
-from ..correlation import Correlation, Line
+from ..correlation import Correlation
 from ..cpu import Cpu
 from ..packing import Numbers
 from ..pool import useful_threads
 from ..values import BYTES
 from .lanes import Lanes, PhaseGroup, lanes_of, phase_groupings
-from .reach import MANY, POINTS, STEP, Along, Reach, fitting, reach
+from .reach import MANY, POINTS, STEP, Along, Reach, fitting, part_inside, reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How the outputs of one image are cut into grids.
+    """The outputs of one image, cut into grids.
 
     `cycles` are those of a group, of all points or of one position; `rates` those of a point of
     each grid; `offsets` are the first output of each along all axes, and `steps` the outputs from
@@ -191,7 +191,7 @@ def _best_tile(lanes: Lanes, block: Block, reached: Reach, outer: int) -> tuple[
 
 
 def merged_taps(lanes: Lanes, block: Block) -> int:
-    """How many taps of the last axis read one run of memory: all of a block, or 1.
+    """The number of taps of the last axis that read one run of memory: all of a block, or 1.
 
     Neighbouring positions lie side by side in one group; a mask is one tap's."""
     shifts, odd = block.shifts, lanes.dots > 0 and lanes.reduction % 2
@@ -205,8 +205,8 @@ def _tap_cycles(lanes: Lanes, vectors: int, masked: bool, merged: int) -> tuple[
     """Cycles of one tap, or of some that are one, in each of the tiles whose sums stay in
     registers.
 
-    A tap takes its multiply-adds, or loads, or weights from the second-level cache, or sums that
-    wait for the one before. Finding its inputs takes some, whatever is done with them.
+    The slowest of these decides: multiply-adds, loads, weights from the second-level cache, sums
+    that wait for the one before. Finding the inputs of a tap is added.
     """
     costs, kernel = lanes.costs, lanes.costs.channels
     points = np.array([n for n in POINTS if n <= lanes.sums[vectors] // vectors], np.float64)
@@ -249,8 +249,7 @@ _LONG = 256  # positions of a row from which on those that unrolling adds do not
 
 def _positions(correlation: Correlation) -> int:
     """Positions j of all images."""
-    each = (-(-line.out // line.stride) for line in correlation.lines)
-    return correlation.batch * prod(each)
+    return correlation.batch * prod(-(-line.out // line.stride) for line in correlation.lines)
 
 
 def _row_cycles(cut: Cut, row: int, few: Correlation | None) -> float:
@@ -267,7 +266,7 @@ def _cuts(
     outer: tuple[tuple[Phase, ...], ...],
     few: Correlation | None,
 ) -> tuple[Cut, ...]:
-    """Ways to cut the outputs into grids; sizes say something where positions are `few`."""
+    """Ways to cut the outputs into grids; they depend on sizes where positions are `few`."""
     return tuple(_cut(lanes, strides, outer, groups, few) for groups in phase_groupings(lanes))
 
 
@@ -308,7 +307,7 @@ def _reach(correlation: Correlation, phases: tuple[Phase, ...], group: PhaseGrou
     ]  # fmt: skip
     count = max(0, -(-(last.out - group.start) // (last.stride * group.unroll)))
     axes.append(Along(last.size, count, last.step * group.unroll, group.shifts))
-    return reach(axes, correlation.batch, inside=images_inside(correlation))
+    return reach(tuple(axes), correlation.batch, inside=images_inside(correlation))
 
 
 def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule:
@@ -331,8 +330,8 @@ def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule
 
 
 def images_inside(correlation: Correlation) -> bool:
-    """Whether a tile's points are the same place of different images: where images are small many
-    places have few taps inside, and the others are skipped."""
+    """Whether a tile's points are the same position of different images: in small images many
+    positions have few taps inside, and tiles skip the others."""
     return correlation.batch > 1 and prod(correlation.operand_size) <= 64
 
 
@@ -350,16 +349,6 @@ def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> floa
     tiles = correlation.batch * float(points @ cut.rates)
     if _positions(correlation) > _FEW:
         skipping = correlation.lines if images_inside(correlation) else correlation.lines[:-1]
-        tiles *= prod(map(_part_inside, skipping))
+        tiles *= prod(map(part_inside, skipping))
     tiles *= costs.depthwise if cut.lanes.depthwise else correlation.groups
     return (tiles + transposing) / plan.threads
-
-
-def _part_inside(line: Line) -> float:
-    """The part of the taps along an axis that read an input which exists."""
-    taps = inside = 0
-    for phase in line.phases:
-        along = Along(line.size, phase.length, line.step, tuple(tap.shift for tap in phase.taps))
-        taps += phase.length * len(phase.taps)
-        inside += sum(stop - start for start, stop in along.reached())
-    return inside / max(1, taps)

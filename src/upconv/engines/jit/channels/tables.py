@@ -54,7 +54,7 @@ class Passes:
         self.point_bytes = self.widest * form.element  # in the stage
         self._taps = _Taps(lanes)
         records: list[Pass] = []
-        starts, numbers, offsets = [0], list[int](), iter(self.packing.places)
+        starts, numbers, offsets = [0], list[int](), iter(self.packing.offsets)
         for number, grid in enumerate(cut.grids):
             for block in grid.blocks:
                 points = alike[number], missing[number], few[number]
@@ -71,13 +71,13 @@ class Passes:
         return {"passes": records, "taps": taps, "outs": np.arange(PAD) * self.point_bytes}
 
     def bias_order(self) -> Numbers:
-        """A group's biases around and around, so that any block finds its own in a row."""
+        """Numbers of the biases, a group's repeated so that those of any block lie in a row."""
         channels = self.form.cut.lanes.channels
         numbers = np.arange(channels + self.widest) % channels
         return (np.arange(self.form.groups)[:, None] * channels + numbers).ravel()
 
     def rows(self, block_run: int) -> Table:
-        """For each group, runs of so many blocks."""
+        """Runs of `block_run` blocks for each group."""
         form, lanes = self.form, self.form.cut.lanes
         count = len(self.starts) - 1
         first = np.arange(0, max(1, count), block_run)
@@ -161,7 +161,7 @@ class _Taps:
         self._numbers, self._offsets, self._shifts = [0], list[int](), list[tuple[int, ...]]()
 
     def of(self, grid: Grid, block: Block, masks: int) -> tuple[int, int]:
-        """How many taps a block has, and where their records begin, which blocks may share."""
+        """The number of a block's taps, and where their records begin, which blocks may share."""
         key = grid.outer, block.shifts, (grid.phase_group, block.lane) if masks else None
         count = prod(len(phase.taps) for phase in grid.outer) * len(block.shifts)
         if key in self._starts:
@@ -181,7 +181,7 @@ class _Taps:
         return numbers
 
     def _masks_of(self, grid: Grid, block: Block, shift: int) -> list[int]:
-        """For each vector which lanes use a tap, as bits."""
+        """Bits of the lanes that use a tap, one number per vector."""
         used = taps_of_lanes(self._lanes, grid, block, shift) >= 0
         bits = used.reshape(block.vectors, -1) @ (1 << np.arange(self._lanes.width))
         return [int(b) for b in bits]

@@ -84,8 +84,8 @@ Values = dict[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the products of one tap are made of: the tap's record, the address of each point's
-    input, weights, the number of channels, and the `operands` of the tile."""
+    """Operands of one tap: its record, the address of each point's input, weights, the number of
+    channels, and all `operands` of the tile."""
 
     record: Value
     points: list[Value]
@@ -139,10 +139,10 @@ def _products(
     """Add the products of all taps."""
     with f.loop(0, here["ntaps"], here["merged"], carried=sums) as taps:
         record = here["taps"] + taps.index * here["record"]
-        some = _point(f, tile, here, record)
+        reached = _point(f, tile, here, record)
         points = [f.load(PTR, f.at(here["pointers"], r, I64)) for r in range(tile.points)]
         w = here["w"] + taps.index * here["w_tap"]
-        count = f.select(some, here["channels"], 0)
+        count = f.select(reached, here["channels"], 0)
         taps.next(products(f, tile, Inputs(record, points, w, count, here), taps.carried))
     return taps.results
 
@@ -182,16 +182,16 @@ def _any(f: Function, tile: ChannelTile, mask: Value) -> Value:
 
 
 def _point(f: Function, tile: ChannelTile, here: Values, record: Value) -> Value:
-    """Write where each point's input of one tap lies; whether any lies inside."""
+    """Write the address of each point's input of one tap; return whether any lies inside."""
     bits = vector(I1, tile.numbers)
     shifts = f.at(record, 1 + tile.masks, I64)
     with f.loop(0, here["edge_axes"], carried=[Value(bits, "splat (i1 true)")]) as axis:
         mine = here["coordinates"] + axis.index * f["stride"]
         shift = f.word(shifts, axis.index)
         size = f.word(here["sizes"], axis.index)
-        place = _numbers(f, tile, mine) - f.broadcast(shift, tile.numbers)
+        coordinates = _numbers(f, tile, mine) - f.broadcast(shift, tile.numbers)
         # Unsigned: a negative number is beyond every size.
-        inside = f.compare("ult", place, f.broadcast(size, tile.numbers))
+        inside = f.compare("ult", coordinates, f.broadcast(size, tile.numbers))
         axis.next([axis.carried[0] & inside])
     inside = axis.results[0]
     offset = f.load(I64, record) + here["x"]
@@ -201,13 +201,13 @@ def _point(f: Function, tile: ChannelTile, here: Values, record: Value) -> Value
 
 
 def _leave(f: Function, tile: ChannelTile, here: Values, sums: list[Value]) -> None:
-    """Store all lanes, or those that are live."""
-    whole = here["active"] >= tile.width
-    with f.when(whole):
+    """Store all lanes, or the active ones."""
+    full = here["active"] >= tile.width
+    with f.when(full):
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
             f.store(total, f.at(_output(f, here, r), v * tile.lanes, tile.element))
-    with f.unless(whole):
+    with f.unless(full):
         masks = live_masks(f, tile, here)
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
@@ -215,5 +215,5 @@ def _leave(f: Function, tile: ChannelTile, here: Values, sums: list[Value]) -> N
 
 
 def live_masks(f: Function, tile: ChannelTile, here: Values) -> list[Value]:
-    """For each vector which lanes are live."""
+    """Masks of the active lanes, one per vector."""
     return [f.lanes_below(here["active"] - v * tile.lanes, tile.lanes) for v in range(tile.vectors)]

@@ -1,4 +1,4 @@
-"""What is walked at once: the phases of some spatial blocks, their arguments and scratch memory.
+"""The phases of spatial blocks that one call computes, their arguments and scratch memory.
 
 Channels-last data takes one phase, for all of its spatial blocks. Channels-first data is transposed
 before and after, one spatial block at a time.
@@ -39,12 +39,12 @@ class Walk:
         tables = runs_of(passes, data, blocks, plan.step) | passes.placed(data)
         listed = [Phase(codes.steps["passes"], tables["runs"], passes.rows(plan.block_run))]
         stage = max((plan.step + PAD) * passes.widest, width * CHUNK) * form.element
-        # Parts of whole pages would all begin in the same cache sets.
+        # Parts that are multiples of a page would all begin in the same cache sets.
         part = _rounded(stage, 4096) + 192
         self._x = self._y = self.nbytes = threads * part
         if form.transposed:
             plain = form.finish.is_plain
-            before, after = transposing(data, threads, plain=plain)
+            before, after = transposing(data, plain=plain)
             listed.insert(0, Phase(codes.steps["transpose_in"], *before))
             listed.append(Phase(codes.steps["transpose_out" if plain else "finish_out"], *after))
             self._y += _rounded(prod(correlation.operand_shape) * form.x_bytes, 64)
@@ -71,7 +71,7 @@ class Walk:
         return first | {"x": scratch + self._x, "y": scratch + self._y}
 
 
-def transposing(data: ChannelsLast, threads: int, *, plain: bool) -> list[tuple[Table, Table]]:
+def transposing(data: ChannelsLast, *, plain: bool) -> list[tuple[Table, Table]]:
     """For the input and the output, stretches of positions and parts of the channels."""
     correlation, width = data.correlation, data.form.cut.lanes.width
     sides = (
@@ -88,7 +88,7 @@ def transposing(data: ChannelsLast, threads: int, *, plain: bool) -> list[tuple[
             channels=np.minimum(part, channels - channel),
         )  # fmt: skip
         positions = int(steps[0] // steps[-1])
-        most = CHUNK if number and not plain else _stretch(positions, parts.size, threads)
+        most = CHUNK if number and not plain else 2 * CHUNK
         start = np.arange(0, positions, most)
         stretches = filled(
             STRETCH, len(start), first=start * correlation.dtype.itemsize,
@@ -96,13 +96,6 @@ def transposing(data: ChannelsLast, threads: int, *, plain: bool) -> list[tuple[
         )  # fmt: skip
         tables.append((stretches, parts.ravel()))
     return tables
-
-
-def _stretch(positions: int, parts: int, threads: int) -> int:
-    """Positions that are transposed at a time, so that there is work for every thread."""
-    wanted = 1 if threads == 1 else 4 * threads
-    stretches = max(1, min(-(-wanted // max(1, parts)), positions // CHUNK))
-    return max(1, _rounded(-(-positions // stretches), CHUNK))
 
 
 def _rounded(number: int, step: int) -> int:

@@ -25,16 +25,16 @@ from .schedule import Block, Cut, Grid
 
 
 def uses(grid: Grid, block: Block) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The taps of a block in the order in which its sums are made: the kernel indices of the outer
-    axes, and the shifts of all."""
+    """The taps of a block in the order of its sums: kernel indices of the outer axes, and shifts of
+    all axes."""
     outer = [phase.taps for phase in grid.outer]
     for taps, shift in product(product(*outer), block.shifts):
         yield tuple(tap.index for tap in taps), (*(tap.shift for tap in taps), shift)
 
 
 def taps_of_lanes(lanes: Lanes, grid: Grid, block: Block, shift: int) -> Numbers:
-    """The index of the last axis's tap that each lane of a block uses at a shift; -1 for none, and
-    behind the last lane."""
+    """The kernel index along the last axis that each lane of a block uses at a shift; -1 for none,
+    and behind the last lane."""
     taps = [taps.get(shift, -1) for taps in grid.phase_group.taps]
     numbers = np.arange(block.lane, block.lane + block.vectors * lanes.width)
     used: Numbers = np.array(taps, np.int64)[np.minimum(numbers // lanes.channels, len(taps) - 1)]
@@ -43,40 +43,32 @@ def taps_of_lanes(lanes: Lanes, grid: Grid, block: Block, shift: int) -> Numbers
 
 
 class ChannelPacking(Packer):
-    """Packs a weight for the blocks of a cut; `places` are where they begin, in bytes."""
+    """Packs a weight for the blocks of a cut; `offsets` are where they begin, in bytes."""
 
     def __init__(self, weight: WeightForm, cut: Cut, cpu: Cpu) -> None:
         lanes, grids = cut.lanes, cut.grids
-        channels = 1 if lanes.depthwise else weight.reduced // weight.groups
-        double = weight.dtype.itemsize == 8
+        channels, double = weight.reduced // weight.groups, weight.dtype.itemsize == 8
         compute = np.dtype(np.uint16 if lanes.dots else np.float64 if double else np.float32)
         self.row_channels = channels + (channels % 2 if lanes.dots else 0)
         self.itemsize = compute.itemsize
-        *self.places, group_bytes = _places(lanes, grids, self.row_channels * compute.itemsize)
-        pieces, tables = _block_table(weight, lanes, grids, self.places), np.zeros(1, np.int64)
-        taps = None if pieces is None else prod(map(len, _axes(grids[0])))
+        lane = self.row_channels * compute.itemsize  # bytes of all input channels of a lane
+        sizes = [
+            prod(len(phase.taps) for phase in grid.outer) * len(block.shifts) * block.vectors
+            for grid in grids
+            for block in grid.blocks
+        ]
+        *self.offsets, end = accumulate((size * lanes.width * lane for size in sizes), initial=0)
+        pieces, tables, taps = _block_table(weight, cut, self.offsets), np.zeros(1, np.int64), None
         if pieces is None:
-            pieces, tables = _lay_out(
-                weight, lanes, grids, self.places, self.row_channels * compute.itemsize
-            )
-        own = (1 if lanes.depthwise else weight.groups, channels, group_bytes)
-        super().__init__(weight, compute, *own, pieces, tables, cpu, taps)
-
-
-def _places(lanes: Lanes, grids: tuple[Grid, ...], channels: int) -> list[int]:
-    """Where each block's weights begin, in bytes, and where the last's end, of so many bytes for
-    all input channels of a lane."""
-    sizes = [
-        prod(len(phase.taps) for phase in grid.outer) * len(block.shifts) * block.vectors * each
-        for each in (channels * lanes.width,)
-        for grid in grids
-        for block in grid.blocks
-    ]
-    return [0, *accumulate(sizes)]
+            pieces, tables = _lay_out(weight, cut, self.offsets, lane)
+        else:
+            taps = prod(map(len, _axes(grids[0])))
+        groups = 1 if lanes.depthwise else weight.groups
+        super().__init__(weight, compute, groups, channels, end, pieces, tables, cpu, taps)
 
 
 def _lay_out(
-    weight: WeightForm, lanes: Lanes, grids: tuple[Grid, ...], begin: list[int], channels: int
+    weight: WeightForm, cut: Cut, begin: list[int], channels: int
 ) -> tuple[Numbers, Numbers]:
     """The pieces, and the numbers of the elements that they gather.
 
@@ -84,10 +76,10 @@ def _lay_out(
     itemsize, (*outer, by_tap) = weight.dtype.itemsize, weight.strides[3:]
     begins: dict[tuple[Any, ...], int] = {}
     tables: list[Numbers] = []
-    pieces, places, size = [], iter(begin), 0
-    for grid in grids:
+    pieces, offsets, size, lanes = [], iter(begin), 0, cut.lanes
+    for grid in cut.grids:
         for block in grid.blocks:
-            place, width = next(places), block.vectors * lanes.width
+            offset, width = next(offsets), block.vectors * lanes.width
             for indices, (*_, shift) in uses(grid, block):
                 taps = [taps.get(shift, -1) for taps in grid.phase_group.taps]
                 first = min((tap for tap in taps if tap >= 0), default=0)
@@ -101,32 +93,29 @@ def _lay_out(
                     size += width
                 source = sum(i * s for i, s in zip(indices, outer, strict=True))
                 source += first * by_tap
-                pieces.append((place, source * itemsize, begins[key], width))
-                place += channels * width
+                pieces.append((offset, source * itemsize, begins[key], width))
+                offset += channels * width
     numbers = np.concatenate([*tables, np.zeros(1, np.int64)])
     return np.array(pieces, np.int64).reshape(-1, 4), np.maximum(numbers, -1)
 
 
 def _elements(weight: WeightForm, lanes: Lanes, block: Block, taps: Numbers) -> Numbers:
-    """For each lane the number of its element from a piece's first, or less than any."""
+    """Numbers of the lanes' elements from a piece's first; where there is none, less than any."""
     by_group, _, by_made, *_, by_tap = weight.strides
     numbers = np.arange(block.lane, block.lane + len(taps)) % lanes.channels
-    if lanes.depthwise:
-        base = numbers // lanes.multiplier * by_group + numbers % lanes.multiplier * by_made
-    else:
+    base = numbers % lanes.multiplier * by_made + numbers // lanes.multiplier * by_group
+    if not lanes.depthwise:
         base = numbers * by_made
     elements: Numbers = np.where(taps < 0, np.iinfo(np.int64).min // 2, base + taps * by_tap)
     return elements
 
 
-def _block_table(
-    weight: WeightForm, lanes: Lanes, grids: tuple[Grid, ...], places: list[int]
-) -> Numbers | None:
-    """For each block its place, the bytes to its first lane's weights, lanes, and width; None where
+def _block_table(weight: WeightForm, cut: Cut, offsets: list[int]) -> Numbers | None:
+    """Rows of a block's offset, the bytes to its first lane's weights, lanes, and width; None where
     weights are to be gathered."""
     by_reduced, by_made, *by_tap = weight.strides[1:]
-    grid = grids[0]
-    if len(grids) > 1 or len(grid.phase_group.taps) > 1 or lanes.depthwise or lanes.dots:
+    lanes, grid = cut.lanes, cut.grids[0]
+    if len(cut.grids) > 1 or len(grid.phase_group.taps) > 1 or lanes.depthwise or lanes.dots:
         return None
     axes = _axes(grid)
     steps = [prod(map(len, axes[i + 1 :])) for i in range(len(axes))]
@@ -137,11 +126,11 @@ def _block_table(
     if not in_order or by_tap != steps or by_reduced != taps or by_made < max(by_reduced, 2):
         return None
     itemsize, width = weight.dtype.itemsize, lanes.width
-    rows = (
-        (place, block.lane * by_made * itemsize, block.active, block.vectors * width)
-        for place, block in zip(places, grid.blocks, strict=True)
-    )
-    return np.array(list(rows), np.int64)
+    rows = [
+        (offset, block.lane * by_made * itemsize, block.active, block.vectors * width)
+        for offset, block in zip(offsets, grid.blocks, strict=True)
+    ]
+    return np.array(rows, np.int64)
 
 
 def _axes(grid: Grid) -> list[list[int]]:
