@@ -45,10 +45,10 @@ class Channels(Kernel):
         data = ChannelsLast(correlation, form)
         blocks = self._spatial_blocks(form)
         passes = passes_of(data, single=len(blocks) == 1)
-        self.order = passes.packing
+        self.order, tables = passes.packing, passes.placed(data)
         if form.transposed:
             kinds = dict.fromkeys(block.kind for block in blocks)
-            by_kind = {k: Walk(passes, data, (SpatialBlock(k, 0),), threads) for k in kinds}
+            by_kind = {k: Walk(passes, tables, data, (SpatialBlock(k, 0),), threads) for k in kinds}
             inputs, outputs = (
                 prod(size[1:]) * correlation.dtype.itemsize
                 for size in (correlation.operand_size, correlation.result_size)
@@ -57,17 +57,15 @@ class Channels(Kernel):
                 (by_kind[b.kind], b.image, b.input * inputs, b.output * outputs) for b in blocks
             )
         else:
-            self._steps = ((Walk(passes, data, blocks, threads), 0, 0, 0),)
+            self._steps = ((Walk(passes, tables, data, blocks, threads), 0, 0, 0),)
         self._numbers = passes.bias_order()
         self._no_bias = np.zeros(
             len(self._numbers), np.float64 if form.element == 8 else np.float32
         )
         walks = dict.fromkeys(walk for walk, *_ in self._steps)
         self.workspace_bytes = max(walk.nbytes for walk in walks) + 64
-        self.resident_bytes = (
-            sum(walk.resident_bytes for walk in walks)
-            + self.order.resident_bytes + passes.codes.nbytes
-        )  # fmt: skip
+        resident = [walk.resident_bytes for walk in walks] + [t.nbytes for t in tables.values()]
+        self.resident_bytes = sum(resident) + self.order.resident_bytes + passes.codes.nbytes
 
     @property
     def description(self) -> str:

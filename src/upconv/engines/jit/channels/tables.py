@@ -68,7 +68,9 @@ class Passes:
         """The tables for data of a size."""
         records, taps = self.records.copy(), self._taps.placed(data.x_steps[1:])
         records["y"] += (self.form.cut.offsets @ data.y_steps[1:])[self._grids]
-        return {"passes": records, "taps": taps, "outs": np.arange(PAD) * self.point_bytes}
+        window = int(records["merged"].max(initial=1)) * self.form.cut.lanes.reduction
+        zeros, outs = np.zeros(max(window, self.widest)), np.arange(PAD) * self.point_bytes
+        return {"passes": records, "taps": taps, "outs": outs, "zeros": zeros}
 
     def bias_order(self) -> Numbers:
         """Numbers of the biases, a group's repeated so that those of any block lie in a row."""

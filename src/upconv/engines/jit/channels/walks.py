@@ -28,7 +28,12 @@ class Walk:
     """Spatial blocks that are computed together."""
 
     def __init__(
-        self, passes: Passes, data: ChannelsLast, blocks: Sequence[SpatialBlock], threads: int
+        self,
+        passes: Passes,
+        shared: dict[str, Table],
+        data: ChannelsLast,
+        blocks: Sequence[SpatialBlock],
+        threads: int,
     ) -> None:
         form, codes, width = data.form, passes.codes, data.form.cut.lanes.width
         self._transposed = form.transposed
@@ -36,7 +41,7 @@ class Walk:
             data = ChannelsLast(blocks[0].kind.correlation, form)
         correlation = data.correlation
         plan = jobs(correlation, form.cut, threads, form.cpu)
-        tables = runs_of(passes, data, blocks, plan.step) | passes.placed(data)
+        tables = runs_of(passes, data, blocks, plan.step)
         listed = [Phase(codes.steps["passes"], tables["runs"], passes.rows(plan.block_run))]
         stage = max((plan.step + PAD) * passes.widest, width * CHUNK) * form.element
         # Parts that are multiples of a page would all begin in the same cache sets.
@@ -50,11 +55,10 @@ class Walk:
             self._y += _rounded(prod(correlation.operand_shape) * form.x_bytes, 64)
             size = prod(correlation.result_shape) * form.y_bytes
             self.nbytes = self._y + _rounded(size, 64)
-        window = int(tables["passes"]["merged"].max(initial=1))
-        zeros = np.zeros(max(window * form.cut.lanes.reduction, passes.widest), np.float64)
-        self.tables = tables = tables | {"phases": phases(*listed), "zeros": zeros}
-        self.phases, self.data, self.passes = listed, data, passes
+        tables["phases"] = phases(*listed)
         self.resident_bytes = sum(table.nbytes for table in tables.values())
+        self.tables = tables = tables | shared
+        self.phases, self.data, self.passes = listed, data, passes
         block = ARGUMENTS.block(
             **{n: table.ctypes.data for n, table in tables.items() if n != "runs"},
             **codes.addresses, phase_count=len(listed), part=part, axes=correlation.rank,
