@@ -148,7 +148,7 @@ def test_every_position_is_transposed_once() -> None:
     data = primitive._steps[0][0].data
     for plain in (True, False):
         shapes = (problem.x_shape, data.form.x_bytes), (problem.y_shape, data.form.y_bytes)
-        tables = walks.transposing(data, plain=plain)
+        tables = walks.transposing(data, 2, plain=plain)
         for (shape, item), (stretches, parts) in zip(shapes, tables, strict=True):
             count = np.zeros(shape, np.int64).reshape(*shape[:2], -1)
             last = np.zeros(count.size, np.int64)

@@ -49,7 +49,7 @@ class Walk:
         self._x = self._y = self.nbytes = threads * part
         if form.transposed:
             plain = form.finish.is_plain
-            before, after = transposing(data, plain=plain)
+            before, after = transposing(data, threads, plain=plain)
             listed.insert(0, Phase(codes.steps["transpose_in"], *before))
             listed.append(Phase(codes.steps["transpose_out" if plain else "finish_out"], *after))
             self._y += _rounded(prod(correlation.operand_shape) * form.x_bytes, 64)
@@ -75,7 +75,7 @@ class Walk:
         return first | {"x": scratch + self._x, "y": scratch + self._y}
 
 
-def transposing(data: ChannelsLast, *, plain: bool) -> list[tuple[Table, Table]]:
+def transposing(data: ChannelsLast, threads: int, *, plain: bool) -> list[tuple[Table, Table]]:
     """For the input and the output, stretches of positions and parts of the channels."""
     correlation, width = data.correlation, data.form.cut.lanes.width
     sides = (
@@ -92,7 +92,8 @@ def transposing(data: ChannelsLast, *, plain: bool) -> list[tuple[Table, Table]]
             channels=np.minimum(part, channels - channel),
         )  # fmt: skip
         positions = int(steps[0] // steps[-1])
-        most = CHUNK if number and not plain else 2 * CHUNK
+        quarter = _rounded(-(-positions // (4 * threads)), CHUNK)  # of a thread's positions
+        most = CHUNK if number and not plain else max(CHUNK, quarter)
         start = np.arange(0, positions, most)
         stretches = filled(
             STRETCH, len(start), first=start * correlation.dtype.itemsize,
