@@ -315,33 +315,41 @@ def check(fence: Fence, case: Case, side: Side, how: How) -> bool | None:
         primitive = engine.build(problem, case.threads, variant)
         b = mine.b if problem.direction is Direction.WEIGHT_GRAD else primitive.pack(mine.b)
         fence.check()
-        primitive.run(mine.before, mine.a, b, mine.bias, mine.residual)
+        second = np.empty_like(given.before) if wanted.second else None
+        primitive.run(mine.before, mine.a, b, *testing.ends_of(problem, mine, second))
         fence.check()
         primitive.close()
-    for name in ("a", "b", "bias", "residual"):
+    for name in ("a", "b", "bias", "residual", "slopes"):
         if not _same(getattr(mine, name), getattr(given, name)):
             raise StrayError(f"operand {name} has changed")
-    got = mine.before.astype(np.float64)
+    if how.values:
+        _compare(f"variant {variant!r}", mine.before, wanted)
+        if second is not None and wanted.second:
+            _compare(f"variant {variant!r}, second result", second, wanted.second)
+    return testing.mistrusted(mine.before)
+
+
+def _compare(said: str, result: Array, wanted: testing.Expected) -> None:
+    got = result.astype(np.float64)
     wrong = ~(np.abs(got - wanted.value) <= wanted.allowed)
-    if how.values and wrong.any():
+    if wrong.any():
         where = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise AssertionError(
-            f"variant {variant!r}: {wrong.sum()} of {wrong.size} are wrong, the first at {where}:"
+            f"{said}: {wrong.sum()} of {wrong.size} are wrong, the first at {where}:"
             f" {got[where]!r}, expected {wanted.value[where]!r}"
         )
-    return testing.mistrusted(got)
 
 
 def _fenced(problem: Problem, given: testing.Operands) -> testing.Operands:
     """Copies inside the fence; the output is poison unless it counts."""
     before = given.before.copy() if problem.accumulate else np.empty_like(given.before)
-    a, b, bias, residual = (
+    a, b, bias, residual, slopes = (
         None if array is None else array.copy()
-        for array in (given.a, given.b, given.bias, given.residual)
+        for array in (given.a, given.b, given.bias, given.residual, given.slopes)
     )
     assert a is not None
     assert b is not None
-    return testing.Operands(a, b, bias, residual, before)
+    return testing.Operands(a, b, bias, residual, before, slopes)
 
 
 def _same(mine: Array | None, given: Array | None) -> bool:

@@ -8,7 +8,7 @@ path of a tile. Those of `real_case`, for all engines, have the sizes of real la
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from upconv import testing
@@ -62,7 +62,7 @@ def _problem(rng: random.Random, directions: tuple[Direction, ...]) -> Problem:
     follows = direction is not Direction.WEIGHT_GRAD
     activation = activation if follows else Activation.NONE
     slope = 0.2 if activation is Activation.LEAKY_RELU else 0.0
-    return Problem(
+    problem = Problem(
         direction,
         axes,
         batch=rng.choice((0, 1, 1, 1, 2, 3)) or rng.choice((0, 1)),
@@ -76,6 +76,17 @@ def _problem(rng: random.Random, directions: tuple[Direction, ...]) -> Problem:
         epilogue=Epilogue(activation, slope, residual=rng.random() < 0.3 and follows),
         accumulate=rng.random() < 0.2,
     )
+    return problem.replace(epilogue=ended(problem)) if follows else problem
+
+
+def ended(problem: Problem) -> Epilogue:
+    """The problem's epilogue, perhaps with slopes by channel, and perhaps with a second result."""
+    rng, epilogue = random.Random(str(problem)), problem.epilogue
+    if epilogue.activation is Activation.LEAKY_RELU and rng.random() < 0.5:
+        epilogue = replace(epilogue, slope=0.0, slopes=True)
+    second = rng.choice((*[Activation.NONE] * 6, *Activation))
+    slope = 0.1 if second is Activation.LEAKY_RELU else 0.0
+    return replace(epilogue, second=second, second_slope=slope)
 
 
 def _axis(rng: random.Random, *, last: bool) -> Axis:

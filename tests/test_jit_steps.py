@@ -62,12 +62,16 @@ def check(problem: Problem, threads: int, variant: str, seed: int = 0) -> None:
     )
     residual = operands.residual
     residual = None if residual is None else apart(residual, problem.layout)
-    primitive.run(expected, a, weight, operands.bias, residual)
+    slopes, twice = operands.slopes, problem.epilogue.has_second
+    others = [apart(operands.before, problem.layout) if twice else None for _ in range(2)]
+    primitive.run(expected, a, weight, operands.bias, residual, slopes, others[0])
     with Workspace(primitive.workspace_bytes) as scratch:
-        arguments = a, weight, operands.bias, residual, scratch
+        arguments = a, weight, operands.bias, residual, scratch, slopes, others[1]
         held = run(primitive.steps(out, *arguments))
     assert held, "results of these operands are finite"
     assert out.tobytes() == expected.tobytes(), (problem, variant)
+    if twice:
+        assert others[0].tobytes() == others[1].tobytes(), (problem, variant)
 
 
 @pytest.mark.parametrize("seed", range(80))
@@ -92,7 +96,9 @@ BORDERS = {
 def test_borders(border: str, direction: Direction, layout: DataLayout) -> None:
     for number, dtype in enumerate(DType):
         accumulate = number % 2 == 1
-        epilogue = Epilogue(Activation.LEAKY_RELU, 0.1, residual=True)
+        epilogue = Epilogue(
+            Activation.LEAKY_RELU, residual=number < 2, slopes=True, second=Activation.RELU
+        )
         problem = Problem(
             direction, BORDERS[border], 2, 16, 24, dtype=dtype, layout=layout, bias=True,
             epilogue=epilogue, accumulate=accumulate,

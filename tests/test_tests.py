@@ -27,7 +27,14 @@ def honest(problem: Problem, out, a, b, bias, residual) -> None:
     primitive = load("reference").build(problem, 1)
     if problem.direction is not Direction.WEIGHT_GRAD:
         b = primitive.pack(b)
-    primitive.run(out, a, b, bias, residual)
+    epilogue = problem.epilogue
+    slopes = ENDS.get("slopes") if epilogue.slopes else None
+    second = ENDS.get("second") if epilogue.has_second else None
+    primitive.run(out, a, b, bias, residual, slopes, second)
+
+
+ENDS: dict[str, np.ndarray | None] = {}
+"""Slopes and second result of the run at hand."""
 
 
 def is_forward(problem: Problem) -> bool:
@@ -154,6 +161,26 @@ def activation_before_accumulation(problem, out, a, b, bias, residual) -> None:
         out += before
 
 
+def slopes_of_other_channels(problem, out, a, b, bias, residual) -> None:
+    if problem.epilogue.slopes:
+        ENDS["slopes"] = np.roll(ENDS["slopes"], 1)
+    honest(problem, out, a, b, bias, residual)
+
+
+def second_result_of_the_sum(problem, out, a, b, bias, residual) -> None:
+    """The second activation of what the first one got, not of what it made."""
+    epilogue, before = problem.epilogue, out.copy()
+    honest(problem, out, a, b, bias, residual)
+    if epilogue.has_second:
+        bare = replace(epilogue, activation=Activation.NONE, slope=0.0, slopes=False)
+        honest(problem.replace(epilogue=bare), before, a, b, bias, residual)
+
+
+def second_result_forgotten(problem, out, a, b, bias, residual) -> None:
+    epilogue = replace(problem.epilogue, second=Activation.NONE, second_slope=0.0)
+    honest(problem.replace(epilogue=epilogue), out, a, b, bias, residual)
+
+
 def dilation_ignored(problem, out, a, b, bias, residual) -> None:
     """MXNet 1.x native: the right shape, the taps too close together."""
     axes = tuple(fitted(x.size, x.kernel, x.stride, 1, x.crop_begin, x.out) for x in problem.axes)
@@ -208,6 +235,9 @@ FAULTS: list[Run] = [
     accumulation_forgotten,
     accumulation_uninvited,
     activation_before_accumulation,
+    slopes_of_other_channels,
+    second_result_of_the_sum,
+    second_result_forgotten,
     dilation_ignored,
     last_batch_item_forgotten,
     short_sums,
@@ -234,7 +264,8 @@ class PlantedPrimitive:
     def pack(self, weight):
         return weight
 
-    def run(self, out, a, b, bias=None, residual=None) -> None:
+    def run(self, out, a, b, bias=None, residual=None, slopes=None, second=None) -> None:
+        ENDS.update(slopes=slopes, second=second)
         self._run(self._problem, out, a, b, bias, residual)
 
     def close(self) -> None:
@@ -282,7 +313,8 @@ NOTHING = (
     "from upconv import testing; drawn = testing.operands\n"
     "def nothing(problem, seed=0):\n"
     "    given = drawn(problem, seed)\n"
-    "    for array in (given.a, given.b, given.bias, given.residual, given.before):\n"
+    "    arrays = given.a, given.b, given.bias, given.residual, given.before, given.slopes\n"
+    "    for array in arrays:\n"
     "        if array is not None: array[...] = 0\n"
     "    return given\n"
     "testing.operands = nothing"

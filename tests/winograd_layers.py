@@ -78,7 +78,8 @@ def computed(problem: Problem, variant: str, threads: int, given: testing.Operan
     """The result of a variant; `AssertionError` if it fell back on direct sums."""
     primitive = load("jit").build(problem, threads, variant)
     packed, out = primitive.pack(given.b), given.before.copy()
-    primitive.run(out, given.a, packed, given.bias, given.residual)
+    second = given.before.copy() if problem.epilogue.has_second else None
+    primitive.run(out, given.a, packed, *testing.ends_of(problem, given, second))
     assert not getattr(packed, "direct", None), "it fell back on direct sums"
     primitive.close()
     return out

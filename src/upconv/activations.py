@@ -33,18 +33,24 @@ class Activation(Enum):
     GELU = "gelu"
 
 
-def apply(activation: Activation, slope: float, values: Array) -> None:
-    """Replace `values` (float32 or float64) by their activation; `slope` is LEAKY_RELU's."""
+def apply(activation: Activation, slope: float | Array, values: Array) -> None:
+    """Replace `values` (float32 or float64) by their activation.
+
+    slope: of LEAKY_RELU, a number, or an array of the dtype of `values` that broadcasts to them.
+    """
     if activation is Activation.NONE or not values.size:
         return
+    several = isinstance(slope, np.ndarray)
+    operands: list[Any] = [values, slope] if several else [values]
+    flags: list[Any] = [["readwrite"], ["readonly"]]
     with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
         # Piece by piece, so that temporaries stay in cache and do not grow with the array.
         pieces: Any = np.nditer(
-            [values], ["external_loop", "buffered"], [["readwrite"]], buffersize=_PIECE
+            operands, ["external_loop", "buffered"], flags[: len(operands)], buffersize=_PIECE
         )
         with pieces:
             for piece in pieces:
-                _IN_PLACE[activation](piece, slope)
+                _IN_PLACE[activation](*(piece if several else (piece, slope)))
 
 
 def erf(x: Array) -> Array:
@@ -74,9 +80,14 @@ def _logistic(values: Array) -> Array:
     return result
 
 
-_IN_PLACE: dict[Activation, Callable[[Array, float], object]] = {
+def _as(values: Array, slope: Any) -> Any:
+    """A slope, or slopes that have it already, in the type of the values."""
+    return slope if isinstance(slope, np.ndarray) else values.dtype.type(slope)
+
+
+_IN_PLACE: dict[Activation, Callable[[Array, Any], object]] = {
     Activation.RELU: lambda v, _: np.maximum(v, 0, out=v),
-    Activation.LEAKY_RELU: lambda v, slope: np.multiply(v, v.dtype.type(slope), v, where=v < 0),
+    Activation.LEAKY_RELU: lambda v, slope: np.multiply(v, _as(v, slope), v, where=v < 0),
     Activation.TANH: lambda v, _: np.tanh(v, out=v),
     Activation.SIGMOID: lambda v, _: np.copyto(v, _logistic(v)),
     Activation.SILU: _silu,

@@ -116,6 +116,7 @@ class PreparedCall:
         b: Array,
         bias: Array | None = None,
         residual: Array | None = None,
+        slopes: Array | None = None,
     ) -> None:
         """Compute on operands (a, b) as `Primitive.run` orders them, b not packed."""
         entry = self.entry()  # which is not closed before this call has ended
@@ -124,7 +125,7 @@ class PreparedCall:
                 b = _packed(entry.primitive, b)
             if not self.signature.batched:
                 out, a, b, residual = _with_batch(self.packs, out, a, b, residual)
-            entry.primitive.run(out, a, b, bias, residual)
+            entry.primitive.run(out, a, b, bias, residual, *_given(slopes))
         except MemoryError as error:
             raise memory.refused("the scratch memory of this call", error) from None
 
@@ -139,13 +140,18 @@ class PackedCall(NamedTuple):
     weight: PackedWeight
 
     def run(
-        self, out: Array, a: Array, bias: Array | None = None, residual: Array | None = None
+        self,
+        out: Array,
+        a: Array,
+        bias: Array | None = None,
+        residual: Array | None = None,
+        slopes: Array | None = None,
     ) -> None:
         """Compute on x, or on an output gradient, with the weight."""
         if not self.signature.batched:
             out, a, _, residual = _with_batch(True, out, a, None, residual)
         try:
-            self.primitive.run(out, a, self.weight, bias, residual)
+            self.primitive.run(out, a, self.weight, bias, residual, *_given(slopes))
         except MemoryError as error:
             raise memory.refused("the scratch memory of this call", error) from None
 
@@ -251,6 +257,11 @@ def delivered(target: Array, out: Array | None) -> Array:
     if target is not out and not np.may_share_memory(target, out):
         out[...] = target
     return out
+
+
+def _given(slopes: Array | None) -> tuple[Array, ...]:
+    """The slopes, if there are any: an engine that refuses PReLU need not know the argument."""
+    return () if slopes is None else (slopes,)
 
 
 def _with_batch(

@@ -17,11 +17,11 @@ from .engines import ENGINES, load
 from .engines.base import Engine
 from .engines.nonfinite import NonFiniteWeight, is_finite
 from .errors import EngineMissing
-from .keywords import Keywords, frozen_activation
+from .keywords import Keywords
 from .primitives import shared_cache
 from .problem import Direction, Problem
 from .roofline import roofline as roofline_of
-from .shapes import Request
+from .shapes import Request, activation_of
 from .threads import resolved
 from .timing import format_seconds
 from .tuning import remembered, selected
@@ -206,7 +206,7 @@ def explain(
     of_weight = _operand("weight", weight, dtype)
     of_bias = None if bias is None else _operand("bias", bias, dtype)
     x = Operand(as_shape("input_shape", input_shape), of_weight.dtype)
-    request = Request(x, of_weight, of_bias, keywords, frozen_activation(activation))
+    request = Request(x, of_weight, of_bias, keywords, activation_of(activation, dtype)[0])
     signature = request.signature(residual=request.takes_residual(residual))
     way = one_of("direction", frozen("direction", direction), Direction, _DIRECTIONS)
     if way is not Direction.FORWARD:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -129,9 +129,11 @@ _REMEDIES = {
 
 
 def epilogue(activation: Frozen, residual: bool) -> Epilogue:
-    """An epilogue from None, a name, (name, slope) or "name:slope"."""
+    """An epilogue from None, a name, (name, slope), "name:slope" or ("prelu", Operand)."""
     if activation is None:
         return Epilogue(residual=residual)
+    if isinstance(activation, tuple) and activation[0] == PRELU:
+        return Epilogue(Activation.LEAKY_RELU, residual=residual, slopes=True)
     name, slope = activation, None
     if isinstance(activation, str) and ":" in activation:
         name, _, slope = activation.partition(":")
@@ -149,12 +151,23 @@ def epilogue(activation: Frozen, residual: bool) -> Epilogue:
     return Epilogue(Activation.LEAKY_RELU, factor, residual)
 
 
+PRELU = "prelu"
+
+
+def is_prelu(value: object) -> TypeGuard[Sequence[object]]:
+    """Whether a value is ("prelu", slopes)."""
+    return isinstance(value, list | tuple) and len(value) == 2 and str(value[0]) == PRELU
+
+
 def frozen_activation(value: object) -> Frozen:
-    """`value` made hashable; what it means is for `epilogue` to say."""
+    """`value` made hashable, for a caller without PReLU; `epilogue` says what it means."""
     if value is None or type(value) is str:
         return value
     if isinstance(value, str):
         return str.__str__(value)
+    if is_prelu(value):
+        remedy = "PReLU is for conv, conv_transpose, their plans and explain; elsewhere, apply it."
+        raise ArgumentError("activation", "'prelu'", _ACTIVATIONS.partition(", or")[0], remedy)
     if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str):
         return (str.__str__(value[0]), _slope(value[1]))
     got = f"{brief(value)} ({type(value).__name__})"
@@ -179,7 +192,7 @@ _OTHERS = "Apply any other function to the result."
 _ACTIVATIONS = (
     "None or one of "
     + ", ".join(repr(kind.value) for kind in Activation if kind.value)
-    + "; leaky_relu also as ('leaky_relu', slope)"
+    + "; leaky_relu also as ('leaky_relu', slope), or ('prelu', slopes)"
 )
 
 

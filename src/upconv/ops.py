@@ -14,8 +14,14 @@ from .checks import frozen
 from .engines.base import Engine
 from .execution import delivered, prepared, result_array
 from .gradients import NEEDS, Gradients, gradients
-from .keywords import Keywords, frozen_activation
-from .shapes import convolution, convolution_gradient, transposed, transposed_gradient
+from .keywords import Keywords
+from .shapes import (
+    activation_of,
+    convolution,
+    convolution_gradient,
+    transposed,
+    transposed_gradient,
+)
 
 
 def conv_transpose(
@@ -54,8 +60,8 @@ def conv_transpose(
         end, or from the begin). Negative values add positions that hold the bias alone.
     output_size: the size, an int or one per axis; `padding` cuts the begin, the end fits.
     activation: None, "relu", "leaky_relu" (slope 0.01; else ("leaky_relu", slope) or
-        "leaky_relu:slope"), "tanh", "sigmoid", "silu", "gelu" (with erf); it comes last, after bias
-        and residual.
+        "leaky_relu:slope"), ("prelu", slopes) with slopes: (F,), "tanh", "sigmoid", "silu", "gelu"
+        (with erf); it comes last, after bias and residual.
     engine: None lets upconv choose; a name from `upconv.engines()`; or an `Engine` object.
     algorithm: "direct" sums every product; "winograd" needs fewer for kernels of two or more taps
         per phase, in float32, and rounds differently (`EngineRefusal` elsewhere); "auto" takes it
@@ -80,10 +86,10 @@ def conv_transpose(
     )
     x, weight = as_array("x", x), as_array("weight", weight)
     bias, residual = optional_array("bias", bias), optional_array("residual", residual)
-    how, end = frozen("algorithm", algorithm), frozen_activation(activation)
+    how, (end, slopes) = frozen("algorithm", algorithm), activation_of(activation)
     call = prepared(transposed, engine, how, keywords, end, x, weight, bias, residual)
-    target = result_array(call.signature, out, (x, weight, bias, residual))
-    call.run(target, x, weight, bias, residual)
+    target = result_array(call.signature, out, (x, weight, bias, residual, slopes))
+    call.run(target, x, weight, bias, residual, slopes)
     return delivered(target, out)
 
 
@@ -168,10 +174,10 @@ def conv(
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
     x, weight = as_array("x", x), as_array("weight", weight)
     bias, residual = optional_array("bias", bias), optional_array("residual", residual)
-    how, end = frozen("algorithm", algorithm), frozen_activation(activation)
+    how, (end, slopes) = frozen("algorithm", algorithm), activation_of(activation)
     call = prepared(convolution, engine, how, keywords, end, x, weight, bias, residual)
-    target = result_array(call.signature, out, (x, weight, bias, residual))
-    call.run(target, x, weight, bias, residual)
+    target = result_array(call.signature, out, (x, weight, bias, residual, slopes))
+    call.run(target, x, weight, bias, residual, slopes)
     return delivered(target, out)
 
 

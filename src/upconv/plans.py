@@ -20,9 +20,9 @@ from .execution import (
     prepared_problem,
     result_array,
 )
-from .keywords import Keywords, frozen_activation
+from .keywords import Keywords
 from .problem import Problem
-from .shapes import Request
+from .shapes import Request, activation_of
 from .threads import resolved
 
 
@@ -69,9 +69,9 @@ def plan(
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
     )
-    end, how = frozen_activation(activation), Algorithm.of(algorithm)
+    (end, slopes), how = activation_of(activation, dtype), Algorithm.of(algorithm)
     request, arrays = _request(input_shape, weight, bias, dtype, keywords, end, convolves=False)
-    return Plan(request, engine, resolved(threads), *arrays, residual, tune, how)
+    return Plan(request, engine, resolved(threads), *arrays, residual, tune, how, slopes=slopes)
 
 
 def conv_plan(
@@ -106,9 +106,9 @@ def conv_plan(
     array([[[ 1.,  2.,  4., -8.]]], dtype=float32)
     """
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
-    end, how = frozen_activation(activation), Algorithm.of(algorithm)
+    (end, slopes), how = activation_of(activation, dtype), Algorithm.of(algorithm)
     request, arrays = _request(input_shape, weight, bias, dtype, keywords, end, convolves=True)
-    return Plan(request, engine, resolved(threads), *arrays, residual, tune, how)
+    return Plan(request, engine, resolved(threads), *arrays, residual, tune, how, slopes=slopes)
 
 
 def _request(
@@ -124,11 +124,12 @@ def _request(
 
 
 class _Form(NamedTuple):
-    """A plan with or without a residual; `weight` is the plan's own copy, not packed."""
+    """A plan with or without a residual; the arrays are the plan's own copies, not packed."""
 
     call: PackedCall
     weight: Array
     bias: Array | None
+    slopes: Array | None
 
 
 class Plan:
@@ -155,8 +156,9 @@ class Plan:
         tune: bool | None = None,
         algorithm: Algorithm = Algorithm.DIRECT,
         packings: Packings | None = None,
+        slopes: Array | None = None,
     ) -> None:
-        """Prepare `request` on copies of its weight and bias; call `upconv.plan` instead.
+        """Prepare `request` on copies of its arrays; call `upconv.plan` instead.
 
         packings: of a plan whose copies these are already.
         """
@@ -169,8 +171,9 @@ class Plan:
         if packings is None:
             weight = copied("the plan's weight", weight)
             bias = None if bias is None else copied("the plan's bias", bias)
+            slopes = None if slopes is None else copied("the plan's slopes", slopes)
         self._packings = packings or Packings()
-        form = self._prepared(residual, weight, bias)
+        form = self._prepared(residual, weight, bias, slopes)
         # All that a plan holds, read and replaced as one: another thread may close it at any time.
         self._forms = {residual: form}
         self._signature, self._engine_name = form.call.signature, form.call.engine
@@ -218,7 +221,7 @@ class Plan:
         if residual is not None:
             residual = self._operand("residual", residual, signature.shape)
         target = result_array(signature, out, (x, residual))
-        form.call.run(target, x, form.bias, residual)
+        form.call.run(target, x, form.bias, residual, form.slopes)
         return delivered(target, out)
 
     def resized(self, input_shape: Sequence[int]) -> Plan:
@@ -237,7 +240,8 @@ class Plan:
         form = self._form(self._residual)
         x = Operand(as_shape("input_shape", input_shape), self._request.x.dtype)
         how = self._request._replace(x=x), self._engine, self._threads, form.weight, form.bias
-        return Plan(*how, self._residual, self._tune, self._algorithm, self._packings)
+        others = self._residual, self._tune, self._algorithm, self._packings, form.slopes
+        return Plan(*how, *others)
 
     def close(self) -> None:
         """Let go of primitives and weights; a call that is running ends as if nothing happened."""
@@ -252,7 +256,9 @@ class Plan:
     def __reduce__(self) -> tuple[Any, ...]:
         form = self._form(self._residual)
         how = self._request, self._engine, self._threads
-        return Plan, (*how, form.weight, form.bias, self._residual, self._tune, self._algorithm)
+        arrays = form.weight, form.bias
+        others = self._residual, self._tune, self._algorithm, None, form.slopes
+        return Plan, (*how, *arrays, *others)
 
     def __repr__(self) -> str:
         return f"<Plan {self.problem} on {self.engine}>"
@@ -263,17 +269,19 @@ class Plan:
         first = forms.get(self._residual)
         if first is None:
             raise EngineError("This plan is closed. Make a new one with upconv.plan.")
-        form = forms.get(residual) or self._prepared(residual, first.weight, first.bias)
+        form = forms.get(residual) or self._prepared(residual, *first[1:])
         return forms.setdefault(residual, form)
 
-    def _prepared(self, residual: bool, weight: Array, bias: Array | None) -> _Form:
+    def _prepared(
+        self, residual: bool, weight: Array, bias: Array | None, slopes: Array | None
+    ) -> _Form:
         signature = self._request.signature(residual=residual)
         how = self._engine, self._threads
         if self._tune is None and signature.batched:
             call = prepared_problem(signature.problem, *how, self._algorithm)
         else:
             call = PreparedCall(signature, *how, self._tune, self._algorithm)
-        return _Form(call.pack(weight, self._packings), weight, bias)
+        return _Form(call.pack(weight, self._packings), weight, bias, slopes)
 
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:
         dtype = self._request.weight.dtype

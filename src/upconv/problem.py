@@ -164,23 +164,52 @@ class Epilogue:
     A problem that accumulates adds what the output array holds before the activation.
 
     `slope` is the factor of negative values in LEAKY_RELU and 0.0 for every other activation.
+    `slopes` says that a run is given one factor per channel of the result instead: PReLU.
+
+    `second` asks for a second result, second(y) beside y, in an array of its own. It is computed
+    from y before y is rounded to the problem's dtype. NONE asks for no second result.
     """
 
     activation: Activation = Activation.NONE
     slope: float = 0.0
     residual: bool = False
+    slopes: bool = False
+    second: Activation = Activation.NONE
+    second_slope: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isfinite(self.slope):
-            remedy = "It is the factor of negative values, such as 0.2."
-            raise ArgumentError("activation slope", str(self.slope), "a finite number", remedy)
-        if self.slope and self.activation is not Activation.LEAKY_RELU:
-            raise ArgumentError("activation slope", str(self.slope), "0.0 unless leaky_relu")
+        of = (self.activation, self.slope), (self.second, self.second_slope)
+        for activation, slope in of:
+            if not isfinite(slope):
+                remedy = "It is the factor of negative values, such as 0.2."
+                raise ArgumentError("activation slope", str(slope), "a finite number", remedy)
+            if slope and activation is not Activation.LEAKY_RELU:
+                raise ArgumentError("activation slope", str(slope), "0.0 unless leaky_relu")
+        if self.slopes and (self.slope or self.activation is not Activation.LEAKY_RELU):
+            got, expected = f"{self.activation.value!r}, {self.slope}", "leaky_relu without a slope"
+            raise ArgumentError("activation with slopes", got, expected)
+
+    @property
+    def has_second(self) -> bool:
+        """Whether there is a second result."""
+        return self.second is not Activation.NONE
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to do."""
-        return self.activation is Activation.NONE and not self.residual
+        return self == NO_EPILOGUE
+
+    def __str__(self) -> str:
+        second = (
+            f"{self.second.value}:{self.second_slope:g}" if self.second_slope else self.second.value
+        )
+        words = [
+            "residual" if self.residual else "",
+            "prelu" if self.slopes else self.activation.value,
+            f"slope={self.slope:g}" if self.slope else "",
+            f"second={second}" if second else "",
+        ]
+        return " ".join(word for word in words if word)
 
 
 NO_EPILOGUE = Epilogue()
@@ -345,9 +374,7 @@ class Problem:
             f"crop{crops}" if any(axis.crop_begin or axis.crop_end for axis in self.axes) else "",
             f"{self.dtype.value} {self.layout.value} {self.weight_layout.value}",
             "bias" if self.bias else "",
-            "residual" if self.epilogue.residual else "",
-            self.epilogue.activation.value,
-            f"slope={self.epilogue.slope:g}" if self.epilogue.slope else "",
+            str(self.epilogue),
             "accumulate" if self.accumulate else "",
         ]
         return " ".join(word for word in words if word)

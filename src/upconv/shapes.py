@@ -13,10 +13,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import Operand, as_array, described, element_type, same_dtype
+from .arrays import Array, Operand, as_array, converted, described, element_type, same_dtype
 from .checks import Frozen, integer, one_of
 from .errors import ArgumentError, DTypeError, ShapeError
-from .keywords import Keywords, convolved_axes, epilogue, transposed_axes
+from .keywords import (
+    PRELU,
+    Keywords,
+    convolved_axes,
+    epilogue,
+    frozen_activation,
+    is_prelu,
+    transposed_axes,
+)
 from .problem import NO_EPILOGUE, DataLayout, Direction, Epilogue, Problem, WeightLayout
 
 Shape = tuple[int, ...]
@@ -90,6 +98,19 @@ class Request(NamedTuple):
             raise error.renamed("x.shape", "input_shape") from None
 
 
+def activation_of(value: object, dtype: object = None) -> tuple[Frozen, Array | None]:
+    """An activation made hashable, and the slopes of PReLU, in `dtype` unless that is None.
+
+    Of PReLU the hashable part is ("prelu", Operand): what the slopes are.
+    """
+    if value is None or type(value) is str:
+        return value, None
+    if is_prelu(value):
+        slopes = converted("slopes", value[1], dtype)
+        return (PRELU, described(slopes)), slopes
+    return frozen_activation(value), None
+
+
 @lru_cache(maxsize=1024)  # models repeat layers
 def _forward(
     convolves: bool,
@@ -110,6 +131,8 @@ def _forward(
             expected = f"({problem.result_channels},), one value per output channel"
             remedy = "Flatten it, as in bias.reshape(-1), if it has more axes."
             raise ShapeError("bias.shape", str(bias.shape), expected, remedy)
+    if end.slopes:
+        _check_slopes(activation[1], problem, weight)
     if residual is not None:
         same_dtype("weight", weight.dtype, "residual", residual.dtype)
         if residual.shape != shape:
@@ -117,6 +140,15 @@ def _forward(
             remedy = "upconv.output_shape tells it beforehand."
             raise ShapeError("residual.shape", str(residual.shape), expected, remedy)
     return Signature.of(problem, shape, batched=batched)
+
+
+def _check_slopes(slopes: Operand, problem: Problem, weight: Operand) -> None:
+    """Raise unless there is one slope of PReLU for each channel of the result."""
+    same_dtype("weight", weight.dtype, "slopes", slopes.dtype)
+    if slopes.shape != (problem.result_channels,):
+        expected = f"({problem.result_channels},), one value per output channel"
+        remedy = "One slope for all channels is activation=('leaky_relu', slope)."
+        raise ShapeError("slopes.shape", str(slopes.shape), expected, remedy)
 
 
 def _backward(

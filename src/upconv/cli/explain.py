@@ -76,7 +76,9 @@ def _fields(answer: Explanation) -> dict[str, Any]:
     """Every field of an explanation and its problem, for JSON."""
     fields, axes = asdict(answer), answer.problem.axes
     problem = {k: v for k, v in fields["problem"].items() if k not in ("_hash", "accumulate")}
-    problem |= {"text": str(answer.problem), **problem.pop("epilogue")}
-    problem["activation"] = problem["activation"].value or None
+    epilogue = answer.problem.epilogue  # which has no slopes and no second result here
+    problem |= {"text": str(answer.problem), "residual": epilogue.residual}
+    problem |= {"activation": epilogue.activation.value or None, "slope": epilogue.slope}
+    del problem["epilogue"]
     problem["axes"] = [{**asdict(axis), "full": axis.full, "out": axis.out} for axis in axes]
     return fields | {"problem": problem}

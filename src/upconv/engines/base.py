@@ -55,13 +55,26 @@ class Primitive(Protocol):
         whose orders are equal, such as those of other sizes. None stands for no other.
         """
 
-    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Maybe = None,
+        residual: Maybe = None,
+        slopes: Maybe = None,
+        second: Maybe = None,
+    ) -> None:
         """Compute into `out`; operands (a, b) by direction:
 
         FORWARD (x, packed weight); INPUT_GRAD (g, packed weight); WEIGHT_GRAD (g, x).
 
-        Shapes and dtype are the problem's; strides are arbitrary; `out` overlaps no operand; `bias`
-        and `residual` are given exactly when the problem says so.
+        bias, slopes: one number per channel of the result. residual: of the result's shape. second:
+        the array of the second result, of the result's shape.
+
+        Shapes and dtype are the problem's; strides are arbitrary. `out` and `second` overlap
+        neither each other nor an operand. `bias`, `residual`, `slopes` and `second` are given
+        exactly when the problem says so; no problem has the last two that an engine refuses.
         """
 
     def close(self) -> None:

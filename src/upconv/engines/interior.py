@@ -87,8 +87,9 @@ def _data(problem: Problem, places: Index) -> Index:
     return (_ALL, _ALL, *places) if problem.layout is DataLayout.NCX else (_ALL, *places, _ALL)
 
 
-Activate = Callable[[Activation, float, Array], None]
-"""Replaces contiguous values by their activation; the float is the slope."""
+Activate = Callable[[Activation, float | Array, Array], None]
+"""Replaces contiguous values by their activation; the second argument is the slope, or slopes that
+broadcast to the values."""
 
 
 class BorderFill:
@@ -127,18 +128,28 @@ class BorderFill:
         """The taps of the interior, packed."""
         return None if self._inner is None else self._inner.pack(weight[self._interior.w])
 
-    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Maybe = None,
+        residual: Maybe = None,
+        slopes: Maybe = None,
+        second: Maybe = None,
+    ) -> None:
         """Compute into `out`; see `Primitive.run`."""
         interior, place, direction = self._interior, self._place, self._problem.direction
         if self._inner is not None:
             a = a[interior.x if direction is Direction.FORWARD else interior.y]
             b = b[interior.x] if direction is Direction.WEIGHT_GRAD else b
-            within = None if residual is None else residual[place]
-            self._inner.run(out[place], a, b, bias, within)
+            within, other = (None if v is None else v[place] for v in (residual, second))
+            self._inner.run(out[place], a, b, bias, within, slopes, other)
         if self._border:
             with np.errstate(all="ignore"):  # overflow to infinity and NaN are results
                 for around in self._border:
-                    self._fill(out[around], bias, None if residual is None else residual[around])
+                    more, other = (None if v is None else v[around] for v in (residual, second))
+                    self._fill(out[around], bias, more, slopes, other)
 
     def close(self) -> None:
         """Let go of the interior's primitive."""
@@ -157,7 +168,7 @@ class BorderFill:
                 if piece.start < piece.stop:
                     yield (*map(_sliced, before), piece)
 
-    def _fill(self, out: Array, bias: Maybe, residual: Maybe) -> None:
+    def _fill(self, out: Array, bias: Maybe, residual: Maybe, slopes: Maybe, second: Maybe) -> None:
         """Value of border positions: the epilogue of bias, residual and what `out` holds."""
         epilogue = self._problem.epilogue
         memory.require(2 * out.size * 4, "what lies around the reached part of the result")
@@ -168,8 +179,14 @@ class BorderFill:
             value += residual
         if self._problem.accumulate:
             value += out
-        self._activate(epilogue.activation, epilogue.slope, value)
+        slope: float | Array = epilogue.slope
+        if slopes is not None:
+            slope = slopes.reshape(self._channels).astype(value.dtype)
+        self._activate(epilogue.activation, slope, value)
         out[...] = value
+        if second is not None:
+            self._activate(epilogue.second, epilogue.second_slope, value)
+            second[...] = value
 
 
 def bordered(

@@ -63,9 +63,9 @@ class NonFiniteWeight:
         self._primitive = reference(problem, threads)
         self._packed = self._primitive.pack(weight)
 
-    def run(self, out: Array, a: Array, bias: Maybe, residual: Maybe) -> None:
-        """Compute into `out`."""
-        self._primitive.run(out, a, self._packed, bias, residual)
+    def run(self, out: Array, a: Array, *end: Maybe) -> None:
+        """Compute into `out`; `end` is what `Primitive.run` takes after the weight."""
+        self._primitive.run(out, a, self._packed, *end)
 
 
 class NonFiniteFallback:
@@ -91,23 +91,32 @@ class NonFiniteFallback:
         except NonFinite:
             return NonFiniteWeight(self._problem, self._threads, weight)
 
-    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Maybe = None,
+        residual: Maybe = None,
+        slopes: Maybe = None,
+        second: Maybe = None,
+    ) -> None:
         """Compute into `out`."""
         if isinstance(b, NonFiniteWeight):
-            b.run(out, a, bias, residual)
-        else:
+            b.run(out, a, bias, residual, slopes, second)
+        elif slopes is None and second is None:
             self._inner.run(out, a, b, bias, residual)
+        else:
+            self._inner.run(out, a, b, bias, residual, slopes, second)
 
-    def steps(
-        self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int
-    ) -> list[Any]:
+    def steps(self, out: Array, a: Array, b: Any, *ends: Any) -> list[Any]:
         """Return the primitive's steps, which it must have, for a weight that is finite."""
         if isinstance(b, NonFiniteWeight):
             remedy = "Call the layer by itself: the reference engine then computes it."
             words = "no infinity and no NaN, of which a native program cannot take care"
             raise ArgumentError("weight", "not finite", words, remedy)
         inner: Any = self._inner
-        steps: list[Any] = inner.steps(out, a, b, bias, residual, scratch)
+        steps: list[Any] = inner.steps(out, a, b, *ends)
         return steps
 
     def close(self) -> None:

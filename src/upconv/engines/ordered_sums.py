@@ -39,6 +39,8 @@ class OrderedEngine:
 
     def refuses(self, problem: Problem) -> str | None:
         """None for one axis, forward or as an input gradient."""
+        if problem.epilogue.slopes or problem.epilogue.has_second:
+            return "it has no PReLU and no second result"
         if problem.rank == 1 and problem.direction is not Direction.WEIGHT_GRAD:
             return None
         return "it computes along one axis, and no weight gradients"
@@ -75,7 +77,16 @@ class OrderedPrimitive:
         grouped = iox.reshape(problem.groups, -1, *iox.shape[1:])
         return grouped if problem.direction is Direction.FORWARD else grouped.swapaxes(1, 2)
 
-    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Maybe = None,
+        residual: Maybe = None,
+        slopes: Maybe = None,
+        second: Maybe = None,
+    ) -> None:
         """Compute into `out`."""
         problem, epilogue = self._problem, self._problem.epilogue
         operand, result = self._grouped(a).astype(self._dtype), self._grouped(out)

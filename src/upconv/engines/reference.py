@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -107,33 +107,42 @@ class ReferencePrimitive:
     def close(self) -> None:
         """Nothing is held."""
 
-    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Maybe = None,
+        residual: Maybe = None,
+        slopes: Maybe = None,
+        second: Maybe = None,
+    ) -> None:
         """Compute into `out`; see `Primitive.run`."""
         with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
             if self.problem.direction is Direction.WEIGHT_GRAD:
                 self._weight_grad(out, a, b)
                 return
             result, operand = self._grouped(out), self._grouped(a)
-            start = None
-            if bias is not None:
-                start = bias.reshape(self.problem.groups, -1).astype(self.dtype)
-            extra = None if residual is None else self._grouped(residual)
+            by_channel = (
+                None if v is None else v.reshape(self.problem.groups, -1).astype(self.dtype)
+                for v in (bias, slopes)
+            )  # fmt: skip
+            by_element = (None if v is None else self._grouped(v) for v in (residual, second))
             forward = self.problem.direction is Direction.FORWARD
             compute = self._forward if forward else self._input_grad
-            compute(result, operand, b, start, extra)
+            compute(result, operand, b, _End(*by_channel, *by_element))
 
     # The three directions -------------------------------------------------------------------------
 
-    def _forward(self, y: Array, x: Array, w: Array, bias: Maybe, residual: Maybe) -> None:
+    def _forward(self, y: Array, x: Array, w: Array, end: _End) -> None:
         x = x[self.inputs].astype(self.dtype, copy=False)
         for items, groups, channels in product(*map(_slices, self._totals, self.steps)):
             block, operands = (items, groups, channels), (x[items, groups], w[groups, :, channels])
-            start = None if bias is None else bias[groups, channels]
-            extra = None if residual is None else residual[block]
-            self._forward_block(y[block], *operands, start, extra)
+            self._forward_block(y[block], *operands, end.of(*block))
 
-    def _forward_block(self, y: Array, x: Array, w: Array, start: Maybe, residual: Maybe) -> None:
+    def _forward_block(self, y: Array, x: Array, w: Array, end: _End) -> None:
         """One block of y: on y itself where it can be the padded output."""
+        start = end.bias
         in_place = self._is_padded(y) and not self.problem.accumulate
         padded = y if in_place else np.empty((*y.shape[:3], *self.padded_size), self.dtype)
         if not self.is_tiled:
@@ -150,17 +159,18 @@ class ReferencePrimitive:
                 else:
                     np.add(some, _after_channels(start, view.ndim), out=view)
             del values, some  # before the next ones are made
-        self._finish(y, padded if in_place else padded[self.window], residual)
+        self._finish(y, padded if in_place else padded[self.window], end)
 
-    def _input_grad(self, dx: Array, g: Array, w: Array, bias: Maybe, residual: Maybe) -> None:
-        for place in product(*map(_slices, self._totals[:2], self.steps[:2])):
+    def _input_grad(self, dx: Array, g: Array, w: Array, end: _End) -> None:
+        for items, groups in product(*map(_slices, self._totals[:2], self.steps[:2])):
+            place, block = (items, groups), end.of(items, groups, slice(None))
             result = np.zeros(dx[place].shape, self.dtype)
-            if bias is not None:
-                result += _after_channels(bias[place[1]][None], result.ndim)
+            if block.bias is not None:
+                result += _after_channels(block.bias[None], result.ndim)
             for channels in _slices(self._totals[2], self.steps[2]):
-                block = g[(*place, channels)], w[place[1], :, channels]
-                self._input_grad_block(result[self.inputs], *block)
-            self._finish(dx[place], result, None if residual is None else residual[place])
+                operands = g[(*place, channels)], w[place[1], :, channels]
+                self._input_grad_block(result[self.inputs], *operands)
+            self._finish(dx[place], result, block)
             del result
 
     def _input_grad_block(self, reached: Array, g: Array, w: Array) -> None:
@@ -251,16 +261,21 @@ class ReferencePrimitive:
 
     # Results --------------------------------------------------------------------------------------
 
-    def _finish(self, out: Array, result: Array, residual: Maybe) -> None:
-        """Add the residual and what `out` holds, activate, and store into `out`."""
-        if residual is not None:
-            np.add(result, residual, out=result, casting="unsafe")
+    def _finish(self, out: Array, result: Array, end: _End) -> None:
+        """Add the residual and what `out` holds, activate, and store into `out` and `second`."""
+        if end.residual is not None:
+            np.add(result, end.residual, out=result, casting="unsafe")
         if self.problem.accumulate:
             np.add(out, result, out=result, casting="unsafe")
-        epilogue = self.problem.epilogue
-        apply(epilogue.activation, epilogue.slope, result)
+        epilogue, slope = self.problem.epilogue, self.problem.epilogue.slope
+        several = None if end.slopes is None else _after_channels(end.slopes[None], result.ndim)
+        apply(epilogue.activation, slope if several is None else several, result)
         if result is not out:
             out[...] = result
+        if end.second is not None:
+            result = result.copy() if result is out else result
+            apply(epilogue.second, epilogue.second_slope, result)
+            end.second[...] = result
 
     # Views ----------------------------------------------------------------------------------------
 
@@ -291,10 +306,30 @@ class ReferencePrimitive:
             elements += prod(problem.x_shape)  # 16-bit x in the accumulator's type
         if problem.direction is Direction.INPUT_GRAD:
             elements += items * groups * own * prod(problem.size)
+        if problem.epilogue.has_second:
+            elements += items * groups * max(own, channels) * prod(self.padded_size)
         if problem.direction is Direction.WEIGHT_GRAD:
             elements += groups * own * channels * prod(each.kernel for each in self.index_sets)
         plain = problem.epilogue.activation is Activation.NONE
         return self.dtype.itemsize * elements + (0 if plain else SCRATCH_BYTES)
+
+
+class _End(NamedTuple):
+    """What comes after the products: bias and slopes as (groups, channels of a group), residual and
+    second result as the result."""
+
+    bias: Maybe
+    slopes: Maybe
+    residual: Maybe
+    second: Maybe
+
+    def of(self, items: slice, groups: slice, channels: slice) -> _End:
+        """The same of a block of the result."""
+        block = items, groups, channels
+        return _End(
+            *(None if v is None else v[groups, channels] for v in self[:2]),
+            *(None if v is None else v[block] for v in self[2:]),
+        )
 
 
 def _weight(w: Array, sets: Sets) -> Array:

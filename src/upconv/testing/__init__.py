@@ -10,7 +10,7 @@ for seed in range(1000):                             # of the sizes that models 
 from __future__ import annotations
 
 from .cases import cases
-from .checks import check, check_adjoint, compute, require_engine
+from .checks import check, check_adjoint, compute, compute_all, ends_of, require_engine
 from .error_bounds import error_bound, tolerance
 from .layers import FAMILIES, layer
 from .oracle import Expected, Operands, by_taps, expected, operands, scatter
@@ -25,6 +25,8 @@ __all__ = [
     "check",
     "check_adjoint",
     "compute",
+    "compute_all",
+    "ends_of",
     "error_bound",
     "expected",
     "layer",

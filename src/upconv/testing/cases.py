@@ -46,6 +46,7 @@ def _forward_cases() -> Iterator[Problem]:
     for batch, i, o in ((0, 6, 12), (1, 1, 1), (1, 7, 5), (5, 1, 3), (3, 17, 2), (1, 3, 33)):
         yield base.replace(batch=batch, in_channels=i, out_channels=o)
     yield from _epilogue_cases(base)
+    yield from _end_cases(base)
     for axes in (_CROPPED, _AXES["rank 1"], _AXES["rank 3"]):
         yield base.replace(axes=axes, accumulate=True, groups=3)
     yield base.replace(accumulate=True, layout=DataLayout.NXC, dtype=DType.FLOAT16)
@@ -66,6 +67,28 @@ def _epilogue_cases(base: Problem) -> Iterator[Problem]:
         dtype=DType.BFLOAT16,
         groups=3,
     )
+
+
+def _end_cases(base: Problem) -> Iterator[Problem]:
+    """PReLU, second results, and both, in every layout; where bias or residual are, and are not."""
+    leaky = Activation.LEAKY_RELU
+    ends = (
+        Epilogue(leaky, slopes=True),
+        Epilogue(leaky, slopes=True, residual=True),
+        Epilogue(second=leaky, second_slope=0.1),
+        Epilogue(leaky, slopes=True, second=Activation.RELU),
+        Epilogue(Activation.TANH, residual=True, second=leaky, second_slope=0.3),
+    )
+    for end, layout in product(ends, DataLayout):
+        yield base.replace(epilogue=end, layout=layout, bias=not end.residual)
+    square = _AXES["stride 1"]
+    for end, layout in product(ends[1:4], DataLayout):
+        yield base.replace(epilogue=end, layout=layout, axes=square, groups=3)
+        yield base.replace(epilogue=end, layout=layout, axes=square, groups=6, out_channels=6)
+    for dtype, axes in ((DType.BFLOAT16, _CROPPED), (DType.FLOAT64, _AXES["rank 3"])):
+        yield base.replace(epilogue=ends[3], dtype=dtype, axes=axes, accumulate=True)
+    for name in ("grown at both ends", "no input", "rank 1", "large stride"):
+        yield base.replace(epilogue=ends[3], axes=_AXES[name])
 
 
 _CROPPED = (Axis(5, 3, 2, 1, 1, 0), Axis(7, 4, 3, 1, 2, 3))

@@ -10,7 +10,7 @@ from ..engines.base import Engine
 from ..errors import EngineError
 from ..problem import NO_EPILOGUE, Direction, Problem
 from .error_bounds import tolerance
-from .oracle import Operands, expected, finfo_type, operands
+from .oracle import Expected, Operands, expected, finfo_type, operands
 
 
 def compute(engine: Engine, problem: Problem, given: Operands, threads: int = 1) -> Array:
@@ -22,14 +22,30 @@ def compute(engine: Engine, problem: Problem, given: Operands, threads: int = 1)
     >>> compute(load("reference"), problem, operands(problem)).shape
     (1, 5, 8)
     """
+    return compute_all(engine, problem, given, threads)[0]
+
+
+def compute_all(
+    engine: Engine, problem: Problem, given: Operands, threads: int = 1
+) -> tuple[Array, ...]:
+    """The engine's result, and the second one of a problem that has one."""
     primitive = engine.build(problem, threads)
     try:
         b = given.b if problem.direction is Direction.WEIGHT_GRAD else primitive.pack(given.b)
-        out = given.before.copy()
-        primitive.run(out, given.a, b, given.bias, given.residual)
-        return out
+        results = [given.before.copy() for _ in range(1 + problem.epilogue.has_second)]
+        primitive.run(results[0], given.a, b, *ends_of(problem, given, *results[1:]))
+        return tuple(results)
     finally:
         primitive.close()
+
+
+def ends_of(
+    problem: Problem, given: Operands, second: Array | None = None
+) -> tuple[Array | None, ...]:
+    """The arguments of `Primitive.run` after the weight: the first two where others are None, so
+    that engines need not know what they refuse."""
+    ends = given.bias, given.residual, given.slopes, second
+    return ends if problem.epilogue.slopes or problem.epilogue.has_second else ends[:2]
 
 
 def require_engine(layer: str, expected: str, *computed: object) -> None:
@@ -64,14 +80,24 @@ def check(engine: Engine, problem: Problem, seed: int = 0, threads: int = 1) -> 
     """
     given = operands(problem, seed)
     wanted = expected(problem, given)
-    got = compute(engine, problem, given, threads).astype(np.float64)
+    results = compute_all(engine, problem, given, threads)
+    for name, result, right in zip(("", "second result, "), results, _both(wanted), strict=False):
+        said = f"{engine.name}, {name}seed {seed}: {problem}"
+        _compare(said, result.astype(np.float64), right)
+
+
+def _both(wanted: Expected) -> list[Expected]:
+    return [wanted] if wanted.second is None else [wanted, wanted.second]
+
+
+def _compare(said: str, got: Array, wanted: Expected) -> None:
     if got.shape != wanted.value.shape:
-        raise AssertionError(f"{problem}: shape {got.shape}, expected {wanted.value.shape}")
+        raise AssertionError(f"{said}: shape {got.shape}, expected {wanted.value.shape}")
     wrong = ~(np.abs(got - wanted.value) <= wanted.allowed)
     if wrong.any():
         where = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
         raise AssertionError(
-            f"{engine.name}, seed {seed}: {problem}: {int(wrong.sum())} of {wrong.size} elements"
+            f"{said}: {int(wrong.sum())} of {wrong.size} elements"
             f" are wrong, the first at {tuple(map(int, where))}: {got[where]!r}, expected"
             f" {wanted.value[where]!r} within {wanted.allowed[where]:.3g}"
         )

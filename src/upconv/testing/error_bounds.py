@@ -69,7 +69,8 @@ def tolerance(problem: Problem) -> float:
 
 
 def _steepness(problem: Problem) -> float:
-    """The most by which the activation multiplies an error."""
+    """The most by which the activation multiplies an error; slopes of PReLU are taken to be at most
+    1."""
     kind, slope = problem.epilogue.activation, abs(problem.epilogue.slope)
     return max(1.0, slope) if kind is Activation.LEAKY_RELU else _STEEPEST.get(kind, 1.0)
 

@@ -31,6 +31,7 @@ class Operands:
     """Arrays for one problem: operands (a, b) as `Primitive.run` takes them, b not packed.
 
     `before` is what the output array holds at the start, which counts when the problem accumulates.
+    The array of a second result is like it.
     """
 
     a: Array
@@ -38,14 +39,17 @@ class Operands:
     bias: Array | None
     residual: Array | None
     before: Array
+    slopes: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """What a result should be, in float64, and how far each element may be from it."""
+    """What a result should be, in float64, and how far each element may be from it; and the same of
+    the second result, where there is one."""
 
     value: Array
     allowed: Array
+    second: Expected | None = None
 
 
 def operands(problem: Problem, seed: int = 0) -> Operands:
@@ -71,6 +75,7 @@ def operands(problem: Problem, seed: int = 0) -> Operands:
         bias=draw(channels) if problem.bias else None,
         residual=draw(problem.result_shape) if problem.epilogue.residual else None,
         before=draw(problem.result_shape),
+        slopes=rng.uniform(-1, 1, channels).astype(dtype) if problem.epilogue.slopes else None,
     )
 
 
@@ -135,13 +140,22 @@ def expected(problem: Problem, given: Operands) -> Expected:
     if problem.accumulate:
         value = value + given.before.astype(np.float64)
         magnitude = magnitude + np.abs(given.before.astype(np.float64))
-    value = _ACTIVATED[problem.epilogue.activation](value, problem.epilogue.slope)
-    return Expected(value, tolerance(problem) * magnitude + _rounding(problem, value))
+    epilogue, slope = problem.epilogue, np.asarray(problem.epilogue.slope)
+    if given.slopes is not None:
+        slope = given.slopes.astype(np.float64).reshape(problem.layout.by_channel(problem.rank))
+    value = _ACTIVATED[epilogue.activation](value, slope)
+    allowed = tolerance(problem) * magnitude
+    second = None
+    if epilogue.has_second:
+        other = _ACTIVATED[epilogue.second](value, epilogue.second_slope)
+        steepest = max(1.13, abs(epilogue.second_slope))  # of GELU, of all others at most 1
+        second = Expected(other, steepest * allowed + 2 * _rounding(problem, other))
+    return Expected(value, allowed + _rounding(problem, value), second)
 
 
 _erf = np.vectorize(erf, otypes=[float])  # slow, and no approximation
 
-_ACTIVATED: dict[Activation, Callable[[Array, float], Array]] = {
+_ACTIVATED: dict[Activation, Callable[[Array, Any], Array]] = {
     Activation.NONE: lambda v, _: v,
     Activation.RELU: lambda v, _: np.where(v > 0, v, 0.0),
     Activation.LEAKY_RELU: lambda v, slope: np.where(v > 0, v, slope * v),
@@ -156,7 +170,7 @@ def _rounding(problem: Problem, value: Array) -> Array:
     """What storing the result may change, the smallest numbers of the type included."""
     smallest = float(np.finfo(finfo_type(problem.dtype)).tiny)
     allowed: Array = problem.dtype.epsilon * np.abs(value) + smallest
-    if problem.epilogue.activation is not Activation.NONE:
+    if {problem.epilogue.activation, problem.epilogue.second} != {Activation.NONE}:
         allowed += 8 * problem.dtype.accumulator.epsilon  # a few units of numbers of order 1
     return allowed
 

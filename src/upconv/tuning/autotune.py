@@ -42,14 +42,22 @@ class _Data:
     b: Array
     bias: Array | None
     residual: Array | None
+    slopes: Array | None
+    second: Array | None
     packs: bool
+
+    @property
+    def ends(self) -> tuple[Array | None, ...]:
+        """The arguments of `Primitive.run` after the weight, but those that no engine must know."""
+        more = self.slopes, self.second
+        return (self.bias, self.residual, *(more if more != (None, None) else ()))
 
     @classmethod
     def of(cls, problem: Problem) -> _Data:
         dtype, a_and_b = problem.dtype.numpy, problem.operand_shapes
-        result = problem.result_shape
+        result, end = problem.result_shape, problem.epilogue
         memory.require(
-            problem.nbytes + problem.epilogue.residual * prod(result) * dtype.itemsize,
+            problem.nbytes + (end.residual + end.has_second) * prod(result) * dtype.itemsize,
             "the random data to tune with",
         )
         numbers = default_rng(0).standard_normal(_DRAWN)
@@ -61,7 +69,9 @@ class _Data:
             np.resize(some, a_and_b[0]),
             np.resize(scaled, a_and_b[1]),
             np.resize(some, (problem.result_channels,)) if problem.bias else None,
-            np.resize(some, result) if problem.epilogue.residual else None,
+            np.resize(some, result) if end.residual else None,
+            np.resize(some, (problem.result_channels,)) if end.slopes else None,
+            np.zeros(result, dtype) if end.has_second else None,
             problem.direction is not Direction.WEIGHT_GRAD,
         )
 
@@ -89,7 +99,7 @@ class _Candidate:
         """The seconds of one run."""
         start = time.perf_counter()
         data = self.data
-        self.primitive.run(data.out, data.a, self.b, data.bias, data.residual)
+        self.primitive.run(data.out, data.a, self.b, *data.ends)
         # A clock that did not advance says less than its smallest step, not nothing.
         seconds = max(time.perf_counter() - start, 1e-9)
         self.seconds = min(self.seconds, seconds)

@@ -40,8 +40,39 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...activations import Activation
+from ...problem import Epilogue
 from .emit import Function
 from .values import DOUBLE, FLOAT, I32, I64, Value, split, vector
+
+
+class End(NamedTuple):
+    """An activation as code ends in it, and that of a second result; see `problem.Epilogue`."""
+
+    activation: Activation = Activation.NONE
+    slope: float = 0.0
+    slopes: bool = False
+    second: Activation = Activation.NONE
+    second_slope: float = 0.0
+
+    @classmethod
+    def of(cls, epilogue: Epilogue) -> End:
+        """The end of an epilogue, without the residual."""
+        first = epilogue.activation, epilogue.slope, epilogue.slopes
+        return cls(*first, epilogue.second, epilogue.second_slope)
+
+    @property
+    def has_second(self) -> bool:
+        """Whether there is a second result."""
+        return self.second is not Activation.NONE
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether tiles do it: an instruction or two for each vector."""
+        return {self.activation, self.second} <= _CHEAP
+
+
+NO_END = End()
+_CHEAP = {Activation.NONE, Activation.RELU, Activation.LEAKY_RELU}
 
 
 class _Format(NamedTuple):
@@ -98,11 +129,16 @@ _FORMATS = {
 _LOG2_E = 1.4426950408889634
 
 
-def activated(f: Function, activation: Activation, slope: float, value: Value) -> Value:
+def second_of(f: Function, end: End, value: Value) -> Value:
+    """The second result beside a result."""
+    return activated(f, end.second, end.second_slope, value)
+
+
+def activated(f: Function, activation: Activation, slope: float | Value, value: Value) -> Value:
     """The activation of every lane of `value`, a float, a double or a vector of one of them.
 
     Special values are those of `upconv.activations.apply`: NaN stays NaN, infinities give the
-    limits. `slope` is the factor of negative values in LEAKY_RELU.
+    limits. `slope` is the factor of negative values in LEAKY_RELU, for all lanes or for each.
     """
     if activation is Activation.NONE:
         return value

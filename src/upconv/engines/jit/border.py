@@ -29,7 +29,7 @@ from .steps import Launch, Step
 from .values import STORED, computed
 
 _ARGUMENTS = ArgumentLayout(
-    walk.NUMBERS + "dst* src* residual* finish* runs length dst_run src_run",
+    walk.NUMBERS + "dst* src* residual* finish* runs length dst_run src_run slopes second",
     counters=walk.COUNTERS,
 )
 _ROW = record("dst src")
@@ -44,9 +44,10 @@ def _box_code(module: Module, cpu: Cpu) -> None:
         a = _ARGUMENTS.reader(f)
         inner, outer = Record(f, f["inner"], _ROW), Record(f, f["outer"], _ROW)
         offset = inner["dst"] + outer["dst"]
+        src = a["src"] + inner["src"] + outer["src"]
         f.call(
-            a["finish"], a["src"] + inner["src"] + outer["src"], a["dst"] + offset,
-            a["residual"] + offset, 1, 0, 0, a["runs"], a["length"], a["src_run"], a["dst_run"],
+            a["finish"], src, a["dst"] + offset, a["residual"] + offset, 1, 0, 0, a["runs"],
+            a["length"], a["src_run"], a["dst_run"], src + a["slopes"], a["second"],
         )  # fmt: skip
 
 
@@ -60,22 +61,39 @@ class JitBorder(BorderFill):
         self._threads = threads
 
     def steps(
-        self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Maybe,
+        residual: Maybe,
+        scratch: int,
+        slopes: Maybe = None,
+        second: Maybe = None,
     ) -> list[Step]:
         """Return native steps that do what `run` does, bound to these arrays."""
         steps: list[Step] = []
         if self._inner is not None:
             forward, place = self._problem.direction is Direction.FORWARD, self._place
             a = a[self._interior.x if forward else self._interior.y]
-            within = None if residual is None else residual[place]
-            steps = self._interior_steps(out[place], a, b, bias, within, scratch)
+            within, other = (None if v is None else v[place] for v in (residual, second))
+            end = bias, within, scratch, slopes, other
+            steps = self._interior_steps(out[place], a, b, *end)
         for place in self._border:
-            within = None if residual is None else residual[place]
-            steps += self._border_steps(out[place], bias, within)
+            within, other = (None if v is None else v[place] for v in (residual, second))
+            steps += self._border_steps(out[place], bias, within, slopes, other)
         return steps
 
     def _interior_steps(
-        self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Maybe,
+        residual: Maybe,
+        scratch: int,
+        slopes: Maybe,
+        second: Maybe,
     ) -> list[Step]:
         """The kernel's steps, between copies of parts of arrays that do not lie as it reads them.
 
@@ -93,7 +111,11 @@ class JitBorder(BorderFill):
                 before += self._box_steps(self._plain, out, result)
             after += self._box_steps(self._plain, result, out)
             residual = None if residual is None else self._copied(residual, before)
-        return [*before, *inner.steps(out, a, b, bias, residual, scratch), *after]
+            if second is not None:
+                result, second = second, np.empty(second.shape, second.dtype)
+                after += self._box_steps(self._plain, result, second)
+        end = bias, residual, scratch, slopes, second
+        return [*before, *inner.steps(out, a, b, *end), *after]
 
     def _copied(self, array: Array, steps: list[Step]) -> Array:
         memory.require(array.nbytes, "a copy of a part of an array")
@@ -105,51 +127,71 @@ class JitBorder(BorderFill):
     def _plain(self) -> Finish:
         return plain(STORED[self._problem.dtype])
 
-    def _border_steps(self, out: Array, bias: Maybe, residual: Maybe) -> list[Step]:
+    def _border_steps(
+        self, out: Array, bias: Maybe, residual: Maybe, slopes: Maybe, second: Maybe
+    ) -> list[Step]:
         """Write the epilogue of bias and residual to a part of the border."""
-        problem, epilogue = self._problem, self._problem.epilogue
+        problem = self._problem
         channel_axis = 1 if problem.layout is DataLayout.NCX else out.ndim - 1
-        biases = np.zeros(out.shape[channel_axis], problem.dtype.accumulator.numpy)
-        if bias is not None:
-            biases += bias
-        kind = Finish(
-            computed(problem.dtype), STORED[problem.dtype], epilogue.activation, epilogue.slope,
-            residual is not None, problem.accumulate,
+        # A slope for each bias, behind all of them: so both are read alike, whatever the layout.
+        biases = np.zeros((2, out.shape[channel_axis]), problem.dtype.accumulator.numpy)
+        for row, numbers in zip(biases, (bias, slopes), strict=True):
+            row[:] = 0 if numbers is None else numbers
+        kind = Finish.of(
+            computed(problem.dtype), STORED[problem.dtype], problem.epilogue, DataLayout.NXC,
+            accumulate=problem.accumulate,
         )  # fmt: skip
         steps: list[Step] = []
         for part in _cut(out.shape[-1]) if channel_axis == 1 else [slice(None)]:
-            box, more = out[..., part], None if residual is None else residual[..., part]
+            box = out[..., part]
+            beside = [None if v is None else v[..., part] for v in (residual, second)]
             source = biases
             if channel_axis == 1:  # each bias as often as a run is long
-                box, more = _folded(box), None if more is None else _folded(more)
-                rows = np.repeat(biases[:, None], box.shape[-1], 1)
-                source = rows.reshape(len(biases), *[1] * (box.ndim - 3), box.shape[-1])
-            steps += self._box_steps(kind, box, np.broadcast_to(source, box.shape), more)
+                box, beside = _folded(box), [None if v is None else _folded(v) for v in beside]
+                rows = np.repeat(biases[..., None], box.shape[-1], -1)
+                source = rows.reshape(*biases.shape, *[1] * (box.ndim - 3), box.shape[-1])
+            repeated = np.broadcast_to(source[0], box.shape)
+            steps += self._box_steps(kind, box, repeated, beside[0], beside[1], source.strides[0])
         return steps
 
     def _box_steps(
-        self, kind: Finish, dst: Array, src: Array, residual: Maybe = None
+        self,
+        kind: Finish,
+        dst: Array,
+        src: Array,
+        residual: Maybe = None,
+        second: Maybe = None,
+        slopes: int = 0,
     ) -> list[Step]:
-        """Return the step, if there is anything to do, that moves one box to another."""
+        """Return the step, if there is anything to do, that moves one box to another.
+
+        slopes: bytes from an element of `src` to its slope.
+        """
         if not dst.size:
             return []
-        if residual is not None and residual.strides != dst.strides:
-            raise EngineError("The residual of a step lies as its result: make a copy first.")
+        beside = [array for array in (residual, second) if array is not None]
+        if any(array.strides != dst.strides for array in beside):
+            words = "The residual and the second result of a step lie as its result"
+            raise EngineError(f"{words}: make a copy first.")
         if any(array.strides[-1] != array.itemsize for array in (dst, src)):
             dst, src = dst[..., None], src[..., None]  # runs of one element
+            # Channels first, a run has one slope. Channels last it would have several.
+            if kind.end.slopes and self._problem.layout is DataLayout.NXC and dst.shape[-2] > 1:
+                raise EngineError("Channels of a step with PReLU must lie side by side.")
         outer, inner = _rows(dst, src, slice(0, 2)), _rows(dst, src, slice(2, -2))
         code, move = finish_code(kind, host()), _box_code(host())
         table = walk.phases(walk.Phase(move.addresses["move"], inner, outer))
         block = _ARGUMENTS.block(
             phases=table.ctypes.data, phase_count=1, dst=address_of(dst), src=src.ctypes.data,
             residual=0 if residual is None else address_of(residual),
+            second=0 if second is None else address_of(second) - address_of(dst),
             finish=code.addresses["finish"], runs=dst.shape[-2], length=dst.shape[-1],
-            dst_run=dst.strides[-2], src_run=src.strides[-2],
+            dst_run=dst.strides[-2], src_run=src.strides[-2], slopes=slopes,
         )  # fmt: skip
         threads = min(len(inner) * len(outer), useful_threads(dst.size * _WORK, self._threads))
         started = walk.walk_code(host())
         launch = Launch.of_walk(Blocks(block), started.addresses["walk"], threads, table)
-        kept = dst, src, residual, outer, inner, table, code, move, started
+        kept = dst, src, residual, second, outer, inner, table, code, move, started
         return [launch.step({}, None, *kept)]
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...errors import EngineError
 from ...problem import DataLayout
 from ..addresses import address_of
@@ -26,38 +28,55 @@ from .steps import Launch, Step
 
 @dataclass(slots=True, eq=False)  # frozen takes four times as long to make, for each call
 class Operands:
-    """What a kernel is given; `out` is the caller's array, whose memory `y` is, unless it is
-    `copied` to it."""
+    """What a kernel is given.
 
-    out: Array
-    copied: bool
+    `copies` are pairs of a caller's array and the one that is to be copied to it: where the results
+    `out` and `second` do not lie well, `y` and `other` are not their memory.
+    """
+
+    copies: tuple[tuple[Array, Array], ...]
     y: Array
     x: Array
     residual: Maybe
+    other: Maybe = None
 
     @classmethod
-    def of(cls, correlation: Correlation, out: Array, x: Array, residual: Maybe) -> Operands:
+    def of(
+        cls, correlation: Correlation, out: Array, x: Array, residual: Maybe, second: Maybe = None
+    ) -> Operands:
         """The arrays of a call, copied where they do not lie well."""
-        plain = residual is None and x.ndim == len(correlation.lines) + 2
+        plain = residual is None and x.ndim == len(correlation.lines) + 2 and second is None
         if plain and x.flags.c_contiguous and out.flags.c_contiguous:
-            return cls(out, False, out, x, None)  # most calls, whose overhead this makes less
-        y, layout = out, correlation.layout
-        if not lies_well(out, layout) or (residual is not None and residual.strides != out.strides):
+            return cls((), out, x, None)  # most calls, whose overhead this makes less
+        y, other, layout = out, second, correlation.layout
+        beside = [array for array in (residual, second) if array is not None]
+        if not lies_well(out, layout) or any(array.strides != out.strides for array in beside):
             y = laid_out("the result", out, filled=correlation.accumulate)
             residual = None if residual is None else laid_out("the residual", residual)
+            if second is not None:
+                other = laid_out("the second result", second, filled=False)
         x = lying_well("x", x, layout)
-        copied = y is not out
+        copies = tuple(
+            (array, copy)
+            for array, copy in ((out, y), (second, other))
+            if array is not None and copy is not None and copy is not array
+        )
         if x.ndim > correlation.rank + 2:  # views: all axes but the first ones lie without gaps
             shape = correlation.result_shape
             x, y = x.reshape(correlation.operand_shape), y.reshape(shape)
-            residual = None if residual is None else residual.reshape(shape)
-        return cls(out, copied, y, x, residual)
+            residual, other = (None if v is None else v.reshape(shape) for v in (residual, other))
+        return cls(copies, y, x, residual, other)
 
     @classmethod
-    def in_place(cls, correlation: Correlation, out: Array, x: Array, residual: Maybe) -> Operands:
+    def in_place(
+        cls, correlation: Correlation, out: Array, x: Array, residual: Maybe, second: Maybe = None
+    ) -> Operands:
         """The arrays of a step, which must lie well: it is bound to their addresses."""
-        operands = cls.of(correlation, out, x, residual)
-        pairs = (operands.x, x), (operands.y, out), (operands.residual, residual)
+        operands = cls.of(correlation, out, x, residual, second)
+        pairs = (
+            (operands.x, x), (operands.y, out), (operands.residual, residual),
+            (operands.other, second),
+        )  # fmt: skip
         for used, passed in pairs:
             if used is not None and passed is not None and address_of(used) != address_of(passed):
                 raise EngineError(
@@ -65,10 +84,15 @@ class Operands:
                 )
         return operands
 
+    @property
+    def second(self) -> int:
+        """Bytes from the result to the second one, 0 where there is none."""
+        return 0 if self.other is None else address_of(self.other) - address_of(self.y)
+
     def deliver(self) -> None:
-        """Put the result where the caller wants it."""
-        if self.copied:
-            self.out[...] = self.y.reshape(self.out.shape)
+        """Put the results where the caller wants them."""
+        for array, copy in self.copies:
+            array[...] = copy
 
 
 def lying_well(what: str, array: Array, layout: DataLayout) -> Array:
@@ -112,21 +136,38 @@ class Kernel:
         """The weight in the kernel's order of use."""
         return self.order.pack(weight, self._pack_threads)
 
-    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Maybe = None,
+        residual: Maybe = None,
+        slopes: Maybe = None,
+        second: Maybe = None,
+    ) -> None:
         """Compute into `out`."""
-        operands = Operands.of(self.correlation, out, a, residual)
-        biases = self._no_bias if bias is None else self._ordered(bias)
+        operands = Operands.of(self.correlation, out, a, residual, second)
+        biases = self._by_channel(bias, slopes)
         with Workspace(self.workspace_bytes) as scratch:
             for launch, values in self._launches(operands, b, biases, scratch):
                 launch.run(values)
         operands.deliver()
 
     def steps(
-        self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Maybe,
+        residual: Maybe,
+        scratch: int,
+        slopes: Maybe = None,
+        second: Maybe = None,
     ) -> list[Step]:
         """Return what `run` would run, bound to arrays that lie well and to scratch memory."""
-        operands = Operands.in_place(self.correlation, out, a, residual)
-        biases = self._no_bias if bias is None else self._ordered(bias)
+        operands = Operands.in_place(self.correlation, out, a, residual, second)
+        biases = self._by_channel(bias, slopes)
         return [
             launch.step(values, b, biases, self)
             for launch, values in self._launches(operands, b, biases, scratch)
@@ -136,6 +177,15 @@ class Kernel:
         self, operands: Operands, w: Array, biases: Array, scratch: int
     ) -> Iterable[tuple[Launch, dict[str, int]]]:
         raise NotImplementedError
+
+    def _by_channel(self, bias: Maybe, slopes: Maybe) -> Array:
+        """Biases and, right behind them, the slopes of PReLU, both as code reads them."""
+        biases = self._no_bias if bias is None else self._ordered(bias)
+        return biases if slopes is None else np.concatenate((biases, self._ordered_slopes(slopes)))
+
+    def _ordered_slopes(self, slopes: Array) -> Array:
+        """Slopes as code reads them: as many as biases."""
+        return self._ordered(slopes)
 
     def _ordered(self, bias: Array) -> Array:
         """Biases as code reads them: perhaps beyond the last."""

@@ -5,7 +5,8 @@ Symbols: a *row* is a run of elements in memory. Each function is compiled once 
 kernels' drivers.
 
     fill    dst[0:count] = src[0:count], dst[count:count+zeros] = 0, into the type of computing
-    finish  dst = activation(src + residual + dst), out of the type of computing
+    finish  dst = activation(src + residual + dst), out of the type of computing; and dst again,
+            through another activation, as a second result elsewhere
     gather  dst[e] = src[table[e]] or 0 where table[e] < 0, for every input channel, or for pairs
 """
 
@@ -16,10 +17,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from ...activations import Activation
+from ...activations import Activation, apply
+from ...problem import DataLayout, Epilogue
 from ..addresses import address_of
 from ..base import Array
-from .activation import activated
+from .activation import NO_END, End, activated, second_of
 from .compile import compiled
 from .cpu import Cpu, host
 from .emit import Function, Module, signature
@@ -34,24 +36,38 @@ FINISH = signature(
     " channels src_channel dst_channel"  # and bytes from one to the next
     " runs length"  # runs of `length` elements each
     " src_run dst_run"  # bytes from one run to the next
+    " slopes*"  # of the first channel, or of each element of a run; whatever where there are none
+    " second"  # bytes from dst to the second result
 )
 GATHER = signature(
     "dst* src*"
     " table* entries"  # element numbers, 64 bits each
     " channels dst_channel src_channel"  # and bytes from one input channel to the next
 )
-_FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 7)
+_FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 9)
 
 
 class Finish(NamedTuple):
-    """What `finish` does to a row, and between which types: its class."""
+    """What `finish` does to a row, and between which types: its class.
+
+    A row of `layout` is of one channel, or has a channel for each element: so it finds the slopes
+    of PReLU that `end` has.
+    """
 
     computed: str
     stored: str
-    activation: Activation
-    slope: float
+    end: End = NO_END
     residual: bool = False
     accumulate: bool = False
+    layout: DataLayout = DataLayout.NCX
+
+    @classmethod
+    def of(
+        cls, element: str, stored: str, epilogue: Epilogue, layout: DataLayout, *, accumulate: bool
+    ) -> Finish:
+        """All of an epilogue, and accumulation; without slopes the same in all layouts."""
+        layout = layout if epilogue.slopes else DataLayout.NCX
+        return cls(element, stored, End.of(epilogue), epilogue.residual, accumulate, layout)
 
     @property
     def is_plain(self) -> bool:
@@ -61,7 +77,7 @@ class Finish(NamedTuple):
 
 def plain(element: str) -> Finish:
     """Storing results as they are computed."""
-    return Finish(element, element, Activation.NONE, 0.0)
+    return Finish(element, element)
 
 
 @compiled("fill", kept=16)
@@ -93,20 +109,26 @@ def finish_code(module: Module, kind: Finish, cpu: Cpu) -> None:
         with f.loop(0, f["channels"]) as channel, f.loop(0, f["runs"]) as run:
             offset = channel.index * f["dst_channel"] + run.index * f["dst_run"]
             src = f["src"] + (channel.index * f["src_channel"] + run.index * f["src_run"])
-            spans.each(partial(_finish_span, f, kind, src, offset))
+            slopes = f.at(f["slopes"], channel.index, kind.computed) if kind.end.slopes else src
+            spans.each(partial(_finish_span, f, kind, src, offset, slopes))
 
 
-def activate(activation: Activation, slope: float, values: Array) -> None:
+def activate(activation: Activation, slope: float | Array, values: Array) -> None:
     """`activations.apply` with the bits of the kernels; `values` are contiguous."""
     if activation is Activation.NONE or not values.size:
         return
+    if not isinstance(slope, float):  # one product for each value: NumPy has the same bits
+        apply(activation, slope, values)
+        return
     element = DOUBLE if values.itemsize == 8 else FLOAT
-    code = finish_code(Finish(element, element, activation, slope), host())
+    code = finish_code(Finish(element, element, End(activation, slope)), host())
     place = address_of(values)
-    _FINISH(code.addresses["finish"])(place, place, 0, 1, 0, 0, 1, values.size, 0, 0)
+    _FINISH(code.addresses["finish"])(place, place, 0, 1, 0, 0, 1, values.size, 0, 0, 0, 0)
 
 
-def _finish_span(f: Function, kind: Finish, src: Value, offset: Value, span: Span) -> None:
+def _finish_span(
+    f: Function, kind: Finish, src: Value, offset: Value, slopes: Value, span: Span
+) -> None:
     """One vector of results: + residual, + what is there, activation, in the type of computing."""
     values = span.load(f.at(src, span.start, kind.computed), kind.computed)
     dst = f.at(f["dst"] + offset, span.start, kind.stored)
@@ -117,8 +139,15 @@ def _finish_span(f: Function, kind: Finish, src: Value, offset: Value, span: Spa
     if kind.accumulate:
         there = converted(f, span.load(dst, kind.stored), kind.computed)
         values = there + values
-    values = activated(f, kind.activation, kind.slope, values)
+    slope: float | Value = kind.end.slope
+    if kind.end.slopes and kind.layout is DataLayout.NXC:
+        slope = span.load(f.at(slopes, span.start, kind.computed), kind.computed)
+    elif kind.end.slopes:
+        slope = f.broadcast(f.load(kind.computed, slopes), split(values.type)[1])
+    values = activated(f, kind.end.activation, slope, values)
     span.store(converted(f, values, kind.stored), dst)
+    if kind.end.has_second:
+        span.store(converted(f, second_of(f, kind.end, values), kind.stored), dst + f["second"])
 
 
 @compiled("gather", kept=16)

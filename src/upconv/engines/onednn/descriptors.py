@@ -88,6 +88,8 @@ def cannot(problem: Problem) -> str | None:
         return f"libdnnl works on one to three spatial axes, and there are {problem.rank}"
     if problem.dtype is DType.FLOAT64:
         return "libdnnl computes on no float64"
+    if problem.epilogue.slopes or problem.epilogue.has_second:
+        return "libdnnl is not asked for PReLU with a slope per channel, nor for a second result"
     shapes = (problem.x_shape, problem.y_shape, problem.weight_shape)
     axes = problem.axes
     crops = (max(abs(axis.crop_begin), abs(axis.crop_end)) for axis in axes)

@@ -169,7 +169,16 @@ class OnednnPrimitive:
         self._packing.run(address_of(weight), address)
         return _Packed(packed, address)
 
-    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Maybe = None,
+        residual: Maybe = None,
+        slopes: Maybe = None,
+        second: Maybe = None,
+    ) -> None:
         """Compute into `out`; see `Primitive.run`."""
         if self._backward:
             self._weight_grad(out, a, b)

@@ -25,7 +25,8 @@ ARGUMENTS = ArgumentLayout(
     " passes* spans* points* taps* sizes* outs* zeros* axes"  # tables
     " in_row out_row"  # bytes to the next position of transposed data
     " stage_point stage_row"  # bytes to the next point, or channel, in the stage
-    " finish* finish_transposed* transpose_in* transpose_out*",  # of rows.py and transpose.py
+    " finish* finish_transposed* transpose_in* transpose_out*"  # of rows.py and transpose.py
+    " slopes second element",  # bytes from a bias to its slope, and from y to the second result
     counters=walk.COUNTERS,
 )
 
@@ -115,7 +116,8 @@ def _emit_passes(module: Module) -> None:
                     offset = f.word(points + stride, index) + y
                     into = a["y"] + offset, a["residual"] + offset
                     sums = stage + point.index * a["stage_point"]
-                    f.call(a["finish"], sums, *into, 1, 0, 0, 1, length, 0, 0)
+                    slopes = a["bias"] + (a["slopes"] + row["bias"] + p["bias"])
+                    f.call(a["finish"], sums, *into, 1, 0, 0, 1, length, 0, 0, slopes, a["second"])
 
 
 # Channels first -----------------------------------------------------------------------------------
@@ -141,11 +143,14 @@ def _emit_finish_out(module: Module) -> None:
     with module.function("finish_out", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
         first, last, channels, positions = _offsets(f, a["out_image"], a["out_channel"])
+        channel = Record(f, f["outer"], PART)["channel"]
+        slopes = a["bias"] + (a["slopes"] + channel * a["element"])
         stage, src, row = f["mine"], a["y"] + last, a["stage_row"]
         f.call(a["transpose_out"], stage, src, positions, channels, a["out_row"], row)
         into = a["first_y"] + first, a["residual"] + first
         rows = channels, row, a["out_channel"]
-        f.call(a["finish_transposed"], stage, *into, *rows, 1, positions, 0, 0)
+        ends = slopes, a["second"]
+        f.call(a["finish_transposed"], stage, *into, *rows, 1, positions, 0, 0, *ends)
 
 
 def _offsets(f: Function, image: Value, channel: Value) -> tuple[Value, Value, Value, Value]:

@@ -45,14 +45,17 @@ class Form:
     @classmethod
     def of(cls, correlation: Correlation, cut: Cut, cpu: Cpu) -> Form:
         """The form of a correlation."""
-        weight, end, lanes = correlation.weight, correlation.epilogue, cut.lanes
+        weight, lanes = correlation.weight, cut.lanes
         element, stored = BYTES[weight.element], weight.dtype.itemsize
         transposed = correlation.layout is DataLayout.NCX
-        late = end.activation, end.slope, end.residual, correlation.accumulate
+        finish = Finish.of(
+            weight.element, STORED[weight.dtype], correlation.epilogue, correlation.layout,
+            accumulate=correlation.accumulate,
+        )  # fmt: skip
         points = [block.points for block in cut.blocks]
         merges = [any(merged_taps(lanes, block) > 1 for block in g.blocks) for g in cut.grids]
         return cls(
-            weight, cut, cpu, Finish(weight.element, STORED[weight.dtype], *late),
+            weight, cut, cpu, finish,
             tuple(points), tuple(merges), transposed, 1 if lanes.depthwise else weight.groups,
             element,
             element if transposed and not lanes.dots else stored,  # dots transpose it as it is

@@ -80,6 +80,7 @@ class Channels(Kernel):
         first_more = 0 if more is None else address_of(more)
         in_image, in_channel, out_image, out_channel = *x.strides[:2], *y.strides[:2]
         common = {"w": address_of(w), "bias": address_of(biases)}
+        common |= {"slopes": self._no_bias.nbytes, "second": operands.second}
         if self.correlation.layout is DataLayout.NCX:
             common |= {"in_image": in_image, "in_channel": in_channel}
             common |= {"out_image": out_image, "out_channel": out_channel}
@@ -103,6 +104,12 @@ class Channels(Kernel):
             room = max(room, _HALOS * halo_bytes(correlation, form.element))
             room = min(room, transposed_bytes(correlation, threads))
         return spatial_blocks(correlation, cut, room, form.element)
+
+    def _ordered_slopes(self, slopes: Array) -> Array:
+        """Slopes as `finish` reads them: beside channels-last results, or channel by channel."""
+        if self.correlation.layout is DataLayout.NXC:
+            return self._ordered(slopes)
+        return super()._ordered(slopes)
 
     def _ordered(self, bias: Array) -> Array:
         return bias.take(self._numbers).astype(self._no_bias.dtype, copy=False)

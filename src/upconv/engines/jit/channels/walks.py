@@ -63,6 +63,7 @@ class Walk:
             **{n: table.ctypes.data for n, table in tables.items() if n != "runs"},
             **codes.addresses, phase_count=len(listed), part=part, axes=correlation.rank,
             stage_point=passes.point_bytes, stage_row=CHUNK * form.element,
+            element=form.element,
             in_row=int(data.x_steps[-1]), out_row=int(data.y_steps[-1]),
         )  # fmt: skip
         self.launch = Launch.of_walk(Blocks(block), codes.walk, threads, tables["phases"])

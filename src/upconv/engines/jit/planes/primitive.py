@@ -21,7 +21,7 @@ from ..kernel_arguments import Blocks, Table, filled
 from ..operands import Kernel, Operands
 from ..packing import Packer, shared
 from ..pool import useful_threads
-from ..positions.tiling import finish_of, in_tile
+from ..positions.tiling import finish_of, in_tile, stores
 from ..rows import finish_code
 from ..steps import Launch
 from ..values import BYTES, LINE
@@ -60,7 +60,7 @@ class Planes(Kernel):
             bands=tables["bands"].ctypes.data, taps=tables["taps"].ctypes.data,
             w_channel=0 if tile.last else self.order.nbytes // correlation.made, w_tap=w_tap,
             x_row=x_row, y_row=y_row, multiplier=correlation.made // correlation.groups,
-            x_rows=rows.size, x_width=last.size, y_width=last.out,
+            x_rows=rows.size, x_width=last.size, y_width=last.out, slopes=self._no_bias.nbytes,
         ))  # fmt: skip
         started = self._walk.addresses["walk"]
         self._launch = Launch.of_walk(blocks, started, self._threads, phases)
@@ -78,7 +78,7 @@ class Planes(Kernel):
             "x": address_of(x), "x_image": x.strides[0], "x_channel": apart * x.strides[1],
             "y": address_of(y), "y_image": y.strides[0], "y_channel": apart * y.strides[1],
             "w": address_of(w), "bias": address_of(biases),
-            "residual": 0 if more is None else address_of(more),
+            "residual": 0 if more is None else address_of(more), "second": operands.second,
         }  # fmt: skip
         return ((self._launch, values),)
 
@@ -205,8 +205,8 @@ def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
     tiles = [
         PlaneTile(
             finish.computed, finish.stored, lanes, count, min(vectors, -(-last.out // lanes)),
-            (rows.step, last.step), (down, across), *in_tile(correlation),
-            not finish.is_plain, channels_last,
+            (rows.step, last.step), (down, across), in_tile(correlation),
+            not stores(correlation), channels_last,
         )
         for count, vectors in sizes
     ]  # fmt: skip

@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ....activations import Activation
 from .. import walk
-from ..activation import activated
+from ..activation import End, activated, second_of
 from ..compile import compiled
 from ..costs import Planes, costs_of
 from ..cpu import Cpu
@@ -29,7 +28,8 @@ ARGUMENTS = ArgumentLayout(
     walk.NUMBERS + "x* y* w* bias* residual* finish* bands* taps*"
     " x_image x_channel x_row y_image y_channel y_row w_channel w_tap"
     " multiplier"  # result channels of an input channel
-    " x_rows x_width y_width",
+    " x_rows x_width y_width"
+    " slopes second",  # bytes from a bias to its slope, and from y to the second result
     counters=walk.COUNTERS,
 )
 BAND = record("y top bottom taps tap_count")
@@ -42,7 +42,7 @@ BANDS, CHANNELS = record("first count"), record("image first count")
 
 class PlaneTile(NamedTuple):
     """What the code depends on: its class. `steps` and `shifts` are those of rows and of positions
-    in a row; `staged` results go by way of `finish`, to others `activation` is applied. `last`:
+    in a row; `staged` results go by way of `finish` after `end`. `last`:
     vectors run along channels."""
 
     element: str
@@ -52,8 +52,7 @@ class PlaneTile(NamedTuple):
     vectors: int
     steps: tuple[int, int]
     shifts: tuple[tuple[int, ...], tuple[int, ...]]
-    activation: Activation
-    slope: float
+    end: End
     staged: bool
     last: bool = False
 
@@ -168,7 +167,8 @@ class _Tiles(NamedTuple):
             start = (column.index - max(tile.back)) * tile.steps[1]
             masks = self.masks(start)
             lane = column.index if tile.last else 0
-            sums = self.lane_values(f.at(bias, lane, tile.element)) * tile.rows
+            here = f.at(bias, lane, tile.element)
+            sums = self.lane_values(here) * tile.rows
             with f.loop(first, last, carried=sums) as number:
                 tap = Record.of(f, a["taps"], number.index, TAP)
                 source = x + (tap["x"] + start * BYTES[tile.stored])
@@ -177,7 +177,7 @@ class _Tiles(NamedTuple):
                 number.next(self.products(lines, masks, weights, list(number.carried)))
             active, left = bottom - row.index, a["y_width"] - column.index
             offset = row.index * a["y_row"] + column.index * BYTES[tile.stored]
-            self.store(number.results, y + offset, active, left)
+            self.store(number.results, y + offset, here + a["slopes"], active, left)
 
     def masks(self, start: Value) -> list[Value]:
         """For each vector of a line from position `start` on, its lanes that lie in the row."""
@@ -258,25 +258,40 @@ class _Tiles(NamedTuple):
         pairs = list(zip(found[::2], found[1::2], strict=True))
         return [[f.shuffle(*pair, range(i, 2 * lanes, 2)) for pair in pairs] for i in (0, 1)]
 
-    def store(self, sums: list[Value], place: Value, active: Value, left: Value) -> None:
+    def store(
+        self, sums: list[Value], place: Value, slopes: Value, active: Value, left: Value
+    ) -> None:
         """Store the sums, as many rows and positions as there are."""
         f, a, tile = self.f, self.a, self.tile
-        row_stride, y = a["y_row"], a["y"] + place
-        sums = [activated(f, tile.activation, tile.slope, value) for value in sums]
+        row_stride, y, end = a["y_row"], a["y"] + place, tile.end
+        factors = self.lane_values(slopes) if end.slopes else [end.slope] * tile.vectors
+        sums = [
+            activated(f, end.activation, factors[i % tile.vectors], value)
+            for i, value in enumerate(sums)
+        ]
         if tile.staged:
             for i, value in enumerate(sums):
                 f.store(value, f.at(self.stage, i * tile.lanes, tile.element))
             shape = f.min(active, tile.rows), f.min(left, tile.width)
             row, more = tile.width * BYTES[tile.element], a["residual"] + place
-            f.call(a["finish"], self.stage, y, more, 1, 0, 0, *shape, row, row_stride)
+            steps = row, row_stride, slopes, a["second"]
+            f.call(a["finish"], self.stage, y, more, 1, 0, 0, *shape, *steps)
             return
+        self.store_rows(sums, y, active, left)
+        if end.has_second:
+            others = [second_of(f, end, value) for value in sums]
+            self.store_rows(others, y + a["second"], active, left)
+
+    def store_rows(self, values: list[Value], y: Value, active: Value, left: Value) -> None:
+        """Store one result, as many rows and positions as there are."""
+        f, tile, row_stride = self.f, self.tile, self.a["y_row"]
         places = range(0, tile.width, tile.lanes)
         masks = [_mask(f, _below(f, left - first, tile.lanes), tile.lanes) for first in places]
         for row in range(tile.rows):
             with f.when(active > row):
                 to = y + row_stride * row
                 for v, mask in enumerate(masks):
-                    value = sums[row * tile.vectors + v]
+                    value = values[row * tile.vectors + v]
                     f.store_lanes(value, f.at(to, v * tile.lanes, tile.element), mask)
 
 

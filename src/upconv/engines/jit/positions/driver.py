@@ -30,7 +30,8 @@ ARGUMENTS = ArgumentLayout(
     " x_image x_channel y_image y_channel buffer_channel"
     " buffer_row x_row image_row"  # from an input row to the next
     " span_x span_y span_image"  # from the rows of a span to the next ones
-    " y_position lanes width",  # bytes of y; positions of a tail tile, and of a main one
+    " y_position lanes width"  # bytes of y; positions of a tail tile, and of a main one
+    " slopes second",  # bytes from a bias to its slope, from y to the second result
     counters=walk.COUNTERS,
 )
 _BLOCK = signature("args* stage* block* w* taps* ntaps bias* to range* x*")
@@ -120,27 +121,28 @@ def _emit_tiles(f: Function, a: Arguments, tiles: Record, x: Value, to: Value) -
     direct = f.compare("eq", tiles["piece_count"], 0)
     along, y_step = width * a["element"], width * a["y_position"]
 
-    def compute(x: Value, *to: Value) -> None:
+    def compute(x: Value, second: Value, *to: Value) -> None:
         operands = x, f["w"], f["taps"], f["ntaps"], a["channels"], a["buffer_channel"]
-        f.call(tile, *operands, f["bias"], *to, block["active"])
+        ends = block["active"], a["slopes"], second
+        f.call(tile, *operands, f["bias"], *to, *ends)
 
     x = x + tiles["x"]
     with f.when(direct):
         y = a["y"] + (to + tiles["y"] + tiles["image"] * a["y_image"])
         with f.loop(0, tiles["count"], 1, [x, y]) as loop:
             x_now, y = loop.carried
-            compute(x_now, y, a["y_channel"], a["y_position"])
+            compute(x_now, a["second"], y, a["y_channel"], a["y_position"])
             loop.next([x_now + along, y + y_step])
     with f.unless(direct), f.loop(0, tiles["count"], 1, [x, to]) as loop:
         x_now, to = loop.carried
         by_channel, first = width * block["piece"], tiles["pieces"]
-        compute(x_now, f["stage"], by_channel, block["piece"])
+        compute(x_now, f.integer(0), f["stage"], by_channel, block["piece"])
         with f.loop(first, first + tiles["piece_count"]) as number:
             piece = Record.of(f, a["pieces"], number.index, PIECE)
             offset = to + piece["y"] + piece["image"] * a["y_image"]
             f.call(
                 a["finish"], f["stage"] + piece["stage"], a["y"] + offset, a["residual"] + offset,
                 block["active"], by_channel, a["y_channel"], piece["runs"], piece["length"],
-                block["piece"], a["y_position"],
+                block["piece"], a["y_position"], f["bias"] + a["slopes"], a["second"],
             )  # fmt: skip
         loop.next([x_now + along, to + y_step])

@@ -18,7 +18,7 @@ from ..kernel_arguments import Table, filled
 from ..packing import Numbers
 from .schedule import Schedule, most_tail_vectors
 from .tables import PHASE_TUPLE, PIECE, SPAN, TILES, split
-from .tiling import finish_of
+from .tiling import stores
 
 
 class PhaseClass(NamedTuple):
@@ -44,7 +44,7 @@ class Placement:
 
     def __init__(self, correlation: Correlation, plan: Schedule) -> None:
         self._plan, self._tile, padded = plan, plan.tiles[0], plan.padded
-        self._direct = finish_of(correlation).is_plain
+        self._direct = stores(correlation)
         self._element = correlation.dtype.accumulator.numpy.itemsize
         self._position = padded.last.stride * correlation.dtype.itemsize
         out, outer = correlation.result_size, padded.outer

@@ -74,7 +74,7 @@ class Positions(Kernel):
             "w": address_of(w), "bias": address_of(biases),
             "residual": 0 if more is None else address_of(more),
             "x_image": x.strides[0], "x_channel": x.strides[1],
-            "y_image": y.strides[0], "y_channel": y.strides[1],
+            "y_image": y.strides[0], "y_channel": y.strides[1], "second": operands.second,
         }  # fmt: skip
         if self.schedule.in_place:
             values |= {"buffer": values["x"], "buffer_channel": x.strides[1]}
@@ -118,4 +118,5 @@ class Positions(Kernel):
             "span_y": placement.span_y, "span_image": placement.span_image,
             "y_position": plan.padded.last.stride * itemsize,
             "lanes": plan.tiles[0].lanes, "width": plan.tiles[0].width,
+            "slopes": self._no_bias.nbytes,
         }  # fmt: skip

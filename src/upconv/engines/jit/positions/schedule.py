@@ -26,9 +26,9 @@ from .tile import Tile
 from .tiling import (
     Block,
     cycles_per_channel,
-    finish_of,
     placing_cycles,
     single_vector_cost,
+    stores,
     tiles_for,
 )
 
@@ -152,7 +152,7 @@ def _may_read_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bo
     nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
     costs = cpu.costs.positions
     few = len(plan.blocks) <= costs.reads and nbytes <= costs.read_l2 * cpu.l2
-    return pointwise and few and finish_of(correlation).is_plain
+    return pointwise and few and stores(correlation)
 
 
 def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:

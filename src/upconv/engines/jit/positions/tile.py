@@ -17,8 +17,7 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
-from ....activations import Activation
-from ..activation import activated
+from ..activation import NO_END, End, activated, second_of
 from ..compile import compiled
 from ..costs import Costs, costs_of
 from ..cpu import Cpu
@@ -38,7 +37,7 @@ class Tile:
     """What a tile's code depends on: its class. Extents are arguments.
 
     `dense` says that the tile has all phases of the stride, so that a row of it is contiguous.
-    `activation`, with its `slope`, is applied before the store.
+    `end` is applied before the store; a second result is stored too.
     """
 
     element: str
@@ -48,8 +47,7 @@ class Tile:
     phases: int
     steps: tuple[Step, ...]
     dense: bool
-    activation: Activation = Activation.NONE
-    slope: float = 0.0
+    end: End = NO_END
 
     @property
     def width(self) -> int:
@@ -96,6 +94,8 @@ PARAMETERS = signature(
     " y_channel"  # bytes from one output channel to the next
     " y_position"  # and, unless dense, from one position to the next
     " active"  # output channels that exist
+    " slopes"  # bytes from a bias to its slope of PReLU, if the tile's end has slopes
+    " second"  # and from y to the second result; 0 for a tile that goes to the stage
 )
 
 
@@ -115,7 +115,11 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
         each = tile.phases * tile.vectors
         _ask_for_results(f, tile)
         sums = _products(f, tile, [bias for bias in biases for _ in range(each)])
-        sums = [activated(f, tile.activation, tile.slope, value) for value in sums]
+        slopes = _slopes(f, tile)
+        sums = [
+            activated(f, tile.end.activation, slopes[i // each], value)
+            for i, value in enumerate(sums)
+        ]
         rows = [sums[i : i + tile.vectors] for i in range(0, len(sums), tile.vectors)]
         for channel in range(tile.channels):
             mine = rows[channel * tile.phases : (channel + 1) * tile.phases]
@@ -124,6 +128,27 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
                 continue
             with f.when(f["active"] > channel):
                 _leave(f, tile, mine, channel)
+        if tile.end.has_second:
+            with f.when(f.compare("ne", f["second"], 0)):
+                _leave_second(f, tile, rows)
+
+
+def _slopes(f: Function, tile: Tile) -> list[float | Value]:
+    """The slope of each channel."""
+    if not tile.end.slopes:
+        return [tile.end.slope] * tile.channels
+    first = f["bias"] + f["slopes"]
+    places = (f.at(first, channel, tile.element) for channel in range(tile.channels))
+    return [f.broadcast(f.load(tile.element, place), tile.lanes) for place in places]
+
+
+def _leave_second(f: Function, tile: Tile, rows: list[list[Value]]) -> None:
+    """Store the second result of all channels; the first channel there always is."""
+    for channel in range(tile.channels):
+        mine = rows[channel * tile.phases : (channel + 1) * tile.phases]
+        with f.when(f["active"] > channel):
+            others = [[second_of(f, tile.end, value) for value in row] for row in mine]
+            _leave(f, tile, others, channel, f["y"] + f["second"])
 
 
 def _ask_for_results(f: Function, tile: Tile) -> None:
@@ -132,7 +157,10 @@ def _ask_for_results(f: Function, tile: Tile) -> None:
     nbytes = tile.width * tile.phases * BYTES[tile.element] if tile.dense else 0
     for channel in range(tile.channels):
         for first in range(0, nbytes, LINE):
-            f.prefetch(f["y"] + (f["y_channel"] * channel + first), write=True)
+            line = f["y"] + (f["y_channel"] * channel + first)
+            f.prefetch(line, write=True)
+            if tile.end.has_second:
+                f.prefetch(line + f["second"], write=True)
 
 
 def _products(f: Function, tile: Tile, sums: list[Value]) -> list[Value]:
@@ -205,10 +233,13 @@ def _vectors(f: Function, tile: Tile, kind: str, x: Value, shift: int, count: in
 # Interleaving -------------------------------------------------------------------------------------
 
 
-def _leave(f: Function, tile: Tile, rows: list[list[Value]], channel: int) -> None:
-    """Store one channel: rows[phase][vector] as positions of `phases` neighbours each."""
-    run = interleaved(f, rows, tile.lanes)
-    out = f["y"] + f["y_channel"] * channel if channel else f["y"]
+def _leave(
+    f: Function, tile: Tile, rows: list[list[Value]], channel: int, y: Value | None = None
+) -> None:
+    """Store one channel: rows[phase][vector] as positions of `phases` neighbours each; to `y`, or
+    where the tile's result goes."""
+    run, first = interleaved(f, rows, tile.lanes), y or f["y"]
+    out = first + f["y_channel"] * channel if channel else first
     if tile.dense:
         for i, values in enumerate(run):
             f.store(values, f.at(out, i * tile.lanes, tile.element))

@@ -15,6 +15,8 @@ from math import prod
 
 from ....activations import Activation
 from ....geometry import Tap
+from ....problem import DataLayout
+from ..activation import NO_END, End
 from ..correlation import Correlation, Line, WeightForm
 from ..costs import Costs
 from ..cpu import Cpu
@@ -37,14 +39,14 @@ class Block:
 @dataclass(frozen=True, slots=True)
 class _Class:
     """What tiles depend on: the weight, the rank, taps of outer axes for each phase on average,
-    stride and taps by phase of the last axis, and the activation that tiles apply."""
+    stride and taps by phase of the last axis, and the end that tiles apply."""
 
     weight: WeightForm
     rank: int
     outer_taps: float
     stride: int
     taps: tuple[tuple[Tap, ...], ...]
-    activation: tuple[Activation, float]
+    end: End
 
 
 def tiles_for(
@@ -86,7 +88,7 @@ def _tiling(kind: _Class, cpu: Cpu, most: int) -> tuple[float, tuple[Tile, ...],
         cost, vectors, channels = _shape(own, count, steps, cpu, kind.rank, sums, pieces, vectors)
         total += cost
         sizes = lanes, vectors, channels, count
-        tile = Tile(weight.element, *sizes, steps, dense, *kind.activation)
+        tile = Tile(weight.element, *sizes, steps, dense, kind.end)
         number = kinds.setdefault(tile, len(kinds))
         blocks += [
             Block(number, channel, min(channels, own - channel), start)
@@ -96,22 +98,39 @@ def _tiling(kind: _Class, cpu: Cpu, most: int) -> tuple[float, tuple[Tile, ...],
     return total, tuple(kinds), tuple(blocks)
 
 
-def in_tile(correlation: Correlation) -> tuple[Activation, float]:
-    """The activation that tiles apply themselves: a cheap one that nothing comes before."""
-    epilogue = correlation.epilogue
-    cheap = epilogue.activation in (Activation.RELU, Activation.LEAKY_RELU)
-    if cheap and not epilogue.residual and not correlation.accumulate:
-        return epilogue.activation, epilogue.slope
-    return Activation.NONE, 0.0
+def in_tile(correlation: Correlation) -> End:
+    """The end that tiles apply themselves: a cheap one that nothing comes before.
+
+    They store a second result only where they store the first one in its own type.
+    """
+    end = End.of(correlation.epilogue)
+    if not end.is_cheap or correlation.epilogue.residual or correlation.accumulate:
+        return NO_END
+    if STORED[correlation.dtype] == correlation.element:
+        return end
+    return end._replace(second=Activation.NONE, second_slope=0.0)
 
 
 def finish_of(correlation: Correlation) -> Finish:
-    """What is left to do where tiles apply `in_tile`."""
-    epilogue, stored = correlation.epilogue, STORED[correlation.dtype]
-    late = epilogue.activation, epilogue.slope
-    if in_tile(correlation) == late:
-        late = Activation.NONE, 0.0
-    return Finish(correlation.element, stored, *late, epilogue.residual, correlation.accumulate)
+    """What is left to do, where tiles apply `in_tile`, for results that go by way of a stage."""
+    stored, layout = STORED[correlation.dtype], correlation.layout
+    whole = Finish.of(
+        correlation.element, stored, correlation.epilogue, layout,
+        accumulate=correlation.accumulate,
+    )  # fmt: skip
+    end = in_tile(correlation)
+    if (end.activation, end.slope, end.slopes) != whole.end[:3]:
+        return whole
+    late = End(second=whole.end.second, second_slope=whole.end.second_slope)
+    return whole._replace(end=late, layout=DataLayout.NCX)
+
+
+def stores(correlation: Correlation) -> bool:
+    """Whether tiles store results where they belong."""
+    left = finish_of(correlation)
+    if in_tile(correlation).has_second:
+        left = left._replace(end=NO_END)
+    return left.is_plain
 
 
 def _chunks(phases: int, most: int) -> Iterator[tuple[int, int]]:

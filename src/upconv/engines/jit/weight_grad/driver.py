@@ -69,7 +69,7 @@ def driver_code(module: Module, cpu: Cpu) -> None:
         numbers = block["count"] * a["tile_rows"] * a["tile_width"]
         with f.loop(1, a["set_count"]) as loop:
             more = sums + loop.index * a["set_bytes"]
-            f.call(a["add"], more, sums, sums, 1, 0, 0, 1, numbers, 0, 0)
+            f.call(a["add"], more, sums, sums, 1, 0, 0, 1, numbers, 0, 0, sums, 0)
         f.call("deliver", f["args"], f["mine"], f["inner"], sums)
 
 
@@ -205,10 +205,10 @@ def _emit_deliver(module: Module) -> None:
             f.call(a["transpose"], transposed, sums, outer * inner, lanes, width, line)
             f.call(
                 a["deliver"], transposed, dw, dw, live_outer, inner * a["element"], by_outer,
-                lanes, live_inner, line, a["by_lane"],
+                lanes, live_inner, line, a["by_lane"], dw, 0,
             )  # fmt: skip
         with f.unless(back):
             f.call(
                 a["deliver"], sums, dw, dw, live_outer, inner * width, by_outer,
-                live_inner, lanes, width, by_inner,
+                live_inner, lanes, width, by_inner, dw, 0,
             )  # fmt: skip

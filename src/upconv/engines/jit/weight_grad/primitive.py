@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ....activations import Activation
 from ....problem import DataLayout, Problem
 from ...addresses import address_of
 from ...base import Array, Maybe
@@ -70,8 +69,8 @@ class WeightGrad:
         """Nothing of a weight gradient is packed beforehand."""
         return weight
 
-    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
-        """Compute into `out`."""
+    def run(self, out: Array, a: Array, b: Any, *_: Maybe) -> None:
+        """Compute into `out`; a weight gradient has no bias and no epilogue."""
         dw = laid_out("the result", out, filled=self.problem.accumulate)
         x, g = self._operand("x", b, 0), self._operand("grad", a, 1)
         rows, lanes = (x, g) if self._lanes_of_g else (g, x)
@@ -139,4 +138,4 @@ def _sides(plan: Plan, tables: Tables, first: int) -> tuple[dict[str, int], int]
 
 
 def _finish(computed: str, stored: str, accumulate: bool) -> Finish:
-    return Finish(computed, stored, Activation.NONE, 0.0, residual=False, accumulate=accumulate)
+    return Finish(computed, stored, accumulate=accumulate)

@@ -98,9 +98,10 @@ class Memory:
         rows = self.tiles + form.rows
         self.v_row, self.z_row = v_row_of(form), z_row_of(form)
         v_point, z_point = _odd(rows * self.v_row), _odd(rows * self.z_row)
-        # Rows of results are transposed apart from y to add a residual, too.
+        # Rows of results are transposed apart from y to be stored twice, or with a residual, too.
         set_bytes = form.cpu.costs.winograd.set_bytes
-        apart = correlation.epilogue.residual or shares_sets(correlation, set_bytes)
+        more = correlation.epilogue.residual or correlation.epilogue.has_second
+        apart = more or shares_sets(correlation, set_bytes)
         self.transposed = form.channels * last.writes * last.box * item if apart else 0
         v_at = _lines(self.images * image)
         z_at = v_at + form.points * v_point

@@ -29,7 +29,7 @@ ARGUMENTS = ArgumentLayout(
     " stage_image wide position v_at z_at stage_at transposed_at v_point v_row z_point z_row"
     " w_unit w_point w_panel w_piece bias_unit units reduction panels columns"
     " x_step_0 x_step_1 y_step_0 y_step_1 y_step_2 element lanes whole transposed"
-    " group_bytes point_bytes",
+    " group_bytes point_bytes slopes second",
     counters=walk.COUNTERS + "bad",
 )
 
@@ -190,6 +190,7 @@ def _emit_unit(block: _Block, number: Value, layout: DataLayout) -> None:
         f.call(
             a["inverse"], at, stage, block.records("tiles"), shape["tile_count"], a["columns"],
             bias, a["y_step_0"], a["y_step_1"], a["y_step_2"], a["z_point"], a.address("bad"),
+            a["slopes"],
         )  # fmt: skip
         y = block.y + image.index * a["y_image"] + (group * a["made"] + channel) * a["y_channel"]
         first, second, last = block.sides
@@ -200,7 +201,8 @@ def _emit_unit(block: _Block, number: Value, layout: DataLayout) -> None:
         ):
             src = stage + (i + j + last.first * last.axis["stage"])
             y = y + plane + line + last.first * last.axis["y"]
-            _emit_result(block, layout, (src, y), active, last.stop - last.first)
+            row = src, y, last.stop - last.first
+            _emit_result(block, layout, row, group * a["made"] + channel, active)
 
 
 @contextmanager
@@ -214,17 +216,23 @@ def _results(f: Function, side: _Side, phase: Value) -> Iterator[tuple[Value, Va
 
 
 def _emit_result(
-    block: _Block, layout: DataLayout, row: tuple[Value, Value], active: Value, count: Value
+    block: _Block,
+    layout: DataLayout,
+    row: tuple[Value, Value, Value],
+    channel: Value,
+    active: Value,
 ) -> None:
-    """A row of `count` results, of `active` channels, from the stage to bytes of y."""
+    """A row of results from the stage to bytes of y: `active` channels from `channel` on."""
     f, a = block.f, block.a
-    src, offset = row
+    src, offset, count = row
+    ends = a["bias"] + (a["slopes"] + channel * a["element"]), a["second"]
     y, more, position = a["y"] + offset, a["residual"] + offset, a["position"]
     if layout is DataLayout.NXC:
         # Where a unit has all channels, a row is one run.
         whole = f.compare("ne", a["whole"], 0)
         runs, length = f.select(whole, 1, count), f.select(whole, count * active, active)
-        f.call(a["finish"], src, y, more, 1, 0, 0, runs, length, position, a["y_position"])
+        steps = position, a["y_position"]
+        f.call(a["finish"], src, y, more, 1, 0, 0, runs, length, *steps, *ends)
         return
     apart = f.compare("ne", a["transposed"], 0)
     with f.unless(apart):
@@ -232,4 +240,4 @@ def _emit_result(
     with f.when(apart):
         line, rest = block.at("transposed_at"), count * a["element"]
         f.call(a["deliver"], line, src, count, active, position, rest)
-        f.call(a["finish"], line, y, more, active, rest, a["y_channel"], 1, count, 0, 0)
+        f.call(a["finish"], line, y, more, active, rest, a["y_channel"], 1, count, 0, 0, *ends)

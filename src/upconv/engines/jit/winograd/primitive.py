@@ -19,6 +19,7 @@ from ....problem import DataLayout, Epilogue
 from ...addresses import address_of
 from ...base import Array, Maybe, Primitive
 from ...workspace import Workspace
+from ..activation import NO_END, End
 from ..compile import CODE_BYTES, Code
 from ..correlation import Correlation
 from ..cpu import Cpu
@@ -68,6 +69,7 @@ class WinogradClass:
             "wide": form.chunk * form.item, "position": form.padded * form.item,
             "element": form.item, "v_row": v_row_of(form), "z_row": z_row_of(form),
             "whole": int(whole and not epilogue.residual), "group_bytes": 8 * len(form.sizes),
+            "slopes": len(self.biases) * form.item,
             "points": address_of(self._points), "point_bytes": self._points.strides[0],
         }  # fmt: skip
 
@@ -112,23 +114,40 @@ class Winograd:
         """The transform of a weight, in the order in which it is used."""
         return WinogradWeight(self._weights.pack(weight, self._threads), weight)
 
-    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Maybe = None,
+        residual: Maybe = None,
+        slopes: Maybe = None,
+        second: Maybe = None,
+    ) -> None:
         """Compute into `out`."""
-        operands = Operands.of(self.correlation, out, a, residual)
-        biases = self._ordered(bias)  # held until the run is over
+        operands = Operands.of(self.correlation, out, a, residual, second)
+        biases = self._by_channel(bias, slopes)  # held until the run is over
         with Workspace(self.workspace_bytes) as scratch:
             bad = self._launch.run(self._values(operands, b, biases, scratch))
         if bad:
-            self._run_direct(out, a, b, bias, residual)
+            self._run_direct(out, a, b, bias, residual, slopes, second)
         else:
             operands.deliver()
 
     def steps(
-        self, out: Array, a: Array, b: WinogradWeight, bias: Maybe, residual: Maybe, scratch: int
+        self,
+        out: Array,
+        a: Array,
+        b: WinogradWeight,
+        bias: Maybe,
+        residual: Maybe,
+        scratch: int,
+        slopes: Maybe = None,
+        second: Maybe = None,
     ) -> list[Step]:
         """Return what `run` would run, with a flag in place of the direct primitive."""
-        operands = Operands.in_place(self.correlation, out, a, residual)
-        biases = self._ordered(bias)
+        operands = Operands.in_place(self.correlation, out, a, residual, second)
+        biases = self._by_channel(bias, slopes)
         values = self._values(operands, b, biases, scratch)
         return [self._launch.step(values, b.transformed, biases, self)]
 
@@ -140,7 +159,7 @@ class Winograd:
         return {
             "scratch": scratch, "w": address_of(b.transformed), "bias": address_of(biases),
             "residual": address_of(y) if more is None else address_of(more),
-            **strides("x", x, layout), **strides("y", y, layout),
+            "second": operands.second, **strides("x", x, layout), **strides("y", y, layout),
         }  # fmt: skip
 
     def close(self) -> None:
@@ -148,21 +167,26 @@ class Winograd:
         if self._made_direct is not None:
             self._made_direct.close()
 
-    def _run_direct(
-        self, out: Array, a: Array, b: WinogradWeight, bias: Maybe, residual: Maybe
-    ) -> None:
+    def _run_direct(self, out: Array, a: Array, b: WinogradWeight, *ends: Maybe) -> None:
         with self._lock:
             direct = self._made_direct = self._made_direct or self._direct()
             order = getattr(direct, "order", None) or id(direct)
             if order not in b.direct:
                 b.direct[order] = direct.pack(b.given)
-        direct.run(out, a, b.direct[order], bias, residual)
+        direct.run(out, a, b.direct[order], *ends)
 
-    def _ordered(self, bias: Maybe) -> Array:
+    def _by_channel(self, bias: Maybe, slopes: Maybe) -> Array:
+        """Biases as the inverse transform reads them, and behind them slopes of PReLU: alike, or as
+        `finish` reads them, where a residual comes before."""
         order = self._class.biases
-        if bias is None:
-            return np.zeros(len(order), self.correlation.dtype.numpy)
-        return np.append(bias, bias.dtype.type(0))[order]
+        biases = np.zeros(len(order), self.correlation.dtype.numpy)
+        if bias is not None:
+            biases = np.append(bias, bias.dtype.type(0))[order]
+        if slopes is None:
+            return biases
+        if not self.correlation.epilogue.residual:
+            slopes = np.append(slopes, slopes.dtype.type(0))[order]
+        return np.concatenate((biases, slopes))
 
 
 def _address(code: Code) -> int:
@@ -173,12 +197,17 @@ def _address(code: Code) -> int:
 def _codes(form: Form, epilogue: Epilogue, transposed: bool) -> dict[str, Code]:
     """The code of the driver, and of what it calls."""
     element, cpu, transforms = form.weight.element, form.cpu, form.transforms
-    late, channels_last = epilogue.residual, form.layout is DataLayout.NXC
-    activation = (epilogue.activation, epilogue.slope)
+    channels_last = form.layout is DataLayout.NXC
+    finish, first = plain(element), End.of(epilogue)
+    if epilogue.residual:
+        finish = Finish.of(element, element, epilogue, form.layout, accumulate=False)
+        first = NO_END
+    elif epilogue.has_second:
+        finish = Finish(element, element, End(second=first.second, second_slope=first.second_slope))
+        first = first._replace(second=Activation.NONE, second_slope=0.0)
     last, pieces = form.windows[-1], any(t.pieces > 1 for t in transforms)
     step = last.step * last.apart * form.chunk * form.item
-    first = (Activation.NONE, 0.0) if late else activation
-    inverse = Inverse(element, tuple(t.a for t in transforms), *first)
+    inverse = Inverse(element, tuple(t.a for t in transforms), first)
     products = Products(element, form.lanes, form.sizes, form.vectors, v_row_of(form), pieces)
     move = (fill_code if channels_last else transpose_code)(element, element, cpu)
     codes = {
@@ -191,7 +220,6 @@ def _codes(form: Form, epilogue: Epilogue, transposed: bool) -> dict[str, Code]:
     if not channels_last:
         codes["deliver"] = move
     if channels_last or transposed:
-        finish = Finish(element, element, *activation, True, False) if late else plain(element)
         codes["finish"] = finish_code(finish, cpu)
     return codes
 

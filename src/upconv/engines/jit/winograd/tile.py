@@ -18,8 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from ....activations import Activation
-from ..activation import activated
+from ..activation import End, activated
 from ..compile import compiled
 from ..cpu import Cpu
 from ..emit import Function, Module, signature
@@ -47,6 +46,7 @@ _INVERSE = signature(
     " tiles* count"  # of each: where its products and its results begin
     " vectors bias* step_0 step_1 step_2"  # the last: bytes from one q of the last axis to the next
     " point bad*"  # the latter is set to 1 where a result is not finite
+    " slopes"  # bytes from a bias to its slope of PReLU, if there is one
 )
 
 
@@ -69,8 +69,7 @@ class Inverse:
 
     element: str
     matrices: Matrices
-    activation: Activation
-    slope: float
+    end: End
 
 
 @compiled("products", kept=64)
@@ -188,18 +187,25 @@ def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
                     numbers[point] = f.load(line, of_point)
                     of_point = of_point + f["point"]
                 made = _transformed(f, numbers, kind.matrices)
-                start = f.load(line, bias)
+                start, slope = f.load(line, bias), _slope(f, kind, line, bias)
                 for rows, to in _lines(f, dst, outer):
                     for i in range(last):
                         value = made[(*rows, i)]
                         bad = f.multiply_add(value, zero, bad)
                         value = value + start
-                        f.store(activated(f, kind.activation, kind.slope, value), to)
+                        f.store(activated(f, kind.end.activation, slope, value), to)
                         to = to + f["step_2"]
                 moved = [each + nbytes for each in loop.carried[:3]]
                 loop.next([*moved, bad])
             tile.next([loop.results[3]])
         report_nonfinite(f, tile.results[0], f["bad"])
+
+
+def _slope(f: Function, kind: Inverse, line: str, bias: Value) -> float | Value:
+    """The slope of all channels, or those of some, whose biases are here."""
+    if not kind.end.slopes:
+        return kind.end.slope
+    return f.load(line, bias + f["slopes"])
 
 
 def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[int, ...], Value]]:
