@@ -160,6 +160,22 @@ def test_numbers_that_are_not_finite(where: str) -> None:
             np.testing.assert_allclose(mine, right, rtol=1e-4, atol=1e-4, err_msg=variant)
 
 
+@pytest.mark.parametrize("value", [1.0, np.inf, np.nan])
+@pytest.mark.parametrize("layout", DataLayout)
+def test_winograd_adds_to_what_a_result_holds(layout: DataLayout, value: float) -> None:
+    """Where sums are not finite the direct kernel adds to what there was before."""
+    problem = LAYERS["plain"].replace(layout=layout, accumulate=True)
+    problem = problem.replace(epilogue=Epilogue(LEAKY, slopes=True, second=Activation.RELU))
+    given = testing.operands(problem)
+    given.a.flat[5] = value
+    names = [name for name in kernels(problem) if name.startswith("winograd")]
+    assert names
+    wanted = results(problem, "channels", 1, given)
+    for variant in names:
+        for mine, right in zip(results(problem, variant, 2, given), wanted, strict=True):
+            np.testing.assert_allclose(mine, right, rtol=1e-4, atol=1e-4, err_msg=variant)
+
+
 AVX2 = target("x86_64", "haswell", "", {"avx", "avx2", "fma", "f16c"})
 
 

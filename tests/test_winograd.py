@@ -211,7 +211,6 @@ def test_what_is_refused() -> None:
         upconv.conv(x, w, algorithm="fast")
     for changed, word in (
         (layer(dtype=DType.BFLOAT16), "bfloat16"),
-        (layer(accumulate=True), "does not add"),
         (layer().replace(direction=Direction.WEIGHT_GRAD), "input gradients"),
         (layer().replace(axes=(Axis(99, 99),)), "taps"),
         (layer().replace(axes=(Axis(9, 2, 2),)), "taps"),

@@ -100,7 +100,8 @@ class Memory:
         v_point, z_point = _odd(rows * self.v_row), _odd(rows * self.z_row)
         # Rows of results are transposed apart from y to be stored twice, or with a residual, too.
         set_bytes = form.cpu.costs.winograd.set_bytes
-        more = correlation.epilogue.residual or correlation.epilogue.has_second
+        epilogue = correlation.epilogue
+        more = epilogue.residual or epilogue.has_second or correlation.accumulate
         apart = more or shares_sets(correlation, set_bytes)
         self.transposed = form.channels * last.writes * last.box * item if apart else 0
         v_at = _lines(self.images * image)

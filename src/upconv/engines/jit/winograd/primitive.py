@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from .... import memory
 from ....activations import Activation
-from ....problem import DataLayout, Epilogue
+from ....problem import DataLayout
 from ...addresses import address_of
 from ...base import Array, Maybe, Primitive
 from ...workspace import Workspace
@@ -26,7 +27,7 @@ from ..cpu import Cpu
 from ..kernel_arguments import Blocks
 from ..operands import Operands, strides
 from ..packing import shared
-from ..rows import Finish, fill_code, finish_code, plain
+from ..rows import Finish, fill_code, finish_code
 from ..steps import Launch, Step
 from ..transpose import transpose_code
 from ..walk import Phase, phases, walk_code
@@ -51,9 +52,9 @@ class WinogradWeight:
 class WinogradClass:
     """Everything that primitives of all sizes share: the order of the weight, code, biases."""
 
-    def __init__(self, form: Form, epilogue: Epilogue, transposed: bool) -> None:
+    def __init__(self, form: Form, end: End, finish: Finish, transposed: bool) -> None:
         self.weights = shared(Weights, form)
-        self.codes = _codes(form, epilogue, transposed)
+        self.codes = _codes(form, end, finish, transposed)
         self.biases, self._points = _bias_order(form), _points(form)
         self.resident_bytes = self.biases.nbytes + self._points.nbytes + self.weights.resident_bytes
         whole = form.channels == form.padded == form.weight.made
@@ -68,8 +69,8 @@ class WinogradClass:
             "w_piece": form.piece_bytes, "bias_unit": form.columns * form.item,
             "wide": form.chunk * form.item, "position": form.padded * form.item,
             "element": form.item, "v_row": v_row_of(form), "z_row": z_row_of(form),
-            "whole": int(whole and not epilogue.residual), "group_bytes": 8 * len(form.sizes),
-            "slopes": len(self.biases) * form.item,
+            "whole": int(whole and not (finish.residual or finish.accumulate)),
+            "group_bytes": 8 * len(form.sizes), "slopes": len(self.biases) * form.item,
             "points": address_of(self._points), "point_bytes": self._points.strides[0],
         }  # fmt: skip
 
@@ -85,11 +86,11 @@ class Winograd:
         self._made_direct: Primitive | None = None
         self._lock = threading.Lock()
         self.tables = tables = Tables(correlation, plan)
-        memory = tables.memory
-        transposed = memory.transposed > 0
-        self._class = shared(WinogradClass, form, correlation.epilogue, transposed)
+        parts = tables.memory
+        self._ends = _ends(correlation)
+        self._class = shared(WinogradClass, form, *self._ends, parts.transposed > 0)
         self.order = self._weights = self._class.weights
-        self._groups = group_table(form.sizes, form.vectors, 1 << memory.tiles.bit_length())
+        self._groups = group_table(form.sizes, form.vectors, 1 << parts.tiles.bit_length())
         job = _address(self._class.codes["job"])
         self._phases = phases(Phase(job, None, tables["runs"], tables.blocks))
         self._arguments = {
@@ -101,7 +102,7 @@ class Winograd:
         walk = self._walk.addresses["walk"]
         self._launch = Launch.of_walk(blocks, walk, plan.threads, self._phases, "bad")
         self._threads = plan.threads
-        self.workspace_bytes = plan.threads * memory.part
+        self.workspace_bytes = plan.threads * parts.part
         self.resident_bytes = self._class.resident_bytes + tables.nbytes + 2 * CODE_BYTES
         self.predicted_cycles = plan.cycles
 
@@ -127,9 +128,12 @@ class Winograd:
         """Compute into `out`."""
         operands = Operands.of(self.correlation, out, a, residual, second)
         biases = self._by_channel(bias, slopes)  # held until the run is over
+        before = self._before(out, operands)
         with Workspace(self.workspace_bytes) as scratch:
             bad = self._launch.run(self._values(operands, b, biases, scratch))
         if bad:
+            if before is not None:
+                out[...] = before
             self._run_direct(out, a, b, bias, residual, slopes, second)
         else:
             operands.deliver()
@@ -175,16 +179,23 @@ class Winograd:
                 b.direct[order] = direct.pack(b.given)
         direct.run(out, a, b.direct[order], *ends)
 
+    def _before(self, out: Array, operands: Operands) -> Maybe:
+        """A copy of what the result holds, if the kernel adds to it in place."""
+        if not self.correlation.accumulate or operands.copies:
+            return None
+        memory.require(out.nbytes, "a copy of what the result holds")
+        return out.copy()
+
     def _by_channel(self, bias: Maybe, slopes: Maybe) -> Array:
         """Biases as the inverse transform reads them, and behind them slopes of PReLU: alike, or as
-        `finish` reads them, where a residual comes before."""
+        `finish` reads them, where other operands come before."""
         order = self._class.biases
         biases = np.zeros(len(order), self.correlation.dtype.numpy)
         if bias is not None:
             biases = np.append(bias, bias.dtype.type(0))[order]
         if slopes is None:
             return biases
-        if not self.correlation.epilogue.residual:
+        if self._ends[0].slopes:
             slopes = np.append(slopes, slopes.dtype.type(0))[order]
         return np.concatenate((biases, slopes))
 
@@ -194,20 +205,26 @@ def _address(code: Code) -> int:
     return int(address)
 
 
-def _codes(form: Form, epilogue: Epilogue, transposed: bool) -> dict[str, Code]:
+def _ends(correlation: Correlation) -> tuple[End, Finish]:
+    """What the inverse transform ends in, and what `finish` does after it."""
+    element, epilogue = correlation.element, correlation.epilogue
+    end = End.of(epilogue)
+    if epilogue.residual or correlation.accumulate:
+        late = Finish.of(
+            element, element, epilogue, correlation.layout, accumulate=correlation.accumulate
+        )
+        return NO_END, late
+    finish = Finish(element, element, End(second=end.second, second_slope=end.second_slope))
+    return end._replace(second=Activation.NONE, second_slope=0.0), finish
+
+
+def _codes(form: Form, end: End, finish: Finish, transposed: bool) -> dict[str, Code]:
     """The code of the driver, and of what it calls."""
     element, cpu, transforms = form.weight.element, form.cpu, form.transforms
     channels_last = form.layout is DataLayout.NXC
-    finish, first = plain(element), End.of(epilogue)
-    if epilogue.residual:
-        finish = Finish.of(element, element, epilogue, form.layout, accumulate=False)
-        first = NO_END
-    elif epilogue.has_second:
-        finish = Finish(element, element, End(second=first.second, second_slope=first.second_slope))
-        first = first._replace(second=Activation.NONE, second_slope=0.0)
     last, pieces = form.windows[-1], any(t.pieces > 1 for t in transforms)
     step = last.step * last.apart * form.chunk * form.item
-    inverse = Inverse(element, tuple(t.a for t in transforms), first)
+    inverse = Inverse(element, tuple(t.a for t in transforms), end)
     products = Products(element, form.lanes, form.sizes, form.vectors, v_row_of(form), pieces)
     move = (fill_code if channels_last else transpose_code)(element, element, cpu)
     codes = {

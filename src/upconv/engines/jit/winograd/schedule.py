@@ -31,8 +31,6 @@ def refusal(correlation: Correlation) -> str | None:
     """Why a correlation is not computed so, or None."""
     if correlation.dtype not in (DType.FLOAT32, DType.FLOAT64):
         return f"Winograd's algorithm is done in float32 and float64, not {correlation.dtype.value}"
-    if correlation.accumulate:
-        return "Winograd's algorithm does not add to what the result holds"
     if correlation.rank > 3:
         return "there are transforms for at most three axes"
     windows = windows_of(correlation)
