@@ -83,6 +83,24 @@ def test_small_networks(case: Case) -> None:
     assert not wrong(case)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_sums_and_second_results_inside_a_concatenation(
+    monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    in_layout(monkeypatch, "first")
+    weight = random_networks.A(4, 4, 3)
+    calls: list[random_networks.Call] = [
+        ("conv", [0], [weight], {"padding": 1}),
+        ("add", [1, 0], [], {}),
+        ("activation", [2], [("leaky_relu", 0.1)], {}),
+        ("conv", [3], [weight], {"padding": 1}),
+        ("add", [4, 0], [], {}),
+        ("concat", [2, 5], [], {}),
+        ("activation", [6], [("prelu", random_networks.P(8))], {}),
+    ]
+    assert not wrong(Case({"x": (batch, 4, 40)}, calls, [7, 6]))
+
+
 def test_open_sizes() -> None:
     for seed in range(400, 406):
         case = random_networks.case(seed)

@@ -7,9 +7,13 @@ the cycles of a candidate those of reading its packed weight from there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from ..activations import Activation
 from ..arrays import Operand
 from ..checks import Frozen
 from ..choices import Algorithm
@@ -21,11 +25,11 @@ from ..execution import Packings
 from ..problem import DType, Problem
 from ..shapes import Request
 from .fuse import sums
-from .graph import Array, Chain, Convolution, Form, Shape, array_shape
+from .graph import Array, Chain, Convolution, Form, Op, Shape, array_shape
 
 
 class Layer(NamedTuple):
-    """A convolution ready to run: its problem, the kernel, the packed weight and the bias."""
+    """A convolution ready to run: its problem, the kernel, the packed weight, bias and slopes."""
 
     operation: Convolution
     problem: Problem
@@ -33,13 +37,16 @@ class Layer(NamedTuple):
     primitive: Primitive
     weight: PackedWeight
     bias: Array | None
+    slopes: Array | None
 
     def steps(self, outputs: Sequence[Array], inputs: Sequence[Array], scratch: int) -> list[Step]:
         """The native steps, bound to arrays of a node and to scratch memory."""
         end = self.operation.end
         residual = inputs[end[0].operand.number] if sums(end) else None  # type: ignore[union-attr]
-        call = outputs[0], inputs[0], self.weight, self.bias, residual
-        return self.primitive.steps(*call, scratch)  # type: ignore[attr-defined, no-any-return]
+        second = outputs[1] if len(outputs) > 1 else None
+        ends = self.bias, residual, self.slopes, second
+        call = outputs[0], inputs[0], self.weight, *ends[:2], scratch, *ends[2:]
+        return self.primitive.steps(*call)  # type: ignore[attr-defined, no-any-return]
 
 
 def problem_of(operation: Convolution, shape: Shape, form: Form) -> Problem:
@@ -52,21 +59,36 @@ def problem_of(operation: Convolution, shape: Shape, form: Form) -> Problem:
         Operand(operation.weight.shape, dtype),
         bias,
         operation.keywords._replace(layout=form.layout.value),
-        _activation(end),
+        _activation(end, dtype),
         not operation.transposed,
     )
     added = sums(end)
     problem = request.signature(residual=added > 0).problem
+    second = _second(end)
+    if second is not None:
+        both = replace(
+            problem.epilogue,
+            second=Activation(second.name),
+            second_slope=float(second.operand or 0.0),  # type: ignore[arg-type]  # a number
+        )
+        problem = problem.replace(epilogue=both)
     return problem.replace(accumulate=True) if added == 2 else problem
 
 
-def _activation(end: Chain) -> Frozen:
-    """The activation of an end, as `conv_transpose` takes it."""
+def _activation(end: Chain, dtype: Any) -> Frozen:
+    """The activation of an end, as a signature takes it."""
     rest = end[sums(end) :]
     if not rest or rest[0].name == "store":
         return None
     op = rest[0]
+    if isinstance(op.operand, np.ndarray):
+        return op.name, Operand(op.operand.shape, dtype)
     return op.name if op.operand is None else (op.name, op.operand)
+
+
+def _second(end: Chain) -> Op | None:
+    """The activation of a second result."""
+    return end[-1] if len(end) > 1 and end[-2].name == "store" else None
 
 
 def candidate(problem: Problem, threads: int, algorithm: Algorithm) -> Candidate:
@@ -103,5 +125,7 @@ class Weights:
         dtype = problem.dtype.numpy
         weight = operation.weight.astype(dtype, copy=False)
         bias = None if operation.bias is None else operation.bias.astype(dtype, copy=False)
+        arrays = (op.operand for op in operation.end if op.name == "prelu")
+        slopes = next((np.asarray(array, dtype) for array in arrays), None)
         packed = packings.of(primitive, weight)
-        return Layer(operation, problem, variant, primitive, packed, bias)
+        return Layer(operation, problem, variant, primitive, packed, bias, slopes)

@@ -24,9 +24,7 @@ from .graph import Chain, Concat, Convolution, Graph, Input, Node, Norm, Op, Poi
 
 STORE = Op("store")
 ACTIVATIONS = {each.value for each in Activation if each.value}
-"""What a kernel applies to its results."""
-CHEAP: set[str] = set()
-"""What a kernel applies for a second result."""
+"""What a kernel applies to its results, or for a second result; and PReLU to its results."""
 
 
 def fuse(graph: Graph) -> Graph:
@@ -228,10 +226,10 @@ def sums(end: Chain) -> int:
 
 def kernel_part(end: Chain) -> int:
     """How many operations of a convolution's end its kernel does: a residual, a second one, an
-    activation, and a second result by a cheap one."""
+    activation, and a second result by another one."""
     count = sums(end)
-    if count < len(end) and end[count].name in ACTIVATIONS:
+    if count < len(end) and end[count].name in {*ACTIVATIONS, "prelu"}:
         count += 1
-    if len(end) == count + 2 and end[count].name == "store" and end[count + 1].name in CHEAP:
+    if len(end) == count + 2 and end[count].name == "store" and end[count + 1].name in ACTIVATIONS:
         count += 2
     return count

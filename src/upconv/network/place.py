@@ -52,20 +52,29 @@ class _Placing:
         self.views = dict(graph.views)
         self.fixed = {*graph.inputs.values(), *graph.outputs}
         self.nodes: list[Node] = []
-        self._graph, self._readers = graph, graph.readers()
+        self._graph, self._readers, self._writers = graph, graph.readers(), graph.writers()
 
     def put(self, value: int, array: int, channel: int, line: str, *, alone: bool = False) -> int:
         """Let a value, or a copy of it, lie in an array from a channel on; which of them does.
 
         alone: whether the value must have no other reader.
         """
-        if value in self.views or value in self.fixed or (alone and len(self._readers[value]) > 1):
+        shared = alone and len(self._readers[value]) > 1
+        if value in self.views or value in self.fixed or shared or self._lies_like_others(value):
             copy = max(self.shapes) + 1
             self.shapes[copy], self.forms[copy] = self.shapes[value], self._graph.form(value)
             self.nodes.append(Node(Convert(), (value,), (copy,), line))
             value = copy
         self.views[value] = (array, channel)
         return value
+
+    def _lies_like_others(self, value: int) -> bool:
+        """Whether a kernel steps along it and other arrays alike: a residual, a second result."""
+        writer = self._writers.get(value)
+        if writer is None or not isinstance(writer.operation, Convolution):
+            return False
+        several = len(writer.outputs) > 1 or sums(writer.operation.end) > 0
+        return several and self.shapes[value][0] > 1
 
     def add_into(self, node: Node) -> None:
         """The node, the second value that it adds being in its first result's array."""

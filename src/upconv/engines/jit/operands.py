@@ -50,7 +50,7 @@ class Operands:
             return cls((), out, x, None)  # most calls, whose overhead this makes less
         y, other, layout = out, second, correlation.layout
         beside = [array for array in (residual, second) if array is not None]
-        if not lies_well(out, layout) or any(array.strides != out.strides for array in beside):
+        if not lies_well(out, layout) or not all(_alike(array, out) for array in beside):
             y = laid_out("the result", out, filled=correlation.accumulate)
             residual = None if residual is None else laid_out("the residual", residual)
             if second is not None:
@@ -93,6 +93,14 @@ class Operands:
         """Put the results where the caller wants them."""
         for array, copy in self.copies:
             array[...] = copy
+
+
+def _alike(first: Array, second: Array) -> bool:
+    """Whether equal steps along both arrays, which are of one shape, lead to equal elements."""
+    if first.strides == second.strides:
+        return True
+    steps = zip(first.shape, first.strides, second.strides, strict=True)
+    return all(size < 2 or a == b for size, a, b in steps)
 
 
 def lying_well(what: str, array: Array, layout: DataLayout) -> Array:
