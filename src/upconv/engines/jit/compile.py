@@ -50,7 +50,8 @@ class Code:
         target = llvm.Target.from_triple(cpu.triple)
         engine = llvm.create_mcjit_compiler(empty, target.create_target_machine(jit=True))
         engine.add_object_file(made)
-        engine.finalize_object()
+        # The first address asked for makes the code executable. To "finalize" would generate code
+        # for the empty module, too: half a millisecond.
         self._engine: Any = engine
         self.addresses = {name: engine.get_function_address(name) for name in names}
 
