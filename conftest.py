@@ -1,6 +1,6 @@
 """For every test and doctest: skips where a framework is absent, a tuning file of the run's own,
-signals as in a terminal, NumPy on one thread, and a garbage collector that leaves alone what was
-there before."""
+signals as in a terminal, NumPy on one thread, files of bytecode, and a garbage collector that
+leaves alone what was there before."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# Tests start some hundreds of Pythons. Without files of bytecode each of them compiles upconv anew,
+# which takes longer than the imports themselves.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 gc.disable()
 
 
@@ -56,6 +60,14 @@ def pytest_collection_finish() -> None:
     all of it again and again, and a test that asks for a collection would wait for a second."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The same after each file: the first test that needs a framework has imported it."""
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
