@@ -2,9 +2,10 @@
 
 A sample is the fastest call of a round's turn: a rest, in which the threads of the call before fall
 asleep (they spin for a while after their work), a call that is not counted, and calls for
-`_SAMPLE_SECONDS`. Whatever disturbs a machine makes calls slower, never faster; drift falls on all
-alike, since every call has a sample in every round. The first call, with which the others are
-compared, has one at the begin of each round and one at its end: what those differ is noise.
+`_SAMPLE_SECONDS`, or less where little time is asked for. Whatever disturbs a machine makes calls
+slower, never faster; drift falls on all alike, since every call has a sample in every round. The
+first call, with which the others are compared, has one at the begin of each round and one at its
+end: what those differ is noise.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ def interleaved(
     samples: tuple[list[float], ...] = tuple([] for _ in calls)
     again: list[float] = []
     staying = list(range(len(calls)))
+    length = min(_SAMPLE_SECONDS, seconds / _FEWEST_ROUNDS)
     begin = time.perf_counter()
     for done in range(_MOST_ROUNDS if calls else 0):
         enough = seconds if done >= _ENOUGH_ROUNDS else _PATIENCE * seconds
@@ -99,20 +101,21 @@ def interleaved(
         if begins is not None:
             begins(done + 1)
         for i in staying:
-            samples[i].append(_sample(calls[i]))
-        again.append(_sample(calls[0]))
+            samples[i].append(_sample(calls[i], length))
+        again.append(_sample(calls[0], length))
         if done + 1 == _TRIED:
             bound = _HOPELESS * min(map(min, samples))
             staying = [i for i, series in enumerate(samples) if i == 0 or min(series) <= bound]
     return Rounds(samples, again)
 
 
-def _sample(call: Call) -> float:
+def _sample(call: Call, length: float) -> float:
+    """The fastest of the calls of `length` seconds."""
     rest()
     best = _seconds(call)
     if best >= _LONG:
         return best
-    best, end = float("inf"), time.perf_counter() + _SAMPLE_SECONDS
+    best, end = float("inf"), time.perf_counter() + length
     for done in range(1, _MOST_CALLS):
         best = min(best, _seconds(call))
         if done >= _FEWEST_CALLS and time.perf_counter() > end:
