@@ -271,10 +271,15 @@ FAULTS = {
 }
 
 
+LATE = {"results one element early": 45, "a bias without room for a tile": 45}
+"""The seed to begin with, where none before touches what lies outside."""
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_caught(fault: str) -> None:
     """By what it touches: that values are wrong would not show that the fence stands."""
-    done = checked(Way(plant=FAULTS[fault]), range(50), values=False)
+    first = LATE.get(fault, 0)
+    done = checked(Way(plant=FAULTS[fault]), range(first, first + 50), values=False)
     said = verdict(done)
     assert any(word in said for word in ("SIGSEGV", "SIGBUS", "StrayError")), said
     assert "seed" in said, "the case is named"
