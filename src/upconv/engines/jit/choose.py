@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
+from ...forks import importing
 from ...geometry import Axis
 from ...problem import Direction, DType, Problem
 from ..base import Candidate, Eligible, ranked
@@ -46,7 +47,8 @@ def table(problem: Problem, threads: int, cpu: Cpu, *, every: bool) -> tuple[Can
         nothing = Candidate("jit", "", sums=CHANNELS, reason=reason)
         return (nothing, refused("winograd", reason, winograd=True))
     if problem.direction is Direction.WEIGHT_GRAD:
-        from .weight_grad.candidates import candidates as weight_grad  # first calls do without it
+        with importing:  # most first calls do without it
+            from .weight_grad.candidates import candidates as weight_grad
 
         (direct,) = candidates = weight_grad(inner, threads, cpu)
         reason = "Winograd's algorithm is for results and input gradients"
