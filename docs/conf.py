@@ -12,6 +12,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "extensions"), str(HERE.parent / "src")]
 
+from repository import repository  # noqa: E402
+
 import upconv  # noqa: E402
 
 project = "upconv"
@@ -42,6 +44,9 @@ copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
 html_title = f"{project} {release}"
+if address := repository(HERE):
+    link = {"name": "Repository", "url": address, "html": "Repository", "class": ""}
+    html_theme_options = {"footer_icons": [link]}
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 pygments_style = "tango"

@@ -43,6 +43,26 @@ def test_every_page_is_linked_by_the_index(extensions: None) -> None:
     assert "Tutorials" in found
 
 
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://example.org/people/upconv.git", "https://example.org/people/upconv"),
+        ("https://name:word@example.org/people/upconv", "https://example.org/people/upconv"),
+        ("git@example.org:people/upconv.git", "https://example.org/people/upconv"),
+        ("ssh://git@example.org/people/upconv.git", "https://example.org/people/upconv"),
+        ("/home/people/upconv", ""),
+        ("file:///home/people/upconv", ""),
+        ("", ""),
+    ],
+)
+def test_the_site_links_to_the_repository(extensions: None, remote: str, address: str) -> None:
+    assert import_module("repository").web_address(remote) == address
+
+
+def test_a_folder_without_a_repository_has_no_link(extensions: None, tmp_path: Path) -> None:
+    assert import_module("repository").repository(tmp_path) == ""
+
+
 def test_docstrings_become_restructured_text(extensions: None) -> None:
     as_rst = import_module("rst").as_rst
     text = """First, `plan`s of *size, `x_1`.

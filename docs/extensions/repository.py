@@ -1,0 +1,34 @@
+"""The address of the repository, for the site's links to it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+_ADDRESS = re.compile(r"(?:https://(?:[^@/]+@)?|ssh://git@|git@)([\w.-]+)[:/](.+?)(?:\.git)?/?$")
+
+
+def repository(folder: Path) -> str:
+    """Return the web address of the repository that a checkout was cloned from; "" without one.
+
+    A clone of a folder has none, and neither has an archive of the sources.
+    """
+    try:
+        done = subprocess.run(
+            ["git", "remote", "get-url", "origin"],
+            cwd=folder, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    except OSError:  # there is no git
+        return ""
+    return web_address(done.stdout.strip())
+
+
+def web_address(remote: str) -> str:
+    """Return the address for browsers of what git clones; "" for a folder.
+
+    >>> web_address("git@example.org:people/upconv.git")
+    'https://example.org/people/upconv'
+    """
+    match = _ADDRESS.fullmatch(remote)
+    return f"https://{match[1]}/{match[2]}" if match else ""
