@@ -124,7 +124,7 @@ def direct_variant(problem: Problem, threads: int, cpu: Cpu) -> str:
     return next(each.variant for each in ranked(direct) if each.engine == "jit")
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)  # as many as there are tables
 def refusal(problem: Problem, cpu: Cpu) -> str | None:
     """Why the engine does not do a problem, or None; lists no phases, which may be too many."""
     if problem.dtype is DType.FLOAT16 and not cpu.half:
