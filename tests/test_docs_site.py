@@ -59,8 +59,16 @@ def test_the_site_links_to_the_repository(extensions: None, remote: str, address
     assert import_module("repository").web_address(remote) == address
 
 
-def test_a_folder_without_a_repository_has_no_link(extensions: None, tmp_path: Path) -> None:
-    assert import_module("repository").repository(tmp_path) == ""
+def test_the_address_is_that_of_the_clones_origin(
+    extensions: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = import_module("repository").repository
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert repository(tmp_path) == ""
+    origin = {"COUNT": "1", "KEY_0": "remote.origin.url", "VALUE_0": "https://example.org/a/b.git"}
+    for name, value in origin.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    assert repository(tmp_path) == "https://example.org/a/b"
 
 
 def test_docstrings_become_restructured_text(extensions: None) -> None:

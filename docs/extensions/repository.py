@@ -16,7 +16,7 @@ def repository(folder: Path) -> str:
     """
     try:
         done = subprocess.run(
-            ["git", "remote", "get-url", "origin"],
+            ["git", "config", "--get", "remote.origin.url"],
             cwd=folder, capture_output=True, text=True, check=False,
         )  # fmt: skip
     except OSError:  # there is no git
