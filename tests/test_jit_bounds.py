@@ -196,8 +196,8 @@ def _check(way: Way, seeds: range) -> None:
 JIT = "from dataclasses import replace; from upconv.engines.jit{} import {} as {}\n"
 
 FAULTS = {
-    "a workspace too small": JIT.format(".positions", "primitive", "positions")
-    + "real = positions.Workspace; positions.Workspace = lambda n: real(n // 2)",
+    "a workspace too small": JIT.format("", "operands", "operands")
+    + "real = operands.Workspace; operands.Workspace = lambda n: real(n // 2)",
     "output rows one element late": JIT.format(".positions", "placement", "placement")
     + "real = placement._sums\n"
     "def late(*a): table = real(*a); table[2] += 8; return table\n"
