@@ -16,6 +16,9 @@ Why that is right:
 4.  At most `threads` threads enter, so each has a part of the scratch memory.
 
 Two counters per step say all of this; there is no list of members.
+
+The 108 steps of HiFi-GAN V1 took 0.86 of the processor time of one call per step on two threads,
+and 0.97 on one (Zen 4, the first decile of 20 runs on a busy machine, 2026-11-23).
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ _APART = 128  # bytes from one counter to the next: processors fetch lines in pa
 _LINES = 4  # that an iteration of waiting asks for: some 10 ns
 AHEAD_BYTES = 256 << 10
 """How much of the next packed weight threads ask for while they wait: a part of the second-level
-cache, which holds the operands too."""
+cache, which holds the operands too. A guess: on a busy machine 0, 64 KiB, 256 KiB and 1 MiB took
+equal times (HiFi-GAN V1, 108 steps, two threads of a Zen 4, 2026-11-23)."""
 
 
 @compiled("sequence", kept=4, opt=0)
