@@ -125,7 +125,10 @@ class PreparedCall:
                 b = _packed(entry.primitive, b)
             if not self.signature.batched:
                 out, a, b, residual = _with_batch(self.packs, out, a, b, residual)
-            entry.primitive.run(out, a, b, bias, residual, *_given(slopes))
+            if slopes is None:  # an engine that refuses PReLU need not know the argument
+                entry.primitive.run(out, a, b, bias, residual)
+            else:
+                entry.primitive.run(out, a, b, bias, residual, slopes)
         except MemoryError as error:
             raise memory.refused("the scratch memory of this call", error) from None
 
@@ -151,7 +154,10 @@ class PackedCall(NamedTuple):
         if not self.signature.batched:
             out, a, _, residual = _with_batch(True, out, a, None, residual)
         try:
-            self.primitive.run(out, a, self.weight, bias, residual, *_given(slopes))
+            if slopes is None:
+                self.primitive.run(out, a, self.weight, bias, residual)
+            else:
+                self.primitive.run(out, a, self.weight, bias, residual, slopes)
         except MemoryError as error:
             raise memory.refused("the scratch memory of this call", error) from None
 
@@ -257,11 +263,6 @@ def delivered(target: Array, out: Array | None) -> Array:
     if target is not out and not np.may_share_memory(target, out):
         out[...] = target
     return out
-
-
-def _given(slopes: Array | None) -> tuple[Array, ...]:
-    """The slopes, if there are any: an engine that refuses PReLU need not know the argument."""
-    return () if slopes is None else (slopes,)
 
 
 def _with_batch(

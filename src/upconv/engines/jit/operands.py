@@ -31,7 +31,8 @@ class Operands:
     """What a kernel is given.
 
     `copies` are pairs of a caller's array and the one that is to be copied to it: where the results
-    `out` and `second` do not lie well, `y` and `other` are not their memory.
+    `out` and `second` do not lie well, `y` and `other` are not their memory. `second` are bytes
+    from y to `other`, 0 where there is none.
     """
 
     copies: tuple[tuple[Array, Array], ...]
@@ -39,6 +40,7 @@ class Operands:
     x: Array
     residual: Maybe
     other: Maybe = None
+    second: int = 0
 
     @classmethod
     def of(
@@ -65,7 +67,8 @@ class Operands:
             shape = correlation.result_shape
             x, y = x.reshape(correlation.operand_shape), y.reshape(shape)
             residual, other = (None if v is None else v.reshape(shape) for v in (residual, other))
-        return cls(copies, y, x, residual, other)
+        second_offset = 0 if other is None else address_of(other) - address_of(y)
+        return cls(copies, y, x, residual, other, second_offset)
 
     @classmethod
     def in_place(
@@ -83,11 +86,6 @@ class Operands:
                     "A step reads and writes arrays where they lie: make a copy first."
                 )
         return operands
-
-    @property
-    def second(self) -> int:
-        """Bytes from the result to the second one, 0 where there is none."""
-        return 0 if self.other is None else address_of(self.other) - address_of(self.y)
 
     def deliver(self) -> None:
         """Put the results where the caller wants them."""
