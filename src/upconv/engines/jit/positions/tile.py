@@ -12,6 +12,7 @@ Weights lie in memory in exactly this order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd
@@ -115,10 +116,10 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
         each = tile.phases * tile.vectors
         _ask_for_results(f, tile)
         sums = _products(f, tile, [bias for bias in biases for _ in range(each)])
-        slopes = _slopes(f, tile)
         sums = [
-            activated(f, tile.end.activation, slopes[i // each], value)
-            for i, value in enumerate(sums)
+            activated(f, tile.end.activation, slope, value)
+            for channel, slope in enumerate(_slopes(f, tile))
+            for value in sums[channel * each : (channel + 1) * each]
         ]
         rows = [sums[i : i + tile.vectors] for i in range(0, len(sums), tile.vectors)]
         for channel in range(tile.channels):
@@ -133,13 +134,15 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
                 _leave_second(f, tile, rows)
 
 
-def _slopes(f: Function, tile: Tile) -> list[float | Value]:
-    """The slope of each channel."""
-    if not tile.end.slopes:
-        return [tile.end.slope] * tile.channels
-    first = f["bias"] + f["slopes"]
-    places = (f.at(first, channel, tile.element) for channel in range(tile.channels))
-    return [f.broadcast(f.load(tile.element, place), tile.lanes) for place in places]
+def _slopes(f: Function, tile: Tile) -> Iterator[float | Value]:
+    """The slope of each channel, loaded when it is asked for: registers hold the sums."""
+    first = f["bias"] + f["slopes"] if tile.end.slopes else None
+    for channel in range(tile.channels):
+        if first is None:
+            yield tile.end.slope
+        else:
+            slope = f.load(tile.element, f.at(first, channel, tile.element))
+            yield f.broadcast(slope, tile.lanes)
 
 
 def _leave_second(f: Function, tile: Tile, rows: list[list[Value]]) -> None:
