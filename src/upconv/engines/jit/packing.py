@@ -47,21 +47,21 @@ _FEW, _WARM = 1 << 16, 1 << 20  # numbers; bytes
 _PAST = 4 << 20  # bytes
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
-Made = TypeVar("Made")
+Shared = TypeVar("Shared")
 
 
 _shared: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 
 
-def shared(make: Callable[..., Made], *key: Hashable) -> Made:
+def shared(make: Callable[..., Shared], *key: Hashable) -> Shared:
     """`make(*key)`, one object for equal keys as long as anybody holds it.
 
     So primitives that read a weight in one order have one packer, whatever their sizes are.
     """
-    made: Made | None = _shared.get((make, key))
-    if made is None:
-        made = _shared.setdefault((make, key), make(*key))
-    return made
+    value: Shared | None = _shared.get((make, key))
+    if value is None:
+        value = _shared.setdefault((make, key), make(*key))
+    return value
 
 
 class Packer:
@@ -122,7 +122,7 @@ class Packer:
 
 
 def threads_for(packed: Array, threads: int) -> int:
-    """How many threads are worth calling to pack a weight."""
+    """Number of threads that are worth calling to pack a weight."""
     return threads if packed.size > _FEW else 1
 
 
@@ -308,13 +308,13 @@ def _piece_table(
 ) -> tuple[Numbers, Numbers]:
     """The pieces of all blocks, and the element numbers their entries gather."""
     by_made, by_tap = weight.strides[2], weight.strides[-1]
-    found: dict[tuple[int, int, int], int] = {}
+    firsts: dict[tuple[int, int, int], int] = {}
     numbers: list[int] = []
     pieces = np.zeros((*first.shape, 4), np.int64)
     for b, block in enumerate(blocks):
         tile, key = tiles[block.kind], (block.kind, block.phase, block.active)
-        if key not in found:
-            found[key] = len(numbers)
+        if key not in firsts:
+            firsts[key] = len(numbers)
             phases = last[block.phase : block.phase + tile.phases]
             numbers += [
                 channel * by_made + tap * by_tap if channel < block.active else -1
@@ -322,7 +322,7 @@ def _piece_table(
             ]
         pieces[b, :, 0] = first[b]
         pieces[b, :, 1] = (block.channel * by_made + outer) * weight.dtype.itemsize
-        pieces[b, :, 2:] = found[key], tile.entries
+        pieces[b, :, 2:] = firsts[key], tile.entries
     return pieces.reshape(-1, 4), np.array(numbers or [0], np.int64)
 
 

@@ -1,4 +1,4 @@
-"""Turning a matrix: dst[c][r] = src[r][c], for data whose channels lie first into last and back.
+"""Transposing a matrix, dst[c][r] = src[r][c]: data from channels first to last, and back.
 
 Squares of `lanes` rows and columns are transposed in registers, those at the edges under masks;
 narrow edges are copied one by one.
@@ -58,7 +58,7 @@ def transpose_few_code(module: Module, stored: str, computed: str, rows: int, cp
 
 
 def _squares(f: Function, count: Value, lanes: int) -> Value:
-    """How far squares go: to the end, if a quarter of the last one is there."""
+    """The end of the squares: the last one needs a quarter of its rows or columns."""
     return (count + (lanes - lanes // 4)) // lanes * lanes
 
 
@@ -67,7 +67,7 @@ Types = tuple[str, str]
 
 
 def _places(f: Function, row: Value, column: Value, types: Types) -> list[Value]:
-    """Where an element is read and written."""
+    """The addresses that an element is read from and written to."""
     src = f.at(f["src"] + row * f["src_row"], column, types[0])
     dst = f.at(f["dst"] + column * f["dst_row"], row, types[1])
     return [src, dst]

@@ -42,10 +42,10 @@ from .weights import Weights
 class WinogradWeight:
     """A weight transformed, and as it was for the direct primitive."""
 
-    __slots__ = ("__weakref__", "direct", "given", "transformed")
+    __slots__ = ("__weakref__", "direct", "transformed", "weight")
 
-    def __init__(self, transformed: Array, given: Array) -> None:
-        self.transformed, self.given = transformed, given
+    def __init__(self, transformed: Array, weight: Array) -> None:
+        self.transformed, self.weight = transformed, weight
         self.direct: dict[Hashable, Any] = {}  # packed, by the direct primitives' orders
 
 
@@ -176,7 +176,7 @@ class Winograd:
             direct = self._made_direct = self._made_direct or self._direct()
             order = getattr(direct, "order", None) or id(direct)
             if order not in b.direct:
-                b.direct[order] = direct.pack(b.given)
+                b.direct[order] = direct.pack(b.weight)
         direct.run(out, a, b.direct[order], *ends)
 
     def _before(self, out: Array, operands: Operands) -> Maybe:

@@ -28,7 +28,7 @@ _UNIT = 64  # columns of a unit, about
 
 
 def refusal(correlation: Correlation) -> str | None:
-    """Why a correlation is not computed so, or None."""
+    """Why Winograd's algorithm does not compute a correlation, or None."""
     if correlation.dtype not in (DType.FLOAT32, DType.FLOAT64):
         return f"Winograd's algorithm is done in float32 and float64, not {correlation.dtype.value}"
     if correlation.rank > 3:

@@ -1,8 +1,8 @@
-"""What computes by Winograd's algorithm: transforms, and the product of matrices between them.
+"""The inner loops of Winograd's algorithm: transforms, and products of matrices between them.
 
-    input(...)      windows of the packed rows of a block, transformed, into
-    V[point][tile][reduction] products(...)   Z[point] = V[point] U[point], a product of matrices
-    for one point inverse(...)    columns of Z, transformed back, + bias, into rows of results
+    input(...)      windows of a block's packed rows, transformed into V[point][tile][reduction]
+    products(...)   Z[point] = V[point] U[point], a product of matrices for one point
+    inverse(...)    columns of Z, transformed back, + bias, into rows of results
 
 All run in memory of a thread that fits its second-level cache, called by driver.py.
 Vectors lie along channels.
@@ -125,21 +125,23 @@ def _emit_group(f: Function, kind: Products, rows: int, panel: Value, first: Val
         z = z + f["z_row"]
 
 
-def _product(f: Function, kind: Products, rows: int, given: list[Value]) -> list[Value]:
-    """The sums of a register tile after one piece; `given` are the addresses of its weights, its
-    rows and what to ask for, and the sums before."""
+def _product(f: Function, kind: Products, rows: int, carried: list[Value]) -> list[Value]:
+    """The sums of a register tile after one piece.
+
+    `carried` are the addresses of weights, rows and weights to prefetch, and the sums before.
+    """
     line, size = vector(kind.element, kind.lanes), BYTES[kind.element]
-    with f.loop(0, f["channels"], carried=given) as loop:
+    with f.loop(0, f["channels"], carried=carried) as loop:
         u, v, ahead, *sums = loop.carried
         for i in range(kind.vectors):
             f.prefetch(ahead + i * kind.lanes * size)
         weights = [f.load(line, u + i * kind.lanes * size) for i in range(kind.vectors)]
         for r in range(rows):
-            number = f.load(kind.element, v + r * kind.row_stride)
-            factor = f.broadcast(number, kind.lanes)
+            value = f.load(kind.element, v + r * kind.row_stride)
+            factor = f.broadcast(value, kind.lanes)
             for i, weight in enumerate(weights):
-                place = r * kind.vectors + i
-                sums[place] = f.multiply_add(factor, weight, sums[place])
+                number = r * kind.vectors + i
+                sums[number] = f.multiply_add(factor, weight, sums[number])
         step = kind.vectors * kind.lanes * size
         loop.next([u + step, v + size, ahead + step, *sums])
     return loop.results[3:]
@@ -157,9 +159,9 @@ def input_code(module: Module, element: str, matrices: Matrices, step: int, cpu:
         with f.loop(0, f["vectors"], carried=[window, dst]) as loop:
             src, to = loop.carried
             numbers = {}
-            for place, start in _lines(f, src, outer):
+            for position, start in _lines(f, src, outer):
                 for i in range(last):
-                    numbers[(*place, i)] = f.load(line, start + i * step)
+                    numbers[(*position, i)] = f.load(line, start + i * step)
             for value in _transformed(f, numbers, matrices).values():
                 f.store(value, to)
                 to = to + f["point"]
@@ -186,11 +188,11 @@ def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
                 for point in product(*map(range, points)):
                     numbers[point] = f.load(line, of_point)
                     of_point = of_point + f["point"]
-                made = _transformed(f, numbers, kind.matrices)
+                results = _transformed(f, numbers, kind.matrices)
                 start, slope = f.load(line, bias), _slope(f, kind, line, bias)
                 for rows, to in _lines(f, dst, outer):
                     for i in range(last):
-                        value = made[(*rows, i)]
+                        value = results[(*rows, i)]
                         bad = f.multiply_add(value, zero, bad)
                         value = value + start
                         f.store(activated(f, kind.end.activation, slope, value), to)
@@ -212,15 +214,15 @@ def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[
     """The places of all combinations of positions along the outer axes, of which there are 0 to 2,
     and their addresses."""
     steps = ("step_0", "step_1")[2 - len(outer) :] if outer else ()
-    found: list[tuple[tuple[int, ...], Value]] = [((), start)]
+    lines: list[tuple[tuple[int, ...], Value]] = [((), start)]
     for count, step in zip(outer, steps, strict=True):
         more = []
-        for place, address in found:
+        for position, address in lines:
             for i in range(count):
-                more.append(((*place, i), address))
+                more.append(((*position, i), address))
                 address = address + f[step]
-        found = more
-    return found
+        lines = more
+    return lines
 
 
 Vectors = dict[tuple[int, ...], Value]
@@ -230,14 +232,14 @@ def _transformed(f: Function, numbers: Vectors, matrices: Sequence[Sequence[Matr
     """Vectors by their place along all axes, multiplied by the matrices of each axis."""
     for axis in reversed(range(len(matrices))):
         for matrix in matrices[axis]:
-            made = {}
+            products = {}
             for before, after in dict.fromkeys((at[:axis], at[axis + 1 :]) for at in numbers):
                 column = [numbers.get((*before, i, *after)) for i in range(len(matrix[0]))]
                 for i, row in enumerate(matrix):
                     terms = [(c, v) for c, v in zip(row, column, strict=True) if c and v]
                     if terms:  # of points that no tap needs there are none
-                        made[(*before, i, *after)] = _combined(f, terms)
-            numbers = made
+                        products[(*before, i, *after)] = _combined(f, terms)
+            numbers = products
     return dict(sorted(numbers.items()))
 
 

@@ -58,7 +58,7 @@ class Stages(tuple[Matrix, ...]):
 
     @property
     def columns(self) -> int:
-        """How many numbers the first matrix takes."""
+        """Length of the vectors that the first matrix takes."""
         return len(self[0][0])
 
     @cached_property
@@ -213,11 +213,11 @@ def _identity(n: int) -> Matrix:
 
 def _whole(stages: Sequence[Matrix]) -> Matrix:
     """The product of matrices that are applied one after another."""
-    found, *more = stages
+    total, *more = stages
     for matrix in more:
-        columns = list(zip(*found, strict=True))
-        found = tuple(tuple(_dot(row, column) for column in columns) for row in matrix)
-    return found
+        columns = list(zip(*total, strict=True))
+        total = tuple(tuple(_dot(row, column) for column in columns) for row in matrix)
+    return total
 
 
 def _dot(row: Sequence[Fraction], column: Sequence[Fraction]) -> Fraction:
@@ -240,18 +240,19 @@ def _kronecker(x: Matrix, y: Matrix) -> Matrix:
 def _overlapping(matrix: Matrix, size: int) -> Matrix:
     """A matrix of blocks of 2 * size - 1 numbers, of which each begins `size` behind the last."""
     width = 2 * size - 1
-    found = [[Fraction(0)] * (len(matrix[0]) * size + size - 1) for _ in range(width * len(matrix))]
+    rows = [[Fraction(0)] * (len(matrix[0]) * size + size - 1) for _ in range(width * len(matrix))]
     for p, row in enumerate(matrix):
         for i, number in enumerate(row):
             for j in range(width):
-                found[p * width + j][i * size + j] += number
-    return tuple(map(tuple, found))
+                rows[p * width + j][i * size + j] += number
+    return tuple(map(tuple, rows))
 
 
 def _from_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
     """The coefficients, by rising powers, of the polynomial with these roots and leading 1."""
-    found: tuple[Fraction, ...] = (Fraction(1),)
+    polynomial: tuple[Fraction, ...] = (Fraction(1),)
     for root in roots:
-        shifted, scaled = (Fraction(0), *found), (*(root * c for c in found), Fraction(0))
-        found = tuple(s - c for s, c in zip(shifted, scaled, strict=True))
-    return found
+        shifted = Fraction(0), *polynomial
+        scaled = *(root * c for c in polynomial), Fraction(0)
+        polynomial = tuple(s - c for s, c in zip(shifted, scaled, strict=True))
+    return polynomial

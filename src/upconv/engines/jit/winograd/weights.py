@@ -46,13 +46,34 @@ class Weights:
     columns], where reduction is [chunk][phase of operands][reduced channel of the chunk]."""
 
     def __init__(self, form: Form) -> None:
-        self._form, self._dtype = form, form.weight.dtype.numpy
-        self._panel = form.vectors * form.lanes
+        self._dtype, item, element = form.weight.dtype.numpy, form.item, form.weight.element
         self.nbytes = form.weight.groups * form.units * form.unit_bytes
-        self._tables, arguments = self._laid_out()
-        self._part = arguments["part"]
+        by_group, by_reduced, by_made, *_ = (n * item for n in form.weight.strides)
+        taps, line = _Taps(form), form.padded * item
+        runs, terms, factors = _runs(form, [step * line for step in taps.steps])
+        step = gcd(2 * form.lanes, *(int(n) // item for n in runs[:, 2:4].ravel()))
+        past, cpu = goes_past(self.nbytes), form.cpu
+        self._code = packing_code(element, step, taps.squares, past, cpu)
+        move = transpose_code if taps.squares else gather_code
+        self._move = move(element, element, cpu)
+        (address,) = self._move.addresses.values()
+        self._tables = {"runs": runs, "terms": terms, "factors": factors, "numbers": taps.numbers}
         self.resident_bytes = sum(table.nbytes for table in self._tables.values())
-        self._blocks = Blocks(_ARGUMENTS.block(**arguments))
+        # Channels that are packed together: their taps stay in the cache.
+        divisors = (n for n in range(form.chunk, 0, -1) if form.chunk % n == 0)
+        batch = next(n for n in divisors if n == 1 or n * taps.lines * line <= _TAPS_BYTES)
+        batches = ceil(form.reduced / batch)
+        self._part = (batch * taps.lines * line + 8191) // 64 * 64
+        self._blocks = Blocks(_ARGUMENTS.block(
+            **{name: table.ctypes.data for name, table in self._tables.items()},
+            move=address, part=self._part, jobs=form.weight.groups * form.chunks * batches,
+            batches=batches, batch=batch, chunks=form.chunks, count=len(runs),
+            channels=form.channels, made=form.made, reduced=form.reduced, chunk=form.chunk,
+            phases=form.reduction // form.reduced, row=form.piece_bytes // form.reduction,
+            unit=form.unit_bytes, group=form.units * form.unit_bytes, src_group=by_group,
+            src_reduced=by_reduced, src_made=by_made, element=item, taps=taps.count,
+            lines=taps.lines, line=line,
+        ))  # fmt: skip
 
     def pack(self, weight: Array, threads: int) -> Array:
         """The transform of a weight of the correlation's shape; `NonFinite` if it is not finite."""
@@ -66,73 +87,61 @@ class Weights:
                 raise NonFinite
         return packed
 
-    def _laid_out(self) -> tuple[dict[str, Array], dict[str, int]]:
-        """The tables that `pack` reads, and its arguments."""
-        form, element, cpu = self._form, self._form.weight.element, self._form.cpu
-        item, padded, made = form.item, form.padded, form.weight.made // form.weight.groups
-        by_group, by_reduced, by_made, *by_tap = form.weight.strides
-        axes = [_terms(*pair) for pair in zip(form.windows, form.transforms, strict=True)]
-        kernel = [1 + int(taps.max()) for taps, _ in axes]
-        taps = 1 + sum((n - 1) * step for n, step in zip(kernel, by_tap, strict=True))
-        lines, numbers, name = taps, np.zeros(1, np.int64), "transpose"
-        beside = taps <= by_reduced or form.reduced == 1
-        if beside and taps <= by_made and by_tap[-1] == 1:
-            self._move, places = transpose_code(element, element, cpu), by_tap
-            if taps <= by_reduced <= 2 * taps:
-                lines = by_reduced  # channels follow each other, and are transposed together
-        else:
-            self._move, name = gather_code(element, element, cpu), "gather"
-            lines = taps = prod(kernel)
-            places = [prod(kernel[i + 1 :]) for i in range(len(kernel))]
-            starts = np.array(by_tap) @ np.indices(kernel).reshape(len(kernel), -1)
-            numbers = (starts[:, None] + np.arange(form.channels) * by_made).ravel()
-        each = lines * padded * item
-        sizes = (n for n in range(form.chunk, 0, -1) if form.chunk % n == 0)
-        batch = next(n for n in sizes if n == 1 or n * each <= _TAPS_BYTES)
-        runs, terms, factors = self._runs(axes, [place * padded * item for place in places])
-        step = gcd(2 * form.lanes, *(int(n) // item for n in runs[:, 2:4].ravel()))
-        self._code = packing_code(element, step, name == "transpose", goes_past(self.nbytes), cpu)
-        tables = {"runs": runs, "terms": terms, "factors": factors, "numbers": numbers}
-        batches = ceil(form.reduced / batch)
-        arguments = {
-            **{key: table.ctypes.data for key, table in tables.items()},
-            "move": self._move.addresses[name], "part": (batch * each + 8191) // 64 * 64,
-            "jobs": form.weight.groups * form.chunks * batches,
-            "batches": batches, "batch": batch, "chunks": form.chunks, "count": len(runs),
-            "channels": form.channels, "made": made, "reduced": form.reduced,
-            "chunk": form.chunk, "phases": form.reduction // form.reduced,
-            "row": self._panel * item, "unit": form.unit_bytes,
-            "group": form.units * form.unit_bytes,
-            "src_group": by_group * item, "src_reduced": by_reduced * item,
-            "src_made": by_made * item, "element": item,
-            "taps": taps, "lines": lines, "line": padded * item,
-        }  # fmt: skip
-        return tables, arguments
 
-    def _runs(
-        self, axes: list[tuple[Numbers, Array]], places: list[int]
-    ) -> tuple[Numbers, Numbers, Array]:
-        """What `pack` writes of each channel (`_RUN`), for all phases, points, pieces and parts of
-        a unit's columns within a panel; and the terms of all sums: bytes from a channel's first
-        tap, and factors. `places` are bytes from tap to tap of each axis."""
-        form, item = self._form, self._form.item
-        taps, factors = axes[0][0] * places[0], axes[0][1]
-        for (more, other), place in zip(axes[1:], places[1:], strict=True):
-            taps, factors = _outer(np.add, taps, more * place), _outer(np.multiply, factors, other)
-        # The phases of results along the last axis lie side by side, in the columns of a unit.
-        parts = _parts(form.windows[-1].stride, form.padded, self._panel)
-        shape = (-1, form.windows[-1].stride, *taps.shape[1:])
-        taps, factors = (
-            np.moveaxis(n.reshape(shape), 1, 4)[..., parts[:, 0], :] for n in (taps, factors)
-        )
-        kept = factors != 0
-        counts = kept.sum(-1)
-        stops = counts.cumsum().reshape(counts.shape)
-        g, h, point, piece, part = np.indices(counts.shape)
-        to = g * (form.chunks * form.unit_bytes) + point * form.point_bytes
-        to += piece * form.piece_bytes + parts[part, 2] * form.panel_bytes + parts[part, 3] * item
-        runs = (h, to, parts[part, 1] * item, parts[part, 4] * item, stops - counts, stops)
-        return np.stack(runs, -1).reshape(-1, len(runs)), taps[kept], factors[kept]
+class _Taps:
+    """The order of taps in T: `count` of each channel, `steps` from one to the next of each axis,
+    and `lines` from one channel to the next.
+
+    Taps that lie side by side are transposed in `squares`; others are gathered by their `numbers`.
+    """
+
+    def __init__(self, form: Form) -> None:
+        _, by_reduced, by_made, *by_tap = form.weight.strides
+        # The kernel of each axis, as far as windows reach.
+        kernel = [
+            1 + max((index for *_, index in window.taps), default=0) for window in form.windows
+        ]
+        self.steps, self.numbers = by_tap, np.zeros(1, np.int64)
+        self.count = 1 + sum((n - 1) * step for n, step in zip(kernel, by_tap, strict=True))
+        self.lines, beside = self.count, self.count <= by_reduced or form.reduced == 1
+        self.squares = beside and self.count <= by_made and by_tap[-1] == 1
+        if not self.squares:
+            self.lines = self.count = prod(kernel)
+            self.steps = [prod(kernel[i + 1 :]) for i in range(len(kernel))]
+            starts = np.array(by_tap) @ np.indices(kernel).reshape(len(kernel), -1)
+            self.numbers = (starts[:, None] + np.arange(form.channels) * by_made).ravel()
+        elif self.count <= by_reduced <= 2 * self.count:
+            self.lines = by_reduced  # channels follow each other, and are transposed together
+
+
+def _runs(form: Form, steps: list[int]) -> tuple[Numbers, Numbers, Array]:
+    """The runs of each channel that `pack` writes (`_RUN`), and the terms of their sums: bytes from
+    a channel's first tap, and factors.
+
+    There is a run for all phases, points, pieces and parts of a unit's columns within a panel.
+    `steps` are bytes from tap to tap of each axis.
+    """
+    taps: Array = np.zeros((1,) * 5, np.int64)
+    factors: Array = np.ones((1,) * 5)
+    for window, transform, step in zip(form.windows, form.transforms, steps, strict=True):
+        indices, numbers = _terms(window, transform)
+        taps, factors = _outer(np.add, taps, indices * step), _outer(np.multiply, factors, numbers)
+    # The phases of results along the last axis lie side by side, in the columns of a unit.
+    stride = form.windows[-1].stride
+    parts = _parts(stride, form.padded, form.vectors * form.lanes)
+    shape = (-1, stride, *taps.shape[1:])
+    taps, factors = (
+        np.moveaxis(n.reshape(shape), 1, 4)[..., parts[:, 0], :] for n in (taps, factors)
+    )
+    kept = factors != 0
+    counts = kept.sum(-1)
+    stops = counts.cumsum().reshape(counts.shape)
+    g, h, point, piece, part = np.indices(counts.shape)
+    to = g * (form.chunks * form.unit_bytes) + point * form.point_bytes + piece * form.piece_bytes
+    to += parts[part, 2] * form.panel_bytes + parts[part, 3] * form.item
+    sides = parts[part, 1] * form.item, parts[part, 4] * form.item
+    runs = np.stack((h, to, *sides, stops - counts, stops), -1)
+    return runs.reshape(-1, _RUN), taps[kept], factors[kept]
 
 
 def _parts(phases: int, padded: int, panel: int) -> Numbers:
@@ -148,13 +157,13 @@ def _parts(phases: int, padded: int, panel: int) -> Numbers:
 
 
 def _terms(window: Window, transform: Transform) -> tuple[Numbers, Array]:
-    """The taps of an axis that a phase of results, one of operands, a point and a piece add up,
-    and their factors, of which some are zero."""
-    each = transform.r // transform.pieces
-    shape = window.stride, window.step, transform.points, transform.pieces, each
+    """The taps of an axis, by phase of results, phase of operands, point and piece, and their
+    factors, of which some are zero."""
+    count = transform.r // transform.pieces
+    shape = window.stride, window.step, transform.points, transform.pieces, count
     taps, factors = np.zeros(shape, np.int64), np.zeros(shape)
-    for g, h, place, index in window.taps:
-        piece, tap = divmod(place, each)
+    for g, h, position, index in window.taps:
+        piece, tap = divmod(position, count)
         taps[g, h, :, piece, tap] = index
         factors[g, h, :, piece, tap] = [float(row[tap]) for row in transform.g]
     return taps, factors
@@ -165,8 +174,8 @@ def _outer(operation: np.ufunc, one: Array, other: Array) -> Array:
     shape = [n * m for n, m in zip(one.shape, other.shape, strict=True)]
     for axis in range(one.ndim):
         one, other = np.expand_dims(one, 2 * axis + 1), np.expand_dims(other, 2 * axis)
-    made: Array = operation(one, other).reshape(shape)
-    return made
+    pairs: Array = operation(one, other)
+    return pairs.reshape(shape)
 
 
 @compiled("pack", kept=16, opt=1)
@@ -218,15 +227,15 @@ def _emit_taps(
         together = together | f.compare("eq", a["src_reduced"], a["taps"] * a["element"])
         columns = a["taps"] + f.select(together, (count - 1) * a["lines"], 0)
         with f.loop(0, f.select(together, 1, count)) as each:
-            given = dst + each.index * channel, src + each.index * a["src_reduced"], active, columns
-            f.call(a["move"], *given, a["src_made"], a["line"])
+            ends = dst + each.index * channel, src + each.index * a["src_reduced"]
+            f.call(a["move"], *ends, active, columns, a["src_made"], a["line"])
     else:
         with f.loop(0, a["taps"]) as tap:
             numbers = f.at(a["numbers"], tap.index * a["channels"], I64)
-            given = dst + tap.index * a["line"], src, numbers, active
-            f.call(a["move"], *given, count, channel, a["src_reduced"])
-    whole = (count - 1) * channel
-    with f.loop(0, whole + a["taps"] * a["line"], size, [zero]) as loop:
+            to = dst + tap.index * a["line"]
+            f.call(a["move"], to, src, numbers, active, count, channel, a["src_reduced"])
+    last = (count - 1) * channel
+    with f.loop(0, last + a["taps"] * a["line"], size, [zero]) as loop:
         loop.next([watched(f, f.load(kind, dst + loop.index), loop.carried[0])])
     report_nonfinite(f, loop.results[0], a.address("bad"))
 

@@ -42,11 +42,11 @@ class Window:
         return _shortest(line.step, line.stride, phases, line.high, line.out % line.stride)
 
     def steps(self, line: Line) -> int:
-        """How many values of q a line has."""
+        """Number of values of q of a line."""
         return (line.out - 1 - self.base) // self.stride + 1
 
     def groups(self, transform: Transform, line: Line) -> int:
-        """How many groups of tiles a line has."""
+        """Number of groups of tiles of a line."""
         return -(-self.steps(line) // (self.apart * transform.m))
 
 
@@ -72,44 +72,45 @@ def _shortest(step: int, stride: int, phases: Phases, high: int, rest: int) -> W
 
 
 def _numbered(step: int, stride: int, phases: Phases, base: int, start: int) -> Window:
-    found = []
+    reads = []
     for offset, taps in phases:
         lead = int(offset >= base + stride)  # q - j
         for tap in taps:
-            place, h = divmod(-tap.shift - start, step)
-            found.append((offset - base - lead * stride, h, place - lead, tap.index))
-    places = [place for _, _, place, _ in found]
-    low, high = min(places, default=0), max(places, default=0)
-    apart = gcd(*(place - low for place in places)) or 1
-    numbered = tuple((g, h, (place - low) // apart, index) for g, h, place, index in found)
+            position, h = divmod(-tap.shift - start, step)
+            reads.append((offset - base - lead * stride, h, position - lead, tap.index))
+    positions = [position for _, _, position, _ in reads]
+    low, high = min(positions, default=0), max(positions, default=0)
+    apart = gcd(*(position - low for position in positions)) or 1
+    numbered = tuple((g, h, (position - low) // apart, index) for g, h, position, index in reads)
     return Window(step, stride, base, start, low, apart, (high - low) // apart + 1, numbered)
 
 
 @lru_cache(maxsize=64)
 def transforms_of(r: int) -> tuple[Transform, ...]:
-    """Those worth a trial for r taps: none has another one beside it, as exact, that needs no more
-    products and no more points for an output."""
+    """Transforms worth a trial for r taps.
+
+    No other transform is as exact, and needs no more products and no more points for an output.
+    """
     halves = Transform.of(2, 2)
     quarters = halves.around(halves)
     inner = (Transform.of(1, 1), halves, quarters, halves.around(quarters), Transform.of(3, 3))
-    made: dict[tuple[float, ...], Transform] = {}
-    for each in inner:
-        blocks = ceil(r / each.r)
-        outer = {1: ((1, 1),), 2: ((2, 2), (3, 2), (4, 2)), 3: ((2, 3), (4, 3))}.get(blocks, ())
-        whole = [Transform.of(*sizes) for sizes in outer]
-        whole = [
-            one.around(each).of_taps(r)
-            for one in whole
-            if one.points * each.points <= _MOST_OF_AXIS
-            and one.r * each.r <= 2 * r
-            and (one.exact or each.exact)
+    options: dict[tuple[float, ...], Transform] = {}
+    for block in inner:
+        blocks = ceil(r / block.r)
+        sizes = {1: ((1, 1),), 2: ((2, 2), (3, 2), (4, 2)), 3: ((2, 3), (4, 3))}.get(blocks, ())
+        nested = [
+            outer.around(block).of_taps(r)
+            for outer in (Transform.of(*size) for size in sizes)
+            if outer.points * block.points <= _MOST_OF_AXIS
+            and outer.r * block.r <= 2 * r
+            and (outer.exact or block.exact)
         ]
-        for one in (*whole, *([each.in_pieces(blocks)] if blocks > 1 else [])):
-            made.setdefault(_needs(one, r), one)
+        for transform in (*nested, *([block.in_pieces(blocks)] if blocks > 1 else [])):
+            options.setdefault(_needs(transform, r), transform)
     return tuple(
-        one
-        for mine, one in made.items()
-        if not any(_beats(other, mine) for other in made if other != mine)
+        transform
+        for needs, transform in options.items()
+        if not any(_beats(other, needs) for other in options if other != needs)
     )
 
 
