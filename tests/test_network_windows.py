@@ -80,7 +80,7 @@ def test_random_windows(kind, seed):
 @pytest.mark.parametrize("source", LAYOUTS)
 @pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float32", "bfloat16"),
                                     ("bfloat16", "float32"), ("float64", "float64"),
-                                    ("float32", "float64")])  # fmt: skip
+                                    ("bfloat16", "bfloat16"), ("float32", "float64")])  # fmt: skip
 def test_conversions(source, dtypes):
     """Between layouts and element types, of views too; squares are not mistaken."""
     before, after = (DType(name).numpy for name in dtypes)
@@ -107,6 +107,21 @@ def test_conversions(source, dtypes):
 
 
 WAYS = [("", ""), ("haswell", "avx2"), ("skylake-avx512", "avx512vl"), ("x86-64", "sse2")]
+
+
+@pytest.mark.parametrize(("cpu", "feature"), WAYS[1:])
+def test_conversions_on_older_processors(cpu, feature):
+    require_feature(feature)
+    code = (
+        "import test_network_windows as t\n"
+        "for source in t.LAYOUTS:\n"
+        "    for pair in (('bfloat16', 'bfloat16'), ('float32', 'bfloat16'),\n"
+        "                 ('bfloat16', 'float32'), ('float64', 'float64')):\n"
+        "        t.test_conversions(source, pair)\n"
+        "print('done')"
+    )
+    done = python(code, **{VARIABLE: cpu})
+    assert done.stdout == "done\n", done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(("cpu", "feature"), WAYS)

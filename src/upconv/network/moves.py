@@ -73,6 +73,8 @@ def conversion(
     turns = records(TURN, len(first), src=first * along[0], dst=first * along[1],
                     src_row=src_row, dst_row=dst_row, **sides)  # fmt: skip
     types = tuple(STORED[DType(array.dtype.name)] for array in (x, output))
+    if x.dtype == output.dtype:
+        types = elements(x, "pick")
     interleaved = output if forward else x
     if (
         channels <= _FEW[forward]

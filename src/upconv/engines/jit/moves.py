@@ -15,8 +15,7 @@ from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import ArgumentLayout, Record
-from .rows import converted
-from .transpose import TRANSPOSE
+from .transpose import TRANSPOSE, as_bits
 from .values import BYTES, Value, vector
 from .walk import COUNTERS, JOB, NUMBERS
 
@@ -71,9 +70,9 @@ def transpose_columns_code(
                 src = f.at(f["src"], first * columns + i * lanes, stored)
                 if masked:
                     mask = f.lanes_below(rest * columns - i * lanes, lanes)
-                    vectors.append(converted(f, f.load_lanes(kind, src, mask), computed))
+                    vectors.append(as_bits(f, f.load_lanes(kind, src, mask), computed))
                 else:
-                    vectors.append(converted(f, f.load(kind, src), computed))
+                    vectors.append(as_bits(f, f.load(kind, src), computed))
             for i in range(columns):
                 values = vectors[0] if columns == 1 else every(f, vectors, i, lanes)
                 dst = f.at(f["dst"] + f["dst_row"] * i, first, computed)

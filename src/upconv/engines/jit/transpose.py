@@ -11,7 +11,7 @@ from .cpu import Cpu
 from .emit import Function, Module, signature
 from .positions.tile import interleaved
 from .rows import converted
-from .values import BYTES, FLOAT, Value, vector
+from .values import BFLOAT, BYTES, FLOAT, I16, Value, split, vector
 
 TRANSPOSE = signature(
     "dst* src* rows columns"
@@ -49,12 +49,21 @@ def transpose_few_code(module: Module, stored: str, computed: str, rows: int, cp
             lines = []
             for row in range(rows):
                 src, _ = _places(f, f.integer(row), column.index, (stored, computed))
-                lines.append([converted(f, f.load(vector(stored, lanes), src), computed)])
+                lines.append([as_bits(f, f.load(vector(stored, lanes), src), computed)])
             dst = f.at(f["dst"], column.index * rows, computed)
             for i, line in enumerate(interleaved(f, lines, lanes)):
                 f.store(line, f.at(dst, i * lanes, computed))
         with f.loop(whole, f["columns"]) as column, f.loop(0, rows) as each:
             _one(f, each.index, column.index, (stored, computed))
+
+
+def as_bits(f: Function, value: Value, element: str) -> Value:
+    """`converted`, a bfloat16 as 16 bits: not every processor can shuffle it as a number."""
+    value = converted(f, value, element)
+    if element != BFLOAT:
+        return value
+    lanes = split(value.type)[1]
+    return f.convert("bitcast", value, vector(I16, lanes) if lanes else I16)
 
 
 def _squares(f: Function, count: Value, lanes: int) -> Value:
@@ -75,13 +84,13 @@ def _places(f: Function, row: Value, column: Value, types: Types) -> list[Value]
 
 def _one(f: Function, row: Value, column: Value, types: Types) -> None:
     src, dst = _places(f, row, column, types)
-    f.store(converted(f, f.load(types[0], src), types[1]), dst)
+    f.store(as_bits(f, f.load(types[0], src), types[1]), dst)
 
 
 def _square(f: Function, row: Value, column: Value, types: Types, lanes: int) -> None:
     src, dst = _places(f, row, column, types)
     kind = vector(types[0], lanes)
-    lines = [converted(f, f.load(kind, src + f["src_row"] * i), types[1]) for i in range(lanes)]
+    lines = [as_bits(f, f.load(kind, src + f["src_row"] * i), types[1]) for i in range(lanes)]
     for i, line in enumerate(transposed(f, lines, lanes)):
         f.store(line, dst + f["dst_row"] * i)
 
@@ -97,7 +106,7 @@ def _edge(
     lines = []
     for i in range(lanes):
         place = src + f["src_row"] * f.min(f.integer(i), last)
-        lines.append(converted(f, f.load_lanes(kind, place, across), types[1]))
+        lines.append(as_bits(f, f.load_lanes(kind, place, across), types[1]))
     for i, line in enumerate(transposed(f, lines, lanes)):
         mask = f.lanes_below(f.select(columns > i, rows, 0), lanes)
         f.store_lanes(line, dst + f["dst_row"] * f.min(f.integer(i), last_column), mask)
