@@ -12,13 +12,14 @@ from pathlib import Path
 import axes
 import inside
 import jit
+import network
 import overlap
 import overview
 import pool
 import speed
 import winograd
 
-FAMILIES = (overview, axes, inside, jit, overlap, pool, speed, winograd)
+FAMILIES = (overview, axes, inside, jit, network, overlap, pool, speed, winograd)
 
 
 def main(folder: Path) -> None:

@@ -27,7 +27,7 @@ from .graph import (
 )
 from .kinds import KINDS, described_shape
 
-_LINE, _GAP, _LETTER = 15, 40, 6.7  # pixels: of a line of text, between depths, of a letter
+_LINE, _GAP, _LETTER = 16, 44, 7.2  # pixels: of a line of text, between depths, of a letter
 _COLOURS = {Convolution: "#cfe3f7", Pointwise: "#e7f3d8", Norm: "#f9e3c8"}
 
 
@@ -48,7 +48,7 @@ def drawing(graph: Graph) -> str:
     _arrange(rows)
     width, height = _place(rows)
     size = f'width="{width:.0f}" height="{height:.0f}"'
-    style = 'font-family="sans-serif" font-size="12" text-anchor="middle"'
+    style = 'font-family="sans-serif" text-anchor="middle"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>',
         f"<title>A network of {len(graph.nodes)} nodes</title>",
@@ -147,7 +147,7 @@ def _rectangle(box: _Box) -> str:
     corner = f'x="{box.x - box.width / 2:.0f}" y="{box.y:.0f}"'
     size = f'width="{box.width:.0f}" height="{box.height:.0f}"'
     lines = (
-        f'<text x="{box.x:.0f}" y="{box.y + 1 + _LINE * number:.0f}">{escape(line)}</text>'
+        _text(box.x, box.y + 1 + _LINE * number, 13, "#000000", line)
         for number, line in enumerate(box.lines, 1)
     )
     return f'<rect {corner} {size} rx="4" fill="{box.colour}" stroke="#666666"/>{"".join(lines)}'
@@ -155,8 +155,12 @@ def _rectangle(box: _Box) -> str:
 
 def _shape(box: _Box, shape: str) -> str:
     """The shape of a value, below the box that it leaves, with a light border over lines."""
-    style = 'font-size="10" fill="#444444" stroke="#ffffff" stroke-width="3" paint-order="stroke"'
-    return f'<text x="{box.x:.0f}" y="{box.y + box.height + 14:.0f}" {style}>{shape}</text>'
+    style = '#444444" stroke="#ffffff" stroke-width="3" paint-order="stroke'
+    return _text(box.x, box.y + box.height + 16, 12, style, shape)
+
+
+def _text(x: float, y: float, size: int, fill: str, text: str) -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}" font-size="{size}" fill="{fill}">{escape(text)}</text>'
 
 
 # Text of boxes ------------------------------------------------------------------------------------
