@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ..arrays import as_array
 from ..checks import LIMIT, boolean, integer, number
@@ -21,33 +21,14 @@ from ..errors import ArgumentError
 from ..keywords import Keywords
 from ..problem import DType
 from ..threads import resolved
+from . import graph as ir
 from . import operands
-from .graph import (
-    Concat,
-    Convert,
-    Convolution,
-    Graph,
-    Norm,
-    Pad,
-    PixelShuffle,
-    Pointwise,
-    Pool,
-    Resample,
-    Shape,
-    Slice,
-)
 from .kinds import described_shape, output_shapes
-from .sizes import declared, sized_graph
 from .values import Nodes, Value
 
 if TYPE_CHECKING:
     from .program import Program
     from .programs import Programs
-
-
-def _how(precision: Any, threads: int | None, algorithm: str) -> tuple[DType, int, Algorithm]:
-    operands.one_of("precision", precision, ("float32", "bfloat16"))
-    return DType(precision), resolved(threads), Algorithm.of(algorithm)
 
 
 class Network:
@@ -71,25 +52,18 @@ class Network:
     """
 
     def __init__(self, inputs: Mapping[str, Sequence[int | str | None]]) -> None:
-        self._declared = declared(inputs)
+        self._nodes = Nodes(inputs)
         self._programs: Programs | None = None
-        self._nodes = Nodes()
-        self._inputs = {
-            name: self._nodes.value(
-                tuple(None if isinstance(size, str) else size for size in shape)
-            )
-            for name, shape in self._declared.items()
-        }
 
     @property
     def inputs(self) -> dict[str, Value]:
         """The inputs by name, in order."""
-        return dict(self._inputs)
+        return dict(self._nodes.inputs)
 
     def __repr__(self) -> str:
-        count = len(self._nodes.nodes)
-        inputs = (f"{name} {described_shape(shape)}" for name, shape in self._declared.items())
-        return f"<Network of {count} node{'s' * (count != 1)}, inputs {', '.join(inputs)}>"
+        count, declared = len(self._nodes.nodes), self._nodes.declared.items()
+        inputs = ", ".join(f"{name} {described_shape(shape)}" for name, shape in declared)
+        return f"<Network of {count} node{'s' * (count != 1)}, inputs {inputs}>"
 
     # Layers ---------------------------------------------------------------------------------------
 
@@ -112,10 +86,8 @@ class Network:
 
         weight: (C, F/groups, *kernel). bias: (F,). activation: as in `activation`, or None.
         """
-        keywords = Keywords.of(
-            stride, padding, output_padding, dilation, groups, None, "NCX", "IOX"
-        )
-        return self._convolution(x, weight, bias, keywords, True, activation)
+        words = (stride, padding, output_padding, dilation, groups, None, "NCX", "IOX")
+        return self._convolution(x, weight, bias, Keywords.of(*words), True, activation)
 
     def activation(self, x: Value, activation: Any) -> Value:
         """An activation: its name, or a pair of name and operand.
@@ -124,8 +96,8 @@ class Network:
         ("leaky_relu", slope), 0.01 where none is given; ("elu", alpha), 1 where none is given;
         ("prelu", slopes) and ("snake", a) with arrays (C,). snake is v + sin(a v)^2 / a.
         """
-        self._nodes.check("x", x)
-        return self._nodes.insert(Pointwise(operands.activation_chain(activation, x.channels)), x)
+        chain = operands.activation_chain(activation, self._nodes.check("x", x).channels)
+        return self._nodes.insert(ir.Pointwise(chain), x)
 
     def add(self, x: Value, y: Any) -> Value:
         """The sum of x and y: a value of x's shape, a number, or one number per channel (C,)."""
@@ -143,7 +115,7 @@ class Network:
         scale and offset may be None, for 1 and 0. Behind a convolution it costs nothing.
         """
         arguments = (scale, offset, mean, variance, epsilon, self._nodes.check("x", x).channels)
-        return self._nodes.insert(Pointwise(operands.batch_norm_chain(*arguments)), x)
+        return self._nodes.insert(ir.Pointwise(operands.batch_norm_chain(*arguments)), x)
 
     def instance_norm(
         self, x: Value, scale: Any = None, offset: Any = None, epsilon: float = 1e-5
@@ -155,17 +127,13 @@ class Network:
         self, x: Value, groups: int, scale: Any = None, offset: Any = None, epsilon: float = 1e-5
     ) -> Value:
         """Normalisation of each group of channels of each image; scale, offset: (C,)."""
-        end = operands.scale_and_offset(scale, offset, self._nodes.check("x", x).channels)
-        groups = integer("groups", groups, 1)
-        return self._nodes.insert(Norm(groups, number("epsilon", epsilon, 0), end=end), x)
+        return self._norm(x, integer("groups", groups, 1), False, scale, offset, epsilon)
 
     def layer_norm(
         self, x: Value, scale: Any = None, offset: Any = None, epsilon: float = 1e-5
     ) -> Value:
         """Normalisation over the channels at each position; scale, offset: (C,)."""
-        end = operands.scale_and_offset(scale, offset, self._nodes.check("x", x).channels)
-        operation = Norm(1, number("epsilon", epsilon, 0), per_position=True, end=end)
-        return self._nodes.insert(operation, x)
+        return self._norm(x, 1, True, scale, offset, epsilon)
 
     # Channels and positions -----------------------------------------------------------------------
 
@@ -173,11 +141,11 @@ class Network:
         """The channels of all values, one value after the other."""
         if not xs:
             raise ArgumentError("the values of concat", "none", "at least one")
-        return self._nodes.insert(Concat(), *xs)
+        return self._nodes.insert(ir.Concat(), *xs)
 
     def slice(self, x: Value, start: int, stop: int) -> Value:
         """The channels from `start` to `stop`."""
-        return self._nodes.insert(Slice(integer("start", start, 0), integer("stop", stop, 0)), x)
+        return self._nodes.insert(ir.Slice(integer("start", start, 0), integer("stop", stop, 0)), x)
 
     def pad(self, x: Value, amounts: Any, mode: str = "constant") -> Value:
         """Positions added at the ends of spatial axes; negative amounts cut off.
@@ -187,19 +155,19 @@ class Network:
         """
         rank = self._nodes.rank(x)
         operands.one_of("mode", mode, ("constant", "reflect", "replicate"))
-        return self._nodes.insert(Pad(operands.pairs("amounts", amounts, rank, -LIMIT), mode), x)
+        return self._nodes.insert(ir.Pad(operands.pairs("amounts", amounts, rank, -LIMIT), mode), x)
 
     def crop(self, x: Value, amounts: Any) -> Value:
         """Positions cut off the ends of spatial axes: an int, or one int or pair per axis."""
         rank = self._nodes.rank(x)
         cut = operands.pairs("amounts", amounts, rank, 0)
-        return self._nodes.insert(Pad(tuple((-begin, -end) for begin, end in cut)), x)
+        return self._nodes.insert(ir.Pad(tuple((-begin, -end) for begin, end in cut)), x)
 
     def upsample(self, x: Value, factors: Any, mode: str = "nearest") -> Value:
         """Upsampling by whole factors; "nearest", or "linear" between centres of positions."""
         operands.one_of("mode", mode, ("nearest", "linear"))
         multiples = operands.per_axis("factors", factors, self._nodes.rank(x), 1)
-        return self._nodes.insert(Resample(multiples, mode), x)
+        return self._nodes.insert(ir.Resample(multiples, mode), x)
 
     def max_pool(self, x: Value, kernel: Any, stride: Any = None, padding: Any = 0) -> Value:
         """The maximum of each window; `stride` is the kernel where None."""
@@ -215,7 +183,7 @@ class Network:
     def pixel_shuffle(self, x: Value, factor: Any) -> Value:
         """Channels to positions, in PyTorch's order: (C * factor**rank, *size) to (C, ...)."""
         factors = operands.per_axis("factor", factor, self._nodes.rank(x), 1)
-        return self._nodes.insert(PixelShuffle(factors), x)
+        return self._nodes.insert(ir.PixelShuffle(factors), x)
 
     # Use ------------------------------------------------------------------------------------------
 
@@ -228,11 +196,11 @@ class Network:
         numbers: list[int] = []
         for value in values:
             # A caller gets each output in an array of its own, apart from the inputs.
-            shared = value.number in numbers or value.number < len(self._inputs)
-            numbers.append((self._nodes.insert(Convert(), value) if shared else value).number)
+            shared = value.number in numbers or value.number < len(self._nodes.inputs)
+            numbers.append((self._nodes.insert(ir.Convert(), value) if shared else value).number)
         self._nodes.outputs = tuple(numbers)
 
-    def graph(self, /, **shapes: Any) -> Graph:
+    def graph(self, /, **shapes: Any) -> ir.Graph:
         """The graph of known sizes. Nodes that no output needs are left out.
 
         shapes: (N, C, *size) of each input that has open extents, by name.
@@ -240,7 +208,7 @@ class Network:
         if not self._nodes.outputs:
             remedy = "Call network.output(value) when all is built."
             raise ArgumentError("the network", "without an output", "at least one", remedy)
-        return sized_graph(self._nodes.nodes, self._declared, self._nodes.outputs, shapes)
+        return self._nodes.sized(shapes)
 
     def compile(
         self, shapes: Mapping[str, Sequence[int]] | None = None, *, precision: str = "float32",
@@ -262,17 +230,16 @@ class Network:
 
         Returns, and raises, what `Program.run` does.
         """
-        if len(arrays) != len(self._inputs):
-            expected = f"{len(self._inputs)}: {', '.join(self._inputs)}"
+        names = self._nodes.inputs
+        if len(arrays) != len(names):
+            expected = f"{len(names)}: {', '.join(names)}"
             raise ArgumentError("the number of inputs", str(len(arrays)), expected)
-        given = {
-            name: as_array(name, array).shape
-            for name, array in zip(self._inputs, arrays, strict=True)
-        }
+        pairs = zip(names, arrays, strict=True)
+        shapes = {name: as_array(name, array).shape for name, array in pairs}
         how = _how(precision, threads, "auto")
-        program = None if self._programs is None else self._programs.find(given, *how)
+        program = None if self._programs is None else self._programs.find(shapes, *how)
         if program is None:
-            programs, known = self._sized(given)
+            programs, known = self._sized(shapes)
             program = programs.kept(known, *how)
         return program.run(*arrays)
 
@@ -280,11 +247,9 @@ class Network:
         """A drawing of the network as it was written: the text of an SVG file."""
         from .draw import drawing
 
-        shapes = cast(dict[int, Shape], dict(enumerate(self._nodes.shapes)))  # some are open
-        numbers = {name: value.number for name, value in self._inputs.items()}
-        return drawing(Graph(tuple(self._nodes.nodes), numbers, self._nodes.outputs, shapes))
+        return drawing(self._nodes.graph())
 
-    def _sized(self, shapes: dict[str, Any]) -> tuple[Programs, dict[str, Shape]]:
+    def _sized(self, shapes: dict[str, Any]) -> tuple[Programs, dict[str, ir.Shape]]:
         """The programs of this network, and the shapes of all inputs."""
         from .programs import Programs  # the builder itself needs no engine
 
@@ -292,19 +257,22 @@ class Network:
         self._programs = self._programs or Programs(graph)
         return self._programs, {name: graph.shapes[value] for name, value in graph.inputs.items()}
 
-    # Building -------------------------------------------------------------------------------------
-
     def _convolution(
         self, x: Value, weight: Any, bias: Any, keywords: Keywords, transposed: bool, act: Any
     ) -> Value:
-        self._nodes.check("x", x)
         weight = operands.array_of("weight", weight)
         bias = None if bias is None else operands.array_of("bias", bias)
-        bare = Convolution(weight, bias, keywords, transposed)
-        if act is None:
-            return self._nodes.insert(bare, x)
-        channels = output_shapes(bare, (x.shape,))[0][1] or 0
+        bare = ir.Convolution(weight, bias, keywords, transposed)
+        channels = output_shapes(bare, (self._nodes.check("x", x).shape,))[0][1] or 0
         return self._nodes.insert(replace(bare, end=operands.activation_chain(act, channels)), x)
+
+    def _norm(
+        self, x: Value, groups: int, per_position: bool, scale: Any, offset: Any, epsilon: Any
+    ) -> Value:
+        end = operands.scale_and_offset(scale, offset, self._nodes.check("x", x).channels)
+        return self._nodes.insert(
+            ir.Norm(groups, number("epsilon", epsilon, 0), per_position, end), x
+        )
 
     def _pool(
         self, mode: str, x: Value, kernel: Any, stride: Any, padding: Any, count_padding: Any
@@ -314,4 +282,9 @@ class Network:
         stride = kernel if stride is None else operands.per_axis("stride", stride, rank, 1)
         padding = operands.window_padding(padding, kernel)
         count = boolean("count_padding", count_padding)
-        return self._nodes.insert(Pool(mode, kernel, stride, padding, count), x)
+        return self._nodes.insert(ir.Pool(mode, kernel, stride, padding, count), x)
+
+
+def _how(precision: Any, threads: int | None, algorithm: str) -> tuple[DType, int, Algorithm]:
+    operands.one_of("precision", precision, ("float32", "bfloat16"))
+    return DType(precision), resolved(threads), Algorithm.of(algorithm)

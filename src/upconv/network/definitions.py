@@ -18,29 +18,13 @@ from ..activations import Activation, apply
 from ..arrays import described
 from ..engines.reference import ReferenceEngine
 from ..errors import ShapeError
-from .graph import (
-    Array,
-    Chain,
-    Concat,
-    Convert,
-    Convolution,
-    Graph,
-    Input,
-    Norm,
-    Op,
-    Operation,
-    Pad,
-    PixelShuffle,
-    Pointwise,
-    Pool,
-    Resample,
-    Slice,
-)
+from . import graph as ir
+from .graph import Array, Chain
 
 Arrays = tuple[Array, ...]
 
 
-def evaluate(graph: Graph, arrays: Sequence[Array]) -> Arrays:
+def evaluate(graph: ir.Graph, arrays: Sequence[Array]) -> Arrays:
     """The outputs of a graph for arrays of its inputs, channels first whatever the forms say.
 
     A view is read and written in the array of the value that holds it, so that a pass which places
@@ -70,13 +54,10 @@ def evaluate(graph: Graph, arrays: Sequence[Array]) -> Arrays:
     return tuple(value(number).copy() for number in graph.outputs)
 
 
-def define(operation: Operation, inputs: Arrays) -> Arrays:
+def define(operation: ir.Operation, inputs: Arrays) -> Arrays:
     """The outputs of one operation."""
     with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
         return DEFINITIONS[type(operation)](operation, inputs)
-
-
-# Chains -------------------------------------------------------------------------------------------
 
 
 def chain_results(chain: Chain, value: Array, inputs: Arrays) -> Arrays:
@@ -91,8 +72,8 @@ def chain_results(chain: Chain, value: Array, inputs: Arrays) -> Arrays:
     return (*stored, value)
 
 
-def _operand(op: Op, ndim: int, inputs: Arrays) -> Any:
-    if isinstance(op.operand, Input):
+def _operand(op: ir.Op, ndim: int, inputs: Arrays) -> Any:
+    if isinstance(op.operand, ir.Input):
         return inputs[op.operand.number]
     if isinstance(op.operand, np.ndarray):
         return op.operand.reshape(1, -1, *[1] * (ndim - 2))
@@ -123,10 +104,7 @@ FUNCTIONS: dict[str, Callable[[Array, Any], Array]] = {
 """Operation of a chain -> its value for the chain's value and the operand."""
 
 
-# Operations ---------------------------------------------------------------------------------------
-
-
-def _convolution(operation: Convolution, inputs: Arrays) -> Arrays:
+def _convolution(operation: ir.Convolution, inputs: Arrays) -> Arrays:
     x = inputs[0]
     weight = operation.weight.astype(x.dtype, copy=False)
     bias = None if operation.bias is None else operation.bias.astype(x.dtype, copy=False)
@@ -139,24 +117,17 @@ def _convolution(operation: Convolution, inputs: Arrays) -> Arrays:
     return chain_results(operation.end, result, inputs)
 
 
-def _pointwise(operation: Pointwise, inputs: Arrays) -> Arrays:
-    return chain_results(operation.chain, inputs[0], inputs)
-
-
-def _pad(operation: Pad, inputs: Arrays) -> Arrays:
+def _pad(operation: ir.Pad, inputs: Arrays) -> Arrays:
     """Ends are cut off first, so that what is reflected is what stays."""
     x = inputs[0]
-    sizes, amounts = x.shape[2:], operation.amounts
-    kept: Any = (
-        slice(max(0, -begin), size - max(0, -end))
-        for size, (begin, end) in zip(sizes, amounts, strict=True)
-    )
-    widths = [(0, 0), (0, 0), *((max(0, begin), max(0, end)) for begin, end in amounts)]
+    ends = list(zip(x.shape[2:], operation.amounts, strict=True))
+    kept: Any = (slice(max(0, -begin), size - max(0, -end)) for size, (begin, end) in ends)
+    widths = [(0, 0), (0, 0), *((max(0, begin), max(0, end)) for _, (begin, end) in ends)]
     mode: Any = {"replicate": "edge"}.get(operation.mode, operation.mode)
     return (np.pad(x[(..., *kept)], widths, mode),)
 
 
-def _norm(operation: Norm, inputs: Arrays) -> Arrays:
+def _norm(operation: ir.Norm, inputs: Arrays) -> Arrays:
     """Statistics are taken in float64, whatever the element type."""
     x = inputs[0]
     values = x.astype(np.float64).reshape(len(x), operation.groups, -1, *x.shape[2:])
@@ -167,13 +138,11 @@ def _norm(operation: Norm, inputs: Arrays) -> Arrays:
     return chain_results(operation.end, result.reshape(x.shape).astype(x.dtype), inputs)
 
 
-def _resample(operation: Resample, inputs: Arrays) -> Arrays:
+def _resample(operation: ir.Resample, inputs: Arrays) -> Arrays:
     result = inputs[0]
     for axis, factor in enumerate(operation.factors, 2):
-        if operation.mode == "nearest":
-            result = result.repeat(factor, axis)
-        else:
-            result = _linear(result, axis, factor)
+        nearest = operation.mode == "nearest"
+        result = result.repeat(factor, axis) if nearest else _linear(result, axis, factor)
     return (result,)
 
 
@@ -190,7 +159,7 @@ def _linear(x: Array, axis: int, factor: int) -> Array:
     return result
 
 
-def _pool(operation: Pool, inputs: Arrays) -> Arrays:
+def _pool(operation: ir.Pool, inputs: Arrays) -> Arrays:
     x, axes = inputs[0], tuple(range(-len(operation.kernel), 0))
     if operation.mode == "max":
         return (_windows(operation, x, -np.inf).max(axes),)
@@ -200,7 +169,7 @@ def _pool(operation: Pool, inputs: Arrays) -> Arrays:
     return (total / _windows(operation, np.ones_like(x), 0).sum(axes),)
 
 
-def _windows(operation: Pool, x: Array, padding: float) -> Array:
+def _windows(operation: ir.Pool, x: Array, padding: float) -> Array:
     """The windows of x, (N, C, *positions, *kernel), with `padding` around x."""
     padded = np.pad(x, ((0, 0), (0, 0), *operation.padding), constant_values=padding)
     axes = tuple(range(2, x.ndim))
@@ -210,7 +179,7 @@ def _windows(operation: Pool, x: Array, padding: float) -> Array:
     return result
 
 
-def _pixel_shuffle(operation: PixelShuffle, inputs: Arrays) -> Arrays:
+def _pixel_shuffle(operation: ir.PixelShuffle, inputs: Arrays) -> Arrays:
     x = inputs[0]
     size, factors = x.shape[2:], operation.factors
     channels, rank = x.shape[1] // prod(factors), len(factors)
@@ -220,15 +189,15 @@ def _pixel_shuffle(operation: PixelShuffle, inputs: Arrays) -> Arrays:
     return (result.reshape(len(x), channels, *(n * f for n, f in zip(size, factors, strict=True))),)
 
 
-DEFINITIONS: dict[type[Operation], Callable[[Any, Arrays], Arrays]] = {
-    Convolution: _convolution,
-    Pointwise: _pointwise,
-    Concat: lambda _, inputs: (np.concatenate(inputs, axis=1),),
-    Slice: lambda operation, inputs: (inputs[0][:, operation.start : operation.stop],),
-    Pad: _pad,
-    Norm: _norm,
-    Resample: _resample,
-    Pool: _pool,
-    PixelShuffle: _pixel_shuffle,
-    Convert: lambda _, inputs: inputs,
+DEFINITIONS: dict[type[ir.Operation], Callable[[Any, Arrays], Arrays]] = {
+    ir.Convolution: _convolution,
+    ir.Pointwise: lambda operation, inputs: chain_results(operation.chain, inputs[0], inputs),
+    ir.Concat: lambda _, inputs: (np.concatenate(inputs, axis=1),),
+    ir.Slice: lambda operation, inputs: (inputs[0][:, operation.start : operation.stop],),
+    ir.Pad: _pad,
+    ir.Norm: _norm,
+    ir.Resample: _resample,
+    ir.Pool: _pool,
+    ir.PixelShuffle: _pixel_shuffle,
+    ir.Convert: lambda _, inputs: inputs,
 }

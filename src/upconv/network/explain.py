@@ -9,7 +9,7 @@ from .. import memory
 from ..roofline import roofline
 from .compile import Compiled
 from .fuse import end_of
-from .graph import Chain, Convolution, Graph, Node, Pointwise
+from .graph import Chain, Convolution, Graph, Node, Norm, Pad, Pointwise, Pool, Resample, Shape
 from .kinds import KINDS
 
 _WIDTHS = (4, 44, 7, 26, 10, 10)
@@ -40,7 +40,7 @@ def explained(compiled: Compiled, nbytes: int, seconds: list[float] | None) -> s
         measured = "" if seconds is None else _time(seconds[number])
         kernel = "" if layer is None else layer.variant
         layout = graph.form(node.outputs[0]).layout.value
-        text = _computes(node, [graph.shapes[value] for value in (*node.inputs, *node.outputs)])
+        text = computes(node, [graph.shapes[value] for value in (*node.inputs, *node.outputs)])
         lines.append(_row((str(number + 1), text, layout, kernel, predicted, measured)))
         if isinstance(node.operation, Pointwise):
             lines.append(f"{'':6}apart: {_why_apart(graph, node, node.operation.chain)}")
@@ -77,21 +77,31 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 
-def _computes(node: Node, shapes: list[tuple[int, ...]]) -> str:
-    """An operation with its sizes and what is fused into its end."""
+def computes(node: Node, shapes: list[Shape]) -> str:
+    """An operation with its parameters; what is fused into its end follows after " + "."""
     operation = node.operation
     name = KINDS[type(operation)].name
     if isinstance(operation, Pointwise):
-        return _chain(operation.chain) or "copy"
+        return _chain(operation.chain)
     if isinstance(operation, Convolution):
         kernel = "x".join(map(str, operation.weight.shape[2:]))
         name = "conv_transpose" if operation.transposed else "conv"
         name += f" {shapes[0][1]}->{shapes[len(node.inputs)][1]} k{kernel}"
-        stride = operation.keywords.stride
-        name += "" if stride == 1 else f" s{stride}".replace(" ", "")
+        for keyword in ("stride", "dilation", "groups"):
+            value = getattr(operation.keywords, keyword)
+            name += "" if value == 1 else f"{keyword[0]}{value}".replace(" ", "")
+    elif isinstance(operation, Norm):
+        kind = "instance" if operation.groups == shapes[0][1] else f"{operation.groups}-group"
+        name = f"{'layer' if operation.per_position else kind} norm"
+    elif isinstance(operation, Pad | Pool | Resample):
+        name = f"{operation.mode} {name}"
     end = _chain(end_of(node) or ())
     return f"{name} + {end}" if end else name
 
 
 def _chain(chain: Chain) -> str:
-    return " + ".join(op.name for op in chain)
+    words = (
+        f"{op.name} {op.operand:.3g}" if isinstance(op.operand, int | float) else op.name
+        for op in chain
+    )
+    return " + ".join(words)

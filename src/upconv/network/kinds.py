@@ -1,4 +1,4 @@
-"""The table of operations: name, shape rule, definition and native steps of each.
+"""The table of operations: the name and the shape rule of each.
 
 A shape rule takes the shapes of a node's inputs and returns those of its outputs. An extent is None
 where it is open: while a network is built only channels are known, and the rule checks what it
@@ -17,45 +17,31 @@ from ..arrays import Operand, described
 from ..errors import ArgumentError, ShapeError
 from ..geometry import convolved
 from ..shapes import convolution, transposed
-from .definitions import DEFINITIONS, Arrays
-from .graph import (
-    Chain,
-    Concat,
-    Convert,
-    Convolution,
-    Input,
-    Norm,
-    Operation,
-    Pad,
-    PixelShuffle,
-    Pointwise,
-    Pool,
-    Resample,
-    Slice,
-)
+from . import graph as ir
 
 OpenShape = tuple[int | None, ...]
 """(N, C, *size), None where an extent is open."""
 Shapes = tuple[OpenShape, ...]
 
+_OPEN = 1 << 40  # stands for an open extent where sizes are computed
+_FLOAT32 = np.dtype(np.float32)
+
 
 class Kind(NamedTuple):
-    """One row of the table; `steps` is None until the operation has native code."""
+    """One row of the table."""
 
     name: str
     shapes: Callable[[Any, Shapes], Shapes]
-    define: Callable[[Any, Arrays], Arrays]
-    steps: Callable[..., Any] | None = None
 
 
-def output_shapes(operation: Operation, inputs: Shapes) -> Shapes:
+def output_shapes(operation: ir.Operation, inputs: Shapes) -> Shapes:
     """The shapes of an operation's outputs; `ShapeError` where shapes do not fit."""
     outputs = KINDS[type(operation)].shapes(operation, inputs)
     for shape in outputs:
         if any(extent is not None and extent < 1 for extent in shape):
-            expected = "at least 1 position along every axis"
+            got, expected = described_shape(shape), "at least 1 position along every axis"
             remedy = "Take a larger input, or cut and stride less."
-            raise ShapeError("the result's shape", described_shape(shape), expected, remedy)
+            raise ShapeError("the result's shape", got, expected, remedy)
     return outputs
 
 
@@ -64,11 +50,7 @@ def described_shape(shape: Sequence[object]) -> str:
     return "(" + ", ".join("?" if extent is None else str(extent) for extent in shape) + ")"
 
 
-_OPEN = 1 << 40  # stands for an open extent where sizes are computed
-_FLOAT32 = np.dtype(np.float32)
-
-
-def _convolution(operation: Convolution, shapes: Shapes) -> Shapes:
+def _convolution(operation: ir.Convolution, shapes: Shapes) -> Shapes:
     x, weight = shapes[0], operation.weight.shape
     if len(weight) != len(x):
         expected = f"{len(x)} axes, as many as x {described_shape(x)} has"
@@ -85,38 +67,31 @@ def _convolution(operation: Convolution, shapes: Shapes) -> Shapes:
     return _chain(operation.end, tuple(known), shapes)
 
 
-def _pointwise(operation: Pointwise, shapes: Shapes) -> Shapes:
-    return _chain(operation.chain, shapes[0], shapes)
-
-
-def _chain(chain: Chain, shape: OpenShape, shapes: Shapes) -> Shapes:
+def _chain(chain: ir.Chain, shape: OpenShape, shapes: Shapes) -> Shapes:
     """The shapes of the stored values of a chain, and of its last value."""
     stored = []
     for op in chain:
         if op.name == "store":
             stored.append(shape)
-        elif isinstance(op.operand, Input):
+        elif isinstance(op.operand, ir.Input):
             shape = _common(shape, shapes[op.operand.number], op.name)
         elif isinstance(op.operand, np.ndarray) and op.operand.shape != (shape[1],):
             expected = f"({shape[1]},), one number per channel of {described_shape(shape)}"
-            remedy = "Flatten it, as in values.reshape(-1), if it has more axes."
-            raise ShapeError(f"the array of {op.name}", str(op.operand.shape), expected, remedy)
+            raise ShapeError(f"the array of {op.name}", str(op.operand.shape), expected)
     return (*stored, shape)
 
 
 def _common(first: OpenShape, second: OpenShape, name: str) -> OpenShape:
     """The shape of two values of one shape, which each may know in part."""
-    fits = len(first) == len(second) and all(
-        a is None or b is None or a == b for a, b in zip(first, second, strict=True)
-    )
-    if not fits:
+    pairs = list(zip(first, second, strict=False))
+    if len(first) != len(second) or any(a != b for a, b in pairs if None not in (a, b)):
         got, expected = described_shape(second), f"{described_shape(first)}, that of the first"
         remedy = "Values are never broadcast: pad, crop or resample one of them."
         raise ShapeError(f"the second value's shape in {name}", got, expected, remedy)
-    return tuple(b if a is None else a for a, b in zip(first, second, strict=True))
+    return tuple(b if a is None else a for a, b in pairs)
 
 
-def _concat(_: Concat, shapes: Shapes) -> Shapes:
+def _concat(_: ir.Concat, shapes: Shapes) -> Shapes:
     """The extents besides the channels agree; the channels are added up."""
     result = shapes[0]
     for shape in shapes[1:]:
@@ -125,7 +100,7 @@ def _concat(_: Concat, shapes: Shapes) -> Shapes:
     return ((result[0], sum(shape[1] or 0 for shape in shapes), *result[2:]),)
 
 
-def _slice(operation: Slice, shapes: Shapes) -> Shapes:
+def _slice(operation: ir.Slice, shapes: Shapes) -> Shapes:
     batch, channels, *size = shapes[0]
     if not 0 <= operation.start < operation.stop <= (channels or 0):
         got = f"{operation.start} to {operation.stop}"
@@ -134,75 +109,63 @@ def _slice(operation: Slice, shapes: Shapes) -> Shapes:
     return ((batch, operation.stop - operation.start, *size),)
 
 
-def _pad(operation: Pad, shapes: Shapes) -> Shapes:
+def _pad(operation: ir.Pad, shapes: Shapes) -> Shapes:
     sizes = list(shapes[0][:2])
     for axis, (size, ends) in enumerate(zip(shapes[0][2:], operation.amounts, strict=True)):
-        if size is None:
-            sizes.append(None)
-            continue
-        kept = size + sum(min(0, amount) for amount in ends)
-        most = {"reflect": kept - 1, "replicate": max(ends) if kept > 0 else 0}.get(operation.mode)
-        if kept > 0 and most is not None and max(ends) > most:
-            expected = f"at most {most}, as {kept} positions are there to {operation.mode}"
+        kept = None if size is None else size + sum(min(0, amount) for amount in ends)
+        if kept is not None and operation.mode == "reflect" and 0 < kept <= max(ends):
+            expected = f"at most {kept - 1}, as {kept} positions are there to reflect"
             raise ShapeError(f"spatial axis {axis}: amounts", str(ends), expected, "Pad less.")
-        sizes.append(size + sum(ends) if kept > 0 else kept)
+        nothing = kept is not None and kept < 1  # to reflect, replicate or surround
+        sizes.append(kept if nothing or size is None else size + sum(ends))
     return (tuple(sizes),)
 
 
-def _norm(operation: Norm, shapes: Shapes) -> Shapes:
-    channels = shapes[0][1]
-    if (channels or 0) % operation.groups:
-        expected = f"a divisor of the {channels} channels of x"
-        raise ShapeError("groups", str(operation.groups), expected)
+def _norm(operation: ir.Norm, shapes: Shapes) -> Shapes:
+    _divides("groups", operation.groups, shapes[0])
     return _chain(operation.end, shapes[0], shapes)
 
 
-def _resample(operation: Resample, shapes: Shapes) -> Shapes:
-    return (_multiplied(shapes[0], operation.factors),)
+def _divides(argument: str, number: int, shape: OpenShape) -> int:
+    """The channels divided by a number."""
+    if (shape[1] or 0) % number:
+        raise ShapeError(argument, str(number), f"a divisor of the {shape[1]} channels of x")
+    return (shape[1] or 0) // number
 
 
-def _multiplied(shape: OpenShape, factors: tuple[int, ...]) -> OpenShape:
-    """The shape with the spatial extents times the factors."""
-    extents = zip(shape[2:], factors, strict=True)
-    return (*shape[:2], *(None if size is None else size * factor for size, factor in extents))
+def _pixel_shuffle(operation: ir.PixelShuffle, shapes: Shapes) -> Shapes:
+    channels = _divides("the product of the factors", prod(operation.factors), shapes[0])
+    return _multiplied(operation, ((shapes[0][0], channels, *shapes[0][2:]),))
 
 
-def _pool(operation: Pool, shapes: Shapes) -> Shapes:
+def _multiplied(operation: ir.Resample | ir.PixelShuffle, shapes: Shapes) -> Shapes:
+    """The spatial extents times the factors."""
+    extents = zip(shapes[0][2:], operation.factors, strict=True)
+    return ((*shapes[0][:2], *(None if size is None else size * f for size, f in extents)),)
+
+
+def _pool(operation: ir.Pool, shapes: Shapes) -> Shapes:
     columns = (shapes[0][2:], operation.kernel, operation.stride, operation.padding)
     sizes = []
-    for axis, (size, kernel, stride, padding) in enumerate(zip(*columns, strict=True)):
+    for axis, (size, kernel, stride, ends) in enumerate(zip(*columns, strict=True)):
         try:
-            result = None if size is None else convolved(size, kernel, stride, 1, *padding).size
+            sizes.append(None if size is None else convolved(size, kernel, stride, 1, *ends).size)
         except ShapeError as error:
             name = f"spatial axis {axis}: {error.argument}"
             expected = error.expected.replace("dilated kernel", "window")
             raise ShapeError(name, error.got, expected, "Pad more, or pool less.") from None
-        sizes.append(result)
     return ((*shapes[0][:2], *sizes),)
 
 
-def _pixel_shuffle(operation: PixelShuffle, shapes: Shapes) -> Shapes:
-    batch, channels, *size = shapes[0]
-    product = prod(operation.factors)
-    if (channels or 0) % product:
-        expected = f"a divisor of the {channels} channels of x"
-        raise ShapeError("the product of the factors", str(product), expected)
-    return (_multiplied((batch, (channels or 0) // product, *size), operation.factors),)
-
-
-def _row(operation: type[Operation], name: str, rule: Callable[[Any, Shapes], Shapes]) -> Kind:
-    return Kind(name, rule, DEFINITIONS[operation])
-
-
-KINDS: dict[type[Operation], Kind] = {
-    Convolution: _row(Convolution, "convolution", _convolution),
-    Pointwise: _row(Pointwise, "pointwise", _pointwise),
-    Concat: _row(Concat, "concat", _concat),
-    Slice: _row(Slice, "slice", _slice),
-    Pad: _row(Pad, "pad", _pad),
-    Norm: _row(Norm, "norm", _norm),
-    Resample: _row(Resample, "resample", _resample),
-    Pool: _row(Pool, "pool", _pool),
-    PixelShuffle: _row(PixelShuffle, "pixel shuffle", _pixel_shuffle),
-    Convert: _row(Convert, "convert", lambda _, shapes: shapes),
+KINDS: dict[type[ir.Operation], Kind] = {
+    ir.Convolution: Kind("convolution", _convolution),
+    ir.Pointwise: Kind("pointwise", lambda op, shapes: _chain(op.chain, shapes[0], shapes)),
+    ir.Concat: Kind("concat", _concat),
+    ir.Slice: Kind("slice", _slice),
+    ir.Pad: Kind("pad", _pad),
+    ir.Norm: Kind("norm", _norm),
+    ir.Resample: Kind("resample", _multiplied),
+    ir.Pool: Kind("pool", _pool),
+    ir.PixelShuffle: Kind("pixel shuffle", _pixel_shuffle),
+    ir.Convert: Kind("convert", lambda _, shapes: shapes),
 }

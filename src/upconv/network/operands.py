@@ -18,8 +18,7 @@ _NAMES = ("relu", "tanh", "sigmoid", "silu", "gelu", "hard_swish", "softplus")
 _NUMBERS = {"leaky_relu": 0.01, "elu": 1.0}
 """Activations with a number, and the number that stands for none."""
 _ARRAYS = ("prelu", "snake")
-_ACTIVATIONS = ", ".join(map(repr, (*_NAMES, *_NUMBERS, *_ARRAYS)))
-_FINITE = "Infinities and NaN in weights would reach every result."
+Pairs = tuple[tuple[int, int], ...]
 
 
 def array_of(argument: str, value: object) -> Array:
@@ -29,8 +28,9 @@ def array_of(argument: str, value: object) -> Array:
     result = copied(argument, array) if same else converted(argument, array, np.float32)
     if not np.isfinite(result).all():
         where = tuple(map(int, np.argwhere(~np.isfinite(result))[0]))
-        got = f"{array[where]} at {where}"
-        raise ArgumentError(argument, got, "numbers that are finite in float32", _FINITE)
+        remedy = "Infinities and NaN in weights would reach every result."
+        expected = "numbers that are finite in float32"
+        raise ArgumentError(argument, f"{array[where]} at {where}", expected, remedy)
     result.flags.writeable = False
     return result
 
@@ -47,10 +47,10 @@ def per_channel(argument: str, value: object, channels: int) -> Array:
 
 def scale_and_offset(scale: object, offset: object, channels: int) -> Chain:
     """The chain that multiplies by a scale and adds an offset, each per channel or None."""
-    pairs = (("mul", "scale", scale), ("add", "offset", offset))
+    operands = (("mul", "scale", scale), ("add", "offset", offset))
     return tuple(
         Op(name, per_channel(argument, value, channels))
-        for name, argument, value in pairs
+        for name, argument, value in operands
         if value is not None
     )
 
@@ -64,20 +64,10 @@ def batch_norm_chain(
     if (spread <= 0).any():
         got = f"{spread.min():g} in channel {spread.argmin()}, epsilon added"
         raise ArgumentError("variance", got, "more than 0")
-    factor = 1 / np.sqrt(spread.astype(np.float64))
-    if scale is not None:
-        factor *= per_channel("scale", scale, channels)
-    term = -average * factor
-    if offset is not None:
-        term += per_channel("offset", offset, channels)
-    return scale_and_offset(factor, term, channels)
-
-
-def factor_or_term(name: str, value: object, channels: int) -> Op:
-    """The "add" or "mul" of a number, or of one number per channel."""
-    if isinstance(value, int | float | np.number):
-        return Op(name, number("y", value))
-    return Op(name, per_channel("y", value, channels))
+    factor = 1 if scale is None else per_channel("scale", scale, channels)
+    factor = factor / np.sqrt(spread.astype(np.float64))
+    term = 0 if offset is None else per_channel("offset", offset, channels)
+    return scale_and_offset(factor, term - average * factor, channels)
 
 
 def activation_chain(value: object, channels: int) -> Chain:
@@ -88,11 +78,11 @@ def activation_chain(value: object, channels: int) -> Chain:
     if isinstance(name, str) and name in _NAMES and operand is None:
         return (Op(name),)
     if isinstance(name, str) and name in _NUMBERS:
-        factor = _NUMBERS[name] if operand is None else number(f"the number of {name}", operand)
-        return (Op(name, factor),)
+        plain = operand is None
+        return (Op(name, _NUMBERS[name] if plain else number(f"the number of {name}", operand)),)
     if isinstance(name, str) and name in _ARRAYS and operand is not None:
         return (_with_array(name, operand, channels),)
-    expected = f"one of {_ACTIVATIONS}"
+    expected = f"one of {', '.join(map(repr, (*_NAMES, *_NUMBERS, *_ARRAYS)))}"
     remedy = "Write ('leaky_relu', 0.1), ('elu', 1.0), ('prelu', array) or ('snake', array)."
     raise ArgumentError("activation", brief(value), expected, remedy)
 
@@ -100,37 +90,27 @@ def activation_chain(value: object, channels: int) -> Chain:
 def _with_array(name: str, operand: object, channels: int) -> Op:
     argument = f"the array of {name}"
     if name == "prelu" and getattr(operand, "shape", None) == (1,) != (channels,):
-        return Op("leaky_relu", float(array_of(argument, operand)[0]))  # one slope for all channels
+        return Op("leaky_relu", float(array_of(argument, operand)[0]))  # one slope for all
     array = per_channel(argument, operand, channels)
     if name == "snake" and not array.all():
-        where = int(np.argmin(np.abs(array)))
         remedy = "Add a small number, as models do that divide by it."
-        raise ArgumentError(argument, f"0 at {where}", "numbers other than 0", remedy)
+        raise ArgumentError(
+            argument, f"0 at {(array == 0).argmax()}", "numbers other than 0", remedy
+        )
     return Op(name, array)
 
 
 def per_axis(argument: str, value: object, rank: int, low: int) -> tuple[int, ...]:
     """One integer per spatial axis, at least `low`; a single one stands for all axes."""
-    entries = frozen(argument, value)
-    if isinstance(entries, int):
-        entries = (entries,) * rank
-    if not isinstance(entries, tuple) or len(entries) != rank:
-        expected = f"an int, or one int per spatial axis (x has {rank})"
-        raise ArgumentError(argument, brief(value), expected)
+    entries = _entries(argument, value, rank, "an int, or one int")
     return tuple(integer(f"{argument}[{axis}]", entry, low) for axis, entry in enumerate(entries))
 
 
-def pairs(argument: str, value: object, rank: int, low: int) -> tuple[tuple[int, int], ...]:
+def pairs(argument: str, value: object, rank: int, low: int) -> Pairs:
     """One (begin, end) per spatial axis; an int stands for both ends, or for all axes."""
-    entries = frozen(argument, value)
-    if isinstance(entries, int):
-        entries = (entries,) * rank
-    if not isinstance(entries, tuple) or len(entries) != rank:
-        expected = f"an int, or one int or (begin, end) per spatial axis (x has {rank})"
-        remedy = "For one axis write ((begin, end),)." if rank == 1 else ""
-        raise ArgumentError(argument, brief(value), expected, remedy)
+    form = "an int, or one int or (begin, end)"
     result = []
-    for axis, entry in enumerate(entries):
+    for axis, entry in enumerate(_entries(argument, value, rank, form)):
         ends = entry if isinstance(entry, tuple) else (entry, entry)
         if len(ends) != 2:
             raise ArgumentError(f"{argument}[{axis}]", brief(entry), "an int or (begin, end)")
@@ -139,18 +119,26 @@ def pairs(argument: str, value: object, rank: int, low: int) -> tuple[tuple[int,
     return tuple(result)
 
 
-def window_padding(value: object, kernel: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+def _entries(argument: str, value: object, rank: int, form: str) -> tuple[object, ...]:
+    entries = frozen(argument, value)
+    entries = (entries,) * rank if isinstance(entries, int) else entries
+    if not isinstance(entries, tuple) or len(entries) != rank:
+        expected = f"{form} per spatial axis (x has {rank})"
+        remedy = "For one axis write (value,)." if rank == 1 else ""
+        raise ArgumentError(argument, brief(value), expected, remedy)
+    return entries
+
+
+def window_padding(value: object, kernel: tuple[int, ...]) -> Pairs:
     """The padding of a pool; each window has at least one position that is no padding."""
     padding = pairs("padding", value, len(kernel), 0)
     for axis, (ends, taps) in enumerate(zip(padding, kernel, strict=True)):
         if max(ends) >= taps:
-            expected = f"less than the kernel, {taps}"
-            raise ArgumentError(f"padding[{axis}]", str(max(ends)), expected)
+            raise ArgumentError(f"padding[{axis}]", str(max(ends)), f"less than the kernel, {taps}")
     return padding
 
 
 def one_of(argument: str, value: object, names: Sequence[str]) -> None:
     """Refuse what is none of the names."""
     if not isinstance(value, str) or value not in names:
-        expected = f"one of {', '.join(map(repr, names))}"
-        raise ArgumentError(argument, brief(value), expected)
+        raise ArgumentError(argument, brief(value), f"one of {', '.join(map(repr, names))}")

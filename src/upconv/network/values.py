@@ -1,15 +1,25 @@
-"""Values of a network, and the nodes that compute them: what each call of the builder adds to."""
+"""Values of a network and the nodes that compute them, first with open sizes, then with known ones.
+
+A declared shape of an input is (N, C, *size), where None and names are open extents.
+"""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
-from ..errors import ArgumentError, DTypeError, brief
-from .graph import Input, Node, Op, Operation, Pointwise
-from .kinds import OpenShape, described_shape, output_shapes
-from .operands import factor_or_term
+import numpy as np
+
+from ..arrays import as_shape
+from ..checks import integer, number
+from ..errors import ArgumentError, DTypeError, ShapeError, brief
+from .graph import Graph, Input, Node, Op, Operation, Pointwise, Shape
+from .kinds import KINDS, OpenShape, described_shape, output_shapes
+from .operands import one_of, per_channel
+
+Declared = tuple[int | str | None, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -33,12 +43,12 @@ class Value:
     def __add__(self, other: Any) -> Value:
         return self.network.combined("add", self, other)
 
-    def __mul__(self, other: Any) -> Value:
-        return self.network.combined("mul", self, other)
-
     def __radd__(self, other: Any) -> Value:
         # sum() begins with 0.
         return self if type(other) is int and other == 0 else self + other
+
+    def __mul__(self, other: Any) -> Value:
+        return self.network.combined("mul", self, other)
 
     __rmul__ = __mul__
 
@@ -47,18 +57,25 @@ class Value:
 
 
 class Nodes:
-    """The nodes of a network in order, the shapes of values, and the outputs once they are known.
+    """The inputs of a network, its nodes in order, and its outputs once they are known.
 
-    With outputs the network is ended: nothing can be added.
+    Inputs are values 0, 1, ... With outputs the network is ended: nothing can be added.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: object) -> None:
+        if not isinstance(inputs, Mapping) or not inputs:
+            expected = "a dict of at least one shape by name"
+            raise ArgumentError("inputs", brief(inputs), expected, 'Write {"x": (1, 80, None)}.')
+        self.declared = {name: _declared(name, shape) for name, shape in inputs.items()}
         self.nodes: list[Node] = []
         self.shapes: list[OpenShape] = []
         self.outputs: tuple[int, ...] = ()
+        self.inputs = {
+            name: self._value(tuple(None if isinstance(n, str) else n for n in shape))
+            for name, shape in self.declared.items()
+        }
 
-    def value(self, shape: OpenShape) -> Value:
-        """A new value."""
+    def _value(self, shape: OpenShape) -> Value:
         self.shapes.append(shape)
         return Value(self, len(self.shapes) - 1, shape)
 
@@ -70,7 +87,7 @@ class Nodes:
         for i, value in enumerate(values):
             self.check("x" if len(values) == 1 else f"value {i}", value)
         (shape,) = output_shapes(operation, tuple(value.shape for value in values))
-        result = self.value(shape)
+        result = self._value(shape)
         numbers = tuple(value.number for value in values)
         self.nodes.append(Node(operation, numbers, (result.number,), _line_of_caller()))
         return result
@@ -80,7 +97,9 @@ class Nodes:
         channels = self.check("x", x).channels
         if isinstance(y, Value):
             return self.insert(Pointwise((Op(name, Input(1)),)), x, y)
-        return self.insert(Pointwise((factor_or_term(name, y, channels),)), x)
+        plain = isinstance(y, int | float | np.number)
+        operand = number("y", y) if plain else per_channel("y", y, channels)
+        return self.insert(Pointwise((Op(name, operand),)), x)
 
     def check(self, argument: str, value: object) -> Value:
         """The argument, if it is a value of this network."""
@@ -96,6 +115,85 @@ class Nodes:
     def rank(self, x: object) -> int:
         """The number of spatial axes."""
         return len(self.check("x", x).shape) - 2
+
+    def graph(self) -> Graph:
+        """The graph of all nodes as they were written; open extents of its shapes are None."""
+        numbers = {name: value.number for name, value in self.inputs.items()}
+        shapes = cast(dict[int, Shape], dict(enumerate(self.shapes)))
+        return Graph(tuple(self.nodes), numbers, self.outputs, shapes)
+
+    def sized(self, given: Mapping[str, object]) -> Graph:
+        """The graph of known sizes, without the nodes that no output needs.
+
+        given: the shapes of inputs that have open extents, but for those that others' names tell.
+        """
+        known: dict[int, Shape] = dict(enumerate(self._input_shapes(given)))
+        for node in self.nodes:
+            try:
+                shapes = output_shapes(node.operation, tuple(known[each] for each in node.inputs))
+            except ArgumentError as error:
+                where = f"{KINDS[type(node.operation)].name} at {node.line}: {error.argument}"
+                raise type(error)(where, error.got, error.expected, error.remedy) from None
+            known.update(zip(node.outputs, cast(tuple[Shape, ...], shapes), strict=True))
+        needed = set(self.outputs)
+        nodes: list[Node] = []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.outputs):
+                needed.update(node.inputs)
+                nodes.insert(0, node)
+        needed.update(range(len(self.inputs)))
+        live = {number: known[number] for number in sorted(needed)}
+        return replace(self.graph(), nodes=tuple(nodes), shapes=live)
+
+    def _input_shapes(self, given: Mapping[str, object]) -> list[Shape]:
+        names: dict[str, int] = {}
+        known = {}
+        for name, shape in given.items():
+            one_of("the name of an input", name, tuple(self.declared))
+            known[name] = _fitted(name, self.declared[name], as_shape(name, shape), names)
+        for name, extents in self.declared.items():
+            if name not in known:
+                shape = tuple(names.get(n, n) if isinstance(n, str) else n for n in extents)
+                known[name] = _fitted(name, extents, shape, names)
+        return [known[name] for name in self.declared]
+
+
+def _declared(name: object, value: object) -> Declared:
+    """The declared shape of an input."""
+    if not isinstance(name, str) or not name.isidentifier():
+        remedy = "Shapes are given by it, as in network.graph(x=(1, 80, 64))."
+        raise DTypeError("the name of an input", brief(name), "a name like 'x'", remedy)
+    argument = f"inputs[{name!r}]"
+    extents = list(value) if isinstance(value, tuple | list) else []
+    if len(extents) < 3:
+        expected = "(N, C, *size), at least 3 extents"
+        raise ShapeError(argument, brief(value), expected, "An open extent is None or a name.")
+    if isinstance(extents[1], str | None):
+        remedy = "Weights follow from the channels; only batch and sizes may be open."
+        raise ShapeError(f"{argument}[1]", brief(extents[1]), "a number of channels", remedy)
+    return tuple(
+        extent if isinstance(extent, str | None) else integer(f"{argument}[{axis}]", extent, 1)
+        for axis, extent in enumerate(extents)
+    )
+
+
+def _fitted(name: str, extents: Declared, shape: Declared, names: dict[str, int]) -> Shape:
+    """A shape that fits the declared one; `names` learns and holds what names stand for."""
+    argument, pattern = f"the shape of input {name!r}", described_shape(extents)
+    if len(shape) != len(extents):
+        raise ShapeError(argument, brief(shape), f"{pattern}, {len(extents)} extents")
+    result = []
+    for extent, size in zip(extents, shape, strict=True):
+        if not isinstance(size, int):
+            remedy = f"Give the whole shape of {name!r}, as in graph({name}=(1, 80, 64))."
+            raise ShapeError(argument, f"open, {pattern}", "known extents", remedy)
+        wanted = names.setdefault(extent, size) if isinstance(extent, str) else extent
+        if size < 1 or wanted not in (None, size):
+            meaning = f", where {extent} is {wanted}" if isinstance(extent, str) else ""
+            remedy = "Open extents are at least 1." if size < 1 else ""
+            raise ShapeError(argument, brief(shape), pattern + meaning, remedy)
+        result.append(size)
+    return tuple(result)
 
 
 def _line_of_caller() -> str:
