@@ -15,11 +15,13 @@ not, as packing reads it once, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import ceil, inf, prod
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ....problem import DataLayout, Problem
 from ..correlation import weight_strides
@@ -28,6 +30,7 @@ from ..values import BYTES, computed
 from .tile import Tile
 
 _LINE = 64
+Figures = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,52 +96,83 @@ def _whole(nbytes: int) -> int:
 @lru_cache(maxsize=64)
 def sides_of(problem: Problem, cpu: Cpu) -> Sides:
     """The cheaper side for the lanes, the cheapest tile, and the cheapest way to its operands."""
-    options = list(_options(problem, cpu))
-    best = replace(options[0], cycles=inf)
-    for sides in options:
-        cycles = _cycles(problem, sides)
-        if cycles < best.cycles:
-            (x, reading_x), (g, reading_g) = (_reading(problem, sides, of_g) for of_g in (0, 1))
-            cycles += reading_x + reading_g
-            if cycles < best.cycles:
-                best = replace(sides, cycles=cycles, in_place=(x, g))
+    strides = weight_strides(problem, forward=True)
+    channels = problem.in_channels, problem.out_channels, problem.groups
+    options = _options(computed(problem.dtype), channels, problem.axes[-1].kernel, strides, cpu)
+    cycles = _cycles(problem, options)
+    best = options.sides[0]
+    least = inf
+    for number in np.argsort(cycles, kind="stable").tolist():
+        if cycles[number] >= least:
+            break  # reading only adds
+        sides = options.sides[number]
+        (x, reading_x), (g, reading_g) = (_reading(problem, sides, of_g) for of_g in (0, 1))
+        total = float(cycles[number]) + (reading_x + reading_g)
+        if total < least:
+            best, least = replace(sides, cycles=total, in_place=(x, g)), total
     return best
 
 
-def _options(problem: Problem, cpu: Cpu) -> Iterator[Sides]:
-    """All tiles whose sums stay in registers, on both sides."""
-    element, last = computed(problem.dtype), problem.axes[-1]
+class _Options(NamedTuple):
+    """The tiles of a class of layers, and arrays of what the model asks of each: taps, cycles of a
+    position, those of a single tap, cycles of finishing a block's tap, and blocks."""
+
+    sides: tuple[Sides, ...]
+    taps: Figures
+    cycles: Figures
+    single: Figures
+    results: Figures
+    blocks: Figures
+
+
+@lru_cache(maxsize=64)
+def _options(
+    element: str, channels: tuple[int, int, int], kernel: int, strides: tuple[int, ...], cpu: Cpu
+) -> _Options:
+    """All tiles whose sums stay in registers, on both sides; `kernel` is that of the last axis."""
     width = cpu.lanes(BYTES[element])
-    x, g = problem.in_channels // problem.groups, problem.out_channels // problem.groups
-    depthwise = x == g == 1 and problem.groups > 1
-    by_group, by_x, by_g, *by_taps = weight_strides(problem, forward=True)
+    in_channels, out_channels, groups = channels
+    x, g = in_channels // groups, out_channels // groups
+    depthwise = x == g == 1 and groups > 1
+    by_group, by_x, by_g, *_, by_tap = strides
     either = (
-        [(False, 1, problem.groups, 0, by_group)]
+        [(False, 1, groups, 0, by_group)]
         if depthwise
         else [(True, x, g, by_x, by_g), (False, g, x, by_g, by_x)]
     )
-    groups = 1 if depthwise else problem.groups
+    listed = []
     for lanes_of_g, rows, lanes, by_row, by_lane in either:
-        together = [n for n in range(1, 17) if last.kernel % n == 0 and (n == 1 or not lanes_of_g)]
+        together = [n for n in range(1, 17) if kernel % n == 0 and (n == 1 or not lanes_of_g)]
         most = range(1, min(8, ceil(lanes / width)) + 1), range(1, min(14, rows) + 1)
         for taps, vectors, count in product(together, *most):
             tile = Tile(element, width, taps, count, vectors, depthwise)
             if tile.accumulators <= cpu.sums(vectors):
-                form = lanes_of_g, tile, groups, rows, lanes, by_row, by_lane, by_taps[-1]
-                yield Sides(*form)
+                form = lanes_of_g, tile, 1 if depthwise else groups, rows, lanes
+                listed.append(Sides(*form, by_row, by_lane, by_tap))
+    costs = listed[0].tile.costs.weight_grad
+    figures = [
+        (
+            sides.tile.taps, sides.tile.cycles, sides.tile.single.cycles,
+            (costs.result_transposed if sides.transposed else costs.result)
+            * sides.tile.rows * sides.tile.width,
+            sides.groups * sides.row_blocks * sides.lane_blocks,
+        )
+        for sides in listed
+    ]  # fmt: skip
+    return _Options(tuple(listed), *np.array(figures).T)
 
 
-def _cycles(problem: Problem, sides: Sides) -> float:
-    """Cycles of one thread once operands are in place."""
-    tile, last, costs = sides.tile, problem.axes[-1], sides.tile.costs.weight_grad
+def _cycles(problem: Problem, options: _Options) -> Figures:
+    """Cycles of one thread, for each option, once operands are in place."""
+    last, costs = problem.axes[-1], options.sides[0].tile.costs.weight_grad
+    size, taps = max(1, last.size), options.taps
     positions = problem.batch * prod(axis.size for axis in problem.axes)
-    edge = min(1.0, (tile.taps - 1) * last.dilation / last.stride / max(1, last.size))
-    each = (1 - edge) * tile.cycles / tile.taps + edge * tile.single.cycles
-    each += costs.segment / max(1, last.size) * (1 if tile.taps == 1 else 1 / tile.taps + 2)
-    result = costs.result_transposed if sides.transposed else costs.result
-    left = result * tile.rows * tile.width
-    blocks = sides.groups * sides.row_blocks * sides.lane_blocks
-    return blocks * prod(axis.kernel for axis in problem.axes) * (positions * each + left)
+    edge = np.minimum(1.0, (taps - 1) * last.dilation / last.stride / size)
+    each = (1 - edge) * options.cycles / taps + edge * options.single
+    each += costs.segment / size * np.where(taps == 1, 1, 1 / taps + 2)
+    kernel = prod(axis.kernel for axis in problem.axes)
+    cycles: Figures = options.blocks * kernel * (positions * each + options.results)
+    return cycles
 
 
 def _reading(problem: Problem, sides: Sides, of_g: int) -> tuple[bool, float]:
