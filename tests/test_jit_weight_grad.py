@@ -42,7 +42,7 @@ def test_scratch_memory_is_bounded(threads: int) -> None:
         itemsize = max(4, problem.dtype.itemsize)
         sums = 1.3 * prod(problem.weight_shape) * itemsize + 16 * MIB
         data = 1.3 * itemsize * (prod(problem.x_shape) + prod(problem.y_shape))
-        least = threads * (4 * MIB + data / max(1, len(Plan(problem, host()).spatial_blocks)))
+        least = threads * (4 * MIB + data / max(1, Plan(problem, host()).spatial_blocks))
         assert made.workspace_bytes <= sums + least, problem
         assert made.resident_bytes <= 16 * MIB + data, problem
 
@@ -91,7 +91,7 @@ def test_all_blocks_of_all_jobs_are_the_weight() -> None:
         ]
         assert listed == list(range(len(blocks)))
         works = [work for first, count, _ in tables["sets"] for work in range(first, first + count)]
-        assert works == list(range(len(plan.spatial_blocks)))
+        assert works == list(range(plan.spatial_blocks))
 
 
 CACHES = [(32 << 10, 512 << 10), (32 << 10, 1 << 20), (48 << 10, 2 << 20)]
@@ -110,8 +110,7 @@ def test_what_is_read_often_is_packed(l1: int, l2: int) -> None:
     plan = Plan(few, cpu)
     assert plan.in_place == (True, True)
     # A pixel of x has 512 bytes: they alias as if all were read, so that many stay in the cache.
-    for block in plan.spatial_blocks:
-        assert len(block.rows) * (block.stop - block.start) * 512 <= l2 // 2
+    assert all(plan.rows_together * len(each) * 512 <= l2 // 2 for each in plan.columns)
 
 
 def test_lines_a_power_of_two_apart_take_few_sets() -> None:

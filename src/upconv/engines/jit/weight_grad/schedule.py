@@ -8,8 +8,7 @@ needs into memory of its thread: what another core has packed may be far away.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, prod
 from typing import TypeVar
 
@@ -26,15 +25,6 @@ _SUMS = 8 << 20  # bytes of the sums of all sets, as far as there are several
 _ENTRIES = 1 << 16  # taps of all spatial blocks
 _SPATIAL_BLOCKS = 1 << 10  # at most: preparing one takes a tenth of a millisecond
 _LEAST = 32  # positions of a spatial block, whatever memory they take
-
-
-@dataclass(frozen=True, slots=True)
-class SpatialBlock:
-    """Rows of x, counted over images and outer axes, and positions [start, stop) of each."""
-
-    rows: range
-    start: int
-    stop: int
 
 
 class Plan:
@@ -57,8 +47,9 @@ class Plan:
             self.sides = replace(self.sides, tile=replace(tile, step=step))
         self.block_bytes = tile.rows * tile.width * self.element  # of one tap
         self.all_bytes = self.taps * self.block_bytes * self.lanes * self.sides.row_blocks
-        self.spatial_blocks = tuple(self._cut(cpu))
-        self.sets = self._sets(len(self.spatial_blocks))
+        self.rows_together, self.columns = self._cut(cpu)
+        self.spatial_blocks = ceil(self._rows / self.rows_together) * len(self.columns)
+        self.sets = self._sets(self.spatial_blocks)
         self._share(cpu)
 
     @property
@@ -69,7 +60,7 @@ class Plan:
     @property
     def single(self) -> bool:
         """Whether one spatial block is all: then no sums are kept from one to the next."""
-        return len(self.spatial_blocks) == 1
+        return self.spatial_blocks == 1
 
     @property
     def held(self) -> tuple[int, int]:
@@ -79,7 +70,7 @@ class Plan:
 
     def spatial_blocks_of(self, number: int) -> range:
         """The spatial blocks of a set."""
-        count = len(self.spatial_blocks)
+        count = self.spatial_blocks
         return range(number * count // self.sets, (number + 1) * count // self.sets)
 
     def sided(self, x: T, g: T) -> tuple[T, T]:
@@ -87,27 +78,30 @@ class Plan:
         return (x, g) if self.sides.lanes_of_g else (g, x)
 
     def __str__(self) -> str:
-        blocks = f"{len(self.spatial_blocks)} spatial blocks"
+        blocks = f"{self.spatial_blocks} spatial blocks"
         return f"weight gradient: {self.sides}, {blocks}, {self.part} taps to a job"
 
     def _sets(self, spatial_blocks: int) -> int:
         """How many sets so many spatial blocks are dealt out to."""
         return max(1, min(_JOBS, spatial_blocks, _SUMS // self.all_bytes))
 
-    def _cut(self, cpu: Cpu) -> Iterator[SpatialBlock]:
-        """Spatial blocks: whole rows where some fit, as rows share what they need of g."""
-        problem, last = self.problem, self.problem.axes[-1]
-        rows = problem.batch * prod(axis.size for axis in problem.axes[:-1])
+    @property
+    def _rows(self) -> int:
+        """Rows of x, over images and outer axes."""
+        return self.problem.batch * prod(axis.size for axis in self.problem.axes[:-1])
+
+    def _cut(self, cpu: Cpu) -> tuple[int, list[range]]:
+        """How many rows of x a spatial block has, and the positions of each: whole rows where some
+        fit, as rows share what they need of g."""
+        problem, last, rows = self.problem, self.problem.axes[-1], self._rows
         room = self._room(cpu, rows * last.size)
         reach = prod(ceil(axis.extent / axis.stride) for axis in problem.axes[:-1])
         length = min(last.size, max(room // min(rows, 4 * reach), ceil(last.extent / last.stride)))
         length = ceil(last.size / ceil(last.size / max(1, length)))
         some = max(1, min(rows, room // length))
-        some = ceil(rows / ceil(rows / some))
-        for row in range(0, rows, some):
-            for start in range(0, last.size, length):
-                stop = min(last.size, start + length)
-                yield SpatialBlock(range(row, min(rows, row + some)), start, stop)
+        starts = range(0, last.size, length)
+        columns = [range(start, min(last.size, start + length)) for start in starts]
+        return ceil(rows / ceil(rows / some)), columns
 
     def _room(self, cpu: Cpu, total: int) -> int:
         """Positions of a spatial block, of `total`: a panel of x and one of g stay in half of the
@@ -130,7 +124,7 @@ class Plan:
         taps, many = self.taps, self.sides.tile.taps
         wanted = ceil(_JOBS / self.sets)
         parts = ceil(taps * self.block_bytes / (cpu.l2 * cpu.costs.weight_grad.l2_sums))
-        if len(self.spatial_blocks) == self.sets:
+        if self.spatial_blocks == self.sets:
             # A thread that has packed a spatial block goes on with other taps of it.
             parts = max(parts, ceil(wanted / self.lanes))
         self.part = ceil(taps // many / min(parts, taps // many)) * many

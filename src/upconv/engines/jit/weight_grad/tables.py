@@ -13,11 +13,10 @@ from math import prod
 
 import numpy as np
 
-from ....geometry import Axis
 from ....problem import DataLayout
 from ..correlation import Reads, reads_of, weight_strides
 from ..packing import Numbers
-from .schedule import Plan, SpatialBlock
+from .schedule import Plan
 
 JOB = ("units", "count")
 SET = ("works", "count", "sums")
@@ -63,7 +62,10 @@ class Tables:
 
 
 def _table(*columns: Numbers | int) -> Numbers:
-    return np.stack(np.broadcast_arrays(*columns), -1)
+    table = np.empty((*np.broadcast(*columns).shape, len(columns)), np.int64)
+    for i, column in enumerate(columns):
+        table[..., i] = column
+    return table
 
 
 # Channels -----------------------------------------------------------------------------------------
@@ -104,53 +106,93 @@ def _panels(plan: Plan) -> dict[str, Numbers]:
 # Positions ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """One operand: of each range of rows the rows that are packed, of each range of positions of
+    the last axis what a panel has of it.
+
+    Arrays: the number of each packed row, in order of the ranges; each range's first one; and of
+    each segment the row, counted in its panel. The panels' first positions and their lengths.
+    """
+
+    rows: Numbers
+    starts: Numbers
+    segments: Numbers
+    begin: Numbers
+    length: Numbers
+
+
 def _works(plan: Plan) -> tuple[dict[str, Numbers], tuple[int, int]]:
     """The tables of spatial blocks, and bytes of a panel of the rows and of the lanes: whole lines,
     and one that the last position may be stored beyond it."""
-    reached, panels = _reached(plan), plan.sides.groups * max(plan.blocks)
-    listed: dict[str, list[Numbers]] = {"places": [], "segments": [], "outer": [], "runs": []}
-    counts, known = dict.fromkeys(listed, 0), dict[bytes, int]()
-    works, sizes = list[tuple[int, ...]](), [0, 0]
-
-    def append(name: str, table: Numbers) -> int:
-        listed[name].append(table)
-        counts[name] += len(table)
-        return counts[name] - len(table)
-
-    for number, block in enumerate(plan.spatial_blocks):
-        meetings, *meeting = _meeting(reached, block.rows)
-        spans, used = spans_of(plan, block), (np.array(block.rows), np.unique(meeting[1]))
-        offsets, packs = [], []
-        for n in (0, 1):
-            stride, packed = len(spans[n]) * plan.position_strides[n], used[n]
-            rows = meeting[n]
-            if plan.in_place[n]:
-                packed = packed[:0]
-            else:
-                rows = np.searchsorted(packed, rows)
-            offsets.append(rows * stride)
-            places = _places(plan, n, packed, spans[n])
-            packs += [append("places", places), len(places)]
-            sizes[n] = max(sizes[n], len(packed) * stride)
-        # Blocks that are not at the ends of a row mostly have the same runs.
-        runs = _runs(plan, block, spans)
-        start = known.setdefault(runs.tobytes(), counts["runs"])
-        if start == counts["runs"]:
-            append("runs", runs)
-        segments = append("segments", _table(*plan.sided(*offsets)))
-        outer = append("outer", _table(segments + np.cumsum(meetings) - meetings, meetings))
-        rows_packs, lanes_packs = plan.sided(packs[:2], packs[2:])
-        works.append((key(number, panels), outer, start, len(runs), *rows_packs, *lanes_packs))
-    append("segments", np.zeros((1, 2), np.int64))  # where none are
-    arrays = {name: np.concatenate(tables) for name, tables in listed.items()}
-    rows_size, lanes_size = plan.sided(*(-(-size // 64) * 64 + 64 for size in sizes))
-    return arrays | {"works": np.array(works, np.int64)}, (rows_size, lanes_size)
+    meetings, *operands = _operands(plan)
+    ranges, taps = meetings.shape
+    x, g = operands
+    # Panels of equal lengths, all but those at the ends of rows, have the same segments.
+    lengths, kind = np.unique(np.array([x.length, g.length]), axis=1, return_inverse=True)
+    offsets = (
+        each.segments * length[:, None] * stride
+        for each, length, stride in zip(operands, lengths, plan.position_strides, strict=True)
+    )
+    segments = _table(*plan.sided(*offsets)).reshape(-1, 2)
+    counts = np.tile(meetings.ravel(), lengths.shape[1])
+    runs, first_run = _runs(plan, x.begin, g.begin)
+    places, listed, sizes = 0, [], []
+    packs: list[list[Numbers]] = []
+    for n, each in enumerate(operands):
+        table, firsts = _places(plan, n, each)
+        number = np.arange(len(plan.columns)) * table.shape[1] + places
+        packs.append([firsts[:-1, None] + number, np.diff(firsts)[:, None]])
+        places += table.shape[0] * table.shape[1]
+        listed.append(table.reshape(-1, len(PLACE)))
+        longest = each.length.max() * plan.position_strides[n]
+        sizes.append(-(-int(np.diff(each.starts).max() * longest) // 64) * 64 + 64)
+    rows, lanes = plan.sided(*packs)
+    numbers = np.arange(ranges * len(plan.columns)).reshape(ranges, -1)
+    outer = (kind.reshape(-1) * ranges + np.arange(ranges)[:, None]) * taps
+    keys = key(numbers, plan.sides.groups * max(plan.blocks))
+    works = _table(keys, outer, first_run, runs.shape[1], *rows, *lanes)
+    return {
+        "works": works.reshape(-1, len(WORK)), "outer": _table(counts.cumsum() - counts, counts),
+        "segments": np.append(segments, [[0, 0]], 0),  # perhaps the only ones
+        "runs": runs.reshape(-1, len(RUN)), "places": np.concatenate(listed),
+    }, plan.sided(*sizes)  # fmt: skip
 
 
-def key(number: int, panels: int) -> int:
+def key(number: Numbers, panels: int) -> Numbers:
     """What a thread notes of panels that it has packed, with the number of the first one added;
     nothing is noted as 0."""
     return 1 + number * panels
+
+
+def _operands(plan: Plan) -> tuple[Numbers, _Operand, _Operand]:
+    """How many segments each range of rows has of each tap of the outer axes; and x, and g."""
+    axis, reached, count = plan.problem.axes[-1], _reached(plan), plan.rows_together
+    ranges = -(-reached.shape[1] // count)
+    padded = np.full((len(reached), ranges * count), -1)
+    padded[:, : reached.shape[1]] = reached
+    padded = padded.reshape(len(reached), ranges, count).swapaxes(0, 1)
+    some, tap, x_row = (padded >= 0).nonzero()
+    g_row, outputs = padded[some, tap, x_row], reached.max(initial=0) + 1
+    met, rank = np.unique(some * outputs + g_row, return_inverse=True)
+    g_starts = met.searchsorted(np.arange(ranges + 1) * outputs)
+    x_starts = np.minimum(np.arange(ranges + 1) * count, reached.shape[1])
+    start, stop = np.array([(each.start, each.stop) for each in plan.columns]).T
+    low = (axis.stride * start - axis.crop_begin).clip(0, axis.out)
+    high = axis.stride * (stop - 1) + axis.extent - axis.crop_begin
+    operands = [
+        _Operand(np.arange(reached.shape[1]), x_starts, x_row, start, stop - start),
+        _Operand(met % outputs, g_starts, rank - g_starts[some], low,
+                 np.maximum(high.clip(0, axis.out) - low, 0)),
+    ]  # fmt: skip
+    numbers, sizes = (some * count + x_row, g_row), (axis.size, axis.out)
+    for n, size in enumerate(sizes):
+        if plan.in_place[n]:  # nothing is packed: rows are counted from the operand's first one
+            nothing = np.zeros_like(start)
+            operands[n] = _Operand(
+                numbers[n][:0], np.zeros(ranges + 1, np.int64), numbers[n], nothing, nothing + size
+            )
+    return (padded >= 0).sum(2), *operands
 
 
 def _reached(plan: Plan) -> Numbers:
@@ -166,69 +208,56 @@ def _reached(plan: Plan) -> Numbers:
     return reads_of([Reads(problem.batch, 1, problem.batch, [0]), *axes])
 
 
-def _meeting(reached: Numbers, rows: range) -> tuple[Numbers, Numbers, Numbers]:
-    """Of some rows of x: how many segments each outer tap has; and for each segment its row of x
-    and the row of g that it meets."""
-    some = reached[:, rows.start : rows.stop]
-    taps, row = np.nonzero(some >= 0)
-    return np.bincount(taps, minlength=len(some)), row + rows.start, some[taps, row]
+def _places(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbers]:
+    """Where packed rows lie, of each range of positions (first index), and each range's first one.
 
-
-def _places(plan: Plan, of_g: int, numbers: Numbers, span: range) -> Numbers:
-    """Where some rows lie, by their numbers: whole rows of a plane of channels, one after another,
-    are one place, as squares of them are transposed; those of channels that lie last are not, as
-    all panels of a row are packed while it is in a cache."""
+    Whole rows of a plane of channels, one after another, are one place, as squares of them are
+    transposed. Those of channels that lie last are not, as all panels of a row are packed while it
+    is in a cache.
+    """
     *outer, last = (axis.out if of_g else axis.size for axis in plan.problem.axes)
-    image, row = np.divmod(numbers, prod(outer))
-    begins = np.diff(numbers, prepend=-2) != 1
-    if len(span) < last or plan.problem.layout is DataLayout.NXC:
+    image, row = np.divmod(operand.rows, prod(outer))
+    begins = np.diff(operand.rows, prepend=-2) != 1
+    begins[operand.starts[:-1][operand.starts[:-1] < len(begins)]] = True
+    if operand.length.min() < last or plan.problem.layout is DataLayout.NXC:
         begins[:] = True
     first = np.flatnonzero(begins | (row == 0))
-    count = np.diff(first, append=len(numbers))
-    position = row[first] * last + span.start
-    return _table(image[first], position, count * len(span), first * len(span))
+    count = np.diff(first, append=len(row))
+    before = first - operand.starts[operand.starts.searchsorted(first, side="right") - 1]
+    begin, length = operand.begin[:, None], operand.length[:, None]
+    places = _table(image[first], row[first] * last + begin, count * length, before * length)
+    return places, first.searchsorted(operand.starts)
 
 
-def spans_of(plan: Plan, block: SpatialBlock) -> tuple[range, range]:
-    """The positions of the last axis that a panel has of x, and those of g."""
-    axis = plan.problem.axes[-1]
-    low = axis.stride * block.start - axis.crop_begin
-    high = axis.stride * (block.stop - 1) + axis.extent - axis.crop_begin
-    outputs = range(min(max(0, low), axis.out), max(0, min(axis.out, high)))
-    x, g = plan.in_place
-    return (
-        range(axis.size) if x else range(block.start, block.stop),
-        range(axis.out) if g else outputs,
-    )
-
-
-def _runs(plan: Plan, block: SpatialBlock, spans: tuple[range, range]) -> Numbers:
+def _runs(plan: Plan, x_begin: Numbers, g_begin: Numbers) -> tuple[Numbers, Numbers]:
     """What the taps of the last axis do: as many together as a tile has where all of them meet an
-    output, then each alone before that, and each alone behind it."""
+    output, then each alone before that, and each alone behind it. Different ones, and the number of
+    the first of each range of positions."""
     axis, many = plan.problem.axes[-1], plan.sides.tile.taps
     taps = np.arange(axis.kernel).reshape(-1, many)
-    start, stop = span(axis, taps, block)
-    first, last = start.max(1, keepdims=True), stop.min(1, keepdims=True)
-    first, last = (np.where(first < last, n, block.stop) for n in (first, last))
-    start = np.hstack([first, start, np.maximum(start, last)])
-    stop = np.hstack([last, np.minimum(stop, first), stop])
-    start, stop, tap = (
-        n[:, : 2 * many + 1 if many > 1 else 1]
-        for n in (start, stop, np.hstack([taps[:, :1], taps, taps]))
-    )
+    begin, end = np.array([(each.start, each.stop) for each in plan.columns]).T[:, :, None, None]
+    shift = axis.crop_begin - axis.dilation * taps
+    start = np.maximum(begin, -(-shift // axis.stride))
+    stop = np.maximum(start, np.minimum(end, (axis.out - 1 + shift) // axis.stride + 1))
+    if many == 1:
+        tap = taps
+    else:
+        first, last = start.max(2, keepdims=True), stop.min(2, keepdims=True)
+        first, last = (np.where(first < last, n, end) for n in (first, last))
+        start = np.concatenate([first, start, np.maximum(start, last)], 2)
+        stop = np.concatenate([last, np.minimum(stop, first), stop], 2)
+        tap = np.hstack([taps[:, :1], taps, taps])
     count = np.maximum(stop - start, 0)
     output = axis.stride * start + axis.dilation * tap - axis.crop_begin
     x, g = (
-        np.where(count > 0, (n - span.start) * stride, 0)
-        for n, span, stride in zip((start, output), spans, plan.position_strides, strict=True)
+        np.where(count > 0, (n - origin[:, None, None]) * stride, 0)
+        for n, origin, stride in zip(
+            (start, output), (x_begin, g_begin), plan.position_strides, strict=True
+        )
     )
     alone = (np.arange(tap.shape[1]) > 0).astype(np.int64)
-    return _table(*plan.sided(x, g), count, tap, alone).reshape(-1, len(RUN))
-
-
-def span(axis: Axis, taps: Numbers, block: SpatialBlock) -> tuple[Numbers, Numbers]:
-    """The positions of a spatial block at which taps of the last axis meet an output."""
-    shift = axis.crop_begin - axis.dilation * taps
-    start = np.maximum(block.start, -(-shift // axis.stride))
-    stop = np.minimum(block.stop, (axis.out - 1 + shift) // axis.stride + 1)
-    return start, np.maximum(start, stop)
+    table = _table(*plan.sided(x, g), count, tap, alone).reshape(len(x_begin), -1, len(RUN))
+    known: dict[bytes, int] = {}
+    kind = np.array([known.setdefault(runs.tobytes(), len(known)) for runs in table])
+    _, firsts = np.unique(kind, return_index=True)
+    return table[firsts], kind * table.shape[1]
