@@ -22,8 +22,8 @@ from upconv.engines.jit.cpu import VARIABLE
 CHECK = "import guarded; guarded.main({seeds!r}, variant={variant!r}, values={values})"
 SMALL_CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (1024, 2048)"
 ONE_VECTOR = (
-    "\nfrom upconv.engines.jit.positions import tiling; shape = tiling._shape\n"
-    "tiling._shape = lambda *given: shape(*given[:-1], 1)\n"
+    "\nfrom upconv.engines.jit.positions import tiling; best_tile = tiling._best_tile\n"
+    "tiling._best_tile = lambda *given: best_tile(*given[:-1], 1)\n"
 )
 PACKED_BY_EACH = (
     "\nfrom dataclasses import replace; from upconv.engines.jit.positions import schedule\n"

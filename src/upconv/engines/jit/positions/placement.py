@@ -16,7 +16,7 @@ import numpy as np
 from ..correlation import Correlation
 from ..kernel_arguments import Table, filled
 from ..packing import Numbers
-from .schedule import Schedule, most_tail_vectors
+from .schedule import Schedule
 from .tables import PHASE_TUPLE, PIECE, SPAN, TILES, split
 from .tiling import stores
 
@@ -200,7 +200,7 @@ class Placement:
         middle = begin + (total - begin) // tile.width * tile.width
         vectors = -(-(total - middle) // tile.lanes)
         # A rest of nearly a whole tile is cheaper as one than in single vectors.
-        nearly = vectors > most_tail_vectors(tile)
+        nearly = vectors > tile.tail_vectors
         behind = tile.width if nearly else vectors * tile.lanes
         # The last tiles end where the positions do, and compute some results again, rather than
         # store what lies behind by way of the stage; but where they are added, only once.

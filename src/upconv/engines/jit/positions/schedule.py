@@ -23,14 +23,7 @@ from ..cpu import Cpu
 from ..pool import useful_threads
 from ..values import BYTES
 from .tile import Tile
-from .tiling import (
-    Block,
-    cycles_per_channel,
-    placing_cycles,
-    single_vector_cost,
-    stores,
-    tiles_for,
-)
+from .tiling import Block, stores, tiles_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,25 +178,18 @@ def _row_cycles(
     taps = sum(prod(len(phase.taps) for phase in phases) for phases in padded.phase_tuples())
     phase_tuples = prod(len(each.phases) for each in padded.outer)
 
-    def cycles(vectors: int) -> float:
-        each = cycles_per_channel(tile.costs, vectors, tile.channels, tile.steps)
-        placing = placing_cycles(tile.costs, vectors, tile.channels, tile.phases, tile.pieces)
-        return reduction * taps * each + phase_tuples * placing
+    def cycles(part: Tile) -> float:
+        return reduction * taps * part.cycles + phase_tuples * part.placing
 
     staged = phase_tuples * tile.costs.positions.stage * (1 + tile.channels)
     if not by_row:
-        return cycles(tile.vectors) * padded.row_stride / tile.width + staged
-    whole, rest = divmod(padded.last.phases[0].length, tile.width)
+        return cycles(tile) * padded.row_stride / tile.width + staged
+    full, rest = divmod(padded.last.phases[0].length, tile.width)
     narrow = -(-rest // tile.lanes)
-    nearly = narrow > most_tail_vectors(tile)
-    tail = cycles(tile.vectors) if nearly else narrow * cycles(1)
-    fits = whole or (not nearly and rest >= tile.lanes)
-    return whole * cycles(tile.vectors) + tail + (0 if fits else staged)
-
-
-def most_tail_vectors(tile: Tile) -> int:
-    """Up to how many vectors at a row's end tiles of one vector compute."""
-    return int(tile.vectors / single_vector_cost(tile))
+    nearly = narrow > tile.tail_vectors
+    tail = cycles(tile) if nearly else narrow * cycles(tile.narrowed(1))
+    fits = full or (not nearly and rest >= tile.lanes)
+    return full * cycles(tile) + tail + (0 if fits else staged)
 
 
 def _evened(total: int, cache_block: int, width: int, groups: int, threads: int) -> int:

@@ -12,8 +12,10 @@ Weights lie in memory in exactly this order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
@@ -66,9 +68,28 @@ class Tile:
         return costs_of(self.lanes * BYTES[self.element])
 
     @property
-    def pieces(self) -> int:
-        """In how many pieces a vector of results is stored: none where it is part of a run."""
-        return 0 if self.dense else self.lanes
+    def cycles(self) -> float:
+        """Cycles of one input channel: multiply-adds, or loads, or sums that wait for the last.
+
+        Most inputs are not aligned, and each of their lines is asked for before."""
+        costs, uses = self.costs, self.entries
+        inputs = self.vectors * (costs.unaligned * len(self.steps) + costs.line)
+        loads = (inputs + uses + (len(self.steps) > 1)) / costs.loads
+        waiting = costs.latency * _longest(self.steps)
+        return max(uses * self.vectors / costs.adds, loads, waiting) + costs.step
+
+    @property
+    def placing(self) -> float:
+        """Cycles of finding out where results go, and of storing them: one by one, unless they are
+        part of a run."""
+        costs = self.costs.positions
+        vector = costs.phase * self.phases + costs.piece * (0 if self.dense else self.lanes)
+        return costs.store + self.vectors * self.channels * vector
+
+    @property
+    def tail_vectors(self) -> int:
+        """Up to how many vectors at a row's end tiles of one vector compute."""
+        return int(self.vectors / (self.narrowed(1).cycles / (self.cycles / self.vectors)))
 
     @property
     def cuts(self) -> bool:
@@ -84,6 +105,12 @@ class Tile:
     def narrowed(self, vectors: int) -> Tile:
         """The same rows on fewer positions, for the end of a row; same weights."""
         return replace(self, vectors=vectors)
+
+
+@lru_cache(maxsize=512)
+def _longest(steps: tuple[Step, ...]) -> int:
+    """The most multiply-adds of one register for an input channel."""
+    return max(Counter(phase for step in steps for phase in step.phases).values(), default=0)
 
 
 PARAMETERS = signature(
