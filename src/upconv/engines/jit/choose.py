@@ -135,7 +135,9 @@ def refusal(problem: Problem, cpu: Cpu) -> str | None:
 
 @lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
 def interior_of(problem: Problem, *, margins: bool) -> Interior:
-    """What kernels compute. The last axis, which vectors run along, should have positions.
+    """The part of a problem that kernels compute.
+
+    The last axis, along which vectors run, should have positions.
 
     Outputs that nothing reaches are part of it where `margins`.
     """

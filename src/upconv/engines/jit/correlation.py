@@ -1,4 +1,4 @@
-"""What kernels compute: a correlation, of which forward results and input gradients are two cases.
+"""The correlation that kernels compute; forward results and input gradients are two cases of it.
 
 Nothing below this file knows a direction, or how the weight is laid out; docs/jit.md explains it.
 """
@@ -153,7 +153,7 @@ class Correlation:
 
     @property
     def weight(self) -> WeightForm:
-        """What packing needs to know."""
+        """The form of the weight, which packing needs."""
         strides = self.weight_strides
         return WeightForm(self.reduced, self.made, self.groups, self.dtype, strides)
 
@@ -164,7 +164,7 @@ class Correlation:
 
     @property
     def rank(self) -> int:
-        """How many axes there are."""
+        """Number of axes."""
         return len(self.lines)
 
     @property
@@ -200,7 +200,7 @@ class Correlation:
 
 
 class Reads(NamedTuple):
-    """How an axis is read: position j of `length` reads i = step * j - shift of `size`."""
+    """The reads of an axis: position j of `length` reads i = step * j - shift of `size`."""
 
     length: int
     step: int

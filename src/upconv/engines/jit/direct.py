@@ -1,4 +1,4 @@
-"""What the candidates of all kernels that add up directly have in common."""
+"""The parts that candidates of all kernels that add up directly have in common."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from .steps import Launch, Step
 
 @dataclass(slots=True, eq=False)  # frozen takes four times as long to make, for each call
 class Operands:
-    """What a kernel is given.
+    """The arrays of a kernel.
 
     `copies` are pairs of a caller's array and the one that is to be copied to it: where the results
     `out` and `second` do not lie well, `y` and `other` are not their memory. `second` are bytes
@@ -119,7 +119,7 @@ def lies_well(array: Array, layout: DataLayout) -> bool:
 
 
 def strides(name: str, array: Array, layout: DataLayout) -> dict[str, int]:
-    """Where an operand is, and bytes from an image, channel and position to the next."""
+    """The address of an operand, and bytes from an image, channel and position to the next."""
     first, item = layout is DataLayout.NCX, array.itemsize
     channel, position = (array.strides[1], item) if first else (item, array.shape[-1] * item)
     steps = {"image": array.strides[0], "channel": channel, "position": position}

@@ -48,7 +48,7 @@ _FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 9)
 
 
 class Finish(NamedTuple):
-    """What `finish` does to a row, and between which types: its class.
+    """The class of `finish`: the steps that it does to a row, and between which types.
 
     A row of `layout` is of one channel, or has a channel for each element: so it finds the slopes
     of PReLU that `end` has.

@@ -120,14 +120,14 @@ class PlanePacking(Packer):
         if lanes:
             numbers = np.arange(lanes) * by_group
             numbers[weight.made :] = -1
-            each = lanes * compute.itemsize
-            rows = [(i * each, n * itemsize, 0, lanes) for i, n in enumerate(entries)]
-            groups = 1, 1, len(entries) * each
+            step = lanes * compute.itemsize
+            rows = [(i * step, n * itemsize, 0, lanes) for i, n in enumerate(entries)]
+            groups = 1, 1, len(entries) * step
         else:
-            numbers, own = entries, weight.made // weight.groups
-            each = len(entries) * compute.itemsize
-            rows = [(m * each, m * by_made * itemsize, 0, len(entries)) for m in range(own)]
-            groups = weight.groups, 1, own * each
+            numbers, multiplier = entries, weight.made // weight.groups
+            step, count = len(entries) * compute.itemsize, len(entries)
+            rows = [(m * step, m * by_made * itemsize, 0, count) for m in range(multiplier)]
+            groups = weight.groups, 1, multiplier * step
         super().__init__(weight, compute, *groups, np.array(rows), numbers, cpu)
 
 

@@ -41,9 +41,11 @@ BANDS, CHANNELS = record("first count"), record("image first count")
 
 
 class PlaneTile(NamedTuple):
-    """What the code depends on: its class. `steps` and `shifts` are those of rows and of positions
-    in a row; `staged` results go by way of `finish` after `end`. `last`:
-    vectors run along channels."""
+    """The class of a tile: all that its code depends on.
+
+    `steps` and `shifts` are those of rows and of positions in a row. `staged` results go by way of
+    `finish` after `end`. `last`: vectors run along channels.
+    """
 
     element: str
     stored: str
@@ -92,7 +94,7 @@ class PlaneTile(NamedTuple):
 
     @property
     def back(self) -> tuple[int, ...]:
-        """How many results before a tile's first each shift of a row reads."""
+        """For each shift of a row, the results before a tile's first that it reads."""
         return tuple(-(-shift // self.steps[1]) for shift in self.shifts[1])
 
     @property
@@ -107,7 +109,7 @@ class PlaneTile(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        """What it takes for one outer tap: products, loads, cuts."""
+        """Cycles of one outer tap: products, loads, cuts."""
         products: float = self.rows * self.vectors * len(self.shifts[0]) * len(self.shifts[1])
         costs = self.costs
         line = costs.load * self.loads + costs.cut * self.vectors * len(self.shifts[1])
@@ -200,13 +202,13 @@ class _Tiles(NamedTuple):
         return [f.load(kind, place) for place in places]
 
     def lines(self, x: Value, first: Value) -> Callable[[int], Value]:
-        """Where lines lie, numbered from row `first` of a plane on: one outside in zeros."""
+        """The addresses of lines, counted from a plane's row `first`; one outside lies in zeros."""
         rows, row_stride = self.a["x_rows"], self.a["x_row"]
 
         def line(number: int) -> Value:
             row = first + self.f.integer(number)
-            place = x + row * row_stride
-            return self.f.select(self.f.compare("ult", row, rows), place, self.zeros)
+            inside = self.f.compare("ult", row, rows)
+            return self.f.select(inside, x + row * row_stride, self.zeros)
 
         return line
 
@@ -245,17 +247,17 @@ class _Tiles(NamedTuple):
         As integers, which LLVM cuts by one instruction, and numbers by a copy, an index and one.
         """
         f, tile, lanes = self.f, self.tile, self.tile.lanes
-        read, found = _bits(tile.stored), []
+        read, vectors = _bits(tile.stored), []
         for i, mask in enumerate(masks):
             numbers = f.load_lanes(vector(read, lanes), f.at(line, i * lanes, read), mask)
             if tile.stored != tile.element:
                 numbers = f.convert("bitcast", numbers, vector(tile.stored, lanes))
                 numbers = converted(f, numbers, tile.element)
                 numbers = f.convert("bitcast", numbers, vector(_bits(tile.element), lanes))
-            found.append(numbers)
+            vectors.append(numbers)
         if tile.steps[1] == 1:
-            return [found]
-        pairs = list(zip(found[::2], found[1::2], strict=True))
+            return [vectors]
+        pairs = list(zip(vectors[::2], vectors[1::2], strict=True))
         return [[f.shuffle(*pair, range(i, 2 * lanes, 2)) for pair in pairs] for i in (0, 1)]
 
     def store(

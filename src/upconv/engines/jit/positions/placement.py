@@ -1,4 +1,4 @@
-"""Where tiles lie: spans of tiles, and the pieces of tiles that are not wholly outputs of one row.
+"""Placement of tiles: spans of them, and pieces of those that are not wholly outputs of one row.
 
 A *class* of outputs is a class of rows, as many along each outer axis, and a class of phases, as
 many, and as many positions, along the last axis. Outputs of one class differ by an offset.

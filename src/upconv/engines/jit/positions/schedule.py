@@ -1,5 +1,5 @@
-"""How the spatially vectorised kernel computes a correlation, as plain data: padded positions,
-cache blocks, jobs, threads.
+"""The schedule of the spatially vectorised kernel, as plain data: padded positions, cache blocks,
+jobs, threads.
 
 The padded positions are one long row: of an axis there are enough for inputs, outputs, and the
 zeros that shifts reach between one row and the next, max(I + e_max, J - e_min).
@@ -51,12 +51,12 @@ class Schedule:
 
     @property
     def cache_blocks(self) -> int:
-        """How many cache blocks cover all positions."""
+        """Number of cache blocks that cover all positions."""
         return -(-self.padded.total // self.cache_block)
 
     @property
     def block_runs(self) -> int:
-        """How many runs of blocks there are."""
+        """Number of runs of blocks."""
         return -(-len(self.blocks) // self.block_run)
 
     def __str__(self) -> str:
@@ -150,16 +150,16 @@ def _may_read_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bo
 
 def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
     """Cycles that each thread takes: tiles, placing their results, packing the input."""
-    own, padded = correlation.reduced // correlation.groups, plan.padded
+    channels, padded = correlation.reduced // correlation.groups, plan.padded
     costs = cpu.costs.positions
     by_row = plan.span_rows == 1
-    each = [_row_cycles(correlation, padded, tile, by_row) for tile in plan.tiles]
+    rows_cycles = [_row_cycles(correlation, padded, tile, by_row) for tile in plan.tiles]
     # Of the last row, or of all positions, the last tile takes as long as a whole one.
     part = padded.row_stride if by_row else plan.tiles[0].width
     rows = -(-padded.total // part) * part / padded.row_stride
-    tiles = sum(each[block.kind] for block in plan.blocks) * rows
+    tiles = sum(rows_cycles[block.kind] for block in plan.blocks) * rows
     positions = padded.total + plan.halo_before + plan.halo_after
-    packing = costs.pack * own * positions / plan.tiles[0].lanes
+    packing = costs.pack * channels * positions / plan.tiles[0].lanes
     # Whether the last tile reads too far depends on the threads, which have no say in the choice.
     packing = 0 if _may_read_in_place(correlation, plan, cpu) else packing
     return costs.shortfall * correlation.groups * (tiles + packing) / plan.threads
@@ -204,14 +204,14 @@ def _evened(total: int, cache_block: int, width: int, groups: int, threads: int)
 def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
     """Lanes of which the input of a group takes half of the second-level cache; an eighth of the
     cache where halos, of a volume with large planes, do not fit anyway."""
-    own = correlation.reduced // correlation.groups
-    lanes = int(cpu.l2 * cpu.costs.positions.l2_input) // (BYTES[tile.element] * own)
+    channels = correlation.reduced // correlation.groups
+    lanes = int(cpu.l2 * cpu.costs.positions.l2_input) // (BYTES[tile.element] * channels)
     return max(lanes - halo, lanes // 4)
 
 
 def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
     """Cache blocks and jobs: panels that stay in L2, and work for every thread."""
-    own, total = correlation.reduced // correlation.groups, whole.padded.total
+    channels, total = correlation.reduced // correlation.groups, whole.padded.total
     width = whole.padded.row_stride if whole.span_rows else whole.tiles[0].width
     halo = whole.halo_before + whole.halo_after
     fitting = max(width, _room(correlation, whole.tiles[0], halo, cpu) // width * width)
@@ -222,11 +222,10 @@ def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
     enough = correlation.groups * -(-total // cache_block) >= wanted
     itemsize = BYTES[whole.tiles[0].element]
     packed = correlation.reduced * (total + halo) * itemsize
-    small = whole.threads * own * (cache_block + halo) * itemsize
+    small = whole.threads * channels * (cache_block + halo) * itemsize
     nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
     bound = 1.3 * nbytes + (whole.threads << 22)
-    each = (enough and halo <= cache_block // 3) or packed > max(bound, small)
-    if each:
+    if (enough and halo <= cache_block // 3) or packed > max(bound, small):
         positions = cache_block + halo
         return replace(whole, shared=False, cache_block=cache_block, buffer_positions=positions)
     cache_block = max(width, min(fitting, -(-total // width) * width))

@@ -102,7 +102,7 @@ class InputRows:
         return int(not self.steps)
 
     def segments(self, low: Numbers, high: Numbers, element: int) -> tuple[Table, Numbers]:
-        """What fills the positions [low, high) of each part, and each part's first record."""
+        """Segments that fill the positions [low, high) of each part, and each part's first one."""
         part, row, start, stop = split(low, high, self.stride)
         image, x, valid = row, np.zeros_like(row), np.ones(len(row), bool)
         for padded, size, step in reversed(

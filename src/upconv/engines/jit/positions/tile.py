@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What a tile's code depends on: its class. Extents are arguments.
+    """The class of a tile: all that its code depends on. Extents are arguments.
 
     `dense` says that the tile has all phases of the stride, so that a row of it is contiguous.
     `end` is applied before the store; a second result is stored too.

@@ -140,7 +140,7 @@ def _emit_pack(module: Module, side: str, slot: int) -> None:
 
 
 def _panel(f: Function, side: str, number: Value) -> Value:
-    """Where a block reads an operand, from the number of its panel among those of the unit."""
+    """The address at which a block reads an operand, by the number of its panel in the unit."""
     a, first = ARGUMENTS.reader(f), f.word(f["unit"], UNIT.index(side))
     panel = _row(f, a[f"{side}_panels"], first + number, PANEL)
     in_place = a[side] + f.word(panel) * a[f"{side}_channel"]

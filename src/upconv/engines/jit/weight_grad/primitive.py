@@ -93,8 +93,8 @@ class WeightGrad:
         return lying_well(what, array, self.problem.layout)
 
     def _strides(self, side: str, array: Array) -> dict[str, int]:
-        """Where an operand is, its strides, and that of the lines it is copied by: of channels
-        that come first, and are transposed, or of positions."""
+        """The address of an operand, its strides, and that of the lines it is copied by: of
+        channels that come first, and are transposed, or of positions."""
         layout = self.problem.layout
         steps = strides(side, array, layout)
         line = "channel" if layout is DataLayout.NCX else "position"
@@ -102,8 +102,7 @@ class WeightGrad:
 
 
 def _codes(plan: Plan, cpu: Cpu) -> dict[str, tuple[Code, str]]:
-    """What is compiled for a class of problems, and its name, by the argument that has its
-    address."""
+    """The code of a class of problems, and a name in it, by the argument that has its address."""
     problem, tile = plan.problem, plan.sides.tile
     stored, computed = STORED[problem.dtype], tile.element
     codes = {

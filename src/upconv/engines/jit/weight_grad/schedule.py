@@ -1,4 +1,4 @@
-"""How a weight gradient is computed: its spatial blocks, and what a job does of them.
+"""The schedule of a weight gradient: its spatial blocks, and the part of them that a job does.
 
 docs/jit.md explains it. One side's channels are the *rows* of a tile, the other's run along its
 *lanes*. Spatial blocks are dealt out to *sets*, whose sums are added up in order. A *unit* is a
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def held(self) -> tuple[int, int]:
-        """How many panels of x, and of g, a thread holds: those of all rows, one of lanes."""
+        """Panels of x, and of g, that a thread holds: those of all rows, one of lanes."""
         x, g = self.sided(1 if self.sides.tile.depthwise else self.sides.row_blocks, 1)
         return 0 if self.in_place[0] else x, 0 if self.in_place[1] else g
 
@@ -74,7 +74,7 @@ class Plan:
         return range(number * count // self.sets, (number + 1) * count // self.sets)
 
     def sided(self, x: T, g: T) -> tuple[T, T]:
-        """What belongs to the rows, and what to the lanes."""
+        """The value of the rows, and the value of the lanes."""
         return (x, g) if self.sides.lanes_of_g else (g, x)
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class Plan:
         return f"weight gradient: {self.sides}, {blocks}, {self.part} taps to a job"
 
     def _sets(self, spatial_blocks: int) -> int:
-        """How many sets so many spatial blocks are dealt out to."""
+        """Number of sets that so many spatial blocks are dealt out to."""
         return max(1, min(_JOBS, spatial_blocks, _SUMS // self.all_bytes))
 
     @property
@@ -91,8 +91,8 @@ class Plan:
         return self.problem.batch * prod(axis.size for axis in self.problem.axes[:-1])
 
     def _cut(self, cpu: Cpu) -> tuple[int, list[range]]:
-        """How many rows of x a spatial block has, and the positions of each: whole rows where some
-        fit, as rows share what they need of g."""
+        """Rows of x in a spatial block, counted, and the ranges of positions of a row: whole rows
+        where some fit, as rows share what they need of g."""
         problem, last, rows = self.problem, self.problem.axes[-1], self._rows
         room = self._room(cpu, rows * last.size)
         reach = prod(ceil(axis.extent / axis.stride) for axis in problem.axes[:-1])

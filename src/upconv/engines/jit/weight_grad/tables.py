@@ -1,9 +1,9 @@
 """The tables of a weight gradient, which driver.py walks.
 
-A *segment* is what a tap does with one row of the last axis: where that begins in both panels. What
-the taps of the last axis do with a row, the *runs*, is the same for all rows of a spatial block,
-and what the taps of the outer axes do is the same for all of its runs: a tile takes a row of each
-table. In the same way a job takes a row of the jobs and a row of the sets.
+A *segment* is where one row of the last axis begins in both panels, for a tap of the outer axes. A
+*run* is what taps of the last axis do with a row. Runs are the same for all rows of a spatial
+block, and segments are the same for all of its runs: a tile takes a row of each table. In the same
+way a job takes a row of the jobs and a row of the sets.
 """
 
 from __future__ import annotations
@@ -160,13 +160,13 @@ def _works(plan: Plan) -> tuple[dict[str, Numbers], tuple[int, int]]:
 
 
 def key(number: Numbers, panels: int) -> Numbers:
-    """What a thread notes of panels that it has packed, with the number of the first one added;
-    nothing is noted as 0."""
+    """The number by which a thread knows panels that it has packed, before the first panel's number
+    is added. It is 0 for none."""
     return 1 + number * panels
 
 
 def _operands(plan: Plan) -> tuple[Numbers, _Operand, _Operand]:
-    """How many segments each range of rows has of each tap of the outer axes; and x, and g."""
+    """Segments of each range of rows by tap of the outer axes, counted; and x, and g."""
     axis, reached, count = plan.problem.axes[-1], _reached(plan), plan.rows_together
     ranges = -(-reached.shape[1] // count)
     padded = np.full((len(reached), ranges * count), -1)
@@ -196,7 +196,7 @@ def _operands(plan: Plan) -> tuple[Numbers, _Operand, _Operand]:
 
 
 def _reached(plan: Plan) -> Numbers:
-    """For each tap of the outer axes (first index) and row of x the row of g, or -1."""
+    """The row of g for each tap of the outer axes (first index) and row of x, or -1."""
     problem = plan.problem
     axes = [
         Reads(
@@ -209,7 +209,7 @@ def _reached(plan: Plan) -> Numbers:
 
 
 def _places(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbers]:
-    """Where packed rows lie, of each range of positions (first index), and each range's first one.
+    """The places of packed rows, by range of positions (first index), and each range's first one.
 
     Whole rows of a plane of channels, one after another, are one place, as squares of them are
     transposed. Those of channels that lie last are not, as all panels of a row are packed while it
@@ -230,9 +230,11 @@ def _places(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbers]
 
 
 def _runs(plan: Plan, x_begin: Numbers, g_begin: Numbers) -> tuple[Numbers, Numbers]:
-    """What the taps of the last axis do: as many together as a tile has where all of them meet an
-    output, then each alone before that, and each alone behind it. Different ones, and the number of
-    the first of each range of positions."""
+    """The runs of the taps of the last axis, and the first one of each range of positions.
+
+    A tile takes as many taps together as it has where all of them meet an output. Then it takes
+    each alone before that, and each alone behind it.
+    """
     axis, many = plan.problem.axes[-1], plan.sides.tile.taps
     taps = np.arange(axis.kernel).reshape(-1, many)
     begin, end = np.array([(each.start, each.stop) for each in plan.columns]).T[:, :, None, None]

@@ -65,7 +65,7 @@ class Tile:
 
     @property
     def cycles(self) -> float:
-        """Of one position: multiply-adds, or loads, or what comes from the second-level cache."""
+        """Cycles of one position: multiply-adds, loads, or bytes from the second-level cache."""
         sums = self.taps * self.rows * self.vectors
         loads = self.vectors + (sums if self.depthwise else self.taps * self.rows)
         nbytes = BYTES[self.element] * (self.rows + self.width)
