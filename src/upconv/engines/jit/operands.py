@@ -157,7 +157,7 @@ class Kernel:
         biases = self._by_channel(bias, slopes)
         with Workspace(self.workspace_bytes) as scratch:
             for launch, values in self._launches(operands, b, biases, scratch):
-                launch.run(values)
+                launch.blocks.run(launch.work, launch.threads, launch.flag, **values)
         operands.deliver()
 
     def steps(

@@ -57,10 +57,6 @@ class Launch(NamedTuple):
         last = len(table) - 1
         return cls(blocks, work, threads, f"over_{last}", int(table[last, 1]), flag)
 
-    def run(self, values: dict[str, int]) -> int:
-        """Run it with these values; return what the flag has come to."""
-        return self.blocks.run(self.work, self.threads, self.flag, **values)
-
     def step(self, values: Mapping[str, int], weight: Array | None, *kept: object) -> Step:
         """Bind these values, some of which are addresses in what is kept."""
         block = self.blocks.bound(values)

@@ -129,8 +129,10 @@ class Winograd:
         operands = Operands.of(self.correlation, out, a, residual, second)
         biases = self._by_channel(bias, slopes)  # held until the run is over
         before = self._before(out, operands)
+        launch = self._launch
         with Workspace(self.workspace_bytes) as scratch:
-            bad = self._launch.run(self._values(operands, b, biases, scratch))
+            values = self._values(operands, b, biases, scratch)
+            bad = launch.blocks.run(launch.work, launch.threads, launch.flag, **values)
         if bad:
             if before is not None:
                 out[...] = before
