@@ -240,8 +240,8 @@ FAULTS = {
     "def forgetful(self, *a): real(self, *a); self._tables.clear()\n"
     "positions.Positions.__init__ = forgetful",
     "a pair beyond the last channel": ALL_BFLOAT16
-    + JIT.format(".channels", "pairs", "channel_pairs")
-    + "channel_pairs._paired = lambda f, channels: channels + channels % 2",
+    + JIT.format(".channels", "products", "products")
+    + "products.paired = lambda f, channels: channels + channels % 2",
     "merged taps beyond the end of a row": MERGED_TAPS
     + JIT.format(".channels", "points", "points")
     + "points.CROSSING = points.OUTER",
