@@ -96,7 +96,8 @@ WINOGRAD = (
     "    return r.Case(seed, problem.replace(epilogue=r.ended(problem)), threads, seed)\n"
     "r.case = case\n"
     "JitEngine.variants = lambda self, problem, threads: w.variants(problem, threads)\n"
-    "def stray(*given): raise AssertionError('what it read was not finite')\n"
+    # Around arrays lies NaN, so a result that is not finite tells of a stray read, too.
+    "def stray(*given): raise AssertionError('StrayError: what it read was not finite')\n"
     "winograd_kernel.Winograd._run_direct = stray\n"
     "drawn = testing.expected\n"
     "def expected(*given):\n"
