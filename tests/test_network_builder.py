@@ -208,6 +208,10 @@ AT_THE_CALL: dict[str, tuple[Callable[[Network, Value], object], type[ArgumentEr
         lambda n, x: n.conv(x, W[:, :3]), ShapeError,
         r"weight.shape is \(2, 3, 3\), .*; expected 4 / 1 there, the channels of x \(1, 4, \?\)",
     ),
+    "order": (
+        lambda n, x: n.conv_transpose(x, W), ShapeError,
+        r"weight.shape is \(2, 4, 3\), with 2 on axis I of IOX; .* swapped: transpose the weight.$",
+    ),
     "groups": (
         lambda n, x: n.conv(x, W, groups=3), ShapeError, "weight.shape is .* over groups",
     ),

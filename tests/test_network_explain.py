@@ -38,7 +38,7 @@ def lines_of(*layers: str) -> list[str]:
 
 def test_a_fused_layer_is_one_row() -> None:
     lines = lines_of("conv", "relu", "up", "tanh")
-    assert lines[0] == "network    2 steps, 2 of them convolutions, float32, threads 1"
+    assert lines[0] == "network    steps 2, convolutions 2, float32, threads 1"
     assert lines[1].startswith("memory     ")
     rows = [re.split(r"  +", line) for line in lines if line[:1].isdigit()]
     assert [row[:2] for row in rows] == [

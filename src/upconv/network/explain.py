@@ -23,7 +23,7 @@ def explained(compiled: Compiled, nbytes: int, seconds: list[float] | None) -> s
     count, apart = len(graph.nodes), memory.readable(_values(compiled))
     settings = f"{compiled.dtype.value}, threads {compiled.threads}"
     lines = [
-        f"network    {count} steps, {sum(convolved)} of them convolutions, {settings}",
+        f"network    steps {count}, convolutions {sum(convolved)}, {settings}",
         f"memory     {memory.readable(nbytes)} for a run; all values in between take {apart}",
     ]
     if seconds is not None:

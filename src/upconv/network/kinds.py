@@ -61,7 +61,10 @@ def _convolution(operation: ir.Convolution, shapes: Shapes) -> Shapes:
     try:
         result = rule(*operands, None, operation.keywords, None).shape
     except ArgumentError as error:
-        texts = (error.argument, error.got, error.expected, error.remedy)
+        # A network has one order of a weight's axes, so it cannot be told another one.
+        swapped = "weight_layout=" in error.remedy
+        remedy = "The two look swapped: transpose the weight." if swapped else error.remedy
+        texts = (error.argument, error.got, error.expected, remedy)
         raise type(error)(*(text.replace(str(_OPEN), "?") for text in texts)) from None
     known = (None if before is None else after for before, after in zip(x, result, strict=True))
     return _chain(operation.end, tuple(known), shapes)
