@@ -32,14 +32,16 @@ class Viewed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def run(self, out, a, b, bias=None, residual=None) -> None:
+    def run(self, out, a, b, bias=None, residual=None, slopes=None, second=None) -> None:
         order = self._problem.layout.to_ncx(self._problem.rank)
         if self._problem.direction is Direction.WEIGHT_GRAD:
             b = b.transpose(order)
         else:
             out = out.transpose(order)
-            residual = None if residual is None else residual.transpose(order)
-        self._inner.run(out, a.transpose(order), b, bias, residual)
+            residual, second = (
+                None if v is None else v.transpose(order) for v in (residual, second)
+            )
+        self._inner.run(out, a.transpose(order), b, bias, residual, slopes, second)
 
 
 def seen(method: Any, as_ncx: Any) -> Any:

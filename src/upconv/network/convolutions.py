@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from ..engines.base import Candidate, PackedWeight, Primitive, ranked
 from ..engines.jit.steps import Step
 from ..errors import EngineError
 from ..execution import Packings
+from ..primitives import Entry, shared_cache
 from ..problem import DType, Problem
 from ..shapes import Request
 from .fuse import sums
@@ -34,10 +34,15 @@ class Layer(NamedTuple):
     operation: Convolution
     problem: Problem
     variant: str
-    primitive: Primitive
+    entry: Entry
     weight: PackedWeight
     bias: Array | None
     slopes: Array | None
+
+    @property
+    def primitive(self) -> Primitive:
+        """The kernel, which lives as long as its entry is held."""
+        return self.entry.primitive
 
     def steps(self, outputs: Sequence[Array], inputs: Sequence[Array], scratch: int) -> list[Step]:
         """The native steps, bound to arrays of a node and to scratch memory."""
@@ -105,11 +110,6 @@ def candidate(problem: Problem, threads: int, algorithm: Algorithm) -> Candidate
     return ranked(listed)[0]
 
 
-@lru_cache(maxsize=1024)
-def _primitive(problem: Problem, threads: int, variant: str) -> Primitive:
-    return load("jit").build(problem, threads, variant)
-
-
 class Weights:
     """The packed weights of a network, shared by its programs of all sizes."""
 
@@ -119,7 +119,7 @@ class Weights:
 
     def layer(self, operation: Convolution, problem: Problem, threads: int, variant: str) -> Layer:
         """A convolution with the primitive and the packed weight for a problem."""
-        primitive = _primitive(problem, threads, variant)
+        entry = shared_cache().entry(problem, load("jit"), threads, variant)
         key = id(operation.weight), problem.dtype
         _, packings = self._packings.setdefault(key, (operation.weight, Packings()))
         dtype = problem.dtype.numpy
@@ -127,5 +127,5 @@ class Weights:
         bias = None if operation.bias is None else operation.bias.astype(dtype, copy=False)
         arrays = (op.operand for op in operation.end if op.name == "prelu")
         slopes = next((np.asarray(array, dtype) for array in arrays), None)
-        packed = packings.of(primitive, weight)
-        return Layer(operation, problem, variant, primitive, packed, bias, slopes)
+        packed = packings.of(entry.primitive, weight)
+        return Layer(operation, problem, variant, entry, packed, bias, slopes)
