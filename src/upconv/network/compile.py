@@ -115,10 +115,14 @@ def resized(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
 
 
 def _size_class(shape: Shape) -> Shape:
-    """The shape whose choice stands for this one: sizes above 64 in eighths of a power of two."""
+    """The shape whose choice stands for this one: sizes above 64 in halves of a power of two.
+
+    A choice takes three times as long as the rest of compiling. Between the classes few kernels
+    change, and each change packs a weight anew.
+    """
     return (*shape[:2], *(_rounded(size) for size in shape[2:]))
 
 
 def _rounded(size: int) -> int:
-    step = 1 << max(0, (size - 1).bit_length() - 4)
+    step = 1 << max(0, (size - 1).bit_length() - 2)
     return size if size <= _EXACT else -(-size // step) * step
