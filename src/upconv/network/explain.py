@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import prod
 
 from .. import memory
@@ -12,7 +11,7 @@ from .fuse import end_of
 from .graph import Chain, Convolution, Graph, Node, Norm, Pad, Pointwise, Pool, Resample, Shape
 from .kinds import KINDS
 
-_WIDTHS = (4, 44, 7, 26, 10, 10)
+_HEAD = ("step", "computes", "layout", "kernel", "predicted", "measured")
 
 
 def explained(compiled: Compiled, nbytes: int, seconds: list[float] | None) -> str:
@@ -30,8 +29,7 @@ def explained(compiled: Compiled, nbytes: int, seconds: list[float] | None) -> s
         total = sum(seconds)
         share = sum(s for s, c in zip(seconds, convolved, strict=True) if c) / max(total, 1e-12)
         lines.append(f"time       {_time(total)} for all steps, {share:.0%} of it in convolutions")
-    lines.append("")
-    lines.append(_row(("step", "computes", "layout", "kernel", "predicted", "measured")))
+    rows = [_HEAD]
     for number, node in enumerate(graph.nodes):
         layer = compiled.layers.get(node)
         predicted = ""
@@ -41,10 +39,14 @@ def explained(compiled: Compiled, nbytes: int, seconds: list[float] | None) -> s
         kernel = "" if layer is None else layer.variant
         layout = graph.form(node.outputs[0]).layout.value
         text = computes(node, [graph.shapes[value] for value in (*node.inputs, *node.outputs)])
-        lines.append(_row((str(number + 1), text, layout, kernel, predicted, measured)))
+        rows.append((str(number + 1), text, layout, kernel, predicted, measured))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(map(str.ljust, row, widths)) for row in rows]
+    for number, node in reversed([*enumerate(graph.nodes, 2)]):
         if isinstance(node.operation, Pointwise):
-            lines.append(f"{'':6}apart: {_why_apart(graph, node, node.operation.chain)}")
-    return "\n".join(line.rstrip() for line in lines)
+            reason = _why_apart(graph, node, node.operation.chain)
+            table.insert(number, f"{'':6}apart: {reason}")
+    return "\n".join(line.rstrip() for line in [*lines, "", *table])
 
 
 def _why_apart(graph: Graph, node: Node, chain: Chain) -> str:
@@ -67,10 +69,6 @@ def _values(compiled: Compiled) -> int:
     graph = compiled.graph
     values = {*graph.inputs.values(), *(value for node in graph.nodes for value in node.outputs)}
     return sum(prod(graph.shapes[v]) * graph.form(v).dtype.itemsize for v in values)
-
-
-def _row(cells: Iterable[str]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
 
 
 def _time(seconds: float) -> str:
