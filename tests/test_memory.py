@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import upconv
+from processes import python
 from tracing import traced
 from upconv import testing
 from upconv.activations import Activation
@@ -110,3 +111,15 @@ def test_lent_memory_comes_back_when_nothing_looks_at_it() -> None:
     assert small.ctypes.data != start
     with workspace.Workspace(1 << 20) as address:
         assert address == start
+
+
+def test_memory_that_is_given_back_at_the_interpreters_end_says_nothing() -> None:
+    """PyTorch keeps modules alive till their names are gone: models ended with lines on stderr."""
+    code = """if True:
+        import ctypes
+        from upconv.engines import workspace
+        workspace.held = workspace.warm(1000)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(workspace))  # its names are the last to go
+    """
+    done = python(code)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,8 +69,9 @@ class _Lent:
             "version": 3,
         }
 
-    def __del__(self) -> None:
-        _give_back(self._buffer)
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ending():  # at the interpreter's end this module's names are gone
+            _give_back(self._buffer)
 
 
 def warm(nbytes: int) -> Bytes:
