@@ -299,3 +299,13 @@ def test_borrowed_threads() -> None:
     finally:
         torch.set_num_threads(before)
         threads.borrow(borrowed)
+
+
+def test_a_kept_program_tells_its_shapes_and_is_the_one_that_a_call_runs() -> None:
+    network, x = decoder(), x_of()
+    program = network.program({"x": x.shape}, threads=2)
+    assert program.output_shapes == ((1, 8, 600), (1, 16, 300))
+    expected = network(x, threads=2)
+    assert network.program({"x": x.shape}, threads=2) is program
+    for result, value in zip(program.run(x), expected, strict=True):
+        assert result.tobytes() == value.tobytes()

@@ -236,12 +236,19 @@ class Network:
             raise ArgumentError("the number of inputs", str(len(arrays)), expected)
         pairs = zip(names, arrays, strict=True)
         shapes = {name: as_array(name, array).shape for name, array in pairs}
+        return self.program(shapes, precision=precision, threads=threads).run(*arrays)
+
+    def program(
+        self, shapes: Mapping[str, ir.Shape], *, precision: str = "float32",
+        threads: int | None = None,
+    ) -> Program:  # fmt: skip
+        """The program, not to be closed, that a call with arrays of these shapes runs."""
         how = _how(precision, threads, "auto")
         program = None if self._programs is None else self._programs.find(shapes, *how)
         if program is None:
-            programs, known = self._sized(shapes)
+            programs, known = self._sized(dict(shapes))
             program = programs.kept(known, *how)
-        return program.run(*arrays)
+        return program
 
     def draw(self) -> str:
         """A drawing of the network as it was written: the text of an SVG file."""
