@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from upconv.geometry import Axis
+from upconv.measuring import Ratio
 from upconv.onnx.optimizing.results import (
     ORIGINAL,
     Candidate,
     LayerResult,
     Optimization,
-    Ratio,
     WholeResult,
 )
 from upconv.onnx.session import LayerReport, Report

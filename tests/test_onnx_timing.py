@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 
+from upconv.measuring import Ratio
 from upconv.onnx.optimizing import select
-from upconv.onnx.optimizing.results import ORIGINAL, Candidate, Ratio, WholeResult
+from upconv.onnx.optimizing.results import ORIGINAL, Candidate, WholeResult
 from upconv.onnx.optimizing.select import LEAST_GAIN, choose
 from upconv.timing import Rounds, interleaved
 

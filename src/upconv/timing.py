@@ -89,31 +89,70 @@ def interleaved(
     """
     for call in calls:
         call()
+    bounds = Bounds(seconds, patience=_PATIENCE, fewest_rounds=_FEWEST_ROUNDS)
+    return sampled(calls, bounds, begins)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long sampling may go on.
+
+    seconds: after these no sample begins, but `_ENOUGH_ROUNDS` may take `patience` times as long
+    and `fewest_rounds` any time. calls: most calls in all; a sample then is one call.
+    """
+
+    seconds: float
+    calls: int | None = None
+    patience: float = 1.0
+    fewest_rounds: int = 0
+
+    def over(self, rounds: int, calls: int, begin: float) -> bool:
+        """Whether no further call begins after so many rounds and calls."""
+        if self.calls is not None and calls >= self.calls:
+            return True
+        enough = self.seconds * (1 if rounds >= _ENOUGH_ROUNDS else self.patience)
+        return rounds >= self.fewest_rounds and time.perf_counter() - begin >= enough
+
+
+def sampled(
+    calls: Sequence[Call],
+    bounds: Bounds,
+    begins: Callable[[int], object] | None = None,
+    prepare: Callable[[int], object] = lambda _: None,
+) -> Rounds:
+    """The samples of calls that have run before.
+
+    A round that `bounds` would cut begins only if it is the first. prepare: called with the index
+    of a call before its sample, and not timed.
+    """
     samples: tuple[list[float], ...] = tuple([] for _ in calls)
     again: list[float] = []
     staying = list(range(len(calls)))
-    length = min(_SAMPLE_SECONDS, seconds / _FEWEST_ROUNDS)
-    begin = time.perf_counter()
+    length = min(_SAMPLE_SECONDS, bounds.seconds / _FEWEST_ROUNDS)
+    begin, made = time.perf_counter(), 0
     for done in range(_MOST_ROUNDS if calls else 0):
-        enough = seconds if done >= _ENOUGH_ROUNDS else _PATIENCE * seconds
-        if done >= _FEWEST_ROUNDS and time.perf_counter() - begin > enough:
+        last = made + len(staying) if done else made
+        if bounds.over(done, last, begin):
             break
         if begins is not None:
             begins(done + 1)
-        for i in staying:
-            samples[i].append(_sample(calls[i], length))
-        again.append(_sample(calls[0], length))
+        for i, series in [*((i, samples[i]) for i in staying), (0, again)]:
+            if bounds.over(done, made, begin):
+                return Rounds(samples, again)
+            prepare(i)
+            series.append(_sample(calls[i], length if bounds.calls is None else None))
+            made += 1
         if done + 1 == _TRIED:
             bound = _HOPELESS * min(map(min, samples))
             staying = [i for i, series in enumerate(samples) if i == 0 or min(series) <= bound]
     return Rounds(samples, again)
 
 
-def _sample(call: Call, length: float) -> float:
-    """The fastest of the calls of `length` seconds."""
+def _sample(call: Call, length: float | None) -> float:
+    """The fastest of the calls of `length` seconds; None: of one call."""
     rest()
     best = _seconds(call)
-    if best >= _LONG:
+    if best >= _LONG or length is None:
         return best
     best, end = float("inf"), time.perf_counter() + length
     for done in range(1, _MOST_CALLS):

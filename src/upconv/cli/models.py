@@ -139,7 +139,7 @@ def rewrite(
     if not dry_run:
         npy.place(out, (), force=force, model=source)
     from ..onnx import rewriting, save
-    from ..onnx.names import neutral
+    from ..terminal import neutral
 
     found = rewriting.rewrite(source, passes, profile=profile, rule=rule)
     written = None if dry_run or found.left else str(out)
@@ -206,8 +206,8 @@ def verify(
       upconv verify a.onnx b.onnx --rtol 1e-3 --atol 1e-5 --output-format json
     """
     sizes = options.input_shapes(input_shape)
-    from ..onnx.names import neutral
     from ..onnx.verifying import verify as compared
+    from ..terminal import neutral
 
     found = compared(
         a,

@@ -15,8 +15,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import CheckerPass
 
 from ..errors import ModelError, brief
+from ..terminal import one_line
 from .graphs import named, roots, values
-from .names import one_line
 
 OLDEST_OPSET = 13
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()

@@ -28,10 +28,10 @@ from onnx import ModelProto
 from .. import memory
 from ..errors import DTypeError, FileError, ModelError, UpconvError, brief
 from ..files import opened, published, reported, require_free
+from ..terminal import one_line
 from .checker import require_sound
 from .constants import fold
 from .graphs import DEFAULT_DOMAINS, named, roots
-from .names import one_line
 
 MOST_BYTES = (1 << 31) - 1  # of one message of protobuf
 INLINE_BYTES = MOST_BYTES - (64 << 20)

@@ -10,8 +10,8 @@ from textwrap import wrap
 from typing import Any
 
 from ...errors import brief
+from ...terminal import neutral
 from ..documents import document as plain
-from ..names import neutral
 
 _WIDTH = 100
 

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..._version import __version__
-from ..names import neutral
+from ...terminal import neutral
 from .findings import Finding, Findings
 from .rules import RULES, Rule
 

@@ -13,13 +13,14 @@ import onnx_ir as ir
 from ...arrays import Array
 from ...dialects.onnx import Rule
 from ...errors import EngineError, MemoryLimitError
+from ...measuring import Ratio
 from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, Session, Worker, timed
 from ..runtimes.worker import borrowed
 from ..verifying.differences import Tolerances, difference
 from .extract import Layer
-from .results import ORIGINAL, Candidate, Ratio
+from .results import ORIGINAL, Candidate
 
 CANDIDATES: tuple[str, ...] = (
     "replace_deconv",

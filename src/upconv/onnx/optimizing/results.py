@@ -10,11 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ...arrays import Array
 from ...geometry import Axis
-from ...timing import Rounds
+from ...measuring import Ratio
 from ..documents import document
 
 if TYPE_CHECKING:
@@ -23,47 +20,8 @@ if TYPE_CHECKING:
     from ..session.reports import Report
     from ..verifying import Run
 
-_RESAMPLES = 1000
-
 ORIGINAL = "original"
 SCHEMA = 3  # raised when a field of the JSON form changes its meaning
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """How many times faster one call is than another, with its 95 % interval.
-
-    Whatever disturbs a machine makes calls slower, never faster; so calls are compared by the mean
-    of the fastest third of their samples. The interval is the bootstrap's (Efron 1979), widened by
-    what two series of one call differ.
-    """
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, rounds: Rounds, call: int) -> Ratio:
-        """The ratio of the first call of some rounds to another."""
-        rng = np.random.default_rng(0)
-        drawn = [
-            _fastest(np.array(series)[rng.integers(0, len(series), (_RESAMPLES, len(series)))])
-            for series in (rounds.first, rounds.samples[call])
-        ]
-        low, middle, high = np.percentile(drawn[0] / drawn[1], [2.5, 50, 97.5])
-        same = _fastest(np.array(rounds.samples[0])) / _fastest(np.array(rounds.again))
-        noise = max(float(same), float(1 / same))
-        return cls(float(middle), float(low) / noise, float(high) * noise)
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} times as fast ({self.low:.2f} to {self.high:.2f})"
-
-
-def _fastest(samples: Array) -> Array:
-    """The mean of the fastest third, along the last axis."""
-    third = -(-samples.shape[-1] // 3)
-    mean: Array = np.sort(samples)[..., :third].mean(axis=-1)
-    return mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,14 @@ from statistics import median
 import onnx_ir as ir
 
 from ...errors import ModelError
+from ...measuring import Ratio
 from ..runtimes import Session, timed
 from ..runtimes.worker import borrowed
 from ..verifying import Run, Side, compared
 from ..verifying.differences import Tolerances
 from .candidates import Setup, apply
 from .extract import marked
-from .results import ORIGINAL, Candidate, LayerResult, Ratio, WholeResult
+from .results import ORIGINAL, Candidate, LayerResult, WholeResult
 
 LEAST_GAIN = 1.03
 """A rewritten layer costs bytes and names: less than three per cent is not worth them."""

@@ -11,14 +11,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ... import terminal
 from ..._version import __version__
 from ...errors import ArgumentError, EngineMissing, brief
 from ...files import published, reported, require_free
 from ...installation import install_command
+from ...measuring import Ratio
 from ...terminal import aligned
 from ...timing import format_seconds
-from .. import names
-from ..optimizing.results import ORIGINAL, LayerResult, Optimization, Ratio
+from ..optimizing.results import ORIGINAL, LayerResult, Optimization
 
 __all__ = ["as_html", "as_text", "write_report"]
 
@@ -69,14 +70,14 @@ def _template() -> Any:
         lstrip_blocks=True,
     )
     ratio = lambda told: str(Ratio(**told))  # noqa: E731
-    made.filters.update(seconds=format_seconds, ratio=ratio, short=names.shortened)
+    made.filters.update(seconds=format_seconds, ratio=ratio, short=terminal.shortened)
     return made.get_template("page.html")
 
 
 def _shown(value: Any) -> Any:
     """What is put into the page: markup of ours as it is, text harmless and not too long."""
     ours = hasattr(value, "__html__")
-    return value if ours else names.shortened(str(value), names.LONGEST_SENTENCE)
+    return value if ours else terminal.shortened(str(value), terminal.LONGEST_SENTENCE)
 
 
 # For terminals
@@ -96,16 +97,16 @@ def as_text(found: Optimization) -> str:
     titles = ("layer", "before", "after", "faster", "now")
     table = aligned([titles, *map(_row, found.layers)] if found.layers else [])
     lines = [head, *table, *(f"{label:16}{sentence}" for label, sentence in _facts(found))]
-    return "\n".join(names.shortened(line, names.LONGEST_SENTENCE, "...") for line in lines)
+    return "\n".join(terminal.shortened(line, terminal.LONGEST_SENTENCE, "...") for line in lines)
 
 
 def _row(layer: LayerResult) -> tuple[str, ...]:
-    times, node = layer.candidate(ORIGINAL).seconds, names.shortened(layer.node, 40, "...")
+    times, node = layer.candidate(ORIGINAL).seconds, terminal.shortened(layer.node, 40, "...")
     if not times:
         return node, "-", "-", "-", "unchanged, not measured"
     if not (layer.rewritten and layer.best.ratios):
         return node, format_seconds(times[0]), "-", "-", "unchanged"
-    gain, now = f"{layer.best.ratios[0].median:.2f}x", names.shortened(layer.chosen, 40, "...")
+    gain, now = f"{layer.best.ratios[0].median:.2f}x", terminal.shortened(layer.chosen, 40, "...")
     after = format_seconds(layer.best.seconds[0])
     return node, format_seconds(times[0]), after, gain, now
 

@@ -16,10 +16,10 @@ from ... import memory
 from ...dialects.onnx import Rule
 from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
 from ...installation import install_command
+from ...terminal import one_line
 from ...threads import checked, get_num_threads
 from ...timing import Rounds
 from ..models import Source, from_model, stored
-from ..names import one_line
 from .inputs import feeds, fitting, inputs_of
 from .worker import TIME_LIMIT, Worker, borrowed
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from ... import errors, memory
 from ...arrays import Array
+from ...terminal import one_line
 from ...timing import Call, Rounds, interleaved
-from ..names import one_line
 from .worker import kill
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from ... import errors
-from ..names import shortened
+from ...terminal import shortened
 
 TIME_LIMIT = 300.0  # seconds a runtime may take to make a session, or for one run
 _MOST_IDLE = 2

@@ -9,10 +9,9 @@ from typing import Any
 
 from ... import decisions
 from ...errors import brief
-from ...terminal import aligned
+from ...terminal import aligned, shortened
 from ...timing import format_seconds
 from ..documents import document
-from ..names import shortened
 
 _FORMAT = "upconv.onnx decisions"
 

@@ -27,8 +27,8 @@ import onnx_ir as ir
 
 from ... import memory
 from ...arrays import Array
+from ...terminal import neutral
 from ..documents import document
-from ..names import neutral
 
 _ROUNDING = {
     "float64": 2.0**-48,

@@ -1,0 +1,306 @@
+"""One measured choice among several ways to compute the same arrays, for all front ends.
+
+1. Each way runs once. A way that fails, or whose results differ from the first one's by more than
+   rounding (`TOLERANCES`), is out. The first way is the baseline: what runs without upconv.
+2. The others are timed as `timing` does, in interleaved rounds.
+3. A way is compared with the baseline by a `Ratio`, whose interval contains the measured noise.
+   It wins if the whole interval lies above `required_gain`; of several, the one that begins
+   highest. Otherwise the baseline stays.
+
+The result says of each other way why it was not chosen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any, Self
+
+import numpy as np
+
+from .arrays import Array
+from .errors import ArgumentError, UpconvError
+from .terminal import Progress
+from .timing import Bounds, Rounds, sampled
+
+TOLERANCES = {"float64": 1e-9, "float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
+"""Largest accepted difference over the largest value: sums in another order in a deep model."""
+
+OTHER_INTEGERS = 0.01
+"""Share of integers and booleans that may differ: rounding decides some comparisons."""
+
+GAIN, _FEW = 1.01, 0.1
+"""A way must be `GAIN` times as fast, and with n rounds 1 + `_FEW` / n times.
+
+Identical ways must not win: few samples show little of the noise.
+"""
+
+_RESAMPLES = 1000
+
+
+def required_gain(rounds: int) -> float:
+    """Return how many times as fast a way must surely be, if it has so many samples.
+
+    >>> [round(required_gain(n), 3) for n in (1, 3, 10, 100)]
+    [1.1, 1.033, 1.01, 1.01]
+    """
+    return max(GAIN, 1 + _FEW / max(rounds, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times as fast one call is as another, with its 95 % interval.
+
+    Whatever disturbs a machine makes calls slower, never faster. Calls are therefore compared by
+    the mean of the fastest third of their samples. The interval is the bootstrap's (Efron 1979),
+    widened by the difference between two series of one call.
+    """
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def between(
+        cls, before: Sequence[float], after: Sequence[float], again: Sequence[float] = ()
+    ) -> Self:
+        """The ratio of two calls by their samples in seconds; again: more samples of `before`.
+
+        >>> print(Ratio.between([2.0, 2.0], [1.0, 1.0], [2.0, 2.0]))
+        2.00 times as fast (2.00 to 2.00)
+        """
+        rng = np.random.default_rng(0)
+        drawn = [
+            _fastest(np.array(series)[rng.integers(0, len(series), (_RESAMPLES, len(series)))])
+            for series in ([*before, *again], after)
+        ]
+        low, middle, high = np.percentile(drawn[0] / drawn[1], [2.5, 50, 97.5])
+        same = _fastest(np.array(before)) / _fastest(np.array(again)) if again else 1.0
+        noise = max(float(same), float(1 / same))
+        return cls(float(middle), float(low) / noise, float(high) * noise)
+
+    @classmethod
+    def of(cls, rounds: Rounds, call: int) -> Self:
+        """The ratio of the first call of some rounds to another."""
+        return cls.between(rounds.samples[0], rounds.samples[call], rounds.again)
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} times as fast ({self.low:.2f} to {self.high:.2f})"
+
+
+def undisturbed(samples: Sequence[float]) -> float:
+    """Return the mean of the fastest third of some samples: the time that reports state."""
+    return float(_fastest(np.array(samples)))
+
+
+def _fastest(samples: Array) -> Array:
+    """The mean of the fastest third, along the last axis."""
+    third = -(-samples.shape[-1] // 3)
+    mean: Array = np.sort(samples)[..., :third].mean(axis=-1)
+    return mean
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """One way to compute some arrays.
+
+    run: computes them, and is timed. prepare: called before `run` where another way ran last, and
+    not timed.
+    """
+
+    name: str
+    run: Callable[[], Any]
+    prepare: Callable[[], object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one way.
+
+    seconds: of a run, None where it was not timed. ratio: how many times as fast as the baseline.
+    why: the reason why it was not chosen, "" for the chosen one.
+    """
+
+    name: str
+    seconds: float | None = None
+    ratio: Ratio | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen way and what became of all; the first outcome is the baseline's.
+
+    runs: calls of all ways together.
+    """
+
+    name: str
+    outcomes: tuple[Outcome, ...]
+    runs: int
+
+    @property
+    def baseline(self) -> Outcome:
+        """The outcome of the first way."""
+        return self.outcomes[0]
+
+    @property
+    def best(self) -> Outcome:
+        """The outcome of the chosen way."""
+        return self[self.name]
+
+    def __getitem__(self, name: str) -> Outcome:
+        """The outcome of a way by its name."""
+        return next(outcome for outcome in self.outcomes if outcome.name == name)
+
+
+def disagreement(results: Sequence[Array], expected: Sequence[Array], precision: str = "") -> str:
+    """Return in which result arrays differ by more than rounding, in words; "" for none.
+
+    precision: the type in which they were computed, where that is less precise than their own.
+
+    >>> disagreement([np.ones(3)], [np.ones(3)])
+    ''
+    >>> disagreement([np.ones(3)], [np.full(3, 1.01)])
+    'its result 1 differs by 9.9e-03 of the largest value, 1.0e-09 are allowed'
+    """
+    if len(results) != len(expected):
+        return f"it gives {len(results)} results in place of {len(expected)}"
+    for number, (y, z) in enumerate(zip(results, expected, strict=True), 1):
+        if y.shape != z.shape or y.dtype != z.dtype:
+            kinds = f"{z.dtype} {z.shape} became {y.dtype} {y.shape}"
+            return f"its result {number} is another: {kinds}"
+        error, allowed = _error(y, z, precision)
+        if not error <= allowed:
+            how_much = "of the largest value" if z.dtype.kind in "fcV" else "of the elements"
+            off = f"{error:.1e} {how_much}, {allowed:.1e} are allowed"
+            return f"its result {number} differs by {off}"
+    return ""
+
+
+def _error(y: Array, z: Array, precision: str) -> tuple[float, float]:
+    """The difference of two arrays of one shape and type, and the accepted one."""
+    if z.dtype.kind not in "fcV":
+        return float(np.mean(y != z)) if z.size else 0.0, OTHER_INTEGERS
+    name = {"complex64": "float32", "complex128": "float64"}.get(z.dtype.name, z.dtype.name)
+    allowed = max(TOLERANCES[each] for each in (name, precision or name))
+    wide = np.complex128 if z.dtype.kind == "c" else np.float64
+    y, z = y.astype(wide), z.astype(wide)
+    finite = np.isfinite(z)
+    if not np.array_equal(y[~finite], z[~finite], equal_nan=True):
+        return inf, allowed
+    scale = float(np.abs(z[finite]).max(initial=0.0))
+    error = float(np.abs(y[finite] - z[finite]).max(initial=0.0))
+    if not np.isfinite(error):
+        return inf, allowed
+    return error / (scale or 1.0), allowed
+
+
+def choose(
+    ways: Sequence[Way],
+    *,
+    seconds: float = 10.0,
+    most_runs: int | None = None,
+    arrays: Callable[[Any], Iterable[Array]] = list,
+    precision: str = "",
+    progress: Progress = lambda *_: None,
+    what: str = "timing the model",
+) -> Choice:
+    """Choose the fastest of some ways whose results are right; the first is the baseline.
+
+    seconds: no run begins later, but for the first of the baseline. most_runs: bounds the runs of
+    all ways together. arrays: makes arrays of what a way returns. precision: see `disagreement`.
+    progress: called with `what`, the number of the round and of how many.
+
+    An `UpconvError` that a way raises excludes it; the baseline's, and other errors, are raised.
+
+    >>> x = np.ones(1000)
+    >>> slow = Way("added up", lambda: [np.array(sum(x.tolist() * 9) / 9)])
+    >>> choice = choose([slow, Way("by NumPy", lambda: [x.sum()])], seconds=0.05)
+    >>> choice.name, choice["added up"].why
+    ('by NumPy', 'by NumPy is faster')
+    """
+    if not ways or len({way.name for way in ways}) != len(ways):
+        raise ArgumentError("ways", f"{len(ways)} ways", "one or more, of different names")
+    end = time.perf_counter() + seconds
+    trial = _Trial(ways)
+    whys, expected = dict[str, str](), list(arrays(trial.call(0)))
+    for i, way in enumerate(ways[1:], 1):
+        if time.perf_counter() >= end or (most_runs is not None and trial.runs >= most_runs):
+            whys[way.name] = "no time was left"
+            continue
+        try:
+            wrong = disagreement(list(arrays(trial.call(i))), expected, precision)
+        except UpconvError as error:
+            wrong = str(error)
+        if wrong:
+            whys[way.name] = wrong
+    timed = [i for i, way in enumerate(ways) if way.name not in whys]
+    rounds = Rounds(tuple([] for _ in timed), [])
+    if len(timed) > 1:
+        left = None if most_runs is None else most_runs - trial.runs
+        bounds = Bounds(end - time.perf_counter(), left)
+        calls = [partial(trial.call, i) for i in timed]
+        begins = lambda number: progress(what, number, max(number, 15))  # noqa: E731
+        rounds = sampled(calls, bounds, begins, lambda at: trial.prepare(timed[at]))
+    ratios: dict[str, Sequence[Ratio]] = {}
+    seconds_of = dict[str, float]()
+    for at, i in enumerate(timed):
+        if samples := rounds.samples[at]:
+            seconds_of[ways[i].name] = undisturbed(samples if at else rounds.first)
+            ratios |= {ways[i].name: [Ratio.of(rounds, at)]} if at else {}
+        elif at:
+            whys[ways[i].name] = "no time was left"
+    fewest = len(rounds.samples[0]) if rounds.samples else 0
+    name, others = decide(ways[0].name, ratios, required_gain(fewest))
+    whys = others | whys
+    outcomes = (
+        Outcome(n, seconds_of.get(n), next(iter(ratios.get(n, ())), None), whys.get(n, ""))
+        for n in (way.name for way in ways)
+    )
+    return Choice(name, tuple(outcomes), trial.runs)
+
+
+def decide(
+    baseline: str, ratios: Mapping[str, Sequence[Ratio]], required: float = GAIN
+) -> tuple[str, dict[str, str]]:
+    """Return the way to choose, and for each other way why it was not chosen.
+
+    ratios: of each way but the baseline, one for each set of inputs; a way has to be faster on all.
+
+    >>> decide("PyTorch", {"parts": [Ratio(2.0, 1.8, 2.2)], "layers": [Ratio(1.1, 0.9, 1.2)]})
+    ('parts', {'layers': 'it is not faster beyond the noise: 1.10 times as fast (0.90 to 1.20)', \
+'PyTorch': 'parts is faster'})
+    """
+    least = {name: min(each, key=lambda one: one.low) for name, each in ratios.items() if each}
+    surely = {name: ratio for name, ratio in least.items() if ratio.low > required}
+    best = max(surely, key=lambda name: surely[name].low, default=baseline)
+    whys = {
+        name: f"{best} is faster"
+        if name in surely
+        else f"it is not faster beyond the noise: {ratio}"
+        for name, ratio in least.items()
+        if name != best
+    }
+    return best, whys if best == baseline else whys | {baseline: f"{best} is faster"}
+
+
+class _Trial:
+    """Runs ways, and prepares one where another ran before."""
+
+    def __init__(self, ways: Sequence[Way]) -> None:
+        self._ways, self._last = ways, -1
+        self.runs = 0
+
+    def prepare(self, i: int) -> None:
+        prepare = self._ways[i].prepare
+        if prepare is not None and self._last != i:
+            prepare()
+        self._last = i
+
+    def call(self, i: int) -> Any:
+        self.prepare(i)
+        self.runs += 1
+        return self._ways[i].run()

@@ -1,0 +1,253 @@
+"""One report for all front ends: what runs each layer or part, how fast, and why.
+
+    {"format": "upconv report", "version": 2, "host": "PyTorch", "rows": [...], ...}
+
+A report is printed, saved, read and applied again. Decisions hold for the processor, the number of
+threads, the versions, the model and the shapes that they were measured with. The report states
+these `conditions`, and `restored` refuses a file whose conditions differ from those of now.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any, Self, TypeVar, get_type_hints
+
+from ._version import __version__
+from .errors import ArgumentError, DTypeError, FileError, brief
+from .files import opened, published, reported, require_free
+from .measuring import Ratio
+from .terminal import aligned, neutral, shortened
+from .timing import format_seconds
+from .tuning import processor_model
+
+FilePath = str | os.PathLike[str]
+Condition = str | int
+Content = TypeVar("Content")
+
+_FORMAT, _VERSION = "upconv report", 2
+_MOST_BYTES = 1 << 26
+HEADINGS = ("layer", "kind", "layers", "computed by", "before", "after", "faster", "why")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One layer, or one part of a model that is computed at once.
+
+    name: the layer's, or the part's first and last layer's. kind: its class or operators. by: what
+    computes it now. layers: the number of its convolutions. before, after: seconds without and with
+    upconv, None where they were not measured. details: what the front end needs to apply the row.
+    """
+
+    name: str
+    kind: str
+    by: str
+    layers: int = 1
+    before: float | None = None
+    after: float | None = None
+    why: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as texts, in the order of `HEADINGS`."""
+        times = _time(self.before), _time(self.after)
+        faster = f"{self.before / self.after:.2f}x" if self.before and self.after else "-"
+        texts = self.name, self.kind, str(self.layers), self.by, *times, faster
+        return (*(shortened(text, 48, "...") for text in texts), neutral(self.why))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All layers and parts that upconv could compute, and the whole model's times.
+
+    host: what runs the rest ("PyTorch", "ONNX Runtime"). before, after: seconds of the whole model
+    without and with upconv, None where they were not measured, and `ratio` of the two. why: the
+    reason why the host runs the model as it is, "" where upconv computes some of it. conditions:
+    what the measurement holds for, by name.
+
+    >>> row = Row("up", "ConvTranspose2d", "upconv", before=1.0123, after=0.0005)
+    >>> print(Report("PyTorch", (row,), before=2.0, after=1.0))
+    layer  kind             layers  computed by  before  after   faster    why
+    up     ConvTranspose2d  1       upconv       1.01 s  500 us  2024.60x
+    The model: 2.00 s in PyTorch, 1.00 s with upconv.
+    """
+
+    host: str
+    rows: tuple[Row, ...] = ()
+    why: str = ""
+    before: float | None = None
+    after: float | None = None
+    ratio: Ratio | None = None
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        table = aligned([HEADINGS, *(row.cells for row in self.rows)]) if self.rows else []
+        return [*table, *self.sentences]
+
+    @property
+    def sentences(self) -> list[str]:
+        """What there is to say about the whole model."""
+        sentences = []
+        if self.before is not None and self.after is not None:
+            times = f"{_time(self.before)} in {self.host}, {_time(self.after)} with upconv"
+            sentences.append(f"The model: {times}{f': {self.ratio}' if self.ratio else ''}.")
+        if self.why:
+            sentences.append(f"{self.host} runs the model as it is: {neutral(self.why)}.")
+        return sentences
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as plain values, ready for `json.dumps`."""
+        return asdict(self)
+
+    def as_html(self) -> str:
+        """The table and the conditions as one HTML page.
+
+        >>> "&lt;b&gt;" in Report("PyTorch", (Row("<b>", "Conv1d", "upconv"),)).as_html()
+        True
+        """
+        head = "".join(f"<th>{title}</th>" for title in HEADINGS)
+        rows = [
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells) for row in self.rows
+        ]
+        said = [f"<p>{escape(sentence)}</p>" for sentence in self.sentences]
+        facts = [
+            f"<dt>{escape(neutral(name))}</dt><dd>{escape(neutral(str(value)))}</dd>"
+            for name, value in self.conditions.items()
+        ]
+        table = [f"<table><thead><tr>{head}</tr></thead><tbody>", *rows, "</tbody></table>"]
+        return "\n".join([_HEAD, *said, *table, "<dl>", *facts, "</dl></body></html>\n"])
+
+    def save(self, path: FilePath) -> None:
+        """Write the report to a file, whole or not at all: a page if its name ends in .html.
+
+        Any other file holds JSON, to be applied again. Raises `FileError` where the file cannot be
+        written.
+        """
+        name = _name(path)
+        text = json.dumps({"format": _FORMAT, "version": _VERSION, **self.as_json()}, indent=1)
+        if name.lower().endswith((".html", ".htm")):
+            text = self.as_html()
+        with reported(name), published(Path(name).resolve(), force=True) as file:
+            file.write(text.encode() + b"\n")
+
+    @classmethod
+    def read(cls, path: FilePath, host: str) -> Self:
+        """Read a report that `save` wrote for a host.
+
+        Raises `FileError` for a file that is missing, damaged or of another host.
+        """
+        record = _record(path)
+        if record.get("host") != host:
+            got = f"it is a report of {brief(record.get('host'))}"
+            raise _damaged(path, f"{got}; expected one of {host}")
+        try:
+            rows = tuple(_built(Row, row, details=dict(row["details"])) for row in record["rows"])
+            ratio = None if record["ratio"] is None else _built(Ratio, record["ratio"])
+            conditions = dict(record["conditions"])
+            return _built(cls, record, rows=rows, ratio=ratio, conditions=conditions)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise _damaged(path, f"it is damaged, {error}") from None
+
+
+_HEAD = f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="color-scheme" content="light dark"><title>upconv {__version__}</title>
+<style>body {{ font: 1rem/1.5 sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }}
+table {{ border-collapse: collapse }} th, td {{ padding: .3rem .6rem; text-align: left }}
+tr {{ border-top: 1px solid gray }}</style></head><body>"""
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_seconds(seconds)
+
+
+def conditions(threads: int, **others: Condition) -> dict[str, Condition]:
+    """Return the conditions of a measurement made now, by name.
+
+    >>> list(conditions(2, torch="2.13"))
+    ['processor', 'threads', 'upconv', 'torch']
+    """
+    return {"processor": processor_model(), "threads": threads, "upconv": __version__, **others}
+
+
+def difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the first condition that differs, as it was saved and as it is now; else None.
+
+    >>> difference({"threads": 4, "upconv": "1.0"}, {"threads": 2, "upconv": "1.0"})
+    ('threads 4', 'threads 2')
+    """
+    for name, value in now.items():
+        if saved.get(name) != value:
+            return f"{name} {brief(saved.get(name))}", f"{name} {brief(value)}"
+    return None
+
+
+def restored(
+    path: FilePath, host: str, now: Mapping[str, Condition], remeasure: bool
+) -> Report | None:
+    """Read a report whose decisions hold now; None where they are to be measured and written.
+
+    now: the conditions that must hold; the report may state more. Raises `ArgumentError` where they
+    differ and `remeasure` is false.
+    """
+    if not (remeasure and not os.path.lexists(_name(path))):
+        saved = Report.read(path, host)
+        other = difference(saved.conditions, now)
+        if other is None:
+            return saved
+        if not remeasure:
+            got = f"{brief(_name(path))}, measured with {other[0]}"
+            remedy = "Measure again: remeasure=True writes the file anew."
+            raise ArgumentError("decisions", got, f"decisions measured with {other[1]}", remedy)
+    with reported(_name(path)):  # before it is measured
+        require_free(_name(path), Path(_name(path)).resolve(), force=True, inputs=())
+    return None
+
+
+def _record(path: FilePath) -> dict[str, Any]:
+    """The JSON object of a saved report, without its format and version."""
+    name = _name(path)
+    with reported(name, "read"), opened(Path(name)) as file:
+        data = file.read(_MOST_BYTES)
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict) or record.pop("format", None) != _FORMAT:
+        raise _damaged(path, f"expected a file of {_FORMAT}")
+    if (version := record.pop("version", None)) != _VERSION:
+        raise _damaged(path, f"its version is {brief(version)}; expected {_VERSION}")
+    return record
+
+
+def _built(kind: type[Content], record: Any, **converted: Any) -> Content:
+    """A dataclass of a JSON object, whose entries are of the types that the class declares.
+
+    converted: the fields that JSON has no type for. Raises `TypeError` for any other object.
+    """
+    types = get_type_hints(kind)
+    if not isinstance(record, dict) or record.keys() != types.keys():
+        raise TypeError(f"it is {brief(record)}")
+    for name in types.keys() - converted.keys():
+        if not isinstance(record[name], types[name]):
+            raise TypeError(f"its {name} is {brief(record[name])}")
+    return kind(**{**record, **converted})
+
+
+def _damaged(path: FilePath, reason: str) -> FileError:
+    return FileError(f"Cannot read {brief(_name(path))}: {reason}.")
+
+
+def _name(path: FilePath) -> str:
+    if not isinstance(path, str | os.PathLike):
+        raise DTypeError("The file of decisions", brief(path), "a path")
+    return str(os.fspath(path))
