@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.utils import parametrize
-from torch_models import HiFiGan
+from audio_models import HiFiGan
 
 import upconv.torch
 from upconv.timing import rest
@@ -39,11 +38,7 @@ Run = Callable[[np.ndarray], np.ndarray]
 def vocoder() -> torch.nn.Module:
     """The generator with SpeechT5's rates, its weights as they are deployed."""
     torch.manual_seed(0)
-    model = HiFiGan(ups=((4, 8),) * 4).eval().requires_grad_(False)
-    for layer in model.modules():
-        if parametrize.is_parametrized(layer):
-            parametrize.remove_parametrizations(layer, "weight")
-    return model
+    return HiFiGan(ups=((4, 8),) * 4).eval().requires_grad_(False)
 
 
 def by_torch(model: torch.nn.Module) -> Run:

@@ -23,15 +23,26 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import torch
-import torch_models
+from audio_models import (
+    Demucs,
+    HiFiGan,
+    IstftNet,
+    dac_decoder,
+    encodec_decoder,
+    speecht5_hifigan,
+    vits_decoder,
+)
+from image_models import PointPillarsNeck, UNet, dcgan, fsrcnn
 from onnx_layers import Arrays, deconvolutions, largest_error, runner
-from paper_models import Demucs, IstftNet, PointPillarsNeck, UNet
+from random_weights import enliven
 from torch import nn
+from volume_models import dynunet, unet
 
 
 class Taken(nn.Module):
@@ -45,12 +56,6 @@ class Taken(nn.Module):
         return self.call(self.parts, *inputs)
 
 
-def encodec_decoder() -> nn.Module:
-    from transformers import EncodecConfig, EncodecModel
-
-    return EncodecModel(EncodecConfig()).decoder
-
-
 def mimi_decoder() -> nn.Module:
     """Mimi's decoder: a grouped up-sampling, a transformer, and convolutions."""
     from transformers import MimiConfig, MimiModel
@@ -61,26 +66,17 @@ def mimi_decoder() -> nn.Module:
     return Taken(decode, decoder=MimiModel(MimiConfig(attn_implementation="eager")).decoder)
 
 
-def dac_decoder() -> nn.Module:
-    """The Descript codec's decoder at half its width."""
-    from transformers import DacConfig
-    from transformers.models.dac.modeling_dac import DacDecoder
-
-    return DacDecoder(DacConfig(decoder_hidden_size=768))
-
-
-def vits_decoder() -> nn.Module:
-    from transformers import VitsConfig
-    from transformers.models.vits.modeling_vits import VitsHifiGan
-
-    return VitsHifiGan(VitsConfig())
-
-
 def sam_mask_decoder() -> nn.Module:
+    from transformers import SamMaskDecoderConfig
+    from transformers.models.sam.modeling_sam import SamMaskDecoder
+
+    config = SamMaskDecoderConfig()
+    config._attn_implementation = "eager"
+
     def masks(parts: nn.ModuleDict, *embeddings: torch.Tensor) -> torch.Tensor:
         return parts["decoder"](*embeddings, multimask_output=True)[0]
 
-    return Taken(masks, decoder=torch_models.sam_mask_decoder())
+    return Taken(masks, decoder=SamMaskDecoder(config))
 
 
 def vitpose_head() -> nn.Module:
@@ -143,18 +139,15 @@ class Entry:
 _SAM = dict.fromkeys(("image", "positions", "sparse", "dense"), (1, 256, 64, 64))
 _SAM["sparse"] = (1, 1, 2, 256)
 _LAYERS = {f"layer{i}": (1, 1 + 18 * 18, 384) for i in range(4)}
+_DAC = partial(dac_decoder, 768)  # half its width
 _VOLUME = {"volume": (1, 1, 64, 64, 64)}
 
 ZOO = {
-    "hifigan": Entry(
-        torch_models.speecht5_hifigan, {"mel": (1, 86, 80)}, "transformers", dynamic={1: "frames"}
-    ),
+    "hifigan": Entry(speecht5_hifigan, {"mel": (1, 86, 80)}, "transformers", dynamic={1: "frames"}),
     "encodec": Entry(encodec_decoder, {"latents": (1, 128, 75)}, "transformers"),
-    "dcgan": Entry(
-        torch_models.dcgan_generator, {"latent": (16, 100, 1, 1)}, "paper", dynamic={0: "batch"}
-    ),
+    "dcgan": Entry(dcgan, {"latent": (16, 100, 1, 1)}, "paper", dynamic={0: "batch"}),
     "fsrcnn": Entry(
-        torch_models.Fsrcnn,
+        fsrcnn,
         {"luma": (1, 1, 270, 480)},
         "paper",
         dynamo=True,
@@ -163,12 +156,12 @@ ZOO = {
     ),
     "sam": Entry(sam_mask_decoder, _SAM, "transformers", dynamo=True, opset=20),
     "unet2d": Entry(monai_unet2d, {"image": (1, 1, 256, 256)}, "monai", opset=13),
-    "unet3d": Entry(torch_models.monai_unet, _VOLUME, "monai"),
-    "dynunet": Entry(torch_models.monai_dynunet, _VOLUME, "monai", dynamo=True, opset=18),
+    "unet3d": Entry(unet, _VOLUME, "monai"),
+    "dynunet": Entry(dynunet, _VOLUME, "monai", dynamo=True, opset=18),
     "vitpose": Entry(vitpose_head, {"features": (2, 768, 16, 12)}, "transformers"),
-    "hifigan_v1": Entry(torch_models.HiFiGan, {"mel": (1, 80, 43)}, "paper", dynamo=True, opset=22),
+    "hifigan_v1": Entry(HiFiGan, {"mel": (1, 80, 43)}, "paper", dynamo=True, opset=22),
     "vits": Entry(vits_decoder, {"latents": (1, 192, 43)}, "transformers", opset=14),
-    "dac": Entry(dac_decoder, {"latents": (1, 1024, 24)}, "transformers", dynamo=True, opset=18),
+    "dac": Entry(_DAC, {"latents": (1, 1024, 24)}, "transformers", dynamo=True, opset=18),
     "mimi": Entry(mimi_decoder, {"latents": (1, 512, 13)}, "transformers", dynamo=True, opset=20),
     "istftnet": Entry(IstftNet, {"mel": (1, 80, 86)}, "paper", dynamo=True, opset=18),
     "demucs": Entry(Demucs, {"speech": (1, 1, 16724)}, "paper"),
@@ -186,48 +179,6 @@ def example(name: str) -> Arrays:
         name: generator.standard_normal(shape, np.float32)
         for name, shape in ZOO[name].inputs.items()
     }
-
-
-_WEIGHED = (nn.modules.conv._ConvNd, nn.Linear)
-_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
-
-
-def unsettle(model: nn.Module) -> None:
-    """Give what PyTorch starts at one constant, biases and norms, values that matter."""
-    for layer in model.modules():
-        for name in ("bias", "weight") if isinstance(layer, _NORMS) else ("bias",):
-            if isinstance(tensor := getattr(layer, name, None), torch.Tensor):
-                tensor.add_(0.1 * torch.randn_like(tensor))
-        if getattr(layer, "running_var", None) is not None:
-            layer.running_mean.normal_(std=0.1)
-            layer.running_var.uniform_(0.5, 1.5)
-
-
-def enliven(model: nn.Module, inputs: list[torch.Tensor]) -> None:
-    """Scale the weights of each layer, in the order they run, to a result of unit variance."""
-    unsettle(model)
-    done: set[nn.Module] = set()
-
-    def scale(layer: nn.Module, _: object, result: torch.Tensor) -> torch.Tensor | None:
-        if layer in done or result.numel() < 2:
-            return None
-        done.add(layer)
-        factor = 1 / result.std().clamp_min(1e-6)
-        # Assigned, not written into: a weight may be a parametrization's result.
-        layer.weight = _like(layer.weight, factor * layer.weight)
-        if layer.bias is not None:
-            layer.bias.mul_(factor)
-        return factor * result
-
-    layers = [layer for layer in model.modules() if isinstance(layer, _WEIGHED)]
-    hooks = [layer.register_forward_hook(scale) for layer in layers]
-    model(*inputs)
-    for hook in hooks:
-        hook.remove()
-
-
-def _like(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    return nn.Parameter(new) if isinstance(old, nn.Parameter) else new
 
 
 @contextlib.contextmanager

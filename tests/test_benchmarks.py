@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(BENCHMARKS)
     spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)  # dataclasses look their modules up
     spec.loader.exec_module(module)
     return module
 
@@ -74,21 +77,127 @@ def test_a_session_whose_layer_stayed_with_onnx_runtime_is_named(
         require("decoder", session, feeds)
 
 
-def test_an_accelerated_layer_that_pytorch_computes_is_named(
+def test_models_name_who_is_wrong_who_fails_and_who_is_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    torch = pytest.importorskip("torch", reason="the benchmark needs PyTorch")
-    from upconv.torch import swaps
-    from upconv.torch.reports import LayerReport, Report
+    """Rows are made of what workers send; these workers are made up."""
+    pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
+    models = script("models", monkeypatch)
+    from contenders import Model, Ready, Setting
 
-    module = script("torch_models", monkeypatch)
-    model = torch.nn.Sequential(torch.nn.ConvTranspose1d(2, 3, 4, stride=2)).eval()
-    example = (torch.randn(1, 2, 9),)
-    [candidate] = swaps.candidates(model)
-    candidate.install(inference=True, training=0)
-    row = LayerReport("0", "ConvTranspose1d", (2, 3, 4), inference=True)
-    vars(model)["_report"] = Report((row,))
-    module.require_layers("model", model, example)
-    swaps.remove(model[0])
-    with pytest.raises(EngineError, match="model: one of 0 is computed by torch"):
-        module.require_layers("model", model, example)
+    def worker(name: str, offset: float, milliseconds: float) -> Any:
+        ready = Ready(np.array([1.0 + offset, -2.0]), (1, 1, 2), 3.0)
+        return models.Worker(name, None, None, ready, [9.0, milliseconds / 1e3], 5.0)
+
+    workers = [
+        worker("torch", 0, 4),
+        worker("inductor", 0.1, 1),  # wrong: its time does not count
+        worker("openvino", 1e-5, 3),
+        worker("accelerate", 0, 2),
+        worker("backend", 0, 6),
+        models.Worker("session", None, None, failure="its process ended with code -11"),
+    ]
+    model = Model("A model", object, (1, 2, 3), rate=100)
+    row = models.row("a", model, workers, workers[0].ready, Setting(1))
+    assert (row["best_peer"], row["best_of_upconv"]) == ("openvino", "accelerate")
+    assert row["ratio"] == pytest.approx(1.5)
+    assert row["wrong"] == ["inductor"]
+    assert row["error"]["inductor"] == pytest.approx(0.05)
+    assert row["failed"] == {"session": "its process ended with code -11"}
+    assert row["times_real_time"]["accelerate"] == pytest.approx(10)
+    assert models.summary([row, row | {"model": "b", "ratio": 2 / 3}]) == {
+        "models": 2,
+        "geometric_mean": pytest.approx(1),
+        "behind": {"b": 2 / 3},
+        "wrong": {"a": ["inductor"], "b": ["inductor"]},
+    }
+
+
+def test_models_measures_each_contender_in_a_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
+    pytest.importorskip("llvmlite", reason="the JIT engine needs llvmlite")
+    models = script("models", monkeypatch)
+    from contenders import Model, Setting
+
+    layers = partial(torch.nn.ConvTranspose1d, 2, 3, 4, stride=2)
+    chosen = {
+        "small": Model("Small", layers, (1, 2, 9), rate=8000),
+        "absent": Model("Absent", layers, (1, 2, 9), package="no_such_package"),
+        "unfit": Model("Unfit", layers, (1, 5, 9)),
+    }
+    names = ["torch", "accelerate", "channels-last"]
+    race = models.Race(names, Setting(1), 0.01, str(tmp_path))
+    lines: list[str] = []
+    [row] = models.measured(chosen, race, lines.append)
+    assert row["output"] == [1, 3, 20]
+    assert row["ms"].keys() == row["startup_s"].keys() == {"torch", "accelerate"}
+    assert min(row["ms"].values()) > 0
+    assert row["error"]["accelerate"] < 1e-5
+    assert row["audio_s"] == 20 / 8000
+    text = "\n".join(lines)
+    assert "channels-last is left out: PyTorch has no channels-last format of this rank" in text
+    assert "absent is left out: no_such_package is not installed" in text
+    assert "unfit is left out: PyTorch does not run the model: RuntimeError" in text
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_contenders_of_models_give_what_pytorch_gives(
+    precision: str, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
+    pytest.importorskip("llvmlite", reason="the JIT engine needs llvmlite")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import contenders
+    from contenders import Model, Setting
+
+    def build() -> Any:
+        conv = torch.nn.ConvTranspose2d(6, 4, 3, stride=2)
+        return torch.nn.Sequential(conv, torch.nn.ReLU(), torch.nn.Conv2d(4, 3, 3))
+
+    model, results = Model("Small", build, (2, 6, 5, 7)), []
+    for name, setting in (
+        ("torch", Setting(1, training=training)),
+        ("torch", Setting(1, precision, training)),
+        ("channels-last", Setting(1, precision, training)),
+        ("accelerate", Setting(1, precision, training)),
+    ):
+        task = contenders.built(model, setting)
+        with torch.inference_mode(not training):
+            call, ready = contenders.prepared(name, task)
+            assert len(contenders.sample(call, 0.001)) >= 1
+        results.append(ready.values)
+    bound = {"float32": 1e-5, "bfloat16": 5e-2}[precision]
+    for values in results[1:]:
+        assert np.abs(values - results[0]).max() < bound * np.abs(results[0]).max()
+
+
+def test_models_have_the_sizes_that_they_are_known_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes alone are computed; numbers are the millions of parameters that papers tell."""
+    torch = pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
+    models = script("models", monkeypatch)
+    sizes = {
+        "hifigan_v1": (13.92, (1, 1, 32 * 256)),
+        "hifigan_v3": (1.46, (1, 1, 128 * 256)),
+        "vocos": (None, (1, 1, 94 * 256)),
+        "dcgan": (None, (16, 3, 64, 64)),
+        "pix2pix": (None, (1, 3, 256, 256)),
+        "fsrcnn": (None, (1, 1, 540, 720)),
+        "edsr": (None, (1, 3, 128, 192)),
+        "pose": (34.0, (1, 17, 64, 48)),
+        "unet2d": (None, (1, 2, 192, 256)),
+        "centernet": (None, (1, 84, 64, 80)),
+        "pointpillars": (None, (1, 384, 64, 56)),
+        "vae": (None, (1, 3, 128, 160)),
+        "nnunet3d": (None, (1, 2, 40, 48, 48)),
+    }
+    own = {name for name, model in models.MODELS.items() if not model.package}
+    assert own == sizes.keys()
+    with torch.device("meta"), torch.no_grad():
+        for name, (count, shape) in sizes.items():
+            module = models.MODELS[name].build().eval()
+            assert module(torch.randn(models.MODELS[name].shape)).shape == shape, name
+            millions = sum(each.numel() for each in module.parameters()) / 1e6
+            assert count is None or millions == pytest.approx(count, abs=0.05), name
