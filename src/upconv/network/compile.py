@@ -56,7 +56,7 @@ class Compiler:
     """A network's graph without sizes, its packed weights, and what was chosen for its sizes."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = simplified(graph)
+        self.graph = simplified(graph)
         self._weights = Weights()
         self._choices: dict[object, Choice] = {}
 
@@ -64,16 +64,29 @@ class Compiler:
         self, shapes: Mapping[str, Shape], dtype: DType, threads: int, algorithm: Algorithm
     ) -> Compiled:
         """The network for inputs of these shapes."""
+        choice = self.choice(shapes, dtype, threads, algorithm)
+        graph = laid_out(resized(self.graph, shapes), choice.layouts, dtype)
+        return self.assembled(graph, choice.variants, dtype, threads)
+
+    def choice(
+        self, shapes: Mapping[str, Shape], dtype: DType, threads: int, algorithm: Algorithm
+    ) -> Choice:
+        """Layouts and kernels for inputs of these shapes: those of their class."""
         rounded = {name: _size_class(shape) for name, shape in shapes.items()}
         key = (*rounded.values(), dtype, threads, algorithm)
-        choice = self._choices.get(key)
-        if choice is None:
+        if key not in self._choices:
             try:
-                graph = resized(self._graph, rounded)
+                graph = resized(self.graph, rounded)
             except ShapeError:  # the class fits less than the sizes do
-                graph = resized(self._graph, shapes)
-            choice = self._choices[key] = choose(graph, dtype, threads, algorithm)
-        graph = place(laid_out(resized(self._graph, shapes), choice.layouts, dtype))
+                graph = resized(self.graph, shapes)
+            self._choices[key] = choose(graph, dtype, threads, algorithm)
+        return self._choices[key]
+
+    def assembled(
+        self, graph: Graph, variants: Mapping[Convolution, str], dtype: DType, threads: int
+    ) -> Compiled:
+        """A graph that is laid out, with places, kernels and packed weights."""
+        graph = place(graph)
         places = arena(graph)
         memory.require(places.nbytes, "the arena of the program")  # before tables of any size
         layers = {}
@@ -81,7 +94,7 @@ class Compiler:
             if isinstance(node.operation, Convolution):
                 form = graph.form(node.outputs[0])
                 problem = problem_of(node.operation, graph.shapes[node.inputs[0]], form)
-                variant = choice.variants[node.operation]
+                variant = variants[node.operation]
                 layers[node] = self._weights.layer(node.operation, problem, threads, variant)
         return Compiled(graph, places, layers, dtype, threads)
 

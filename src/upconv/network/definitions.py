@@ -192,7 +192,7 @@ def _pixel_shuffle(operation: ir.PixelShuffle, inputs: Arrays) -> Arrays:
 DEFINITIONS: dict[type[ir.Operation], Callable[[Any, Arrays], Arrays]] = {
     ir.Convolution: _convolution,
     ir.Pointwise: lambda operation, inputs: chain_results(operation.chain, inputs[0], inputs),
-    ir.Concat: lambda _, inputs: (np.concatenate(inputs, axis=1),),
+    ir.Concat: lambda operation, inputs: (np.concatenate(inputs, axis=operation.axis),),
     ir.Slice: lambda operation, inputs: (inputs[0][:, operation.start : operation.stop],),
     ir.Pad: _pad,
     ir.Norm: _norm,

@@ -76,7 +76,9 @@ class Pointwise(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Concat(Operation):
-    """All inputs side by side along the channels."""
+    """All inputs side by side along an axis of (N, C, *size): the channels, or positions."""
+
+    axis: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -94,13 +94,16 @@ def _common(first: OpenShape, second: OpenShape, name: str) -> OpenShape:
     return tuple(b if a is None else a for a, b in pairs)
 
 
-def _concat(_: ir.Concat, shapes: Shapes) -> Shapes:
-    """The extents besides the channels agree; the channels are added up."""
-    result = shapes[0]
+def _concat(operation: ir.Concat, shapes: Shapes) -> Shapes:
+    """The extents of the axis are added up; all others agree."""
+    axis, result = operation.axis, shapes[0]
+    name = "concat (channels aside)" if axis == 1 else f"concat (spatial axis {axis - 2} aside)"
     for shape in shapes[1:]:
-        aligned = (*shape[:1], result[1], *shape[2:])
-        result = _common(result, aligned, "concat (channels aside)")
-    return ((result[0], sum(shape[1] or 0 for shape in shapes), *result[2:]),)
+        aligned = (*shape[:axis], *result[axis : axis + 1], *shape[axis + 1 :])
+        result = _common(result, aligned, name)
+    extents = [shape[axis] for shape in shapes]
+    total = None if None in extents else sum(cast(list[int], extents))
+    return ((*result[:axis], total, *result[axis + 1 :]),)
 
 
 def _slice(operation: ir.Slice, shapes: Shapes) -> Shapes:

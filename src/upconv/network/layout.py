@@ -9,7 +9,7 @@ Porteous and Seheult 1989), so the choice is exact.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, prod
 
@@ -19,17 +19,21 @@ from .graph import Concat, Convert, Convolution, Form, Graph, Node, Shape, Slice
 _BYTE = 0.25
 """Cycles of a thread for each byte that a copy reads and writes, from beyond the caches."""
 _FIRST, _LAST = "first", "last"
+_NONE: Mapping[int, Form] = {}
 
 Cost = Callable[[Convolution, Shape, DataLayout], float]
 """Cycles of a convolution on an input of a shape in a layout."""
 
 
-def laid_out(graph: Graph, layouts: Sequence[DataLayout], dtype: DType) -> Graph:
+def laid_out(
+    graph: Graph, layouts: Sequence[DataLayout], dtype: DType, inner: Mapping[int, Form] = _NONE
+) -> Graph:
     """The graph with a form for each value, and conversions where layouts or types differ.
 
-    layouts: of the nodes, in order.
+    layouts: of the nodes, in order. inner: the forms of inputs and outputs that callers do not see;
+    all others are channels first and float32.
     """
-    forms = {value: Form() for value in graph.inputs.values()}
+    forms = {value: inner.get(value, Form()) for value in graph.inputs.values()}
     shapes, nodes = dict(graph.shapes), []
     converted: dict[tuple[int, Form], int] = {}
 
@@ -48,7 +52,7 @@ def laid_out(graph: Graph, layouts: Sequence[DataLayout], dtype: DType) -> Graph
         inputs = tuple(read(value, form, node.line) for value in node.inputs)
         nodes.append(replace(node, inputs=inputs))
         forms |= dict.fromkeys(node.outputs, form)
-    outputs = tuple(read(value, Form(), "") for value in graph.outputs)
+    outputs = tuple(read(value, inner.get(value, Form()), "") for value in graph.outputs)
     return replace(graph, nodes=tuple(nodes), outputs=outputs, shapes=shapes, forms=forms)
 
 

@@ -31,8 +31,9 @@ def channel_copies(
     threads: int,
     cpu: Cpu,
 ) -> list[Step]:
-    """Copies of some channels: chains without operations."""
-    axis = layout.to_ncx(inputs[0].ndim - 2)[1]
+    """Copies of some channels, or to some positions: chains without operations."""
+    along = operation.axis if isinstance(operation, Concat) else 1
+    axis = layout.to_ncx(inputs[0].ndim - 2)[along]
 
     def channels(array: Array, start: int, stop: int) -> Array:
         return array[(*[slice(None)] * axis, slice(start, stop))]

@@ -26,7 +26,7 @@ def place(graph: Graph) -> Graph:
         first = graph.form(output).layout is DataLayout.NCX
         if first and isinstance(operation, Slice) and output not in placing.fixed:
             placing.views[output] = (node.inputs[0], operation.start)
-        elif first and isinstance(operation, Concat):
+        elif first and isinstance(operation, Concat) and operation.axis == 1:
             channel = 0
             for value in node.inputs:
                 placing.put(value, output, channel, node.line)
