@@ -112,6 +112,45 @@ def test_out_may_be_the_input() -> None:
     assert x.tobytes() == expected.tobytes()
 
 
+def test_arrays_of_callers_anywhere() -> None:
+    """In place, with gaps, between lines of the cache, aligned to no element, over each other."""
+    program, x = program_of(decoder().graph()), x_of()
+    expected = [array.tobytes() for array in program(x)]
+    shapes = program.output_shapes
+
+    def moved(nbytes: int, shape: tuple[int, ...]) -> np.ndarray:
+        room = np.empty(4 * int(np.prod(shape)) + nbytes, np.uint8)
+        return room[nbytes:].view(np.float32).reshape(shape)
+
+    wide = np.zeros((1, 8, 600), np.float32)[..., ::2]
+    for array in (wide, moved(4, x.shape), moved(1, x.shape), np.asfortranarray(x)):
+        array[...] = x
+        array.flags.writeable = False
+        assert [result.tobytes() for result in program(array)] == expected
+    for nbytes in (1, 4, 60):
+        out = [moved(nbytes, shape) for shape in shapes]
+        program(x, out=out)
+        assert [result.tobytes() for result in out] == expected
+    room = np.empty(sum(int(np.prod(shape)) for shape in shapes), np.float32)
+    both = [room[: int(np.prod(shape))].reshape(shape) for shape in shapes]
+    program(x, out=both)  # the later one stays
+    assert both[1].tobytes() == expected[1]
+
+
+def test_an_input_is_only_read_where_nothing_else_reads_it() -> None:
+    """A chain does not take the place of the caller's array; an output may be read again."""
+    network = Network({"x": (2, 8, 300)})
+    y = network.activation(network.inputs["x"], "tanh")
+    z = network.conv(y, np.ones((8, 8, 3)), padding=1, activation="relu")
+    network.output(y, network.activation(z, "silu"), z, network.inputs["x"])
+    program = program_of(network.graph())
+    x = np.random.default_rng(0).standard_normal((2, 8, 300)).astype(np.float32)
+    before = x.copy()
+    for result, value in zip(program(x), evaluate(network.graph(), [x]), strict=True):
+        np.testing.assert_allclose(result, value, rtol=1e-5, atol=1e-5)
+    assert x.tobytes() == before.tobytes()
+
+
 @pytest.mark.parametrize(
     ("arrays", "out", "error", "words"),
     [

@@ -1,9 +1,9 @@
 """Memory: where the values of a graph lie in one arena, which is known before anything runs.
 
 A value lives from the first node that writes it to the last one that reads it, views of it
-included. Two values share bytes only if one of them is dead before the other is written. Inputs are
-there from the start, outputs until the end. The result of a pointwise node takes the place of its
-first input where nobody else reads that.
+included. Two values share bytes only if one of them is dead before the other is written. The result
+of a pointwise node takes the place of its first input where nobody else reads that. Inputs and
+outputs are not in the arena: they lie in the caller's arrays.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from .graph import Graph, Pointwise
+from .graph import Convolution, Graph, Pointwise
 from .place import root
 
 ALIGNMENT = 64
@@ -40,6 +40,8 @@ class _Life(NamedTuple):
 def arena(graph: Graph) -> Arena:
     """Place large values first, each at the lowest offset where no living value lies."""
     homes, lives = _lives(graph)
+    callers = outside(graph)
+    lives = {value: life for value, life in lives.items() if value not in callers}
     offsets: dict[int, int] = {}
     for value in sorted(lives, key=lambda value: (-lives[value].nbytes, value)):
         taken = sorted(
@@ -54,7 +56,23 @@ def arena(graph: Graph) -> Arena:
             offset = max(offset, stop)
         offsets[value] = offset
     nbytes = max((offsets[value] + lives[value].nbytes for value in offsets), default=0)
-    return Arena({value: offsets[home] for value, home in homes.items()}, nbytes)
+    inside = {value: home for value, home in homes.items() if home in offsets}
+    return Arena({value: offsets[home] for value, home in inside.items()}, nbytes)
+
+
+def outside(graph: Graph) -> dict[int, None]:
+    """The values in the caller's arrays, in order: inputs, and outputs.
+
+    An output that a convolution writes beside another value stays in the arena until the end:
+    kernels know the distance from one to the other.
+    """
+    paired = {
+        root(graph, value)[0]
+        for node in graph.nodes
+        if isinstance(node.operation, Convolution) and len(node.outputs) > 1
+        for value in node.outputs
+    }
+    return dict.fromkeys([*graph.inputs.values(), *(v for v in graph.outputs if v not in paired)])
 
 
 def _lives(graph: Graph) -> tuple[dict[int, int], dict[int, _Life]]:
@@ -70,7 +88,7 @@ def _lives(graph: Graph) -> tuple[dict[int, int], dict[int, _Life]]:
         times.setdefault(root(graph, value)[0], []).append(last)
     homes = {value: value for value in times}
     lives = {value: _Life(min(t), max(t), _nbytes(graph, value)) for value, t in times.items()}
-    viewed = {root(graph, value)[0] for value in graph.views}
+    viewed = {root(graph, value)[0] for value in graph.views} | outside(graph).keys()
     for number, node in enumerate(graph.nodes):
         before, after = node.inputs[0], node.outputs[-1]
         in_place = (

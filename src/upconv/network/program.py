@@ -1,7 +1,8 @@
 """A program: a compiled network as one sequence of native steps, run in one call of the threads.
 
 Steps are bound to addresses. So a program has *instances*, each an arena with its own steps, of
-which every running call has one. Arrays of the caller are copied into the arena and out of it.
+which every running call has one. Steps read and write the caller's arrays where they lie. Arrays
+with gaps, and results that overlap an input, are copied.
 
 A call whose Winograd sums overflow is repeated by a program of direct sums.
 """
@@ -11,14 +12,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, NoReturn
 
 import numpy as np
 
 from .. import forks, memory
-from ..arrays import as_array, check_out
+from ..arrays import as_array, check_out, copied
+from ..engines.addresses import address_of
 from ..engines.huge_pages import on_huge_pages
 from ..engines.jit.cpu import host
 from ..engines.jit.program import StepSequence
@@ -45,7 +47,7 @@ from .graph import (
     array_shape,
 )
 from .kinds import KINDS
-from .memory import Arena
+from .memory import Arena, outside
 from .moves import conversion
 from .place import root
 
@@ -115,16 +117,20 @@ class Program:
             raise EngineError("This program is closed. Compile the network again.")
         inputs = self._checked(arrays)
         results = self._results(out)
+        written = results if out is None else _apart(results, inputs)
         try:
             instance = self._free.pop()
         except IndexError:
             instance = self._instance(compiled)
-        held = instance.run(inputs, results, compiled.threads)
+        held = instance.run(inputs, written, compiled.threads)
         if self._compiled is not None:  # a program that was closed meanwhile keeps nothing
             self._free.append(instance)
         if not held:
-            self._direct_program().run(*inputs, out=results)
+            self._direct_program().run(*inputs, out=written)
         if out is not None:
+            for result, array in zip(results, written, strict=True):
+                if array is not result:
+                    np.copyto(result, array)
             return out
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -175,7 +181,7 @@ class Program:
             return self._direct
 
     def _checked(self, arrays: Sequence[Any]) -> list[Array]:
-        """The arrays of a call, which fit the inputs."""
+        """The arrays of a call, which fit the inputs, without gaps."""
         if len(arrays) != len(self._inputs):
             expected = f"{len(self._inputs)}: {', '.join(self._inputs)}"
             raise ArgumentError("the number of arrays", str(len(arrays)), expected)
@@ -187,7 +193,9 @@ class Program:
                 raise ShapeError(f"{name}.shape", str(array.shape), f"{shape}, as compiled", remedy)
             if array.dtype != np.float32:
                 raise DTypeError(f"{name}.dtype", str(array.dtype), "float32", "Convert the array.")
-            checked.append(array)
+            flags = array.flags
+            dense = flags.c_contiguous and flags.aligned
+            checked.append(array if dense else copied(name, array))
         return checked
 
     def _results(self, out: Any) -> list[Array]:
@@ -203,6 +211,25 @@ class Program:
         return [check_out("out", array, shape, dtype) for array, shape in pairs]
 
 
+def _apart(results: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
+    """The results, but for those with gaps, and those that overlap another array: new ones."""
+    written, spans = list[Array](), [_span(array) for array in inputs]
+    for result in results:
+        flags, (begin, end) = result.flags, _span(result)
+        dense = flags.c_contiguous and flags.aligned
+        if not dense or any(begin < stop and start < end for start, stop in spans):
+            result = np.empty(result.shape, result.dtype)
+        spans.append((begin, end))
+        written.append(result)
+    return written
+
+
+def _span(array: Array) -> tuple[int, int]:
+    """The first byte of a dense array, and the one behind it."""
+    first = address_of(array)
+    return first, first + array.nbytes
+
+
 class _Instance:
     """An arena with the steps that are bound to it; one call at a time runs it."""
 
@@ -212,29 +239,37 @@ class _Instance:
         self._memory = np.empty(nbytes, np.uint8) if pages is None else pages
         first = -self._memory.ctypes.data % _LINE
         scratch = self._memory.ctypes.data + first + places.nbytes
+        callers = outside(graph)
+        self._outside = [_array(graph, value) for value in callers]
+        stand_ins = dict(zip(callers, self._outside, strict=True))
         self._arrays = {
-            value: _array(graph, value, self._memory[first:], places)
+            value: _part(graph, value, self._memory[first:], places, stand_ins)
             for value in graph.shapes
-            if root(graph, value)[0] in places.offsets  # passes leave shapes of values behind
+            if root(graph, value)[0]
+            in {**places.offsets, **stand_ins}  # passes leave shapes behind
         }
-        self._inputs = [self._arrays[value] for value in graph.inputs.values()]
-        self._outputs = [self._arrays[value] for value in graph.outputs]
+        # Outputs that stay in the arena are copied to their results.
+        self._copied = [None if v in callers else self._arrays[v] for v in graph.outputs]
         self.by_node = [(node, self._steps(compiled, node, scratch)) for node in graph.nodes]
-        self._sequence = StepSequence(step for _, steps in self.by_node for step in steps)
+        steps = (step for _, steps in self.by_node for step in steps)
+        self._sequence = StepSequence(steps, stand_ins=self._outside)
 
     def run(self, inputs: Sequence[Array], results: Sequence[Array], threads: int) -> bool:
-        """Run on some arrays; whether results hold, which are written only then."""
-        for array, value in zip(self._inputs, inputs, strict=True):
-            np.copyto(array, value)
-        if not self._sequence.run(threads):
+        """Run on dense arrays; return whether results hold."""
+        pairs = list(zip(results, self._copied, strict=True))
+        arrays = [*inputs, *(result for result, copied in pairs if copied is None)]
+        if not self._sequence.run(threads, list(map(address_of, arrays))):
             return False
-        for result, array in zip(results, self._outputs, strict=True):
-            np.copyto(result, array)
+        for result, array in pairs:
+            if array is not None:
+                np.copyto(result, array)
         return True
 
     def times(self, threads: int) -> list[float]:
         """Seconds that each node takes, on zeros: the least of some runs in the program's order."""
         self._memory[:] = 0
+        for array in self._outside:
+            array[...] = 0
         sequences = [StepSequence(steps) for _, steps in self.by_node]
         times = [inf] * len(sequences)
         for _ in range(_ROUNDS):
@@ -261,9 +296,20 @@ class _Instance:
         return steps(node.operation, outputs, inputs, layout, compiled.threads, host())
 
 
-def _array(graph: Graph, value: int, room: Array, places: Arena) -> Array:
+def _array(graph: Graph, value: int, room: Array | None = None, offset: int = 0) -> Array:
+    """An array for a value: memory of its own, or some of `room`."""
+    form = graph.form(value)
+    shape = array_shape(graph.shapes[value], form.layout)
+    return np.ndarray(shape, form.dtype.numpy, room, offset)
+
+
+def _part(
+    graph: Graph, value: int, room: Array, places: Arena, stand_ins: Mapping[int, Array]
+) -> Array:
     """The array of a value: its own part of the arena, or some channels of another value's."""
-    (holder, channel), form = root(graph, value), graph.form(value)
-    shape = array_shape(graph.shapes[holder], form.layout)
-    array = np.ndarray(shape, form.dtype.numpy, room, places.offsets[holder])
+    holder, channel = root(graph, value)
+    if holder in stand_ins:
+        array = stand_ins[holder]
+    else:
+        array = _array(graph, holder, room, places.offsets[holder])
     return array if holder == value else array[:, channel : channel + graph.shapes[value][1]]

@@ -16,7 +16,7 @@ import numpy as np
 
 from . import pool
 from .emit import Function, signature
-from .values import I32, I64, Value
+from .values import I32, I64, PTR, Value
 
 Table = np.ndarray[Any, Any]
 _LINE = 16  # numbers in 128 bytes: processors fetch lines in pairs
@@ -33,11 +33,13 @@ class ArgumentLayout:
         self._places = {n: i if i < _LINE else i + behind for i, n in enumerate(self._types)}
         self._places |= {name: _LINE * (1 + i) for i, name in enumerate(shared)}
         self._counters = range(_LINE, _LINE + behind, _LINE)
+        self._pointers = [self._places[n] for n, kind in self._types.items() if kind == PTR]
         self._count = behind + -(-len(self._types) // _LINE) * _LINE
 
     def block(self, **values: int) -> Block:
         """A new block with some values, the others being zero."""
-        block = Block(self._places, array("q", bytes(8 * self._count)), self._counters)
+        numbers = array("q", bytes(8 * self._count))
+        block = Block(self._places, numbers, self._counters, self._pointers)
         block.update(values)
         return block
 
@@ -53,10 +55,13 @@ class ArgumentLayout:
 class Block:
     """An argument block in memory, of a type that is quicker to copy and fill than NumPy's."""
 
-    __slots__ = ("_counters", "_numbers", "_places", "address")
+    __slots__ = ("_counters", "_numbers", "_places", "_pointers", "address")
 
-    def __init__(self, places: dict[str, int], numbers: array[int], counters: range) -> None:
+    def __init__(
+        self, places: dict[str, int], numbers: array[int], counters: range, pointers: list[int]
+    ) -> None:
         self._places, self._numbers, self._counters = places, numbers, counters
+        self._pointers = pointers
         self.address, _ = numbers.buffer_info()
 
     def update(self, values: Mapping[str, int]) -> None:
@@ -84,7 +89,11 @@ class Block:
 
     def copy(self) -> Block:
         """A block with the same values."""
-        return Block(self._places, self._numbers[:], self._counters)
+        return Block(self._places, self._numbers[:], self._counters, self._pointers)
+
+    def pointers(self) -> list[tuple[int, int]]:
+        """The place and the address of each pointer."""
+        return [(place, self._numbers[place]) for place in self._pointers]
 
 
 class Blocks:
