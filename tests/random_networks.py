@@ -261,7 +261,10 @@ def _end(rng: random.Random, channels: int) -> dict[str, Any]:
     return words | ({"activation": _function(rng, channels)} if rng.random() < 0.4 else {})
 
 
-PLAIN = ("relu", "leaky_relu", "tanh", "sigmoid", "silu", "gelu", "hard_swish", "softplus", "elu")
+PLAIN = (
+    "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "hard_sigmoid", "log_sigmoid", "silu", "gelu",
+    "gelu_tanh", "hard_swish", "softplus", "mish", "elu", "selu", "abs", "sin", "cos",
+)  # fmt: skip
 
 
 def _function(rng: random.Random, channels: int) -> Any:
@@ -277,14 +280,43 @@ def _activation(rng: random.Random, values: list[Value]) -> Iterator[Call]:
 
 
 def _number(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x, method = _pick(rng, values), rng.choice(("add", "mul"))
-    yield (method, [x], [rng.choice((0.5, -1.5, A(values[x].channels)))], {})
+    x, method = _pick(rng, values), rng.choice(("add", "sub", "mul", "div", "maximum", "clip"))
+    if method == "clip":
+        yield (method, [x], [rng.choice((-0.5, None)), rng.choice((None, 0.75))], {})
+    else:
+        operands = (0.5, P(values[x].channels), -1.5, A(values[x].channels))
+        yield (method, [x], [rng.choice(operands[: 2 if method == "div" else 4])], {})
 
 
 def _sum(rng: random.Random, values: list[Value]) -> Iterator[Call]:
     x = _pick(rng, values)
     shape = values[x].shape
-    yield ("add", [x, rng.choice([i for i, v in enumerate(values) if v.shape == shape])], [], {})
+    y = rng.choice([i for i, v in enumerate(values) if v.shape == shape])
+    yield (rng.choice(("add", "add", "sub", "maximum", "minimum")), [x, y], [], {})
+
+
+def _bounded(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    """Functions that are not for all numbers, of numbers that they are for."""
+    x = _pick(rng, values)
+    name = rng.choice(("exp", "square", "sqrt", "div"))
+    yield ("activation", [x], ["sigmoid" if name in ("sqrt", "div") else "tanh"], {})
+    x = len(values) - 1
+    if name == "div":
+        yield ("add", [x], [0.5], {})
+        shape = values[x].shape
+        y = rng.choice([i for i, v in enumerate(values) if v.shape == shape])
+        yield ("div", [y, len(values) - 1], [], {})
+    else:
+        yield ("activation", [x], [name], {})
+
+
+def _spread(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    """A value of one channel, broadcast along the channels of another one."""
+    x = _pick(rng, values)
+    _, channels, *size = values[x].shape
+    yield ("conv", [x], [A(1, channels, *[1] * len(size))], {"activation": "tanh"})
+    pair = [x, len(values) - 1]
+    yield (rng.choice(("add", "sub", "mul", "maximum")), rng.choice((pair, pair[::-1])), [], {})
 
 
 def _product(rng: random.Random, values: list[Value]) -> Iterator[Call]:
@@ -367,6 +399,7 @@ _CALLS: dict[str, Generator] = {
     "conv": _conv, "conv again": _conv, "conv once more": _conv,
     "conv_transpose": _conv_transpose, "conv_transpose again": _conv_transpose,
     "activation": _activation, "number": _number, "sum": _sum, "sum again": _sum,
+    "bounded": _bounded, "spread": _spread,
     "product": _product, "concat": _concat, "slice": _slice, "pad": _pad, "crop": _crop,
     "norm": _norm, "upsample": _upsample, "pool": _pool, "pixel_shuffle": _pixel_shuffle,
 }  # fmt: skip

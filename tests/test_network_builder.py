@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import re
 from collections.abc import Callable
@@ -79,6 +80,45 @@ def test_activations_by_name_and_number(name: object) -> None:
     outputs = result(net, net.activation(x, name), net.conv(x, weight, activation=name), x=array)
     for output in outputs:
         np.testing.assert_allclose(output, ACTIVATIONS[name](array), atol=1e-7)
+
+
+def test_differences_quotients_and_bounds() -> None:
+    net, x = network(2, 4, 5)
+    c = values(4).astype(np.float32)
+    outputs = (
+        x - 1, 2 - x, x - c, c - x, -x, x / 4, 2 / x, x / c, c / x, net.sub(x, x * 2),
+        net.div(x * x, x), net.maximum(x, 0.25), net.minimum(x, -x), net.clip(x, -0.5, 0.5),
+        net.clip(x, high=0.25),
+    )  # fmt: skip
+    a, c = values(2, 4, 5), c[:, None].astype(float)
+    expected = (
+        a - 1, 2 - a, a - c, c - a, -a, a / 4, 2 / a, a / c, c / a, -a,
+        a, np.maximum(a, 0.25), -np.abs(a), np.clip(a, -0.5, 0.5), np.minimum(a, 0.25),
+    )  # fmt: skip
+    for got, right in zip(result(net, *outputs, x=a), expected, strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-6)  # factors are rounded to float32
+
+
+def test_values_are_broadcast_whichever_comes_first() -> None:
+    shapes = {"x": (2, 4, 3, 5), "y": (2, 4, 1, 1), "z": (2, 1, 3, 5)}
+    net = Network(shapes)
+    x, y, z = net.inputs.values()
+    outputs = x - y, y - x, z / x, (x * z) * y
+    assert {value.shape for value in outputs} == {(2, 4, 3, 5)}
+    a, b, c = (values(*shape) for shape in shapes.values())
+    results = result(net, *outputs, x=a, y=b, z=c)
+    for got, right in zip(results, (a - b, b - a, c / a, a * c * b), strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-12)
+
+
+def test_a_broadcast_along_some_axes_or_of_both_values_is_refused() -> None:
+    for first, second in (
+        ((1, 4, 3, 5), (1, 4, 3, 1)), ((1, 4, 1, 1), (1, 1, 3, 5)), ((2, 1, 3, 5), (1, 4, 3, 5)),
+    ):  # fmt: skip
+        net = Network({"x": first, "y": second})
+        for x, y in itertools.permutations(net.inputs.values()):
+            with pytest.raises(ShapeError, match=r"the shapes in mul .* Upsample it along"):
+                net.mul(x, y)
 
 
 def test_activations_with_one_number_per_channel() -> None:
@@ -261,6 +301,10 @@ AT_THE_CALL: dict[str, tuple[Callable[[Network, Value], object], type[ArgumentEr
     "the sum with another network": (
         lambda n, x: x + network()[1], ArgumentError, "value 1 is of another network",
     ),
+    "a quotient by zero": (
+        lambda n, x: x / 0, ArgumentError, "y is 0; expected numbers other than 0",
+    ),
+    "a bound": (lambda n, x: n.clip(x, "low"), DTypeError, "low is 'low'"),
     "activation": (lambda n, x: n.activation(x, "swish2"), ArgumentError, "activation is 'swish2'"),
     "an activation of conv": (
         lambda n, x: n.conv(x, W, activation=("prelu", np.ones(4))), ShapeError,

@@ -10,6 +10,7 @@ import pytest
 from upconv.keywords import Keywords
 from upconv.network.definitions import FUNCTIONS, define, evaluate
 from upconv.network.graph import (
+    EXCHANGED,
     Concat,
     Convert,
     Convolution,
@@ -91,8 +92,20 @@ ACTIVATIONS = {
         values(3) + 2,
         lambda x, a: x + torch.sin(x * torch.tensor(a)[:, None]) ** 2 / torch.tensor(a)[:, None],
     ),
+    "gelu_tanh": (None, lambda x, _: F.gelu(x, approximate="tanh")),
+    "mish": (None, lambda x, _: F.mish(x)),
+    **{
+        name: (None, lambda x, _, name=name: getattr(torch, name)(x))
+        for name in ("abs", "exp", "sin", "cos", "square", "sqrt")
+    },
     "add": (values(3), lambda x, other: x + torch.tensor(other)[:, None]),
+    "sub": (values(3), lambda x, other: x - torch.tensor(other)[:, None]),
+    "rsub": (2.5, lambda x, other: other - x),
     "mul": (-1.5, lambda x, other: x * other),
+    "div": (-1.5, lambda x, other: x / other),
+    "rdiv": (-1.5, lambda x, other: other / x),
+    "maximum": (values(3), lambda x, other: torch.maximum(x, torch.tensor(other)[:, None])),
+    "minimum": (0.5, lambda x, other: x.clamp(max=other)),
 }
 
 
@@ -100,6 +113,7 @@ ACTIVATIONS = {
 def test_chains(name: str) -> None:
     operand, function = ACTIVATIONS[name]
     x = 5 * values(2, 3, 40)
+    x = np.abs(x) if name == "sqrt" else x
     compare(Pointwise((Op(name, operand),)), function(torch.tensor(x), operand), x)
 
 
@@ -116,6 +130,21 @@ def test_a_chain_stores_values_and_reads_inputs_in_order() -> None:
     np.testing.assert_array_equal(second, np.maximum(x + y, 0))
     np.testing.assert_array_equal(last, 2 * np.maximum(x + y, 0))
     assert output_shapes(Pointwise(chain), (x.shape, y.shape)) == (x.shape,) * 3
+
+
+@pytest.mark.parametrize("name", EXCHANGED)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_values_are_broadcast(name: str, rank: int) -> None:
+    x = values(2, 3, *SIZES[rank])
+    for shape in ((2, 3), (2, 1), (1, 3), (1, 1), (2, 1, *SIZES[rank]), (1, 3, *SIZES[rank])):
+        y = 2 + values(*shape, *[1] * (rank + 2 - len(shape)), seed=1)
+        first, second = torch.tensor(x), torch.tensor(y)
+        operands = (second, first) if name.startswith("r") else (first, second)
+        expected = getattr(torch, name.removeprefix("r"))(*operands)
+        operation = Pointwise((Op(name, Input(1, broadcast=True)),))
+        (result,) = define(operation, (x, y))
+        np.testing.assert_allclose(result, expected.numpy(), rtol=1e-12, atol=1e-12)
+        assert output_shapes(operation, (x.shape, y.shape)) == (x.shape,)
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate"])

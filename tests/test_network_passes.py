@@ -113,6 +113,38 @@ def test_a_value_that_others_read_is_a_second_result() -> None:
     same(graph, fused)
 
 
+def test_snake_by_elementary_functions_is_one_pass() -> None:
+    sketch = Sketch((2, 3, 8))
+    x = sketch.conv(0, 4)
+    a = sketch.channels(x)
+    wave = sketch.chain(sketch.chain(x, Op("mul", a)), Op("sin"))
+    wave = sketch.chain(sketch.chain(wave, Op("square")), Op("mul", 1 / a))
+    graph = sketch.graph(sketch.sum(x, wave))
+    fused = fuse.fuse(graph)
+    assert names(fused) == ["Convolution", "Pointwise mul sin square mul add"]
+    same(graph, fused)
+
+
+def test_a_difference_keeps_its_order_where_operands_are_exchanged() -> None:
+    sketch = Sketch((1, 3, 8))
+    first = sketch.conv(0, 3)
+    second = sketch.conv(first, 3)
+    graph = sketch.graph(sketch.chain(first, Op("sub", Input(1)), others=[second]))
+    fused = fuse.fuse(graph)
+    assert names(fused) == ["Convolution", "Convolution rsub"]
+    same(graph, fused)
+
+
+def test_a_kernel_adds_no_value_that_is_broadcast() -> None:
+    sketch = Sketch((2, 3, 8), (2, 4, 1))
+    graph = sketch.graph(
+        sketch.chain(sketch.conv(0, 4), Op("add", Input(1, True)), Op("relu"), others=[1])
+    )
+    split = fuse.split(fuse.fuse(graph))
+    assert names(split) == ["Convolution", "Pointwise add relu"]
+    same(graph, split)
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_sum_joins_the_operand_that_is_written_last(swapped: bool) -> None:
     sketch = Sketch((1, 3, 8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
 
@@ -36,9 +37,15 @@ def operand(name: str, channels: int, rng: np.random.Generator) -> float | np.nd
     kinds = OPS[name].operands
     if not kinds:
         return None
+    if name == "div" and rng.integers(2):
+        return float(rng.uniform(0.3, 1.5))
     if float in kinds and (np.ndarray not in kinds or rng.integers(2)):
         return float(rng.uniform(-1.5, 1.5))
     return rng.uniform(0.3, 1.5, channels)
+
+
+TAME = [name for name in OPS if name not in ("exp", "sqrt", "rdiv", "square")]
+"""The operations that do not make a small error of an operand a large one of the result."""
 
 
 def drawn(seed: int) -> Case:
@@ -52,20 +59,30 @@ def drawn(seed: int) -> Case:
         *rng.integers(1, most, rank).tolist(),
     )
     inputs, chain = int(rng.integers(1, 4)), []
+    spread = [bool(rng.integers(2)) for _ in range(inputs - 1)]
+    shapes = [shape, *(narrowed(shape, rng) if narrow else shape for narrow in spread)]
     for _ in range(rng.integers(0, 6)):
-        name = str(rng.choice([*OPS, "store", "add", "mul"]))
-        if name in ("add", "mul") and rng.integers(2):
-            chain.append(Op(name, Input(int(rng.integers(inputs)))))
+        name = str(rng.choice([*TAME, "store", "add", "mul"]))
+        if name in ("add", "sub", "mul", "maximum") and rng.integers(2):
+            number = int(rng.integers(inputs))
+            chain.append(Op(name, Input(number, shapes[number] != shape)))
         else:
             value = None if name == "store" else operand(name, shape[1], rng)
             chain.append(Op(name, value))
     case = Case(
-        Pointwise(tuple(chain)), (shape,) * inputs, LAYOUTS[rng.integers(2)],
+        Pointwise(tuple(chain)), tuple(shapes), LAYOUTS[rng.integers(2)],
         DTYPES[rng.integers(3)], int(rng.integers(1, 9)), seed=seed, spread=1.0,
         view=bool(rng.integers(2)), out_view=bool(rng.integers(2)), in_place=bool(rng.integers(2)),
         special=bool(rng.integers(4) == 0),
     )  # fmt: skip
     return replace(case, scale=reach(case), slack=16 * (1 + len(chain)))
+
+
+def narrowed(shape: tuple[int, ...], rng: np.random.Generator) -> tuple[int, ...]:
+    """A shape that is broadcast: 1 along some of the batch, the channels and all positions."""
+    batch, channels, positions = (int(n) for n in rng.integers(2, size=3))
+    axes = (batch, channels, *[positions] * (len(shape) - 2))
+    return tuple(n if keeps else 1 for n, keeps in zip(shape, axes, strict=True))
 
 
 def reach(case: Case) -> np.ndarray:
@@ -79,6 +96,19 @@ def reach(case: Case) -> np.ndarray:
     with np.errstate(all="ignore"):
         values = chain_results(watched, arrays[0], arrays)
         return np.maximum(1, np.max([np.abs(np.nan_to_num(v)) for v in values], axis=0))
+
+
+def test_operands_of_every_shape_are_broadcast():
+    """One channel, position or image of an operand stands for all, in both layouts."""
+    for seed, shape in enumerate(SHAPES):
+        for axes in itertools.product((False, True), repeat=3):
+            spread = (*axes[:2], *[axes[2]] * (len(shape) - 2))
+            other = tuple(n if full else 1 for n, full in zip(shape, spread, strict=True))
+            for layout, dtype, name in itertools.product(LAYOUTS, DTYPES, ("sub", "rdiv")):
+                operand = Input(1, other != shape)
+                chain = (Op("tanh"), Op("store"), Op(name, operand), Op("mul", np.ones(shape[1])))
+                case = Case(Pointwise(chain[: 4 - seed % 2]), (shape, other), layout, dtype, 2)
+                checked(replace(case, seed=seed, view=True, mean=9.0, spread=1.0), steps)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -141,13 +171,28 @@ def test_functions_are_accurate():
             ("softplus", None, np.log1p(np.exp(-np.abs(wide))) + np.maximum(wide, 0)),
             ("elu", 1.0, np.where(wide > 0, wide, np.expm1(np.minimum(wide, 0)))),
             ("snake", np.ones(1), wide + np.sin(wide) ** 2),
+            ("exp", None, np.exp(wide)),
+            ("sin", None, np.sin(wide)),
+            ("cos", None, np.cos(wide)),
+            ("mish", None, wide * np.tanh(np.log1p(np.exp(wide)))),
+            ("gelu_tanh", None, _gelu_tanh(wide)),
         ):
             out = np.empty_like(given)
             arrays = (out.reshape(1, 1, -1),), (given.reshape(1, 1, -1),)
             run(steps(Pointwise((Op(name, value),)), *arrays, DataLayout.NCX, 1, host()))
-            size = np.abs(wide) + 1 if name == "snake" else np.abs(exact)
+            size = np.abs(wide) + 1 if name in ("snake", "sin", "cos") else np.abs(exact)
             tiny = np.finfo(dtype).tiny
+            if name in ("mish", "gelu_tanh"):  # a factor of v may be rounded as a subnormal number
+                tiny = tiny * np.maximum(1, np.abs(wide))
+            if name == "gelu_tanh":  # where exp(v^3) is small, it errs by v^3 units
+                size = size * np.maximum(2, np.abs(wide) ** 3 / 8)
             assert np.all(np.abs(out - exact) <= 4 * unit * np.maximum(size, tiny)), name
+
+
+def _gelu_tanh(v):
+    """By a logistic function, as 1 + tanh cancels."""
+    u = 2 * np.sqrt(2 / np.longdouble(np.pi)) * (v + 0.044715 * v**3)
+    return v / (1 + np.exp(np.minimum(-u, 11000)))
 
 
 def test_a_new_size_or_number_compiles_nothing():

@@ -23,6 +23,7 @@ from ..problem import DType
 from ..threads import resolved
 from . import graph as ir
 from . import operands
+from .graph import Op
 from .kinds import described_shape, output_shapes
 from .values import Nodes, Value
 
@@ -92,20 +93,48 @@ class Network:
     def activation(self, x: Value, activation: Any) -> Value:
         """An activation: its name, or a pair of name and operand.
 
-        "relu", "tanh", "sigmoid", "silu", "gelu" (with erf), "hard_swish", "softplus";
-        ("leaky_relu", slope), 0.01 where none is given; ("elu", alpha), 1 where none is given;
-        ("prelu", slopes) and ("snake", a) with arrays (C,). snake is v + sin(a v)^2 / a.
+        "relu", "relu6", "tanh", "sigmoid", "hard_sigmoid", "log_sigmoid", "silu", "hard_swish",
+        "gelu" (with erf), "gelu_tanh", "mish", "selu", "softplus"; ("leaky_relu", slope), 0.01
+        where none is given; ("elu", alpha), 1 where none is given; ("prelu", slopes) and
+        ("snake", a) with arrays (C,), where snake is v + sin(a v)^2 / a. Functions may be named
+        too: "abs", "exp", "sin", "cos", "square", "sqrt".
         """
         chain = operands.activation_chain(activation, self._nodes.check("x", x).channels)
         return self._nodes.insert(ir.Pointwise(chain), x)
 
     def add(self, x: Value, y: Any) -> Value:
-        """The sum of x and y: a value of x's shape, a number, or one number per channel (C,)."""
+        """The sum of x and y: a value, a number, or one number per channel (C,).
+
+        Of two values one may have extent 1 along the batch, the channels or all spatial axes where
+        the other one has more, as in (N, C, 1, 1) and (N, C, H, W): it is broadcast.
+        """
         return self._nodes.combined("add", x, y)
 
+    def sub(self, x: Value, y: Any) -> Value:
+        """The difference x - y, of operands as in `add`."""
+        return self._nodes.combined("sub", x, y)
+
     def mul(self, x: Value, y: Any) -> Value:
-        """The product of x and y: a value of x's shape, a number, or one number per channel."""
+        """The product of x and y, of operands as in `add`."""
         return self._nodes.combined("mul", x, y)
+
+    def div(self, x: Value, y: Any) -> Value:
+        """The quotient x / y, of operands as in `add`."""
+        return self._nodes.combined("div", x, y)
+
+    def maximum(self, x: Value, y: Any) -> Value:
+        """The larger of x and y, NaN if one is NaN, of operands as in `add`."""
+        return self._nodes.combined("maximum", x, y)
+
+    def minimum(self, x: Value, y: Any) -> Value:
+        """The smaller of x and y, NaN if one is NaN, of operands as in `add`."""
+        return self._nodes.combined("minimum", x, y)
+
+    def clip(self, x: Value, low: float | None = None, high: float | None = None) -> Value:
+        """x, at least `low` and at most `high`; None for no bound."""
+        bounds = (("maximum", "low", low), ("minimum", "high", high))
+        chain = tuple(Op(op, number(name, y)) for op, name, y in bounds if y is not None)
+        return self._nodes.insert(ir.Pointwise(chain), x)
 
     def batch_norm(
         self, x: Value, scale: Any, offset: Any, mean: Any, variance: Any, epsilon: float = 1e-5

@@ -98,8 +98,22 @@ FUNCTIONS: dict[str, Callable[[Array, Any], Array]] = {
     "softplus": lambda v, _: np.logaddexp(v, 0),
     "prelu": lambda v, slope: np.where(v < 0, slope * v, v),
     "snake": lambda v, a: v + np.sin(a * v) ** 2 / a,
+    "gelu_tanh": lambda v, _: v * (np.tanh((v + 0.044715 * v**3) * (2 / np.pi) ** 0.5) + 1) / 2,
+    "mish": lambda v, _: v * np.tanh(np.logaddexp(v, 0)),
+    "abs": lambda v, _: np.abs(v),
+    "exp": lambda v, _: np.exp(v),
+    "sin": lambda v, _: np.sin(v),
+    "cos": lambda v, _: np.cos(v),
+    "square": lambda v, _: v * v,
+    "sqrt": lambda v, _: np.sqrt(v),
     "add": lambda v, other: v + other,
+    "sub": lambda v, other: v - other,
+    "rsub": lambda v, other: other - v,
     "mul": lambda v, other: v * other,
+    "div": lambda v, other: v / other,
+    "rdiv": lambda v, other: other / v,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
 }
 """Operation of a chain -> its value for the chain's value and the operand."""
 

@@ -3,11 +3,13 @@
 1.  A chain joins the convolution, the norm or the chain that writes its first value, if everything
     else that it reads exists before that node runs.
 2.  Where other nodes read the first value too, it is stored on the way: a second result.
-3.  A sum or a product may begin with either operand. It begins with the one that is written last,
-    so that it joins that node.
+3.  An operation of two values may begin with either operand. It begins with the one that is
+    written last, so that it joins that node.
 4.  Equal chains on one value are computed once. ReLU of a value that goes through a leaky ReLU
     too is computed from that one's result: U-Nets ask for both where a skip begins.
-5.  A chain without numbers per channel moves in front of a concatenation, into its inputs.
+5.  Chains join chains first: those that read a value at their beginning and again later, as
+    v + sin(v) does, stay one pass over it.
+6.  A chain without numbers per channel moves in front of a concatenation, into its inputs.
 
 A convolution then has more in its end than its kernel can do. `split` leaves there what the kernel
 does, and makes a node of the rest.
@@ -20,7 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..activations import Activation
-from .graph import Chain, Concat, Convolution, Graph, Input, Node, Norm, Op, Pointwise
+from .graph import EXCHANGED, Chain, Concat, Convolution, Graph, Input, Node, Norm, Op, Pointwise
 
 STORE = Op("store")
 ACTIVATIONS = {each.value for each in Activation if each.value}
@@ -30,10 +32,10 @@ ACTIVATIONS = {each.value for each in Activation if each.value}
 def fuse(graph: Graph) -> Graph:
     """Join every chain to the node before it, where that is possible."""
     graph = _once(_before_concat(graph))
-    nodes = list(graph.nodes)
-    while (joined := _joined(replace(graph, nodes=tuple(nodes)))) is not None:
-        nodes = joined
-    return graph.with_nodes(nodes)
+    for chains_only in (True, False):
+        while (joined := _joined(graph, chains_only=chains_only)) is not None:
+            graph = graph.with_nodes(joined)
+    return graph
 
 
 def end_of(node: Node) -> Chain | None:
@@ -53,8 +55,11 @@ def with_end(node: Node, end: Chain, inputs: tuple[int, ...], outputs: tuple[int
     return replace(node, operation=operation, inputs=inputs, outputs=outputs)
 
 
-def _joined(graph: Graph) -> list[Node] | None:
-    """The nodes after the first join that is possible, or None."""
+def _joined(graph: Graph, *, chains_only: bool) -> list[Node] | None:
+    """The nodes after the first join that is possible, or None.
+
+    chains_only: join chains to chains whose value nobody else reads.
+    """
     readers, writers = graph.readers(), graph.writers()
     order = {value: number for number, node in enumerate(graph.nodes) for value in node.outputs}
     for node in graph.nodes:
@@ -70,6 +75,8 @@ def _joined(graph: Graph) -> list[Node] | None:
         if first in rest or any(order.get(value, -1) >= order[first] for value in rest):
             continue
         shared = len(readers[first]) > 1 or first in graph.outputs
+        if chains_only and (shared or not isinstance(maker.operation, Pointwise)):
+            continue
         both = _appended(maker, end, node, stored=shared)
         return [
             both if each is maker else each for each in graph.nodes if each.outputs != node.outputs
@@ -82,7 +89,7 @@ def _appended(maker: Node, end: Chain, node: Node, *, stored: bool) -> Node:
     chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
     offset = len(maker.inputs) - 1
     moved = tuple(
-        replace(op, operand=Input(op.operand.number + offset))
+        replace(op, operand=op.operand._replace(number=op.operand.number + offset))
         if isinstance(op.operand, Input)
         else op
         for op in chain
@@ -93,10 +100,10 @@ def _appended(maker: Node, end: Chain, node: Node, *, stored: bool) -> Node:
 
 
 def _latest_first(node: Node, order: dict[int, int]) -> Node:
-    """The node with the operands of its first sum or product exchanged, if the second is later."""
+    """The node with the first two operands exchanged, if the second is later."""
     chain: Chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
     head = chain[0] if chain else STORE
-    if head.name not in ("add", "mul") or not isinstance(head.operand, Input):
+    if not isinstance(head.operand, Input) or head.operand.broadcast:
         return node
     number = head.operand.number
     first, second = node.inputs[0], node.inputs[number]
@@ -106,7 +113,8 @@ def _latest_first(node: Node, order: dict[int, int]) -> Node:
     inputs[0], inputs[number] = second, first
     if node.inputs.count(first) + node.inputs.count(second) > 2:
         return node
-    return replace(node, inputs=tuple(inputs))
+    chain = (replace(head, name=EXCHANGED[head.name]), *chain[1:])
+    return replace(node, operation=Pointwise(chain), inputs=tuple(inputs))
 
 
 def _once(graph: Graph) -> Graph:
@@ -142,7 +150,7 @@ def _key(operand: object) -> object:
 
 
 def _before_concat(graph: Graph) -> Graph:
-    """Chains that follow a concatenation applied to each of its inputs instead (case 5)."""
+    """Chains that follow a concatenation applied to each of its inputs instead (case 6)."""
     readers, writers = graph.readers(), graph.writers()
     nodes, shapes = list(graph.nodes), dict(graph.shapes)
     for node in graph.nodes:
@@ -213,14 +221,17 @@ def _renumbered(chain: Chain, inputs: tuple[int, ...]) -> tuple[Chain, tuple[int
     for op in chain:
         if isinstance(op.operand, Input):
             values.append(inputs[op.operand.number])
-            op = replace(op, operand=Input(len(values)))
+            op = replace(op, operand=op.operand._replace(number=len(values)))
         ops.append(op)
     return tuple(ops), tuple(values)
 
 
 def sums(end: Chain) -> int:
     """How many values a kernel adds first: a residual, and what its result's array held before."""
-    added = [op.name == "add" and isinstance(op.operand, Input) for op in end[:2]]
+    added = [
+        op.name == "add" and isinstance(op.operand, Input) and not op.operand.broadcast
+        for op in end[:2]
+    ]
     return added.index(False) if False in added else len(added)
 
 

@@ -25,17 +25,21 @@ Shape = tuple[int, ...]
 
 
 class Input(NamedTuple):
-    """The input of a node that has this number, as an operand of its chain."""
+    """The input of a node that has this number, as an operand of its chain.
+
+    broadcast: whether it has extent 1 along axes where the chain's value has more.
+    """
 
     number: int
+    broadcast: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
     """One step of a chain: `name` is a key of `pointwise.OPS`.
 
-    The operand is a number, one number per channel (an array of shape (C,)), an `Input` of the
-    shape of the chain's value, or None. The operation "store" has none: it makes the current value
+    The operand is a number, one number per channel (an array of shape (C,)), an `Input`, or None.
+    The operation "store" has none: it makes the current value
     the node's next output. The last value of the chain is the last output.
     """
 
@@ -44,6 +48,11 @@ class Op:
 
 
 Chain = tuple[Op, ...]
+EXCHANGED = {
+    "add": "add", "mul": "mul", "maximum": "maximum", "minimum": "minimum",
+    "sub": "rsub", "rsub": "sub", "div": "rdiv", "rdiv": "div",
+}  # fmt: skip
+"""Operation of two values -> the same one with its operands exchanged."""
 
 
 class Operation:

@@ -77,11 +77,19 @@ def _chain(chain: ir.Chain, shape: OpenShape, shapes: Shapes) -> Shapes:
         if op.name == "store":
             stored.append(shape)
         elif isinstance(op.operand, ir.Input):
-            shape = _common(shape, shapes[op.operand.number], op.name)
+            other = shapes[op.operand.number]
+            shape = _common(
+                shape, _spread(other, shape) if op.operand.broadcast else other, op.name
+            )
         elif isinstance(op.operand, np.ndarray) and op.operand.shape != (shape[1],):
             expected = f"({shape[1]},), one number per channel of {described_shape(shape)}"
             raise ShapeError(f"the array of {op.name}", str(op.operand.shape), expected)
     return (*stored, shape)
+
+
+def _spread(shape: OpenShape, to: OpenShape) -> OpenShape:
+    """A shape with the extents of 1 as another one has them."""
+    return tuple(b if a == 1 else a for a, b in zip(shape, to, strict=True))
 
 
 def _common(first: OpenShape, second: OpenShape, name: str) -> OpenShape:
@@ -89,7 +97,9 @@ def _common(first: OpenShape, second: OpenShape, name: str) -> OpenShape:
     pairs = list(zip(first, second, strict=False))
     if len(first) != len(second) or any(a != b for a, b in pairs if None not in (a, b)):
         got, expected = described_shape(second), f"{described_shape(first)}, that of the first"
-        remedy = "Values are never broadcast: pad, crop or resample one of them."
+        remedy = "Pad, crop or resample one of them."
+        if name in ir.EXCHANGED:
+            remedy += " A value is broadcast along all channels or positions where it has one."
         raise ShapeError(f"the second value's shape in {name}", got, expected, remedy)
     return tuple(b if a is None else a for a, b in pairs)
 

@@ -9,6 +9,9 @@ What there is one of for each channel (a scale, a slope) is one of a row, or one
     channels first                      rows are channels, columns are positions
     channels first, few positions       a row is an image; the table repeats each number
     channels last                       a row is some whole positions; the table repeats itself
+
+An array of extent 1 where others have more lies still: its strides are 0. Where that is along a
+row, the row has one element of it: a *scalar*. Rows are then of one channel or position.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class Matrices(NamedTuple):
 
     `strides` are the bytes from image to image and from row to row of each array. `per_row` says
     that a row has one channel. Tables per channel have each number `repeats` times side by side,
-    and all of it `tiles` times.
+    and all of it `tiles` times. `scalars` are the numbers of arrays of one element per row.
     """
 
     images: int
@@ -47,6 +50,7 @@ class Matrices(NamedTuple):
     per_row: bool
     repeats: int = 1
     tiles: int = 1
+    scalars: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -58,8 +62,14 @@ class Matrices(NamedTuple):
         by_image: bool = False,
         lanes: int = 16,
     ) -> Matrices:
-        """The matrices of arrays of one shape. `by_channel`: rows or columns are of one channel;
-        `by_image`: images stay apart."""
+        """The matrices of arrays of one shape, that of array 0, or with 1 where that has more.
+
+        by_channel: rows or columns are of one channel. by_image: images stay apart.
+        """
+        if any(array.shape != arrays[0].shape for array in arrays):
+            batch, channels, *size = (arrays[0].shape[a] for a in layout.to_ncx(arrays[0].ndim - 2))
+            extents = (channels, prod(size)) if layout is DataLayout.NCX else (prod(size), channels)
+            return _broadcast(arrays, layout, batch, *extents)
         if layout is DataLayout.NCX:
             return cls._channels_first(arrays, by_channel, by_image)
         return cls._channels_last(arrays, by_channel, by_image, lanes)
@@ -142,11 +152,28 @@ def by_position(arrays: Sequence[Array], layout: DataLayout, groups: int) -> Mat
     assert batch == 1  # noqa: S101 - our own invariant
     count, positions = channels // groups, prod(size)
     if layout is DataLayout.NCX:
-        dense = [positions * array.itemsize for array in arrays]
-        strides = tuple((count * row, row) for row in dense)
-        return Matrices(groups, count, positions, 0, strides, per_row=True)
-    strides = tuple((count * a.itemsize, position_stride(a)) for a in arrays)
-    return Matrices(groups, positions, count, 0, strides, per_row=False)
+        matrices = _broadcast(arrays, layout, 1, count, positions)
+        apart = (count * row for _, row in matrices.strides)
+    else:
+        matrices = _broadcast(arrays, layout, 1, positions, count)
+        apart = (0 if i in matrices.scalars else count * a.itemsize for i, a in enumerate(arrays))
+    strides = tuple((step, row) for step, (_, row) in zip(apart, matrices.strides, strict=True))
+    return matrices._replace(images=groups, strides=strides)
+
+
+def _broadcast(
+    arrays: Sequence[Array], layout: DataLayout, images: int, rows: int, length: int
+) -> Matrices:
+    """Matrices whose rows are channels, or positions where channels are last."""
+    first, strides, scalars = layout is DataLayout.NCX, [], []
+    for number, array in enumerate(arrays):
+        _, channels, *size = (array.shape[axis] for axis in layout.to_ncx(array.ndim - 2))
+        row = prod(size) * array.itemsize if first else position_stride(array)
+        along, across = (prod(size), channels) if first else (channels, prod(size))
+        strides.append((image_stride(array), 0 if across == 1 else row))
+        if along == 1 < length:
+            scalars.append(number)
+    return Matrices(images, rows, length, 0, tuple(strides), first, scalars=tuple(scalars))
 
 
 def image_stride(array: Array) -> int:

@@ -66,8 +66,9 @@ def steps(
     results = []
     for image in range(len(inputs[0])):
         part = slice(image, image + 1)
-        arrays = [array[part] for array in outputs], [array[part] for array in inputs]
-        results.append(_per_position(operation, *arrays, layout, threads, cpu))
+        read = [array[part] if len(array) > 1 else array for array in inputs]
+        written = [array[part] for array in outputs]
+        results.append(_per_position(operation, written, read, layout, threads, cpu))
     return results
 
 

@@ -13,8 +13,19 @@ from ..arrays import as_array, converted, copied
 from ..checks import frozen, integer, number
 from ..errors import ArgumentError, ShapeError, brief
 from .graph import Array, Chain, Op
+from .kinds import OpenShape, described_shape
 
-_NAMES = ("relu", "tanh", "sigmoid", "silu", "gelu", "hard_swish", "softplus")
+_NAMES = (
+    "relu", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh", "hard_swish", "softplus", "mish",
+    "abs", "exp", "sin", "cos", "square", "sqrt",
+)  # fmt: skip
+_CHAINS: dict[str, tuple[tuple[str, float | None], ...]] = {
+    "relu6": (("maximum", 0.0), ("minimum", 6.0)),
+    "hard_sigmoid": (("mul", 1 / 6), ("add", 0.5), ("maximum", 0.0), ("minimum", 1.0)),
+    "log_sigmoid": (("mul", -1.0), ("softplus", None), ("mul", -1.0)),
+    "selu": (("elu", 1.6732632423543772), ("mul", 1.0507009873554805)),
+}
+"""Activations that are chains of others."""
 _NUMBERS = {"leaky_relu": 0.01, "elu": 1.0}
 """Activations with a number, and the number that stands for none."""
 _ARRAYS = ("prelu", "snake")
@@ -77,14 +88,39 @@ def activation_chain(value: object, channels: int) -> Chain:
     name, operand = value if isinstance(value, tuple | list) and len(value) == 2 else (value, None)
     if isinstance(name, str) and name in _NAMES and operand is None:
         return (Op(name),)
+    if isinstance(name, str) and name in _CHAINS and operand is None:
+        return tuple(Op(*pair) for pair in _CHAINS[name])
     if isinstance(name, str) and name in _NUMBERS:
         plain = operand is None
         return (Op(name, _NUMBERS[name] if plain else number(f"the number of {name}", operand)),)
     if isinstance(name, str) and name in _ARRAYS and operand is not None:
         return (_with_array(name, operand, channels),)
-    expected = f"one of {', '.join(map(repr, (*_NAMES, *_NUMBERS, *_ARRAYS)))}"
+    expected = f"one of {', '.join(map(repr, (*_NAMES, *_CHAINS, *_NUMBERS, *_ARRAYS)))}"
     remedy = "Write ('leaky_relu', 0.1), ('elu', 1.0), ('prelu', array) or ('snake', array)."
     raise ArgumentError("activation", brief(value), expected, remedy)
+
+
+def with_constant(name: str, operand: float | Array) -> Op:
+    """An operation of a value and a constant: a sum or a product where that is the same."""
+    if name == "sub":
+        return Op("add", -operand)
+    if name != "div":
+        return Op(name, operand)
+    if not np.all(operand):
+        raise ArgumentError("y", "0", "numbers other than 0, as x is divided by them")
+    inverse = 1 / np.asarray(operand, np.float64)
+    return Op("mul", inverse.astype(np.float32) if inverse.ndim else float(inverse))
+
+
+def one_or_all(name: str, shape: OpenShape, other: OpenShape) -> None:
+    """Refuse to broadcast along some of the spatial axes alone, or both values at once."""
+    pairs = list(zip(shape, other, strict=True))
+    some = [b == 1 for a, b in pairs[2:] if a != 1]
+    if any(a == 1 != b for a, b in pairs) or (any(some) and not all(some)):
+        got = f"{described_shape(other)} beside {described_shape(shape)}"
+        expected = "one value that has 1 along all spatial axes, the channels or the batch"
+        remedy = "Upsample it along the other axes first."
+        raise ShapeError(f"the shapes in {name}", got, expected, remedy)
 
 
 def _with_array(name: str, operand: object, channels: int) -> Op:

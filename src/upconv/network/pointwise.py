@@ -18,7 +18,7 @@ from ..engines.jit.values import DOUBLE, STORED
 from ..engines.jit.walk import Phase
 from ..problem import DataLayout, DType
 from .definitions import FUNCTIONS
-from .graph import Array, Chain, Input, Pointwise
+from .graph import EXCHANGED, Array, Chain, Input, Pointwise
 from .matrices import Matrices
 from .tables import as_numbers, computed_type, walk_step
 
@@ -37,8 +37,7 @@ _OPERANDS: dict[str, tuple[type, ...]] = {
     "elu": (float,),
     "prelu": (np.ndarray,),
     "snake": (np.ndarray,),
-    "add": (float, np.ndarray, Input),
-    "mul": (float, np.ndarray, Input),
+    **dict.fromkeys(EXCHANGED, (float, np.ndarray, Input)),
 }
 OPS = {name: Row(FUNCTIONS[name], EMITTERS[name], _OPERANDS.get(name, ())) for name in EMITTERS}
 """The operations of chains but "store"."""
@@ -83,7 +82,7 @@ def chain_steps(
     threads: int,
     cpu: Cpu,
 ) -> list[Step]:
-    """The native step of a chain on arrays of one shape; none where they are empty."""
+    """The native step of a chain; none where arrays are empty."""
     arrays = (*inputs, *outputs)
     if not arrays[0].size:
         return []
@@ -127,7 +126,8 @@ def bind(
 
     ops = tuple((name, bound(i, operand)) for i, (name, operand) in enumerate(chain))
     elements, split = [STORED[DType(array.dtype.name)] for array in arrays], len(inputs)
-    form = ChainClass(computed, tuple(elements[:split]), tuple(elements[split:]), ops)
+    types = tuple(elements[:split]), tuple(elements[split:])
+    form = ChainClass(computed, *types, ops, matrices.scalars)
     for name, array, (image, row) in zip(form.arrays, arrays, matrices.strides, strict=True):
         values |= {name: array.ctypes.data, f"{name}_image": image, f"{name}_row": row}
     return BoundChain(form, values, (*kept, *arrays))

@@ -15,9 +15,9 @@ import numpy as np
 from ..arrays import as_shape
 from ..checks import integer, number
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
-from .graph import Graph, Input, Node, Op, Operation, Pointwise, Shape
+from .graph import EXCHANGED, Graph, Input, Node, Op, Operation, Pointwise, Shape
 from .kinds import KINDS, OpenShape, described_shape, output_shapes
-from .operands import one_of, per_channel
+from .operands import one_of, one_or_all, per_channel, with_constant
 
 Declared = tuple[int | str | None, ...]
 
@@ -26,7 +26,7 @@ Declared = tuple[int | str | None, ...]
 class Value:
     """A value of a network: (N, C, *size), None where an extent is open.
 
-    `+` and `*` take another value, a number, or an array of one number per channel.
+    `+`, `-`, `*` and `/` take another value, a number, or an array of one number per channel.
     """
 
     network: Nodes
@@ -51,6 +51,21 @@ class Value:
         return self.network.combined("mul", self, other)
 
     __rmul__ = __mul__
+
+    def __sub__(self, other: Any) -> Value:
+        return self.network.combined("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return self.network.combined("add", -self, other)
+
+    def __truediv__(self, other: Any) -> Value:
+        return self.network.combined("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return self.network.combined("rdiv", self, other)
+
+    def __neg__(self) -> Value:
+        return self * -1.0
 
     def __repr__(self) -> str:
         return f"<Value {self.number} {described_shape(self.shape)}>"
@@ -93,13 +108,20 @@ class Nodes:
         return result
 
     def combined(self, name: str, x: Value, y: Any) -> Value:
-        """The "add" or "mul" of x and a value, a number, or one number per channel."""
+        """An operation of x and a value, a number, or one number per channel."""
         channels = self.check("x", x).channels
-        if isinstance(y, Value):
-            return self.insert(Pointwise((Op(name, Input(1)),)), x, y)
-        plain = isinstance(y, int | float | np.number)
-        operand = number("y", y) if plain else per_channel("y", y, channels)
-        return self.insert(Pointwise((Op(name, operand),)), x)
+        if not isinstance(y, Value):
+            plain = isinstance(y, int | float | np.number)
+            operand = number("y", y) if plain else per_channel("y", y, channels)
+            return self.insert(Pointwise((with_constant(name, operand),)), x)
+        pairs = list(zip(x.shape, y.shape, strict=False))
+        if any(a == 1 != b for a, b in pairs):  # the value that is broadcast comes second
+            x, y, name = y, x, EXCHANGED[name]
+            pairs = [(b, a) for a, b in pairs]
+        broadcast = len(x.shape) == len(y.shape) and any(b == 1 != a for a, b in pairs)
+        if broadcast:
+            one_or_all(name, x.shape, y.shape)
+        return self.insert(Pointwise((Op(name, Input(1, broadcast)),)), x, y)
 
     def check(self, argument: str, value: object) -> Value:
         """The argument, if it is a value of this network."""

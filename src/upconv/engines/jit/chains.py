@@ -19,7 +19,7 @@ from ...activations import Activation
 from .activation import activated
 from .compile import compiled
 from .cpu import Cpu
-from .elementary import expm1_of_negative, sine_squared, softplus
+from .elementary import exp, expm1_of_negative, gelu_tanh, mish, sine, sine_squared, softplus
 from .emit import Function, Module
 from .kernel_arguments import ArgumentLayout, Arguments, Record
 from .rows import Span, converted
@@ -50,6 +50,12 @@ def _hard_swish(f: Function, v: Value, _: Value) -> Value:
     return f.select(f.compare("ole", v, -3), 0, v * share)
 
 
+def extreme(f: Function, relation: str, v: Value, other: Value) -> Value:
+    """The larger ("ogt") or smaller ("olt") of both, NaN if one is NaN."""
+    beyond = f.select(f.compare(relation, v, other), v, other)
+    return f.select(f.compare("uno", v, v), v, beyond)
+
+
 def _snake(f: Function, v: Value, a: Value) -> Value:
     return v + sine_squared(f, a * v) / a
 
@@ -66,11 +72,28 @@ EMITTERS: dict[str, Emitter] = {
     "softplus": lambda f, v, _: softplus(f, v),
     "prelu": _leaky,
     "snake": _snake,
+    "gelu_tanh": lambda f, v, _: gelu_tanh(f, v),
+    "mish": lambda f, v, _: mish(f, v),
+    "abs": lambda f, v, _: f.intrinsic("llvm.fabs", v),
+    "exp": lambda f, v, _: exp(f, v),
+    "sin": lambda f, v, _: sine(f, v, 0),
+    "cos": lambda f, v, _: sine(f, v, 0.5),
+    "square": lambda _, v, __: v * v,
+    "sqrt": lambda f, v, _: f.intrinsic("llvm.sqrt", v),
     "add": lambda _, v, other: v + other,
+    "sub": lambda _, v, other: v - other,
+    "rsub": lambda _, v, other: other - v,
     "mul": lambda _, v, other: v * other,
+    "div": lambda _, v, other: v / other,
+    "rdiv": lambda _, v, other: other / v,
+    "maximum": lambda f, v, other: extreme(f, "ogt", v, other),
+    "minimum": lambda f, v, other: extreme(f, "olt", v, other),
 }
 """The operations of chains as code on vectors, of a value and of an operand where there is one."""
-_CHEAP = {"store", "relu", "leaky_relu", "prelu", "hard_swish", "add", "mul"}
+_CHEAP = {
+    "store", "relu", "leaky_relu", "prelu", "hard_swish", "abs", "square", "add", "sub", "rsub",
+    "mul", "maximum", "minimum",
+}  # fmt: skip
 
 
 class Operand(NamedTuple):
@@ -83,12 +106,14 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChainClass:
-    """What the code of a chain depends on: element types, and names with kinds of operands."""
+    """What the code of a chain depends on: element types, names with kinds of operands, and which
+    inputs have one element for a whole row."""
 
     computed: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     ops: tuple[tuple[str, Operand], ...]
+    scalars: tuple[int, ...] = ()
 
     @property
     def arrays(self) -> dict[str, str]:
@@ -129,7 +154,8 @@ def chain_code(module: Module, chain: ChainClass, before: str, cpu: Cpu) -> None
         bases = {
             name: (
                 a[name]
-                + (image * a[f"{name}_image"] + row * a[f"{name}_row"] + column * BYTES[element]),
+                + (image * a[f"{name}_image"] + row * a[f"{name}_row"])
+                + (0 if name in body.scalars else column * BYTES[element]),
                 a[f"{name}_row"],
             )
             for name, element in chain.arrays.items()
@@ -139,7 +165,8 @@ def chain_code(module: Module, chain: ChainClass, before: str, cpu: Cpu) -> None
         with f.loop(0, piece["rows"]) as loop:
             here = {name: base + loop.index * apart for name, (base, apart) in bases.items()}
             in_row = body.in_row(tables, loop.index)
-            spans.each(lambda span: body.emit(span, here, in_row))
+            scalars = body.loaded(here)
+            spans.each(lambda span: body.emit(span, here, in_row, scalars))
 
 
 class _Body:
@@ -147,6 +174,7 @@ class _Body:
 
     def __init__(self, f: Function, chain: ChainClass, a: Arguments, lanes: int) -> None:
         self._f, self._chain, self._arguments, self._lanes = f, chain, a, lanes
+        self.scalars = {f"x{number}" for number in chain.scalars}
         self._operands = sorted({operand for _, operand in chain.ops})
         self._numbers = {
             operand: f.broadcast(
@@ -177,11 +205,25 @@ class _Body:
                 result[operand] = f.broadcast(number, self._lanes)
         return result
 
-    def emit(self, span: Span, bases: dict[str, Value], tables: dict[Operand, Value]) -> None:
+    def loaded(self, bases: dict[str, Value]) -> dict[int, Value]:
+        """The inputs of one element for a row, in all lanes."""
+        f, chain, result = self._f, self._chain, {}
+        for number in chain.scalars:
+            single = f.load(chain.inputs[number], bases[f"x{number}"])
+            result[number] = f.broadcast(converted(f, single, chain.computed), self._lanes)
+        return result
+
+    def emit(
+        self, span: Span, bases: dict[str, Value], tables: dict[Operand, Value],
+        scalars: dict[int, Value],
+    ) -> None:  # fmt: skip
         """Emit the chain: all loads come first, as an output may be input 0."""
         f, chain = self._f, self._chain
         inputs = []
         for number, element in enumerate(chain.inputs):
+            if number in scalars:
+                inputs.append(scalars[number])
+                continue
             loaded = span.load(f.at(bases[f"x{number}"], span.start, element), element)
             inputs.append(converted(f, loaded, chain.computed))
         value, stored = inputs[0], 0

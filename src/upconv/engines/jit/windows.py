@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .chains import Blocks
+from .chains import Blocks, extreme
 from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
@@ -173,7 +173,7 @@ def _reduced(
 ) -> list[Value]:
     """Totals with one more tap."""
     if reduce == "max":
-        return [_larger(f, total, value) for total, value in zip(totals, values, strict=True)]
+        return [extreme(f, "ogt", t, v) for t, v in zip(totals, values, strict=True)]
     weight = f.load(DOUBLE, tap + TAP.fields["weight"][1])  # type: ignore[index]  # has names
     factor = _weight(f, weight, values[0].type, kind)
     return [
@@ -184,12 +184,6 @@ def _reduced(
 def _weight(f: Function, weight: Value, kind: str, element: str) -> Value:
     lanes = int(kind[1:].split(" ")[0])
     return f.broadcast(converted(f, weight, element), lanes)
-
-
-def _larger(f: Function, total: Value, value: Value) -> Value:
-    """The larger of both, NaN if one is NaN."""
-    larger = f.select(f.compare("ogt", total, value), total, value)
-    return f.select(f.compare("uno", total, total), total, larger)
 
 
 def _pool(
@@ -208,7 +202,8 @@ def _pool(
                 at = f.at(src, span.start * line.factor + loop.index, element)
                 vectors = [f.load(kind, f.at(at, i * lanes, element)) for i in range(line.factor)]
                 value = vectors[0] if line.factor == 1 else every(f, vectors, 0, lanes)
-                totals.append(_larger(f, total, value) if line.reduce == "max" else total + value)
+                largest = line.reduce == "max"
+                totals.append(extreme(f, "ogt", total, value) if largest else total + value)
             loop.next(totals)
         for span, result in zip(spans, loop.results, strict=True):
             if line.reduce == "sum":
@@ -305,7 +300,7 @@ def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cp
                             second.next(values)
                         elif reduce == "max":
                             pairs = zip(second.carried, values, strict=True)
-                            second.next([_larger(f, total, value) for total, value in pairs])
+                            second.next([extreme(f, "ogt", total, value) for total, value in pairs])
                         else:
                             weight = share * f.load(DOUBLE, tap + 8)
                             factor = f.broadcast(converted(f, weight, element), lanes)
