@@ -94,7 +94,7 @@ def measured(name: str, path: Path, threads: int, seconds: float, verbose: bool)
     calls = [lambda: plain.run(None, feeds), lambda: session.run(None, feeds)]
     before, after = interleaved(calls, seconds)
     require_layers(name, session, feeds)
-    layers = session.report().layers
+    layers = session.report().rows
     kinds = [each.kind.split()[0] for each in layers if each.upconv]
     gain = min(before) / min(after)
     typical = statistics.median(before) / statistics.median(after)
@@ -118,7 +118,7 @@ def require_layers(name: str, session: Session, feeds: Arrays) -> None:
     with mock.patch.object(Kernel, "compute", autospec=True, side_effect=compute) as computed:
         session.run(None, feeds)
     names = {call.args[0].name for call in computed.call_args_list}
-    for layer in session.report().layers:
+    for layer in session.report().rows:
         engine = "upconv" if layer.name in names else "onnxruntime"
         require_engine(f"{name}, {layer.name}", "upconv" if layer.upconv else engine, engine)
 

@@ -13,8 +13,8 @@ from upconv.onnx.optimizing.results import (
     Optimization,
     WholeResult,
 )
-from upconv.onnx.session import LayerReport, Report
 from upconv.onnx.verifying.differences import Difference, Run
+from upconv.reports import Report, Row
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -99,7 +99,7 @@ def unequal() -> Optimization:
     return replace(
         sample(), layers=(), whole=(), verified=None, checks=(compared("image", 0.31), lost),
         verdict=verdict, written=None, remarks=("Not equal in onnxruntime with /mask/up.0: image",),
-        session=Report("onnxruntime", "upconv does not take it"),
+        session=Report("ONNX Runtime", why="upconv does not take it"),
     )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def hostile(name: str) -> Optimization:
     first = one.layers[0]
     candidates = (Candidate(name, name), replace(first.candidates[0], passes=name))
     bad = replace(first, node=name, dtype=name, candidates=candidates, chosen=name, why=name)
-    session = Report("upconv", name, (LayerReport(name, name, upconv=True, why=name),), 2.0, 1.0)
+    session = Report(name, (Row(name, name, name, why=name),), name, 2.0, 1.0)
     check = Run(name, (Difference(*[name] * 3, (1,), *[name] * 2, 0.0, 1.0, 1.0, False, name),))
     return replace(
         one, remarks=(name,), model=name, runtime=name, machine=name, verdict=name, written=name,

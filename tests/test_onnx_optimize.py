@@ -281,7 +281,7 @@ def test_layers_within_nodes_are_left_as_they_are(clock: Clock) -> None:
 def test_the_result_is_plain_json_as_its_schema_says(clock: Clock) -> None:
     clock(FAST)
     found = optimize(model(), session=True)
-    assert found.session.layers
+    assert found.session.rows
     document = json.loads(json.dumps(found.as_json(), allow_nan=False))
     assert document["schema"] == 3
     assert document["layers"][0]["axes"][0]["stride"] == 2

@@ -22,7 +22,7 @@ from onnx_cases import random_case
 from onnx_sessions import decoder, image, measure_once, model, plain, same, weight
 from processes import printed
 from repeating import seeds, single
-from upconv import conv_transpose
+from upconv import conv_transpose, measuring
 from upconv.errors import (
     ArgumentError,
     DTypeError,
@@ -33,7 +33,7 @@ from upconv.errors import (
 )
 from upconv.onnx import Session
 from upconv.onnx.models import from_model
-from upconv.onnx.session import choosing, layers, operators
+from upconv.onnx.session import layers, operators
 from upconv.onnx.session.abi import library
 from upconv.plans import Plan
 
@@ -61,7 +61,7 @@ def test_a_model_has_the_values_of_onnx_runtime(source: onnx.ModelProto, session
     same(session.run(None, feeds), plain(source, feeds))
     [skip] = session.run(["skip"], feeds)
     np.testing.assert_allclose(skip, plain(source, feeds)[1], 1e-5, 1e-5)
-    kinds = [each.kind for each in session.report().layers if each.upconv]
+    kinds = [each.kind for each in session.report().rows if each.upconv]
     assert kinds == ["ConvTranspose + leaky_relu", "ConvTranspose + prelu", "ConvTranspose + tanh"]
 
 
@@ -77,7 +77,7 @@ def test_random_models_have_the_values_of_onnx_runtime(first: int) -> None:
                 Session(case.model).run(None, {"x": case.x})
             continue
         found = Session(case.model, measure=False)
-        met += any(each.upconv for each in found.report().layers)
+        met += any(each.upconv for each in found.report().rows)
         same(found.run(None, {"x": case.x}), wanted)
     assert met >= 15 or single()
 
@@ -85,16 +85,16 @@ def test_random_models_have_the_values_of_onnx_runtime(first: int) -> None:
 def test_all_layers_and_none_compute_the_same(source: onnx.ModelProto) -> None:
     """Conv too, by name; and a model without a layer."""
     wanted = plain(source, feeds := image())
-    names = [each.name for each in Session(source, measure=False).report().layers]
+    names = [each.name for each in Session(source, measure=False).report().rows]
     for chosen in (names, names[:1], []):
         made = Session(source, layers=chosen)
         same(made.run(None, feeds), wanted)
         report = made.report()
-        assert [each.name for each in report.layers if each.upconv] == chosen
-        assert report.runs == ("upconv" if chosen else "onnxruntime")
+        assert [each.name for each in report.rows if each.upconv] == chosen
+        assert report.why == ("" if chosen else "no layer was chosen")
     assert len(names) == 4
     nothing = Session(model(f"{TWO} {{ y = Neg(x) }}"))
-    assert nothing.report().runs == "onnxruntime"
+    assert nothing.report().why == "it has no convolution with a constant weight"
     assert nothing.run(None, {"x": np.float32([1, 2])})[0].tolist() == [-1, -2]
 
 
@@ -113,7 +113,7 @@ def test_types_that_onnx_runtime_has_no_kernel_for(dtype: str) -> None:
     made.graph.initializer.append(tensor)
     found = Session(made, measure=False)
     [y] = found.run(None, {"x": x})
-    assert found.report().layers[0].upconv
+    assert found.report().rows[0].upconv
     assert y.dtype == x.dtype
     assert np.array_equal(y, conv_transpose(x, w, stride=2))
 
@@ -145,7 +145,7 @@ def test_layers_that_are_not_ours() -> None:
     }"""
     made = model(text, w=weight(1, 1, 2))
     found = Session(made, measure=False)
-    assert [each.kind for each in found.report().layers] == ["ConvTranspose"]
+    assert [each.kind for each in found.report().rows] == ["ConvTranspose"]
     feeds = {"x": weight(1, 1, 3), "fed": weight(1, 1, 2), "bias": weight(1)}
     feeds["choose"] = np.array(True)
     same(found.run(None, feeds), plain(made, feeds))
@@ -158,7 +158,7 @@ def test_a_weight_that_is_not_finite_stays_with_onnx_runtime() -> None:
     { y = ConvTranspose <strides = [2]> (x, w) }"""
     source = model(text, w=np.float32([[[1, np.inf, 3]]]))
     session = Session(source, measure=False)
-    assert session.report().layers == ()
+    assert session.report().rows == ()
     feeds = {"x": weight(1, 1, 3)}
     np.testing.assert_array_equal(session.run(None, feeds), plain(source, feeds))
 
@@ -294,19 +294,19 @@ def test_what_was_measured_is_reported_and_used_again(
     shapes = [{"x": (1, 16, 4, 4)}, {"H": (6,), "W": (3,)}]
     first = Session(source, threads=2, input_shapes=shapes)
     report = first.report()
-    assert report.runs == "upconv"
-    assert report.shapes == ({"x": (1, 16, 4, 4)}, {"x": (1, 16, 6, 3)})
-    assert all(each.after is not None for each in first.report().layers)
-    assert all(each.before is not None for each in first.report().layers)  # nodes have no names
-    assert "in upconv" in str(report)
-    chosen = [each["name"] for each in report.as_json()["layers"] if each["upconv"]]
-    monkeypatch.setattr(choosing, "interleaved", None)  # nothing is measured
+    assert not report.why
+    assert report.conditions["shapes"] == "x [1, 16, 4, 4]; x [1, 16, 6, 3]"
+    assert all(each.after is not None for each in first.report().rows)
+    assert all(each.before is not None for each in first.report().rows)  # nodes have no names
+    assert "computed by" in str(report)
+    chosen = [each["name"] for each in report.as_json()["rows"] if each["by"] == "upconv"]
+    monkeypatch.setattr(measuring, "sampled", None)  # nothing is measured
     again = Session(source, layers=chosen)
-    assert [each.name for each in again.report().layers if each.upconv] == chosen != []
+    assert [each.name for each in again.report().rows if each.upconv] == chosen != []
     same(again.run(None, feeds := image()), plain(source, feeds))
 
 
-@pytest.mark.parametrize(("gain", "wrong"), [(0.0, 1.0), (100.0, 1.01), (100.0, 0.0)])
+@pytest.mark.parametrize(("gain", "wrong"), [(0.5, 1.0), (2.0, 1.01), (2.0, 0.0)])
 def test_a_model_that_is_not_faster_or_computes_something_else_stays(
     source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, gain: float, wrong: float
 ) -> None:
@@ -322,13 +322,12 @@ def test_a_model_that_is_not_faster_or_computes_something_else_stays(
     monkeypatch.setattr(layers, "plan", changed)
     found = Session(source)
     report = found.report()
-    assert not any(each.upconv for each in report.layers if "Transpose" in each.kind)
+    assert not any(each.upconv for each in report.rows if "Transpose" in each.kind)
     if wrong == 1.0:
-        assert report.runs == "onnxruntime"
         assert "not faster" in report.why
     else:
-        why = "is another with it" if wrong else "no plan"
-        assert any(why in each.why for each in report.layers)
+        why = "of the largest value" if wrong else "no plan"
+        assert any(why in each.why for each in report.rows)
     same(found.run(None, feeds := image()), plain(source, feeds))
 
 

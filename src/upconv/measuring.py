@@ -24,7 +24,7 @@ import numpy as np
 from .arrays import Array
 from .errors import ArgumentError, UpconvError
 from .terminal import Progress
-from .timing import Bounds, Rounds, sampled
+from .timing import FEWEST_ROUNDS, PATIENCE, Bounds, Rounds, sampled
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
 """Largest accepted difference over the largest value: sums in another order in a deep model."""
@@ -41,11 +41,17 @@ Identical ways must not win: few samples show little of the noise.
 _RESAMPLES = 1000
 
 
+LEAST_ROUNDS = 3
+"""Of fewer rounds one stall of a busy machine decides."""
+
+NO_TIME = "no time was left"
+
+
 def required_gain(rounds: int) -> float:
     """Return how many times as fast a way must surely be, if it has so many samples.
 
-    >>> [round(required_gain(n), 3) for n in (1, 3, 10, 100)]
-    [1.1, 1.033, 1.01, 1.01]
+    >>> [round(required_gain(n), 3) for n in (3, 5, 10, 100)]
+    [1.033, 1.02, 1.01, 1.01]
     """
     return max(GAIN, 1 + _FEW / max(rounds, 1))
 
@@ -210,8 +216,9 @@ def choose(
 ) -> Choice:
     """Choose the fastest of some ways whose results are right; the first is the baseline.
 
-    seconds: no run begins later, but for the first of the baseline. most_runs: bounds the runs of
-    all ways together. arrays: makes arrays of what a way returns. precision: see `disagreement`.
+    seconds: about how long to time them; slow ways take longer. most_runs: bounds the runs of all
+    ways together, and no run begins after `seconds` then, but for the baseline's first. arrays:
+    makes arrays of what a way returns. precision: see `disagreement`.
     progress: called with `what`, the number of the round and of how many.
 
     An `UpconvError` that a way raises excludes it; the baseline's, and other errors, are raised.
@@ -224,40 +231,24 @@ def choose(
     """
     if not ways or len({way.name for way in ways}) != len(ways):
         raise ArgumentError("ways", f"{len(ways)} ways", "one or more, of different names")
-    end = time.perf_counter() + seconds
-    trial = _Trial(ways)
-    whys, expected = dict[str, str](), list(arrays(trial.call(0)))
-    for i, way in enumerate(ways[1:], 1):
-        if time.perf_counter() >= end or (most_runs is not None and trial.runs >= most_runs):
-            whys[way.name] = "no time was left"
-            continue
-        try:
-            wrong = disagreement(list(arrays(trial.call(i))), expected, precision)
-        except UpconvError as error:
-            wrong = str(error)
-        if wrong:
-            whys[way.name] = wrong
+    trial = _Trial(ways, time.perf_counter() + seconds, most_runs)
+    whys = trial.checked(lambda result: list(arrays(result)), precision)
     timed = [i for i, way in enumerate(ways) if way.name not in whys]
-    rounds = Rounds(tuple([] for _ in timed), [])
-    if len(timed) > 1:
-        left = None if most_runs is None else most_runs - trial.runs
-        bounds = Bounds(end - time.perf_counter(), left)
-        calls = [partial(trial.call, i) for i in timed]
-        begins = lambda number: progress(what, number, max(number, 15))  # noqa: E731
-        rounds = sampled(calls, bounds, begins, lambda at: trial.prepare(timed[at]))
-    ratios: dict[str, Sequence[Ratio]] = {}
-    seconds_of = dict[str, float]()
-    for at, i in enumerate(timed):
-        if samples := rounds.samples[at]:
-            seconds_of[ways[i].name] = undisturbed(samples if at else rounds.first)
-            ratios |= {ways[i].name: [Ratio.of(rounds, at)]} if at else {}
-        elif at:
-            whys[ways[i].name] = "no time was left"
-    fewest = len(rounds.samples[0]) if rounds.samples else 0
-    name, others = decide(ways[0].name, ratios, required_gain(fewest))
-    whys = others | whys
+    rounds = trial.rounds(timed, seconds, lambda number: progress(what, number, max(number, 15)))
+    ratios, times = dict[str, list[Ratio]](), dict[str, float]()
+    for i, samples in zip(timed, rounds.samples, strict=True):
+        if samples:
+            times[ways[i].name] = undisturbed(samples if i else rounds.first)
+            ratios[ways[i].name] = [Ratio.between(rounds.samples[0], samples, rounds.again)]
+    ratios.pop(ways[0].name, None)
+    if len(rounds.again) < LEAST_ROUNDS:
+        short = f"there was time for {len(rounds.again)} rounds, {LEAST_ROUNDS} are needed"
+        name, others = ways[0].name, {ways[i].name: short for i in timed if i}
+    else:
+        name, others = decide(ways[0].name, ratios, required_gain(len(rounds.again)))
+    whys |= others
     outcomes = (
-        Outcome(n, seconds_of.get(n), next(iter(ratios.get(n, ())), None), whys.get(n, ""))
+        Outcome(n, times.get(n), next(iter(ratios.get(n, ())), None), whys.get(n, ""))
         for n in (way.name for way in ways)
     )
     return Choice(name, tuple(outcomes), trial.runs)
@@ -288,19 +279,52 @@ def decide(
 
 
 class _Trial:
-    """Runs ways, and prepares one where another ran before."""
+    """Runs ways, prepares one where another ran before, and keeps bounds.
 
-    def __init__(self, ways: Sequence[Way]) -> None:
-        self._ways, self._last = ways, -1
+    end: when, by `time.perf_counter`, no run begins any more, if there is a bound on runs.
+    """
+
+    def __init__(self, ways: Sequence[Way], end: float, most_runs: int | None) -> None:
+        self._ways, self._end, self._most, self._last = ways, end, most_runs, -1
         self.runs = 0
 
-    def prepare(self, i: int) -> None:
+    @property
+    def over(self) -> bool:
+        """Whether no further run may begin."""
+        most = self._most
+        return most is not None and (self.runs >= most or time.perf_counter() >= self._end)
+
+    def checked(self, arrays: Callable[[Any], list[Array]], precision: str) -> dict[str, str]:
+        """Run each way once; why some cannot be chosen, by their names."""
+        whys, expected = dict[str, str](), arrays(self._run(0))
+        for i, way in enumerate(self._ways[1:], 1):
+            why = NO_TIME
+            if not self.over:
+                try:
+                    why = disagreement(arrays(self._run(i)), expected, precision)
+                except UpconvError as error:
+                    why = str(error)
+            whys |= {way.name: why} if why else {}
+        return whys
+
+    def rounds(
+        self, timed: Sequence[int], seconds: float, begins: Callable[[int], object]
+    ) -> Rounds:
+        """Interleaved samples of the ways of these indices."""
+        bounds = Bounds(seconds, None, PATIENCE, FEWEST_ROUNDS)
+        if self._most is not None:
+            bounds = Bounds(self._end - time.perf_counter(), self._most - self.runs)
+        calls = [partial(self._run, i) for i in timed] if len(timed) > 1 else []
+        rounds = sampled(calls, bounds, begins, lambda at: self._prepare(timed[at]))
+        return rounds if calls else Rounds(tuple([] for _ in timed), [])
+
+    def _prepare(self, i: int) -> None:
         prepare = self._ways[i].prepare
         if prepare is not None and self._last != i:
             prepare()
         self._last = i
 
-    def call(self, i: int) -> Any:
-        self.prepare(i)
+    def _run(self, i: int) -> Any:
+        self._prepare(i)
         self.runs += 1
         return self._ways[i].run()

@@ -53,6 +53,11 @@ class Row:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def upconv(self) -> bool:
+        """Whether upconv computes it, or some of it."""
+        return self.by.startswith("upconv")
+
+    @property
     def cells(self) -> tuple[str, ...]:
         """The row as texts, in the order of `HEADINGS`."""
         times = _time(self.before), _time(self.after)
@@ -105,7 +110,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values, ready for `json.dumps`."""
-        return asdict(self)
+        return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
 
     def as_html(self) -> str:
         """The table and the conditions as one HTML page.
@@ -149,12 +154,17 @@ class Report:
             got = f"it is a report of {brief(record.get('host'))}"
             raise _damaged(path, f"{got}; expected one of {host}")
         try:
-            rows = tuple(_built(Row, row, details=dict(row["details"])) for row in record["rows"])
-            ratio = None if record["ratio"] is None else _built(Ratio, record["ratio"])
-            conditions = dict(record["conditions"])
-            return _built(cls, record, rows=rows, ratio=ratio, conditions=conditions)
+            return cls.of(record)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise _damaged(path, f"it is damaged, {error}") from None
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """The report that `as_json` described; some `TypeError` or `ValueError` for others."""
+        rows = tuple(_built(Row, row, details=dict(row["details"])) for row in record["rows"])
+        ratio = None if record["ratio"] is None else _built(Ratio, record["ratio"])
+        conditions = dict(record["conditions"])
+        return _built(cls, record, rows=rows, ratio=ratio, conditions=conditions)
 
 
 _HEAD = f"""<!DOCTYPE html>

@@ -1,11 +1,11 @@
 """Interleaved timing of calls, in the process that runs them.
 
 A sample is the fastest call of a round's turn: a rest, in which the threads of the call before fall
-asleep (they spin for a while after their work), a call that is not counted, and calls for
-`_SAMPLE_SECONDS`, or less where little time is asked for. Whatever disturbs a machine makes calls
-slower, never faster; drift falls on all alike, since every call has a sample in every round. The
-first call, with which the others are compared, has one at the begin of each round and one at its
-end: what those differ is noise.
+asleep (they spin for a while after their work), and calls for `_SAMPLE_SECONDS`, or less where
+little time is asked for. The first finds other caches and is seldom the fastest. Whatever disturbs
+a machine makes calls slower, never faster; drift falls on all alike, since every call has a sample
+in every round. The first call, with which the others are compared, has one at the begin of each
+round and one at its end: what those differ is noise.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _FEWEST_CALLS, _MOST_CALLS = 3, 200
 _LONG = 0.15  # a call that takes so many seconds needs no warm-up: one is a sample
 _MOST_ROUNDS = 200
 _ENOUGH_ROUNDS = 15
-_FEWEST_ROUNDS = 5
-_PATIENCE = 3.0
-"""`_ENOUGH_ROUNDS` may take so many times what was asked for, `_FEWEST_ROUNDS` any time."""
+FEWEST_ROUNDS = 5
+PATIENCE = 3.0
+"""`_ENOUGH_ROUNDS` may take so many times what was asked for, `FEWEST_ROUNDS` any time."""
 
 _LONGEST_REST = 0.25  # OpenBLAS spins for 0.1 s; a pool may be set to spin for ever
 _LOOK = 0.004
@@ -89,7 +89,7 @@ def interleaved(
     """
     for call in calls:
         call()
-    bounds = Bounds(seconds, patience=_PATIENCE, fewest_rounds=_FEWEST_ROUNDS)
+    bounds = Bounds(seconds, patience=PATIENCE, fewest_rounds=FEWEST_ROUNDS)
     return sampled(calls, bounds, begins)
 
 
@@ -98,7 +98,7 @@ class Bounds:
     """How long sampling may go on.
 
     seconds: after these no sample begins, but `_ENOUGH_ROUNDS` may take `patience` times as long
-    and `fewest_rounds` any time. calls: most calls in all; a sample then is one call.
+    and `fewest_rounds` any time. calls: most calls in all; a sample then is the faster of two.
     """
 
     seconds: float
@@ -122,44 +122,45 @@ def sampled(
 ) -> Rounds:
     """The samples of calls that have run before.
 
-    A round that `bounds` would cut begins only if it is the first. prepare: called with the index
+    Only the first round may be cut by the bound on calls. prepare: called with the index
     of a call before its sample, and not timed.
     """
     samples: tuple[list[float], ...] = tuple([] for _ in calls)
     again: list[float] = []
     staying = list(range(len(calls)))
-    length = min(_SAMPLE_SECONDS, bounds.seconds / _FEWEST_ROUNDS)
-    begin, made = time.perf_counter(), 0
+    length = min(_SAMPLE_SECONDS, bounds.seconds / FEWEST_ROUNDS)
+    begin, made, round_calls = time.perf_counter(), 0, 1
     for done in range(_MOST_ROUNDS if calls else 0):
-        last = made + len(staying) if done else made
-        if bounds.over(done, last, begin):
+        if bounds.over(done, made + round_calls - 1, begin):
             break
+        round_calls = -made
         if begins is not None:
             begins(done + 1)
         for i, series in [*((i, samples[i]) for i in staying), (0, again)]:
             if bounds.over(done, made, begin):
                 return Rounds(samples, again)
             prepare(i)
-            series.append(_sample(calls[i], length if bounds.calls is None else None))
-            made += 1
+            most = _MOST_CALLS if bounds.calls is None else min(2, bounds.calls - made)
+            seconds, count = _sample(calls[i], length, most)
+            series.append(seconds)
+            made += count
+        round_calls += made
         if done + 1 == _TRIED:
             bound = _HOPELESS * min(map(min, samples))
             staying = [i for i, series in enumerate(samples) if i == 0 or min(series) <= bound]
     return Rounds(samples, again)
 
 
-def _sample(call: Call, length: float | None) -> float:
-    """The fastest of the calls of `length` seconds; None: of one call."""
+def _sample(call: Call, length: float, most: int) -> tuple[float, int]:
+    """The fastest of the calls of `length` seconds, and how many there were."""
     rest()
-    best = _seconds(call)
-    if best >= _LONG or length is None:
-        return best
-    best, end = float("inf"), time.perf_counter() + length
-    for done in range(1, _MOST_CALLS):
-        best = min(best, _seconds(call))
-        if done >= _FEWEST_CALLS and time.perf_counter() > end:
+    best, count = _seconds(call), 1
+    end = time.perf_counter() + length
+    while best < _LONG and count < most:
+        best, count = min(best, _seconds(call)), count + 1
+        if count > _FEWEST_CALLS and time.perf_counter() > end:
             break
-    return best
+    return best, count
 
 
 def _seconds(call: Call) -> float:

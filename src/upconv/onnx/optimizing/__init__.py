@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ..._version import __version__
 from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ...files import reported, require_free
+from ...reports import Report
 from ...terminal import Progress, shown
 from ...threads import checked, get_num_threads
 from ...tuning import processor_model
@@ -24,7 +25,6 @@ from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, feeds, ready
 from ..runtimes.worker import TIME_LIMIT, borrowed
-from ..session.reports import Report
 from .candidates import Setup, measured
 from .extract import Layer, layers, mark
 from .results import ORIGINAL, LayerResult, Optimization
@@ -168,4 +168,4 @@ def _session(original: ir.Model, setup: Setup) -> Report:
             report: Report = worker.call("session", file, setup.runtime.threads, inputs)
             return report
     except (EngineError, MemoryLimitError) as error:
-        return Report("onnxruntime", str(error))
+        return Report("ONNX Runtime", why=str(error))

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...geometry import Axis
 from ...measuring import Ratio
+from ...reports import Report
 from ..documents import document
 
 if TYPE_CHECKING:
     import onnx
 
-    from ..session.reports import Report
     from ..verifying import Run
 
 ORIGINAL = "original"

@@ -17,6 +17,7 @@ from ...errors import ArgumentError, EngineMissing, brief
 from ...files import published, reported, require_free
 from ...installation import install_command
 from ...measuring import Ratio
+from ...reports import HEADINGS, Report, Row
 from ...terminal import aligned
 from ...timing import format_seconds
 from ..optimizing.results import ORIGINAL, LayerResult, Optimization
@@ -69,8 +70,14 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    ratio = lambda told: str(Ratio(**told))  # noqa: E731
-    made.filters.update(seconds=format_seconds, ratio=ratio, short=terminal.shortened)
+    made.filters.update(
+        seconds=format_seconds,
+        short=terminal.shortened,
+        ratio=lambda one: str(Ratio(**one)),
+        cells=lambda row: Row(**row).cells,
+        sentences=lambda report: Report.of(report).sentences,
+    )
+    made.globals["headings"] = HEADINGS
     return made.get_template("page.html")
 
 

@@ -10,21 +10,20 @@ from typing import Any, Self
 
 import onnx_ir as ir
 
-from ... import decisions as records
 from ... import memory
 from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
+from ...reports import Report, Row, conditions, restored
 from ...terminal import Progress, shown
 from ...threads import checked, get_num_threads
 from ..models import Source, digest, from_model
 from ..runtimes import RUNTIMES
 from ..runtimes.inputs import dtype_of, fitting, inputs_of
 from ..runtimes.inputs import feeds as drawn
-from .choosing import Assembly, decided, measured, unmeasured
+from .choosing import HOST, Assembly, decided, measured, unmeasured
 from .native import Native
-from .reports import LayerReport, Report, Shapes, read
 
-__all__ = ["LayerReport", "NodeArg", "Report", "Session"]
+__all__ = ["NodeArg", "Report", "Row", "Session"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class Session:
         self._inputs = tuple(map(_value, inputs_of(whole)))
         self._outputs = tuple(map(_value, whole.graph.outputs))
         self._names = [str(value.name) for value in self._outputs]
-        conditions = records.conditions(
+        here = conditions(
             self._threads, onnxruntime=RUNTIMES["onnxruntime"].version, model=digest(whole)
         )
         measures, stated = layers is None and measure, bool(input_shapes or feeds)
@@ -112,8 +111,8 @@ class Session:
         examples = draw() if measures and (stated or decisions is None) else []
         saved = None
         if decisions is not None:
-            now = conditions | ({"shapes": _shapes(examples)} if stated else {})
-            saved = records.restored(decisions, read, now, remeasure)
+            now = here | ({"shapes": _shapes(examples)} if stated else {})
+            saved = restored(decisions, HOST, now, remeasure)
         assembly = Assembly(whole, self._threads)
         self._runner: Native | None
         if saved is not None:
@@ -125,7 +124,8 @@ class Session:
                 self._runner, report = measured(assembly, self._names, examples, say)
         else:
             self._runner, report = unmeasured(assembly, layers)
-        self._report = replace(report, shapes=_shapes(examples), conditions=conditions)
+        shapes = {"shapes": _shapes(examples)} if examples else {}
+        self._report = replace(report, conditions=here | shapes)
         if decisions is not None:
             self._report.save(decisions)
 
@@ -171,7 +171,7 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        ours = [each.upconv for each in self._report.layers]
+        ours = [each.upconv for each in self._report.rows]
         return f"<Session with {sum(ours)} of {len(ours)} layers by upconv>"
 
     def _known(self, names: Any) -> list[str]:
@@ -200,8 +200,10 @@ class Session:
         return [draw(each) for each in several]
 
 
-def _shapes(examples: Sequence[Mapping[str, Array]]) -> Shapes:
-    return tuple({name: x.shape for name, x in each.items()} for each in examples)
+def _shapes(examples: Sequence[Mapping[str, Array]]) -> str:
+    """Shapes of the inputs by name, as a condition of a report."""
+    sets = ([f"{name} {list(x.shape)}" for name, x in each.items()] for each in examples)
+    return "; ".join(", ".join(one) for one in sets)
 
 
 def _value(value: ir.Value) -> ir.Value:

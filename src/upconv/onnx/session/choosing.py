@@ -20,24 +20,20 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, UpconvError, brief
+from ...measuring import Way, choose
+from ...reports import Report, Row
 from ...terminal import Progress
-from ...timing import interleaved
 from ..graphs import named
 from ..models import stored
-from ..verifying.differences import difference
 from .layers import DOMAIN, layers, prepared, with_operators
 from .native import Native
 from .operators import Kernel
-from .reports import LayerReport, Report
 
-GAIN = 0.97  # a model stays as it was given unless it takes less than this part of the time
+HOST = "ONNX Runtime"
 _LIMITS = ((0.0, 0.0), (1.0, 0.0), (1.0, 0.9), (1.0, 1.2), (1e9, 0.0), (1e9, 1e9))
 """At most how many times as long as in ONNX Runtime: a ConvTranspose, a Conv."""
 _SECONDS, _PROFILED = 2.0, 4
 _TICK = 1e-6  # of the profiler's clock, in seconds
-
-_TOLERANCE = {"float64": 1e-8, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.15}
-"""Relative to the largest value: of float32 through some hundred layers, summed in other orders."""
 
 Feeds = Mapping[str, Array]
 
@@ -68,9 +64,9 @@ class Assembly:
         with stored(with_operators(self._prepared, numbers)) as file:
             return Native(file, self._threads, [*kernels.values()], profile)
 
-    def rows(self) -> dict[str, LayerReport]:
+    def rows(self) -> dict[str, Row]:
         """The layers as nothing is decided yet, by their outputs."""
-        return {output: LayerReport(each.name, each.title) for output, each in self.layers.items()}
+        return {output: Row(each.name, each.title, HOST) for output, each in self.layers.items()}
 
     def profiled(
         self, chosen: Collection[str] | None, names: Sequence[str], examples: Sequence[Feeds]
@@ -123,50 +119,49 @@ def measured(
             raise refusal from None
     rows = assembly.rows()
     if not rows:
-        return plain, Report("onnxruntime", "it has no convolution with a constant weight")
+        return plain, Report(HOST, why="it has no convolution with a constant weight")
     try:
-        expected = _all(plain, names, examples)
+        _all(plain, names, examples)
     except EngineError as error:
         remedy = "It was run to be measured: pass feeds that it takes, or measure=False."
         raise EngineError(f"{error} {remedy}") from None
-    say("measuring the layers in upconv", 1, 3)
+    say("measuring the layers in upconv", 1, 2)
     ours = _own_times(assembly, names, examples, rows)
-    say("measuring the layers in ONNX Runtime", 2, 3)
+    say("measuring the layers in ONNX Runtime", 2, 2)
     theirs = assembly.profiled(None, names, examples) if ours else {}
     for output, seconds in ours.items():
-        before = 1e3 * theirs[output] if output in theirs else None
-        rows[output] = replace(rows[output], before=before, after=1e3 * seconds)
+        rows[output] = replace(rows[output], before=theirs.get(output), after=seconds)
     sets = _sets(assembly, ours, theirs)
-    sessions = [assembly.session(chosen) for chosen in sets]
-    calls = [partial(_all, session, names, examples) for session in (plain, *sessions)]
+    sessions = [plain, *(assembly.session(chosen) for chosen in sets)]
+    ways = [
+        Way(f"set {number}" if number else HOST, partial(_all, session, names, examples))
+        for number, session in enumerate(sessions)
+    ]
     what = f"timing the model with {len(sets)} sets of layers by upconv, round"
-    rounds = interleaved(calls, _SECONDS, lambda number: say(f"{what} {number}", 3, 3))
-    best, *others = (1e3 * min(samples) for samples in rounds.samples)
-    for i in sorted(range(len(others)), key=lambda i: others[i]):
-        if others[i] >= GAIN * best:
-            break
-        found = _all(sessions[i], names, examples)
-        apart = [n for n, alike in enumerate(map(_alike, expected, found)) if not alike]
-        if not apart:
-            told = _decided(rows, sets[i])
-            return sessions[i], Report("upconv", "", told, best, others[i])
-        why = f"the model's output {names[apart[0] % len(names)]!r} is another with it"
-        rows |= {output: replace(rows[output], why=why) for output in sets[i]}
-    told, least = _decided(rows, frozenset()), min(others, default=best)
-    return plain, Report("onnxruntime", "it is not faster with upconv", told, best, least)
+    choice = choose(ways, seconds=_SECONDS, progress=say, what=what)
+    before, best = choice.baseline.seconds, choice.best
+    for chosen, one in zip(sets, choice.outcomes[1:], strict=True):
+        if one.seconds is None:  # its results are others, or it failed
+            rows |= {output: replace(rows[output], why=one.why) for output in chosen}
+    if choice.name != HOST:
+        number = [way.name for way in ways].index(choice.name)
+        decided_rows = _decided(rows, sets[number - 1])
+        report = Report(HOST, decided_rows, "", before, best.seconds, best.ratio)
+        return sessions[number], report
+    after = min((one.seconds for one in choice.outcomes[1:] if one.seconds), default=None)
+    why = "it is not faster with upconv"
+    return plain, Report(HOST, _decided(rows, frozenset()), why, before, after)
 
 
 def decided(assembly: Assembly, report: Report) -> Native:
     """The model as decided by an earlier session; `ArgumentError` for layers of another model."""
-    names, saved = (
-        [row.name for row in rows] for rows in (assembly.rows().values(), report.layers)
-    )
+    names, saved = ([row.name for row in rows] for rows in (assembly.rows().values(), report.rows))
     if names != saved:
         raise ArgumentError("decisions", f"for the layers {brief(saved)}", brief(names))
     chosen = [
-        output for output, row in zip(assembly.layers, report.layers, strict=True) if row.upconv
+        output for output, row in zip(assembly.layers, report.rows, strict=True) if row.upconv
     ]
-    return assembly.session(chosen) if report.runs == "upconv" else assembly.plain()
+    return assembly.plain() if report.why else assembly.session(chosen)
 
 
 def unmeasured(
@@ -184,10 +179,13 @@ def unmeasured(
         for output, row in rows.items()
         if (row.kind.startswith("ConvTranspose") if names is None else row.name in names)
     }
-    told = tuple(replace(row, upconv=output in chosen, why=why) for output, row in rows.items())
+    decided_rows = tuple(
+        replace(row, by="upconv" if output in chosen else HOST, why=why)
+        for output, row in rows.items()
+    )
     if not chosen:
-        return assembly.plain(), Report("onnxruntime", "no layer was chosen", told)
-    return assembly.session(chosen), Report("upconv", "", told)
+        return assembly.plain(), Report(HOST, decided_rows, "no layer was chosen")
+    return assembly.session(chosen), Report(HOST, decided_rows)
 
 
 def _own_times(
@@ -225,24 +223,16 @@ def _sets(
     return [each for each in dict.fromkeys(sets) if each or assembly.folded]
 
 
-def _decided(rows: Mapping[str, LayerReport], chosen: frozenset[str]) -> tuple[LayerReport, ...]:
-    def row(output: str, each: LayerReport) -> LayerReport:
-        if output in chosen or each.why:
-            return replace(each, upconv=output in chosen)
+def _decided(rows: Mapping[str, Row], chosen: frozenset[str]) -> tuple[Row, ...]:
+    def row(output: str, each: Row) -> Row:
+        if output in chosen:
+            return replace(each, by="upconv", why="")
         faster = each.before is not None and each.after is not None and each.after < each.before
-        return replace(each, why="the model is not faster so" if faster else "not faster")
+        why = "the model is not faster so" if faster else "not faster"
+        return replace(each, why=each.why or why)
 
     return tuple(row(output, each) for output, each in rows.items())
 
 
 def _all(session: Native, names: Sequence[str], examples: Sequence[Feeds]) -> list[Array]:
     return [y for feeds in examples for y in session.run(names, feeds)]
-
-
-def _alike(y: Array, z: Array) -> bool:
-    """Whether two arrays are one but for rounding, which may turn a comparison here and there."""
-    found = difference(ir.Value(name="the output"), y, z)
-    if found.words or found.equal:
-        return found.equal
-    bound = _TOLERANCE.get(y.dtype.name)
-    return float(np.mean(y != z)) <= 0.01 if bound is None else found.error <= bound
