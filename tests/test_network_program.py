@@ -51,6 +51,25 @@ def x_of(size: int = 300, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((1, 8, size)).astype(np.float32)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("part", ["concat", "slice"])
+def test_a_sum_with_a_part_of_another_array(part: str, batch: int) -> None:
+    """A kernel steps from image to image alike in its result and in what it adds."""
+    draw = np.random.default_rng(1).standard_normal
+    network = Network({"x": (batch, 8, 12)})
+    x = network.inputs["x"]
+    head = network.conv(x, draw((16, 8, 3)), padding=1, activation="tanh")
+    tail = network.conv(x, draw((16, 8, 3)), padding=1, activation="tanh")
+    if part == "concat":
+        y, added = network.concat(head, tail), head
+    else:
+        y, added = network.slice(head, 0, 8), network.slice(head, 8, 16)
+    network.output(network.conv(y, draw((added.channels, y.channels, 3)), padding=1) + added)
+    array = draw((batch, 8, 12)).astype(np.float32)
+    (expected,) = evaluate(network.graph(), [array])
+    np.testing.assert_allclose(network(array), expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_values(threads: int) -> None:
     graph = decoder().graph()

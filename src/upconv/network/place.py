@@ -24,7 +24,8 @@ def place(graph: Graph) -> Graph:
     for node in graph.nodes:
         operation, output = node.operation, node.outputs[0]
         first = graph.form(output).layout is DataLayout.NCX
-        if first and isinstance(operation, Slice) and output not in placing.fixed:
+        free = output not in placing.fixed and not placing.is_residual(output)
+        if first and isinstance(operation, Slice) and free:
             placing.views[output] = (node.inputs[0], operation.start)
         elif first and isinstance(operation, Concat) and operation.axis == 1:
             channel = 0
@@ -72,9 +73,18 @@ class _Placing:
         """Whether a kernel steps along it and other arrays alike: a residual, a second result."""
         writer = self._writers.get(value)
         if writer is None or not isinstance(writer.operation, Convolution):
-            return False
+            return self.is_residual(value)
         several = len(writer.outputs) > 1 or sums(writer.operation.end) > 0
-        return several and self.shapes[value][0] > 1
+        return (several and self.shapes[value][0] > 1) or self.is_residual(value)
+
+    def is_residual(self, value: int) -> bool:
+        """Whether a convolution of several images adds the value to its result."""
+        return self.shapes[value][0] > 1 and any(
+            isinstance(node.operation, Convolution)
+            and sums(node.operation.end) > 0
+            and value in node.inputs[1:]
+            for node in self._readers[value]
+        )
 
     def add_into(self, node: Node) -> None:
         """The node, the second value that it adds being in its first result's array."""
