@@ -261,7 +261,7 @@ class TestBlocks:
         exe.copy_params_from(arguments, states)
         np.testing.assert_array_equal(exe.forward(data=x)[0].asnumpy(), y.asnumpy())
         [z] = mx.load(graph, params).run(data=x.asnumpy())
-        np.testing.assert_array_equal(z, y.asnumpy())
+        np.testing.assert_allclose(z, y.asnumpy(), rtol=0, atol=1e-5)
 
     def test_a_call_with_a_symbol_makes_a_graph(self):
         net = self.generator()

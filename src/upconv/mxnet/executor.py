@@ -17,43 +17,12 @@ from .base import (
     require,
 )
 from .ndarray import NDArray, differentiate
+from .networks import PARAMETERS, Report, WatchedNetworks, roles, run_graph
 from .symbol import Node, Symbol
-from .tape import REQUESTS, Leaf, compute, mode
+from .tape import REQUESTS, Leaf, mode
 
 _UNNAMED = ("Activation", "softmax", "log_softmax", "SoftmaxActivation")
 _LOSSES = ("MakeLoss", "SoftmaxOutput")
-Report = Callable[[Node, list[NDArray], list[NDArray]], Any]
-
-
-def run_graph(
-    graph: Symbol, arrays: Mapping[str, NDArray], report: Report | None = None
-) -> list[NDArray]:
-    """Compute the outputs of a graph for these arrays, and record if this thread records.
-
-    report: called with the node of every operator, its inputs and its outputs.
-    """
-    values, reads = dict[tuple[int, int], NDArray](), graph.reads.copy()
-    for node in graph.nodes():
-        if node.row is None:
-            values[id(node), 0] = arrays[node.name]
-            continue
-        keys = [(id(parent), i) for parent, i in node.inputs]
-        inputs = [values[key] for key in keys]
-        plain, sources = [x.value for x in inputs], [x.source for x in inputs]
-        name = f"{node.name} ({node.row.name})"
-        results, recorded, _ = compute(node.row, node.p, plain, sources, name)
-        kind = type(inputs[0]) if inputs else NDArray
-        outputs = [kind(value) for value in results]
-        for i, y in enumerate(outputs):
-            y.source = None if recorded is None else (recorded, i)
-            values[id(node), i] = y
-        if report is not None:
-            report(node, inputs, outputs)
-        for key in keys:
-            reads[key] -= 1
-            if not reads[key]:  # the last one
-                del values[key]
-    return [values[id(node), i] for node, i in graph.entries]
 
 
 def _monitored(callback: Callable[[str, NDArray], Any], all_of_them: bool) -> Report:
@@ -97,7 +66,9 @@ class Executor:
             ]
         self._symbol, self._version, self._requests = symbol, version, requests
         self._monitor: Report | None = None
-        self._computed = False
+        self._computed, self._networks = False, WatchedNetworks(symbol)
+        named = roles(symbol).items()
+        self._constants = {name for name, words in named if words <= PARAMETERS}
 
     @property
     def output_dict(self) -> dict[str, NDArray]:
@@ -119,9 +90,15 @@ class Executor:
                 known = ", ".join(self.arg_dict)
                 raise MXNetTypeError(f"{name!r} is no argument; there are {known}.")
         leaves = {name: self._leaf(name, x) for name, x in self.arg_dict.items()}
-        records = any(grad is not None for grad in self.grad_dict.values())
+        leaves |= self.aux_dict
+        records, results = any(grad is not None for grad in self.grad_dict.values()), None
         with mode(recording=records, training=bool(is_train)):
-            results = run_graph(self._symbol, leaves | self.aux_dict, self._monitor)
+            if not (records or is_train or self._monitor):
+                constants = {k: x for k, x in leaves.items() if k in self._constants}
+                inputs = {k: x for k, x in leaves.items() if k not in constants}
+                results = self._networks.run(constants, inputs)
+            if results is None:
+                results = run_graph(self._symbol, leaves, self._monitor)
         for y, result in zip(self.outputs, results, strict=True):  # the caller may hold them
             y.value, y.source = result.value, result.source
         self._computed = True

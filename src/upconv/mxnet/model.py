@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .base import MXNetError, raised_by
-from .executor import Report, run_graph
 from .ndarray import NDArray, save
+from .networks import PARAMETERS, Networks, Report, roles, run_graph
 from .operators import Array
 from .params import Name, read_params
 from .symbol import Symbol
@@ -22,8 +22,6 @@ _SAME_AXES = {
     "UpSampling", "clip", "identity", "relu", "sigmoid", "tanh",
 }  # fmt: skip
 """Operators whose result has the axes and the channels of their first input."""
-
-_PARAMETERS = {"weight", "bias", "gamma", "beta", "moving_mean", "moving_var"}
 
 
 class Model:
@@ -44,22 +42,20 @@ class Model:
     """
 
     def __init__(self, graph: Symbol, arrays: Mapping[str, Array]) -> None:
-        self.graph, roles = graph, dict[int, set[str]]()
-        for node in graph.nodes():
-            for name, (parent, _) in zip(node.named_inputs(), node.inputs, strict=True):
-                roles.setdefault(id(parent), set()).add(name)
-        variables = {node.name: roles.get(id(node)) for node in graph.nodes() if not node.row}
-        self.arrays = {name: np.array(arrays[name]) for name in variables if name in arrays}
+        self.graph, named = graph, roles(graph)
+        names = dict.fromkeys(graph.list_inputs())
+        self.arrays = {name: np.array(arrays[name]) for name in names if name in arrays}
         for array in self.arrays.values():
             array.flags.writeable = False  # layers keep weights packed
         kinds = [array.dtype for array in self.arrays.values() if array.dtype.kind == "f"]
         self.dtype = min(kinds, key=lambda kind: kind.itemsize, default=np.dtype(np.float32))
-        free = {name: role or {""} for name, role in variables.items() if name not in arrays}
+        free = {name: named.get(name, {""}) for name in names if name not in arrays}
         self.inputs = [name for name, role in free.items() if role != {"label"}]
         self._fixed = {k: NDArray(v) for k, v in self.arrays.items()}
         self._fixed |= {name: NDArray(np.zeros(())) for name in free.keys() - {*self.inputs}}
         self.outputs: list[str] = graph.list_outputs()
-        missing = [name for name in self.inputs if arrays and free[name] <= _PARAMETERS]
+        self._networks = Networks(graph, self.arrays)
+        missing = [name for name in self.inputs if arrays and free[name] <= PARAMETERS]
         if missing:
             raise MXNetError(f"The parameters have no {', '.join(missing[:9])}.")
 
@@ -103,23 +99,41 @@ class Model:
 
     def computed(self, inputs: Mapping[str, Any], report: Report | None = None) -> list[Array]:
         """As `run`; `report` is that of `run_graph`."""
+        converted = self._converted(inputs)
+        try:
+            arrays = self._fixed | {name: NDArray(x) for name, x in converted.items()}
+            with mode(recording=False, training=False):
+                plain = report is not None  # which sees every node
+                graph = self.graph if plain else self._networks.prepared(converted).graph
+                outputs = run_graph(graph, arrays, report)
+        except MXNetError as error:
+            raise _with_shapes(error, converted) from error
+        return [y.asnumpy() for y in outputs]
+
+    def explain(self, /, **inputs: Any) -> str:
+        """Say which parts of the graph `run` computes as networks, and why others are in none."""
+        return str(self._networks.prepared(self._converted(inputs)))
+
+    def _converted(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """The inputs as read-only arrays of the model's type."""
         if {*inputs} != {*self.inputs}:
             names = ", ".join(inputs) or "none"
             raise MXNetError(f"The inputs are {names}; expected {', '.join(self.inputs)}.")
         converted = dict[str, Array]()
         try:
             with raised_by("An input"):
-                for name, x in inputs.items():
-                    converted[name] = np.asarray(x).astype(self.dtype, copy=False).view()
+                for name in self.inputs:
+                    converted[name] = np.asarray(inputs[name]).astype(self.dtype, copy=False).view()
                     converted[name].flags.writeable = False  # it is the caller's
-            arrays = self._fixed | {name: NDArray(x) for name, x in converted.items()}
-            with mode(recording=False, training=False):
-                outputs = run_graph(self.graph, arrays, report)
         except MXNetError as error:
-            shapes = ", ".join(f"{k} {x.shape}" for k, x in converted.items())
-            text = str(error).rstrip(".")  # NumPy's have no full stop
-            raise MXNetError(f"{text}. The inputs are {shapes or inputs}.") from error
-        return [y.asnumpy() for y in outputs]
+            raise _with_shapes(error, converted or inputs) from error
+        return converted
+
+
+def _with_shapes(error: Exception, inputs: Mapping[str, Any]) -> MXNetError:
+    """The error, followed by the shapes of the inputs."""
+    shapes = ", ".join(f"{k} {x.shape}" if hasattr(x, "shape") else k for k, x in inputs.items())
+    return MXNetError(f"{str(error).rstrip('.')}. The inputs are {shapes}.")  # NumPy's have none
 
 
 def _axes(p: Any, weight: tuple[int, ...], kind: str) -> tuple[int | str, ...]:

@@ -41,9 +41,8 @@ class Node:
 
     def outputs(self) -> tuple[str, ...]:
         """The names of all outputs."""
-        if self.row is None:
-            return (self.name,)
-        return tuple(f"{self.name}_{name}" for name in self.row.outputs(self.p))
+        names = self.row.outputs(self.p) if self.row else ()
+        return tuple(f"{self.name}_{name}" for name in names) or (self.name,)
 
     def named_inputs(self) -> tuple[str, ...]:
         """The names of the inputs."""
@@ -89,8 +88,7 @@ class Symbol(Fluent):
 
     @cached_property
     def _nodes(self) -> list[Node]:
-        parents = lambda node: [parent for parent, _ in node.inputs]  # noqa: E731
-        return ordered((node for node, _ in self.entries), parents)
+        return ordered((n for n, _ in self.entries), lambda n: [parent for parent, _ in n.inputs])
 
     @cached_property
     def reads(self) -> Counter[tuple[int, int]]:
@@ -130,8 +128,8 @@ class Symbol(Fluent):
 
     def attr_dict(self) -> dict[str, dict[str, str]]:
         """The attributes that were given, as text, by node."""
-        texts = {node.name: with_short_names(node.texts()) for node in self.nodes()}
-        return {name: attrs for name, attrs in texts.items() if attrs}
+        texts = ((node.name, with_short_names(node.texts())) for node in self.nodes())
+        return {name: attrs for name, attrs in texts if attrs}
 
     def list_attr(self) -> dict[str, str]:
         """The attributes of this one node."""
@@ -237,6 +235,9 @@ class Symbol(Fluent):
     def __len__(self) -> int:
         return len(self.entries)
 
+    def __bool__(self) -> bool:
+        raise MXNetTypeError("A symbol has no value, so it is neither true nor false.")
+
     def __iter__(self) -> Iterator[Symbol]:
         return (Symbol([entry]) for entry in self.entries)
 
@@ -294,8 +295,8 @@ def var(
         raise MXNetTypeError(f"name is {brief(name)}; expected text.")
     unknown = [key for key in more if not is_free(key)]
     if unknown:
-        text = f"{unknown[0]} is no argument of var; an attribute of yours is __{unknown[0]}__."
-        raise MXNetValueError(text)
+        name = unknown[0]
+        raise MXNetValueError(f"{name} is no argument of var; an attribute of yours is __{name}__.")
     more |= {"lr_mult": lr_mult, "wd_mult": wd_mult}
     with raised_by("var"):
         sizes = None if shape is None else kinds.KINDS["shape"]("shape", shape)
@@ -383,9 +384,8 @@ def _node(row: dict[str, Any], before: list[Node]) -> Node:
     return node
 
 
-contrib = SimpleNamespace(
-    SyncBatchNorm=function("SyncBatchNorm", OPERATORS["_contrib_SyncBatchNorm"])
-)
+_sync = function("SyncBatchNorm", OPERATORS["_contrib_SyncBatchNorm"])
+contrib = SimpleNamespace(SyncBatchNorm=_sync)
 
 
 def __getattr__(name: str) -> Any:

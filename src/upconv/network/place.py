@@ -82,7 +82,7 @@ class _Placing:
         return self.shapes[value][0] > 1 and any(
             isinstance(node.operation, Convolution)
             and sums(node.operation.end) > 0
-            and value in node.inputs[1:]
+            and value == node.inputs[node.operation.end[0].operand.number]  # type: ignore[union-attr]
             for node in self._readers[value]
         )
 

@@ -1,7 +1,8 @@
 """Blocks: layers that hold parameters and other blocks. `mx.gluon.Block` and its kin.
 
 Parameters are named by their paths, such as "0.weight", as in MXNet 2 and in the files that
-`save_parameters` of both versions writes. `hybridize` changes nothing: every call computes at once.
+`save_parameters` of both versions writes. At inference a hybridized block
+runs its graph as networks.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from typing import Any, Self
 from .. import ndarray as nd
 from .. import symbol as sym
 from ..base import DeferredInitializationError, MXNetError, raised_by
-from ..executor import run_graph
 from ..model import params_name, save_checkpoint
+from ..ndarray import NDArray
+from ..networks import Networks, WatchedNetworks, run_graph
 from ..tape import STATE
 from .parameter import Parameter, ParameterDict
+
+_FOREIGN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Block:
@@ -63,8 +67,10 @@ class Block:
             ctx=ctx, default_init=init, force_reinit=force_reinit, device=device
         )
 
-    def hybridize(self, active: bool = True, **unused: Any) -> None:
-        """Do nothing: every call computes at once."""
+    def hybridize(self, active: bool = True, **options: Any) -> None:
+        """Let the blocks within run as networks at inference; see `HybridBlock.hybridize`."""
+        for child in self._children.values():
+            child.hybridize(active, **options)
 
     def cast(self, dtype: Any) -> None:
         """Change the type of all parameters."""
@@ -119,9 +125,42 @@ class HybridBlock(Block):
     """
 
     _arity = 0  # inputs of the last call
+    _active = False
+    _traces: dict[int, _Trace]
+
+    def hybridize(self, active: bool = True, **options: Any) -> None:
+        """At inference run the graph of this block, whose largest parts are networks.
+
+        The graph is made at the first such call, from symbols, as MXNet does; networks are built
+        at the second call with the same parameters. A block that takes no symbols, or has no part
+        for a network, is computed as before: `explain` says why. options: MXNet's, of no effect.
+        """
+        super().hybridize(active, **options)
+        self._active, self._traces = active, {}
+
+    def explain(self, *inputs: Any) -> str:
+        """Say which parts of a hybridized block run as networks, and why others do not."""
+        if not self._active:
+            return "The block is not hybridized."
+        trace = self._trace_of(len(inputs))
+        if trace.reason:
+            return trace.reason
+        arrays = {name: p.data().value for name, p in trace.parameters.items()}
+        named = {name: x.value for name, x in zip(trace.inputs, inputs, strict=True)}
+        return str(Networks(trace.graph, arrays).prepared(named))
+
+    def _trace_of(self, arity: int) -> _Trace:
+        if arity not in self._traces:
+            self._traces[arity] = _Trace(self, arity)
+        return self._traces[arity]
 
     def __call__(self, *inputs: Any) -> Any:
         self._arity = len(inputs)
+        idle = not (STATE.recording or STATE.training or STATE.tracing)
+        if self._active and idle and inputs and all(isinstance(x, NDArray) for x in inputs):
+            result = self._trace_of(len(inputs)).run(inputs)
+            if result is not None:
+                return result
         try:
             return super().__call__(*inputs)
         except DeferredInitializationError:
@@ -152,10 +191,14 @@ class HybridBlock(Block):
         graph, names = self._graph(len(inputs))
         infer_parameters(graph, self.collect_params(), dict(zip(names, inputs, strict=True)))
 
+    def _symbols(self, count: int) -> tuple[Any, list[str]]:
+        """The result of a call with so many symbols, and the inputs' names."""
+        names = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
+        return Block.__call__(self, *map(sym.var, names)), names
+
     def _graph(self, count: int) -> tuple[sym.Symbol, list[str]]:
         """The graph of a call with so many inputs, and the inputs' names."""
-        names = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
-        result = Block.__call__(self, *map(sym.var, names))
+        result, names = self._symbols(count)
         return result if isinstance(result, sym.Symbol) else sym.Group(result), names
 
     def export(self, path: str, epoch: int = 0, remove_amp_cast: bool = True) -> tuple[str, str]:
@@ -174,6 +217,36 @@ class HybridBlock(Block):
         states = {name: arrays.pop(name) for name in graph.list_auxiliary_states()}
         save_checkpoint(path, epoch, graph, arrays, states)
         return f"{path}-symbol.json", params_name(path, epoch)
+
+
+class _Trace:
+    """The graph of a hybridized block, or the reason why there is none."""
+
+    def __init__(self, block: HybridBlock, arity: int) -> None:
+        self.reason, self.inputs = "", list[str]()
+        self.parameters: dict[str, Parameter] = {}
+        try:
+            result, self.inputs = block._symbols(arity)
+            self.kind = list if isinstance(result, sym.Symbol) else type(result)
+            self.single = isinstance(result, sym.Symbol) and len(result) == 1
+            self.graph = result if isinstance(result, sym.Symbol) else sym.Group(result)
+            if len(self.graph) != len(result):
+                raise MXNetError("an output is a group of symbols")
+            parameters, names = block.collect_params(), {*self.graph.list_inputs()}
+            self.parameters = {name: p for name, p in parameters.items() if name in names}
+            self.networks = WatchedNetworks(self.graph)
+        except _FOREIGN as error:  # what code of the user raises that needs arrays
+            self.reason = f"It takes no symbols: {type(error).__name__}: {error}"
+
+    def run(self, inputs: tuple[Any, ...]) -> Any:
+        """The outputs; None where the block itself must compute them."""
+        if self.reason or any(p._array is None for p in self.parameters.values()):
+            return None
+        held = {name: p.data() for name, p in self.parameters.items()}
+        outputs = self.networks.run(held, dict(zip(self.inputs, inputs, strict=True)))
+        if outputs is None:
+            return None
+        return outputs[0] if self.single else self.kind(outputs)
 
 
 def infer_parameters(
@@ -245,6 +318,9 @@ class SymbolBlock(HybridBlock):
         if param_file is not None:
             block.params.load(param_file, ignore_extra=True)
         return block
+
+    def _symbols(self, count: int) -> tuple[Any, list[str]]:
+        return self._symbol, self._inputs
 
     def forward(self, *inputs: Any) -> Any:
         arrays = {name: p.data() for name, p in self.params.items()}

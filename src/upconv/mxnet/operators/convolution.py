@@ -56,7 +56,7 @@ def _layer(p: Attributes, size: Shape) -> Any:
     return layer
 
 
-def _keywords(p: Attributes, data: Shape) -> dict[str, Any]:
+def keywords_for(p: Attributes, data: Shape) -> dict[str, Any]:
     """The keywords of upconv's function for data of this shape, worked out once."""
     _, _, size = _parts(p, data)
     if hasattr(p, "adj"):
@@ -110,7 +110,7 @@ def _out(p: Attributes, data: Shape) -> Shapes:
 def _forward(c: Call, data: Array, weight: Array, *bias: Array) -> Array:
     transposed = hasattr(c.p, "adj")
     expected = _weight_shape(c.p, data.shape)
-    keywords = _keywords(c.p, data.shape)
+    keywords = keywords_for(c.p, data.shape)
     if weight.shape != expected:
         raise ShapeError("the shape of weight", str(weight.shape), str(expected))
     if not c.training and {x.dtype for x in (weight, *bias)} == {data.dtype}:
@@ -126,7 +126,7 @@ def _backward(c: Call, grad: Array) -> list[Array | None]:
     function = conv_transpose_backward if hasattr(c.p, "adj") else conv_backward
     names = ("x", "weight", "bias")[: len(c.inputs)]
     needs = [name for name, wanted in zip(names, c.wanted, strict=True) if wanted]
-    keywords = _keywords(c.p, c.inputs[0].shape)
+    keywords = keywords_for(c.p, c.inputs[0].shape)
     found = function(grad, *c.inputs[:2], **keywords, needs=needs)
     return [getattr(found, name) for name in names]
 

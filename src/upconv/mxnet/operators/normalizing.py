@@ -47,7 +47,7 @@ def _normalized(c: Call, *inputs: Array) -> tuple[Array, ...]:
     With fix_gamma gamma itself becomes ones, as in MXNet, unless it is a loaded model's.
     """
     _, gamma, _, mean, var = inputs
-    if c.p.fix_gamma and gamma.flags.writeable:
+    if c.p.fix_gamma and gamma.flags.writeable and not (gamma == 1).all():
         gamma[...] = 1
         written(gamma)
     y, center, invstd, *_ = map(np.asarray, batch_norm(*inputs, **_how(c), statistics="mxnet"))

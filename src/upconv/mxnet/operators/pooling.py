@@ -19,7 +19,7 @@ from ...errors import ArgumentError, ShapeError
 from .row import Array, Call, Shape, Shapes, following, row
 
 
-class _Windows:
+class Windows:
     """The windows of a pooling over spatial sizes."""
 
     def __init__(self, p: Attributes, size: Shape) -> None:
@@ -87,14 +87,14 @@ def _as_given(p: Attributes, x: Array) -> Array:
 
 def _out(p: Attributes, data: Shape) -> Shapes:
     size = data[1:-1] if _is_last(p) else data[2:]
-    out = _Windows(p, tuple(entry or max(p.kernel, default=1) for entry in size)).out
+    out = Windows(p, tuple(entry or max(p.kernel, default=1) for entry in size)).out
     out = tuple(o if i or p.global_pool else 0 for i, o in zip(size, out, strict=True))
     return [(data[0], *out, data[-1]) if _is_last(p) else (*data[:2], *out)]
 
 
 def _pool(c: Call, data: Array) -> Array:
     data = _first(c.p, data)
-    windows = _Windows(c.p, data.shape[2:])
+    windows = Windows(c.p, data.shape[2:])
     if c.p.pool_type == "max":
         padded = windows.padded(data, -np.inf if data.dtype.kind == "f" else data.min(initial=0))
         taps = windows.taps(padded)
@@ -108,7 +108,7 @@ def _pool(c: Call, data: Array) -> Array:
 
 def _pool_gradient(c: Call, grad: Array) -> tuple[Array]:
     data, out, grad = (_first(c.p, x) for x in (c.inputs[0], c.outputs[0], grad))
-    windows = _Windows(c.p, data.shape[2:])
+    windows = Windows(c.p, data.shape[2:])
     padded = windows.padded(data, -np.inf if c.p.pool_type == "max" else 0)
     result = np.zeros(padded.shape, data.dtype)
     share = grad / windows.counts()

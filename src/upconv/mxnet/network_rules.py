@@ -1,0 +1,304 @@
+"""MXNet's operators as layers of `upconv.network`: `RULES` has a function of a `Layers` for each.
+
+A rule reads a node's attributes and inputs, calls the builder, and returns the node's outputs. An
+`UpconvError` of a rule or of the builder leaves the node alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..network import Network, Value
+from .base import MXNetError
+from .operators import OPERATORS, Shape
+from .operators.convolution import keywords_for
+from .operators.elementwise import NUMPY_WORDS
+from .operators.layers import SELU
+from .operators.pooling import Windows
+from .operators.shaping import axis_of, crop_window
+from .operators.upsampling import bilinear_keywords
+
+
+class Layers:
+    """A network that is being built, and the node at hand, which `build` begins.
+
+    p: the node's attributes. x: its inputs, `Value`s of the network or arrays of constants.
+    sized: whether a rule has used the sizes of the data, so that the network holds for them alone.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network, self.sized = network, False
+        self.p: Any = None
+        self.x: list[Any] = []
+        self.shapes: list[Shape] = []
+
+    def build(self, node: Any, inputs: list[Any], shapes: list[Shape]) -> list[Value]:
+        """Add a node; raises `UpconvError` where a network cannot compute it."""
+        self.p, self.x, self.shapes = node.p, inputs, shapes
+        layout = getattr(node.p, "layout", None) or "NC"
+        if layout[1] != "C":
+            self.refuse(f"its layout is {layout}; networks have channels first")
+        result = RULES[node.row.name](self)
+        return result if isinstance(result, list) else [result]
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise the error that leaves the node alone."""
+        raise MXNetError(reason)
+
+    def size(self, i: int = 0) -> Shape:
+        """The spatial size of an input, to which the network is bound from now on."""
+        self.sized = True
+        return self.shapes[i][2:]
+
+    @property
+    def rank(self) -> int:
+        """The number of spatial axes of the first input."""
+        return len(self.shapes[0]) - 2
+
+    def data(self, i: int = 0) -> Value:
+        """An input that is no constant."""
+        if not isinstance(self.x[i], Value):
+            self.refuse("its data are constant")
+        value: Value = self.x[i]
+        return value
+
+    def constants(self) -> Any:
+        """All inputs but the first, which must be constant."""
+        if any(isinstance(x, Value) for x in self.x[1:]):
+            self.refuse("its parameters are not constant")
+        return self.x[1:]
+
+    def operand(self, i: int) -> Any:
+        """An input of an operator of two: a `Value`, a number, or one number per channel."""
+        x, other = self.x[i], self.shapes[1 - i]
+        if isinstance(x, Value):
+            return x
+        if x.size == 1 and x.ndim <= len(other):
+            return float(x.reshape(-1)[0])
+        per_channel = (1, other[1], *[1] * (len(other) - 2))
+        if (*[1] * (len(other) - x.ndim), *x.shape) != per_channel:
+            self.refuse(f"a constant of shape {x.shape} is neither a number nor one per channel")
+        return x.reshape(-1)
+
+
+def _convolution(b: Layers) -> Value:
+    if any(getattr(b.p, "target_shape", ())):
+        b.size()
+    keywords = keywords_for(b.p, b.shapes[0])
+    del keywords["layout"], keywords["weight_layout"]
+    call = b.network.conv_transpose if hasattr(b.p, "adj") else b.network.conv
+    return call(b.data(), *b.constants(), **keywords)
+
+
+def _batch_norm(b: Layers) -> Value:
+    if getattr(b.p, "axis", 1) % (b.rank + 2) != 1:
+        b.refuse(f"its axis is {b.p.axis}; networks have the channels as axis 1")
+    gamma, beta, mean, var = b.constants()
+    gamma = None if b.p.fix_gamma else gamma
+    return b.network.batch_norm(b.data(), gamma, beta, mean, var, b.p.eps)
+
+
+def _instance_norm(b: Layers) -> Value:
+    gamma, beta = b.constants()
+    return b.network.instance_norm(b.data(), gamma, beta, b.p.eps)
+
+
+def _activation(b: Layers, word: str) -> Value:
+    """An activation by MXNet's word, some of them made of several operations."""
+    network, x = b.network, b.data()
+    if word == "log_sigmoid":
+        return network.activation(x * -1, "softplus") * -1
+    if word == "mish":
+        return x * network.activation(network.activation(x, "softplus"), "tanh")
+    if word not in ("relu", "sigmoid", "tanh", "softrelu"):
+        b.refuse(f"networks have no activation {word}")
+    return network.activation(x, "softplus" if word == "softrelu" else word)
+
+
+def _leaky(b: Layers) -> Value:
+    kind, p = b.p.act_type, b.p
+    if kind == "selu":
+        return b.network.activation(b.data(), ("elu", SELU[1])) * SELU[0]
+    if kind == "rrelu":
+        return b.network.activation(b.data(), ("leaky_relu", (p.lower_bound + p.upper_bound) / 2))
+    words: dict[str, Any] = {"gelu": "gelu", "elu": ("elu", p.slope)}
+    words |= {"leaky": ("leaky_relu", p.slope), "prelu": ("prelu", *b.constants())}
+    return b.network.activation(b.data(), words[kind])
+
+
+def _pooling(b: Layers) -> Value:
+    bound = b.p.global_pool or b.p.pooling_convention != "valid"
+    windows = Windows(b.p, b.size() if bound else b.shapes[0][2:])
+    ends = [(begin, after if bound else begin)
+            for begin, after in zip(windows.pad, windows.after, strict=True)]  # fmt: skip
+    arguments = (b.data(), windows.kernel, windows.stride, tuple(ends))
+    if b.p.pool_type == "max":
+        return b.network.max_pool(*arguments)
+    if b.p.pool_type == "sum" and any(after > begin for begin, after in ends):
+        b.refuse("windows reach beyond the padding")
+    # What counts is within the padded data: where nothing is padded, within the data.
+    inside = b.p.count_include_pad is False or not any(windows.pad)
+    inside = inside and b.p.pool_type == "avg"
+    if not inside and any(after > begin for begin, after in ends):
+        b.refuse("windows reach beyond the padding, where an average does not count")
+    y = b.network.avg_pool(*arguments, count_padding=not inside)
+    return y * prod(windows.kernel) if b.p.pool_type == "sum" else y
+
+
+def _upsampled(b: Layers) -> Value:
+    if b.p.sample_type == "nearest":
+        return b.network.upsample(b.data(), b.p.scale)
+    return b.network.conv_transpose(b.data(), *b.constants(), **bilinear_keywords(b.p))
+
+
+def _concat(b: Layers) -> Value:
+    axis = b.p.dim if hasattr(b.p, "dim") else b.p.axis
+    if axis_of(axis, b.rank + 2) != 1:
+        b.refuse(f"it joins along axis {axis}; networks join channels")
+    return b.network.concat(*map(b.data, range(len(b.x))))
+
+
+def _split(b: Layers) -> list[Value]:
+    x, count = b.data(), b.p.num_outputs
+    part = x.channels // count
+    if axis_of(b.p.axis, b.rank + 2) != 1 or b.p.squeeze_axis or part * count != x.channels:
+        b.refuse("networks split channels into equal parts, and keep their axis")
+    return [b.network.slice(x, i * part, (i + 1) * part) for i in range(count)]
+
+
+def _slice(b: Layers) -> Value:
+    """slice and slice_axis: channels by their numbers, positions by what is cut off."""
+    p, whole = b.p, slice(None)
+    if hasattr(p, "axis"):
+        parts = {axis_of(p.axis, b.rank + 2): slice(p.begin, p.end)}
+    else:
+        steps = p.step or (None,) * len(p.begin)
+        rows = zip(p.begin, p.end, steps, strict=True)
+        parts = {axis: slice(*row) for axis, row in enumerate(rows)}
+    if any(part.step not in (None, 1) for part in parts.values()):
+        b.refuse("networks slice without steps")
+    if 0 in parts and parts[0].indices(b.shapes[0][0])[:2] != (0, b.shapes[0][0]):
+        b.refuse("networks do not slice the batch")
+    if parts.get(0, whole) != whole:
+        b.sized = True
+    x = b.data()
+    if 1 in parts:
+        x = b.network.slice(x, *parts[1].indices(x.channels)[:2])
+    cut = [_cut(b, parts.get(axis, whole), axis) for axis in range(2, b.rank + 2)]
+    return x if not np.any(cut) else b.network.crop(x, tuple(cut))
+
+
+def _cut(b: Layers, part: slice, axis: int) -> tuple[int, int]:
+    """The positions that a slice cuts off both ends of an axis."""
+    begin, end = part.start or 0, part.stop or 0
+    if begin >= 0 >= end and part.stop != 0:
+        return begin, -end
+    size = b.size()[axis - 2]
+    begin, end, _ = part.indices(size)
+    return begin, size - end
+
+
+def _cropped(b: Layers) -> Value:
+    """Crop and slice_like: a window by sizes, which may be those of another input."""
+    if hasattr(b.p, "axes"):
+        b.sized = True
+        axes = [axis_of(axis, b.rank + 2) for axis in b.p.axes] or [*range(b.rank + 2)]
+        room = [x - y if axis in axes else 0
+                for axis, (x, y) in enumerate(zip(*b.shapes, strict=True))]  # fmt: skip
+        if any(room[:2]):
+            b.refuse("networks crop positions alone")
+        begin, room = [0] * b.rank, room[2:]
+    else:
+        begins, window = crop_window(b.p, b.shapes)
+        begin, room = [*begins], [x - y for x, y in zip(b.size(), window, strict=True)]
+    ends = [(start, rest - start) for start, rest in zip(begin, room, strict=True)]
+    return b.network.crop(b.data(), tuple(ends))
+
+
+def _padded(b: Layers) -> Value:
+    widths = np.reshape(b.p.pad_width, (-1, 2)).tolist()
+    if np.any(widths[:2]) or (b.p.mode == "constant" and b.p.constant_value):
+        b.refuse("networks pad positions, with zeros or with values of the data")
+    mode = {"edge": "replicate"}.get(b.p.mode, b.p.mode)
+    return b.network.pad(b.data(), tuple(map(tuple, widths[2:])), mode)
+
+
+def _number(b: Layers, word: str, left: bool) -> Any:
+    """x and a number, which stands on the left or not."""
+    x, number = b.data(), b.p.scalar
+    if word in ("add", "mul"):
+        return x + number if word == "add" else x * number
+    if word == "sub":
+        return x * -1 + number if left else x + -number
+    if word == "div" and number:
+        return x * (1 / number)
+    if word == "maximum" and number == 0:
+        return b.network.activation(x, "relu")
+    if word == "power" and number == 2:
+        return x * x
+    return b.refuse(f"networks have no {word} with this number")
+
+
+def _two(b: Layers, word: str) -> Any:
+    """Arithmetic of two inputs, of which one may be constant."""
+    first, second = b.operand(0), b.operand(1)
+    if isinstance(first, Value) and isinstance(second, Value) and b.shapes[0] != b.shapes[1]:
+        b.refuse(f"networks do not broadcast {b.shapes[0]} and {b.shapes[1]}")
+    if word == "mul" or word == "add":
+        first, second = (first, second) if isinstance(first, Value) else (second, first)
+        return first * second if word == "mul" else first + second
+    if word == "sub":
+        return first + (second * -1)
+    if isinstance(second, Value) or not np.all(second):
+        b.refuse("networks divide by constants other than 0")
+    return first * (1 / np.asarray(second) if np.ndim(second) else 1 / second)
+
+
+def _sum(b: Layers) -> Value:
+    total = b.data()
+    for i in range(1, len(b.x)):
+        total = total + b.data(i)
+    return total
+
+
+def _clip(b: Layers) -> Value:
+    if b.p.a_min != 0 or b.p.a_max not in (None, np.inf):
+        b.refuse("networks have no activation with an upper bound")
+    return b.network.activation(b.data(), "relu")
+
+
+def _same(b: Layers) -> Value:
+    return b.refuse("its mode is always") if getattr(b.p, "mode", "") == "always" else b.data()
+
+
+def _rules() -> dict[str, Callable[[Layers], Any]]:
+    rules: dict[str, Callable[[Layers], Any]] = {
+        "Deconvolution Convolution": _convolution, "UpSampling": _upsampled, "Pooling": _pooling,
+        "BatchNorm _contrib_SyncBatchNorm": _batch_norm, "LeakyReLU": _leaky,
+        "InstanceNorm": _instance_norm,
+        "Activation": lambda b: _activation(b, b.p.act_type), "clip": _clip, "add_n": _sum,
+        "Concat _npi_concatenate": _concat, "SliceChannel": _split, "slice slice_axis": _slice,
+        "Crop slice_like": _cropped, "Pad": _padded, "negative": lambda b: b.data() * -1,
+        "identity BlockGrad MakeLoss Dropout": _same, "square": lambda b: b.data() * b.data(),
+    }  # fmt: skip
+    for word in ("relu", "sigmoid", "tanh", "softrelu", "log_sigmoid", "mish"):
+        rules[word] = partial(_activation, word=word)
+    for word in ("add", "sub", "mul", "div", "maximum", "power"):
+        other = NUMPY_WORDS.get(word, word)
+        rules[f"_{word}_scalar _npi_{other}_scalar"] = partial(_number, word=word, left=False)
+        if word not in ("div", "power"):
+            rules[f"_r{word}_scalar _npi_r{other}_scalar"] = partial(_number, word=word, left=True)
+        if word not in ("maximum", "power"):
+            names = f"elemwise_{word} broadcast_{word} _npi_{other}"
+            rules[names] = partial(_two, word=word)
+    single = ((name, rule) for names, rule in rules.items() for name in names.split())
+    return {OPERATORS[name].name: rule for name, rule in single if name in OPERATORS}
+
+
+RULES = _rules()
+"""The builder's calls for an operator, by its name: a function that returns its outputs."""

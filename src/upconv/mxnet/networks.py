@@ -1,0 +1,346 @@
+"""Graphs whose largest parts run as networks: `upconv.network` computes what stands in one node.
+
+`Networks` holds the graphs of one symbol by the shapes of the inputs. The steps are:
+
+1. Shapes and element types are inferred; nodes without data are computed once, as constants.
+2. A node that `network_rules` builds alone, in float32, may be part of a network.
+3. Each node has a level, which rises by one wherever a path leaves or enters such nodes. Those of
+   one level that hang together are a part: no path leaves it and comes back.
+4. A part that has a convolution becomes one node, whose operator runs the network.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import UpconvError
+from ..network import Network, Value
+from .base import MXNetError
+from .inference import Key, infer_shapes, infer_types
+from .ndarray import NDArray
+from .network_rules import RULES, Layers
+from .operators import Array, Operator, Shape
+from .packed import plan_of
+from .symbol import Node, Symbol
+from .tape import compute
+
+_HEAVY = ("Convolution", "Deconvolution")
+_NUMBERS = count()
+_MOST_GRAPHS = 16  # of sizes that a network is bound to
+_NETWORK = "network"
+_FLOAT = np.dtype(np.float32)
+PARAMETERS = {"weight", "bias", "gamma", "beta", "moving_mean", "moving_var"}
+"""What operators call the variables that are learned or kept from training."""
+Report = Callable[[Node, list[NDArray], list[NDArray]], Any]
+
+
+def roles(symbol: Symbol) -> dict[str, set[str]]:
+    """What operators call each variable."""
+    names: dict[str, set[str]] = {}
+    for node in symbol.nodes():
+        for name, (parent, _) in zip(node.named_inputs(), node.inputs, strict=True):
+            if parent.row is None:
+                names.setdefault(parent.name, set()).add(name)
+    return names
+
+
+def run_graph(
+    graph: Symbol, arrays: Mapping[str, NDArray], report: Report | None = None
+) -> list[NDArray]:
+    """Compute the outputs of a graph for these arrays, and record if this thread records.
+
+    report: called with the node of every operator, its inputs and its outputs.
+    """
+    values, reads = dict[tuple[int, int], NDArray](), graph.reads.copy()
+    for node in graph.nodes():
+        if node.row is None:
+            values[id(node), 0] = arrays[node.name]
+            continue
+        keys = [(id(parent), i) for parent, i in node.inputs]
+        inputs = [values[key] for key in keys]
+        plain, sources = [x.value for x in inputs], [x.source for x in inputs]
+        name = f"{node.name} ({node.row.name})"
+        results, recorded, _ = compute(node.row, node.p, plain, sources, name)
+        kind = type(inputs[0]) if inputs else NDArray
+        outputs = [kind(value) for value in results]
+        for i, y in enumerate(outputs):
+            y.source = None if recorded is None else (recorded, i)
+            values[id(node), i] = y
+        if report is not None:
+            report(node, inputs, outputs)
+        for key in keys:
+            reads[key] -= 1
+            if not reads[key]:  # the last one
+                del values[key]
+    return [values[id(node), i] for node, i in graph.entries]
+
+
+class Prepared(NamedTuple):
+    """A graph in which parts are networks, and why nodes are in none of them, by their names.
+
+    graph: the symbol itself where no part of it is a network.
+    """
+
+    graph: Symbol
+    reasons: dict[str, str]
+
+    def __str__(self) -> str:
+        names = [
+            f"{n.name}: a network" for n in self.graph.nodes() if n.row and n.row.name == _NETWORK
+        ]
+        reasons = [f"{name}: by itself, {reason}" for name, reason in self.reasons.items()]
+        return "\n".join(names + reasons)
+
+
+class Networks:
+    """The graphs of a symbol for inputs of several shapes; threads may use it at once.
+
+    constants: arrays of the variables that are no inputs, which must not change.
+    """
+
+    def __init__(self, symbol: Symbol, constants: Mapping[str, Array]) -> None:
+        self.symbol, self._constants = symbol, constants
+        self._kept: OrderedDict[Any, Prepared] = OrderedDict()
+        self._open: dict[Any, Prepared] = {}
+
+    def prepared(self, inputs: Mapping[str, Array]) -> Prepared:
+        """The graph for inputs of these shapes and types."""
+        key = tuple((name, x.shape, x.dtype) for name, x in inputs.items())
+        result = self._kept.get(key)
+        if result is None:
+            result = self._kept[key] = self._fitting(inputs) or self._new(inputs)
+            while len(self._kept) > _MOST_GRAPHS:
+                self._kept.popitem(last=False)
+        return result
+
+    def _new(self, inputs: Mapping[str, Array]) -> Prepared:
+        nodes, given = self.symbol.nodes(), {**self._constants, **inputs}
+        try:
+            shapes = infer_shapes(nodes, {name: x.shape for name, x in given.items()})
+            kinds = infer_types(nodes, {name: x.dtype for name, x in given.items()})
+        except MXNetError as error:  # the operators raise it themselves when they run
+            return Prepared(self.symbol, {"the graph": str(error)})
+        parts = _Parts(self.symbol, self._constants, shapes, kinds)
+        result = Prepared(parts.rewritten(), parts.reasons)
+        if not parts.sized:
+            self._open[_opened(inputs)] = result
+        return result
+
+    def _fitting(self, inputs: Mapping[str, Array]) -> Prepared | None:
+        """Networks of open sizes that were built for others and fit these, too."""
+        result = self._open.get(_opened(inputs))
+        shapes = {name: x.shape for name, x in ({**self._constants, **inputs}).items()}
+        try:
+            if result is not None:
+                infer_shapes(result.graph.nodes(), shapes)
+        except MXNetError:  # shapes that were equal differ now, and are broadcast or refused
+            return None
+        return result
+
+
+class WatchedNetworks:
+    """Networks of a symbol whose constants may be written: values that were used twice count.
+
+    So a block that is trained between its calls is not compiled for each of them.
+    """
+
+    def __init__(self, symbol: Symbol) -> None:
+        self._symbol, self._number = symbol, next(_NUMBERS)
+        self._state: tuple[object, Networks | None] = (None, None)
+
+    def run(self, constants: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Any] | None:
+        """The outputs for `NDArray`s by name; None where nothing is to run as a network."""
+        arrays = {name: x.value for name, x in constants.items()}
+        # The token ends when an array is written. It holds no array, so all of them may end.
+        token = plan_of([*arrays.values()], self._number, object) if arrays else None
+        if token is None:
+            return None
+        known, networks = self._state
+        if known is not token or networks is None:
+            networks = Networks(self._symbol, arrays)
+            self._state = token, networks
+        graph = networks.prepared({name: x.value for name, x in inputs.items()}).graph
+        return None if graph is self._symbol else run_graph(graph, {**constants, **inputs})
+
+
+def _opened(inputs: Mapping[str, Array]) -> Any:
+    """What networks of open sizes depend on: names, ranks, channels, types."""
+    return tuple((name, x.ndim, x.shape[1:2], x.dtype) for name, x in inputs.items())
+
+
+@dataclass
+class _Part:
+    """Nodes that become one: the values they read, and those that others read of them."""
+
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[Key] = field(default_factory=list)
+    outputs: list[Key] = field(default_factory=list)
+
+
+class _Parts:
+    """A symbol for known shapes and types of all values, and its parts."""
+
+    def __init__(
+        self, symbol: Symbol, constants: Mapping[str, Array], shapes: Mapping[Key, Any],
+        kinds: Mapping[Key, Any],
+    ) -> None:  # fmt: skip
+        self._symbol, self._shapes, self._kinds = symbol, shapes, kinds
+        self._constants: dict[Key, Array] = {}
+        self.reasons: dict[str, str] = {}
+        self.sized = False
+        nodes = symbol.nodes()
+        for node in nodes:
+            if node.row is None:
+                if node.name in constants:
+                    self._constants[id(node), 0] = constants[node.name]
+            elif all(key in self._constants for key in _keys(node)):
+                arrays = [self._constants[key] for key in _keys(node)]
+                results, *_ = compute(node.row, node.p, arrays, [None] * len(arrays), node.name)
+                self._constants |= {(id(node), i): y for i, y in enumerate(results)}
+        self._able = {id(node) for node in nodes if self._can_build(node)}
+
+    def _can_build(self, node: Node) -> bool:
+        """Whether a network can compute the node; if not, `reasons` says why."""
+        if node.row is None or (id(node), 0) in self._constants:
+            return False
+        if node.row.name not in RULES:
+            self.reasons[node.name] = f"{node.row.name}: networks have no such layer"
+            return False
+        data = [key for key in _keys(node) if key not in self._constants]
+        try:
+            if any(self._kinds.get(key) != _FLOAT for key in (*data, (id(node), 0))):
+                raise MXNetError("networks compute float32")
+            layers, values = self._begun(data)
+            outputs = layers.build(node, *self._operands(node, values))
+            if any(self._symbol.reads[id(node), i] for i in range(len(outputs), 9)):
+                raise MXNetError("more than its first output is read")
+        except UpconvError as error:
+            self.reasons[node.name] = f"{node.row.name}: {error}"
+            return False
+        self.sized |= layers.sized
+        return True
+
+    def _begun(self, keys: list[Key]) -> tuple[Layers, dict[Key, Value]]:
+        """A network without layers, and the values of its inputs."""
+        shapes: list[Any] = [self._shapes[key] for key in keys]
+        if any(len(shape) < 3 or 0 in shape for shape in shapes):
+            got = ", ".join(map(str, shapes))
+            raise MXNetError(f"its data have the shape {got}; networks take (N, C, *size)")
+        declared = {f"x{i}": (None, s[1], *[None] * (len(s) - 2)) for i, s in enumerate(shapes)}
+        layers = Layers(Network(declared))
+        return layers, dict(zip(keys, layers.network.inputs.values(), strict=True))
+
+    def _operands(
+        self, node: Node, values: Mapping[Key, Value]
+    ) -> tuple[list[Value | Array], list[Shape]]:
+        """The inputs of a node, as values and constants, and their shapes."""
+        keys = _keys(node)
+        operands = [self._constants[k] if k in self._constants else values[k] for k in keys]
+        shapes = [self._constants[k].shape if k in self._constants else self._shapes[k]
+                  for k in keys]  # fmt: skip
+        return operands, shapes
+
+    def rewritten(self) -> Symbol:
+        """The symbol with a node for each part; the symbol itself if there is none."""
+        parts = {id(node): part for part in self._parts() for node in part.nodes}
+        if not parts:
+            return self._symbol
+        entries: dict[Key, tuple[Node, int]] = {}
+        by_id = {id(node): node for node in self._symbol.nodes()}
+
+        def entry(key: Key) -> tuple[Node, int]:
+            """The new value in place of an old one; what it needs is done on the way."""
+            if key not in entries:
+                part = parts.get(key[0])
+                if part is not None:
+                    node = self._network_node(part, [entry(each) for each in part.inputs])
+                    entries.update({each: (node, i) for i, each in enumerate(part.outputs)})
+                else:
+                    node = copy(by_id[key[0]])
+                    node.inputs = [entry(each) for each in _keys(node)]
+                    entries.update({(key[0], i): (node, i) for i in range(len(node.outputs()))})
+            return entries[key]
+
+        for node in self._symbol.nodes():  # in order, so that no call is deep
+            if id(node) not in parts:
+                entry((id(node), 0))
+            elif node is parts[id(node)].nodes[-1] and parts[id(node)].outputs:
+                entry(parts[id(node)].outputs[0])
+        return Symbol([entry((id(node), i)) for node, i in self._symbol.entries])
+
+    def _parts(self) -> Iterator[_Part]:
+        """The parts that have a convolution, with what they read and what is read of them."""
+        nodes, level, group = self._symbol.nodes(), dict[int, int](), dict[int, _Part]()
+        for node in nodes:
+            able, parents = id(node) in self._able, [each for each, _ in node.inputs]
+            steps = (level[id(p)] + (able != (id(p) in self._able)) for p in parents
+                     if p.row is not None)  # fmt: skip
+            level[id(node)] = max(steps, default=0)
+            if not able:
+                continue
+            same = [group[id(p)] for p in parents
+                    if id(p) in group and level[id(p)] == level[id(node)]]  # fmt: skip
+            part = _Part([node])
+            for other in {id(each): each for each in same}.values():
+                part.nodes += other.nodes
+            group |= dict.fromkeys(map(id, part.nodes), part)
+        order = {id(node): i for i, node in enumerate(nodes)}
+        for part in {id(each): each for each in group.values()}.values():
+            part.nodes.sort(key=lambda node: order[id(node)])
+            kinds = [node.row.name for node in part.nodes if node.row]
+            if len(kinds) > 1 and any(kind in _HEAVY for kind in kinds):
+                self._bound(part)
+                yield part
+            else:  # a plan computes a single convolution as fast
+                reason = f"{kinds[0]}: nothing is beside it to be joined with a convolution"
+                self.reasons |= {node.name: reason for node in part.nodes}
+
+    def _bound(self, part: _Part) -> None:
+        """Find the values that a part reads, and those that are read of it."""
+        inside = {id(node) for node in part.nodes}
+        reads = [key for node in part.nodes for key in _keys(node)]
+        outside = [key for key in reads if key[0] not in inside and key not in self._constants]
+        part.inputs = [*dict.fromkeys(outside)]
+        keys = [key for key in self._symbol.reads if key[0] in inside]
+        part.outputs = [key for key in keys if self._symbol.reads[key] > reads.count(key)]
+
+    def _network_node(self, part: _Part, inputs: list[tuple[Node, int]]) -> Node:
+        layers, values = self._begun(part.inputs)
+        for node in part.nodes:
+            outputs = layers.build(node, *self._operands(node, values))
+            values |= {(id(node), i): value for i, value in enumerate(outputs)}
+        layers.network.output(*(values[key] for key in part.outputs))
+        first, last = part.nodes[0].name, part.nodes[-1].name
+        return Node(
+            _operator(layers.network, len(part.outputs)), f"{first}..{last}", {}, inputs, {}
+        )
+
+
+def _operator(network: Network, outputs: int) -> Operator:
+    """The operator that runs a network."""
+
+    def forward(_: Any, *arrays: Array) -> list[Array]:
+        results = network(*arrays)
+        return [results] if outputs == 1 else [*results]
+
+    def shapes(_: Any, inputs: Any, known: Any) -> Any:
+        if any(shape is None or 0 in shape for shape in inputs):
+            return inputs, []
+        graph = network.graph(**dict(zip(network.inputs, inputs, strict=True)))
+        return inputs, [graph.shapes[value] for value in graph.outputs]
+
+    return Operator(
+        _NETWORK, forward, inputs="x{}", attributes="num_args:few", shapes=shapes,
+        outputs=lambda p: [f"output{i}" for i in range(outputs)], visible=lambda p: outputs,
+    )  # fmt: skip
+
+
+def _keys(node: Node) -> list[Key]:
+    return [(id(parent), i) for parent, i in node.inputs]
