@@ -206,6 +206,30 @@ def test_sums_that_overflow_are_computed_directly(special: float) -> None:
     assert np.isfinite(program(x)).all()
 
 
+def test_inputs_that_are_not_finite_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model that is fed with them, only the first call is in vain."""
+    network = Network({"x": (1, 64, 2000)})
+    weight = np.random.default_rng(0).standard_normal((64, 64, 7)) / 21
+    network.output(network.conv(network.inputs["x"], weight, padding=3))
+    program = program_of(network.graph(), algorithm=Algorithm.WINOGRAD)
+    direct = program_of(network.graph(), algorithm=Algorithm.DIRECT)
+    runs: list[Program] = []
+    once = Program._run_once
+    monkeypatch.setattr(Program, "_run_once", lambda self, *a: runs.append(self) or once(self, *a))
+    assert "winograd" in program.explain(measure=False)
+    x = np.random.default_rng(1).standard_normal((1, 64, 2000)).astype(np.float32)
+    finite = program(x)
+    bad = x.copy()
+    bad[0, 5, 100] = np.nan
+    expected = direct(bad).tobytes()
+    runs.clear()
+    for _ in range(3):
+        assert program(bad).tobytes() == expected
+    assert [each is program for each in runs] == [True, False, False, False]
+    assert program(x).tobytes() == finite.tobytes()
+    assert runs[-1] is program
+
+
 def test_many_threads_run_one_program() -> None:
     program = program_of(decoder().graph())
     expected = [program(x_of(seed=seed)) for seed in range(6)]

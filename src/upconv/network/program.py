@@ -4,16 +4,15 @@ Steps are bound to addresses. So a program has *instances*, each an arena with i
 which every running call has one. Steps read and write the caller's arrays where they lie. Arrays
 with gaps, and results that overlap an input, are copied.
 
-A call whose Winograd sums overflow is repeated by a program of direct sums.
+A call whose Winograd sums overflow is repeated by a program of direct sums. From then on, inputs
+that are not finite go to that program at once.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from math import inf
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,49 +20,16 @@ import numpy as np
 from .. import forks, memory
 from ..arrays import as_array, check_out, copied
 from ..engines.addresses import address_of
-from ..engines.huge_pages import on_huge_pages
-from ..engines.jit.cpu import host
-from ..engines.jit.program import StepSequence
-from ..engines.jit.steps import Step
+from ..engines.nonfinite import is_finite
 from ..errors import ArgumentError, DTypeError, EngineError, ShapeError
-from . import norms, pointwise, windows
 from .compile import Compiled
 from .explain import explained
-from .graph import (
-    Array,
-    Concat,
-    Convert,
-    Graph,
-    Node,
-    Norm,
-    Operation,
-    Pad,
-    PixelShuffle,
-    Pointwise,
-    Pool,
-    Resample,
-    Shape,
-    Slice,
-    array_shape,
-)
-from .kinds import KINDS
-from .memory import Arena, outside
-from .moves import conversion
-from .place import root
+from .graph import Array, Shape
+from .instances import Instance
 
 _KEPT = 2  # instances that wait for a call
-_ROUNDS = 10  # of timing steps
-_LINE = 64
 _lock = threading.RLock()
 forks.hold(_lock)
-
-
-STEPS: dict[type[Operation], Callable[..., list[Step]]] = {
-    Norm: norms.steps,
-    Pointwise: pointwise.steps,
-    **dict.fromkeys((Concat, Pad, PixelShuffle, Pool, Resample, Slice), windows.steps),
-}
-"""The native steps of every operation but convolutions and conversions."""
 
 
 class Program:
@@ -87,7 +53,7 @@ class Program:
         self._workspace_bytes = max(
             (layer.primitive.workspace_bytes for layer in compiled.layers.values()), default=0
         )
-        self._free: deque[_Instance] = deque(maxlen=_KEPT)
+        self._free: deque[Instance] = deque(maxlen=_KEPT)
         self._free.append(self._instance(compiled))
 
     @property
@@ -112,21 +78,10 @@ class Program:
 
         Raises `ArgumentError` (`ShapeError`, `DTypeError`) for arrays that do not fit.
         """
-        compiled = self._compiled
-        if compiled is None:
-            raise EngineError("This program is closed. Compile the network again.")
         inputs = self._checked(arrays)
         results = self._results(out)
         written = results if out is None else _apart(results, inputs)
-        try:
-            instance = self._free.pop()
-        except IndexError:
-            instance = self._instance(compiled)
-        held = instance.run(inputs, written, compiled.threads)
-        if self._compiled is not None:  # a program that was closed meanwhile keeps nothing
-            self._free.append(instance)
-        if not held:
-            self._direct_program().run(*inputs, out=written)
+        self.run_dense(inputs, written)
         if out is not None:
             for result, array in zip(results, written, strict=True):
                 if array is not result:
@@ -136,14 +91,38 @@ class Program:
 
     __call__ = run
 
+    def run_dense(self, inputs: Sequence[Array], results: Sequence[Array]) -> None:
+        """Run on arrays as the graph's forms have them, unchecked: dense, and no result over
+        another array."""
+        # Once a call was repeated, a look at the inputs saves others the run that is in vain.
+        repeated = self._direct is not None and not all(map(is_finite, inputs))
+        if repeated or not self._run_once(inputs, results):
+            self._direct_program().run_dense(inputs, results)
+
+    def _run_once(self, inputs: Sequence[Array], results: Sequence[Array]) -> bool:
+        """Run on an instance that no other call uses; return whether results hold."""
+        compiled = self._open()
+        try:
+            instance = self._free.pop()
+        except IndexError:
+            instance = self._instance(compiled)
+        holds = instance.run(inputs, results, compiled.threads)
+        if self._compiled is not None:  # a program that was closed meanwhile keeps nothing
+            self._free.append(instance)
+        return holds
+
+    def _open(self) -> Compiled:
+        """What this program runs; `EngineError` if it is closed."""
+        if self._compiled is None:
+            raise EngineError("This program is closed. Compile the network again.")
+        return self._compiled
+
     def explain(self, *, measure: bool = True) -> str:
         """Describe the steps: what was fused, layouts, kernels, time and memory.
 
         measure: run the steps on zeros, some ten times, for the time that each takes.
         """
-        compiled = self._compiled
-        if compiled is None:
-            raise EngineError("This program is closed. Compile the network again.")
+        compiled = self._open()
         seconds = self._instance(compiled).times(compiled.threads) if measure else None
         return explained(compiled, self.memory_bytes, seconds)
 
@@ -170,9 +149,9 @@ class Program:
         state = "closed, " if self._compiled is None else ""
         return f"<Program {state}{shapes} -> {', '.join(map(str, self._outputs))}>"
 
-    def _instance(self, compiled: Compiled) -> _Instance:
+    def _instance(self, compiled: Compiled) -> Instance:
         memory.require(self.memory_bytes, "the arena of the program")
-        return _Instance(compiled, self._arena, self._workspace_bytes)
+        return Instance(compiled, self._arena, self._workspace_bytes)
 
     def _direct_program(self) -> Program:
         with _lock:
@@ -228,88 +207,3 @@ def _span(array: Array) -> tuple[int, int]:
     """The first byte of a dense array, and the one behind it."""
     first = address_of(array)
     return first, first + array.nbytes
-
-
-class _Instance:
-    """An arena with the steps that are bound to it; one call at a time runs it."""
-
-    def __init__(self, compiled: Compiled, places: Arena, workspace_bytes: int) -> None:
-        graph, nbytes = compiled.graph, places.nbytes + workspace_bytes + _LINE
-        pages = on_huge_pages(nbytes)
-        self._memory = np.empty(nbytes, np.uint8) if pages is None else pages
-        first = -self._memory.ctypes.data % _LINE
-        scratch = self._memory.ctypes.data + first + places.nbytes
-        callers = outside(graph)
-        self._outside = [_array(graph, value) for value in callers]
-        stand_ins = dict(zip(callers, self._outside, strict=True))
-        self._arrays = {
-            value: _part(graph, value, self._memory[first:], places, stand_ins)
-            for value in graph.shapes
-            if root(graph, value)[0]
-            in {**places.offsets, **stand_ins}  # passes leave shapes behind
-        }
-        # Outputs that stay in the arena are copied to their results.
-        self._copied = [None if v in callers else self._arrays[v] for v in graph.outputs]
-        self.by_node = [(node, self._steps(compiled, node, scratch)) for node in graph.nodes]
-        steps = (step for _, steps in self.by_node for step in steps)
-        self._sequence = StepSequence(steps, stand_ins=self._outside)
-
-    def run(self, inputs: Sequence[Array], results: Sequence[Array], threads: int) -> bool:
-        """Run on dense arrays; return whether results hold."""
-        pairs = list(zip(results, self._copied, strict=True))
-        arrays = [*inputs, *(result for result, copied in pairs if copied is None)]
-        if not self._sequence.run(threads, list(map(address_of, arrays))):
-            return False
-        for result, array in pairs:
-            if array is not None:
-                np.copyto(result, array)
-        return True
-
-    def times(self, threads: int) -> list[float]:
-        """Seconds that each node takes, on zeros: the least of some runs in the program's order."""
-        self._memory[:] = 0
-        for array in self._outside:
-            array[...] = 0
-        sequences = [StepSequence(steps) for _, steps in self.by_node]
-        times = [inf] * len(sequences)
-        for _ in range(_ROUNDS):
-            for number, sequence in enumerate(sequences):
-                start = time.perf_counter()
-                sequence.run(threads)
-                times[number] = min(times[number], time.perf_counter() - start)
-        return times
-
-    def _steps(self, compiled: Compiled, node: Node, scratch: int) -> list[Step]:
-        """The steps of a node on its arrays."""
-        outputs, inputs = (
-            [self._arrays[value] for value in values] for values in (node.outputs, node.inputs)
-        )
-        if node in compiled.layers:
-            return compiled.layers[node].steps(outputs, inputs, scratch)
-        layout = compiled.graph.form(node.outputs[0]).layout
-        if isinstance(node.operation, Convert):
-            source = compiled.graph.form(node.inputs[0]).layout
-            return conversion(outputs[0], inputs[0], source, layout, compiled.threads, host())
-        steps = STEPS.get(type(node.operation))
-        if steps is None:
-            raise EngineError(f"A program cannot compute {KINDS[type(node.operation)].name}.")
-        return steps(node.operation, outputs, inputs, layout, compiled.threads, host())
-
-
-def _array(graph: Graph, value: int, room: Array | None = None, offset: int = 0) -> Array:
-    """An array for a value: memory of its own, or some of `room`."""
-    form = graph.form(value)
-    shape = array_shape(graph.shapes[value], form.layout)
-    return np.ndarray(shape, form.dtype.numpy, room, offset)
-
-
-def _part(
-    graph: Graph, value: int, room: Array, places: Arena, stand_ins: Mapping[int, Array]
-) -> Array:
-    """The array of a value: its own part of the arena, or some channels of another value's."""
-    holder, channel = root(graph, value)
-    if holder in stand_ins:
-        array = stand_ins[holder]
-    else:
-        array = _array(graph, holder, room, places.offsets[holder])
-    return array if holder == value else array[:, channel : channel + graph.shapes[value][1]]

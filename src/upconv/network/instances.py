@@ -1,0 +1,133 @@
+"""Instances of a program: an arena with the native steps that are bound to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+
+import numpy as np
+
+from ..engines.addresses import address_of
+from ..engines.huge_pages import on_huge_pages
+from ..engines.jit.cpu import host
+from ..engines.jit.program import StepSequence
+from ..engines.jit.steps import Step
+from ..errors import EngineError
+from . import norms, pointwise, windows
+from .compile import Compiled
+from .graph import (
+    Array,
+    Concat,
+    Convert,
+    Graph,
+    Node,
+    Norm,
+    Operation,
+    Pad,
+    PixelShuffle,
+    Pointwise,
+    Pool,
+    Resample,
+    Slice,
+    array_shape,
+)
+from .kinds import KINDS
+from .memory import Arena, outside
+from .moves import conversion
+from .place import root
+
+_ROUNDS = 10  # of timing steps
+_LINE = 64
+
+STEPS: dict[type[Operation], Callable[..., list[Step]]] = {
+    Norm: norms.steps,
+    Pointwise: pointwise.steps,
+    **dict.fromkeys((Concat, Pad, PixelShuffle, Pool, Resample, Slice), windows.steps),
+}
+"""The native steps of every operation but convolutions and conversions."""
+
+
+class Instance:
+    """An arena with the steps that are bound to it; one call at a time runs it."""
+
+    def __init__(self, compiled: Compiled, places: Arena, workspace_bytes: int) -> None:
+        graph, nbytes = compiled.graph, places.nbytes + workspace_bytes + _LINE
+        pages = on_huge_pages(nbytes)
+        self._memory = np.empty(nbytes, np.uint8) if pages is None else pages
+        first = -self._memory.ctypes.data % _LINE
+        scratch = self._memory.ctypes.data + first + places.nbytes
+        callers = outside(graph)
+        self._outside = [_array(graph, value) for value in callers]
+        stand_ins = dict(zip(callers, self._outside, strict=True))
+        self._arrays = {
+            value: _part(graph, value, self._memory[first:], places, stand_ins)
+            for value in graph.shapes
+            if root(graph, value)[0]
+            in {**places.offsets, **stand_ins}  # passes leave shapes behind
+        }
+        # Outputs that stay in the arena are copied to their results.
+        self._copied = [None if v in callers else self._arrays[v] for v in graph.outputs]
+        self.by_node = [(node, self._steps(compiled, node, scratch)) for node in graph.nodes]
+        steps = (step for _, steps in self.by_node for step in steps)
+        self._sequence = StepSequence(steps, stand_ins=self._outside)
+
+    def run(self, inputs: Sequence[Array], results: Sequence[Array], threads: int) -> bool:
+        """Run on dense arrays; return whether results hold."""
+        pairs = list(zip(results, self._copied, strict=True))
+        arrays = [*inputs, *(result for result, copied in pairs if copied is None)]
+        if not self._sequence.run(threads, list(map(address_of, arrays))):
+            return False
+        for result, array in pairs:
+            if array is not None:
+                np.copyto(result, array)
+        return True
+
+    def times(self, threads: int) -> list[float]:
+        """Seconds that each node takes, on zeros: the least of some runs in the program's order."""
+        self._memory[:] = 0
+        for array in self._outside:
+            array[...] = 0
+        sequences = [StepSequence(steps) for _, steps in self.by_node]
+        times = [inf] * len(sequences)
+        for _ in range(_ROUNDS):
+            for number, sequence in enumerate(sequences):
+                start = time.perf_counter()
+                sequence.run(threads)
+                times[number] = min(times[number], time.perf_counter() - start)
+        return times
+
+    def _steps(self, compiled: Compiled, node: Node, scratch: int) -> list[Step]:
+        """The steps of a node on its arrays."""
+        outputs, inputs = (
+            [self._arrays[value] for value in values] for values in (node.outputs, node.inputs)
+        )
+        if node in compiled.layers:
+            return compiled.layers[node].steps(outputs, inputs, scratch)
+        layout = compiled.graph.form(node.outputs[0]).layout
+        if isinstance(node.operation, Convert):
+            source = compiled.graph.form(node.inputs[0]).layout
+            return conversion(outputs[0], inputs[0], source, layout, compiled.threads, host())
+        steps = STEPS.get(type(node.operation))
+        if steps is None:
+            raise EngineError(f"A program cannot compute {KINDS[type(node.operation)].name}.")
+        return steps(node.operation, outputs, inputs, layout, compiled.threads, host())
+
+
+def _array(graph: Graph, value: int, room: Array | None = None, offset: int = 0) -> Array:
+    """An array for a value: memory of its own, or some of `room`."""
+    form = graph.form(value)
+    shape = array_shape(graph.shapes[value], form.layout)
+    return np.ndarray(shape, form.dtype.numpy, room, offset)
+
+
+def _part(
+    graph: Graph, value: int, room: Array, places: Arena, stand_ins: Mapping[int, Array]
+) -> Array:
+    """The array of a value: its own part of the arena, or some channels of another value's."""
+    holder, channel = root(graph, value)
+    if holder in stand_ins:
+        array = stand_ins[holder]
+    else:
+        array = _array(graph, holder, room, places.offsets[holder])
+    return array if holder == value else array[:, channel : channel + graph.shapes[value][1]]
