@@ -7,6 +7,7 @@ of outer phases. A job is some units of a block. docs/winograd.md explains it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -268,9 +269,15 @@ class Form:
 
     def schedule(self, correlation: Correlation, threads: int) -> Schedule:
         """The blocks and jobs that take the fewest cycles."""
-        counts, model = [correlation.batch, *self.groups(correlation.lines)], self.cycles
-        costs, l2, l3 = self.cpu.costs.winograd, self.cpu.l2, self.cpu.costs.l3
-        stored = model.results[shares_sets(correlation, costs.set_bytes)]
+        counts = correlation.batch, *self.groups(correlation.lines)
+        sharing = shares_sets(correlation, self.cpu.costs.winograd.set_bytes)
+        return self._scheduled(counts, sharing, threads)
+
+    @lru_cache(maxsize=256)  # noqa: B019 - forms are kept as long
+    def _scheduled(self, counts: tuple[int, ...], sharing: bool, threads: int) -> Schedule:
+        model, costs = self.cycles, self.cpu.costs.winograd
+        l2, l3 = self.cpu.l2, self.cpu.costs.l3
+        stored = model.results[sharing]
         room = max(self.rows, int(costs.l2_blocks * l2 / self.tile_bytes)) // self.residues
         rooms = [room, room * 2 // 3, room // 2, room // 4]
         if model.beyond:  # fewer blocks read the weights from memory
@@ -315,7 +322,7 @@ def _unit(made: int, stride: int, layout: DataLayout, lanes: int) -> tuple[int, 
     return channels, ceil(channels / step) * step
 
 
-def _box(counts: list[int], size: int) -> tuple[int, ...]:
+def _box(counts: Sequence[int], size: int) -> tuple[int, ...]:
     """At most `size` tiles: of the last axis as many as there are, then of the one before it."""
     box: list[int] = []
     for count in reversed(counts):

@@ -11,7 +11,7 @@ There are always three axes and the images; of fewer axes, the first ones have o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate, chain, pairwise, product
 from math import prod
 from typing import Any
@@ -23,7 +23,7 @@ from ...base import Array
 from ..correlation import Correlation
 from ..packing import Numbers
 from .blocks import AxisBlocks, Memory
-from .schedule import Form, Schedule
+from .schedule import Schedule
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "axes": AxisBlocks._fields,
@@ -50,11 +50,8 @@ class Tables:
 
     def __init__(self, correlation: Correlation, plan: Schedule) -> None:
         self.memory = memory = Memory(correlation, plan)
-        tables = {"axes": [_flat(memory.axes)], **self._shapes()}
-        tables["runs"] = [_flat(_runs(plan.form, plan.units))]
-        self._numbers = np.concatenate([*chain.from_iterable(tables.values())])
-        stops = [*accumulate((sum(map(len, parts)) for parts in tables.values()), initial=0)]
-        self._ends = dict(zip(tables, pairwise(stops), strict=True))
+        runs = plan.form.weight.groups, plan.form.units, plan.units
+        self._numbers, self._ends = _listed(memory.axes, memory.v_row, memory.z_row, runs)
         first, self.nbytes = address_of(self._numbers), self._numbers.nbytes
         self.arguments = {name: first + 8 * start for name, (start, _) in self._ends.items()}
         self.arguments |= memory.arguments
@@ -65,49 +62,66 @@ class Tables:
         start, stop = self._ends[table]
         return self._numbers[start:stop].view(kind_of(table))
 
-    def _shapes(self) -> dict[str, list[Numbers]]:
-        """Shapes, by a bit for each axis, and the tables of tiles that they point to."""
-        parts: dict[str, list[Numbers]] = {"windows": [], "tiles": [], "shifts": []}
-        shapes, by_counts = list[tuple[int, ...]](), dict[tuple[int, ...], tuple[int, ...]]()
-        firsts = 0, 0, 0
-        for counts in product(*((axis.box, axis.rest) for axis in self.memory.axes)):
-            if counts not in by_counts:
-                windows, tiles, shifts = self._tiles(counts)
-                numbers, behind = (len(windows), len(tiles) // 2), int(shifts[-1])
-                window, tile, shift = firsts
-                by_counts[counts] = (
-                    window, numbers[0], tile, numbers[1], shift, behind // self.memory.v_row,
-                )  # fmt: skip
-                firsts = window + numbers[0], tile + numbers[1], shift + len(shifts)
-                for table, part in zip(parts.values(), (windows, tiles, shifts), strict=True):
-                    table.append(part)
-            shapes.append(by_counts[counts])
-        return {"shapes": [_flat(shapes)], **parts}
 
-    def _tiles(self, counts: Sequence[int]) -> tuple[Numbers, Numbers, Numbers]:
-        """For blocks of so many groups along each axis: windows of an image's tiles, the last ones
-        behind the block; products and results of the block's own tiles; how far pieces read."""
-        memory, axes = self.memory, [*zip(self.memory.axes, counts, strict=True)]
-        _, second, last = ((count + axis.behind) * axis.apart for axis, count in axes)
-        every = second * last, last, 1
-        windows, products, results, shifts = (list[tuple[int, int]]() for _ in range(4))
-        for (axis, count), step in zip(axes, every, strict=True):
-            operand, result = axis.step * axis.packed, axis.stage
-            if axis is memory.axes[2]:
-                result *= axis.stride
-            windows += (count + axis.behind, axis.makes * operand), (axis.apart, operand)
-            products.append((count * axis.apart, step * memory.z_row))
-            results += (count, axis.makes * result), (axis.apart, result)
-            shifts.append((axis.behind + 1, axis.apart * step * memory.v_row))
-        tiles = np.stack([_sums(products), _sums(results)], 1)
-        return _sums(windows), tiles.ravel(), _sums(shifts)
+Axes = tuple[AxisBlocks, ...]
 
 
-def _runs(form: Form, units: int) -> list[tuple[int, ...]]:
+@lru_cache(maxsize=128)  # layers of a model that differ only in what their sums end in
+def _listed(
+    axes: Axes, v_row: int, z_row: int, runs: tuple[int, int, int]
+) -> tuple[Numbers, dict[str, tuple[int, int]]]:
+    """All tables, one behind the other, and from where to where each is."""
+    tables = {"axes": [_flat(axes)], **_shapes(axes, v_row, z_row), "runs": [_flat(_runs(*runs))]}
+    stops = [*accumulate((sum(map(len, parts)) for parts in tables.values()), initial=0)]
+    numbers = np.concatenate([*chain.from_iterable(tables.values())])
+    return numbers, dict(zip(tables, pairwise(stops), strict=True))
+
+
+def _shapes(axes: Axes, v_row: int, z_row: int) -> dict[str, list[Numbers]]:
+    """Shapes, by a bit for each axis, and the tables of tiles that they point to."""
+    parts: dict[str, list[Numbers]] = {"windows": [], "tiles": [], "shifts": []}
+    shapes, by_counts = list[tuple[int, ...]](), dict[tuple[int, ...], tuple[int, ...]]()
+    firsts = 0, 0, 0
+    for counts in product(*((axis.box, axis.rest) for axis in axes)):
+        if counts not in by_counts:
+            windows, tiles, shifts = _tiles(axes, counts, v_row, z_row)
+            numbers, behind = (len(windows), len(tiles) // 2), int(shifts[-1])
+            window, tile, shift = firsts
+            by_counts[counts] = (window, numbers[0], tile, numbers[1], shift, behind // v_row)
+            firsts = window + numbers[0], tile + numbers[1], shift + len(shifts)
+            for table, part in zip(parts.values(), (windows, tiles, shifts), strict=True):
+                table.append(part)
+        shapes.append(by_counts[counts])
+    return {"shapes": [_flat(shapes)], **parts}
+
+
+def _tiles(
+    axes: Axes, counts: Sequence[int], v_row: int, z_row: int
+) -> tuple[Numbers, Numbers, Numbers]:
+    """For blocks of so many groups along each axis: windows of an image's tiles, the last ones
+    behind the block; products and results of the block's own tiles; how far pieces read."""
+    pairs = [*zip(axes, counts, strict=True)]
+    _, second, last = ((count + axis.behind) * axis.apart for axis, count in pairs)
+    every = second * last, last, 1
+    windows, products, results, shifts = (list[tuple[int, int]]() for _ in range(4))
+    for (axis, count), step in zip(pairs, every, strict=True):
+        operand, result = axis.step * axis.packed, axis.stage
+        if axis is axes[2]:
+            result *= axis.stride
+        windows += (count + axis.behind, axis.makes * operand), (axis.apart, operand)
+        products.append((count * axis.apart, step * z_row))
+        results += (count, axis.makes * result), (axis.apart, result)
+        shifts.append((axis.behind + 1, axis.apart * step * v_row))
+    tiles = np.stack([_sums(products), _sums(results)], 1)
+    return _sums(windows), tiles.ravel(), _sums(shifts)
+
+
+def _runs(groups: int, count: int, units: int) -> list[tuple[int, ...]]:
+    """Jobs of some units, all of one group."""
     return [
-        (group, first, min(units, form.units - first))
-        for group in range(form.weight.groups)
-        for first in range(0, form.units, units)
+        (group, first, min(units, count - first))
+        for group in range(groups)
+        for first in range(0, count, units)
     ]
 
 
