@@ -59,7 +59,7 @@ class Packed:
     def begin(self, weight: Tensor) -> None:
         """Nothing is prepared yet of the weight as it is now."""
         self.alias = weight.detach()
-        self._memory = _spread(self.alias)
+        self._memory = spread(self.alias)
         self._probe = self._memory.tobytes()
         self._key = key_of(weight)
         self.calls: dict[Any, Any] = {}
@@ -110,7 +110,7 @@ def key_of(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), version, tensor.shape, tensor.stride(), tensor.dtype
 
 
-def _spread(weight: Tensor) -> NDArray[Any]:
+def spread(weight: Tensor) -> NDArray[Any]:
     """Some elements all over the weight, in every row of its longest axes if that can be."""
     values = array(weight) if weight.dtype in DTYPES and weight.numel() else np.zeros(0)
     order = sorted(range(values.ndim), key=lambda axis: -values.strides[axis])

@@ -1,0 +1,100 @@
+"""Nodes of FX graphs by the table of operations: their rows, and what they write in place."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.nn import functional
+
+from ..errors import ArgumentError
+from ..network import Network
+from .operations import ROWS, Row
+
+_SPACES = (functional, torch, torch._C._nn, operator)
+_IN_PLACE = {"iadd": "add", "imul": "mul", "isub": "sub", "itruediv": "truediv", "setitem": ""}
+_LAST_IS_INPLACE = {"relu", "leaky_relu", "elu", "silu", "hardswish", "dropout", "hardtanh", "celu"}
+_VIEWS = {
+    "clone", "contiguous", "detach", "alias", "dropout", "slice", "narrow", "split",
+    "split_with_sizes", "chunk", "getitem",
+}  # fmt: skip
+
+
+def name_of(node: fx.Node) -> str:
+    """The name of a node's function as `ROWS` has it; "" for other nodes and unknown functions."""
+    target: Any = node.target
+    if node.op == "call_method":
+        return str(target)
+    if isinstance(target, torch._ops.OpOverload):
+        space, _, name = target._schema.name.partition("::")
+        return name if space == "aten" else ""
+    name = getattr(target, "__name__", "")
+    if node.op != "call_function" or not any(getattr(s, name, None) is target for s in _SPACES):
+        return ""
+    qualified = f"functional.{name}"
+    return qualified if qualified in ROWS and hasattr(functional, name) else name
+
+
+def row_of(node: fx.Node) -> Row | None:
+    """The row of a node, in-place functions included; None where there is none."""
+    return ROWS.get(_plain(name_of(node)))
+
+
+def is_convolution(node: fx.Node) -> bool:
+    """Whether a node is a convolution, transposed or not."""
+    return name_of(node).startswith("conv")
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether the result of a node with a row may share memory with its first argument."""
+    return _plain(name_of(node)) in _VIEWS
+
+
+def writes(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose memory a node writes in place."""
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        named = dict(zip((each.name for each in target._schema.arguments), node.args, strict=False))
+        named.update(node.kwargs)
+        schema = {each.name: each.alias_info for each in target._schema.arguments}
+        written = [named[name] for name, alias in schema.items() if alias and alias.is_write]
+    else:
+        name = getattr(target, "__name__", str(target))
+        in_place = name.endswith("_") and not name.endswith("__")
+        in_place |= name in _IN_PLACE and target is getattr(operator, name, None)
+        in_place |= node.kwargs.get("inplace") is True
+        in_place |= name in _LAST_IS_INPLACE and len(node.args) > 1 and node.args[-1] is True
+        first = node.args[0] if node.args else node.kwargs.get("input")
+        written = [first if in_place else None, node.kwargs.get("out")]
+    return [each for each in written if isinstance(each, fx.Node)]
+
+
+def add_node(network: Network, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What a node computes, added to a network.
+
+    args, kwargs: the node's arguments, `Value`s or tensors in place of nodes.
+
+    Raises an `UpconvError` where there is no row, or where the row does not take the arguments.
+    """
+    row = row_of(node)
+    name = name_of(node) or node.target
+    if row is None:
+        raise ArgumentError("the operation", str(name), "one that a network computes")
+    names = dict(kwargs)
+    first = [names.pop(name) for name in ("input", "self") if name in names]
+    for name_of_option in ("inplace", "memory_format", "out_dtype"):
+        names.pop(name_of_option, None)
+    try:
+        return row(network, *first, *args, **names)
+    except TypeError as error:
+        raise ArgumentError(f"the arguments of {name}", str(error), "those of the table") from None
+
+
+def _plain(name: str) -> str:
+    """The name without the sign of an in-place function: "relu_", "iadd"."""
+    if name in ROWS:
+        return name
+    return _IN_PLACE.get(name, name.removesuffix("_"))

@@ -1,0 +1,399 @@
+"""The table of operations: what a node of an FX graph adds to a network.
+
+A row is a function of a network and of the node's arguments, in the order of PyTorch's function or
+of ATen's operator. Activations are `Value`s, weights are tensors. A row returns the node's `Value`,
+or a list of them, and raises an `UpconvError` for what a network does not compute.
+
+`ROWS` holds the rows by name. "functional." begins the name of a function of `torch.nn.functional`
+whose arguments stand in another order than those of ATen's operator of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import ArgumentError, DTypeError, brief
+from ..network import Network, Value
+from .functional import geometry
+from .tensors import DTYPES, array
+
+Row = Callable[..., Any]
+
+_FAR = 1 << 31
+"""Slices that end here or later end with the tensor."""
+
+
+# Convolutions and normalisations ------------------------------------------------------------------
+
+
+def _conv(
+    network: Network, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
+    dilation: Any = 1, groups: Any = 1,
+) -> Value:  # fmt: skip
+    how = (stride, padding, dilation, False, 0, groups)
+    return _convolution(network, x, weight, bias, *how)
+
+
+def _conv_transpose(
+    network: Network, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
+    output_padding: Any = 0, groups: Any = 1, dilation: Any = 1,
+) -> Value:  # fmt: skip
+    how = (stride, padding, dilation, True, output_padding, groups)
+    return _convolution(network, x, weight, bias, *how)
+
+
+def _convolution(network: Network, x: Any, weight: Any, bias: Any, *how: Any) -> Value:
+    arrays = _array("weight", weight), _array("bias", bias)
+    words = geometry(weight.shape[2:], *how)
+    stride, padding, dilation, transposed, output_padding, groups = words
+    if padding == "same":  # an odd total has one position more behind
+        totals = [d * (k - 1) for k, d in zip(weight.shape[2:], dilation, strict=True)]
+        padding = tuple((total // 2, total - total // 2) for total in totals)
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    if transposed:
+        return network.conv_transpose(x, *arrays, output_padding=output_padding, **options)
+    return network.conv(x, *arrays, **options)
+
+
+def _batch_norm(
+    network: Network, x: Any, weight: Any, bias: Any, mean: Any, variance: Any,
+    training: Any = False, momentum: Any = 0.1, eps: Any = 1e-5, cudnn: Any = False,
+) -> Value:  # fmt: skip
+    if training or mean is None or variance is None:
+        raise ArgumentError("batch norm", "by the batch's statistics", "saved statistics")
+    arrays = [_array("batch norm", each) for each in (weight, bias, mean, variance)]
+    return network.batch_norm(x, arrays[0], arrays[1], arrays[2], arrays[3], eps)
+
+
+def _instance_norm(
+    network: Network, x: Any, weight: Any, bias: Any, mean: Any, variance: Any,
+    use_input_stats: Any = True, momentum: Any = 0.1, eps: Any = 1e-5, cudnn: Any = False,
+) -> Value:  # fmt: skip
+    if not use_input_stats:
+        return _batch_norm(network, x, weight, bias, mean, variance, False, eps=eps)
+    if mean is not None:
+        raise ArgumentError("instance norm", "with statistics to update", "none, or saved ones")
+    return network.instance_norm(x, _array("weight", weight), _array("bias", bias), eps)
+
+
+def _statistics_first(row: Row) -> Row:
+    """A row with the order of arguments that `torch.nn.functional` has."""
+
+    def reordered(
+        network: Network, x: Any, running_mean: Any = None, running_var: Any = None,
+        weight: Any = None, bias: Any = None, *rest: Any, **named: Any,
+    ) -> Any:  # fmt: skip
+        return row(network, x, weight, bias, running_mean, running_var, *rest, **named)
+
+    return reordered
+
+
+def _group_norm(
+    network: Network, x: Any, num_groups: Any, weight: Any = None, bias: Any = None,
+    eps: Any = 1e-5, cudnn: Any = False,
+) -> Value:  # fmt: skip
+    return network.group_norm(x, num_groups, _array("weight", weight), _array("bias", bias), eps)
+
+
+# Functions of one value ---------------------------------------------------------------------------
+
+
+def _activation(name: str, network: Network, x: Any, inplace: Any = False) -> Value:
+    return network.activation(x, name)
+
+
+def _with_number(
+    name: str, plain: float, network: Network, x: Any, value: Any = None, inplace: Any = False,
+    alpha: Any = None, negative_slope: Any = None,
+) -> Value:  # fmt: skip
+    numbers = (value, alpha, negative_slope, plain)
+    number = next(each for each in numbers if each is not None)
+    return network.activation(x, (name, number))
+
+
+def _elu(
+    network: Network, x: Any, alpha: Any = 1.0, scale: Any = 1.0, input_scale: Any = 1.0
+) -> Value:
+    if scale != 1 or input_scale != 1:
+        raise ArgumentError("elu", f"scaled by {scale} and {input_scale}", "without scales")
+    return network.activation(x, ("elu", alpha))
+
+
+def _gelu(network: Network, x: Any, approximate: Any = "none") -> Value:
+    if approximate != "none":
+        raise ArgumentError("gelu", f"approximate={approximate!r}", "approximate='none'")
+    return network.activation(x, "gelu")
+
+
+def _softplus(network: Network, x: Any, beta: Any = 1, threshold: Any = 20) -> Value:
+    if beta != 1 or threshold < 15:  # beyond it x itself, which float32 cannot tell apart from 15
+        raise ArgumentError("softplus", f"beta={beta}, threshold={threshold}", "beta=1, 20")
+    return network.activation(x, "softplus")
+
+
+def _dropout(
+    network: Network, x: Any, p: Any = 0.5, train: Any = True, inplace: Any = False,
+    training: Any = None,
+) -> Any:  # fmt: skip
+    if (train if training is None else training) and p:
+        raise ArgumentError("dropout", "in training", "a model after eval()")
+    return x
+
+
+# Arithmetic ---------------------------------------------------------------------------------------
+
+
+def _add(network: Network, x: Any, y: Any, alpha: Any = 1) -> Value:
+    if alpha != 1:
+        y = _mul(network, y, alpha) if isinstance(y, Value) else y * alpha
+    x, y = (x, y) if isinstance(x, Value) else (y, x)
+    return network.add(x, _operand(x, y))
+
+
+def _mul(network: Network, x: Any, y: Any) -> Value:
+    x, y = (x, y) if isinstance(x, Value) else (y, x)
+    return network.mul(x, _operand(x, y))
+
+
+def _div(network: Network, x: Any, y: Any) -> Value:
+    if isinstance(y, Value):
+        raise ArgumentError("the divisor", "a value", "a number or a weight")
+    return _mul(network, x, 1 / y)
+
+
+def _operand(x: Value, y: Any) -> Any:
+    """The second operand of a sum or a product: a value, a number, or one number per channel."""
+    if not isinstance(y, torch.Tensor):
+        return y
+    if y.numel() == 1 and y.dim() <= len(x.shape):
+        return float(y)
+    shape = (1,) * (len(x.shape) - y.dim()) + tuple(y.shape)
+    if shape != (1, x.channels, *(1,) * (len(x.shape) - 2)):
+        got, expected = f"a weight of shape {tuple(y.shape)}", "one number per channel"
+        raise ArgumentError("an operand", got, expected)
+    return _array("an operand", y).reshape(-1)
+
+
+# Channels and positions ---------------------------------------------------------------------------
+
+
+def _cat(network: Network, tensors: Any, dim: Any = 0) -> Value:
+    for x in tensors:
+        network_axis(x, dim, channels=True)
+    return network.concat(*tensors)
+
+
+def network_axis(x: Any, dim: Any, *, channels: bool = False) -> int:
+    """The axis of a value, counted from 0; with `channels` it must be theirs."""
+    if not isinstance(x, Value):
+        raise DTypeError("an operand", f"of type {type(x).__name__}", "a value of the network")
+    axis = dim + len(x.shape) if dim < 0 else dim
+    if channels and axis != 1:
+        raise ArgumentError("dim", str(dim), "1, the channels")
+    return int(axis)
+
+
+def _slice(
+    network: Network, x: Any, dim: Any = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> Value:
+    axis = network_axis(x, dim)
+    extent = x.shape[axis]
+    start, end = start or 0, _FAR if end is None else end
+    if step != 1:
+        raise ArgumentError("the step of a slice", str(step), "1")
+    if extent is not None:
+        start, end, _ = slice(start, end).indices(extent)
+        behind = extent - end
+    else:
+        behind = 0 if end >= _FAR else -end
+        if start < 0 or behind < 0:
+            raise ArgumentError("a slice", f"{start}:{end} of an open size", "start: or :-end")
+    if not start and not behind:
+        return x  # type: ignore[no-any-return]
+    if axis == 1:
+        return network.slice(x, start, end)
+    if axis == 0:
+        raise ArgumentError("a slice", f"{start}:{end} of the batch", "channels or positions")
+    cut = [(0, 0)] * (len(x.shape) - 2)
+    cut[axis - 2] = (start, behind)
+    return network.crop(x, tuple(cut))
+
+
+def _split(network: Network, x: Any, sizes: Any, dim: Any = 0) -> list[Value]:
+    """Some channels each, by one size for all or by a list of sizes."""
+    network_axis(x, dim, channels=True)
+    if not isinstance(sizes, (list, tuple)):
+        starts = range(0, x.channels, sizes)
+        return [network.slice(x, i, min(i + sizes, x.channels)) for i in starts]
+    ends = np.cumsum(sizes).tolist()
+    return [network.slice(x, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _chunk(network: Network, x: Any, chunks: Any, dim: Any = 0) -> list[Value]:
+    network_axis(x, dim, channels=True)
+    return _split(network, x, -(-x.channels // chunks), dim)
+
+
+def _getitem(network: Network, x: Any, index: Any) -> Any:
+    if isinstance(x, list):
+        return x[index]
+    entries = index if isinstance(index, tuple) else (index,)
+    if Ellipsis in entries:
+        at = entries.index(Ellipsis)
+        full = (slice(None),) * (len(x.shape) - len(entries) + 1)
+        entries = (*entries[:at], *full, *entries[at + 1 :])
+    for dim, entry in enumerate(entries):
+        if not isinstance(entry, slice):
+            raise ArgumentError("an index", brief(entry), "slices")
+        x = _slice(network, x, dim, entry.start, entry.stop, entry.step or 1)
+    return x
+
+
+def _pad(network: Network, x: Any, pad: Any, mode: Any = "constant", value: Any = None) -> Value:
+    """Ends of axes, from the last axis on; `mode` and `value` as in `functional.pad`."""
+    rank = len(x.shape) - 2
+    ends = list(zip(pad[::2], pad[1::2], strict=True))
+    if any(map(any, ends[rank:])) or (value and mode == "constant"):
+        got = f"pad={tuple(pad)}, value={value}"
+        raise ArgumentError("pad", got, "zeros at the ends of positions")
+    amounts = tuple(ends[axis] if axis < len(ends) else (0, 0) for axis in reversed(range(rank)))
+    return network.pad(x, amounts, mode)
+
+
+def _check_rank(x: Any, rank: int) -> None:
+    if len(x.shape) != rank + 2:
+        raise ArgumentError("x", f"of {len(x.shape)} axes", f"(N, C, *size) of {rank + 2}")
+
+
+def _window(value: Any) -> Any:
+    """A window's sizes as the builder takes them: one alone stands for all axes."""
+    if isinstance(value, (list, tuple)):
+        return value[0] if len(value) == 1 else tuple(value)
+    return value
+
+
+def _pixel_shuffle(network: Network, x: Any, upscale_factor: Any) -> Value:
+    _check_rank(x, 2)
+    return network.pixel_shuffle(x, upscale_factor)
+
+
+# Windows and resampling ---------------------------------------------------------------------------
+
+
+def _max_pool(
+    rank: int, network: Network, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    dilation: Any = 1, ceil_mode: Any = False, return_indices: Any = False,
+) -> Value:  # fmt: skip
+    _check_rank(x, rank)
+    if return_indices or ceil_mode or _window(dilation) not in (1, (1,) * rank):
+        got = f"dilation={dilation}, ceil_mode={ceil_mode}, return_indices={return_indices}"
+        raise ArgumentError("max pooling", got, "none of these")
+    return network.max_pool(x, _window(kernel_size), _window(stride or None), _window(padding))
+
+
+def _avg_pool(
+    rank: int, network: Network, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    ceil_mode: Any = False, count_include_pad: Any = True, divisor_override: Any = None,
+) -> Value:  # fmt: skip
+    _check_rank(x, rank)
+    if ceil_mode or divisor_override is not None:
+        got = f"ceil_mode={ceil_mode}, divisor_override={divisor_override}"
+        raise ArgumentError("average pooling", got, "none of these")
+    words = (_window(kernel_size), _window(stride or None), _window(padding))
+    return network.avg_pool(x, *words, bool(count_include_pad))
+
+
+def _upsample(
+    rank: int, network: Network, x: Any, output_size: Any, align_corners: Any,
+    scale_factors: Any = None, *_: Any, mode: str = "linear",
+) -> Value:  # fmt: skip
+    _check_rank(x, rank)
+    if align_corners:
+        raise ArgumentError("align_corners", "True", "False")
+    return network.upsample(x, _factors(x, output_size, scale_factors), mode)
+
+
+def _nearest(rank: int, network: Network, x: Any, size: Any, *scales: Any, **named: Any) -> Value:
+    return _upsample(rank, network, x, size, False, *scales, **named, mode="nearest")
+
+
+def _interpolate(
+    network: Network, x: Any, size: Any = None, scale_factor: Any = None, mode: Any = "nearest",
+    align_corners: Any = None, recompute_scale_factor: Any = None, antialias: Any = False,
+) -> Value:  # fmt: skip
+    words = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "linear": (1,), "bilinear": (2,),
+             "trilinear": (3,)}  # fmt: skip
+    if len(x.shape) - 2 not in words.get(mode, ()) or align_corners or antialias:
+        got = f"mode={mode!r}, align_corners={align_corners}, antialias={antialias}"
+        raise ArgumentError("interpolate", got, "nearest or linear between centres")
+    kind = "nearest" if mode.startswith("nearest") else "linear"
+    return network.upsample(x, _factors(x, size, scale_factor), kind)
+
+
+def _factors(x: Any, size: Any, scales: Any) -> tuple[int, ...]:
+    """The whole factors of a resampling, by sizes of the result or by scales."""
+    extents = x.shape[2:]
+    if size is not None:
+        sizes = size if isinstance(size, (list, tuple)) else (size,) * len(extents)
+        pairs = list(zip(sizes, extents, strict=True))
+        if all(old and type(new) is int and not new % old for new, old in pairs):
+            return tuple(new // old for new, old in pairs)
+    elif scales is not None:
+        listed = scales if isinstance(scales, (list, tuple)) else (scales,) * len(extents)
+        if len(listed) == len(extents) and all(float(scale).is_integer() for scale in listed):
+            return tuple(map(int, listed))
+    raise ArgumentError("resampling", f"to {size or scales} from {tuple(extents)}", "whole factors")
+
+
+def _array(argument: str, tensor: Any) -> Any:
+    """A weight as an array; None stays None."""
+    if tensor is None:
+        return None
+    if not isinstance(tensor, torch.Tensor) or tensor.dtype not in DTYPES:
+        kind = getattr(tensor, "dtype", "computed from the input")
+        raise DTypeError(argument, f"{kind}", "a parameter or a buffer in a floating type")
+    return array(tensor.detach())
+
+
+ROWS: dict[str, Row] = {
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _conv),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _conv_transpose),
+    "convolution": _convolution,
+    "batch_norm": _batch_norm, "functional.batch_norm": _statistics_first(_batch_norm),
+    "instance_norm": _instance_norm,
+    "functional.instance_norm": _statistics_first(_instance_norm),
+    "group_norm": _group_norm,
+    **{name: partial(_activation, name) for name in ("relu", "silu", "tanh", "sigmoid")},
+    "hardswish": partial(_activation, "hard_swish"),
+    "leaky_relu": partial(_with_number, "leaky_relu", 0.01),
+    "prelu": lambda network, x, weight: network.activation(x, ("prelu", _array("weight", weight))),
+    "gelu": _gelu, "softplus": _softplus,
+    "elu": _elu, "functional.elu": partial(_with_number, "elu", 1.0),
+    **dict.fromkeys(("clone", "contiguous", "detach", "alias"), lambda _, x, *__: x),
+    "dropout": _dropout,
+    "add": _add, "mul": _mul, "sub": lambda network, x, y, alpha=1: _add(network, x, y, -alpha),
+    "rsub": lambda network, x, y, alpha=1: _add(network, y, x, -alpha),
+    **dict.fromkeys(("div", "truediv", "divide"), _div),
+    **dict.fromkeys(("neg", "negative"), lambda network, x: network.mul(x, -1.0)),
+    **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
+    "narrow": lambda network, x, dim, start, length: _slice(
+        network, x, dim, start, start + length if start >= 0 else start + length or None
+    ),
+    "slice": _slice, "chunk": _chunk, "getitem": _getitem,
+    **dict.fromkeys(("split", "split_with_sizes"), _split),
+    "pad": _pad,
+    "constant_pad_nd": lambda network, x, pad, value=0: _pad(network, x, pad, "constant", value),
+    **{f"reflection_pad{n}d": partial(_pad, mode="reflect") for n in (1, 2, 3)},
+    **{f"replication_pad{n}d": partial(_pad, mode="replicate") for n in (1, 2, 3)},
+    "pixel_shuffle": _pixel_shuffle,
+    **{f"max_pool{n}d": partial(_max_pool, n) for n in (1, 2, 3)},
+    **{f"avg_pool{n}d": partial(_avg_pool, n) for n in (1, 2, 3)},
+    **{f"upsample_nearest{n}d": partial(_nearest, n) for n in (1, 2, 3)},
+    "upsample_linear1d": partial(_upsample, 1), "upsample_bilinear2d": partial(_upsample, 2),
+    "upsample_trilinear3d": partial(_upsample, 3), "interpolate": _interpolate,
+}  # fmt: skip

@@ -1,0 +1,213 @@
+"""Which nodes of an FX graph a network computes, and why it does not compute the others.
+
+A node is tried alone: its row of the table adds it to a network whose inputs have the shapes that
+the graph knows. The shape of the result must be the one that PyTorch gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from ..errors import ArgumentError, UpconvError
+from ..network import Network
+from .nodes import add_node, is_convolution, is_view, name_of, row_of, writes
+from .tensors import Tensor
+
+
+def value_of(node: Any) -> Any:
+    """What a node gives: a tensor without data, a list of tensors, a number; None if unknown."""
+    meta = node.meta if isinstance(node, fx.Node) else {}
+    return meta.get("val", meta.get("example_value"))
+
+
+class Support(OperatorSupportBase):  # type: ignore[misc]
+    """Judges the nodes of one graph for parts of one dtype.
+
+    weights: the nodes that depend on parameters and buffers only.
+    """
+
+    def __init__(self, module: fx.GraphModule, weights: set[fx.Node]) -> None:
+        self.dtype = torch.float32
+        self._nodes = list(module.graph.nodes)
+        self._written = _written(self._nodes)
+        self.weights: set[fx.Node] = set()
+        for node in self._nodes:
+            if node in weights or _is_weight(node) or self._follows(node):
+                self.weights.add(node)
+        self._reasons: dict[fx.Node, str] = {}
+        self._dtypes: dict[fx.Node, Any] = {}
+
+    def _follows(self, node: fx.Node) -> bool:
+        operands = node.all_input_nodes
+        return (
+            node.op in ("call_function", "call_method")
+            and isinstance(value_of(node), torch.Tensor)
+            and bool(operands)
+            and all(each in self.weights for each in operands)
+            and not writes(node)
+        )
+
+    def any(self) -> bool:
+        """Whether any convolution has values of the dtype."""
+        values = [value_of(node) for node in self._nodes if is_convolution(node)]
+        return any(getattr(each, "dtype", None) is self.dtype for each in values)
+
+    def is_node_supported(self, _: Any, node: fx.Node) -> bool:
+        """Whether a network computes the node, in the dtype."""
+        if node.op not in ("call_function", "call_method") or node in self.weights:
+            return False
+        if node not in self._reasons:
+            self._reasons[node] = self._refusal(node)
+        return not self._reasons[node] and self._dtypes[node] is self.dtype
+
+    def reasons(self, chosen: Iterable[Any]) -> dict[str, str]:
+        """Why each node that is in no part is left to PyTorch."""
+        taken = {node for nodes in chosen for node in nodes}
+        alone = "no convolution is next to it"
+        return {
+            f"{node.name} ({name_of(node) or node.target})": reason or alone
+            for node, reason in self._reasons.items()
+            if node not in taken
+        }
+
+    def _refusal(self, node: fx.Node) -> str:
+        """Why a network cannot compute a node; "" if it can."""
+        if row_of(node) is None:
+            return "a network has no such operation"
+        if node in self._written or any(each in self._written for each in node.all_input_nodes):
+            return "memory that it reads or gives is written in place"
+        try:
+            results, values = self._tried(node)
+        except UpconvError as error:
+            return str(error)
+        expected = [_open(each.shape) for each in values]
+        if [each.shape for each in results] != expected:
+            return f"its shape is {expected}, a network's {[each.shape for each in results]}"
+        self._dtypes[node] = values[0].dtype
+        return ""
+
+    def _tried(self, node: fx.Node) -> tuple[list[Any], list[Tensor]]:
+        """The values of a node that is alone in a network, and those that PyTorch gives."""
+        values = _tensors(node)
+        inputs: dict[fx.Node, Any] = {}
+        self._collect(node, inputs)
+        for each in [*values, *inputs.values()]:
+            _check(each, values[0].dtype)
+        if not inputs:
+            raise ArgumentError("the operands", "no tensor that changes", "one at least")
+        names = {each: f"x{number}" for number, each in enumerate(inputs)}
+        network = Network({names[each]: _open(value.shape) for each, value in inputs.items()})
+        results = self._added(network, node, names)
+        return (results if isinstance(results, list) else [results]), values
+
+    def _collect(self, node: fx.Node, inputs: dict[fx.Node, Any]) -> None:
+        """The operands of a node that change between calls; a list's are those of its node."""
+        for each in node.all_input_nodes:
+            value = value_of(each)
+            if each in self.weights:
+                _check_weight(node, each, value_of(node))
+            elif isinstance(value, (list, tuple)):
+                if row_of(each) is None:
+                    raise ArgumentError("an operand", f"of {name_of(each)}", "of the table")
+                self._collect(each, inputs)
+            elif isinstance(value, torch.Tensor):
+                inputs[each] = value
+            else:
+                raise ArgumentError("an argument", "a size that is not known", "a number")
+
+    def _added(self, network: Network, node: fx.Node, names: dict[fx.Node, str]) -> Any:
+        def operand(each: fx.Node) -> Any:
+            if each in names:
+                return network.inputs[names[each]]
+            if each in self.weights:
+                value = value_of(each)
+                return torch.ones(tuple(map(int, value.shape)), dtype=value.dtype)
+            return self._added(network, each, names)
+
+        args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), operand)
+        return add_node(network, node, args, dict(kwargs))
+
+
+def _check_weight(node: fx.Node, weight: fx.Node, result: Any) -> None:
+    value = value_of(weight)
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
+        raise ArgumentError("a weight", "not a tensor on the CPU", "one")
+    if any(type(size) is not int for size in value.shape):
+        raise ArgumentError("a weight", "of a size that is not known", "known sizes")
+    if is_convolution(node) and value.dtype is not result.dtype:
+        raise ArgumentError("a weight", f"{value.dtype} under autocast", f"{result.dtype}")
+
+
+def _check(value: Any, dtype: Any) -> None:
+    if value.device.type != "cpu" or value.layout is not torch.strided:
+        raise ArgumentError("a tensor", f"on {value.device}", "one on the CPU")
+    if value.dtype is not dtype or dtype not in (torch.float32, torch.bfloat16):
+        raise ArgumentError("a tensor", f"of {value.dtype}", "float32 or bfloat16 throughout")
+    if not 3 <= value.dim() <= 5 or type(value.shape[1]) is not int:
+        got = f"of shape {tuple(value.shape)}"
+        raise ArgumentError("a tensor", got, "(N, C, *size) of 1 to 3 spatial axes")
+
+
+def _tensors(node: fx.Node) -> list[Tensor]:
+    value = value_of(node)
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not values or not all(isinstance(each, torch.Tensor) for each in values):
+        raise ArgumentError("the result", "not known as a tensor", "a tensor")
+    return values
+
+
+def _open(shape: Any) -> tuple[int | None, ...]:
+    """A shape with None for sizes that are symbols."""
+    return tuple(size if type(size) is int else None for size in shape)
+
+
+def _is_weight(node: fx.Node) -> bool:
+    """Whether a node is a parameter or a buffer of the model."""
+    value = value_of(node)
+    if node.op == "get_attr":
+        owner: Any = node.graph.owning_module
+        try:
+            for name in str(node.target).split("."):
+                owner = getattr(owner, name)
+        except AttributeError:
+            return False
+        return isinstance(owner, torch.Tensor)
+    lifted = "_dynamo_static_input_type" in node.meta.get("tensor_dict", ())
+    return node.op == "placeholder" and (lifted or isinstance(value, torch.nn.Parameter))
+
+
+def _written(nodes: list[fx.Node]) -> set[fx.Node]:
+    """The nodes that may share memory with one that is written where that can be seen.
+
+    A function in place counts as an ordinary one if nothing else reads what it writes, and if that
+    is a tensor of its own.
+    """
+    seen: list[fx.Node] = []
+    for node in nodes:
+        for target in writes(node):
+            fresh = target.op.startswith("call_") and row_of(target) is not None
+            fresh &= not is_view(target) and len(target.users) == 1
+            if not fresh or row_of(node) is None:
+                seen.append(target)
+    family: set[fx.Node] = set()
+    while seen:
+        node = seen.pop()
+        if node in family:
+            continue
+        family.add(node)
+        if _may_share(node):
+            seen += node.all_input_nodes
+        seen += [user for user in node.users if _may_share(user)]
+    return family
+
+
+def _may_share(node: fx.Node) -> bool:
+    """Whether a node's result may lie in the memory of an operand."""
+    if not node.op.startswith("call_"):
+        return False
+    return row_of(node) is None or is_view(node) or bool(writes(node))
