@@ -66,8 +66,9 @@ def optimised(name: str, path: Path, output: Path, target: str, threads: int) ->
         return None
     given = {"sizes": ZOO[name].inputs, "float64": False}
     result = optimize(path, output, runtime=target, threads=threads, **given)
-    share = result.share()
-    return Outcome(len(result.rewritten), None if share is None else share[0] / share[1])
+    rows = [row for row in result.report.rows if row.before is not None]
+    before, after = sum(row.before for row in rows), sum(row.after or row.before for row in rows)
+    return Outcome(len(result.rewritten), before / after if rows else None)
 
 
 @dataclass(frozen=True)

@@ -283,9 +283,9 @@ def test_the_result_is_plain_json_as_its_schema_says(clock: Clock) -> None:
     found = optimize(model(), session=True)
     assert found.session.rows
     document = json.loads(json.dumps(found.as_json(), allow_nan=False))
-    assert document["schema"] == 3
+    assert document["schema"] == 4
     assert document["layers"][0]["axes"][0]["stride"] == 2
-    assert document["layers_alone"]["after"] == pytest.approx(1.0)
+    assert [row["after"] for row in document["report"]["rows"]] == [0.5, 0.5]
     assert (document["verified"], document["written"]) == (True, None)
     assert "proto" not in document
     require_schema(document, "optimize")

@@ -10,18 +10,18 @@ import pytest
 
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 
-from upconv.measuring import Ratio
+from upconv.measuring import GAIN, Ratio
 from upconv.onnx.optimizing import select
 from upconv.onnx.optimizing.results import ORIGINAL, Candidate, WholeResult
-from upconv.onnx.optimizing.select import LEAST_GAIN, choose
+from upconv.onnx.optimizing.select import choose
 from upconv.timing import Rounds, interleaved
 
 FAST_AT, SLOW_AT = Ratio(1.5, 1.4, 1.6), Ratio(0.9, 0.8, 1.0)
 
 
 @pytest.mark.parametrize(("forms", "chosen"), [
-    ({"form": [Ratio(1.2, LEAST_GAIN - 0.01, 1.4)]}, ORIGINAL),
-    ({"form": [Ratio(1.2, LEAST_GAIN + 0.01, 1.4)]}, "form"),
+    ({"form": [Ratio(1.2, GAIN - 0.01, 1.4)]}, ORIGINAL),
+    ({"form": [Ratio(1.2, GAIN + 0.01, 1.4)]}, "form"),
     ({"wild": [Ratio(1.5, 1.1, 1.9)], "sure": [Ratio(1.3, 1.25, 1.35)]}, "sure"),
     ({"form": [FAST_AT, SLOW_AT]}, ORIGINAL),
     ({"form": [FAST_AT, FAST_AT]}, "form"),

@@ -26,6 +26,8 @@ from .report import Answer, answering, table
     time_limit=Option(min=0.1, metavar="S", help="Time that one run may take."),
     no_float64=Option("--no-float64", help="Leave out the comparison with float64, which is slow."),
     report_file=Option("--report", metavar="FILE", help="Write a report: .html or .json."),
+    decisions=Option(metavar="FILE", help="Apply decisions that --remeasure wrote: .json."),
+    remeasure=Option("--remeasure", help="Write --decisions, measured here, if they are not."),
     session=Option(metavar="FILE", help="Measure upconv.onnx.Session; save its decisions: .json."),
 )
 def optimize(
@@ -42,6 +44,8 @@ def optimize(
     time_limit: float = 300.0,
     no_float64: bool = False,
     report_file: Path | None = None,
+    decisions: Path | None = None,
+    remeasure: bool = False,
     session: Path | None = None,
     force: bool = False,
 ) -> Answer:
@@ -56,6 +60,7 @@ def optimize(
     Examples:
       upconv optimize model.onnx faster.onnx --threads 2
       upconv optimize model.onnx faster.onnx --runtime openvino --report r.html
+      upconv optimize model.onnx faster.onnx --decisions d.json --remeasure
       upconv optimize vocoder.onnx --dry-run --input-shape mel:1,80,200
     """
     if output is None and not dry_run:
@@ -87,6 +92,8 @@ def optimize(
         seconds=seconds,
         float64=not no_float64,
         session=session is not None,
+        decisions=decisions,
+        remeasure=remeasure,
         force=force,
         time_limit=time_limit,
     )

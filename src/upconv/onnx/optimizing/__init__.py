@@ -13,19 +13,20 @@ from typing import Any
 import onnx_ir as ir
 
 from ..._version import __version__
+from ...arrays import Array
 from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ...files import reported, require_free
-from ...reports import Report
+from ...reports import Condition, FilePath, Report, conditions, restored
 from ...terminal import Progress, shown
 from ...threads import checked, get_num_threads
 from ...tuning import processor_model
 from ..graphs import named
-from ..models import Source, from_model, save, stored, to_proto
+from ..models import Source, digest, from_model, save, stored, to_proto
 from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, feeds, ready
 from ..runtimes.worker import TIME_LIMIT, borrowed
-from .candidates import Setup, measured
+from .candidates import CANDIDATES, Setup, measured
 from .extract import Layer, layers, mark
 from .results import ORIGINAL, LayerResult, Optimization
 from .select import Selecting, choose
@@ -51,6 +52,8 @@ def optimize(
     seconds: float = 1.0,
     float64: bool = True,
     session: bool = False,
+    decisions: FilePath | None = None,
+    remeasure: bool = False,
     force: bool = False,
     time_limit: float = TIME_LIMIT,
     progress: Progress | None = None,
@@ -69,6 +72,11 @@ def optimize(
     seconds: spent on each layer and shape, and five times as much on the whole model.
     float64: hold results against the model in float64, in a slow evaluator.
     session: also measure `upconv.onnx.Session` on the model.
+    decisions: a file that `report.save` of an earlier result wrote; its decisions are applied and
+        verified, nothing is measured. They hold for the model, runtime, processor, threads,
+        versions and shapes they were measured with: others are refused.
+    remeasure: measure again where the file of `decisions` is missing or holds for something else,
+        and write it.
     force: overwrite `output`.
     time_limit: seconds that one run may take before its process is ended.
     progress: called with what begins, its number from 1, and of how many. Without it, a line on
@@ -86,9 +94,7 @@ def optimize(
     began, chosen = time.perf_counter(), ready(runtime)
     count = chosen.threads or get_num_threads()
     chosen = replace(chosen, threads=checked(count if threads is None else threads))
-    if not (isinstance(seconds, int | float) and 0 < seconds <= _MOST_SECONDS):
-        allowed = f"a number above 0, at most {_MOST_SECONDS:.0f}"
-        raise ArgumentError("seconds", brief(seconds), allowed)
+    _require_seconds(seconds)
     path = model if isinstance(model, str | os.PathLike) else None
     if output is not None:  # before minutes are spent
         name, given = os.fspath(output), [Path(path)] if path else []
@@ -101,13 +107,15 @@ def optimize(
     arrays = tuple(feeds(original, one, inputs, seed=seed) for one in sets)
     with shown(progress) as say:
         setup = Setup(chosen, arrays, seconds, time_limit, float64, say)
-        found, folded = _selected(original, setup)
+        here = _conditions(chosen, original, arrays)
+        saved = _saved(decisions, str(chosen), here, remeasure)
+        found, folded = _selected(original, setup, saved)
         measured_session = _session(original, setup) if session else None
-    result = found.model or original
-    proto, changed = to_proto(result), found.model is not None
+    final = found.model or original
+    proto, changed = to_proto(final), found.model is not None
     hint = "" if changed or session or chosen.name == "upconv" else _HINT
     versions = {one: version(one) for one in ("onnx", "onnx-ir", "numpy")}
-    return Optimization(
+    result = Optimization(
         model=os.fspath(path) if path else original.graph.name or "",
         runtime=str(chosen),
         threads=chosen.threads or 1,
@@ -125,17 +133,57 @@ def optimize(
         versions={"upconv": __version__, **versions, chosen.name: chosen.version},
         session=measured_session,
         remarks=tuple(dict.fromkeys(found.remarks)),
+        conditions=here,
         proto=proto,
-        written=None if output is None else str(save(result, output, force=force)[0]),
+        written=None if output is None else str(save(final, output, force=force)[0]),
         seconds=time.perf_counter() - began,
     )
+    if decisions is not None and saved is None:
+        result.report.save(decisions)
+    return result
 
 
-def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, tuple[str, ...]]:
+def _require_seconds(seconds: float) -> None:
+    if not (isinstance(seconds, int | float) and 0 < seconds <= _MOST_SECONDS):
+        allowed = f"a number above 0, at most {_MOST_SECONDS:.0f}"
+        raise ArgumentError("seconds", brief(seconds), allowed)
+
+
+def _conditions(
+    runtime: Runtime, model: ir.Model, inputs: Sequence[Mapping[str, Array]]
+) -> dict[str, Condition]:
+    """What decisions hold for."""
+    shapes = "; ".join(str({n: [*a.shape] for n, a in one.items()}) for one in inputs)
+    name = f"{runtime} {runtime.version}"
+    return conditions(runtime.threads or 1, runtime=name, model=digest(model), shapes=shapes)
+
+
+def _saved(
+    path: FilePath | None, host: str, here: Mapping[str, Condition], remeasure: bool
+) -> Report | None:
+    """Decisions to apply, if any."""
+    if path is None:
+        if remeasure:
+            raise ArgumentError("remeasure", "True", "decisions beside it, the file to write")
+        return None
+    saved = restored(path, host, here, remeasure)
+    for row in saved.rows if saved else ():
+        if row.by not in (ORIGINAL, *CANDIDATES):
+            raise ArgumentError("decisions", f"with {brief(row.by)}", ", ".join(CANDIDATES))
+    return saved
+
+
+def _selected(
+    original: ir.Model, setup: Setup, saved: Report | None
+) -> tuple[Selecting, tuple[str, ...]]:
     prepared = original.clone()
     steps = run(prepared, [PASSES[name] for name in _FOLDS], rule=setup.runtime.reading)
     folded = tuple(f"{step.by} at {step.node}" for step in steps if step.fired)
     mark(prepared)
+    if saved is not None:
+        selecting = Selecting(original, prepared, setup)
+        selecting.repeat([LayerResult.of(row) for row in saved.rows], saved)
+        return selecting, folded
     with borrowed(setup.limit) as worker:
         found = layers(prepared, setup.runtime, setup.inputs, worker)
     results = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 import onnx_ir as ir
@@ -13,7 +12,7 @@ import onnx_ir as ir
 from ...arrays import Array
 from ...dialects.onnx import Rule
 from ...errors import EngineError, MemoryLimitError
-from ...measuring import Ratio
+from ...measuring import Ratio, undisturbed
 from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, Session, Worker, timed
@@ -148,7 +147,7 @@ class _Trial:
                 session.bind(given)
             rounds = timed(sessions, self.setup.seconds)
             for i, one in enumerate(told):
-                seconds = (*one.seconds, median(rounds.samples[i] if i else rounds.first))
+                seconds = (*one.seconds, undisturbed(rounds.samples[i] if i else rounds.first))
                 ratios = (*one.ratios, Ratio.of(rounds, i)) if i else ()
                 told[i] = replace(one, seconds=seconds, ratios=ratios)
         return told

@@ -1,6 +1,7 @@
 """What an optimisation found: plain frozen values, from which text, JSON and the report are made.
 
-Times are in seconds (medians), sizes in bytes, ratios are "before over after": above 1 is faster.
+Times are seconds of undisturbed calls, sizes bytes; ratios are "before over after": above 1 is
+faster.
 Where something was measured for several sets of input shapes, it is a tuple in their order.
 """
 
@@ -8,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ...geometry import Axis
 from ...measuring import Ratio
-from ...reports import Report
+from ...reports import Condition, Report, Row
 from ..documents import document
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ..verifying import Run
 
 ORIGINAL = "original"
-SCHEMA = 3  # raised when a field of the JSON form changes its meaning
+SCHEMA = 4  # raised when a field of the JSON form changes its meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,20 @@ class LayerResult:
         """The candidate that was chosen."""
         return self.candidate(self.chosen)
 
+    @property
+    def row(self) -> Row:
+        """The layer in a report, at the first set of input shapes."""
+        before, after = self.candidate(ORIGINAL).seconds, self.best.seconds
+        times = before[0] if before else None, after[0] if after and self.rewritten else None
+        return Row(self.node, "ConvTranspose", self.chosen, 1, *times, self.why)
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """The layer that a saved report describes."""
+        times = {ORIGINAL: row.before, row.by: row.after or row.before}
+        measured = tuple(Candidate(n, seconds=(t,)) for n, t in times.items() if t is not None)
+        return cls(row.name, row.by, row.why, candidates=measured)
+
 
 @dataclass(frozen=True, slots=True)
 class WholeResult:
@@ -96,7 +111,8 @@ class Optimization:
     measured again. `verified` is None where the model is unchanged, for then there was nothing to
     verify; `checks` and `whole` then are those of the last model that was tried.
     `session` is the report of `upconv.onnx.Session` if it was asked for. `written` is the output's
-    path. `proto` is the model itself, which is in no other form of this.
+    path. `conditions` are what the decisions hold for. `proto` is the model itself, which is in no
+    other form of this.
     """
 
     model: str
@@ -118,6 +134,7 @@ class Optimization:
     remarks: tuple[str, ...] = ()
     session: Report | None = None
     written: str | None = None
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
     proto: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -125,14 +142,19 @@ class Optimization:
         """The layers that are others now."""
         return tuple(layer for layer in self.layers if layer.rewritten)
 
-    def share(self) -> tuple[float, float] | None:
-        """The seconds of all layers alone, before and after, at the first set of input shapes."""
-        alone = [(o.candidate(ORIGINAL).seconds, o.best.ratios) for o in self.layers]
-        pairs = [(s[0], s[0] / ratios[0].median if ratios else s[0]) for s, ratios in alone if s]
-        return (sum(b for b, _ in pairs), sum(a for _, a in pairs)) if pairs else None
+    @property
+    def report(self) -> Report:
+        """The decisions, to be printed, saved, and applied by `optimize(model, decisions=path)`.
+
+        Times of the whole model are sums over the sets of input shapes, its ratio is the least.
+        """
+        rows, whole = tuple(layer.row for layer in self.layers), self.whole
+        ratio = min((one.ratio for one in whole), key=lambda one: one.low, default=None)
+        why = "" if self.verified else "nothing is both equal and faster"
+        before = sum(one.before for one in whole) if whole else None
+        after = sum(one.after for one in whole) if whole else None
+        return Report(self.runtime, rows, why, before, after, ratio, self.conditions)
 
     def as_json(self) -> dict[str, Any]:
         """The same as data, by docs/schemas/optimize.json; null is what is infinite or NaN."""
-        share = self.share()
-        alone = None if share is None else {"before": share[0], "after": share[1]}
-        return {"schema": SCHEMA, **document(self), "layers_alone": alone}
+        return {"schema": SCHEMA, **document(self), "report": self.report.as_json()}

@@ -1,7 +1,6 @@
 """Which candidates the model keeps: chosen layer by layer, verified and measured as a whole.
 
-1. A candidate is chosen if at every set of input shapes the whole interval of its ratio lies above
-   `LEAST_GAIN`; of those the one whose least interval begins highest.
+1. `measuring.decide` chooses a layer's candidate.
 2. If the whole with all of them is equal to the original, and faster beyond the noise, they stay.
 3. Else greedy add-back: layer by layer, the one that saves most first, each staying if the whole is
    equal and faster with it; at most `_MOST_ADDED`, since each costs a measurement of the whole.
@@ -13,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from statistics import median
 
 import onnx_ir as ir
 
-from ...errors import ModelError
-from ...measuring import Ratio
+from ...errors import EngineError, ModelError
+from ...measuring import GAIN, Ratio, decide, undisturbed
+from ...reports import Report
 from ..runtimes import Session, timed
 from ..runtimes.worker import borrowed
 from ..verifying import Run, Side, compared
@@ -26,9 +25,6 @@ from ..verifying.differences import Tolerances
 from .candidates import Setup, apply
 from .extract import marked
 from .results import ORIGINAL, Candidate, LayerResult, WholeResult
-
-LEAST_GAIN = 1.03
-"""A rewritten layer costs bytes and names: less than three per cent is not worth them."""
 
 _MOST_ADDED = 12
 _WHOLE = 5.0  # how many times longer than one layer the whole model is measured
@@ -40,21 +36,20 @@ Kept = dict[int, str]
 
 def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
     """Rule 1: the candidate of a layer, and why."""
-    found = [(one, ratio) for one in candidates if (ratio := one.ratio) is not None]
-    if not found:
+    ratios = {one.passes: one.ratio for one in candidates if one.ratio is not None}
+    if not ratios:
         return ORIGINAL, "no rewriting of it could be measured"
-    best, ratio = max(found, key=lambda pair: pair[1].low)
-    if ratio.low <= LEAST_GAIN:
-        best, ratio = max(found, key=lambda pair: pair[1].median)
-        return ORIGINAL, f"no rewriting is faster beyond the noise; {best.passes} is {ratio}"
-    where = " where it gains least" if len(best.ratios) > 1 else ""
-    return best.passes, f"{ratio} as the original{where}"
+    name, _ = decide(ORIGINAL, {one.passes: one.ratios for one in candidates})
+    if name != ORIGINAL:
+        return name, f"{ratios[name]} as the original"
+    best = max(ratios, key=lambda name: ratios[name].median)
+    return ORIGINAL, f"no rewriting is faster beyond the noise; {best} is {ratios[best]}"
 
 
 def faster(whole: Sequence[WholeResult]) -> bool:
     """Whether a model is faster beyond the noise at some input shapes, and slower at none."""
     ratios = [one.ratio for one in whole]
-    return any(ratio.low > 1 for ratio in ratios) and all(ratio.high >= 1 for ratio in ratios)
+    return any(ratio.low > GAIN for ratio in ratios) and all(ratio.high >= 1 for ratio in ratios)
 
 
 class Selecting:
@@ -73,6 +68,24 @@ class Selecting:
         self.checks: tuple[Run, ...] = ()
         self.remarks: list[str] = []
         self._sides = [Side(original, given, setup.limit) for given in setup.inputs]
+
+    def repeat(self, layers: Sequence[LayerResult], saved: Report) -> None:
+        """Decide as an earlier run did, and verify; nothing is measured.
+
+        Raises `EngineError` where the model with these decisions is not equal to the original.
+        """
+        self.layers = tuple(layers)
+        if saved.why:
+            self.verdict = f"{saved.why}; as decided earlier."
+            return
+        kept = {i: layer.chosen for i, layer in enumerate(layers) if layer.rewritten}
+        self.model = self._equal(kept)
+        if self.model is None:
+            raise EngineError(f"{self.remarks[-1]} Measure again: remeasure=True.")
+        if saved.before and saved.after and saved.ratio:
+            self.whole = (WholeResult(saved.before, saved.after, saved.ratio),)
+        done = f"{len(kept)} of {len(layers)} transposed convolutions rewritten"
+        self.verdict = f"{done} as decided earlier, and verified."
 
     def select(self, layers: Sequence[LayerResult], folded: Sequence[str]) -> None:
         """Keep those of the layers' candidates that hold up: rules 2 to 4."""
@@ -150,10 +163,18 @@ class Selecting:
         if ratio.low <= 1 < ratio.median:
             rounds = timed(sessions, _LOOK_AGAIN * seconds)
             ratio = Ratio.of(rounds, 1)
-        return WholeResult(median(rounds.first), median(rounds.samples[1]), ratio)
+        return WholeResult(undisturbed(rounds.first), undisturbed(rounds.samples[1]), ratio)
 
     def _tried(self, before: ir.Model, kept: Kept) -> ir.Model | None:
         """The model with these candidates, if equal to the original and faster than `before`."""
+        model = self._equal(kept)
+        if model is None:
+            return None
+        self.whole = self.compare(before, model)
+        return model if faster(self.whole) else None
+
+    def _equal(self, kept: Kept) -> ir.Model | None:
+        """The model with these candidates, if equal to the original."""
         model = self.assembled(kept)
         self.checks = self.check(model)
         self.remarks += [run.remark for run in self.checks if run.remark]
@@ -164,8 +185,7 @@ class Selecting:
                 said = what or "nothing was compared"
                 self.remarks.append(f"Not equal in {run.runtime} with {names}: {said}.")
                 return None
-        self.whole = self.compare(before, model)
-        return model if faster(self.whole) else None
+        return model
 
     def _added_back(self, chosen: Kept) -> Kept:
         """Rule 3."""

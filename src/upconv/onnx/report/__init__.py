@@ -20,7 +20,7 @@ from ...measuring import Ratio
 from ...reports import HEADINGS, Report, Row
 from ...terminal import aligned
 from ...timing import format_seconds
-from ..optimizing.results import ORIGINAL, LayerResult, Optimization
+from ..optimizing.results import Optimization
 
 __all__ = ["as_html", "as_text", "write_report"]
 
@@ -101,21 +101,10 @@ def as_text(found: Optimization) -> str:
     """
     threads = f"{found.threads} thread{'s'[: found.threads > 1]}"
     head = f"{found.model}: {found.runtime}, {threads}, opset {found.opset}, {found.machine}"
-    titles = ("layer", "before", "after", "faster", "now")
-    table = aligned([titles, *map(_row, found.layers)] if found.layers else [])
+    rows = found.report.rows
+    table = aligned([HEADINGS, *(row.cells for row in rows)]) if rows else []
     lines = [head, *table, *(f"{label:16}{sentence}" for label, sentence in _facts(found))]
     return "\n".join(terminal.shortened(line, terminal.LONGEST_SENTENCE, "...") for line in lines)
-
-
-def _row(layer: LayerResult) -> tuple[str, ...]:
-    times, node = layer.candidate(ORIGINAL).seconds, terminal.shortened(layer.node, 40, "...")
-    if not times:
-        return node, "-", "-", "-", "unchanged, not measured"
-    if not (layer.rewritten and layer.best.ratios):
-        return node, format_seconds(times[0]), "-", "-", "unchanged"
-    gain, now = f"{layer.best.ratios[0].median:.2f}x", terminal.shortened(layer.chosen, 40, "...")
-    after = format_seconds(layer.best.seconds[0])
-    return node, format_seconds(times[0]), after, gain, now
 
 
 def _facts(found: Optimization) -> Iterator[tuple[str, str]]:
