@@ -38,7 +38,9 @@ def test_a_winner_is_measured_once_and_remembered(table) -> None:
     assert upconv.tuning_info().winners == 1
 
 
-@pytest.mark.parametrize("change", ["problem", "threads", "fingerprint", "company", "processor"])
+@pytest.mark.parametrize(
+    "change", ["problem", "threads", "fingerprint", "company", "processor", "version"]
+)
 def test_whatever_a_winner_depends_on_is_in_the_key(
     table, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +59,9 @@ def test_whatever_a_winner_depends_on_is_in_the_key(
     if change == "processor":
         forget_in_memory()
         monkeypatch.setattr(tuning, "processor_model", lambda: "another")
+    if change == "version":
+        forget_in_memory()
+        monkeypatch.setattr(tuning, "__version__", "99")
     tuning.tuned(problem, threads)
     assert len(engine.runs) > runs
     assert upconv.tuning_info().winners == 2

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import upconv
-from upconv import choices, tuning
+from upconv import choices, timing, tuning
 from upconv.geometry import Axis
 from upconv.problem import Direction, Problem
 from upconv.tuning import autotune
@@ -84,7 +84,9 @@ class TimedPrimitive:
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store and a clock of this test's own, and a cache without another test's primitives."""
     clock = Clock()
-    monkeypatch.setattr(autotune, "time", clock)
+    for module in (autotune, timing):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(timing, "rest", lambda: None)
     monkeypatch.setattr(Timed, "wait", staticmethod(clock.pass_by))
     path = tmp_path / "tuning.sqlite"
     monkeypatch.setenv("UPCONV_TUNING_FILE", str(path))
@@ -98,7 +100,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def real_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines really sleep: for what happens meanwhile."""
-    monkeypatch.setattr(autotune, "time", time)
+    for module in (autotune, timing):
+        monkeypatch.setattr(module, "time", time)
     monkeypatch.setattr(Timed, "wait", staticmethod(time.sleep))
 
 

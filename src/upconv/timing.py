@@ -141,7 +141,8 @@ def sampled(
                 return Rounds(samples, again)
             prepare(i)
             most = _MOST_CALLS if bounds.calls is None else min(2, bounds.calls - made)
-            seconds, count = _sample(calls[i], length, most)
+            rest()
+            seconds, count = sample(calls[i], length, most)
             series.append(seconds)
             made += count
         round_calls += made
@@ -151,15 +152,16 @@ def sampled(
     return Rounds(samples, again)
 
 
-def _sample(call: Call, length: float, most: int) -> tuple[float, int]:
-    """The fastest of the calls of `length` seconds, and how many there were."""
-    rest()
-    best, count = _seconds(call), 1
-    end = time.perf_counter() + length
-    while best < _LONG and count < most:
+def sample(
+    call: Call, length: float, most: int = _MOST_CALLS, fewest: int = _FEWEST_CALLS
+) -> tuple[float, int]:
+    """The seconds of the fastest of the calls of `length` seconds, and how many there were.
+
+    most, fewest: bounds on the calls after the first; one that is long is alone.
+    """
+    best, count, end = _seconds(call), 1, time.perf_counter() + length
+    while best < _LONG and count < most and (count <= fewest or time.perf_counter() < end):
         best, count = min(best, _seconds(call)), count + 1
-        if count > _FEWEST_CALLS and time.perf_counter() > end:
-            break
     return best, count
 
 

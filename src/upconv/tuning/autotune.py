@@ -9,18 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from math import inf, prod, sqrt
 
 import numpy as np
 from numpy.random import default_rng  # with this module, so that no fork finds it half imported
 
-from .. import memory
+from .. import memory, timing
 from ..choices import Algorithm, Selection, variants
 from ..engines.base import Array, Engine, PackedWeight, Primitive
 from ..errors import MemoryLimitError
 from ..problem import Direction, Problem
-from ..timing import rest
 
 _SECONDS = 0.5  # in all ...
 _FEWEST_ROUNDS = 3  # ... unless building took most of it
@@ -95,13 +95,11 @@ class _Candidate:
     def __del__(self) -> None:
         self.primitive.close()
 
-    def sample(self) -> float:
-        """The seconds of one run."""
-        start = time.perf_counter()
+    def sample(self, length: float = 0.0) -> float:
+        """The seconds of the fastest run of `length` seconds; at least one."""
         data = self.data
-        self.primitive.run(data.out, data.a, self.b, *data.ends)
-        # A clock that did not advance says less than its smallest step, not nothing.
-        seconds = max(time.perf_counter() - start, 1e-9)
+        run = partial(self.primitive.run, data.out, data.a, self.b, *data.ends)
+        seconds, _ = timing.sample(run, length, fewest=0)
         self.seconds = min(self.seconds, seconds)
         return seconds
 
@@ -113,11 +111,8 @@ class _Candidate:
 
     def round(self) -> None:
         """Runs for a while; the first, which finds the caches full of others' data, seldom wins."""
-        rest()
-        end = time.perf_counter() + _ROUND_SECONDS
-        self.sample()
-        while time.perf_counter() < end:
-            self.sample()
+        timing.rest()
+        self.sample(_ROUND_SECONDS)
 
 
 def autotune(
