@@ -1,4 +1,4 @@
-"""`Session`: a model in ONNX Runtime, with upconv for the layers that it computes faster."""
+"""`Session`: a model in ONNX Runtime, with upconv for the parts that it computes faster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ... import memory
 from ...arrays import Array
-from ...errors import ArgumentError, EngineError, EngineRefusal, brief
+from ...errors import ArgumentError, EngineError, EngineRefusal, MemoryLimitError, brief
 from ...reports import Report, Row, conditions, restored
 from ...terminal import Progress, shown
 from ...threads import checked, get_num_threads
@@ -41,19 +41,19 @@ class NodeArg:
 class Session:
     """A model ready to run on the processor, used as ONNX Runtime's `InferenceSession`.
 
-    ONNX Runtime runs the model. ConvTranspose nodes of its main graph, and Conv nodes, with the
-    activations after them, are computed by upconv where that is faster, with weights packed once,
-    on ONNX Runtime's memory and threads. That is measured here, on random inputs: in seconds, the
-    model runs some hundred times. Where the whole model is not faster, or computes something else,
-    ONNX Runtime runs it as it was given. `report()` tells what was decided, and why.
+    ONNX Runtime runs the model. Parts of its main graph with convolutions in them are computed by
+    upconv as networks where that is faster, on ONNX Runtime's memory and threads. That is measured
+    here, on random inputs, in some seconds. Where the whole model is not faster, or computes
+    something else, ONNX Runtime runs it as it was given. `report()` tells what was decided, and
+    why.
 
     model: a path, the bytes of a file, a ModelProto or an `onnx_ir.Model`.
     threads: default `upconv.get_num_threads()`.
     input_shapes: the shapes to measure at, `{"mel": (1, 80, 100)}`; a list of such where several
         count, by the sum of their times. Sizes left open are 32, the first axis of an input 1.
     feeds: what to measure on instead of random inputs, as `run` takes it, or a list of such.
-    measure: False has upconv compute every ConvTranspose, unmeasured and unchecked.
-    layers: the names of the layers that upconv computes, as another session's report has them;
+    measure: False has upconv compute all parts, unmeasured and unchecked.
+    layers: the names of the parts that upconv computes, as another session's report has them;
         nothing is measured. Without a name ONNX Runtime runs the model as it was given.
     decisions: a file that `report().save` wrote; its decisions are applied, nothing is measured.
         They hold for the model, processor, threads, versions and, if given, shapes they were
@@ -113,7 +113,8 @@ class Session:
         if decisions is not None:
             now = here | ({"shapes": _shapes(examples)} if stated else {})
             saved = restored(decisions, HOST, now, remeasure)
-        assembly = Assembly(whole, self._threads)
+        self._assembly = assembly = Assembly(whole, self._threads)
+        self._plain: Native | None = None
         self._runner: Native | None
         if saved is not None:
             self._runner, self._report = decided(assembly, saved), saved
@@ -158,7 +159,16 @@ class Session:
                 "This session was made before a fork, which ONNX Runtime's threads do not come"
                 " along into. Make one in the child."
             )
-        return runner.run(self._known(output_names), self._arrays(input_feed))
+        names, arrays = self._known(output_names), self._arrays(input_feed)
+        try:
+            return runner.run(names, arrays)
+        except MemoryLimitError:
+            raise
+        except EngineError:
+            refused = runner.refused
+            if not refused:
+                raise
+            return self._without_upconv(refused).run(names, arrays)
 
     def close(self) -> None:
         """Let go of the model; a run that is under way in another thread ends as usual."""
@@ -172,7 +182,20 @@ class Session:
 
     def __repr__(self) -> str:
         ours = [each.upconv for each in self._report.rows]
-        return f"<Session with {sum(ours)} of {len(ours)} layers by upconv>"
+        return f"<Session with {sum(ours)} of {len(ours)} parts by upconv>"
+
+    def _without_upconv(self, refused: Mapping[str, str]) -> Native:
+        """The model as it was given, for shapes that some parts do not fit; the report says so."""
+        rows = (
+            replace(row, why=f"ONNX Runtime computed some shapes: {refused[row.name]}")
+            if row.name in refused
+            else row
+            for row in self._report.rows
+        )
+        self._report = replace(self._report, rows=tuple(rows))
+        if self._plain is None:
+            self._plain = self._assembly.plain()
+        return self._plain
 
     def _known(self, names: Any) -> list[str]:
         if names is None or names == []:

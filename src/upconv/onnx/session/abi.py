@@ -31,7 +31,6 @@ _FUNCTIONS: dict[str, tuple[int, bool, tuple[Any, ...]]] = {
     "CreateSessionFromArray": (8, True, (pointer, c_char_p, c_size_t, pointer, _OUT)),
     "Run": (9, True, (pointer, pointer, _OUT, _OUT, c_size_t, _OUT, c_size_t, _OUT)),
     "CreateSessionOptions": (10, False, (_OUT,)),
-    "EnableProfiling": (14, False, (pointer, pointer)),
     "SetSessionLogSeverityLevel": (22, False, (pointer, c_int)),
     "SetIntraOpNumThreads": (24, False, (pointer, c_int)),
     "SetInterOpNumThreads": (25, False, (pointer, c_int)),
@@ -56,6 +55,7 @@ _FUNCTIONS: dict[str, tuple[int, bool, tuple[Any, ...]]] = {
 }
 _GET_MESSAGE = 2
 _RELEASES = {"Status": 93, "Session": 95, "Value": 96, "Shape": 99, "SessionOptions": 100}
+_OUT_OF_MEMORY = ("Failed to allocate memory", "bad_alloc", "MemoryError", "MemoryLimitError")
 _SILENT = 4  # only what is fatal is logged
 _ARENA, _DEFAULT_MEMORY = 1, 0
 
@@ -98,7 +98,7 @@ class Library:
         if status:
             message = " ".join(self._message(status).decode(errors="replace").split())[:500]
             self._release["Status"](status)
-            if "Failed to allocate memory" in message or "bad_alloc" in message:
+            if any(word in message for word in _OUT_OF_MEMORY):
                 raise MemoryLimitError(f"ONNX Runtime's {name} needs too much memory: {message}")
             raise EngineError(f"ONNX Runtime's {name} failed: {message}")
 

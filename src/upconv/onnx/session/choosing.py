@@ -1,238 +1,263 @@
-"""Which layers upconv computes: measured inside the running model, and the whole model last.
+"""Which parts upconv computes: whole models with different parts, timed against ONNX Runtime.
 
-ONNX Runtime's profiler tells what each layer takes: in upconv, while it computes all layers, and in
-the model as it was given. The sets then timed as whole models are of layers that take at most so
-many times as long in upconv. docs/onnx.md says why.
+`WAYS` are the partitions that are tried. Of the fastest one, parts are left out that make the model
+slower. docs/onnx.md says why only whole models are timed.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import MappingProxyType
 
-import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
 
 from ...arrays import Array
-from ...errors import ArgumentError, EngineError, EngineRefusal, UpconvError, brief
-from ...measuring import Way, choose
+from ...errors import ArgumentError, EngineError, EngineRefusal, brief
+from ...measuring import Choice, Way, choose
 from ...reports import Report, Row
 from ...terminal import Progress
-from ..graphs import named
-from ..models import stored
-from .layers import DOMAIN, layers, prepared, with_operators
+from ..models import load, stored
+from .computations import Part
 from .native import Native
 from .operators import Kernel
+from .parts import Partition, parts_of, with_operators
 
 HOST = "ONNX Runtime"
-_LIMITS = ((0.0, 0.0), (1.0, 0.0), (1.0, 0.9), (1.0, 1.2), (1e9, 0.0), (1e9, 1e9))
-"""At most how many times as long as in ONNX Runtime: a ConvTranspose, a Conv."""
-_SECONDS, _PROFILED = 2.0, 4
-_TICK = 1e-6  # of the profiler's clock, in seconds
+_TRANSPOSED = ("ConvTranspose",)
+WAYS = {
+    "parts": partial(parts_of, kinds=("Conv", *_TRANSPOSED)),
+    "parts of transposed layers": partial(parts_of, kinds=_TRANSPOSED),
+    "transposed layers": partial(parts_of, kinds=_TRANSPOSED, alone=True),
+}
+"""What upconv is handed over. The first way is taken where nothing is measured."""
+
+_SECONDS = 6.0
+_MOST_PARTS = 6  # that are tried one by one
 
 Feeds = Mapping[str, Array]
+NO_REASONS: Mapping[str, str] = MappingProxyType({})
 
 
 class Assembly:
-    """A model's layers, their kernels, and sessions in which some of them are upconv's."""
+    """A model's partitions, and sessions in which upconv computes some parts."""
 
     def __init__(self, model: ir.Model, threads: int) -> None:
         self._model, self._threads = model, threads
-        for node in model.graph:
-            node.name = named(node)  # by which the profiler calls it
-        self._prepared, self.folded = prepared(model)
-        self.layers = {each.output: each for each in layers(self._prepared)}
-        self.kernels = {output: Kernel(each, threads) for output, each in self.layers.items()}
+        self._simplified = _simplified(model)
+        ShapeInferencePass(check_type=False, strict_mode=False)(self._simplified)
+        self._ways: dict[str, Partition] = {}
 
-    def plain(self, profile: str = "") -> Native:
+    def partition(self, way: str) -> Partition:
+        """The parts that a way hands over."""
+        if way not in self._ways:
+            self._ways[way] = WAYS[way](self._simplified, threads=self._threads)
+        return self._ways[way]
+
+    def plain(self) -> Native:
         """The model as it was given; raises `EngineRefusal` where ONNX Runtime refuses it."""
         try:
             with stored(self._model) as file:
-                return Native(file, self._threads, profile=profile)
+                return Native(file, self._threads)
         except EngineError as error:
             raise EngineRefusal(str(error)) from None
 
-    def session(self, chosen: Collection[str], profile: str = "") -> Native:
-        """The model with upconv's operators for the layers of these outputs."""
-        kernels = {output: self.kernels[output] for output in chosen}
-        numbers = {output: kernel.number for output, kernel in kernels.items()}
-        with stored(with_operators(self._prepared, numbers)) as file:
-            return Native(file, self._threads, [*kernels.values()], profile)
+    def session(self, parts: Sequence[Part]) -> Native:
+        """The model with upconv's operators for these parts."""
+        kernels = [Kernel(part) for part in parts]
+        numbers = {kernel.number: part for kernel, part in zip(kernels, parts, strict=True)}
+        with stored(with_operators(self._simplified, numbers)) as file:
+            return Native(file, self._threads, kernels)
 
-    def rows(self) -> dict[str, Row]:
-        """The layers as nothing is decided yet, by their outputs."""
-        return {output: Row(each.name, each.title, HOST) for output, each in self.layers.items()}
+    def rows(
+        self,
+        way: str,
+        chosen: Collection[Part],
+        otherwise: str = "",
+        whys: Mapping[str, str] = NO_REASONS,
+    ) -> tuple[Row, ...]:
+        """A row for each part of a way, then for each convolution in none.
 
-    def profiled(
-        self, chosen: Collection[str] | None, names: Sequence[str], examples: Sequence[Feeds]
-    ) -> dict[str, float]:
-        """Seconds of each layer, by its output; `chosen` None: in the model as it was given."""
-        with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
-            prefix = str(Path(folder) / "profile")
-            session = self.plain(prefix) if chosen is None else self.session(chosen, prefix)
-            for feeds in examples:
-                for _ in range(1 + _PROFILED):
-                    session.run(names, feeds)
-            del session  # its end writes the file
-            [file] = Path(folder).iterdir()
-            times = _kernel_times(json.loads(file.read_text()), len(examples))
-        found = {}
-        for output, layer in self.layers.items():
-            # In blocks of channels a Conv is called after what it makes, its activation included.
-            own = (layer.name, f"{DOMAIN}/{output}", f"{output}_nchwc", f"{layer.last}_nchwc")
-            known = [times[name] for name in own if name in times]
-            if known:
-                found[output] = min(known) + times.get(layer.follower, 0.0)
-        return found
+        whys: why upconv does not compute some parts, by name; otherwise: the reason of the others.
+        """
+        partition, details = self.partition(way), {"way": way}
+        rows = []
+        for part in partition.parts:
+            ours = part in chosen
+            by, why = ("upconv", "") if ours else (HOST, whys.get(part.name, otherwise))
+            rows.append(Row(part.name, part.kind, by, part.layers, why=why, details=details))
+        for name, (kind, why) in partition.left.items():
+            rows.append(Row(name, kind, HOST, why=why, details=details))
+        return tuple(rows)
 
 
-def _kernel_times(events: list[Any], examples: int) -> dict[str, float]:
-    """Seconds of each node: the best of its runs, added up over the examples."""
-    ending, found = "_kernel_time", dict[str, list[float]]()
-    for event in events:
-        if str(event.get("name")).endswith(ending):
-            found.setdefault(event["name"].removesuffix(ending), []).append(event["dur"] * 1e-6)
-    return {
-        name: sum(float(min(part)) for part in np.array_split(durations, examples) if len(part))
-        for name, durations in found.items()
-    }
+def _simplified(model: ir.Model) -> ir.Model:
+    """With constants folded by ONNX Runtime, shapes too, and what does nothing taken out."""
+    import onnxruntime
+
+    from ..runtimes.onnxruntime import options
+
+    settings = options(1)
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "simplified.onnx"
+        settings.optimized_model_filepath = str(path)
+        try:
+            with stored(model) as file:
+                onnxruntime.InferenceSession(file, settings)
+            return load(path).clone()
+        except Exception:  # it refuses the model, or cannot write it: as it was given, then
+            return model.clone()
 
 
-Choice = tuple[Native, Report]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidate:
+    """A session with some parts of a way; `failed`: why other parts could not compute examples."""
+
+    way: str
+    parts: tuple[Part, ...]
+    session: Native
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Trial:
+    """Sessions of one model on examples of its inputs."""
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        names: Sequence[str],
+        examples: Sequence[Feeds],
+        progress: Progress,
+    ) -> None:
+        self._assembly, self._names, self._examples = assembly, names, examples
+        self._progress = progress
+
+    def outputs(self, session: Native) -> list[Array]:
+        """What a session computes of all examples."""
+        return [y for feeds in self._examples for y in session.run(self._names, feeds)]
+
+    def choice(self, sessions: Mapping[str, Native], what: str) -> Choice:
+        """The fastest session, of which the first is the baseline."""
+        ways = [Way(name, partial(self.outputs, each)) for name, each in sessions.items()]
+        return choose(ways, seconds=_SECONDS, progress=self._progress, what=what)
+
+    def candidates(self) -> list[_Candidate]:
+        """The ways that differ, each with the parts that can compute the examples."""
+        candidates: dict[frozenset[tuple[str, ...]], _Candidate] = {}
+        for way in WAYS:
+            parts = self._assembly.partition(way).parts
+            key = frozenset(part.nodes for part in parts)
+            if parts and key not in candidates:
+                candidates[key] = self._candidate(way, parts)
+        return [*candidates.values()]
+
+    def _candidate(self, way: str, parts: Sequence[Part]) -> _Candidate:
+        failed: dict[str, str] = {}
+        while True:
+            kept = tuple(part for part in parts if part.name not in failed)
+            session = self._assembly.session(kept)
+            try:
+                self.outputs(session)
+            except EngineError:
+                if not session.refused.keys() - failed.keys():
+                    raise
+                failed |= session.refused
+            else:
+                return _Candidate(way, kept, session, failed)
+
+    def without_slow_part(self, best: _Candidate) -> tuple[_Candidate, float]:
+        """The candidate without the part that slows it down most, and how many times as fast."""
+        if not 2 <= len(best.parts) <= _MOST_PARTS:
+            return best, 1.0
+        others = {}
+        for part in best.parts:
+            kept = tuple(each for each in best.parts if each is not part)
+            others[f"without {part.name}"] = replace(
+                best, parts=kept, session=self._assembly.session(kept)
+            )
+        sessions = {"all parts": best.session}
+        sessions |= {name: other.session for name, other in others.items()}
+        choice = self.choice(sessions, "timing the model without each part")
+        if choice.name not in others or choice.best.ratio is None:
+            return best, 1.0
+        return others[choice.name], choice.best.ratio.median
 
 
 def measured(
-    assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds], say: Progress
-) -> Choice:
-    """The fastest way to run the model on the examples."""
+    assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds], progress: Progress
+) -> tuple[Native, Report]:
+    """The model as it is fastest on examples of its inputs, and the report of the choice."""
     try:
         plain = assembly.plain()
     except EngineRefusal as refusal:
-        try:  # float64 and bfloat16: it has no ConvTranspose of these
-            return unmeasured(assembly, None, "ONNX Runtime does not take it")
+        # It has no kernel for some layer, as ConvTranspose in float64. Perhaps without that one.
+        try:
+            return unmeasured(assembly, None)
         except EngineError:
             raise refusal from None
-    rows = assembly.rows()
-    if not rows:
-        return plain, Report(HOST, why="it has no convolution with a constant weight")
+    trial = _Trial(assembly, names, examples, progress)
     try:
-        _all(plain, names, examples)
+        trial.outputs(plain)
     except EngineError as error:
         remedy = "It was run to be measured: pass feeds that it takes, or measure=False."
         raise EngineError(f"{error} {remedy}") from None
-    say("measuring the layers in upconv", 1, 2)
-    ours = _own_times(assembly, names, examples, rows)
-    say("measuring the layers in ONNX Runtime", 2, 2)
-    theirs = assembly.profiled(None, names, examples) if ours else {}
-    for output, seconds in ours.items():
-        rows[output] = replace(rows[output], before=theirs.get(output), after=seconds)
-    sets = _sets(assembly, ours, theirs)
-    sessions = [plain, *(assembly.session(chosen) for chosen in sets)]
-    ways = [
-        Way(f"set {number}" if number else HOST, partial(_all, session, names, examples))
-        for number, session in enumerate(sessions)
-    ]
-    what = f"timing the model with {len(sets)} sets of layers by upconv, round"
-    choice = choose(ways, seconds=_SECONDS, progress=say, what=what)
-    before, best = choice.baseline.seconds, choice.best
-    for chosen, one in zip(sets, choice.outcomes[1:], strict=True):
-        if one.seconds is None:  # its results are others, or it failed
-            rows |= {output: replace(rows[output], why=one.why) for output in chosen}
-    if choice.name != HOST:
-        number = [way.name for way in ways].index(choice.name)
-        decided_rows = _decided(rows, sets[number - 1])
-        report = Report(HOST, decided_rows, "", before, best.seconds, best.ratio)
-        return sessions[number], report
-    after = min((one.seconds for one in choice.outcomes[1:] if one.seconds), default=None)
-    why = "it is not faster with upconv"
-    return plain, Report(HOST, _decided(rows, frozenset()), why, before, after)
+    candidates = trial.candidates()
+    first, failed = (
+        next(iter(WAYS)),
+        {name: why for c in candidates for name, why in c.failed.items()},
+    )
+    if not any(candidate.parts for candidate in candidates):
+        why = "upconv computes none of its convolutions"
+        return plain, Report(HOST, assembly.rows(first, (), "", failed), why)
+    sessions = {HOST: plain} | {c.way: c.session for c in candidates if c.parts}
+    choice = trial.choice(sessions, "timing the model")
+    before = choice.baseline.seconds
+    if choice.name == HOST:
+        whys = {way: choice[way].why for way in sessions if way != HOST}
+        rows = assembly.rows(first, (), next(iter(whys.values())), failed)
+        seconds = [each.seconds for each in choice.outcomes[1:] if each.seconds is not None]
+        why = "; ".join(f"with {way}, {why}" for way, why in whys.items())
+        return plain, Report(HOST, rows, why, before, min(seconds, default=None))
+    [best] = [candidate for candidate in candidates if candidate.way == choice.name]
+    final, gain = trial.without_slow_part(best)
+    after = None if choice.best.seconds is None else choice.best.seconds / gain
+    rows = assembly.rows(final.way, final.parts, "The model is faster without it.", failed)
+    return final.session, Report(HOST, rows, "", before, after, choice.best.ratio)
 
 
 def decided(assembly: Assembly, report: Report) -> Native:
-    """The model as decided by an earlier session; `ArgumentError` for layers of another model."""
-    names, saved = ([row.name for row in rows] for rows in (assembly.rows().values(), report.rows))
-    if names != saved:
-        raise ArgumentError("decisions", f"for the layers {brief(saved)}", brief(names))
-    chosen = [
-        output for output, row in zip(assembly.layers, report.rows, strict=True) if row.upconv
-    ]
-    return assembly.plain() if report.why else assembly.session(chosen)
-
-
-def unmeasured(
-    assembly: Assembly, names: Sequence[str] | None, why: str = "not measured"
-) -> Choice:
-    """The model with the layers of these names, every ConvTranspose if None, computed by upconv."""
-    rows = assembly.rows()
-    known = {row.name for row in rows.values()}
-    several = isinstance(names, list | tuple | set | frozenset)
-    if names is not None and not (several and all(name in [*known] for name in names)):
-        listed = ", ".join(map(brief, sorted(known))) or "none"
-        raise ArgumentError("layers", brief(names), f"a list of some of {listed}")
-    chosen = {
-        output
-        for output, row in rows.items()
-        if (row.kind.startswith("ConvTranspose") if names is None else row.name in names)
-    }
-    decided_rows = tuple(
-        replace(row, by="upconv" if output in chosen else HOST, why=why)
-        for output, row in rows.items()
+    """The model as decided by an earlier session; `ArgumentError` for parts of another model."""
+    ways = {str(row.details.get("way")) for row in report.rows} or {next(iter(WAYS))}
+    known = [way for way in WAYS if way in ways]
+    if len(ways) != 1 or not known:
+        raise ArgumentError("decisions", f"for {brief(sorted(ways))}", f"one of {brief([*WAYS])}")
+    parts = assembly.partition(known[0]).parts
+    names, saved = (
+        [row.name for row in rows] for rows in (assembly.rows(known[0], ()), report.rows)
     )
-    if not chosen:
-        return assembly.plain(), Report(HOST, decided_rows, "no layer was chosen")
-    return assembly.session(chosen), Report(HOST, decided_rows)
+    if names != saved:
+        raise ArgumentError("decisions", f"for the parts {brief(saved)}", brief(names))
+    chosen = [part for part, row in zip(parts, report.rows, strict=False) if row.upconv]
+    return assembly.session(chosen) if chosen else assembly.plain()
 
 
-def _own_times(
-    assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds], rows: dict[str, Any]
-) -> dict[str, float]:
-    """Seconds that upconv takes for each layer it can compute; for the others, why it cannot."""
-    kernels = dict(assembly.kernels)
-    while kernels:
-        try:
-            found = assembly.profiled(kernels, names, examples)
-            return {output: found[output] for output in kernels if output in found}
-        except UpconvError:
-            failed = {name: each.failed for name, each in kernels.items() if each.failed}
-            if not failed:
-                raise
-            for output, error in failed.items():
-                rows[output] = replace(rows[output], why=str(error))
-                del kernels[output]
-    return {}
-
-
-def _sets(
-    assembly: Assembly, ours: Mapping[str, float], theirs: Mapping[str, float]
-) -> list[frozenset[str]]:
-    """The sets of layers that are worth a try; the empty one is the model with folds alone."""
-    ratio = {output: each / max(theirs.get(output, each), _TICK) for output, each in ours.items()}
-    sets = [
-        frozenset(
-            output
-            for output, each in ratio.items()
-            if each < (transposed if assembly.layers[output].kind == "ConvTranspose" else ordinary)
-        )
-        for transposed, ordinary in _LIMITS
-    ]
-    return [each for each in dict.fromkeys(sets) if each or assembly.folded]
-
-
-def _decided(rows: Mapping[str, Row], chosen: frozenset[str]) -> tuple[Row, ...]:
-    def row(output: str, each: Row) -> Row:
-        if output in chosen:
-            return replace(each, by="upconv", why="")
-        faster = each.before is not None and each.after is not None and each.after < each.before
-        why = "the model is not faster so" if faster else "not faster"
-        return replace(each, why=each.why or why)
-
-    return tuple(row(output, each) for output, each in rows.items())
-
-
-def _all(session: Native, names: Sequence[str], examples: Sequence[Feeds]) -> list[Array]:
-    return [y for feeds in examples for y in session.run(names, feeds)]
+def unmeasured(assembly: Assembly, names: Sequence[str] | None) -> tuple[Native, Report]:
+    """The model with the parts of these names, all parts if None, computed by upconv."""
+    several = isinstance(names, list | tuple | set | frozenset)
+    known: list[str] = []
+    for way in WAYS:
+        parts = assembly.partition(way).parts
+        known += [part.name for part in parts if part.name not in known]
+        if names is None or (several and all(name in [p.name for p in parts] for name in names)):
+            chosen = [part for part in parts if names is None or part.name in names]
+            rows = assembly.rows(way, chosen, "It was not chosen.")
+            if chosen:
+                return assembly.session(chosen), Report(HOST, rows)
+            return assembly.plain(), Report(HOST, rows, "no part was chosen")
+    listed = ", ".join(map(brief, known)) or "none"
+    raise ArgumentError("layers", brief(names), f"a list of some of {listed}")

@@ -30,16 +30,13 @@ from .operators import Kernel, array_at, domain
 class Native:
     """A model on the processor; `EngineError` where ONNX Runtime refuses it.
 
-    model: the bytes of a file, or its path. profile: how the path of the file begins that the times
-    of all nodes are written to, at the session's end; empty for none.
+    model: the bytes of a file, or its path.
     """
 
-    def __init__(
-        self, model: bytes | str, threads: int, kernels: Sequence[Kernel] = (), profile: str = ""
-    ) -> None:
+    def __init__(self, model: bytes | str, threads: int, kernels: Sequence[Kernel] = ()) -> None:
         self._kernels = kernels  # nodes name them by their numbers
         self._threads = ThreadPoolExecutor(thread_name_prefix="upconv-session")
-        self._session = self._threads.submit(_created, model, threads, profile).result()
+        self._session = self._threads.submit(_created, model, threads).result()
         weakref.finalize(self, library().release, "Session", self._session).atexit = False
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
@@ -49,6 +46,11 @@ class Native:
         except RuntimeError as error:  # the interpreter is ending
             raise EngineError(f"No session runs any more: {error}.") from None
         return future.result()
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why parts, by their names, could not compute the shapes of some run."""
+        return {kernel.name: kernel.refused for kernel in self._kernels if kernel.refused}
 
     def _run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         api, held = library(), list[int]()
@@ -63,7 +65,7 @@ class Native:
         return [_result(value) for value in made if value]
 
 
-def _created(model: bytes | str, threads: int, profile: str) -> int:
+def _created(model: bytes | str, threads: int) -> int:
     api = library()
     options = api.made("CreateSessionOptions")
     try:
@@ -71,8 +73,6 @@ def _created(model: bytes | str, threads: int, profile: str) -> int:
         api.call("SetInterOpNumThreads", options, 1)
         api.call("SetSessionLogSeverityLevel", options, 4)
         api.call("AddCustomOpDomain", options, domain())
-        if profile:
-            api.call("EnableProfiling", options, _path(profile))
         if isinstance(model, str):
             return api.made("CreateSession", api.environment, _path(model), options)
         return api.made("CreateSessionFromArray", api.environment, model, len(model), options)

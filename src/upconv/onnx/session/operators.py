@@ -1,7 +1,7 @@
-"""Custom operators of ONNX Runtime, the nodes that stand for layers that upconv computes.
+"""Custom operators of ONNX Runtime, the nodes that stand for parts that upconv computes.
 
 ONNX Runtime calls `_compute` where such a node's turn comes, on the thread that called `Run`. There
-is one operator per element type; a node's attribute `layer` says which `Kernel` it stands for. The
+is one operator per element type; a node's attribute `part` says which `Kernel` it stands for. The
 operators live as long as the process: ONNX Runtime may call them until its last session is gone.
 """
 
@@ -19,13 +19,13 @@ import numpy as np
 
 from ...arrays import Array
 from ...engines.addresses import MEMORY
-from ...errors import UpconvError
+from ...errors import ArgumentError, EngineRefusal
 from ...threads import lend
 from .abi import VERSION, Library, library
-from .layers import DOMAIN, OPERATOR, Known, Layer
+from .computations import Part
+from .parts import DOMAIN, OPERATOR
 
-_MOST_PLANS = 64  # of a layer, one per shape of its input; most share the packed weight
-_PIECE = 1 << 15
+_VARIADIC = 2  # how many inputs and outputs a node has is its own affair
 
 _FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInputTypeCount
     GetOutputType GetOutputTypeCount KernelCompute KernelDestroy GetInputCharacteristic
@@ -33,6 +33,9 @@ _FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInput
     GetVariadicOutputMinArity GetVariadicOutputHomogeneity CreateKernelV2 KernelComputeV2
     InferOutputShapeFn GetStartVersion GetEndVersion GetMayInplace ReleaseMayInplace GetAliasMap
     ReleaseAliasMap"""
+
+_ARITIES = [name for name in _FIELDS.split() if name.startswith("GetVariadic")]
+"""Least numbers of inputs and outputs, and whether they are of one type."""
 
 _ANSWER = ctypes.CFUNCTYPE(c_int64)  # whatever it is asked
 _CREATE = ctypes.CFUNCTYPE(c_int64, pointer, pointer, pointer, pointer)
@@ -52,58 +55,36 @@ def array_at(value: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 class Kernel:
-    """A layer as an operator, named by `number`; `failed`: why it has no plan for a shape."""
+    """A part as an operator, named by `number`; `refused`: why it cannot compute some shapes."""
 
-    def __init__(self, layer: Layer, threads: int) -> None:
-        self.name = layer.name
-        self._dtype, self._slopes = layer.weight.dtype, layer.slopes
-        known: list[Known] = []
-        self._plan = lru_cache(_MOST_PLANS)(partial(layer.plan, threads=threads, known=known))
+    def __init__(self, part: Part) -> None:
+        self.name = part.name
+        self._computation, self._inputs = part.computation, len(part.inputs)
+        self._dtype = np.dtype(part.computation.dtype)
         self.number = next(_numbers)
-        self.failed: UpconvError | None = None
+        self.refused = ""
         _kernels[self.number] = self
 
     def compute(self, api: Library, context: int) -> None:
         """Compute the node of a running session."""
-        value = api.made("KernelContext_GetInput", context, 0)
-        _, shape = api.described(value)
+        numbers = range(self._inputs)
+        values = [api.made("KernelContext_GetInput", context, i) for i in numbers]
+        shapes = tuple(api.described(value)[1] for value in values)
         try:
-            plan = self._plan(shape)
-        except UpconvError as error:
-            self.failed = error
+            results, run = self._computation.prepared(shapes)
+        except (ArgumentError, EngineRefusal) as error:
+            self.refused = str(error)
             raise
-        out = plan.output_shape
-        sizes = (c_int64 * len(out))(*out)
-        result = api.made("KernelContext_GetOutput", context, 0, sizes, len(out))
-        x, y = array_at(value, shape, self._dtype), array_at(result, out, self._dtype)
+        xs = [array_at(*each, self._dtype) for each in zip(values, shapes, strict=True)]
+        ys = [self._result(api, context, i, shape) for i, shape in enumerate(results)]
         with lend(_OrtPool(api, context)):
-            plan(x, out=y)
-        if self._slopes is not None:
-            prelu(y, self._slopes)
+            run(xs, ys)
 
-
-def prelu(y: Array, slopes: Array) -> None:
-    """PRelu in place, with a slope per channel: of y, (N, C, *size), negative values times slope.
-
-    Piece by piece, so that the data stays in cache; ONNX Runtime's takes three times as long.
-
-    >>> y = np.array([[[-2.0, np.inf], [-2.0, 3.0]]])
-    >>> prelu(y, np.array([0.0, 2.0]))
-    >>> y
-    array([[[ 0., inf],
-            [-4.,  3.]]])
-    """
-    room = np.empty(min(_PIECE, y.size), y.dtype)
-    with np.errstate(all="ignore"):  # infinity and NaN are results, not accidents
-        for image in y:
-            for plane, slope in zip(image, slopes, strict=True):
-                flat = plane.reshape(-1)
-                for start in range(0, flat.size, _PIECE):
-                    piece = flat[start : start + _PIECE]
-                    scaled = room[: piece.size]
-                    # 0 times infinity is NaN, of which max would be NaN.
-                    np.multiply(piece, slope, out=scaled) if slope else scaled.fill(0)
-                    (np.maximum if slope <= 1 else np.minimum)(piece, scaled, out=piece)
+    def _result(self, api: Library, context: int, number: int, shape: tuple[int, ...]) -> Array:
+        """Memory of ONNX Runtime for a result."""
+        sizes = (c_int64 * len(shape))(*shape)
+        value = api.made("KernelContext_GetOutput", context, number, sizes, len(shape))
+        return array_at(value, shape, self._dtype)
 
 
 class _OrtPool:
@@ -131,7 +112,7 @@ _kernels: WeakValueDictionary[int, Kernel] = WeakValueDictionary()  # sessions h
 def _create(op: int, api: int, info: int, kernel: int) -> int:
     """A node's kernel is the number in its attribute."""
     number = ctypes.cast(kernel, ctypes.POINTER(c_int64))
-    return library().status("KernelInfoGetAttribute_int64", info, b"layer", number)
+    return library().status("KernelInfoGetAttribute_int64", info, b"part", number)
 
 
 def _compute(kernel: int, context: int) -> int:
@@ -146,7 +127,7 @@ def _compute(kernel: int, context: int) -> int:
 
 @lru_cache(maxsize=1)
 def domain() -> int:
-    """The operators, one input and one output each, to be added to a session's options."""
+    """The operators, of any number of inputs and outputs, to be added to a session's options."""
     api = library()
     made = api.made("CreateCustomOpDomain", DOMAIN.encode())
     for dtype, code in {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}.items():
@@ -158,8 +139,9 @@ def domain() -> int:
             "GetInputTypeCount": 1,
             "GetOutputType": code,
             "GetOutputTypeCount": 1,
-            "GetInputCharacteristic": 0,  # required
-            "GetOutputCharacteristic": 0,
+            "GetInputCharacteristic": _VARIADIC,
+            "GetOutputCharacteristic": _VARIADIC,
+            **dict.fromkeys(_ARITIES, 1),
             "GetInputMemoryType": 0,  # the processor's
         }
         functions: dict[str, Any] = {

@@ -1,0 +1,69 @@
+"""A node that is added to a network: its inputs, constants and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from ...arrays import Array
+from ...errors import EngineRefusal
+from ...network import Network
+from ..constants import constant_value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A node that is added to a network; values: the network's, for values of the model."""
+
+    network: Network
+    node: ir.Node
+    values: Mapping[ir.Value, Any]
+    opset: int
+
+    def x(self, i: int = 0) -> Any:
+        """The network's value for an input of the node."""
+        value = self.node.inputs[i]
+        if value is None or value not in self.values:
+            raise EngineRefusal(
+                f"Its input {i} is constant, or not (N, C, *size) with known channels."
+            )
+        return self.values[value]
+
+    def has(self, i: int) -> bool:
+        """Whether the node has this input."""
+        return i < len(self.node.inputs) and self.node.inputs[i] is not None
+
+    def constant(self, i: int) -> Array:
+        """The constant that is this input."""
+        constant = constant_value(self.node.inputs[i])
+        if constant.array is None:
+            raise EngineRefusal(constant.reason)
+        return constant.array
+
+    def optional(self, i: int) -> Array | None:
+        """The constant that is this input, None where the node has no such input."""
+        return self.constant(i) if self.has(i) else None
+
+    def integers(self, name: str) -> list[int]:
+        """An attribute that is a list of integers, empty where it is absent."""
+        return list(self.node.attributes.get_ints(name, ()))
+
+    def integer(self, name: str, default: int) -> int:
+        """An attribute that is an integer."""
+        return self.node.attributes.get_int(name, default)
+
+    def number(self, name: str, default: float) -> float:
+        """An attribute that is a number."""
+        return self.node.attributes.get_float(name, default)
+
+    def text(self, name: str, default: str) -> str:
+        """An attribute that is text."""
+        return self.node.attributes.get_string(name, default)
+
+    def require(self, condition: object, reason: str) -> None:
+        """Refuse the node for a reason unless the condition holds."""
+        if not condition:
+            raise EngineRefusal(reason)

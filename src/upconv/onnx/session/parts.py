@@ -1,0 +1,213 @@
+"""Parts of a model that upconv computes, and the model with an operator in place of each.
+
+A part is a convex group of nodes with a convolution in it, as a network. What the table of
+`translation.py` or the network's builder refuses ends a part, for a reason that reports state. In a
+model of another element type than float32, a part is one convolution as a plan (`layers.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from ...errors import EngineRefusal, UpconvError
+from ...network import Network
+from ..constants import constant_value
+from ..graphs import follower, is_op, named
+from . import layers
+from .computations import Part, Run, Shapes
+from .partition import boundary, partition
+from .translation import translate
+from .units import Unit, units
+
+DOMAIN = "upconv.session"
+OPERATOR = "Part_{}"  # of an element type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """Parts of a model, and `left`: convolutions that are in none, with the reason."""
+
+    parts: tuple[Part, ...] = ()
+    left: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+class NetworkPart:
+    """A part as a network; `names` are those of its inputs."""
+
+    dtype = "float32"
+
+    def __init__(self, network: Network, threads: int) -> None:
+        self._network, self._threads = network, threads
+
+    def prepared(self, shapes: Shapes) -> tuple[Shapes, Run]:
+        """See `Computation`. An empty batch has the shapes of one image, but for the batch."""
+        known = dict(zip(self._network.inputs, shapes, strict=True))
+        if any(shape[:1] == (0,) for shape in shapes):
+            single = {name: (1, *shape[1:]) for name, shape in known.items()}
+            graph = self._network.graph(**single)
+            return tuple((0, *graph.shapes[y][1:]) for y in graph.outputs), lambda *_: None
+        program = self._network.program(known, threads=self._threads)
+        return program.output_shapes, lambda xs, ys: program.run(*xs, out=ys)
+
+
+def parts_of(model: ir.Model, kinds: Sequence[str], threads: int, alone: bool = False) -> Partition:
+    """The parts around convolutions of these kinds.
+
+    kinds: operators, as "Conv". alone: a part has one convolution, and the activation after it.
+    """
+    opset = model.graph.opset_imports.get("", 0)
+    every = units(model.graph)
+    refused = {unit: why for unit in every if (why := _refusal(unit, kinds, opset))}
+    while True:
+        fitting = {unit: None for unit in every if unit not in refused}
+        seeds = {unit: None for unit in fitting if is_op(unit.last, *kinds)}
+        groups = [_with_follower(unit, fitting) for unit in seeds]
+        groups = groups if alone else partition(every, fitting, seeds)
+        try:
+            parts = [_part(group, opset, threads) for group in groups]
+            break
+        except _RefusedError as error:
+            refused[error.unit] = error.reason
+    parts += layers.parts_of(model, kinds, threads)
+    inside = {name for part in parts for name in part.nodes}
+    left = {
+        named(unit.last): (unit.last.op_type, refused.get(unit, "It is no part by itself."))
+        for unit in every
+        if is_op(unit.last, "Conv", "ConvTranspose") and _result(unit.last) not in inside
+    }
+    return Partition(tuple(parts), left)
+
+
+class _RefusedError(Exception):
+    """A unit that does not fit into a part, though it fits into a network."""
+
+    def __init__(self, unit: Unit, reason: str) -> None:
+        super().__init__(reason)
+        self.unit, self.reason = unit, reason
+
+
+def _refusal(unit: Unit, kinds: Sequence[str], opset: int) -> str:
+    """Why no network can compute a unit, "" if one can."""
+    if is_op(unit.last, "Conv", "ConvTranspose") and unit.last.op_type not in kinds:
+        return "These parts are of other layers."
+    try:
+        _network([unit], opset)
+    except _RefusedError as error:
+        return error.reason
+    return ""
+
+
+def _network(group: list[Unit], opset: int) -> Network:
+    """A group as a network, whose inputs and outputs are those of the group in order."""
+    inputs, outputs = boundary(group)
+    shapes, reasons = {}, []
+    for x in inputs:
+        try:
+            shapes[x] = _declared(x)
+        except UpconvError as error:
+            reasons.append(str(error))
+    try:
+        network = Network({f"x{i}": shape for i, shape in enumerate(shapes.values())})
+    except UpconvError as error:
+        raise _RefusedError(group[0], next(iter(reasons), str(error))) from None
+    values = dict(zip(shapes, network.inputs.values(), strict=True))
+    for unit in group:
+        try:
+            if any(y.dtype not in (None, ir.DataType.FLOAT) for y in unit.last.outputs):
+                raise EngineRefusal("Its result is not float32.")
+            translate(network, unit, values, opset)
+        except UpconvError as error:
+            raise _RefusedError(unit, str(error)) from None
+    if reasons:  # such an input is none of a network, though the node's operation may do without
+        raise _RefusedError(group[0], reasons[0])
+    network.output(*(values[y] for y in outputs))
+    return network
+
+
+def _declared(x: ir.Value) -> tuple[int | None, ...]:
+    """The shape of a group's input, as far as the model tells it."""
+    if x.dtype not in (None, ir.DataType.FLOAT):
+        raise EngineRefusal("Its input is not float32.")
+    extents = () if x.shape is None else tuple(n if isinstance(n, int) else None for n in x.shape)
+    if len(extents) > 2 and extents[1] is not None:
+        return extents
+    for use in x.uses():
+        if use.idx == 0 and is_op(use.node, "Conv", "ConvTranspose"):
+            weight = constant_value(use.node.inputs[1]).array
+            if weight is not None and weight.ndim > 2:
+                transposed = use.node.op_type == "ConvTranspose"
+                groups = 1 if transposed else use.node.attributes.get_int("group", 1)
+                channels = weight.shape[0 if transposed else 1] * groups
+                return None, channels, *(None,) * (weight.ndim - 2)
+    if x.dtype is None or x.shape is None:
+        raise EngineRefusal("The type or the number of axes of its input is not known.")
+    raise EngineRefusal(f"Its input {extents} is not (N, C, *size) with known channels.")
+
+
+def _with_follower(unit: Unit, fitting: Mapping[Unit, None]) -> list[Unit]:
+    """A convolution, and the activation that alone reads its result."""
+    end = follower(unit.last.outputs[0])
+    kinds = ("LeakyRelu", "Relu", "Tanh", "Sigmoid", "PRelu", "Elu", "Gelu")
+    if end is None or not is_op(end, *kinds):
+        return [unit]
+    return [unit, *(each for each in fitting if each.nodes == (end,))]
+
+
+def _part(group: list[Unit], opset: int, threads: int) -> Part:
+    network = _network(group, opset)
+    inputs, outputs = boundary(group)
+    convolutions = [unit.last for unit in group if is_op(unit.last, "Conv", "ConvTranspose")]
+    nodes = [unit.last for unit in group]
+    name = named(nodes[0]) if len(nodes) == 1 else f"{named(nodes[0])} ... {named(nodes[-1])}"
+    kinds = Counter(node.op_type for node in nodes)
+    return Part(
+        name,
+        ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items()),
+        len(convolutions),
+        tuple(_result(node) for unit in group for node in unit.nodes),
+        tuple(str(x.name) for x in inputs),
+        tuple(str(y.name) for y in outputs),
+        NetworkPart(network, threads),
+    )
+
+
+def _result(node: ir.Node) -> str:
+    """The name of the first value that a node makes, by which copies of the model know it."""
+    return next(str(y.name) for y in node.outputs if y.name)
+
+
+def with_operators(model: ir.Model, parts: Mapping[int, Part]) -> ir.Model:
+    """A copy of a model with an operator in place of each part, by the kernel's number."""
+    copy = model.clone()
+    graph = copy.graph
+    makers = {str(y.name): node for node in graph for y in node.outputs}
+    values = {str(x.name): x for x in (*graph.inputs, *graph.initializers.values())}
+    values |= {str(y.name): y for node in graph for y in node.outputs}
+    for number, part in parts.items():
+        operator = ir.Node(
+            DOMAIN,
+            OPERATOR.format(part.computation.dtype),
+            [values[name] for name in part.inputs],
+            [ir.AttrInt64("part", number)],
+            num_outputs=len(part.outputs),
+            name=f"{DOMAIN}/{part.name}",
+        )
+        graph.append(operator)
+        for name, result in zip(part.outputs, operator.outputs, strict=True):
+            old = values[name]
+            # The shape stays: ONNX Runtime infers none for an operator of ours.
+            kind = ir.DataType.from_numpy(np.dtype(part.computation.dtype))
+            result.type, result.shape = ir.TensorType(kind), old.shape
+            ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
+            old.name, result.name, values[name] = None, name, result
+        graph.remove([makers[name] for name in part.nodes], safe=True)
+    graph.opset_imports[DOMAIN] = 1
+    RemoveUnusedNodesPass()(copy)
+    graph.sort()
+    return copy

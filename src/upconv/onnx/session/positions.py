@@ -1,0 +1,139 @@
+"""Rows of the table in `translation.py`: operators that move channels and positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .calls import Call
+
+
+def concat(call: Call) -> Any:
+    """Concat along the channels."""
+    xs = [call.x(i) for i in range(len(call.node.inputs))]
+    axis = call.integer("axis", 1)
+    call.require(axis in (1, 1 - len(xs[0].shape)), f"It joins along axis {axis}, not 1.")
+    return call.network.concat(*xs)
+
+
+def slice_of(call: Call) -> Any:
+    """Slice of channels or positions, by steps of 1."""
+    x = call.x()
+    starts, ends = call.constant(1).tolist(), call.constant(2).tolist()
+    axes, steps = (None if each is None else each.tolist() for each in map(call.optional, (3, 4)))
+    call.require(steps is None or set(steps) == {1}, "Its steps are not all 1.")
+    cut = [(0, 0)] * (len(x.shape) - 2)
+    for axis, start, end in zip(axes or range(len(starts)), starts, ends, strict=True):
+        axis %= len(x.shape)
+        size = x.shape[axis]
+        if axis == 1:
+            begin, stop = (min(max(n + size * (n < 0), 0), size) for n in (start, end))
+            x = call.network.slice(x, begin, stop)
+            continue
+        begin, behind = _ends(call, start, end, size)
+        call.require(axis > 1 or begin == behind == 0, "It takes some images of the batch.")
+        if axis > 1:
+            cut[axis - 2] = begin, behind
+    return call.network.crop(x, tuple(cut)) if any(map(any, cut)) else x
+
+
+def _ends(call: Call, start: int, end: int, size: int | None) -> tuple[int, int]:
+    """How many positions a slice cuts off at the begin and at the end of an axis."""
+    if size is not None:
+        begin, stop = (min(max(n + size * (n < 0), 0), size) for n in (start, end))
+        return begin, size - stop
+    known = start >= 0 and (end < 0 or end >= 1 << 31)
+    call.require(known, "Its positions depend on a size that the model leaves open.")
+    return start, -end if end < 0 else 0
+
+
+def split(call: Call) -> list[Any]:
+    """Split of the channels."""
+    x, count = call.x(), len(call.node.outputs)
+    axis = call.integer("axis", 0)
+    call.require(axis in (1, 1 - len(x.shape)), f"It splits axis {axis}, not 1.")
+    sizes = call.optional(1)
+    part = -(-x.channels // count)
+    bounds = np.arange(1, count + 1) * part if sizes is None else np.cumsum(sizes)
+    stops = [min(int(bound), x.channels) for bound in bounds]
+    return [
+        call.network.slice(x, start, stop) for start, stop in zip([0, *stops], stops, strict=False)
+    ]
+
+
+_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate"}
+
+
+def pad(call: Call) -> Any:
+    """Pad of positions."""
+    x, pads, mode = call.x(), call.constant(1).tolist(), call.text("mode", "constant")
+    value, axes = call.optional(2), call.optional(3)
+    call.require(mode in _MODES, f"A network has no Pad of mode {mode!r}.")
+    call.require(value is None or not value.any(), "It pads with a number other than 0.")
+    call.require(mode == "constant" or min(pads) >= 0, "It cuts off, and pads by reflection.")
+    rank = len(x.shape)
+    numbers = [*range(rank)] if axes is None else [axis % rank for axis in axes.tolist()]
+    ends = zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True)
+    amounts = dict(zip(numbers, ends, strict=True))
+    outer = any(amounts.get(axis, (0, 0)) != (0, 0) for axis in (0, 1))
+    call.require(not outer, "It pads the batch or the channels.")
+    spatial = tuple(amounts.get(axis, (0, 0)) for axis in range(2, rank))
+    return call.network.pad(x, spatial, _MODES[mode])
+
+
+def _pool(call: Call) -> tuple[Any, dict[str, Any]]:
+    call.require(not call.integer("ceil_mode", 0), "It rounds its size up (ceil_mode).")
+    call.require(set(call.integers("dilations")) <= {1}, "Its windows are dilated.")
+    automatic = call.text("auto_pad", "NOTSET")
+    call.require(automatic in ("NOTSET", "VALID"), f"Its padding is automatic, {automatic}.")
+    kernel = call.integers("kernel_shape")
+    pads = call.integers("pads") or [0] * 2 * len(kernel)
+    ends = tuple(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
+    stride = tuple(call.integers("strides")) or 1
+    return call.x(), {"kernel": tuple(kernel), "stride": stride, "padding": ends}
+
+
+def max_pool(call: Call) -> Any:
+    """MaxPool with windows that lie in the padded input."""
+    x, words = _pool(call)
+    return call.network.max_pool(x, **words)
+
+
+def average_pool(call: Call) -> Any:
+    """AveragePool with windows that lie in the padded input."""
+    x, words = _pool(call)
+    count = bool(call.integer("count_include_pad", 0))
+    return call.network.avg_pool(x, **words, count_padding=count)
+
+
+def resize(call: Call) -> Any:
+    """Resize by whole factors, where output and input positions correspond as in the network."""
+    x, mode = call.x(), call.text("mode", "nearest")
+    where = call.text("coordinate_transformation_mode", "half_pixel")
+    rounding = call.text("nearest_mode", "round_prefer_floor")
+    centred = where in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
+    nearest = mode == "nearest" and (
+        (where == "asymmetric" and rounding == "floor") or (centred and rounding[:5] == "round")
+    )
+    call.require(nearest or (mode == "linear" and centred), f"It is a Resize of {mode}, {where}.")
+    call.require(not call.integer("antialias", 0), "It smooths before it resizes (antialias).")
+    call.require(call.has(2) or call.has(3), "It has neither scales nor sizes.")
+    scales = call.optional(2)
+    if scales is None or not scales.size:
+        sizes = call.constant(3).tolist()
+        call.require(len(sizes) == len(x.shape) and None not in x.shape, "Its factors vary.")
+        scales = np.array([after / before for after, before in zip(sizes, x.shape, strict=True)])
+    call.require("axes" not in call.node.attributes, "It resizes some axes alone (axes).")
+    factors = [int(scale) for scale in scales]
+    fits = len(factors) == len(x.shape) and factors[:2] == [1, 1] and min(factors) > 0
+    whole = fits and bool((scales == factors).all())
+    call.require(whole, f"Its factors, {scales.tolist()}, are not whole.")
+    return call.network.upsample(x, tuple(factors[2:]), mode)
+
+
+def depth_to_space(call: Call) -> Any:
+    """DepthToSpace in PyTorch's order."""
+    mode = call.text("mode", "DCR")
+    call.require(mode == "CRD", "It is DepthToSpace in the order DCR; a network has CRD.")
+    return call.network.pixel_shuffle(call.x(), call.integer("blocksize", 1))

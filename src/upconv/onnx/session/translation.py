@@ -1,0 +1,221 @@
+"""The table of ONNX's operators that a network has: `TABLE`, one row per operator.
+
+A row adds a node's operation to a network. It raises `EngineRefusal`, in one sentence, for what the
+network has no operation for; the builder's own errors say the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...arrays import Array
+from ...dialects.onnx import Rule
+from ...errors import EngineRefusal
+from ...network import Network
+from ..constants import constant_value
+from ..graphs import is_op, plain
+from ..nodes import ConvTransposeNode, read
+from ..operators import conv_keywords
+from . import positions
+from .calls import Call
+from .units import Unit
+
+Row = Callable[[Call], Any]
+
+
+def translate(network: Network, unit: Unit, values: dict[ir.Value, Any], opset: int) -> None:
+    """Add a unit to a network, and what it makes to `values`; `UpconvError` where it does not fit.
+
+    Every value of a network is float32.
+    """
+    if unit.operation is not None:
+        method, *arguments = unit.operation
+        result = getattr(network, method)(values[unit.inputs[0]], *arguments)
+        values[unit.last.outputs[0]] = result
+        return
+    call = Call(network, unit.last, values, opset)
+    row = TABLE.get(unit.last.op_type) if is_op(unit.last, unit.last.op_type) else None
+    if row is None:
+        raise EngineRefusal(f"A network has no {unit.last.op_type}.")
+    results = row(call)
+    outputs = [y for y in unit.last.outputs if y.name or y.uses()]
+    results = results if isinstance(results, list) else [results]
+    call.require(len(outputs) == len(results), "More than its first result is read.")
+    values.update(zip(unit.last.outputs, results, strict=False))
+
+
+# Layers -------------------------------------------------------------------------------------------
+
+
+def _conv(call: Call) -> Any:
+    attributes = {name: plain(each.value) for name, each in call.node.attributes.items()}
+    weight, keywords = _weight(call), conv_keywords(attributes)
+    return call.network.conv(call.x(), weight, call.optional(2), **keywords)
+
+
+def _conv_transpose(call: Call) -> Any:
+    weight = _weight(call)
+    # Crops that depend on the size are those of the sizes that the model declares. The network's
+    # inputs have these sizes, too.
+    node = read(call.node, call.opset, Rule.ONNXRUNTIME)
+    if not isinstance(node, ConvTransposeNode):
+        raise EngineRefusal(f"Its geometry cannot be read: {node.reason}.")
+    keywords = node.layer.keywords()
+    words = {name: keywords[name] for name in ("stride", "padding", "dilation", "groups")}
+    return call.network.conv_transpose(call.x(), weight, call.optional(2), **words)
+
+
+def _weight(call: Call) -> Array:
+    weight = call.constant(1)
+    call.require(weight.dtype == np.float32, f"Its weight is {weight.dtype}, not float32.")
+    kernel = call.integers("kernel_shape")
+    call.require(kernel in ([], [*weight.shape[2:]]), "kernel_shape is not that of the weight.")
+    return weight
+
+
+def _batch_norm(call: Call) -> Any:
+    call.require(not call.integer("training_mode", 0), "It is in training mode.")
+    scale, offset, mean, variance = (call.constant(i) for i in range(1, 5))
+    epsilon = call.number("epsilon", 1e-5)
+    return call.network.batch_norm(call.x(), scale, offset, mean, variance, epsilon)
+
+
+def _instance_norm(call: Call) -> Any:
+    operands = call.constant(1), call.constant(2), call.number("epsilon", 1e-5)
+    return call.network.instance_norm(call.x(), *operands)
+
+
+def _group_norm(call: Call) -> Any:
+    x, groups = call.x(), call.integer("num_groups", 1)
+    scale, offset = call.constant(1), call.constant(2)
+    if call.opset < 21:  # one number per group
+        scale, offset = (np.repeat(each, x.channels // groups) for each in (scale, offset))
+    return call.network.group_norm(x, groups, scale, offset, call.number("epsilon", 1e-5))
+
+
+# Pointwise ----------------------------------------------------------------------------------------
+
+
+def _activation(name: str, call: Call) -> Any:
+    return call.network.activation(call.x(), name)
+
+
+def _with_number(name: str, attribute: str, default: float, call: Call) -> Any:
+    return call.network.activation(call.x(), (name, call.number(attribute, default)))
+
+
+def _gelu(call: Call) -> Any:
+    by_erf = call.text("approximate", "none") == "none"
+    return call.network.activation(call.x(), "gelu" if by_erf else "gelu_tanh")
+
+
+def _prelu(call: Call) -> Any:
+    x, slopes = call.x(), call.constant(1)
+    slopes = np.full(x.channels, slopes) if slopes.size == 1 else _per_channel(call, x, slopes)
+    return call.network.activation(x, ("prelu", slopes))
+
+
+def _per_channel(call: Call, x: Any, operand: Array) -> Any:
+    """A constant as a number, or as one number per channel."""
+    rank = len(x.shape)
+    call.require(operand.ndim <= rank, "Its constant has more axes than its input.")
+    shape = (1,) * (rank - operand.ndim) + operand.shape
+    if operand.size == 1:
+        return float(operand.item())
+    fits = shape == (1, x.channels, *(1,) * (rank - 2))
+    call.require(fits, f"Its constant, {operand.shape}, is not one number per channel.")
+    return operand.reshape(-1)
+
+
+def _combined(name: str, call: Call) -> Any:
+    """An operation of two values, or of a value and a constant on either side."""
+    method = getattr(call.network, name)
+    first, second = (constant_value(call.node.inputs[i]).array for i in (0, 1))
+    if second is not None:
+        x = call.x(0)
+        return method(x, _per_channel(call, x, second))
+    y = call.x(1)
+    if first is None:
+        x = call.x(0)
+        call.require(len(x.shape) == len(y.shape), "Its operands differ in their numbers of axes.")
+        return method(x, y)
+    constant = _per_channel(call, y, first)
+    if name in ("sub", "div"):
+        return constant - y if name == "sub" else constant / y
+    return method(y, constant)
+
+
+def _several(name: str, call: Call) -> Any:
+    call.require(len(call.node.inputs) == 2, "It has not two operands.")
+    return _combined(name, call)
+
+
+def _clip(call: Call) -> Any:
+    bounds = [
+        None if bound is None else float(bound.item()) for bound in map(call.optional, (1, 2))
+    ]
+    return call.network.clip(call.x(), *bounds)
+
+
+def _hard_sigmoid(call: Call) -> Any:
+    x = call.network.mul(call.x(), call.number("alpha", 0.2))
+    return call.network.clip(call.network.add(x, call.number("beta", 0.5)), 0, 1)
+
+
+def _pow(call: Call) -> Any:
+    exponent = call.constant(1)
+    call.require(exponent.size == 1 and exponent.item() == 2, "Its exponent is not 2.")
+    return call.network.activation(call.x(), "square")
+
+
+def _same(call: Call) -> Any:
+    training = call.optional(2) if call.node.op_type == "Dropout" else None
+    call.require(training is None or not training.any(), "It is in training mode.")
+    return call.x()
+
+
+_ACTIVATIONS = {
+    **{kind: kind.lower() for kind in ("Relu", "Tanh", "Sigmoid", "Softplus", "Mish")},
+    **{kind: kind.lower() for kind in ("Abs", "Exp", "Sin", "Cos", "Sqrt")},
+    "HardSwish": "hard_swish",
+}
+"""Operators without attributes, and the network's activations."""
+
+TABLE: dict[str, Row] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "BatchNormalization": _batch_norm,
+    "InstanceNormalization": _instance_norm,
+    "GroupNormalization": _group_norm,
+    **{
+        kind: partial(_activation, kind.lower()) for kind in ("Relu", "Tanh", "Sigmoid", "Softplus")
+    },
+    "LeakyRelu": partial(_with_number, "leaky_relu", "alpha", 0.01),
+    "Elu": partial(_with_number, "elu", "alpha", 1.0),
+    "Gelu": _gelu,
+    "PRelu": _prelu,
+    "Clip": _clip,
+    "HardSigmoid": _hard_sigmoid,
+    "Pow": _pow,
+    "Add": partial(_combined, "add"),
+    "Sub": partial(_combined, "sub"),
+    "Mul": partial(_combined, "mul"),
+    "Div": partial(_combined, "div"),
+    "Max": partial(_several, "maximum"),
+    "Min": partial(_several, "minimum"),
+    "Concat": positions.concat,
+    "Slice": positions.slice_of,
+    "Split": positions.split,
+    "Pad": positions.pad,
+    "MaxPool": positions.max_pool,
+    "AveragePool": positions.average_pool,
+    "Resize": positions.resize,
+    "DepthToSpace": positions.depth_to_space,
+    "Identity": _same,
+    "Dropout": _same,
+}
