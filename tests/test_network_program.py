@@ -100,6 +100,24 @@ def test_random_networks(seed: int) -> None:
         assert array.tobytes() == old.tobytes(), "inputs are only read"
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_sum_with_a_crop_that_lies_in_the_result(batch: int) -> None:
+    """A crop of more positions than channels was cut short where channels come last."""
+    draw = np.random.default_rng(1).standard_normal
+    network = Network({"x": (batch, 32, 60)})
+    x = network.inputs["x"]
+    second, third = (
+        network.conv(x, draw((32, 32, 3)), padding=padding, activation="relu")
+        for padding in (((3, 1),), ((1, 3),))
+    )
+    crops = network.crop(second, ((2, 0),)), network.crop(third, ((0, 2),))
+    first = network.conv(x, draw((32, 32, 3)), padding=1)
+    network.output(network.conv(first + crops[0] + crops[1], draw((32, 32, 1))))
+    array = draw((batch, 32, 60)).astype(np.float32)
+    (expected,) = evaluate(network.graph(), [array.astype(np.float64)])
+    np.testing.assert_allclose(network(array), expected, rtol=1e-4, atol=1e-2)
+
+
 def test_out_is_written_and_returned() -> None:
     program, x = program_of(decoder().graph()), x_of()
     expected = program(x)

@@ -130,4 +130,7 @@ def _part(
         array = stand_ins[holder]
     else:
         array = _array(graph, holder, room, places.offsets[holder])
-    return array if holder == value else array[:, channel : channel + graph.shapes[value][1]]
+    channels = graph.shapes[value][1]
+    if channels == graph.shapes[holder][1]:  # in either layout
+        return array
+    return array[:, channel : channel + channels]
