@@ -381,7 +381,25 @@ def _pool(rng: random.Random, values: list[Value]) -> Iterator[Call]:
     method = rng.choice(("max_pool", "avg_pool"))
     if method == "avg_pool":
         words["count_padding"] = rng.random() < 0.5
+    words["ceil_mode"] = rng.random() < 0.3
+    if rng.random() < 0.3:
+        words["dilation"] = _each(rng, values[x].shape, 1, 2)
     yield (method, [x], [kernel], words)
+
+
+def _whole_pool(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    """A value of one position or channel, broadcast along the others."""
+    x = _pick(rng, values)
+    mode = rng.choice(("max", "average"))
+    if rng.random() < 0.3:
+        yield ("softmax", [x], [], {})
+    elif rng.random() < 0.5:
+        yield ("adaptive_pool", [x], [1, mode], {})
+    else:
+        yield ("channel_pool", [x], [mode], {})
+    yield ("activation", [len(values) - 1], [_function(rng, values[-1].channels)], {})
+    pair = [x, len(values) - 1]
+    yield (rng.choice(("add", "sub", "mul", "maximum")), rng.choice((pair, pair[::-1])), [], {})
 
 
 def _pixel_shuffle(rng: random.Random, values: list[Value]) -> Iterator[Call]:
@@ -401,5 +419,6 @@ _CALLS: dict[str, Generator] = {
     "activation": _activation, "number": _number, "sum": _sum, "sum again": _sum,
     "bounded": _bounded, "spread": _spread,
     "product": _product, "concat": _concat, "slice": _slice, "pad": _pad, "crop": _crop,
-    "norm": _norm, "upsample": _upsample, "pool": _pool, "pixel_shuffle": _pixel_shuffle,
+    "norm": _norm, "upsample": _upsample, "pool": _pool, "whole": _whole_pool,
+    "pixel_shuffle": _pixel_shuffle,
 }  # fmt: skip

@@ -99,6 +99,28 @@ def test_differences_quotients_and_bounds() -> None:
         np.testing.assert_allclose(got, right, rtol=1e-6)  # factors are rounded to float32
 
 
+def test_pools_of_windows_positions_and_channels() -> None:
+    net, x = network(None, 4, None, None)
+    outputs = (
+        net.adaptive_pool(x), net.adaptive_pool(x, (2, 3), "max"), net.channel_pool(x, "max"),
+        net.softmax(x), net.max_pool(x, 3, 2, ceil_mode=True), net.avg_pool(x, 2, dilation=2),
+    )  # fmt: skip
+    assert [value.shape[1:] for value in outputs[:3]] == [(4, 1, 1), (4, 2, 3), (1, None, None)]
+    a = values(2, 4, 6, 9)
+    powers, parts = np.exp(a), a.reshape(2, 4, 2, 3, 3, 3)
+    expected = (
+        a.mean((2, 3), keepdims=True), parts.max((3, 5)), a.max(1, keepdims=True),
+        powers / powers.sum(1, keepdims=True),
+    )  # fmt: skip
+    results = result(net, *outputs, x=a)
+    for got, right in zip(results, expected, strict=False):
+        np.testing.assert_allclose(got, right, rtol=1e-12)
+    assert [array.shape[2:] for array in results[4:]] == [(3, 4), (2, 4)]
+    whole = a[:, :, :3, :3] + 0
+    np.testing.assert_array_equal(results[4][:, :, 0, 0], whole.max((2, 3)))
+    np.testing.assert_allclose(results[5][:, :, 0, 0], a[:, :, :3:2, :3:2].mean((2, 3)))
+
+
 def test_values_are_broadcast_whichever_comes_first() -> None:
     shapes = {"x": (2, 4, 3, 5), "y": (2, 4, 1, 1), "z": (2, 1, 3, 5)}
     net = Network(shapes)
@@ -305,6 +327,8 @@ AT_THE_CALL: dict[str, tuple[Callable[[Network, Value], object], type[ArgumentEr
         lambda n, x: x / 0, ArgumentError, "y is 0; expected numbers other than 0",
     ),
     "a bound": (lambda n, x: n.clip(x, "low"), DTypeError, "low is 'low'"),
+    "windows": (lambda n, x: n.adaptive_pool(x, 0), ArgumentError, r"windows\[0\] is 0"),
+    "a kind of pool": (lambda n, x: n.channel_pool(x, "sum"), ArgumentError, "mode is 'sum'"),
     "activation": (lambda n, x: n.activation(x, "swish2"), ArgumentError, "activation is 'swish2'"),
     "an activation of conv": (
         lambda n, x: n.conv(x, W, activation=("prelu", np.ones(4))), ShapeError,
@@ -421,6 +445,10 @@ AT_KNOWN_SIZES: dict[str, tuple[Callable[[Network, Value], Value], int, str]] = 
     "an empty transposed result": (
         lambda n, x: n.conv_transpose(x, np.ones((4, 2, 3)), padding=4), 6,
         r"the result's shape is \(1, 2, 0\); expected at least 1 position",
+    ),
+    "windows that do not divide": (
+        lambda n, x: n.adaptive_pool(x, 3), 8,
+        "spatial axis 0: windows is 3; expected a divisor of 8 positions",
     ),
     "a window that is too large": (
         lambda n, x: n.max_pool(x, 7), 5,

@@ -11,6 +11,7 @@ from upconv.keywords import Keywords
 from upconv.network.definitions import FUNCTIONS, define, evaluate
 from upconv.network.graph import (
     EXCHANGED,
+    ChannelPool,
     Concat,
     Convert,
     Convolution,
@@ -119,7 +120,7 @@ def test_chains(name: str) -> None:
 
 def test_every_operation_and_function_is_compared() -> None:
     assert ACTIVATIONS.keys() == FUNCTIONS.keys()
-    assert len({kind.name for kind in KINDS.values()}) == len(KINDS) == 10
+    assert len({kind.name for kind in KINDS.values()}) == len(KINDS) == 11
 
 
 def test_a_chain_stores_values_and_reads_inputs_in_order() -> None:
@@ -199,6 +200,45 @@ def test_pools(rank: int) -> None:
     for counted in (True, False):
         expected = of_rank("avg_poolNd", rank)(*given, count_include_pad=counted)
         compare(Pool("average", kernel, stride, pairs, counted), expected, x)
+
+
+@pytest.mark.parametrize("size", [11, 12, 13, 14])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_pools_of_dilated_windows_and_of_windows_beyond_the_end(size: int, padding: int) -> None:
+    x = values(1, 2, size, size + 1)
+    pairs = ((padding, padding),) * 2
+    for stride in (2, 3, 5):
+        for dilation in (1, 2):
+            operation = Pool("max", (3, 2), (stride, 2), pairs, True, (dilation, 1), True)
+            expected = F.max_pool2d(
+                torch.tensor(x), (3, 2), (stride, 2), padding, (dilation, 1), ceil_mode=True
+            )
+            compare(operation, expected, x)
+        for counted in (True, False):
+            operation = Pool("average", (3, 2), (stride, 2), pairs, counted, ceil=True)
+            expected = F.avg_pool2d(torch.tensor(x), (3, 2), (stride, 2), padding, True, counted)
+            compare(operation, expected, x)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_pools_of_a_number_of_windows(rank: int) -> None:
+    x, windows = values(2, 3, *(6, 4, 9)[:rank]), (2, 1, 3)[:rank]
+    for mode, name in (("max", "max"), ("average", "avg")):
+        for counts in (windows, (1,) * rank):
+            function = of_rank(f"adaptive_{name}_poolNd", rank)
+            operation = Pool(mode, (), (), (), windows=counts)
+            expected = function(torch.tensor(x), counts)
+            (result,) = define(operation, (x,))
+            np.testing.assert_allclose(result, expected.numpy(), rtol=1e-12, atol=1e-12)
+            opened = ((None, 3, *[None] * rank),)
+            assert output_shapes(operation, opened) == ((None, *result.shape[1:]),)
+            assert output_shapes(operation, (x.shape,)) == (result.shape,)
+
+
+def test_pools_of_channels() -> None:
+    x = values(2, 6, 5, 4)
+    compare(ChannelPool("max"), torch.tensor(x).amax(1, keepdim=True), x)
+    compare(ChannelPool("average"), torch.tensor(x).mean(1, keepdim=True), x)
 
 
 def test_a_pool_of_uneven_padding() -> None:

@@ -12,12 +12,13 @@ from processes import python, require_feature
 from upconv.engines.jit import windows
 from upconv.engines.jit.cpu import VARIABLE, host
 from upconv.network import windows as net_windows
-from upconv.network.graph import Concat, Pad, PixelShuffle, Pool, Resample, Slice
+from upconv.network.graph import ChannelPool, Concat, Pad, PixelShuffle, Pool, Resample, Slice
 from upconv.network.moves import conversion
 from upconv.network.windows import steps
 from upconv.problem import DataLayout, DType
 
-KINDS = ("max", "average", "pad", "nearest", "linear", "shuffle", "concat", "slice")
+KINDS = ("max", "average", "pad", "nearest", "linear", "shuffle", "concat", "slice", "adaptive",
+         "channels")  # fmt: skip
 
 
 def drawn(seed: int, kind: str = "") -> Case:
@@ -36,7 +37,18 @@ def drawn(seed: int, kind: str = "") -> Case:
         kernel = tuple(int(rng.integers(1, min(n, 5) + 1)) for n in size)
         padding = tuple(tuple(rng.integers(0, k // 2 + 1, 2).tolist()) for k in kernel)
         stride = tuple(rng.choice([1, 2, 3, 4, 11], rank).tolist())
-        operation = Pool(kind, kernel, stride, padding, bool(rng.integers(2)))
+        dilation = tuple(
+            int(rng.integers(1, 1 + n // k)) for n, k in zip(size, kernel, strict=True)
+        )
+        rest = dilation if rng.integers(2) else (), bool(rng.integers(2))
+        operation = Pool(kind, kernel, stride, padding, bool(rng.integers(2)), *rest)
+    elif kind == "adaptive":
+        every = rng.integers(2)  # or some windows
+        windows = tuple(1 if every else rng.choice([1, n, *divisors(n)]) for n in size)
+        mode = ("max", "average")[rng.integers(2)]
+        operation = Pool(mode, (), (), (), windows=tuple(map(int, windows)))
+    elif kind == "channels":
+        operation = ChannelPool(("max", "average")[rng.integers(2)])
     elif kind == "pad":
         mode = ("constant", "reflect", "replicate")[rng.integers(3)]
         amounts = []
@@ -69,6 +81,11 @@ def drawn(seed: int, kind: str = "") -> Case:
         int(rng.integers(1, 9)), slack=slack, seed=seed, view=bool(rng.integers(2)),
         out_view=bool(rng.integers(2)), special=bool(rng.integers(4) == 0) and kind != "linear",
     )  # fmt: skip
+
+
+def divisors(n: int) -> list[int]:
+    """The divisors of a number."""
+    return [d for d in range(1, n + 1) if n % d == 0]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -221,15 +238,15 @@ def test_a_planted_fault_is_seen(fault, monkeypatch):
     checked(cases[fault], steps)
     windows.line_code.cache_clear()
     if fault == "taps":
-        product = net_windows._tables
+        product = net_windows.tap_tables
         monkeypatch.setattr(
-            net_windows, "_tables",
+            net_windows, "tap_tables",
             lambda taps, step: product(taps._replace(offsets=np.roll(taps.offsets, 1, 0)), step),
         )  # fmt: skip
     elif fault == "scale":
-        taps = net_windows._taps
+        taps = net_windows.taps_along
         monkeypatch.setattr(
-            net_windows, "_taps",
+            net_windows, "taps_along",
             lambda *given: taps(*given)._replace(weights=1.01 * taps(*given).weights),
         )  # fmt: skip
     elif fault == "edge":

@@ -1,6 +1,7 @@
 """Networks: the convolutional part of a model, compiled to one native program.
 
 builder       `Network`: a model written call by call
+layers        its calls that add layers
 graph         values, nodes and operations, as frozen data
 kinds         the table of operations: names, shape rules, definitions, native steps
 definitions   the meaning of every operation in NumPy

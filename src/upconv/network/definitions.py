@@ -174,23 +174,38 @@ def _linear(x: Array, axis: int, factor: int) -> Array:
 
 
 def _pool(operation: ir.Pool, inputs: Arrays) -> Arrays:
-    x, axes = inputs[0], tuple(range(-len(operation.kernel), 0))
+    x, axes = inputs[0], tuple(range(2 - inputs[0].ndim, 0))
+    operation = operation.at(x.shape[2:])
     if operation.mode == "max":
         return (_windows(operation, x, -np.inf).max(axes),)
-    total = _windows(operation, x, 0).sum(axes)
-    if operation.count_padding:
-        return (total / prod(operation.kernel),)
-    return (total / _windows(operation, np.ones_like(x), 0).sum(axes),)
+    ones = np.ones_like(x)
+    counted = _windows(operation, ones, float(operation.count_padding)).sum(axes)
+    return (_windows(operation, x, 0).sum(axes) / counted,)
 
 
 def _windows(operation: ir.Pool, x: Array, padding: float) -> Array:
     """The windows of x, (N, C, *positions, *kernel), with `padding` around x."""
     padded = np.pad(x, ((0, 0), (0, 0), *operation.padding), constant_values=padding)
+    columns = (x.shape[2:], operation.kernel, operation.stride, operation.dilation)
+    spans, steps, beyond = [], [], []
+    for axis, (size, kernel, stride, dilation) in enumerate(zip(*columns, strict=True)):
+        span = dilation * (kernel - 1) + 1
+        end = (operation.count(axis, size) - 1) * stride + span
+        beyond.append((0, max(0, end - padded.shape[2 + axis])))
+        spans.append(span)
+        steps.append(slice(0, end - span + 1, stride))
+    nothing = -np.inf if operation.mode == "max" else 0
+    padded = np.pad(padded, ((0, 0), (0, 0), *beyond), constant_values=nothing)
     axes = tuple(range(2, x.ndim))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, operation.kernel, axes)
-    steps = (slice(None, None, stride) for stride in operation.stride)
-    result: Array = windows[(slice(None), slice(None), *steps)]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, spans, axes)
+    taps = (slice(None, None, dilation) for dilation in operation.dilation)
+    result: Array = windows[(slice(None), slice(None), *steps, *taps)]
     return result
+
+
+def _channel_pool(operation: ir.ChannelPool, inputs: Arrays) -> Arrays:
+    function = np.max if operation.mode == "max" else np.mean
+    return (function(inputs[0], axis=1, keepdims=True),)
 
 
 def _pixel_shuffle(operation: ir.PixelShuffle, inputs: Arrays) -> Arrays:
@@ -212,6 +227,7 @@ DEFINITIONS: dict[type[ir.Operation], Callable[[Any, Arrays], Arrays]] = {
     ir.Norm: _norm,
     ir.Resample: _resample,
     ir.Pool: _pool,
+    ir.ChannelPool: _channel_pool,
     ir.PixelShuffle: _pixel_shuffle,
     ir.Convert: lambda _, inputs: inputs,
 }

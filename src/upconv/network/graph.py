@@ -12,11 +12,13 @@ so that fusing means joining two tuples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from ..geometry import convolved
 from ..keywords import Keywords
 from ..problem import DataLayout, DType
 
@@ -136,7 +138,9 @@ class Resample(Operation):
 class Pool(Operation):
     """The maximum or the average of windows; `padding` is (begin, end) per spatial axis.
 
-    mode: "max" or "average". count_padding: whether padded zeros count in an average.
+    mode: "max" or "average". count_padding: whether padded zeros count in an average. dilation: ()
+    for 1. ceil: whether a last window may begin within x or its padding and end beyond. windows:
+    their number per axis where these lie side by side, whatever the size; `kernel` is () then.
     """
 
     mode: str
@@ -144,6 +148,34 @@ class Pool(Operation):
     stride: Shape
     padding: tuple[tuple[int, int], ...]
     count_padding: bool = True
+    dilation: Shape = ()
+    ceil: bool = False
+    windows: Shape = ()
+
+    def at(self, size: Sequence[int]) -> Pool:
+        """The same pool with a kernel, a stride and a dilation for each axis of a known size."""
+        if not self.windows:
+            return replace(self, dilation=self.dilation or (1,) * len(self.kernel))
+        kernel = tuple(n // count for n, count in zip(size, self.windows, strict=True))
+        ones, none = (1,) * len(kernel), ((0, 0),) * len(kernel)
+        return replace(self, kernel=kernel, stride=kernel, padding=none, dilation=ones, windows=())
+
+    def count(self, axis: int, size: int) -> int:
+        """The number of windows along an axis; `ShapeError` where there is none."""
+        kernel, stride, dilation = self.kernel[axis], self.stride[axis], self.dilation[axis]
+        begin, end = self.padding[axis]
+        count = convolved(size, kernel, stride, dilation, begin, end).size
+        reach = count * stride + dilation * (kernel - 1) + 1
+        # One more window if the others leave something, and it has more than what lies beyond.
+        more = self.ceil and reach - stride < size + begin + end and count * stride < size + begin
+        return count + more
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPool(Operation):
+    """The maximum or the average ("max" or "average") of all channels at each position."""
+
+    mode: str
 
 
 @dataclass(frozen=True, slots=True)

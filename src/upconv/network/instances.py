@@ -18,18 +18,12 @@ from . import norms, pointwise, windows
 from .compile import Compiled
 from .graph import (
     Array,
-    Concat,
     Convert,
     Graph,
     Node,
     Norm,
     Operation,
-    Pad,
-    PixelShuffle,
     Pointwise,
-    Pool,
-    Resample,
-    Slice,
     array_shape,
 )
 from .kinds import KINDS
@@ -43,7 +37,7 @@ _LINE = 64
 STEPS: dict[type[Operation], Callable[..., list[Step]]] = {
     Norm: norms.steps,
     Pointwise: pointwise.steps,
-    **dict.fromkeys((Concat, Pad, PixelShuffle, Pool, Resample, Slice), windows.steps),
+    **dict.fromkeys(windows.OPERATIONS, windows.steps),
 }
 """The native steps of every operation but convolutions and conversions."""
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from ..arrays import Operand, described
 from ..errors import ArgumentError, ShapeError
-from ..geometry import convolved
 from ..shapes import convolution, transposed
 from . import graph as ir
 
@@ -161,16 +160,22 @@ def _multiplied(operation: ir.Resample | ir.PixelShuffle, shapes: Shapes) -> Sha
 
 
 def _pool(operation: ir.Pool, shapes: Shapes) -> Shapes:
-    columns = (shapes[0][2:], operation.kernel, operation.stride, operation.padding)
-    sizes = []
-    for axis, (size, kernel, stride, ends) in enumerate(zip(*columns, strict=True)):
+    batch, channels, *size = shapes[0]
+    if operation.windows:
+        for axis, (extent, count) in enumerate(zip(size, operation.windows, strict=True)):
+            if extent is not None and extent % count:
+                name, expected = f"spatial axis {axis}: windows", f"a divisor of {extent} positions"
+                raise ShapeError(name, str(count), expected, "Pad or resample x first.")
+        return ((batch, channels, *operation.windows),)
+    pool, sizes = operation.at(()), []
+    for axis, extent in enumerate(size):
         try:
-            sizes.append(None if size is None else convolved(size, kernel, stride, 1, *ends).size)
+            sizes.append(None if extent is None else pool.count(axis, extent))
         except ShapeError as error:
             name = f"spatial axis {axis}: {error.argument}"
             expected = error.expected.replace("dilated kernel", "window")
             raise ShapeError(name, error.got, expected, "Pad more, or pool less.") from None
-    return ((*shapes[0][:2], *sizes),)
+    return ((batch, channels, *sizes),)
 
 
 KINDS: dict[type[ir.Operation], Kind] = {
@@ -182,6 +187,7 @@ KINDS: dict[type[ir.Operation], Kind] = {
     ir.Norm: Kind("norm", _norm),
     ir.Resample: Kind("resample", _multiplied),
     ir.Pool: Kind("pool", _pool),
+    ir.ChannelPool: Kind("pool of channels", lambda _, s: ((s[0][0], 1, *s[0][2:]),)),
     ir.PixelShuffle: Kind("pixel shuffle", _pixel_shuffle),
     ir.Convert: Kind("convert", lambda _, shapes: shapes),
 }

@@ -21,7 +21,8 @@ from .walk import COUNTERS, JOB, NUMBERS
 
 WINDOWS = (
     "x* y* rows* taps* line_rows* line_taps*"  # arrays, and tables of the other axes and the last
-    " width kernel scale*"  # positions of an input row; taps, and factors of sums, along it
+    " width kernel dilation scale*"  # positions of an input row, of a window, from tap to tap; and
+    # the factors of sums along it
     " segment channels x_step y_step parts*"  # bytes of a line; channels last: bytes of positions
     " code* "  # a function that a job calls
 )

@@ -29,8 +29,9 @@ from .walk import JOB
 class Line:
     """The class of code for channels first.
 
-    reduce: "pick", "max" or "sum" of input rows. last: "copy", "pool", "nearest", "linear" or
-    "shuffle", and its stride or factor. edge: "fill", "replicate" or "reflect".
+    reduce: "pick", "max" or "sum" of input rows. last: "copy", "pool", "window" (one for each job),
+    "nearest", "linear" or "shuffle", and its stride or factor. edge: "fill", "replicate" or
+    "reflect".
     """
 
     reduce: str
@@ -196,7 +197,7 @@ def _pool(
     scale = f.at(a["scale"], column, element)
 
     def combine(spans: list[Span]) -> None:
-        with f.loop(0, a["kernel"], 1, [neutral] * len(spans)) as loop:
+        with f.loop(0, a["kernel"], a["dilation"], [neutral] * len(spans)) as loop:
             totals = []
             for span, total in zip(spans, loop.carried, strict=True):
                 at = f.at(src, span.start * line.factor + loop.index, element)
@@ -211,6 +212,31 @@ def _pool(
             span.store(converted(f, result, line.stored), f.at(dst, span.start, line.stored))
 
     Blocks(f, columns, lanes, 2).each_block(combine)
+
+
+def _window(
+    f: Function, a: Arguments, line: Line, src: Value, dst: Value, column: Value, columns: Value,
+    lanes: int,
+) -> None:  # fmt: skip
+    """Combine the whole line: vectors of it first, then their lanes."""
+    element, kind = line.computed, vector(line.computed, lanes)
+    neutral = _neutral(f, line.reduce, kind)
+
+    def both(a: Value, b: Value) -> Value:
+        return extreme(f, "ogt", a, b) if line.reduce == "max" else a + b
+
+    f.store(neutral, f.at(src, a["kernel"], element))  # the last vector ends there
+    with f.loop(0, a["kernel"], lanes, [neutral]) as loop:
+        loop.next([both(loop.carried[0], f.load(kind, f.at(src, loop.index, element)))])
+    (total,) = loop.results
+    half = lanes // 2
+    while half:
+        total = both(total, f.shuffle(total, None, [i ^ half for i in range(lanes)]))
+        half //= 2
+    if line.reduce == "sum":
+        total = total * f.broadcast(f.load(element, f.at(a["scale"], column, element)), lanes)
+    # Of a constant mask LLVM makes a store of too many bfloat16; there is one column.
+    f.store_lanes(converted(f, total, line.stored), dst, f.lanes_below(columns, lanes))
 
 
 def _upsample(
@@ -259,7 +285,8 @@ def _phases(f: Function, a: Arguments, line: Line, at: Value, kind: str) -> list
 
 
 _LAST: dict[str, Callable[..., None]] = {
-    "pool": _pool, "nearest": _upsample, "linear": _upsample, "shuffle": _upsample,
+    "pool": _pool, "window": _window,
+    **dict.fromkeys(("nearest", "linear", "shuffle"), _upsample),
 }  # fmt: skip
 
 
@@ -289,7 +316,9 @@ def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cp
                 with f.loop(0, counts[0], 1, [neutral] * len(spans)) as first:
                     tap = outer + first.index * TAP.itemsize
                     src, share = x + f.word(tap), f.load(DOUBLE, tap + 8)
-                    with f.loop(0, counts[1], 1, first.carried) as second:
+                    # Two levels of sums: rounding errors of long ones grow with each level only.
+                    start = [neutral] * len(spans) if reduce == "sum" else first.carried
+                    with f.loop(0, counts[1], 1, start) as second:
                         tap = inner + second.index * TAP.itemsize
                         here = src + f.word(tap)
                         values = [
@@ -306,7 +335,9 @@ def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cp
                             factor = f.broadcast(converted(f, weight, element), lanes)
                             pairs = zip(second.carried, values, strict=True)
                             second.next([f.multiply_add(v, factor, t) for t, v in pairs])
-                    first.next(second.results)
+                    both = zip(first.carried, second.results, strict=True)
+                    sums = reduce == "sum"
+                    first.next([a + b for a, b in both] if sums else second.results)
                 for span, result in zip(spans, first.results, strict=True):
                     place = f.at(dst, span.start, stored)
                     span.store(converted(f, result, stored), place)

@@ -1,0 +1,225 @@
+"""The calls that add layers to a network, each checked where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..checks import LIMIT, boolean, integer, number
+from ..errors import ArgumentError
+from ..keywords import Keywords
+from . import graph as ir
+from . import operands
+from .graph import Op
+from .kinds import output_shapes
+from .values import Nodes, Value
+
+
+class Layers:
+    """The calls of `Network` that add nodes. Each takes values, and returns a new one."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    def conv(
+        self, x: Value, weight: Any, bias: Any = None, *, stride: Any = 1, padding: Any = 0,
+        dilation: Any = 1, groups: int = 1, activation: Any = None,
+    ) -> Value:  # fmt: skip
+        """A convolution, as `upconv.conv` does it.
+
+        weight: (F, C/groups, *kernel). bias: (F,). activation: as in `activation`, or None.
+        """
+        keywords = Keywords.of(stride, padding, 0, dilation, groups, None, "NCX", "OIX")
+        return self._convolution(x, weight, bias, keywords, False, activation)
+
+    def conv_transpose(
+        self, x: Value, weight: Any, bias: Any = None, *, stride: Any = 1, padding: Any = 0,
+        output_padding: Any = 0, dilation: Any = 1, groups: int = 1, activation: Any = None,
+    ) -> Value:  # fmt: skip
+        """A transposed convolution, as `upconv.conv_transpose` does it.
+
+        weight: (C, F/groups, *kernel). bias: (F,). activation: as in `activation`, or None.
+        """
+        words = (stride, padding, output_padding, dilation, groups, None, "NCX", "IOX")
+        return self._convolution(x, weight, bias, Keywords.of(*words), True, activation)
+
+    def activation(self, x: Value, activation: Any) -> Value:
+        """An activation: its name, or a pair of name and operand.
+
+        "relu", "relu6", "tanh", "sigmoid", "hard_sigmoid", "log_sigmoid", "silu", "hard_swish",
+        "gelu" (with erf), "gelu_tanh", "mish", "selu", "softplus"; ("leaky_relu", slope), 0.01
+        where none is given; ("elu", alpha), 1 where none is given; ("prelu", slopes) and
+        ("snake", a) with arrays (C,), where snake is v + sin(a v)^2 / a. Functions may be named
+        too: "abs", "exp", "sin", "cos", "square", "sqrt".
+        """
+        chain = operands.activation_chain(activation, self._nodes.check("x", x).channels)
+        return self._nodes.insert(ir.Pointwise(chain), x)
+
+    def add(self, x: Value, y: Any) -> Value:
+        """The sum of x and y: a value, a number, or one number per channel (C,).
+
+        Of two values one may have extent 1 along the batch, the channels or all spatial axes where
+        the other one has more, as in (N, C, 1, 1) and (N, C, H, W): it is broadcast.
+        """
+        return self._nodes.combined("add", x, y)
+
+    def sub(self, x: Value, y: Any) -> Value:
+        """The difference x - y, of operands as in `add`."""
+        return self._nodes.combined("sub", x, y)
+
+    def mul(self, x: Value, y: Any) -> Value:
+        """The product of x and y, of operands as in `add`."""
+        return self._nodes.combined("mul", x, y)
+
+    def div(self, x: Value, y: Any) -> Value:
+        """The quotient x / y, of operands as in `add`."""
+        return self._nodes.combined("div", x, y)
+
+    def maximum(self, x: Value, y: Any) -> Value:
+        """The larger of x and y, NaN if one is NaN, of operands as in `add`."""
+        return self._nodes.combined("maximum", x, y)
+
+    def minimum(self, x: Value, y: Any) -> Value:
+        """The smaller of x and y, NaN if one is NaN, of operands as in `add`."""
+        return self._nodes.combined("minimum", x, y)
+
+    def clip(self, x: Value, low: float | None = None, high: float | None = None) -> Value:
+        """x, at least `low` and at most `high`; None for no bound."""
+        bounds = (("maximum", "low", low), ("minimum", "high", high))
+        chain = tuple(Op(op, number(name, y)) for op, name, y in bounds if y is not None)
+        return self._nodes.insert(ir.Pointwise(chain), x)
+
+    def batch_norm(
+        self, x: Value, scale: Any, offset: Any, mean: Any, variance: Any, epsilon: float = 1e-5
+    ) -> Value:
+        """scale * (x - mean) / sqrt(variance + epsilon) + offset, with arrays (C,).
+
+        scale and offset may be None, for 1 and 0. Behind a convolution it costs nothing.
+        """
+        arguments = (scale, offset, mean, variance, epsilon, self._nodes.check("x", x).channels)
+        return self._nodes.insert(ir.Pointwise(operands.batch_norm_chain(*arguments)), x)
+
+    def instance_norm(
+        self, x: Value, scale: Any = None, offset: Any = None, epsilon: float = 1e-5
+    ) -> Value:
+        """Normalisation of each channel of each image over its positions; scale, offset: (C,)."""
+        return self.group_norm(x, self._nodes.check("x", x).channels, scale, offset, epsilon)
+
+    def group_norm(
+        self, x: Value, groups: int, scale: Any = None, offset: Any = None, epsilon: float = 1e-5
+    ) -> Value:
+        """Normalisation of each group of channels of each image; scale, offset: (C,)."""
+        return self._norm(x, integer("groups", groups, 1), False, scale, offset, epsilon)
+
+    def layer_norm(
+        self, x: Value, scale: Any = None, offset: Any = None, epsilon: float = 1e-5
+    ) -> Value:
+        """Normalisation over the channels at each position; scale, offset: (C,)."""
+        return self._norm(x, 1, True, scale, offset, epsilon)
+
+    # Channels and positions -----------------------------------------------------------------------
+
+    def concat(self, *xs: Value) -> Value:
+        """The channels of all values, one value after the other."""
+        if not xs:
+            raise ArgumentError("the values of concat", "none", "at least one")
+        return self._nodes.insert(ir.Concat(), *xs)
+
+    def slice(self, x: Value, start: int, stop: int) -> Value:
+        """The channels from `start` to `stop`."""
+        return self._nodes.insert(ir.Slice(integer("start", start, 0), integer("stop", stop, 0)), x)
+
+    def pad(self, x: Value, amounts: Any, mode: str = "constant") -> Value:
+        """Positions added at the ends of spatial axes; negative amounts cut off.
+
+        amounts: an int, or one int or (begin, end) per axis. mode: "constant" (zeros), "reflect"
+        (the last position is not repeated) or "replicate".
+        """
+        rank = self._nodes.rank(x)
+        operands.one_of("mode", mode, ("constant", "reflect", "replicate"))
+        return self._nodes.insert(ir.Pad(operands.pairs("amounts", amounts, rank, -LIMIT), mode), x)
+
+    def crop(self, x: Value, amounts: Any) -> Value:
+        """Positions cut off the ends of spatial axes: an int, or one int or pair per axis."""
+        rank = self._nodes.rank(x)
+        cut = operands.pairs("amounts", amounts, rank, 0)
+        return self._nodes.insert(ir.Pad(tuple((-begin, -end) for begin, end in cut)), x)
+
+    def upsample(self, x: Value, factors: Any, mode: str = "nearest") -> Value:
+        """Upsampling by whole factors; "nearest", or "linear" between centres of positions."""
+        operands.one_of("mode", mode, ("nearest", "linear"))
+        multiples = operands.per_axis("factors", factors, self._nodes.rank(x), 1)
+        return self._nodes.insert(ir.Resample(multiples, mode), x)
+
+    def max_pool(
+        self, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, *, dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> Value:  # fmt: skip
+        """The maximum of each window; `stride` is the kernel where None.
+
+        ceil_mode: whether a last window may end beyond x and its padding.
+        """
+        return self._pool("max", x, kernel, stride, padding, dilation, ceil_mode)
+
+    def avg_pool(
+        self, x: Value, kernel: Any, stride: Any = None, padding: Any = 0,
+        count_padding: bool = True, *, dilation: Any = 1, ceil_mode: bool = False,
+    ) -> Value:  # fmt: skip
+        """The average of each window, as in `max_pool`; padded zeros count unless `count_padding`
+        is False."""
+        return self._pool("average", x, kernel, stride, padding, dilation, ceil_mode, count_padding)
+
+    def adaptive_pool(self, x: Value, windows: Any = 1, mode: str = "average") -> Value:
+        """The "max" or "average" of so many windows per axis, which divide the positions of x.
+
+        With one window all positions are pooled, to (N, C, 1, ...).
+        """
+        operands.one_of("mode", mode, ("max", "average"))
+        counts = operands.per_axis("windows", windows, self._nodes.rank(x), 1)
+        return self._nodes.insert(ir.Pool(mode, (), (), (), windows=counts), x)
+
+    def channel_pool(self, x: Value, mode: str = "average") -> Value:
+        """The "max" or "average" of all channels at each position: (N, 1, \\*size)."""
+        operands.one_of("mode", mode, ("max", "average"))
+        return self._nodes.insert(ir.ChannelPool(mode), self._nodes.check("x", x))
+
+    def softmax(self, x: Value) -> Value:
+        """exp(x) divided by its sum over the channels, at each position."""
+        powers = self.activation(x - self.channel_pool(x, "max"), "exp")
+        return powers / (self.channel_pool(powers) * x.channels)
+
+    def pixel_shuffle(self, x: Value, factor: Any) -> Value:
+        """Channels to positions, in PyTorch's order: (C * factor**rank, *size) to (C, ...)."""
+        factors = operands.per_axis("factor", factor, self._nodes.rank(x), 1)
+        return self._nodes.insert(ir.PixelShuffle(factors), x)
+
+    def _convolution(
+        self, x: Value, weight: Any, bias: Any, keywords: Keywords, transposed: bool, act: Any
+    ) -> Value:
+        weight = operands.array_of("weight", weight)
+        bias = None if bias is None else operands.array_of("bias", bias)
+        bare = ir.Convolution(weight, bias, keywords, transposed)
+        channels = output_shapes(bare, (self._nodes.check("x", x).shape,))[0][1] or 0
+        return self._nodes.insert(replace(bare, end=operands.activation_chain(act, channels)), x)
+
+    def _norm(
+        self, x: Value, groups: int, per_position: bool, scale: Any, offset: Any, epsilon: Any
+    ) -> Value:
+        end = operands.scale_and_offset(scale, offset, self._nodes.check("x", x).channels)
+        return self._nodes.insert(
+            ir.Norm(groups, number("epsilon", epsilon, 0), per_position, end), x
+        )
+
+    def _pool(
+        self, mode: str, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any,
+        ceil_mode: Any, count_padding: Any = True,
+    ) -> Value:  # fmt: skip
+        rank = self._nodes.rank(x)
+        kernel = operands.per_axis("kernel", kernel, rank, 1)
+        stride = kernel if stride is None else operands.per_axis("stride", stride, rank, 1)
+        padding = operands.window_padding(padding, kernel)
+        count = boolean("count_padding", count_padding)
+        dilation = operands.per_axis("dilation", dilation, rank, 1)
+        ceil = boolean("ceil_mode", ceil_mode)
+        operation = ir.Pool(mode, kernel, stride, padding, count, dilation, ceil)
+        return self._nodes.insert(operation, x)

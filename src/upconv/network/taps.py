@@ -1,0 +1,98 @@
+"""Taps: which positions of an input make each position of a result, axis by axis, and as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engines.jit.moves import ROW, TAP
+from ..engines.jit.packing import Numbers
+from .graph import Pad, PixelShuffle, Pool, Resample
+from .tables import records
+
+Windows = Pad | PixelShuffle | Pool | Resample
+
+
+class Taps(NamedTuple):
+    """Which positions make each position of a result along an axis, of shape (out, taps): bytes of
+    the input, weights, and which are there."""
+
+    offsets: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    real: NDArray[np.bool_]
+
+
+def taps_along(operation: Windows, axis: int, size: int, step: int, channel: int) -> Taps:
+    """The taps along one axis of `size` positions, `step` bytes apart; channels are `channel` bytes
+    apart."""
+    if isinstance(operation, Pool):
+        return _pool_taps(operation, axis, size, step)
+    if isinstance(operation, Pad):
+        index = _padded(operation, axis, size)
+        return Taps(index * step, np.ones(index.shape), index >= 0)
+    factor = operation.factors[axis]
+    out: Numbers = np.arange(size * factor)[:, None]
+    real = np.ones(out.shape, bool)
+    if isinstance(operation, PixelShuffle):
+        channels = out % factor * prod(operation.factors[axis + 1 :])
+        return Taps(out // factor * step + channels * channel, np.ones(out.shape), real)
+    if operation.mode == "nearest":
+        return Taps(out // factor * step, np.ones(out.shape), real)
+    position = np.clip((out + 0.5) / factor - 0.5, 0, size - 1)
+    left = position.astype(np.int64)
+    index, share = np.hstack((left, np.minimum(left + 1, size - 1))), position - left
+    return Taps(index * step, np.hstack((1 - share, share)), np.ones(index.shape, bool))
+
+
+def _pool_taps(operation: Pool, axis: int, size: int, step: int) -> Taps:
+    """The taps of windows; weights are those of an average."""
+    stride, (begin, end) = operation.stride[axis], operation.padding[axis]
+    taps = np.arange(operation.kernel[axis]) * operation.dilation[axis]
+    out = np.arange(operation.count(axis, size))[:, None]
+    index: Numbers = out * stride - begin + taps
+    real = (index >= 0) & (index < size)
+    counted = index < size + end if operation.count_padding else real
+    count = counted.sum(1, keepdims=True)
+    return Taps(index * step, 1 / np.maximum(count, 1) * np.ones(index.shape), real)
+
+
+def _padded(operation: Pad, axis: int, size: int) -> Numbers:
+    """The position of the input at each position of the result, -1 where there is none."""
+    begin, end = operation.amounts[axis]
+    kept = np.arange(size)[max(0, -begin) : size - max(0, -end)]
+    widths = max(0, begin), max(0, end)
+    if operation.mode == "constant":
+        return np.pad(kept, widths, constant_values=-1)[:, None]
+    return np.pad(kept, widths, "edge" if operation.mode == "replicate" else "reflect")[:, None]
+
+
+def product(axes: Sequence[Taps]) -> Taps:
+    """The taps of all combinations of positions."""
+    result = Taps(np.zeros((1, 1), np.int64), np.ones((1, 1)), np.ones((1, 1), bool))
+
+    def pairs(a: Any, b: Any, combine: Any) -> Any:
+        shape = len(a) * len(b), a.shape[1] * b.shape[1]
+        return combine(a[:, None, :, None], b[None, :, None, :]).reshape(shape)
+
+    for taps in axes:
+        result = Taps(
+            pairs(result.offsets, taps.offsets, np.add),
+            pairs(result.weights, taps.weights, np.multiply),
+            pairs(result.real, taps.real, np.logical_and),
+        )
+    return result
+
+
+def tap_tables(taps: Taps, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Taps as records; results are `step` bytes apart."""
+    counts = taps.real.sum(1)
+    first = np.cumsum(counts) - counts
+    rows = records(ROW, len(counts), to=np.arange(len(counts)) * step, tap=first, taps=counts)
+    # One more, as a job may look at the first of none.
+    listed = records(TAP, int(counts.sum()) + 1)
+    listed["offset"][:-1], listed["weight"][:-1] = taps.offsets[taps.real], taps.weights[taps.real]
+    return rows, listed
