@@ -249,8 +249,12 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
 def measured(
-    models: dict[str, Model], race: Race, say: Callable[[str], None] = print
+    models: dict[str, Model], race: Race, say: Callable[[str], None] = _say
 ) -> list[dict[str, Any]]:
     """Measure models, and print a line of each; what is left out is told."""
     say(f"{'model':14}" + "".join(f"{each[:11]:>12}" for each in race.contenders) + f"{'ratio':>8}")

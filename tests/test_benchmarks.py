@@ -7,7 +7,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,46 @@ def test_models_name_who_is_wrong_who_fails_and_who_is_faster(
         "behind": {"b": 2 / 3},
         "wrong": {"a": ["inductor"], "b": ["inductor"]},
     }
+
+
+def test_models_writes_its_page_and_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.syspath_prepend(BENCHMARKS.parent / "docs" / "pictures")
+    import models_page
+    import whole_models
+
+    row = {
+        "label": "A vocoder",
+        "kind": "audio",
+        "input": [1, 80, 32],
+        "ms": {"torch": 40.0, "openvino": 18.0, "accelerate": 20.0, "session": 25.0},
+        "startup_s": {"torch": 0.04, "session": 2.0},
+        "memory_mib": {"torch": 12.3},
+        "ratio": 0.9,
+        "audio_s": 0.5,
+        "times_real_time": {"openvino": 27.8, "accelerate": 25.0},
+        "best_peer": "openvino",
+        "best_of_upconv": "accelerate",
+    }
+    other = row | {"label": "A volume", "kind": "volumes", "input": [1, 1, 8, 8, 8], "ratio": 1.6}
+    words = {"processor": "A processor", "processors": 2, "date": "2026-01-02", "python": "3.11"}
+    words |= {"versions": {"torch": "2.13"}, "threads": 2, "precision": "float32"}
+    document = {"conditions": words, "rows": [row, other]}
+    page = models_page.written(f"a\n{models_page.BEGIN}\nold\n{models_page.END}\nz\n", [document])
+    assert page.startswith("a\n")
+    assert page.endswith("\nz\n")
+    assert "old" not in page
+    assert (
+        "| A vocoder | 1 x 80 x 32 | 40.0 | **18.0** | 20.0 | 25.0 | 0.90 | 27.8 | 25.0 |" in page
+    )
+    assert "1.20 times as long" in page
+    assert "Behind: A vocoder 0.90." in page
+    assert "| A vocoder | 0.0 | 2.0 |" in page
+    monkeypatch.setattr(whole_models, "PAGE", SimpleNamespace(read_text=lambda encoding: page))
+    [first, second], threads = whole_models.lines()
+    assert (first.label, first.kind, second.kind, threads) == ("A vocoder", "audio", "volumes", 2)
+    assert first.ratios == {"torch": 2.0, "openvino": 0.9}
+    assert whole_models.models().svg() == models_page.drawing([document])
 
 
 def test_models_measures_each_contender_in_a_process(

@@ -17,9 +17,10 @@ import overlap
 import overview
 import pool
 import speed
+import whole_models
 import winograd
 
-FAMILIES = (overview, axes, inside, jit, network, overlap, pool, speed, winograd)
+FAMILIES = (overview, axes, inside, jit, network, overlap, pool, speed, whole_models, winograd)
 
 
 def main(folder: Path) -> None:
