@@ -10,12 +10,12 @@ Channels, ranks and weights are checked at each call. What only known sizes can 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..arrays import as_array
 from ..choices import Algorithm
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ShapeError
 from ..problem import DType
 from ..threads import resolved
 from . import graph as ir
@@ -100,8 +100,10 @@ class Network(Layers):
 
         Raises what `graph` raises, and `MemoryLimitError` where the values do not fit.
         """
-        programs, known = self._sized(dict(shapes or {}))
-        return programs.compiled(known, *_how(precision, threads, algorithm))
+        how = _how(precision, threads, algorithm)
+        return self._sized(
+            dict(shapes or {}), lambda programs, known: programs.compiled(known, *how)
+        )
 
     def __call__(self, *arrays: Any, precision: str = "float32", threads: int | None = None) -> Any:
         """Run on arrays of any sizes that fit; the programs of the latest sizes are kept.
@@ -124,8 +126,7 @@ class Network(Layers):
         how = _how(precision, threads, "auto")
         program = None if self._programs is None else self._programs.find(shapes, *how)
         if program is None:
-            programs, known = self._sized(dict(shapes))
-            program = programs.kept(known, *how)
+            program = self._sized(dict(shapes), lambda programs, known: programs.kept(known, *how))
         return program
 
     def draw(self) -> str:
@@ -134,13 +135,19 @@ class Network(Layers):
 
         return drawing(self._nodes.graph())
 
-    def _sized(self, shapes: dict[str, Any]) -> tuple[Programs, dict[str, ir.Shape]]:
-        """The programs of this network, and the shapes of all inputs."""
+    def _sized(
+        self, shapes: dict[str, Any], make: Callable[[Programs, dict[str, ir.Shape]], Program]
+    ) -> Program:
+        """A program for the shapes of all inputs."""
         from .programs import Programs  # the builder itself needs no engine
 
-        graph = self.graph(**shapes)
-        self._programs = self._programs or Programs(graph)
-        return self._programs, {name: graph.shapes[value] for name, value in graph.inputs.items()}
+        self._programs = self._programs or Programs(self.graph(**shapes))
+        known = dict(zip(self._nodes.inputs, self._nodes.input_shapes(shapes), strict=True))
+        try:
+            return make(self._programs, known)
+        except ShapeError:
+            self.graph(**shapes)  # which names the line of the call that does not fit
+            raise
 
 
 def _how(precision: Any, threads: int | None, algorithm: str) -> tuple[DType, int, Algorithm]:

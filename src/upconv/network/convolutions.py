@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..activations import Activation
-from ..arrays import Operand
 from ..checks import Frozen
 from ..choices import Algorithm
 from ..engines import load
@@ -21,11 +20,12 @@ from ..engines.base import Candidate, PackedWeight, Primitive, ranked
 from ..engines.jit.steps import Step
 from ..errors import EngineError
 from ..execution import Packings
+from ..keywords import epilogue
 from ..primitives import Entry, shared_cache
 from ..problem import DType, Problem
-from ..shapes import Request
 from .fuse import sums
-from .graph import Array, Chain, Convolution, Form, Op, Shape, array_shape
+from .graph import Array, Chain, Convolution, Form, Op, Shape
+from .kinds import signature_of
 
 
 class Layer(NamedTuple):
@@ -56,38 +56,24 @@ class Layer(NamedTuple):
 
 def problem_of(operation: Convolution, shape: Shape, form: Form) -> Problem:
     """The problem of a convolution on an input of a shape, (N, C, *size), that lies in a form."""
-    end = operation.end
-    dtype = form.dtype.numpy
-    bias = None if operation.bias is None else Operand(operation.bias.shape, dtype)
-    request = Request(
-        Operand(array_shape(shape, form.layout), dtype),
-        Operand(operation.weight.shape, dtype),
-        bias,
-        operation.keywords._replace(layout=form.layout.value),
-        _activation(end, dtype),
-        not operation.transposed,
-    )
-    added = sums(end)
-    problem = request.signature(residual=added > 0).problem
-    second = _second(end)
+    added, second = sums(operation.end), _second(operation.end)
+    end = epilogue(_activation(operation.end), added > 0)
     if second is not None:
-        both = replace(
-            problem.epilogue,
-            second=Activation(second.name),
-            second_slope=float(second.operand or 0.0),  # type: ignore[arg-type]  # a number
-        )
-        problem = problem.replace(epilogue=both)
-    return problem.replace(accumulate=True) if added == 2 else problem
+        slope = float(second.operand or 0.0)  # type: ignore[arg-type]  # a number
+        end = replace(end, second=Activation(second.name), second_slope=slope)
+    return signature_of(operation, shape).problem.replace(
+        dtype=form.dtype, layout=form.layout, epilogue=end, accumulate=added == 2
+    )
 
 
-def _activation(end: Chain, dtype: Any) -> Frozen:
-    """The activation of an end, as a signature takes it."""
+def _activation(end: Chain) -> Frozen:
+    """The activation of an end, as an epilogue takes it."""
     rest = end[sums(end) :]
     if not rest or rest[0].name == "store":
         return None
     op = rest[0]
     if isinstance(op.operand, np.ndarray):
-        return op.name, Operand(op.operand.shape, dtype)
+        return op.name, None  # slopes, which are part of each run
     return op.name if op.operand is None else (op.name, op.operand)
 
 

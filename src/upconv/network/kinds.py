@@ -15,7 +15,7 @@ import numpy as np
 
 from ..arrays import Operand, described
 from ..errors import ArgumentError, ShapeError
-from ..shapes import convolution, transposed
+from ..shapes import Signature, convolution, transposed
 from . import graph as ir
 
 OpenShape = tuple[int | None, ...]
@@ -55,10 +55,8 @@ def _convolution(operation: ir.Convolution, shapes: Shapes) -> Shapes:
         expected = f"{len(x)} axes, as many as x {described_shape(x)} has"
         raise ShapeError("weight.shape", str(weight), expected)
     size = tuple(_OPEN if extent is None else extent for extent in x)
-    rule = transposed if operation.transposed else convolution
-    operands = Operand(size, _FLOAT32), Operand(weight, _FLOAT32), described(operation.bias)
     try:
-        result = rule(*operands, None, operation.keywords, None).shape
+        result = signature_of(operation, size).shape
     except ArgumentError as error:
         # A network has one order of a weight's axes, so it cannot be told another one.
         swapped = "weight_layout=" in error.remedy
@@ -67,6 +65,13 @@ def _convolution(operation: ir.Convolution, shapes: Shapes) -> Shapes:
         raise type(error)(*(text.replace(str(_OPEN), "?") for text in texts)) from None
     known = (None if before is None else after for before, after in zip(x, result, strict=True))
     return _chain(operation.end, tuple(known), shapes)
+
+
+def signature_of(operation: ir.Convolution, shape: ir.Shape) -> Signature:
+    """The signature of a convolution, without its end, on a float32 input of a shape."""
+    rule = transposed if operation.transposed else convolution
+    x, weight = Operand(shape, _FLOAT32), Operand(operation.weight.shape, _FLOAT32)
+    return rule(x, weight, described(operation.bias), None, operation.keywords, None)
 
 
 def _chain(chain: ir.Chain, shape: OpenShape, shapes: Shapes) -> Shapes:

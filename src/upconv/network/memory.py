@@ -8,6 +8,7 @@ outputs are not in the arena: they lie in the caller's arrays.
 
 from __future__ import annotations
 
+from bisect import insort
 from math import prod
 from typing import NamedTuple
 
@@ -32,10 +33,6 @@ class _Life(NamedTuple):
     end: int
     nbytes: int
 
-    def meets(self, other: _Life) -> bool:
-        """Whether both live at the same time."""
-        return self.begin <= other.end and other.begin <= self.end
-
 
 def arena(graph: Graph) -> Arena:
     """Place large values first, each at the lowest offset where no living value lies."""
@@ -43,19 +40,18 @@ def arena(graph: Graph) -> Arena:
     callers = outside(graph)
     lives = {value: life for value, life in lives.items() if value not in callers}
     offsets: dict[int, int] = {}
+    placed: list[tuple[int, int, int, int]] = []  # first and last byte, first and last node
     for value in sorted(lives, key=lambda value: (-lives[value].nbytes, value)):
-        taken = sorted(
-            (offsets[other], offsets[other] + lives[other].nbytes)
-            for other in offsets
-            if lives[other].meets(lives[value])
-        )
+        begin, end, nbytes = lives[value]
+        meeting = (place for place in placed if place[2] <= end and begin <= place[3])
         offset = 0
-        for start, stop in taken:
-            if offset + lives[value].nbytes <= start:
+        for start, stop, *_ in meeting:
+            if offset + nbytes <= start:
                 break
             offset = max(offset, stop)
         offsets[value] = offset
-    nbytes = max((offsets[value] + lives[value].nbytes for value in offsets), default=0)
+        insort(placed, (offset, offset + nbytes, begin, end))
+    nbytes = max((stop for _, stop, *_ in placed), default=0)
     inside = {value: home for value, home in homes.items() if home in offsets}
     return Arena({value: offsets[home] for value, home in inside.items()}, nbytes)
 

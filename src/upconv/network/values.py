@@ -149,7 +149,7 @@ class Nodes:
 
         given: the shapes of inputs that have open extents, but for those that others' names tell.
         """
-        known: dict[int, Shape] = dict(enumerate(self._input_shapes(given)))
+        known: dict[int, Shape] = dict(enumerate(self.input_shapes(given)))
         for node in self.nodes:
             try:
                 shapes = output_shapes(node.operation, tuple(known[each] for each in node.inputs))
@@ -167,7 +167,8 @@ class Nodes:
         live = {number: known[number] for number in sorted(needed)}
         return replace(self.graph(), nodes=tuple(nodes), shapes=live)
 
-    def _input_shapes(self, given: Mapping[str, object]) -> list[Shape]:
+    def input_shapes(self, given: Mapping[str, object]) -> list[Shape]:
+        """The shapes of all inputs, in order, which fit the declared ones."""
         names: dict[str, int] = {}
         known = {}
         for name, shape in given.items():

@@ -5,7 +5,7 @@ The files are listed in docs/jit.md.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 
 import llvmlite
 
@@ -19,7 +19,7 @@ from .border import JitBorder
 from .channels.candidates import DOTS
 from .choose import direct_variant, interior_of, refusal, size_class, table
 from .correlation import Correlation
-from .cpu import host
+from .cpu import Cpu, host
 from .planes.candidates import PLANES
 from .positions.candidates import POSITIONS
 from .positions.schedule import refusal as positions_refusal
@@ -34,8 +34,7 @@ class JitEngine:
 
     def fingerprint(self) -> str:
         """What compiled code depends on besides its problem."""
-        dots = " bf16" if host().dots else ""
-        return f"jit {__version__} llvmlite {llvmlite.__version__} {host().name}{dots}"
+        return _fingerprint(host())
 
     def refuses(self, problem: Problem) -> str | None:
         """None when this engine can do `problem`, else why not."""
@@ -70,6 +69,12 @@ class JitEngine:
         variant = variant or direct_variant(problem, threads, host())
         kernel = None if inner is None else _kernel(inner, threads, variant)
         return NonFiniteFallback(bordered(problem, interior, kernel, fill), problem, threads)
+
+
+@lru_cache(maxsize=4)
+def _fingerprint(cpu: Cpu) -> str:
+    dots = " bf16" if cpu.dots else ""
+    return f"jit {__version__} llvmlite {llvmlite.__version__} {cpu.name}{dots}"
 
 
 def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:

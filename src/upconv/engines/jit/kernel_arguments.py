@@ -33,7 +33,7 @@ class ArgumentLayout:
         self._places = {n: i if i < _LINE else i + behind for i, n in enumerate(self._types)}
         self._places |= {name: _LINE * (1 + i) for i, name in enumerate(shared)}
         self._counters = range(_LINE, _LINE + behind, _LINE)
-        self._pointers = [self._places[n] for n, kind in self._types.items() if kind == PTR]
+        self._pointers = {self._places[n] for n, kind in self._types.items() if kind == PTR}
         self._count = behind + -(-len(self._types) // _LINE) * _LINE
 
     def block(self, **values: int) -> Block:
@@ -58,7 +58,7 @@ class Block:
     __slots__ = ("_counters", "_numbers", "_places", "_pointers", "address")
 
     def __init__(
-        self, places: dict[str, int], numbers: array[int], counters: range, pointers: list[int]
+        self, places: dict[str, int], numbers: array[int], counters: range, pointers: set[int]
     ) -> None:
         self._places, self._numbers, self._counters = places, numbers, counters
         self._pointers = pointers
@@ -91,9 +91,9 @@ class Block:
         """A block with the same values."""
         return Block(self._places, self._numbers[:], self._counters, self._pointers)
 
-    def pointers(self) -> list[tuple[int, int]]:
-        """The place and the address of each pointer."""
-        return [(place, self._numbers[place]) for place in self._pointers]
+    def is_pointer(self, place: int) -> bool:
+        """Whether an address stands at a place."""
+        return place in self._pointers
 
 
 class Blocks:

@@ -122,7 +122,7 @@ class StepSequence:
         flags = [at + step.flag for at, step in zip(moved, self.steps, strict=True) if step.flag]
         self._flags = (np.array(flags, np.int64) - first) // 8
         self._numbers = memoryview(self._memory)  # type: ignore[arg-type]  # it is one
-        self._moving = [_pointers_into(array, self.steps) for array in stand_ins]
+        self._moving = [_pointers_into(array, self.steps, self._start) for array in stand_ins]
         self._block = _ARGUMENTS.block(steps=self._table.ctypes.data, count=len(self.steps))
 
     def run(self, threads: int, addresses: Sequence[int] = ()) -> bool:
@@ -157,14 +157,17 @@ def _laid_out(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
     return start, room[skipped : skipped + count]
 
 
-def _pointers_into(array: np.ndarray, steps: Sequence[Step]) -> list[tuple[int, int]]:
-    """The pointers of argument blocks into an array: their places, and byte offsets there."""
-    begin = address_of(array)
+def _pointers_into(
+    array: np.ndarray, steps: Sequence[Step], start: np.ndarray
+) -> list[tuple[int, int]]:
+    """The pointers of argument blocks into an array: their places in `start`, and byte offsets."""
+    begin, offsets = address_of(array), _offsets(steps) // 8
+    (places,) = np.nonzero((start >= begin) & (start < begin + array.nbytes))
+    blocks = np.searchsorted(offsets, places, "right") - 1
     return [
-        (int(block) // 8 + place, address - begin)
-        for block, step in zip(_offsets(steps), steps, strict=False)
-        for place, address in step.block.pointers()
-        if begin <= address < begin + array.nbytes
+        (place, int(start[place]) - begin)
+        for place, block in zip(places.tolist(), blocks.tolist(), strict=True)
+        if block < len(steps) and steps[block].block.is_pointer(place - int(offsets[block]))
     ]
 
 
