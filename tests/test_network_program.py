@@ -268,6 +268,30 @@ def test_many_threads_run_one_program() -> None:
     assert len(program._free) <= 2, "arenas that no call needs are given back"
 
 
+def test_programs_of_a_network_share_memory() -> None:
+    """One buffer for all lengths while one call runs; each running call has one of its own."""
+    network = open_network()
+    sizes = range(100, 120)
+    programs = {size: network.program({"x": (1, 8, size)}, threads=1) for size in sizes}
+    expected = {size: program(x_of(size)) for size, program in programs.items()}
+    buffers = {id(each.buffer) for program in programs.values() for each in program._free}
+    assert len(buffers) <= 2, "the first size's, and a larger one"
+    wrong: list[int] = []
+
+    def call(size: int) -> None:
+        for _ in range(20):
+            result = programs[size](x_of(size))
+            if not all(np.array_equal(a, b) for a, b in zip(result, expected[size], strict=True)):
+                wrong.append(size)
+
+    callers = [threading.Thread(target=call, args=(size,)) for size in list(sizes)[::3]]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
 def test_a_closed_program_says_so() -> None:
     with program_of(decoder().graph()) as program:
         program(x_of())

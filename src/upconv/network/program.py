@@ -1,7 +1,8 @@
 """A program: a compiled network as one sequence of native steps, run in one call of the threads.
 
 Steps are bound to addresses. So a program has *instances*, each an arena with its own steps, of
-which every running call has one. Steps read and write the caller's arrays where they lie. Arrays
+which every running call has one. Instances of all programs of a network share memory, one at a
+time. Steps read and write the caller's arrays where they lie. Arrays
 with gaps, and results that overlap an input, are copied.
 
 A call whose Winograd sums overflow is repeated by a program of direct sums. From then on, inputs
@@ -13,11 +14,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import forks, memory
+from .. import forks
 from ..arrays import as_array, check_out, copied
 from ..engines.addresses import address_of
 from ..engines.nonfinite import is_finite
@@ -25,9 +27,8 @@ from ..errors import ArgumentError, DTypeError, EngineError, ShapeError
 from .compile import Compiled
 from .explain import explained
 from .graph import Array, Shape
-from .instances import Instance
+from .instances import KEPT, Buffers, Instance
 
-_KEPT = 2  # instances that wait for a call
 _lock = threading.RLock()
 forks.hold(_lock)
 
@@ -38,13 +39,15 @@ class Program:
     `close`, or the end of a `with` block, lets go of what it holds. A program cannot be pickled.
     """
 
-    def __init__(self, compiled: Compiled, direct: Callable[[], Compiled]) -> None:
+    def __init__(
+        self, compiled: Compiled, direct: Callable[[], Compiled], buffers: Buffers | None = None
+    ) -> None:
         """Bind a compiled graph; `direct` compiles the same network without Winograd's algorithm.
 
         Raises `MemoryLimitError` where the arena does not fit.
         """
         self._compiled: Compiled | None = compiled
-        self._arena = compiled.arena
+        self._arena, self._buffers = compiled.arena, buffers or Buffers()
         self._make_direct: Callable[[], Compiled] = direct
         self._direct: Program | None = None
         graph = compiled.graph
@@ -53,8 +56,8 @@ class Program:
         self._workspace_bytes = max(
             (layer.primitive.workspace_bytes for layer in compiled.layers.values()), default=0
         )
-        self._free: deque[Instance] = deque(maxlen=_KEPT)
-        self._free.append(self._instance(compiled))
+        self._free: deque[Instance] = deque(maxlen=KEPT)
+        self._let_go(self._instance())
 
     @property
     def input_shapes(self) -> dict[str, Shape]:
@@ -101,15 +104,32 @@ class Program:
 
     def _run_once(self, inputs: Sequence[Array], results: Sequence[Array]) -> bool:
         """Run on an instance that no other call uses; return whether results hold."""
-        compiled = self._open()
-        try:
-            instance = self._free.pop()
-        except IndexError:
-            instance = self._instance(compiled)
-        holds = instance.run(inputs, results, compiled.threads)
-        if self._compiled is not None:  # a program that was closed meanwhile keeps nothing
-            self._free.append(instance)
+        threads, instance = self._open().threads, self._instance()
+        holds = instance.run(inputs, results, threads)
+        self._let_go(instance)
         return holds
+
+    def _instance(self) -> Instance:
+        """An instance for one call."""
+        try:
+            while not self._buffers.take((instance := self._free.pop()).buffer):
+                pass  # another program runs in its buffer
+        except IndexError:
+            return Instance(self._open(), self._buffers.fitting(self.memory_bytes))
+        return instance
+
+    def _let_go(self, instance: Instance) -> None:
+        """Keep an instance for the next call, unless the program was closed meanwhile."""
+        if self._compiled is not None:
+            self._free.append(instance)
+        self._buffers.give(instance.buffer)
+
+    def trim(self) -> None:
+        """Let go of instances whose buffer no other one shares any more."""
+        for instance in list(self._free):
+            if instance.buffer not in self._buffers:
+                with suppress(ValueError):  # a call has just taken it
+                    self._free.remove(instance)
 
     def _open(self) -> Compiled:
         """What this program runs; `EngineError` if it is closed."""
@@ -123,7 +143,11 @@ class Program:
         measure: run the steps on zeros, some ten times, for the time that each takes.
         """
         compiled = self._open()
-        seconds = self._instance(compiled).times(compiled.threads) if measure else None
+        seconds = None
+        if measure:
+            instance = self._instance()
+            seconds = instance.times(compiled.threads)
+            self._let_go(instance)
         return explained(compiled, self.memory_bytes, seconds)
 
     def close(self) -> None:
@@ -149,14 +173,10 @@ class Program:
         state = "closed, " if self._compiled is None else ""
         return f"<Program {state}{shapes} -> {', '.join(map(str, self._outputs))}>"
 
-    def _instance(self, compiled: Compiled) -> Instance:
-        memory.require(self.memory_bytes, "the arena of the program")
-        return Instance(compiled, self._arena, self._workspace_bytes)
-
     def _direct_program(self) -> Program:
         with _lock:
             if self._direct is None:
-                self._direct = Program(self._make_direct(), self._make_direct)
+                self._direct = Program(self._make_direct(), self._make_direct, self._buffers)
             return self._direct
 
     def _checked(self, arrays: Sequence[Any]) -> list[Array]:

@@ -10,18 +10,17 @@ from ..choices import Algorithm
 from ..problem import DType
 from .compile import Compiler
 from .graph import Graph, Shape
+from .instances import Buffers
 from .program import Program
 
 _MOST_PROGRAMS = 32
-_MOST_BYTES = 256 << 20
-"""Of the arenas of all programs but the latest."""
 
 
 class Programs:
     """A bounded cache of programs. Any thread may use it; two may compile one in vain."""
 
     def __init__(self, graph: Graph) -> None:
-        self._compiler = Compiler(graph)
+        self._compiler, self._buffers = Compiler(graph), Buffers()
         self._programs: OrderedDict[object, Program] = OrderedDict()
 
     def compiled(
@@ -29,7 +28,8 @@ class Programs:
     ) -> Program:
         """A new program for inputs of these shapes."""
         compile_as = partial(self._compiler.compiled, shapes, dtype, threads)
-        return Program(compile_as(algorithm), partial(compile_as, Algorithm.DIRECT))
+        direct = partial(compile_as, Algorithm.DIRECT)
+        return Program(compile_as(algorithm), direct, self._buffers)
 
     def find(
         self, shapes: Mapping[str, Shape], dtype: DType, threads: int, algorithm: Algorithm
@@ -46,10 +46,9 @@ class Programs:
         if program is None:
             program = self.compiled(shapes, dtype, threads, algorithm)
         self._programs[key] = program
-        while len(self._programs) > 1 and (
-            len(self._programs) > _MOST_PROGRAMS
-            or sum(each.memory_bytes for each in list(self._programs.values())) > _MOST_BYTES
-        ):
+        while len(self._programs) > _MOST_PROGRAMS:
             # A thread that is about to run it holds it: it is let go of, and not closed.
             self._programs.popitem(last=False)
+        for each in list(self._programs.values()):
+            each.trim()
         return program
