@@ -13,8 +13,9 @@ from torch import nn  # noqa: E402
 
 import upconv.torch as ut  # noqa: E402
 from small_models import MODELS, UNet3d, close, dcgan, stirred  # noqa: E402
+from upconv import measuring  # noqa: E402
 from upconv.errors import DTypeError  # noqa: E402
-from upconv.torch import graphs, packing  # noqa: E402
+from upconv.torch import graphs, operations, packing  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("one_torch_thread"),
@@ -107,8 +108,9 @@ def test_weights_of_a_compiled_model_stay_packed_however_many(
     monkeypatch, upconv_is_faster
 ) -> None:
     monkeypatch.setattr(packing, "_MOST_BYTES", 0)  # more than the table holds
-    model = nn.Sequential(*(nn.Conv1d(4, 4, 3) for _ in range(3))).eval()
-    fast, x, held = compiled(model), torch.randn(2, 4, 20), len(packing._by_address)
+    # float64, which networks do not compute: each convolution is one operator.
+    model = nn.Sequential(*(nn.Conv1d(4, 4, 3) for _ in range(3))).eval().double()
+    fast, x, held = compiled(model), torch.randn(2, 4, 20).double(), len(packing._by_address)
     with torch.no_grad():
         expected = model(x)
         assert close(fast(x), expected)
@@ -146,7 +148,7 @@ def test_what_follows_in_code_is_fused(upconv_is_faster) -> None:
     fast = compiled(model, options={"then": "spy_of_upconv"})
     with torch.no_grad():
         assert close(fast(x), model(x))
-    assert [name for name in seen if "leaky" not in name] == ["upconv.fused_convolution.default"]
+    assert [name for name in seen if "getitem" not in name] == ["upconv.network.default"]
 
 
 def test_a_layer_stays_pytorchs_where_that_is_faster(monkeypatch) -> None:
@@ -159,6 +161,43 @@ def test_a_layer_stays_pytorchs_where_that_is_faster(monkeypatch) -> None:
         measured = packing.counts()
         fast(x)
     assert before <= measured == packing.counts()
+
+
+@pytest.mark.skipif(OLD, reason="PyTorch 2.4's Dynamo does not look into modules")
+def test_a_part_that_is_not_faster_or_differs_stays_and_the_log_says_why(
+    monkeypatch, caplog
+) -> None:
+    model = nn.Sequential(nn.Conv1d(3, 4, 3), nn.Tanh()).eval()
+    x = torch.randn(1, 3, 9)
+    caplog.set_level("INFO", "upconv.torch")
+    with torch.no_grad():
+        monkeypatch.setattr(measuring, "required_gain", lambda _: float("inf"))
+        assert close(compiled(model)(x), model(x))
+        assert "stays PyTorch's: it is not faster" in caplog.text
+        torch.compiler.reset()
+        sigmoid = lambda network, x: network.activation(x, "sigmoid")  # noqa: E731
+        monkeypatch.setitem(operations.ROWS, "tanh", sigmoid)
+        assert close(compiled(model)(x), model(x))
+        assert "stays PyTorch's: its result 1 differs" in caplog.text
+
+
+@pytest.mark.skipif(OLD, reason="PyTorch 2.4's Dynamo does not look into modules")
+def test_gradients_inside_a_block_without_them_stay(upconv_is_faster) -> None:
+    class Inside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv1d(3, 4, 3)
+
+        def forward(self, x):
+            with torch.enable_grad():
+                return self.conv(x)
+
+    model, x = Inside(), torch.randn(1, 3, 9)
+    with torch.no_grad():
+        fast = torch.compile(model, backend=graphs.backend, options={"then": "eager"})
+        y = fast(x)
+    y.sum().backward()
+    assert model.conv.weight.grad is not None
 
 
 def test_the_backend_is_found_by_its_name_and_refuses_unknown_options() -> None:

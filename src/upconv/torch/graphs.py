@@ -1,58 +1,37 @@
 """Graphs: `rewrite` for exported ATen graphs, and the backend of `torch.compile`.
 
 Both read the same nodes: PyTorch's functions in the graphs that Dynamo captures, ATen's operators
-in those that `torch.export` makes. A convolution, transposed or not, becomes an operator of ours;
-where no gradient is asked for, a residual that is added and an activation go into it.
+in those that `torch.export` makes. The backend hands the largest parts to networks where no
+gradient is asked for. A convolution that is in no part becomes an operator of ours by itself; so
+does each in an exported graph, with a residual that is added and an activation.
 """
 
 from __future__ import annotations
 
-import operator
+import logging
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import fx
-from torch.nn import functional
 
 from ..errors import DTypeError, brief
+from ..measuring import Way, choose
 from . import packing, trials
 from .functional import geometry
+from .nodes import is_convolution, name_of
 from .operators import CONVOLUTION, FUSED
-from .tensors import DTYPES, Tensor, thread_count
+from .parts import Part, hand_over
+from .support import value_of
+from .tensors import DTYPES, Tensor, array, thread_count
 
 _ATEN = torch.ops.aten
 _PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = (*_PLAIN[:5], "output_padding", "groups", "dilation")
-_WHOLE = (*_PLAIN[:6], "transposed", "output_padding", "groups")
-
-_ORDINARY_CALLS: dict[Any, int] = {
-    call: n
-    for n in (1, 2, 3)
-    for aten in (getattr(_ATEN, f"conv{n}d"),)
-    for call in (getattr(torch, f"conv{n}d"), aten.default, aten.padding)
-}
-_TRANSPOSED_CALLS: dict[Any, int] = {
-    **{getattr(torch, f"conv_transpose{n}d"): n for n in (1, 2, 3)},
-    _ATEN.conv_transpose1d.default: 1,
-    _ATEN.conv_transpose2d.input: 2,
-    _ATEN.conv_transpose3d.input: 3,
-}
-_ACTIVATIONS: dict[Any, str] = {
-    call: name
-    for name in ("relu", "tanh", "sigmoid", "silu", "gelu", "leaky_relu")
-    for each in (name, f"{name}_")  # methods go by their names
-    for aten in (getattr(_ATEN, each, None),)
-    for call in (
-        each,
-        getattr(torch, each, None),
-        getattr(functional, each, None),
-        aten and aten.default,
-    )
-    if call is not None
-}
-_SUMS = {operator.add, torch.add, _ATEN.add.Tensor}
+_COMPLETE = (*_PLAIN[:6], "transposed", "output_padding", "groups")
+_ACTIVATIONS = ("relu", "tanh", "sigmoid", "silu", "gelu", "leaky_relu")
+_LOG = logging.getLogger("upconv.torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +74,12 @@ def rewrite(program: Any) -> Any:
 def backend(
     module: fx.GraphModule, example_inputs: list[Tensor], *, options: Any = None, **others: Any
 ) -> Any:
-    """`torch.compile(model, backend="upconv")`: convolutions by upconv where it is faster.
+    """`torch.compile(model, backend="upconv")`: what upconv computes faster, and PyTorch the rest.
 
-    Each convolution is measured once for its shapes, as PyTorch's and as upconv's; the graph then
-    goes to Inductor, or to the backend that `options={"then": name}` names.
+    Without gradients the largest parts that a `Network` computes become one call each; with
+    gradients single convolutions do. Each is measured once for its shapes, as PyTorch's and as
+    upconv's. The graph then goes to Inductor, or to the backend that `options={"then": name}`
+    names. The logger "upconv.torch" says at level INFO what was taken and why the rest was not.
 
     >>> model = torch.nn.ConvTranspose1d(1, 1, 2, stride=2).eval()
     >>> fast = torch.compile(model, backend=backend, options={"then": "eager"})
@@ -109,17 +90,75 @@ def backend(
     unknown = set(options or ()) - {"then"}
     if unknown:
         raise DTypeError("options", brief(sorted(unknown)), "no option but 'then'")
-    graded = torch.is_grad_enabled() and any(
-        isinstance(each, torch.Tensor) and each.requires_grad for each in example_inputs
-    )
+    graded = _is_graded(module, example_inputs)
+    parts = [] if graded else _parts(module, example_inputs)
     weights = _rewritten(module, graded=graded, measured=True)
-    given = zip(module.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
-    constant = [x for node, x in given if node in weights and isinstance(x, torch.nn.Parameter)]
+    pairs = zip(module.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
+    constant = [x for node, x in pairs if node in weights and isinstance(x, torch.nn.Parameter)]
     then = torch._dynamo.lookup_backend((options or {}).get("then", "inductor"))
     call = partial(then(module, example_inputs, **others))
     # What is packed of the model's weights lasts as long as the call, however much it is.
-    call.packed = [] if graded else [packing.owned(weight, None) for weight in constant]  # type: ignore[attr-defined]
+    packed = [] if graded else [packing.owned(weight, None) for weight in constant]
+    call.held = (parts, packed)  # type: ignore[attr-defined]
     return call
+
+
+def _is_graded(module: fx.GraphModule, inputs: list[Tensor]) -> bool:
+    """Whether gradients of a graph may be asked for."""
+    recording = torch.is_grad_enabled() or any(
+        node.target is torch._C._set_grad_enabled and node.args[0] is True
+        for node in module.graph.nodes
+    )
+    return recording and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+
+
+def _parts(module: fx.GraphModule, inputs: list[Tensor]) -> list[Part]:
+    """Hand over the parts that are right and faster; the others stay PyTorch's."""
+    left: dict[str, str] = {}
+    parts, kept = hand_over(module, left=left), []
+    for name, reason in left.items():
+        _LOG.info("%s stays PyTorch's: %s", name, reason)
+    known = dict(zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True))
+    for part in parts:
+        reason = _slower(part, known)
+        what = f"A part of {part.layers} convolutions"
+        if reason:
+            _LOG.info("%s stays PyTorch's: %s", what, reason)
+            part.put_back()
+        else:
+            _LOG.info("%s is computed by a network.", what)
+            kept.append(part)
+    return kept
+
+
+def _slower(part: Part, known: dict[fx.Node, Tensor]) -> str:
+    """Why PyTorch computes a part better, on random data of the known sizes; "" if it does not."""
+    inputs, weights = (list(nodes) for nodes in part.node.args[:2])
+    operands = [_random(value_of(node)) for node in inputs]
+    constants = [known[node] if node in known else _attribute(node) for node in weights]
+    with torch.no_grad():
+        choice = choose(
+            [
+                Way("PyTorch", lambda: part.by_pytorch(operands, constants)),
+                Way("upconv", lambda: part.run(operands, constants)),
+            ],
+            seconds=1.0,
+            arrays=lambda results: map(array, results),
+        )
+    return part.reason or choice["upconv"].why
+
+
+def _attribute(node: fx.Node) -> Any:
+    value: Any = node.graph.owning_module
+    for name in str(node.target).split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _random(like: Tensor) -> Tensor:
+    """Random data of the sizes and strides of a tensor without data."""
+    sizes = _sizes(like.shape), _sizes(like.stride())
+    return torch.empty_strided(*sizes, dtype=like.dtype).normal_()
 
 
 def _rewritten(module: fx.GraphModule, *, graded: bool, measured: bool) -> set[Any]:
@@ -153,32 +192,23 @@ def _replace(graph: Any, found: _Found, ours: int, graded: bool) -> None:
         graph.erase_node(node)
 
 
-def _value(node: Any) -> Any:
-    """What a node is known to give: a tensor without data, from either kind of graph."""
-    meta = node.meta if isinstance(node, fx.Node) else {}
-    return meta.get("val", meta.get("example_value"))
-
-
 def _convolution(node: Any) -> _Found | None:
     """The convolution that a node is, if upconv computes it."""
-    if node.op != "call_function":
+    name = name_of(node)
+    if node.op != "call_function" or not is_convolution(node):
         return None
-    if node.target is _ATEN.convolution.default:
-        names: tuple[str, ...] = _WHOLE
-        transposed = None
-        rank = len(node.args[3])
-    elif node.target in _ORDINARY_CALLS:
-        names, transposed, rank = _PLAIN, False, _ORDINARY_CALLS[node.target]
-    elif node.target in _TRANSPOSED_CALLS:
-        names, transposed, rank = _TRANSPOSED, True, _TRANSPOSED_CALLS[node.target]
+    if name == "convolution":
+        names: tuple[str, ...] = _COMPLETE
+        transposed, rank = None, len(node.args[3])
     else:
-        return None
+        transposed = "transpose" in name
+        names, rank = _TRANSPOSED if transposed else _PLAIN, int(name[-2])
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     x, weight = given["input"], given["weight"]
     if not _computable(x, weight, rank):
         return None
     how = geometry(
-        _value(weight).shape[2:],
+        value_of(weight).shape[2:],
         given.get("stride", 1),
         given.get("padding", 0),
         given.get("dilation", 1),
@@ -197,7 +227,7 @@ def _computable(x: Any, weight: Any, rank: int) -> bool:
         and each.device.type == "cpu"
         and each.dtype in DTYPES
         and each.dim() == rank + 2
-        for each in map(_value, (x, weight))
+        for each in map(value_of, (x, weight))
     )
 
 
@@ -224,9 +254,9 @@ def _only_user(node: Any) -> Any:
 
 def _is_sum(node: Any, part: Any) -> bool:
     """Whether a node adds another tensor of the same kind to a part."""
-    if node.target not in _SUMS or len(node.args) != 2 or node.kwargs:
+    if name_of(node) != "add" or len(node.args) != 2 or node.kwargs:
         return False
-    one, other = map(_value, node.args)
+    one, other = map(value_of, node.args)
     known = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
     alike = known and one.dtype is other.dtype and one.shape == other.shape
     return bool(alike and part in node.args and node.args[0] is not node.args[1])
@@ -234,8 +264,8 @@ def _is_sum(node: Any, part: Any) -> bool:
 
 def _activation(node: Any, part: Any) -> str:
     """The activation that a node computes of a part, in upconv's words; "" for none."""
-    name = _ACTIVATIONS.get(node.target, "")
-    if not name or not node.args or node.args[0] is not part:
+    name = name_of(node).removesuffix("_")
+    if name not in _ACTIVATIONS or not node.args or node.args[0] is not part:
         return ""
     given = {**dict(zip(("input", "slope"), node.args, strict=False)), **node.kwargs}
     if name == "leaky_relu":
@@ -246,7 +276,7 @@ def _activation(node: Any, part: Any) -> str:
 
 def _choice(found: _Found, graded: bool) -> int:
     """Which results upconv computes faster on random data of the known shapes; 0 for none."""
-    x, weight = _value(found.x), _value(found.weight)
+    x, weight = value_of(found.x), value_of(found.weight)
     how = tuple(tuple(each) if isinstance(each, (list, tuple)) else each for each in found.how)
     if any(isinstance(each, torch.SymInt) for axes in how[:3] for each in axes):
         return 0

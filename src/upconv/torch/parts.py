@@ -24,17 +24,15 @@ import numpy as np
 import torch
 from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from ..errors import ArgumentError, EngineError
 from ..network import Network, Value
-from .nodes import add_node, is_convolution, name_of
+from .nodes import add_node, is_convolution, name_of, writes
 from .operators import _LIBRARY
 from .packing import key_of, spread
 from .support import Support, value_of
 from .tensors import Tensor, array, channels_last, dense_strides, new_result, thread_count
 
-_PREFIX = "upconv_part_"
 _MOST_NETWORKS = 2
 _parts: weakref.WeakValueDictionary[str, Part] = weakref.WeakValueDictionary()
 _counts: Counter[str] = Counter()
@@ -48,30 +46,25 @@ class Part:
     that the network could not; "" where there was none.
     """
 
-    def __init__(self, node: fx.Node, module: fx.GraphModule, weights: set[fx.Node]) -> None:
-        self.module = module
-        nodes = [each for each in module.graph.nodes if each.op.startswith("call_")]
-        self.operations = tuple(map(name_of, nodes))
-        self.layers = sum(map(is_convolution, nodes))
+    def __init__(self, nodes: list[fx.Node], weights: set[fx.Node]) -> None:
+        sources, body = _with_computed_weights(nodes, weights)
+        self.operations = tuple(map(name_of, body))
+        self.layers = sum(map(is_convolution, body))
         self.reason = ""
-        inputs = module.graph.find_nodes(op="placeholder")
-        self._roles = tuple(each in weights for each in inputs)
-        results = module.graph.output_node().args[0]
-        self._single = isinstance(results, fx.Node)
-        self._last = tuple(channels_last(value_of(each)) for each in self._results)
-        self._inputs = [value_of(each) for each in inputs if each not in weights]
+        self._roles = tuple(each in weights for each in sources)
+        self._writes = any(each in sources for node in body for each in writes(node))
+        self._inputs = [value_of(each) for each in sources if each not in weights]
         self._dtype = self._inputs[0].dtype
+        results = [node for node in nodes if not set(node.users) <= set(nodes)]
+        self._last = tuple(channels_last(value_of(each)) for each in results)
+        self.module = _module(sources, body, results)
         self._networks: dict[tuple[int, ...], _Current] = {}
-        digest = hashlib.sha256(repr((module.code, self._roles, self._last)).encode()).hexdigest()
-        _counts[digest] += 1
-        self.key = f"{digest[:24]}-{_counts[digest]}"
-        self.node = self._inserted(node)
+        digest = hashlib.sha256(repr((self.module.code, self._roles, self._last)).encode())
+        name = digest.hexdigest()[:24]
+        _counts[name] += 1
+        self.key = f"{name}-{_counts[name]}"
+        self.node = self._inserted(nodes, sources, results)
         _parts[self.key] = self
-
-    @property
-    def _results(self) -> tuple[fx.Node, ...]:
-        results = self.module.graph.output_node().args[0]
-        return (results,) if self._single else tuple(results)
 
     def __deepcopy__(self, _: Any) -> Part:
         return self  # copies of a graph call the part by its key
@@ -81,24 +74,28 @@ class Part:
 
     # In the graph ---------------------------------------------------------------------------------
 
-    def _inserted(self, node: fx.Node) -> fx.Node:
-        """Put the operator's call in the place of the call of the module."""
-        graph = node.graph
-        by_role = [
-            [each for each, weight in zip(node.args, self._roles, strict=True) if weight is role]
-            for role in (False, True)
-        ]
-        with graph.inserting_before(node):
+    def _inserted(
+        self, nodes: list[fx.Node], sources: list[fx.Node], results: list[fx.Node]
+    ) -> fx.Node:
+        """Put the operator's call in the place of the last node."""
+        graph = nodes[0].graph
+        pairs = list(zip(sources, self._roles, strict=True))
+        by_role = [[each for each, weight in pairs if weight is role] for role in (False, True)]
+        values = [value_of(each) for each in results]
+        with graph.inserting_after(nodes[-1]):
             call = graph.call_function(NETWORK, (*by_role, self.key))
-            values = [value_of(each) for each in self._results]
-            call.meta = {**node.meta, "val": values, "example_value": values}
-            if self._single:
-                result = graph.call_function(operator.getitem, (call, 0))
-                result.meta = {"val": values[0], "example_value": values[0]}
-                node.replace_all_uses_with(result)
-            else:
-                node.replace_all_uses_with(call)
-        graph.erase_node(node)
+        call.meta = {**nodes[-1].meta, "val": values, "example_value": values}
+        last = call
+        for number, result in enumerate(results):
+            with graph.inserting_after(last):
+                last = graph.call_function(operator.getitem, (call, number))
+            last.meta = {**result.meta, "val": values[number], "example_value": values[number]}
+            result.replace_all_uses_with(last)
+        for node in reversed(nodes):
+            graph.erase_node(node)
+        for node in _dependent(graph, call):
+            last.append(node)
+            last = node
         return call
 
     def put_back(self) -> None:
@@ -108,9 +105,8 @@ class Part:
         known = dict(zip(inputs, self._merged(*call.args[:2]), strict=True))
         with graph.inserting_before(call):
             results = graph.graph_copy(self.module.graph, known)
-        listed = (results,) if self._single else tuple(results)
         for item in list(call.users):
-            item.replace_all_uses_with(listed[item.args[1]])
+            item.replace_all_uses_with(results[item.args[1]])
             graph.erase_node(item)
         graph.erase_node(call)
 
@@ -123,8 +119,9 @@ class Part:
 
     def by_pytorch(self, inputs: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
         """The results by PyTorch's own functions."""
-        results = self.module(*self._merged(inputs, weights))
-        return [results] if self._single else list(results)
+        if self._writes:
+            inputs = [each.clone() for each in inputs]
+        return list(self.module(*self._merged(inputs, weights)))
 
     def fake(self, inputs: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
         """Results without values, in the memory formats that `run` gives them."""
@@ -145,8 +142,7 @@ class Part:
             )  # fmt: skip
         except ArgumentError as error:
             self.reason = str(error)
-            copies = [each.clone() for each in inputs]  # functions in place may be among them
-            results = self.by_pytorch(copies, weights)
+            results = self.by_pytorch(inputs, weights)
             pairs = zip(results, self._last, strict=True)
             return [_formatted(each, last) for each, last in pairs]
         results = [
@@ -169,7 +165,7 @@ class Part:
         with torch.no_grad():
             merged = self._merged(network.inputs.values(), [each.detach() for each in weights])
             results = _Building(self.module, network).run(*merged)
-        network.output(*((results,) if self._single else results))
+        network.output(*results)
         return network
 
     def _network(self, weights: list[Tensor]) -> Network:
@@ -247,30 +243,26 @@ def hand_over(
     gradients.
     """
     support = Support(module, set(weights))
-    reasons = {} if left is None else left
-    chosen: list[Any] = []
+    chosen: list[list[fx.Node]] = []
+    order = {node: number for number, node in enumerate(module.graph.nodes)}
     for dtype in (torch.float32, torch.bfloat16):
         support.dtype = dtype
-        if not support.any():
-            continue
-        partitioner = CapabilityBasedPartitioner(module, support, True)
-        chosen += [
-            dict.fromkeys(each.nodes)
-            for each in partitioner.propose_partitions()
-            if any(map(is_convolution, each.nodes))
-        ]
-    chosen = [each for each in chosen if not _several_at_once(each)]
-    reasons.update(support.reasons(chosen))
-    names = {node.name for node in support.weights}  # sorting the graph makes new nodes
-    fuse_by_partitions(module, chosen, prefix=_PREFIX)
-    constant = {node for node in module.graph.nodes if node.name in names}
+        if support.any():
+            partitioner = CapabilityBasedPartitioner(module, support, True)
+            proposed = (
+                sorted(p.nodes, key=order.__getitem__) for p in partitioner.propose_partitions()
+            )
+            chosen += [nodes for nodes in proposed if any(map(is_convolution, nodes))]
     parts = []
-    for node in list(module.graph.find_nodes(op="call_module")):
-        if str(node.target).startswith(_PREFIX):
-            sub = module.get_submodule(node.target)
-            parts.append(Part(node, sub, _with_weights(node, sub, constant)))
-            delattr(module, node.target)
-    for node in reversed([node for node in module.graph.nodes if node in constant]):
+    for nodes in chosen:
+        reason = _obstacle(nodes, support)
+        if reason:
+            support.refuse(nodes, reason)
+        else:
+            support.taken.update(nodes)
+            parts.append(Part(nodes, support.weights))
+    (left if left is not None else {}).update(support.reasons())
+    for node in reversed([node for node in module.graph.nodes if node in support.weights]):
         if node.op.startswith("call_") and not node.users:
             module.graph.erase_node(node)
     module.meta.setdefault("upconv", []).extend(parts)
@@ -279,49 +271,69 @@ def hand_over(
     return parts
 
 
-def _several_at_once(nodes: dict[fx.Node, None]) -> bool:
-    """Whether a list of values would be a result: operators return tensors alone."""
-    return any(
-        not isinstance(value_of(node), torch.Tensor) and not set(node.users) <= set(nodes)
-        for node in nodes
-    )
+def _obstacle(nodes: list[fx.Node], support: Support) -> str:
+    """Why some nodes cannot become one call; "" if they can."""
+    inside = set(nodes)
+    for node in nodes:
+        if not isinstance(value_of(node), torch.Tensor) and not set(node.users) <= inside:
+            return "a list of tensors would be its result"
+    last = nodes[-1]
+    outside = {user for node in nodes for user in node.users} - inside
+    moved = False
+    for node in nodes[0].graph.nodes:
+        moved |= node in outside
+        if node is last:
+            return ""
+        if moved and node not in inside and support.is_ordered(node):
+            return "nodes that write in place stand between its nodes"
+    return ""
 
 
-def _with_weights(call: fx.Node, module: fx.GraphModule, weights: set[fx.Node]) -> set[fx.Node]:
-    """Let a part compute what depends on weights only; returns its inputs that are weights."""
-    graph = module.graph
-    inputs = graph.find_nodes(op="placeholder")
-    known = dict(zip(call.args, inputs, strict=True))
-    computed = [each for each in call.args if each in weights and each.op.startswith("call_")]
+def _dependent(graph: fx.Graph, call: fx.Node) -> list[fx.Node]:
+    """The nodes before a call that need its results, in order."""
+    late: dict[fx.Node, None] = {}
+    seen = {call, *call.users}
+    for node in graph.nodes:
+        if node is call:
+            break
+        if any(each in seen or each in late for each in node.all_input_nodes):
+            late[node] = None
+    return list(late)
 
-    def copied(source: fx.Node) -> fx.Node:
-        node = known.get(source)
-        if node is None or (source in computed and node.op == "placeholder"):
-            if source.op.startswith("call_"):
-                operands = source.all_input_nodes
-                table = {each: copied(each) for each in operands}
-                with graph.inserting_before(first):
-                    new = graph.node_copy(source, table.__getitem__)
-            else:
-                with graph.inserting_before(inputs[0]):
-                    new = graph.placeholder(source.name)
-                new.meta = dict(source.meta)
-            if node is not None:
-                node.replace_all_uses_with(new)
-            known[source] = node = new
-        return node
 
-    first = next(each for each in graph.nodes if each.op != "placeholder")
-    for source in computed:
-        old = known[source]
-        copied(source)
-        graph.erase_node(old)
-    order = {node: source for source, node in known.items()}
-    placeholders = graph.find_nodes(op="placeholder")
-    call.args = tuple(order[node] for node in placeholders)
-    graph.lint()
-    module.recompile()
-    return {node for node in placeholders if order[node] in weights}
+def _with_computed_weights(
+    nodes: list[fx.Node], weights: set[fx.Node]
+) -> tuple[list[fx.Node], list[fx.Node]]:
+    """The operands of some nodes, and the nodes with what computes their weights from others."""
+    sources: list[fx.Node] = []
+    body: list[fx.Node] = []
+    seen = set(nodes)
+
+    def visit(node: fx.Node) -> None:
+        for each in node.all_input_nodes:
+            if each not in seen:
+                seen.add(each)
+                if each in weights and each.op.startswith("call_"):
+                    visit(each)
+                else:
+                    sources.append(each)
+        body.append(node)
+
+    for node in nodes:
+        visit(node)
+    return sources, body
+
+
+def _module(sources: list[fx.Node], body: list[fx.Node], results: list[fx.Node]) -> fx.GraphModule:
+    """Some nodes as a module of its own, which returns a tuple."""
+    graph, known = fx.Graph(), dict[fx.Node, fx.Node]()
+    for source in sources:
+        known[source] = graph.placeholder(source.name)
+        known[source].meta = dict(source.meta)
+    for node in body:
+        known[node] = graph.node_copy(node, known.__getitem__)
+    graph.output(tuple(known[each] for each in results))
+    return fx.GraphModule(torch.nn.Module(), graph)
 
 
 # The operator -------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         self._nodes = list(module.graph.nodes)
         self._written = _written(self._nodes)
         self.weights: set[fx.Node] = set()
+        self.taken: set[fx.Node] = set()
         for node in self._nodes:
             if node in weights or _is_weight(node) or self._follows(node):
                 self.weights.add(node)
@@ -65,14 +66,22 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
             self._reasons[node] = self._refusal(node)
         return not self._reasons[node] and self._dtypes[node] is self.dtype
 
-    def reasons(self, chosen: Iterable[Any]) -> dict[str, str]:
+    def refuse(self, nodes: Iterable[fx.Node], reason: str) -> None:
+        """Leave some nodes to PyTorch for a reason."""
+        self._reasons.update(dict.fromkeys(nodes, reason))
+
+    def is_ordered(self, node: fx.Node) -> bool:
+        """Whether a node must keep its place among others, as memory that it uses is written."""
+        operands = (node, *node.all_input_nodes)
+        return bool(writes(node)) or any(each in self._written for each in operands)
+
+    def reasons(self) -> dict[str, str]:
         """Why each node that is in no part is left to PyTorch."""
-        taken = {node for nodes in chosen for node in nodes}
         alone = "no convolution is next to it"
         return {
             f"{node.name} ({name_of(node) or node.target})": reason or alone
             for node, reason in self._reasons.items()
-            if node not in taken
+            if node not in self.taken
         }
 
     def _refusal(self, node: fx.Node) -> str:
