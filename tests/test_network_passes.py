@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import random_networks
+from upconv.choices import Algorithm
 from upconv.keywords import Keywords
 from upconv.network import fold, fuse, layout, place
+from upconv.network.compile import simplified
+from upconv.network.convolutions import candidate, priced, problem_of
 from upconv.network.definitions import evaluate
 from upconv.network.graph import (
     Concat,
@@ -373,3 +377,17 @@ def test_the_cut_is_the_least_of_all() -> None:
 
         least = min(total(label) for label in itertools.product((False, True), repeat=count))
         assert total([str(number) in chosen for number in range(count)]) == least
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_layers_that_end_differently_have_the_candidates_of_one(seed: int) -> None:
+    """The choice looks at the candidates of `priced` problems only."""
+    graph = simplified(random_networks.case(seed).graph())
+    for node in graph.nodes:
+        if isinstance(node.operation, Convolution):
+            for layout in (DataLayout.NCX, DataLayout.NXC):
+                shape = graph.shapes[node.inputs[0]]
+                problem = problem_of(node.operation, shape, Form(layout, DType.FLOAT32))
+                one = candidate(problem, 2, Algorithm.AUTO)
+                other = candidate(priced(problem), 2, Algorithm.AUTO)
+                assert (one.variant, one.cycles) == (other.variant, other.cycles)

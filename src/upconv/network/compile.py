@@ -14,9 +14,10 @@ from typing import cast
 
 from .. import memory
 from ..choices import Algorithm
+from ..engines.base import Candidate
 from ..errors import ShapeError
-from ..problem import DataLayout, DType
-from .convolutions import Layer, Weights, candidate, problem_of
+from ..problem import DataLayout, DType, Problem
+from .convolutions import Layer, Weights, candidate, priced, problem_of
 from .fold import fold
 from .fuse import fuse, split
 from .graph import Convolution, Form, Graph, Node, Shape
@@ -102,12 +103,14 @@ class Compiler:
 def choose(graph: Graph, dtype: DType, threads: int, algorithm: Algorithm) -> Choice:
     """The layouts and kernels that the engine's model expects to be fastest."""
     variants: dict[tuple[Convolution, DataLayout], str] = {}
+    known: dict[Problem, Candidate] = {}
 
     def cost(operation: Convolution, shape: Shape, layout: DataLayout) -> float:
-        problem = problem_of(operation, shape, Form(layout, dtype))
-        best = candidate(problem, threads, algorithm)
-        variants[operation, layout] = best.variant
-        return best.cycles
+        problem = priced(problem_of(operation, shape, Form(layout, dtype)))
+        if problem not in known:
+            known[problem] = candidate(problem, threads, algorithm)
+        variants[operation, layout] = known[problem].variant
+        return known[problem].cycles
 
     layouts = labels(graph, dtype, threads, cost)
     chosen = {

@@ -17,12 +17,13 @@ from ..checks import Frozen
 from ..choices import Algorithm
 from ..engines import load
 from ..engines.base import Candidate, PackedWeight, Primitive, ranked
+from ..engines.jit.activation import End
 from ..engines.jit.steps import Step
 from ..errors import EngineError
 from ..execution import Packings
 from ..keywords import epilogue
 from ..primitives import Entry, shared_cache
-from ..problem import DType, Problem
+from ..problem import DType, Epilogue, Problem
 from .fuse import sums
 from .graph import Array, Chain, Convolution, Form, Op, Shape
 from .kinds import signature_of
@@ -80,6 +81,18 @@ def _activation(end: Chain) -> Frozen:
 def _second(end: Chain) -> Op | None:
     """The activation of a second result."""
     return end[-1] if len(end) > 1 and end[-2].name == "store" else None
+
+
+def priced(problem: Problem) -> Problem:
+    """The problem whose candidates stand for this one.
+
+    The model only tells ends apart by what tiles do: another value's sum, a long activation.
+    """
+    end = problem.epilogue
+    if not End.of(end).is_cheap:
+        return problem
+    plain = Epilogue(residual=end.residual or problem.accumulate)
+    return problem.replace(epilogue=plain, accumulate=False)
 
 
 def candidate(problem: Problem, threads: int, algorithm: Algorithm) -> Candidate:
