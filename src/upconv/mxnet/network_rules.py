@@ -6,6 +6,7 @@ A rule reads a node's attributes and inputs, calls the builder, and returns the 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from math import prod
@@ -18,7 +19,6 @@ from .base import MXNetError
 from .operators import OPERATORS, Shape
 from .operators.convolution import keywords_for
 from .operators.elementwise import NUMPY_WORDS
-from .operators.layers import SELU
 from .operators.pooling import Windows
 from .operators.shaping import axis_of, crop_window
 from .operators.upsampling import bilinear_keywords
@@ -108,27 +108,27 @@ def _instance_norm(b: Layers) -> Value:
     return b.network.instance_norm(b.data(), gamma, beta, b.p.eps)
 
 
+_SAME = "relu sigmoid tanh log_sigmoid mish abs exp square sqrt sin cos"
+_WORDS = {"softrelu": "softplus"} | {word: word for word in _SAME.split()}
+"""Activations and functions: MXNet's word, and that of networks."""
+
+
 def _activation(b: Layers, word: str) -> Value:
-    """An activation by MXNet's word, some of them made of several operations."""
-    network, x = b.network, b.data()
-    if word == "log_sigmoid":
-        return network.activation(x * -1, "softplus") * -1
-    if word == "mish":
-        return x * network.activation(network.activation(x, "softplus"), "tanh")
-    if word not in ("relu", "sigmoid", "tanh", "softrelu"):
-        b.refuse(f"networks have no activation {word}")
-    return network.activation(x, "softplus" if word == "softrelu" else word)
+    if word == "softsign":
+        return b.network.div(b.data(), b.network.activation(b.data(), "abs") + 1)
+    return b.network.activation(b.data(), _WORDS[word])
 
 
 def _leaky(b: Layers) -> Value:
     kind, p = b.p.act_type, b.p
-    if kind == "selu":
-        return b.network.activation(b.data(), ("elu", SELU[1])) * SELU[0]
-    if kind == "rrelu":
-        return b.network.activation(b.data(), ("leaky_relu", (p.lower_bound + p.upper_bound) / 2))
-    words: dict[str, Any] = {"gelu": "gelu", "elu": ("elu", p.slope)}
-    words |= {"leaky": ("leaky_relu", p.slope), "prelu": ("prelu", *b.constants())}
-    return b.network.activation(b.data(), words[kind])
+    slope = (p.lower_bound + p.upper_bound) / 2 if kind == "rrelu" else p.slope
+    words = {
+        "gelu": "gelu",
+        "selu": "selu",
+        "elu": ("elu", slope),
+        "prelu": ("prelu", *b.constants()),
+    }
+    return b.network.activation(b.data(), words.get(kind, ("leaky_relu", slope)))
 
 
 def _pooling(b: Layers) -> Value:
@@ -228,35 +228,24 @@ def _padded(b: Layers) -> Value:
     return b.network.pad(b.data(), tuple(map(tuple, widths[2:])), mode)
 
 
-def _number(b: Layers, word: str, left: bool) -> Any:
-    """x and a number, which stands on the left or not."""
-    x, number = b.data(), b.p.scalar
-    if word in ("add", "mul"):
-        return x + number if word == "add" else x * number
-    if word == "sub":
-        return x * -1 + number if left else x + -number
-    if word == "div" and number:
-        return x * (1 / number)
-    if word == "maximum" and number == 0:
-        return b.network.activation(x, "relu")
-    if word == "power" and number == 2:
-        return x * x
-    return b.refuse(f"networks have no {word} with this number")
+def _applied(b: Layers, word: str, first: Any, second: Any) -> Any:
+    """Arithmetic of two operands, one of which at least is a value."""
+    if word in ("maximum", "minimum"):
+        pair = (first, second) if isinstance(first, Value) else (second, first)
+        return getattr(b.network, word)(*pair)
+    return getattr(operator, "truediv" if word == "div" else word)(first, second)
 
 
 def _two(b: Layers, word: str) -> Any:
-    """Arithmetic of two inputs, of which one may be constant."""
-    first, second = b.operand(0), b.operand(1)
-    if isinstance(first, Value) and isinstance(second, Value) and b.shapes[0] != b.shapes[1]:
-        b.refuse(f"networks do not broadcast {b.shapes[0]} and {b.shapes[1]}")
-    if word == "mul" or word == "add":
-        first, second = (first, second) if isinstance(first, Value) else (second, first)
-        return first * second if word == "mul" else first + second
-    if word == "sub":
-        return first + (second * -1)
-    if isinstance(second, Value) or not np.all(second):
-        b.refuse("networks divide by constants other than 0")
-    return first * (1 / np.asarray(second) if np.ndim(second) else 1 / second)
+    return _applied(b, word, b.operand(0), b.operand(1))
+
+
+def _number(b: Layers, word: str, left: bool = False) -> Any:
+    """x and a number, which stands on the left or not."""
+    x, number = b.data(), b.p.scalar
+    if word == "power":
+        return b.network.activation(x, "square") if number == 2 else b.refuse("it is no square")
+    return _applied(b, word, number, x) if left else _applied(b, word, x, number)
 
 
 def _sum(b: Layers) -> Value:
@@ -266,36 +255,32 @@ def _sum(b: Layers) -> Value:
     return total
 
 
-def _clip(b: Layers) -> Value:
-    if b.p.a_min != 0 or b.p.a_max not in (None, np.inf):
-        b.refuse("networks have no activation with an upper bound")
-    return b.network.activation(b.data(), "relu")
-
-
 def _same(b: Layers) -> Value:
     return b.refuse("its mode is always") if getattr(b.p, "mode", "") == "always" else b.data()
+
+
+def _reciprocal(b: Layers) -> Value:
+    return 1 / b.data()
 
 
 def _rules() -> dict[str, Callable[[Layers], Any]]:
     rules: dict[str, Callable[[Layers], Any]] = {
         "Deconvolution Convolution": _convolution, "UpSampling": _upsampled, "Pooling": _pooling,
-        "BatchNorm _contrib_SyncBatchNorm": _batch_norm, "LeakyReLU": _leaky,
-        "InstanceNorm": _instance_norm,
-        "Activation": lambda b: _activation(b, b.p.act_type), "clip": _clip, "add_n": _sum,
-        "Concat _npi_concatenate": _concat, "SliceChannel": _split, "slice slice_axis": _slice,
-        "Crop slice_like": _cropped, "Pad": _padded, "negative": lambda b: b.data() * -1,
-        "identity BlockGrad MakeLoss Dropout": _same, "square": lambda b: b.data() * b.data(),
+        "BatchNorm _contrib_SyncBatchNorm": _batch_norm, "InstanceNorm": _instance_norm,
+        "Activation": lambda b: _activation(b, b.p.act_type), "LeakyReLU": _leaky, "add_n": _sum,
+        "clip": lambda b: b.network.clip(b.data(), b.p.a_min, b.p.a_max), "SliceChannel": _split,
+        "Concat _npi_concatenate": _concat, "slice slice_axis": _slice, "Pad": _padded,
+        "Crop slice_like": _cropped, "negative": lambda b: -b.data(),
+        "identity BlockGrad MakeLoss Dropout": _same, "reciprocal": _reciprocal,
     }  # fmt: skip
-    for word in ("relu", "sigmoid", "tanh", "softrelu", "log_sigmoid", "mish"):
+    for word in (*_WORDS, "softsign"):
         rules[word] = partial(_activation, word=word)
-    for word in ("add", "sub", "mul", "div", "maximum", "power"):
+    for word in ("add", "sub", "mul", "div", "maximum", "minimum", "power"):
         other = NUMPY_WORDS.get(word, word)
-        rules[f"_{word}_scalar _npi_{other}_scalar"] = partial(_number, word=word, left=False)
-        if word not in ("div", "power"):
+        if word != "power":
             rules[f"_r{word}_scalar _npi_r{other}_scalar"] = partial(_number, word=word, left=True)
-        if word not in ("maximum", "power"):
-            names = f"elemwise_{word} broadcast_{word} _npi_{other}"
-            rules[names] = partial(_two, word=word)
+            rules[f"elemwise_{word} broadcast_{word} _npi_{other}"] = partial(_two, word=word)
+        rules[f"_{word}_scalar _npi_{other}_scalar"] = partial(_number, word=word)
     single = ((name, rule) for names, rule in rules.items() for name in names.split())
     return {OPERATORS[name].name: rule for name, rule in single if name in OPERATORS}
 

@@ -217,24 +217,38 @@ class _Parts:
         try:
             if any(self._kinds.get(key) != _FLOAT for key in (*data, (id(node), 0))):
                 raise MXNetError("networks compute float32")
-            layers, values = self._begun(data)
-            outputs = layers.build(node, *self._operands(node, values))
-            if any(self._symbol.reads[id(node), i] for i in range(len(outputs), 9)):
-                raise MXNetError("more than its first output is read")
+            try:
+                self._try(node, data, self.sized)
+            except UpconvError:  # such as a value that has one position at these sizes alone
+                self._try(node, data, True)
+                self.sized = True
         except UpconvError as error:
             self.reasons[node.name] = f"{node.row.name}: {error}"
             return False
-        self.sized |= layers.sized
         return True
 
-    def _begun(self, keys: list[Key]) -> tuple[Layers, dict[Key, Value]]:
-        """A network without layers, and the values of its inputs."""
+    def _try(self, node: Node, data: list[Key], sized: bool) -> None:
+        """Build the node alone; raises `UpconvError` where a network cannot compute it."""
+        layers, values = self._begun(data, sized)
+        outputs = layers.build(node, *self._operands(node, values))
+        if any(self._symbol.reads[id(node), i] for i in range(len(outputs), 9)):
+            raise MXNetError("more than its first output is read")
+        layers.network.output(*outputs)
+        known = dict(zip(layers.network.inputs, map(self._shapes.get, data), strict=True))
+        graph = layers.network.graph(**known)
+        if graph.shapes[graph.outputs[0]] != self._shapes[id(node), 0]:
+            raise MXNetError("a network computes another shape")
+        self.sized |= layers.sized
+
+    def _begun(self, keys: list[Key], sized: bool) -> tuple[Layers, dict[Key, Value]]:
+        """A network without layers, of open sizes or not, and the values of its inputs."""
         shapes: list[Any] = [self._shapes[key] for key in keys]
         if any(len(shape) < 3 or 0 in shape for shape in shapes):
             got = ", ".join(map(str, shapes))
             raise MXNetError(f"its data have the shape {got}; networks take (N, C, *size)")
-        declared = {f"x{i}": (None, s[1], *[None] * (len(s) - 2)) for i, s in enumerate(shapes)}
-        layers = Layers(Network(declared))
+        if not sized:
+            shapes = [(None, s[1], *[None] * (len(s) - 2)) for s in shapes]
+        layers = Layers(Network({f"x{i}": shape for i, shape in enumerate(shapes)}))
         return layers, dict(zip(keys, layers.network.inputs.values(), strict=True))
 
     def _operands(
@@ -312,7 +326,7 @@ class _Parts:
         part.outputs = [key for key in keys if self._symbol.reads[key] > reads.count(key)]
 
     def _network_node(self, part: _Part, inputs: list[tuple[Node, int]]) -> Node:
-        layers, values = self._begun(part.inputs)
+        layers, values = self._begun(part.inputs, self.sized)
         for node in part.nodes:
             outputs = layers.build(node, *self._operands(node, values))
             values |= {(id(node), i): value for i, value in enumerate(outputs)}

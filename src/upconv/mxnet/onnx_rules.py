@@ -350,8 +350,8 @@ def _rules() -> dict[str, Callable[[Writer], Any]]:
     for word in _BINARY:
         own = NUMPY_WORDS.get(word, word)
         names = f"elemwise_{word} broadcast_{word} _{word}_scalar _npi_{own} _npi_{own}_scalar"
-        found[names] = partial(_binary, word=word)
         found[f"_r{word}_scalar _npi_r{own}_scalar"] = partial(_binary, word=word, left=True)
+        found[names] = partial(_binary, word=word)
     named = [(name, rule) for names, rule in found.items() for name in names.split()]
     return {OPERATORS[name].name: rule for name, rule in named if name in OPERATORS}
 

@@ -268,7 +268,7 @@ def compose(
             inputs = [inputs[i] if i < len(inputs) else None for i in indices]
         pairs = zip(inputs, names, strict=True)
         entries = [_entry(x, f"{name}_{each}", attrs) for x, each in pairs]
-        if row.variadic:
+        if "num_args" in row.attributes:  # MXNet requires it in a file
             attributes.setdefault("num_args", len(inputs))
         node = Node(row, name, attributes, entries, attrs)
     return Symbol(node.visible())

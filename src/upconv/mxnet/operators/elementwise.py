@@ -84,6 +84,8 @@ BINARY: dict[str, tuple[Function, ...]] = {
     "lesser_equal": (np.less_equal,),
 }
 _WORDS = {"add": ("plus",), "sub": ("minus",)}
+_ELEMWISE = ("add", "sub", "mul", "div")
+"""The words whose operator of equal shapes is elemwise_*; that of others begins with _ alone."""
 NUMPY_WORDS = {"sub": "subtract", "mul": "multiply", "div": "true_divide", "lesser": "less"}
 NUMPY_WORDS |= {"lesser_equal": "less_equal"}
 """The words of the binary ones that NumPy, and so `mx.np`, has others for."""
@@ -150,12 +152,16 @@ def _enter_all() -> None:
             "shapes": same_shape,
         }
         plain = [f"{start}_{s}" for start in ("elemwise", "") for s in spelt]
+        plain = plain if word in _ELEMWISE else plain[::-1]
         _enter(plain, function, slopes, **{**two, "shapes": same_shape})
         _enter([f"broadcast_{s}" for s in spelt], function, slopes, **two)
         _enter([f"_npi_{numpy_word}"], function, slopes, **two)
-        for left, r in ((False, ""), (True, "r")) if slopes else ((False, ""),):
-            _enter([f"_{r}{s}_scalar" for s in reversed(spelt)], function, slopes, left, **one)
-            _enter([f"_npi_{r}{numpy_word}_scalar"], function, slopes, left, **one)
+        alike = word in ("add", "mul", "maximum", "minimum")  # on either side
+        sides = [(False, ["", "r"] if alike else [""])]
+        for left, starts in [*sides, (True, ["r"])] if slopes and not alike else sides:
+            names = [f"_{r}{s}_scalar" for r in starts for s in reversed(spelt)]
+            _enter(names, function, slopes, left, **one)
+            _enter([f"_npi_{r}{numpy_word}_scalar" for r in starts], function, slopes, left, **one)
 
 
 _enter_all()

@@ -15,7 +15,7 @@ from .row import Array, Call, Shapes, following, row, same_shape
 
 ACTIVATIONS = ("relu", "sigmoid", "log_sigmoid", "mish", "tanh", "softrelu", "softsign")
 
-SELU = (1.0507009873554805, 1.6732632423543772)  # scale and alpha
+_SELU = (1.0507009873554805, 1.6732632423543772)  # scale and alpha
 
 # name: the function of x, its derivative from x and y
 _GATES: dict[str, tuple[Any, Any]] = {
@@ -24,8 +24,8 @@ _GATES: dict[str, tuple[Any, Any]] = {
         lambda x, y: 0.5 * (1 + erf(x / 2**0.5)) + x * np.exp(-0.5 * x * x) / (2 * np.pi) ** 0.5,
     ),
     "selu": (
-        lambda x: SELU[0] * np.where(x > 0, x, SELU[1] * np.expm1(np.minimum(x, 0))),
-        lambda x, y: np.where(x > 0, SELU[0], y + SELU[0] * SELU[1]),
+        lambda x: _SELU[0] * np.where(x > 0, x, _SELU[1] * np.expm1(np.minimum(x, 0))),
+        lambda x, y: np.where(x > 0, _SELU[0], y + _SELU[0] * _SELU[1]),
     ),
 }
 
