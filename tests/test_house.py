@@ -23,7 +23,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Files of one package may import each other, but not in a circle.
 LAYERS = [
     {"errors", "_version"},
-    {"checks", "installation"},
+    {"checks", "installation", "documents"},
     {"geometry", "memory", "threads", "forks", "activations", "files", "terminal"},
     {"problem", "subpixel", "progress", "timing"},
     {"engines", "dialects", "keywords"},

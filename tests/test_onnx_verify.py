@@ -20,8 +20,8 @@ import onnx
 import onnx_ir as ir
 
 from onnx_texts import flipped, normal, parsed, three
+from upconv.documents import document
 from upconv.onnx import verifying
-from upconv.onnx.documents import document
 from upconv.onnx.runtimes import Runtime
 from upconv.onnx.verifying import verify
 from upconv.onnx.verifying.differences import difference

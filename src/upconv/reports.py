@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
 
 from ._version import __version__
+from .documents import document
 from .errors import ArgumentError, DTypeError, FileError, brief
 from .files import opened, published, reported, require_free
 from .measuring import Ratio
@@ -109,8 +110,9 @@ class Report:
         return sentences
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values, ready for `json.dumps`."""
-        return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
+        """The report as plain values, ready for `json.dumps`; null is what is infinite or NaN."""
+        plain: dict[str, Any] = document(self)
+        return plain
 
     def as_html(self) -> str:
         """The table and the conditions as one HTML page.

@@ -9,9 +9,9 @@ from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
+from ...documents import document as plain
 from ...errors import brief
 from ...terminal import neutral
-from ..documents import document as plain
 
 _WIDTH = 100
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from ...documents import document
 from ...geometry import Axis
 from ...measuring import Ratio
 from ...reports import Condition, Report, Row
-from ..documents import document
 
 if TYPE_CHECKING:
     import onnx

@@ -27,8 +27,8 @@ import onnx_ir as ir
 
 from ... import memory
 from ...arrays import Array
+from ...documents import document
 from ...terminal import neutral
-from ..documents import document
 
 _ROUNDING = {
     "float64": 2.0**-48,
