@@ -43,7 +43,7 @@ def test_a_whole_is_faster_that_gains_somewhere_and_loses_nowhere() -> None:
 
 def test_noise_between_two_series_of_one_call_widens_every_ratio() -> None:
     calm = Rounds(([2.0] * 7, [1.0] * 7), [2.0] * 7)
-    noisy = Rounds(([2.0] * 7, [1.0] * 7), [4.0] * 7)
+    noisy = Rounds(([2.0] * 7, [1.0] * 7), [8.0] * 7)
     assert Ratio.of(calm, 1) == Ratio(2.0, 2.0, 2.0)
     assert Ratio.of(noisy, 1).low == pytest.approx(1.0)
     assert Ratio.of(noisy, 1).high >= 4.0

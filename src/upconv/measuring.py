@@ -35,7 +35,8 @@ OTHER_INTEGERS = 0.01
 GAIN, _FEW = 1.01, 0.1
 """A way must be `GAIN` times as fast, and with n rounds 1 + `_FEW` / n times.
 
-Identical ways must not win: few samples show little of the noise.
+Identical ways should not win, and few samples show little of the noise. docs/choices.md has the
+rates at which they do.
 """
 
 _RESAMPLES = 1000
@@ -58,11 +59,13 @@ def required_gain(rounds: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as fast one call is as another, with its 95 % interval.
+    """How many times as fast one call is as another, with an interval of its uncertainty.
 
     Whatever disturbs a machine makes calls slower, never faster. Calls are therefore compared by
-    the mean of the fastest third of their samples. The interval is the bootstrap's (Efron 1979),
-    widened by the difference between two series of one call.
+    the mean of the fastest third of their samples. The interval is between the quartiles of the
+    bootstrap (Efron 1979), widened by half of the relative difference between the baseline's two
+    series, since both are merged. A 95 % interval of few samples would hide most gains: to choose
+    one of two equal ways costs nothing, to miss a faster one does.
     """
 
     median: float
@@ -83,9 +86,9 @@ class Ratio:
             _fastest(np.array(series)[rng.integers(0, len(series), (_RESAMPLES, len(series)))])
             for series in ([*before, *again], after)
         ]
-        low, middle, high = np.percentile(drawn[0] / drawn[1], [2.5, 50, 97.5])
+        low, middle, high = np.percentile(drawn[0] / drawn[1], [25, 50, 75])
         same = _fastest(np.array(before)) / _fastest(np.array(again)) if again else 1.0
-        noise = max(float(same), float(1 / same))
+        noise = max(float(same), float(1 / same)) ** 0.5
         return cls(float(middle), float(low) / noise, float(high) * noise)
 
     @classmethod
