@@ -234,6 +234,7 @@ def conditions(arguments: argparse.Namespace) -> dict[str, Any]:
         "precision": arguments.precision,
         "training": arguments.training,
         "seconds": arguments.seconds,
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
         "inductor_cache": "kept" if arguments.cache else "empty",
     }
 
@@ -309,14 +310,20 @@ def main(words: Sequence[str] | None = None) -> int:
     if arguments.files:
         documents = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.files]
     else:
-        chosen = {name: MODELS[name] for name in arguments.models or MODELS}
+        names = arguments.models or MODELS
+        chosen = {name: model for name, model in MODELS.items() if name in names}
+        words = conditions(arguments)  # first: the load is that of others
         setting = Setting(arguments.threads, arguments.precision, arguments.training)
         print(f"{setting}; milliseconds, the best of all turns", flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            names = arguments.contenders.split(",")
-            race = Race(names, setting, arguments.seconds, arguments.cache or folder)
+            race = Race(
+                arguments.contenders.split(","),
+                setting,
+                arguments.seconds,
+                arguments.cache or folder,
+            )
             rows = measured(chosen, race)
-        documents = [{"conditions": conditions(arguments), "rows": rows, "summary": summary(rows)}]
+        documents = [{"conditions": words, "rows": rows, "summary": summary(rows)}]
         print(json.dumps(documents[0]["summary"]))
     if arguments.json:
         arguments.json.write_text(json.dumps(documents[0], indent=1), encoding="utf-8")

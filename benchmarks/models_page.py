@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+_BUSY = 1.0
+"""Processes that run or wait when a measurement begins: from here on, figures are rough."""
+
 Row = dict[str, Any]
 Document = dict[str, Any]
 
@@ -55,10 +58,14 @@ def tables(documents: list[Document]) -> str:
 def _conditions(document: Document) -> str:
     words = document["conditions"]
     versions = ", ".join(f"{name} {number}" for name, number in words["versions"].items())
-    return (
+    text = (
         f"{words['processor']}, {words['processors']} processors, {words['date']}, "
         f"Python {words['python']}, {versions}."
     )
+    load = words.get("load", 0)
+    if load >= _BUSY:
+        text += f" **Others used the machine (load {load:.1f}): the figures are rough.**"
+    return text
 
 
 def _ratios(document: Document) -> str:
