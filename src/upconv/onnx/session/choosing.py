@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
+from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
 from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
@@ -49,6 +49,7 @@ class Assembly:
     def __init__(self, model: ir.Model, threads: int) -> None:
         self._model, self._threads = model, threads
         self._simplified = _simplified(model)
+        RemoveUnusedNodesPass()(self._simplified)
         ShapeInferencePass(check_type=False, strict_mode=False)(self._simplified)
         self._ways: dict[str, Partition] = {}
 
@@ -88,7 +89,8 @@ class Assembly:
         rows = []
         for part in partition.parts:
             ours = part in chosen
-            by, why = ("upconv", "") if ours else (HOST, whys.get(part.name, otherwise))
+            why = f"It ends at {'; '.join(part.ends)}" if part.ends else ""
+            by, why = ("upconv", why) if ours else (HOST, whys.get(part.name, otherwise))
             rows.append(Row(part.name, part.kind, by, part.layers, why=why, details=details))
         for name, (kind, why) in partition.left.items():
             rows.append(Row(name, kind, HOST, why=why, details=details))

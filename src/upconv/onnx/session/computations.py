@@ -23,7 +23,10 @@ class Computation(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A part: its nodes' results by name, what it reads and makes, and what computes it."""
+    """A part: its nodes' results by name, what it reads and makes, and what computes it.
+
+    ends: the nodes beside it that no network has, each with the reason.
+    """
 
     name: str
     kind: str
@@ -32,3 +35,4 @@ class Part:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     computation: Computation
+    ends: tuple[str, ...] = ()

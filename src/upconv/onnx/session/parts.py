@@ -70,7 +70,7 @@ def parts_of(model: ir.Model, kinds: Sequence[str], threads: int, alone: bool = 
         groups = [_with_follower(unit, fitting) for unit in seeds]
         groups = groups if alone else partition(every, fitting, seeds)
         try:
-            parts = [_part(group, opset, threads) for group in groups]
+            parts = [_part(group, opset, threads, _ends(group, refused)) for group in groups]
             break
         except _RefusedError as error:
             refused[error.unit] = error.reason
@@ -159,7 +159,7 @@ def _with_follower(unit: Unit, fitting: Mapping[Unit, None]) -> list[Unit]:
     return [unit, *(each for each in fitting if each.nodes == (end,))]
 
 
-def _part(group: list[Unit], opset: int, threads: int) -> Part:
+def _part(group: list[Unit], opset: int, threads: int, ends: tuple[str, ...]) -> Part:
     network = _network(group, opset)
     inputs, outputs = boundary(group)
     convolutions = [unit.last for unit in group if is_op(unit.last, "Conv", "ConvTranspose")]
@@ -174,7 +174,17 @@ def _part(group: list[Unit], opset: int, threads: int) -> Part:
         tuple(str(x.name) for x in inputs),
         tuple(str(y.name) for y in outputs),
         NetworkPart(network, threads),
+        ends,
     )
+
+
+def _ends(group: list[Unit], refused: Mapping[Unit, str]) -> tuple[str, ...]:
+    """The units beside a group that no network computes, with the reasons."""
+    inputs, outputs = boundary(group)
+    nodes = [x.producer() for x in inputs] + [use.node for y in outputs for use in y.uses()]
+    reasons = {unit.last: why for unit, why in refused.items()}
+    ends = {node: reasons[node] for node in nodes if node in reasons}
+    return tuple(f"{node.op_type} {named(node)}: {why}" for node, why in ends.items() if node)
 
 
 def _result(node: ir.Node) -> str:

@@ -192,9 +192,7 @@ TABLE: dict[str, Row] = {
     "BatchNormalization": _batch_norm,
     "InstanceNormalization": _instance_norm,
     "GroupNormalization": _group_norm,
-    **{
-        kind: partial(_activation, kind.lower()) for kind in ("Relu", "Tanh", "Sigmoid", "Softplus")
-    },
+    **{kind: partial(_activation, name) for kind, name in _ACTIVATIONS.items()},
     "LeakyRelu": partial(_with_number, "leaky_relu", "alpha", 0.01),
     "Elu": partial(_with_number, "elu", "alpha", 1.0),
     "Gelu": _gelu,

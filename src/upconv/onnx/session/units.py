@@ -181,7 +181,9 @@ def _group_norm(last: ir.Node) -> Match | None:
         return None
     epsilon = norm.attributes.get_float("epsilon", 1e-5)
     a, b = np.repeat(scale, channels // groups), np.repeat(offset, channels // groups)
-    return x, ("group_norm", groups, a, b, epsilon), [first, norm]
+    shape = _maker(last.inputs[1], "Shape")
+    alone = shape is not None and len(shape.outputs[0].uses()) == 1
+    return x, ("group_norm", groups, a, b, epsilon), [first, norm, shape if alone else None]
 
 
 def _restores(reshape: ir.Node, x: ir.Value) -> bool:
