@@ -344,7 +344,7 @@ def _slice(rng: random.Random, values: list[Value]) -> Iterator[Call]:
 def _pad(rng: random.Random, values: list[Value]) -> Iterator[Call]:
     x, mode = _pick(rng, values), rng.choice(("constant", "reflect", "replicate"))
     ends = tuple((rng.randint(-1, 3), rng.randint(-1, 3)) for _ in values[x].shape[2:])
-    yield ("pad", [x], [ends, mode], {})
+    yield ("pad", [x], [ends, mode], {"value": rng.choice((0.0, 0.0, 1.5))})
 
 
 def _crop(rng: random.Random, values: list[Value]) -> Iterator[Call]:
@@ -371,6 +371,25 @@ def _upsample(rng: random.Random, values: list[Value]) -> Iterator[Call]:
     x = _pick(rng, values)
     factors = _each(rng, values[x].shape, 1, 3)
     yield ("upsample", [x], [factors, rng.choice(("nearest", "linear"))], {})
+
+
+def _resize(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    mode = rng.choice(("nearest", "linear"))
+    size = tuple(max(1, rng.choice((n // 2, 2 * n, n + 3))) for n in values[x].shape[2:])
+    aligned = mode == "linear" and rng.random() < 0.5
+    yield ("resize", [x], [size, mode], {"align_corners": aligned})
+
+
+def _permute(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    channels = range(values[x].channels)
+    yield ("permute", [x], [rng.choices(channels, k=rng.randint(1, len(channels)))], {})
+
+
+def _pixel_unshuffle(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    yield ("pixel_unshuffle", [x], [_each(rng, values[x].shape, 1, 3)], {})
 
 
 def _pool(rng: random.Random, values: list[Value]) -> Iterator[Call]:
@@ -410,7 +429,7 @@ def _pixel_shuffle(rng: random.Random, values: list[Value]) -> Iterator[Call]:
         weight = A(prod(factors) * rng.randint(1, 3), channels, *[1] * len(factors))
         yield ("conv", [x], [weight], {})
         x = len(values) - 1
-    yield ("pixel_shuffle", [x], [factors], {})
+    yield ("pixel_shuffle", [x], [factors, rng.choice(("CRD", "DCR"))], {})
 
 
 _CALLS: dict[str, Generator] = {
@@ -420,5 +439,6 @@ _CALLS: dict[str, Generator] = {
     "bounded": _bounded, "spread": _spread,
     "product": _product, "concat": _concat, "slice": _slice, "pad": _pad, "crop": _crop,
     "norm": _norm, "upsample": _upsample, "pool": _pool, "whole": _whole_pool,
-    "pixel_shuffle": _pixel_shuffle,
+    "pixel_shuffle": _pixel_shuffle, "resize": _resize, "permute": _permute,
+    "pixel_unshuffle": _pixel_unshuffle,
 }  # fmt: skip

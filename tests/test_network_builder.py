@@ -121,6 +121,23 @@ def test_pools_of_windows_positions_and_channels() -> None:
     np.testing.assert_allclose(results[5][:, :, 0, 0], a[:, :, :3:2, :3:2].mean((2, 3)))
 
 
+def test_channels_and_positions_change_places() -> None:
+    net, x = network(None, 8, None, None)
+    outputs = (
+        net.permute(x, [7, 0, 0]), net.channel_shuffle(x, 2), net.pixel_shuffle(x, 2, "DCR"),
+        net.pixel_unshuffle(x, (1, 3)), net.resize(x, (5, 2)), net.pad(x, ((1, 0), 0), value=-2),
+    )  # fmt: skip
+    a = values(2, 8, 4, 9)
+    results = result(net, *outputs, x=a)
+    np.testing.assert_array_equal(results[0], a[:, [7, 0, 0]])
+    np.testing.assert_array_equal(results[1], a[:, [0, 4, 1, 5, 2, 6, 3, 7]])
+    blocks = a.reshape(2, 2, 2, 2, 4, 9).transpose(0, 3, 4, 1, 5, 2)
+    np.testing.assert_array_equal(results[2], blocks.reshape(2, 2, 8, 18))
+    np.testing.assert_array_equal(results[3][:, 5], a[:, 1, :, 2::3])
+    np.testing.assert_array_equal(results[4], a[:, :, [0, 0, 1, 2, 3]][..., [0, 4]])
+    np.testing.assert_array_equal(results[5][:, :, 0], -2)
+
+
 def test_values_are_broadcast_whichever_comes_first() -> None:
     shapes = {"x": (2, 4, 3, 5), "y": (2, 4, 1, 1), "z": (2, 1, 3, 5)}
     net = Network(shapes)
@@ -327,6 +344,20 @@ AT_THE_CALL: dict[str, tuple[Callable[[Network, Value], object], type[ArgumentEr
         lambda n, x: x / 0, ArgumentError, "y is 0; expected numbers other than 0",
     ),
     "a bound": (lambda n, x: n.clip(x, "low"), DTypeError, "low is 'low'"),
+    "an order": (
+        lambda n, x: n.permute(x, [0, 4]), ShapeError,
+        "order is 4; expected channels of x, from 0 to 3",
+    ),
+    "groups of a shuffle": (
+        lambda n, x: n.channel_shuffle(x, 3), ShapeError,
+        "groups is 3; expected a divisor of the 4 channels of x",
+    ),
+    "an order of a shuffle": (
+        lambda n, x: n.pixel_shuffle(x, 2, "RGB"), ArgumentError, "order is 'RGB'",
+    ),
+    "corners": (
+        lambda n, x: n.resize(x, 3, align_corners=True), ArgumentError, "align_corners is True",
+    ),
     "windows": (lambda n, x: n.adaptive_pool(x, 0), ArgumentError, r"windows\[0\] is 0"),
     "a kind of pool": (lambda n, x: n.channel_pool(x, "sum"), ArgumentError, "mode is 'sum'"),
     "activation": (lambda n, x: n.activation(x, "swish2"), ArgumentError, "activation is 'swish2'"),
@@ -445,6 +476,10 @@ AT_KNOWN_SIZES: dict[str, tuple[Callable[[Network, Value], Value], int, str]] = 
     "an empty transposed result": (
         lambda n, x: n.conv_transpose(x, np.ones((4, 2, 3)), padding=4), 6,
         r"the result's shape is \(1, 2, 0\); expected at least 1 position",
+    ),
+    "a factor that does not divide": (
+        lambda n, x: n.pixel_unshuffle(x, 3), 8,
+        "spatial axis 0: factor is 3; expected a divisor of 8 positions. Pad x first.",
     ),
     "windows that do not divide": (
         lambda n, x: n.adaptive_pool(x, 3), 8,

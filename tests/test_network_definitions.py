@@ -21,7 +21,9 @@ from upconv.network.graph import (
     Norm,
     Op,
     Pad,
+    Permute,
     PixelShuffle,
+    PixelUnshuffle,
     Pointwise,
     Pool,
     Resample,
@@ -120,7 +122,7 @@ def test_chains(name: str) -> None:
 
 def test_every_operation_and_function_is_compared() -> None:
     assert ACTIVATIONS.keys() == FUNCTIONS.keys()
-    assert len({kind.name for kind in KINDS.values()}) == len(KINDS) == 11
+    assert len({kind.name for kind in KINDS.values()}) == len(KINDS) == 13
 
 
 def test_a_chain_stores_values_and_reads_inputs_in_order() -> None:
@@ -157,6 +159,12 @@ def test_pad(mode: str, rank: int) -> None:
     compare(Pad(amounts, mode), F.pad(torch.tensor(x), flat, mode), x)
 
 
+def test_pad_with_a_value() -> None:
+    x = values(2, 3, 5, 9)
+    expected = F.pad(torch.tensor(x), (0, 1, 2, 0), value=1.5)
+    compare(Pad(((2, 0), (0, 1)), "constant", 1.5), expected, x)
+
+
 def test_pad_of_negative_amounts_cuts() -> None:
     x = values(2, 3, 5, 9)
     compare(Pad(((-1, 2), (0, -3))), F.pad(torch.tensor(x), (0, -3, -1, 2)), x)
@@ -188,6 +196,20 @@ def test_resample(mode: str, rank: int) -> None:
     scale = tuple(map(float, factors))
     expected = F.interpolate(torch.tensor(x), scale_factor=scale, mode=name, align_corners=align)
     compare(Resample(factors, mode), expected, x)
+
+
+@pytest.mark.parametrize("sizes", [(7, 3, 11), (1, 16, 2), (14, 1, 12)])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_resampling_to_sizes(rank: int, sizes: tuple[int, ...]) -> None:
+    x, sizes = values(2, 3, *SIZES[rank]), sizes[:rank]
+    for mode, aligned in (("nearest", None), ("linear", False), ("linear", True)):
+        name = "nearest" if mode == "nearest" else ("linear", "bilinear", "trilinear")[rank - 1]
+        expected = F.interpolate(torch.tensor(x), sizes, mode=name, align_corners=aligned)
+        operation = Resample((), mode, sizes, bool(aligned))
+        (result,) = define(operation, (x,))
+        np.testing.assert_allclose(result, expected.numpy(), rtol=1e-12, atol=1e-12)
+        assert output_shapes(operation, (x.shape,)) == (result.shape,)
+        assert output_shapes(operation, ((None, 3, *[None] * rank),)) == ((None, 3, *sizes),)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -258,10 +280,20 @@ def test_pixel_shuffle() -> None:
     assert output_shapes(PixelShuffle((3,)), ((1, 6, 4),)) == ((1, 2, 12),)
 
 
+def test_pixel_unshuffle() -> None:
+    x = values(2, 3, 6, 4)
+    compare(PixelUnshuffle((2, 2)), F.pixel_unshuffle(torch.tensor(x), 2), x)
+    for factors in ((3,), (2, 3), (3, 1, 2)):
+        x = values(2, 3, *(f * n for f, n in zip(factors, (4, 5, 2), strict=False)))
+        (result,) = define(PixelUnshuffle(factors), (x,))
+        np.testing.assert_array_equal(define(PixelShuffle(factors), (result,))[0], x)
+
+
 def test_channels() -> None:
     x, y = values(2, 3, 5), values(2, 4, 5)
     compare(Concat(), torch.cat([torch.tensor(x), torch.tensor(y)], 1), x, y)
     compare(Slice(1, 3), torch.tensor(y[:, 1:3]), y)
+    compare(Permute((3, 0, 2, 0)), torch.tensor(y[:, [3, 0, 2, 0]]), y)
     compare(Convert(), torch.tensor(x), x)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from upconv.network.graph import (
     Op,
     Operation,
     Pad,
+    Permute,
     Pointwise,
     Slice,
 )
@@ -137,6 +139,25 @@ def test_a_difference_keeps_its_order_where_operands_are_exchanged() -> None:
     fused = fuse.fuse(graph)
     assert names(fused) == ["Convolution", "Convolution rsub"]
     same(graph, fused)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("read_again", [False, True])
+def test_a_convolution_writes_its_channels_in_another_order(
+    transposed: bool, read_again: bool
+) -> None:
+    sketch = Sketch((2, 3, 8))
+    x = sketch.conv(0, 4, transposed=transposed)
+    weight = sketch.nodes[-1].operation
+    sketch.nodes[-1] = dataclasses.replace(
+        sketch.nodes[-1],
+        operation=dataclasses.replace(weight, end=(Op("prelu", sketch.channels(x)),)),
+    )
+    y = sketch.add(Permute((3, 1, 0, 2, 1)), x)
+    graph = sketch.graph(*((y, x) if read_again else (y,)))
+    folded = fold.reordered(graph)
+    assert names(folded) == ["Convolution prelu", *(["Permute"] if read_again else [])]
+    same(graph, folded)
 
 
 def test_a_kernel_adds_no_value_that_is_broadcast() -> None:

@@ -11,14 +11,24 @@ from native_steps import DTYPES, LAYOUTS, Case, checked, laid_out, run
 from processes import python, require_feature
 from upconv.engines.jit import windows
 from upconv.engines.jit.cpu import VARIABLE, host
-from upconv.network import windows as net_windows
-from upconv.network.graph import ChannelPool, Concat, Pad, PixelShuffle, Pool, Resample, Slice
+from upconv.network import lines
+from upconv.network.graph import (
+    ChannelPool,
+    Concat,
+    Pad,
+    Permute,
+    PixelShuffle,
+    PixelUnshuffle,
+    Pool,
+    Resample,
+    Slice,
+)
 from upconv.network.moves import conversion
 from upconv.network.windows import steps
 from upconv.problem import DataLayout, DType
 
 KINDS = ("max", "average", "pad", "nearest", "linear", "shuffle", "concat", "slice", "adaptive",
-         "channels")  # fmt: skip
+         "channels", "resize", "unshuffle", "permute")  # fmt: skip
 
 
 def drawn(seed: int, kind: str = "") -> Case:
@@ -47,6 +57,15 @@ def drawn(seed: int, kind: str = "") -> Case:
         windows = tuple(1 if every else rng.choice([1, n, *divisors(n)]) for n in size)
         mode = ("max", "average")[rng.integers(2)]
         operation = Pool(mode, (), (), (), windows=tuple(map(int, windows)))
+    elif kind == "resize":
+        sizes = tuple(int(rng.integers(1, 2 * n + 2)) for n in size)
+        mode = ("nearest", "linear")[rng.integers(2)]
+        operation = Resample((), mode, sizes, mode == "linear" and bool(rng.integers(2)))
+    elif kind == "unshuffle":
+        shapes = ((batch, channels, *(n * f for n, f in zip(size, factors, strict=True))),)
+        operation = PixelUnshuffle(factors)
+    elif kind == "permute":
+        operation = Permute(tuple(rng.integers(0, channels, rng.integers(1, 50)).tolist()))
     elif kind == "channels":
         operation = ChannelPool(("max", "average")[rng.integers(2)])
     elif kind == "pad":
@@ -58,7 +77,7 @@ def drawn(seed: int, kind: str = "") -> Case:
             kept = n - 2 * cut
             high = min(5, kept - 1) if mode == "reflect" else 5
             amounts.append(tuple(rng.integers(low, high + 1, 2).tolist()))
-        operation = Pad(tuple(amounts), mode)
+        operation = Pad(tuple(amounts), mode, float(rng.choice([0.0, -1.5])))
     elif kind in ("nearest", "linear"):
         large = rank == 1 and rng.integers(4) == 0
         operation = Resample((19,) if large else factors, kind)
@@ -75,11 +94,12 @@ def drawn(seed: int, kind: str = "") -> Case:
         operation = Slice(start, int(rng.integers(start, channels)) + 1)
     layout, dtype = LAYOUTS[rng.integers(2)], DTYPES[rng.integers(3)]
     # The definition rounds the place of each position in float64.
-    slack = 64 * max(size) if kind == "linear" and dtype is DType.FLOAT64 else 64
+    positions = kind in ("linear", "resize")
+    slack = 64 * max(size) if positions and dtype is DType.FLOAT64 else 64
     return Case(
         operation, shapes, layout, dtype,
         int(rng.integers(1, 9)), slack=slack, seed=seed, view=bool(rng.integers(2)),
-        out_view=bool(rng.integers(2)), special=bool(rng.integers(4) == 0) and kind != "linear",
+        out_view=bool(rng.integers(2)), special=bool(rng.integers(4) == 0) and not positions,
     )  # fmt: skip
 
 
@@ -238,21 +258,21 @@ def test_a_planted_fault_is_seen(fault, monkeypatch):
     checked(cases[fault], steps)
     windows.line_code.cache_clear()
     if fault == "taps":
-        product = net_windows.tap_tables
+        product = lines.tap_tables
         monkeypatch.setattr(
-            net_windows, "tap_tables",
+            lines, "tap_tables",
             lambda taps, step: product(taps._replace(offsets=np.roll(taps.offsets, 1, 0)), step),
         )  # fmt: skip
     elif fault == "scale":
-        taps = net_windows.taps_along
+        taps = lines.taps_along
         monkeypatch.setattr(
-            net_windows, "taps_along",
+            lines, "taps_along",
             lambda *given: taps(*given)._replace(weights=1.01 * taps(*given).weights),
         )  # fmt: skip
     elif fault == "edge":
-        last = net_windows._last_axis
+        last = lines._last_axis
         monkeypatch.setattr(
-            net_windows, "_last_axis", lambda given: (*last(given)[:3], "fill", *last(given)[4:])
+            lines, "_last_axis", lambda given: (*last(given)[:3], "fill", *last(given)[4:])
         )
     else:
         phases = windows._phases

@@ -18,7 +18,7 @@ from ..engines.base import Candidate
 from ..errors import ShapeError
 from ..problem import DataLayout, DType, Problem
 from .convolutions import Layer, Weights, candidate, priced, problem_of
-from .fold import fold
+from .fold import fold, reordered
 from .fuse import fuse, split
 from .graph import Convolution, Form, Graph, Node, Shape
 from .kinds import output_shapes
@@ -31,7 +31,7 @@ _EXACT = 64  # sizes up to here are a class of their own
 
 def simplified(graph: Graph) -> Graph:
     """The graph with everything fused and folded that kernels can do."""
-    return split(fold(fuse(graph)))
+    return split(fold(fuse(reordered(graph))))
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,8 @@ def _pad(operation: ir.Pad, inputs: Arrays) -> Arrays:
     kept: Any = (slice(max(0, -begin), size - max(0, -end)) for size, (begin, end) in ends)
     widths = [(0, 0), (0, 0), *((max(0, begin), max(0, end)) for _, (begin, end) in ends)]
     mode: Any = {"replicate": "edge"}.get(operation.mode, operation.mode)
-    return (np.pad(x[(..., *kept)], widths, mode),)
+    words: Any = {"constant_values": operation.value} if mode == "constant" else {}
+    return (np.pad(x[(..., *kept)], widths, mode, **words),)
 
 
 def _norm(operation: ir.Norm, inputs: Arrays) -> Arrays:
@@ -153,17 +154,25 @@ def _norm(operation: ir.Norm, inputs: Arrays) -> Arrays:
 
 
 def _resample(operation: ir.Resample, inputs: Arrays) -> Arrays:
-    result = inputs[0]
-    for axis, factor in enumerate(operation.factors, 2):
-        nearest = operation.mode == "nearest"
-        result = result.repeat(factor, axis) if nearest else _linear(result, axis, factor)
+    result, sizes = inputs[0], operation.sizes
+    sizes = sizes or tuple(
+        n * factor for n, factor in zip(result.shape[2:], operation.factors, strict=True)
+    )
+    for axis, size in enumerate(sizes, 2):
+        if operation.mode == "nearest":
+            result = result.take(np.arange(size) * result.shape[axis] // size, axis)
+        else:
+            result = _linear(result, axis, size, operation.aligned)
     return (result,)
 
 
-def _linear(x: Array, axis: int, factor: int) -> Array:
-    """Output o lies at input (o + 1/2) / factor - 1/2, and no further out than the last inputs."""
-    size = x.shape[axis]
-    positions = (np.arange(size * factor) + 0.5) / factor - 0.5
+def _linear(x: Array, axis: int, after: int, aligned: bool) -> Array:
+    """Output o lies at input (o + 1/2) / scale - 1/2, and no further out than the last inputs;
+    where ends are aligned, at o / scale."""
+    size, out = x.shape[axis], np.arange(after)
+    positions = (out + 0.5) * size / after - 0.5
+    if aligned:
+        positions = out * (size - 1) / max(1, after - 1)
     positions = np.clip(positions, 0, size - 1)
     left = positions.astype(int)
     right = np.minimum(left + 1, size - 1)
@@ -218,6 +227,15 @@ def _pixel_shuffle(operation: ir.PixelShuffle, inputs: Arrays) -> Arrays:
     return (result.reshape(len(x), channels, *(n * f for n, f in zip(size, factors, strict=True))),)
 
 
+def _pixel_unshuffle(operation: ir.PixelUnshuffle, inputs: Arrays) -> Arrays:
+    x, rank = inputs[0], len(operation.factors)
+    sizes = [n // f for n, f in zip(x.shape[2:], operation.factors, strict=True)]
+    pairs = [extent for pair in zip(sizes, operation.factors, strict=True) for extent in pair]
+    axes = (*range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2))
+    split = x.reshape(*x.shape[:2], *pairs).transpose(0, 1, *axes)
+    return (split.reshape(len(x), -1, *sizes),)
+
+
 DEFINITIONS: dict[type[ir.Operation], Callable[[Any, Arrays], Arrays]] = {
     ir.Convolution: _convolution,
     ir.Pointwise: lambda operation, inputs: chain_results(operation.chain, inputs[0], inputs),
@@ -229,5 +247,7 @@ DEFINITIONS: dict[type[ir.Operation], Callable[[Any, Arrays], Arrays]] = {
     ir.Pool: _pool,
     ir.ChannelPool: _channel_pool,
     ir.PixelShuffle: _pixel_shuffle,
+    ir.PixelUnshuffle: _pixel_unshuffle,
+    ir.Permute: lambda operation, inputs: (inputs[0][:, list(operation.order)],),
     ir.Convert: lambda _, inputs: inputs,
 }

@@ -4,7 +4,8 @@
     weight and the bias: batch norm, scales, offsets.
 2.  A chain that begins with a positive factor, goes on with what keeps factors (ReLU, leaky ReLU),
     and is read by convolutions alone, gives the factor to the weights of these.
-3.  Zeros around an input, or a crop of it, become part of the padding of the convolution behind.
+3.  Channels that are put into another order are written in it, by another order of weights.
+4.  Zeros around an input, or a crop of it, become part of the padding of the convolution behind.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..keywords import Same, paddings
 from .fuse import end_of, with_end
-from .graph import Array, Convolution, Graph, Input, Node, Op, Pad
+from .graph import Array, Convolution, Graph, Input, Node, Op, Pad, Permute
 
 HOMOGENEOUS = {"relu", "leaky_relu", "prelu"}
 """f(a * v) = a * f(v) for a > 0."""
@@ -27,8 +28,37 @@ def fold(graph: Graph) -> Graph:
     return graph.with_nodes([_folded(node) for node in graph.nodes])
 
 
+def reordered(graph: Graph) -> Graph:
+    """Convolutions whose channels are written in the order in which they are read (case 3)."""
+    readers, writers = graph.readers(), graph.writers()
+    nodes = list(graph.nodes)
+    for node in graph.nodes:
+        maker = writers.get(node.inputs[0]) if isinstance(node.operation, Permute) else None
+        value = node.inputs[0]
+        if maker is None or len(readers[value]) > 1 or value in graph.outputs:
+            continue
+        operation = maker.operation
+        if isinstance(operation, Convolution) and operation.keywords.groups == 1:
+            order = list(node.operation.order)  # type: ignore[attr-defined]  # a Permute
+            weight, bias = operation.weight, operation.bias
+            operation = replace(
+                operation,
+                weight=weight[:, order] if operation.transposed else weight[order],
+                bias=None if bias is None else bias[order],
+                end=tuple(
+                    replace(op, operand=op.operand[order])
+                    if isinstance(op.operand, np.ndarray)
+                    else op
+                    for op in operation.end
+                ),
+            )
+            nodes[nodes.index(maker)] = replace(maker, operation=operation, outputs=node.outputs)
+            nodes.remove(node)
+    return graph.with_nodes(nodes)
+
+
 def _padded(graph: Graph) -> Graph:
-    """Convolutions that pad by themselves, and no `Pad` that nobody reads any more (case 3)."""
+    """Convolutions that pad by themselves, and no `Pad` that nobody reads any more (case 4)."""
     writers = graph.writers()
     nodes = [_with_padding(node, writers.get(node.inputs[0])) for node in graph.nodes]
     read = {value for node in nodes for value in node.inputs} | set(graph.outputs)
@@ -41,7 +71,7 @@ def _with_padding(node: Node, before: Node | None) -> Node:
     operation, pad = node.operation, before.operation if before else None
     if not isinstance(operation, Convolution) or operation.transposed or before is None:
         return node
-    if not isinstance(pad, Pad) or pad.mode != "constant":
+    if not isinstance(pad, Pad) or pad.mode != "constant" or pad.value:
         return node
     pairs = paddings(operation.keywords.padding, len(pad.amounts))
     if isinstance(pairs, Same):

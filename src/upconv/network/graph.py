@@ -104,11 +104,12 @@ class Slice(Operation):
 class Pad(Operation):
     """Positions added at the ends of each spatial axis, or cut off where a number is negative.
 
-    amounts: (begin, end) per spatial axis. mode: "constant" (zeros), "reflect" or "replicate".
+    amounts: (begin, end) per spatial axis. mode: "constant" (`value`), "reflect" or "replicate".
     """
 
     amounts: tuple[tuple[int, int], ...]
     mode: str = "constant"
+    value: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,10 +129,23 @@ class Norm(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Resample(Operation):
-    """Upsampling by whole factors, one per spatial axis; "nearest" or "linear" (half-pixel)."""
+    """Upsampling by whole factors, one per spatial axis; "nearest" or "linear" (half-pixel).
+
+    sizes: the positions of the result, where there are no factors. aligned: whether the first and
+    the last positions lie on each other, in linear mode.
+    """
 
     factors: tuple[int, ...]
     mode: str = "nearest"
+    sizes: Shape = ()
+    aligned: bool = False
+
+    def at(self, size: Sequence[int]) -> Resample:
+        """The same by factors, where these are whole."""
+        pairs = list(zip(size, self.sizes, strict=False))
+        if self.aligned or not pairs or any(n % before for before, n in pairs):
+            return self
+        return Resample(tuple(n // before for before, n in pairs), self.mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +197,20 @@ class PixelShuffle(Operation):
     """Channels (C * prod(factors)) become positions: (C, *size * factors), in PyTorch's order."""
 
     factors: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PixelUnshuffle(Operation):
+    """Positions become channels: the inverse of `PixelShuffle`."""
+
+    factors: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Permute(Operation):
+    """The channels of these numbers, in this order."""
+
+    order: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

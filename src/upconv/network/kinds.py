@@ -158,6 +158,30 @@ def _pixel_shuffle(operation: ir.PixelShuffle, shapes: Shapes) -> Shapes:
     return _multiplied(operation, ((shapes[0][0], channels, *shapes[0][2:]),))
 
 
+def _pixel_unshuffle(operation: ir.PixelUnshuffle, shapes: Shapes) -> Shapes:
+    sizes = []
+    for axis, (size, factor) in enumerate(zip(shapes[0][2:], operation.factors, strict=True)):
+        if size is not None and size % factor:
+            name, expected = f"spatial axis {axis}: factor", f"a divisor of {size} positions"
+            raise ShapeError(name, str(factor), expected, "Pad x first.")
+        sizes.append(None if size is None else size // factor)
+    return ((shapes[0][0], (shapes[0][1] or 0) * prod(operation.factors), *sizes),)
+
+
+def _permute(operation: ir.Permute, shapes: Shapes) -> Shapes:
+    batch, channels, *size = shapes[0]
+    wrong = [c for c in operation.order if not 0 <= c < (channels or 0)]
+    if wrong:
+        raise ShapeError("order", str(wrong[0]), f"channels of x, from 0 to {(channels or 0) - 1}")
+    return ((batch, len(operation.order), *size),)
+
+
+def _resample(operation: ir.Resample, shapes: Shapes) -> Shapes:
+    if operation.sizes:
+        return ((*shapes[0][:2], *operation.sizes),)
+    return _multiplied(operation, shapes)
+
+
 def _multiplied(operation: ir.Resample | ir.PixelShuffle, shapes: Shapes) -> Shapes:
     """The spatial extents times the factors."""
     extents = zip(shapes[0][2:], operation.factors, strict=True)
@@ -190,9 +214,11 @@ KINDS: dict[type[ir.Operation], Kind] = {
     ir.Slice: Kind("slice", _slice),
     ir.Pad: Kind("pad", _pad),
     ir.Norm: Kind("norm", _norm),
-    ir.Resample: Kind("resample", _multiplied),
+    ir.Resample: Kind("resample", _resample),
     ir.Pool: Kind("pool", _pool),
     ir.ChannelPool: Kind("pool of channels", lambda _, s: ((s[0][0], 1, *s[0][2:]),)),
     ir.PixelShuffle: Kind("pixel shuffle", _pixel_shuffle),
+    ir.PixelUnshuffle: Kind("pixel unshuffle", _pixel_unshuffle),
+    ir.Permute: Kind("permute", _permute),
     ir.Convert: Kind("convert", lambda _, shapes: shapes),
 }

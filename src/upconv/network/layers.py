@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from ..checks import LIMIT, boolean, integer, number
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ShapeError
 from ..keywords import Keywords
 from . import graph as ir
 from . import operands
@@ -129,15 +131,29 @@ class Layers:
         """The channels from `start` to `stop`."""
         return self._nodes.insert(ir.Slice(integer("start", start, 0), integer("stop", stop, 0)), x)
 
-    def pad(self, x: Value, amounts: Any, mode: str = "constant") -> Value:
+    def permute(self, x: Value, order: Sequence[int]) -> Value:
+        """The channels of x of these numbers, in this order."""
+        numbers = tuple(integer(f"order[{i}]", c, 0) for i, c in enumerate(order))
+        return self._nodes.insert(ir.Permute(numbers), x)
+
+    def channel_shuffle(self, x: Value, groups: int) -> Value:
+        """The first channels of all groups, then the second ones, and so on."""
+        channels, groups = self._nodes.check("x", x).channels, integer("groups", groups, 1)
+        if channels % groups:
+            raise ShapeError("groups", str(groups), f"a divisor of the {channels} channels of x")
+        width = channels // groups
+        return self.permute(x, [g * width + c for c in range(width) for g in range(groups)])
+
+    def pad(self, x: Value, amounts: Any, mode: str = "constant", value: float = 0.0) -> Value:
         """Positions added at the ends of spatial axes; negative amounts cut off.
 
-        amounts: an int, or one int or (begin, end) per axis. mode: "constant" (zeros), "reflect"
+        amounts: an int, or one int or (begin, end) per axis. mode: "constant" (`value`), "reflect"
         (the last position is not repeated) or "replicate".
         """
         rank = self._nodes.rank(x)
         operands.one_of("mode", mode, ("constant", "reflect", "replicate"))
-        return self._nodes.insert(ir.Pad(operands.pairs("amounts", amounts, rank, -LIMIT), mode), x)
+        ends = operands.pairs("amounts", amounts, rank, -LIMIT)
+        return self._nodes.insert(ir.Pad(ends, mode, number("value", value)), x)
 
     def crop(self, x: Value, amounts: Any) -> Value:
         """Positions cut off the ends of spatial axes: an int, or one int or pair per axis."""
@@ -150,6 +166,21 @@ class Layers:
         operands.one_of("mode", mode, ("nearest", "linear"))
         multiples = operands.per_axis("factors", factors, self._nodes.rank(x), 1)
         return self._nodes.insert(ir.Resample(multiples, mode), x)
+
+    def resize(
+        self, x: Value, size: Any, mode: str = "nearest", *, align_corners: bool = False
+    ) -> Value:
+        """Resampling to so many positions, "nearest" or "linear", as PyTorch's `interpolate`.
+
+        align_corners: in linear mode, whether the first and the last positions stay where they are.
+        """
+        operands.one_of("mode", mode, ("nearest", "linear"))
+        sizes = operands.per_axis("size", size, self._nodes.rank(x), 1)
+        aligned = boolean("align_corners", align_corners)
+        if aligned and mode == "nearest":
+            expected = "False, as nearest positions have no corners"
+            raise ArgumentError("align_corners", "True", expected, "Or write mode='linear'.")
+        return self._nodes.insert(ir.Resample((), mode, sizes, aligned), x)
 
     def max_pool(
         self, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, *, dilation: Any = 1,
@@ -188,10 +219,22 @@ class Layers:
         powers = self.activation(x - self.channel_pool(x, "max"), "exp")
         return powers / (self.channel_pool(powers) * x.channels)
 
-    def pixel_shuffle(self, x: Value, factor: Any) -> Value:
-        """Channels to positions, in PyTorch's order: (C * factor**rank, *size) to (C, ...)."""
+    def pixel_shuffle(self, x: Value, factor: Any, order: str = "CRD") -> Value:
+        """Channels to positions: (C * factor**rank, *size) to (C, ...).
+
+        order: "CRD", in which those of one result lie side by side, as in PyTorch, or "DCR", in
+        which the results' channels do: the names are those of ONNX.
+        """
+        operands.one_of("order", order, ("CRD", "DCR"))
         factors = operands.per_axis("factor", factor, self._nodes.rank(x), 1)
+        if order == "DCR" and not self._nodes.check("x", x).channels % prod(factors):
+            x = self.channel_shuffle(x, prod(factors))
         return self._nodes.insert(ir.PixelShuffle(factors), x)
+
+    def pixel_unshuffle(self, x: Value, factor: Any) -> Value:
+        """Positions to channels, the inverse of `pixel_shuffle`: its `factor` divides them."""
+        factors = operands.per_axis("factor", factor, self._nodes.rank(x), 1)
+        return self._nodes.insert(ir.PixelUnshuffle(factors), x)
 
     def _convolution(
         self, x: Value, weight: Any, bias: Any, keywords: Keywords, transposed: bool, act: Any

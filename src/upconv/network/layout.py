@@ -14,7 +14,19 @@ from dataclasses import replace
 from math import inf, prod
 
 from ..problem import DataLayout, DType
-from .graph import Concat, Convert, Convolution, Form, Graph, Node, Shape, Slice
+from .graph import (
+    Concat,
+    Convert,
+    Convolution,
+    Form,
+    Graph,
+    Node,
+    Permute,
+    PixelUnshuffle,
+    Resample,
+    Shape,
+    Slice,
+)
 
 _BYTE = 0.25
 """Cycles of a thread for each byte that a copy reads and writes, from beyond the caches."""
@@ -78,6 +90,10 @@ def labels(graph: Graph, dtype: DType, threads: int, cost: Cost) -> tuple[DataLa
             flow.add(name, _LAST, cost(operation, shape, DataLayout.NCX))
         elif isinstance(operation, Concat | Slice):
             flow.add(_FIRST, name, copy(node.outputs[0]))
+        elif isinstance(operation, Permute | PixelUnshuffle):  # by single channels
+            flow.add(_FIRST, name, 8 * copy(node.outputs[0]))
+        elif isinstance(operation, Resample) and not operation.factors:  # by single positions
+            flow.add(name, _LAST, 8 * copy(node.outputs[0]))
     for value in graph.outputs:
         readers[value].append(_FIRST)
     for value, names in readers.items():

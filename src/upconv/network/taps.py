@@ -34,15 +34,24 @@ def taps_along(operation: Windows, axis: int, size: int, step: int, channel: int
     if isinstance(operation, Pad):
         index = _padded(operation, axis, size)
         return Taps(index * step, np.ones(index.shape), index >= 0)
+    if isinstance(operation, Resample):
+        return _resampled(operation, axis, size, step)
     factor = operation.factors[axis]
     out: Numbers = np.arange(size * factor)[:, None]
     real = np.ones(out.shape, bool)
-    if isinstance(operation, PixelShuffle):
-        channels = out % factor * prod(operation.factors[axis + 1 :])
-        return Taps(out // factor * step + channels * channel, np.ones(out.shape), real)
+    channels = out % factor * prod(operation.factors[axis + 1 :])
+    return Taps(out // factor * step + channels * channel, np.ones(out.shape), real)
+
+
+def _resampled(operation: Resample, axis: int, size: int, step: int) -> Taps:
+    after = operation.sizes[axis] if operation.sizes else size * operation.factors[axis]
+    out: Numbers = np.arange(after)[:, None]
     if operation.mode == "nearest":
-        return Taps(out // factor * step, np.ones(out.shape), real)
-    position = np.clip((out + 0.5) / factor - 0.5, 0, size - 1)
+        return Taps(out * size // after * step, np.ones(out.shape), np.ones(out.shape, bool))
+    position = (out + 0.5) * size / after - 0.5
+    if operation.aligned:
+        position = out * (size - 1) / max(1, after - 1)
+    position = np.clip(position, 0, size - 1)
     left = position.astype(np.int64)
     index, share = np.hstack((left, np.minimum(left + 1, size - 1))), position - left
     return Taps(index * step, np.hstack((1 - share, share)), np.ones(index.shape, bool))

@@ -24,6 +24,7 @@ WINDOWS = (
     " width kernel dilation scale*"  # positions of an input row, of a window, from tap to tap; and
     # the factors of sums along it
     " segment channels x_step y_step parts*"  # bytes of a line; channels last: bytes of positions
+    " fill*"  # what stands where there is no position
     " code* "  # a function that a job calls
 )
 LAYOUT = ArgumentLayout(NUMBERS + WINDOWS, counters=COUNTERS)

@@ -21,7 +21,7 @@ from .kernel_arguments import Arguments, Record
 from .moves import IMAGE, LAYOUT, PART, ROW, TAP, every
 from .positions.tile import interleaved
 from .rows import Span, converted
-from .values import BYTES, DOUBLE, LINE, Value, vector
+from .values import BYTES, DOUBLE, LINE, Value, split, vector
 from .walk import JOB
 
 
@@ -75,6 +75,7 @@ class _Gather:
 
     def __init__(self, f: Function, a: Arguments, line: Line, part: Record, lanes: int) -> None:
         self._f, self._line, self._lanes = f, line, lanes
+        self._fill_value = a["fill"]
         first, count, width = part["first"], part["count"], a["width"]
         self._first, self._count, self._width = first, count, width
         self._low = f.min(f.max(f.integer(0) - first, 0), count)
@@ -126,7 +127,7 @@ class _Gather:
         return self._f.at(row, self._first + self._low, self._line.stored)
 
     def _neutral(self, element: str) -> Value:
-        return _neutral(self._f, self._line.reduce, vector(element, self._lanes))
+        return _neutral(self._f, self._line.reduce, vector(element, self._lanes), self._fill_value)
 
     def _edges(self, to: Value, row: Value | None, element: str) -> None:
         """Positions beside the row: they are filled, or those of the row repeated or mirrored."""
@@ -159,8 +160,11 @@ class _Gather:
         blocks.each(lambda span: span.store(value, f.at(start, span.start, element)))
 
 
-def _neutral(f: Function, reduce: str, kind: str) -> Value:
-    """The result of no taps."""
+def _neutral(f: Function, reduce: str, kind: str, fill: Value | None = None) -> Value:
+    """The result of no taps; where one is picked, the number at an address."""
+    element, lanes = split(kind)
+    if reduce == "pick" and fill is not None:
+        return f.broadcast(f.load(element, fill), lanes)
     return f.constant(kind, float("-inf") if reduce == "max" else 0)
 
 
@@ -300,7 +304,7 @@ def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cp
         part, image = Record(f, f["inner"], PART), Record(f, f["outer"], IMAGE)
         x, y = a["x"] + image["src"], a["y"] + image["dst"]
         blocks = Blocks(f, a["channels"], lanes, 4)
-        neutral = _neutral(f, reduce, vector(element, lanes))
+        neutral = _neutral(f, reduce, vector(element, lanes), a["fill"])
         with (
             f.loop(part["row"], part["row"] + part["rows"]) as loop,
             f.loop(part["column"], part["column"] + part["columns"]) as position,

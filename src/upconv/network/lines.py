@@ -1,0 +1,201 @@
+"""Steps of windows by tables of taps: line by line where channels come first, else by vectors of
+channels, or one element at a time."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ..engines.jit.cpu import Cpu
+from ..engines.jit.moves import IMAGE
+from ..engines.jit.steps import Step
+from ..engines.jit.values import BYTES, LINE
+from ..engines.jit.windows import Line, line_code, points_code
+from ..problem import DataLayout
+from .graph import (
+    Array,
+    Pad,
+    PixelShuffle,
+    Pool,
+    Resample,
+)
+from .matrices import image_stride, position_stride
+from .tables import PART_BYTES, StepTables, elements, images, job_parts, records
+from .taps import Taps, Windows, product, tap_tables, taps_along
+
+_SHARE = 64  # channels that a job computes at least
+_STRIDE = 8  # positions from window to window, of which shuffles of so many vectors take one
+
+
+def channels_first(
+    operation: Windows, out: Array, x: Array, threads: int, cpu: Cpu, sources: Array | None = None
+) -> Step:
+    """Rows are of positions; the last axis is combined by code of its own.
+
+    sources: where in an image of x each channel begins.
+    """
+    size = out.shape[2:]
+    *outer_sizes, width = x.shape[2:]
+    item = x.itemsize
+    channel = prod(x.shape[2:]) * item
+    axes = [
+        taps_along(operation, i, n, step, channel)
+        for i, (n, step) in enumerate(zip(outer_sizes, x.strides[2:], strict=False))
+    ]
+    reduce, last, factor, edge, begin, kernel = _last_axis(operation)
+    stored, computed = elements(x, reduce)
+    if last == "shuffle":  # the last axis takes one row of each of some channels
+        every = np.arange(factor)[None] * channel
+        axes.append(Taps(every, np.ones(every.shape), np.ones(every.shape, bool)))
+    taps = product(axes)
+    if last == "copy" and begin < 0:
+        taps = taps._replace(offsets=taps.offsets - begin * item)
+    rows, listed = tap_tables(taps, out.strides[-2])
+    if isinstance(operation, Pad):
+        width -= sum(max(0, -amount) for amount in operation.amounts[-1])
+        begin = max(0, begin)
+    dilation = operation.dilation[-1] if isinstance(operation, Pool) else 1
+    parts = _jobs(last, factor, len(rows), size[-1], begin, kernel, taps.offsets.shape[1], item)
+    if _alone(last, factor, size[-1]):
+        last, factor = "window" if dilation == 1 else last, 1
+    lanes = cpu.lanes(BYTES[computed])
+    # Vectors may begin at the last positions.
+    line = int(parts["count"].max()) + 2 * lanes * (factor + 1)
+    segment = -(-line * BYTES[computed] // LINE) * LINE
+    tables = _tables(operation, out, x)
+    tables.add(rows=rows, taps=listed)
+    if last in ("pool", "window"):
+        scale = taps_along(operation, len(size) - 1, width, item, 0).weights[:, 0]
+        tables.add(scale=scale.astype(f"f{BYTES[computed]}"))
+    tables.values |= {"width": width, "kernel": kernel, "dilation": dilation, "segment": segment}
+    image_table = _images(out, x, prod(size) * item, channel, sources)
+    code = line_code(Line(reduce, last, factor, edge, stored, computed), cpu)
+    part = LINE + segment * (factor if last == "shuffle" else 1)
+    return tables.step(code, "windows", parts, image_table, threads, cpu, part=part)
+
+
+def _tables(operation: Windows, out: Array, x: Array) -> StepTables:
+    """No tables yet but the number that stands where there is no position."""
+    tables = StepTables(out, x)
+    value = operation.value if isinstance(operation, Pad) else 0
+    tables.add(fill=np.full(1, value, x.dtype))
+    return tables
+
+
+def _images(out: Array, x: Array, to: int, step: int, sources: Array | None) -> Array:
+    """Where each channel of each image begins; those of the result are `to` bytes apart."""
+    batch, channels = out.shape[:2]
+    if sources is None:
+        sources = np.arange(channels) * (x.shape[1] // channels * step)
+    n, c = (axis.ravel() for axis in np.mgrid[0:batch, 0:channels])
+    return records(IMAGE, len(n), src=n * image_stride(x) + sources[c],
+                   dst=n * image_stride(out) + c * to)  # fmt: skip
+
+
+def _alone(last: str, stride: int, width: int) -> bool:
+    """Whether each job computes one window of a row."""
+    return last == "pool" and (stride > _STRIDE or width == 1)
+
+
+def _jobs(
+    last: str, factor: int, rows: int, width: int, begin: int, kernel: int, taps: int, item: int
+) -> Array:
+    """The jobs of a result's rows, and the positions that they need from an input's row.
+
+    taps, item: rows that make a line, and bytes of an element.
+    """
+    if _alone(last, factor, width):  # one window of all rows, or of some where there is no other
+        size = PART_BYTES if width > 1 else max(1, kernel * taps * item)
+        parts = job_parts(rows, width, 1, size)
+    else:
+        parts = job_parts(rows, width, 64 * factor if last in _UP else 64, item * max(1, taps // 4))
+    first, count = parts["column"] - begin, parts["columns"].copy()
+    if last == "pool":
+        first, count = parts["column"] * factor - begin, (count - 1) * factor + kernel
+    elif last in _UP:
+        first, count = parts["column"] // factor, count // factor
+        if last == "linear":
+            first, count = first - 1, count + 2
+    parts["first"], parts["count"] = first, count
+    return parts
+
+
+_UP = ("nearest", "linear", "shuffle")
+
+
+def _reduce(operation: Windows) -> str:
+    """What is done with the taps of a position."""
+    if isinstance(operation, Pool):
+        return "max" if operation.mode == "max" else "sum"
+    return "sum" if isinstance(operation, Resample) and operation.mode == "linear" else "pick"
+
+
+def _last_axis(operation: Windows) -> tuple[str, str, int, str, int, int]:
+    """What `Line` wants to know of the last axis, the positions added in front, and the extent of
+    a window."""
+    reduce = _reduce(operation)
+    if isinstance(operation, Pool):
+        begin, _ = operation.padding[-1]
+        span = operation.dilation[-1] * (operation.kernel[-1] - 1) + 1
+        return reduce, "pool", operation.stride[-1], "fill", begin, span
+    if isinstance(operation, Pad):
+        edge = "fill" if operation.mode == "constant" else operation.mode
+        return reduce, "copy", 1, edge, operation.amounts[-1][0], 1
+    last = "shuffle" if isinstance(operation, PixelShuffle) else operation.mode
+    edge = "replicate" if last == "linear" else "fill"
+    return reduce, last, operation.factors[-1], edge, 0, 1
+
+
+def one_by_one(
+    operation: Windows, out: Array, x: Array, layout: DataLayout, threads: int, cpu: Cpu,
+    sources: Array | None = None,
+) -> Step:  # fmt: skip
+    """One channel of one position at a time, for what no code is made for."""
+    axes = layout.to_ncx(x.ndim - 2)
+    x, out = x.transpose(axes), out.transpose(axes)
+    size = out.shape[2:]
+    channel, to_channel = (a[0, 0].size * a.itemsize for a in (x, out))
+    step = to = x.itemsize
+    if layout is DataLayout.NXC:
+        step, to = (position_stride(a.transpose(np.argsort(axes))) for a in (x, out))
+        channel = to_channel = x.itemsize
+    *outer, last = (
+        taps_along(operation, i, n, prod(x.shape[3 + i :]) * step, channel)
+        for i, n in enumerate(x.shape[2:])
+    )
+    rows, taps = tap_tables(product(outer), size[-1] * to)
+    line_rows, line_taps = tap_tables(last, to)
+    tables = _tables(operation, out, x)
+    tables.add(rows=rows, taps=taps, line_rows=line_rows, line_taps=line_taps)
+    tables.values["channels"] = 1
+    image_table = _images(out, x, to_channel, channel, sources)
+    reduce = _reduce(operation)
+    code = points_code(reduce, *elements(x, reduce), cpu)
+    parts = job_parts(len(rows), size[-1], 1, x.itemsize)
+    return tables.step(code, "points", parts, image_table, threads, cpu)
+
+
+def channels_last(operation: Windows, out: Array, x: Array, threads: int, cpu: Cpu) -> Step:
+    """Positions are vectors of channels, and all axes have tables."""
+    *size, channels = out.shape[1:]
+    step, to = position_stride(x), position_stride(out)
+    *outer, last = (
+        taps_along(operation, i, n, prod(x.shape[2 + i : -1]) * step, 0)
+        for i, n in enumerate(x.shape[1:-1])
+    )
+    tables = _tables(operation, out, x)
+    rows, taps = tap_tables(product(outer), size[-1] * to)
+    line_rows, line_taps = tap_tables(last, to)
+    tables.add(rows=rows, taps=taps, line_rows=line_rows, line_taps=line_taps)
+    parts = job_parts(len(rows), size[-1], 1, channels * x.itemsize)
+    shares = 1  # of the channels, where there are few positions
+    while len(parts) * len(x) * shares < 4 * threads and channels % (2 * shares * _SHARE) == 0:
+        shares *= 2
+    tables.values["channels"] = channels // shares
+    listed = images(out, x).repeat(shares)
+    for name in ("src", "dst"):
+        listed[name] += np.tile(np.arange(shares), len(x)) * (channels // shares) * x.itemsize
+    reduce = _reduce(operation)
+    code = points_code(reduce, *elements(x, reduce), cpu)
+    return tables.step(code, "points", parts, listed, threads, cpu)
