@@ -95,17 +95,43 @@ def one_torch_thread() -> Iterator[None]:
 
 @pytest.fixture
 def upconv_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every trial says: the original takes 2 ms, upconv 1."""
-    from upconv.torch import graphs, trials
+    """Every trial says: PyTorch takes 2 ms and upconv 1, in parts and layers alike."""
+    from upconv.measuring import Ratio
+    from upconv.torch import graphs, selection, trials
 
     monkeypatch.setattr(graphs, "_slower", lambda *_: "")
+    monkeypatch.setattr(selection, "choose", told_choice)
+    monkeypatch.setattr(trials, "is_faster", lambda *_: True)
+    monkeypatch.setattr(trials.Samples, "ratio", Ratio(2.0, 2.0, 2.0))
 
-    def clock(ways, *_):
-        return [(way(), told)[1] for way, told in zip(ways, (2.0, 1.0), strict=True)]
 
-    monkeypatch.setattr(trials, "best_of", clock)
-    monkeypatch.setattr(trials, "GAIN", float("inf"))
-    monkeypatch.setattr(trials, "_ROUNDS", (1, 1))
+@pytest.fixture
+def layers_are_faster(upconv_is_faster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `upconv_is_faster`, and no graph is captured."""
+    from upconv.torch.forwards import Forward
+    from upconv.torch.snapshots import Unwatchable
+
+    def refused(*_):
+        raise Unwatchable("a test says so")
+
+    monkeypatch.setattr(Forward, "capture", refused)
+
+
+def told_choice(ways, *, arrays, **_):
+    """`measuring.choose` with a made-up clock: the first way whose results are right wins."""
+    from upconv.measuring import Choice, Outcome, Ratio, disagreement
+
+    def result(way):
+        way.prepare()
+        return list(arrays(way.run()))
+
+    expected = result(ways[0])
+    wrong = {way.name: disagreement(result(way), expected) for way in ways[1:]}
+    right = [name for name, why in wrong.items() if not why]
+    outcomes = [Outcome(ways[0].name, 0.002, None, "upconv is faster" if right else "")]
+    for name, why in wrong.items():
+        outcomes.append(Outcome(name, 0.001, Ratio(2.0, 2.0, 2.0), why))
+    return Choice(right[0] if right else ways[0].name, tuple(outcomes), len(ways))
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ ONLY_SHOWN = {
     "--- /dev/null": _SKETCH,
     "--- a/src/upconv/onnx/passes/__init__.py": _SKETCH,
     "repos:": "read by pre-commit, which clones a repository",
-    "layer kind by upconv in PyTorch in upconv why": "times of one machine; `Report` has a doctest",
+    "layer kind layers computed by before after faster why": "times of one machine",
     ".LBB0_5:": "machine code of one processor and one version of LLVM, with gaps and remarks",
 }
 """First line of a block of another language -> why it is not run."""

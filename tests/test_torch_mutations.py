@@ -280,9 +280,7 @@ def alike(model, plain, x, graded=False) -> None:
 def twins():
     plain, x = generator(), torch.randn(2, 3, 5, 4)
     model = ut.accelerate(copy.deepcopy(plain), x)
-    assert all(layer.inference for layer in ut.report(model).layers)
-    followers = [layer.followers for layer in ut.report(model).layers]
-    assert list(map(len, followers)) == [2, 3, 2, 2]
+    assert [row.layers for row in ut.report(model).rows if row.by == "upconv"] == [4]
     outcome(model, x, False), outcome(plain, x, False)
     return model, plain, x
 
@@ -331,8 +329,6 @@ def test_changes_in_random_order_are_followed(seed) -> None:
 def test_copies_are_accelerated_and_follow_their_own_changes(copied) -> None:
     model, plain, x = twins()
     other, twin = copied(model), copied(plain)
-    runs = [module for module in other.modules() if vars(module).get("_runs")]
-    assert [len(module._runs) for module in runs] == [3, 1]
     for name in ("another slope", "written", "statistics written", "hook forward_hook 0"):
         alike(other, twin, x)
         changed(name, other)

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 
 from ..errors import EngineMissing
 from ..installation import install_command
+from ..reports import Report, Row
 
 if find_spec("torch") is None:
     raise EngineMissing(f"upconv.torch needs PyTorch: {install_command('torch')}")
@@ -22,7 +23,6 @@ from .functional import conv, conv_transpose
 from .graphs import rewrite
 from .modules import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .packing import forget
-from .reports import LayerReport, Report
 from .thread_pool import borrow_pool
 
 borrow_pool()
@@ -34,8 +34,8 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
-    "LayerReport",
     "Report",
+    "Row",
     "accelerate",
     "conv",
     "conv_transpose",

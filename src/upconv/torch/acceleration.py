@@ -1,30 +1,34 @@
-"""`accelerate`, `report` and `restore`: whole models, layer by layer, by measurement."""
+"""`accelerate`, `report` and `restore`: whole models, in parts or by layers."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from .. import decisions as records
+from .. import reports
 from ..checks import boolean, number
-from ..errors import ArgumentError
+from ..errors import ArgumentError, FileError, brief
+from ..reports import Report
 from ..terminal import Progress, shown
-from . import swaps, trials
-from .reports import LayerReport, Report, read
+from . import swaps
+from .forwards import Forward
+from .selection import MOST_RUNS, PYTORCH, Selection, install_layer, set_forward
 from .swaps import Candidate
 from .tensors import thread_count
 from .trials import Budget, Example
 
-Model = TypeVar("Model")  # a `torch.nn.Module`: PyTorch is not there when types are checked
+Model = TypeVar("Model", bound=nn.Module)
+
+_MOST_EXAMPLES = 4
 
 
 def accelerate(
@@ -35,23 +39,25 @@ def accelerate(
     remeasure: bool = False,
     training: bool = False,
     seconds: float = 60.0,
+    filter_fn: Callable[[str, Any], bool] | None = None,
     progress: Progress | None = None,
 ) -> Model:
-    """Let upconv compute those convolutions of a model that it computes faster, in place.
+    """Let upconv compute what it computes faster of a model, in place.
 
     model: a module; it is changed and returned. Parameters, buffers and `state_dict` stay. A model
-        that is not faster as a whole is given back unchanged.
+        that is not faster is given back unchanged.
     example_inputs: what the model is called with: a tensor, a tuple of positional arguments or a
-        dict of keywords; a list of such stands for several inputs, and a layer is taken only where
-        that pays on all of them. The model runs some ten to fifty times.
+        dict of keywords; a list of at most four such stands for several inputs, of which the
+        largest is timed. The model runs at most 30 times, and 30 training steps.
     decisions: a file that `report(model).save` wrote; its decisions are applied, nothing is
         measured. They hold for the layers, processor, threads, versions and, if asked for, training
         they were measured with: others are refused.
     remeasure: measure again where the file of `decisions` is missing or holds for something else,
         and write it. Give `example_inputs` as well.
     training: measure training steps too, and let upconv compute what it does faster there.
-    seconds: bounds the measuring: no run of the model begins later, but for the comparison of the
-        whole. A layer for which no time is left stays PyTorch's.
+    seconds: bounds the measuring: no run of the model begins later, but the first.
+    filter_fn: called with the name and the module of each convolution; upconv computes those for
+        which it returns True.
     progress: called with what begins, its number from 1, and of how many. Without it, a line on
         stderr shows that where stderr is a terminal.
 
@@ -60,11 +66,10 @@ def accelerate(
 
     >>> layers = nn.ConvTranspose2d(4, 8, 4, stride=2), nn.ReLU()
     >>> model = accelerate(nn.Sequential(*layers).eval(), torch.randn(1, 4, 8, 8))
-    >>> [layer.kind for layer in report(model).layers]
+    >>> [row.kind for row in report(model).rows][-1:]
     ['ConvTranspose2d']
     """
-    if not isinstance(model, nn.Module):
-        raise ArgumentError("model", f"of type {type(model).__name__}", "a torch.nn.Module")
+    _check_model(model)
     training, seconds = boolean("training", training), number("seconds", seconds, 0)
     if boolean("remeasure", remeasure) and (example_inputs is None or decisions is None):
         expected = "decisions beside it, the file to write, and example_inputs"
@@ -74,33 +79,27 @@ def accelerate(
         raise ArgumentError("example_inputs", got, "either example_inputs or decisions")
     examples = _examples(example_inputs)
     restore(model)
-    rows = {candidate: _row(candidate) for candidate in swaps.candidates(model)}
-    conditions = records.conditions(thread_count(), torch=str(torch.__version__))
-    if training:
-        conditions["training"] = True
-    result = Report(tuple(rows.values()), conditions=conditions)
-    saved = None
+    refused = _refused(model, filter_fn)
+    layers = [each for each in swaps.candidates(model) if each.name not in refused]
+    conditions = _conditions(model, layers, training)
     if decisions is not None:
-        saved = records.restored(decisions, read, result.holds_for, remeasure)
-    if saved is not None:
-        by_name = {row.name: row for row in saved.layers}
-        _install({candidate: by_name[row.name] for candidate, row in rows.items()})
-        vars(model)["_report"] = saved
-        return model
-    with shown(progress) as say, _undisturbed(model):
-        budget = Budget(time.perf_counter() + seconds, say)
+        saved = reports.restored(decisions, PYTORCH, conditions, remeasure)
+        if saved is not None:
+            _check_rows(decisions, saved)
+            _apply(model, layers, refused, saved)
+            return model
+    with shown(progress) as say:
+        budget = Budget(time.perf_counter() + seconds, MOST_RUNS, say)
         try:
-            result = _chosen(model, rows, examples, training, budget)
-            result = replace(result, conditions=conditions)
-            if decisions is not None:
-                result.save(decisions)
+            with _undisturbed(model):
+                selection = Selection(model, layers, refused, examples, budget)
+                result = replace(selection.result(training), conditions=conditions)
+                if decisions is not None:
+                    result.save(decisions)
+                selection.install(result)
         except BaseException:
             restore(model)
             raise
-    for candidate, row in zip(rows, result.layers, strict=True):
-        if not row.replaced:
-            swaps.remove(candidate.layer)
-    vars(model)["_report"] = result
     return model
 
 
@@ -120,155 +119,75 @@ def report(model: Any) -> Report:
 
 
 def restore(model: Model) -> Model:
-    """Give every module of a model its own class back; parameters stay as they are now.
+    """Give a model and its modules their own classes and forward back; parameters stay as now.
 
     >>> layer = nn.Conv1d(1, 1, 3)
     >>> restore(layer) is layer
     True
     """
-    if not isinstance(model, nn.Module):
-        raise ArgumentError("model", f"of type {type(model).__name__}", "a torch.nn.Module")
+    _check_model(model)
     for module in model.modules():
         swaps.remove(module)
-        swaps.remove_runs(module)
+        set_forward(module, None)
     vars(model).pop("_report", None)
     return model
 
 
-def _row(candidate: Candidate) -> LayerReport:
-    followers = tuple(type(each).__name__ for each in candidate.members[1:])
-    return LayerReport(candidate.name, candidate.kind, candidate.weight_shape, followers)
+def _check_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise ArgumentError("model", f"of type {type(model).__name__}", "a torch.nn.Module")
 
 
-def _examples(given: Any) -> list[Example]:
+def _examples(example_inputs: Any) -> list[Example]:
     """Example inputs as positional arguments and keywords."""
-    inputs = given if isinstance(given, list) else [given]
-    if not inputs:
-        raise ArgumentError("example_inputs", "an empty list", "at least one input")
+    inputs = example_inputs if isinstance(example_inputs, list) else [example_inputs]
+    if not 0 < len(inputs) <= _MOST_EXAMPLES:
+        got = f"a list of {len(inputs)}" if inputs else "an empty list"
+        remedy = f"The model runs at most {MOST_RUNS} times."
+        raise ArgumentError("example_inputs", got, f"1 to {_MOST_EXAMPLES} inputs", remedy)
     tuples = [each if isinstance(each, (dict, tuple)) else (each,) for each in inputs]
     return [((), each) if isinstance(each, dict) else (each, {}) for each in tuples]
 
 
-def _chosen(
-    model: Any,
-    rows: dict[Candidate, LayerReport],
-    examples: list[Example],
-    training: bool,
-    budget: Budget,
-) -> Report:
-    """The report of a model, whose layers are installed as it says."""
-    model.eval()
-    inference = budget.part(0.5 if training else 1.0)
-    tables = []
-    for i, example in enumerate(examples):
-        part = inference.part(0.7 / (len(examples) - i), most=15.0)
-        what = f"measuring the layers on input {i + 1} of {len(examples)}, round"
-        tables.append(trials.measured(model, list(rows), example, part, what))
-    layers = {}
-    for each, row in rows.items():
-        times = [table[each] for table in tables]
-        layers[each] = replace(
-            row,
-            inference=all(one.pays for one in times),
-            before=_finite(max(one.before for one in times)),
-            after=_finite(max(one.after for one in times)),
-            why=_why(times),
-        )
-    with torch.no_grad():
-        run = lambda: [model(*each, **keywords) for each, keywords in examples]  # noqa: E731
-        best = _compared(layers, run, inference, "timing the whole model")
-    if best[1] >= best[0]:
-        why = "the whole model was not faster"
-        for each, row in layers.items():
-            layers[each] = replace(row, inference=False, why=why if row.inference else row.why)
-    if training:
-        model.train()
-        layers = _trained(model, layers, examples, budget)
-    _install(layers)
-    return Report(tuple(layers.values()), best[0] or None, best[1] or None)
+def _refused(model: Any, filter_fn: Callable[[str, Any], bool] | None) -> frozenset[str]:
+    """The names of the convolutions that a filter leaves out."""
+    layers = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.modules.conv._ConvNd)
+    ]
+    return frozenset(
+        name for name, module in layers if filter_fn is not None and not filter_fn(name, module)
+    )
 
 
-def _finite(value: float) -> float | None:
-    return value if value < float("inf") else None
+def _conditions(
+    model: Any, layers: list[Candidate], training: bool
+) -> dict[str, reports.Condition]:
+    texts = [f"{each.name}: {each.kind} {each.weight_shape}" for each in layers]
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
+    described = f"{type(model).__name__}, {len(layers)} layers ({digest})"
+    versions = {"torch": str(torch.__version__), "model": described}
+    return reports.conditions(thread_count(), **versions, **({"training": 1} if training else {}))
 
 
-def _why(times: list[trials.Times]) -> str:
-    if any(one.wrong for one in times):
-        return "results differ"
-    if not all(one.timed for one in times):
-        return "no time was left"
-    if any(_finite(one.before) is None for one in times):
-        return "not called"
-    gains = [one.before / one.after for one in times]
-    least = f"{min(gains):.2f} times as fast"
-    return least if len(gains) == 1 else f"{least} at least, of {len(gains)} inputs"
+def _apply(model: Any, layers: list[Candidate], refused: frozenset[str], saved: Report) -> None:
+    """Install what a report says. The model is captured in its first call."""
+    rows = {row.name: row.details for row in saved.rows if "inference" in row.details}
+    for each in layers:
+        install_layer(each, rows.get(each.name, {}))
+    parts = any(row.by == "upconv" and "inference" not in row.details for row in saved.rows)
+    vars(model)["_report"] = saved
+    set_forward(model, Forward(model, refused) if parts else None)
 
 
-def _install(layers: dict[Candidate, LayerReport]) -> None:
-    for candidate, row in layers.items():
-        candidate.remove()
-        if row.replaced:
-            candidate.install(inference=row.inference, training=row.training)
-
-
-def _compared(
-    layers: dict[Candidate, LayerReport], run: Callable[[], object], budget: Budget, what: str
-) -> tuple[float, float]:
-    """The best milliseconds of a run by PyTorch and as the rows say; no layer stays installed.
-
-    Both are 0 where the rows replace nothing.
-    """
-    ways = dict.fromkeys(layers, LayerReport("", "", ())), layers
-    before = after = 0.0
-    if any(row.replaced for row in layers.values()):
-        budget.progress(what, 1, 1)
-        seconds, switch = min(10.0, budget.left), lambda i: _install(ways[i])
-        before, after = trials.best_of([run, run], seconds, budget.end, switch)
-    _install(ways[0])
-    return before, after
-
-
-def _trained(
-    model: Any, layers: dict[Candidate, LayerReport], examples: list[Example], budget: Budget
-) -> dict[Candidate, LayerReport]:
-    """The rows with what upconv computes in a training step, where whole steps are faster."""
-    steps: list[Callable[[], None]] = [partial(_step, model, each) for each in examples]
-    seen: dict[Any, list[Any]] = {each: [] for each in layers}
-    for step in steps:
-        for each, calls in trials.signatures(list(layers), step).items():
-            seen[each] += [call for call in calls if call not in seen[each]]
-    rows, part = {}, budget.part(0.7)
-    for i, (each, row) in enumerate(layers.items()):
-        budget.progress("measuring training, layer", i + 1, len(layers))
-        cases = [trials.case_of(each, *call) for call in seen[each]] if part.left else []
-        rows[each] = replace(row, training=int(trials.choice(cases)))
-    if not any(row.training for row in rows.values()):
-        return rows
-    run = lambda: [step() for step in steps]  # noqa: E731
-    before, after = _compared(rows, run, budget, "timing the whole training step")
-    if after >= before:
-        rows = {each: replace(row, training=0) for each, row in layers.items()}
-    return rows
-
-
-def _step(model: Any, example: Example) -> None:
-    """Forward and backward of the mean square of all results."""
-    with torch.enable_grad():
-        results = _tensors(model(*example[0], **example[1]))
-        losses = [each.float().square().mean() for each in results if each.requires_grad]
-        if losses:
-            torch.stack(losses).sum().backward()
-    for parameter in model.parameters():
-        parameter.grad = None
-
-
-def _tensors(result: Any) -> list[Any]:
-    """The tensors in a result: alone, or in tuples, lists and dicts."""
-    if isinstance(result, torch.Tensor):
-        return [result]
-    parts = result.values() if isinstance(result, dict) else result
-    inside = isinstance(result, (dict, tuple, list))
-    return [each for part in parts for each in _tensors(part)] if inside else []
+def _check_rows(path: Any, saved: Report) -> None:
+    """Raise `FileError` where a row does not say what upconv computes."""
+    for row in saved.rows:
+        inference, training = row.details.get("inference", False), row.details.get("training", 0)
+        if not isinstance(inference, bool) or training not in range(8):
+            text = f"the details of {brief(row.name)} are {brief(dict(row.details))}"
+            raise FileError(f"Cannot read {brief(os.fspath(path))}: it is damaged, {text}.")
 
 
 @contextmanager

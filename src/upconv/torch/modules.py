@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -36,17 +35,20 @@ class Acceleration:
 
 _EVERYTHING = Acceleration()
 
+LAYER_ATTRIBUTES = ("_acceleration", "_packed", "_baked")
+"""What the modules keep besides the attributes of PyTorch's; None or missing for nothing."""
+
 
 class Layer:
     """What the six modules share: packed weights end with a change of mode, device or dtype."""
 
     def train(self, mode: bool = True) -> Any:
         """PyTorch's; lets go of packed weights."""
-        vars(self).pop("_packed", None)
+        vars(self)["_packed"] = None
         return super().train(mode)  # type: ignore[misc]
 
     def _apply(self, *arguments: Any, **keywords: Any) -> Any:
-        vars(self).pop("_packed", None)
+        vars(self)["_packed"] = None
         return super()._apply(*arguments, **keywords)  # type: ignore[misc]
 
     def __prepare_scriptable__(self) -> Any:
@@ -66,25 +68,25 @@ class Conv1d(Layer, nn.Conv1d):  # type: ignore[misc]  # PyTorch is untyped here
     tensor([[[3., 6.]]])
     """
 
-    def forward(self, input: Tensor, *, end: End | None = None) -> Tensor:
-        """(N, C, L) or (C, L) to (N, F, L') or (F, L'). `end` is for `Sequential`."""
-        return _computed(self, input, end)
+    def forward(self, input: Tensor) -> Tensor:
+        """(N, C, L) or (C, L) to (N, F, L') or (F, L')."""
+        return _computed(self, input)
 
 
 class Conv2d(Layer, nn.Conv2d):  # type: ignore[misc]
     """`torch.nn.Conv2d`, computed by upconv; see `Conv1d`."""
 
-    def forward(self, input: Tensor, *, end: End | None = None) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(N, C, H, W) or (C, H, W) to (N, F, H', W') or (F, H', W')."""
-        return _computed(self, input, end)
+        return _computed(self, input)
 
 
 class Conv3d(Layer, nn.Conv3d):  # type: ignore[misc]
     """`torch.nn.Conv3d`, computed by upconv; see `Conv1d`."""
 
-    def forward(self, input: Tensor, *, end: End | None = None) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(N, C, D, H, W) or (C, D, H, W) to the same with F channels."""
-        return _computed(self, input, end)
+        return _computed(self, input)
 
 
 class ConvTranspose1d(Layer, nn.ConvTranspose1d):  # type: ignore[misc]
@@ -97,66 +99,47 @@ class ConvTranspose1d(Layer, nn.ConvTranspose1d):  # type: ignore[misc]
     tensor([[[1., 1., 2., 2.]]])
     """
 
-    def forward(self, input: Tensor, output_size: Any = None, *, end: End | None = None) -> Tensor:
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
         """(N, C, L) or (C, L) to (N, F, L') or (F, L'), L' being `output_size` where given."""
-        return _computed(self, input, end, output_size)
+        return _computed(self, input, output_size)
 
 
 class ConvTranspose2d(Layer, nn.ConvTranspose2d):  # type: ignore[misc]
     """`torch.nn.ConvTranspose2d`, computed by upconv; see `ConvTranspose1d`."""
 
-    def forward(self, input: Tensor, output_size: Any = None, *, end: End | None = None) -> Tensor:
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
         """(N, C, H, W) or (C, H, W) to (N, F, H', W') or (F, H', W')."""
-        return _computed(self, input, end, output_size)
+        return _computed(self, input, output_size)
 
 
 class ConvTranspose3d(Layer, nn.ConvTranspose3d):  # type: ignore[misc]
     """`torch.nn.ConvTranspose3d`, computed by upconv; see `ConvTranspose1d`."""
 
-    def forward(self, input: Tensor, output_size: Any = None, *, end: End | None = None) -> Tensor:
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
         """(N, C, D, H, W) or (C, D, H, W) to the same with F channels and the output's size."""
-        return _computed(self, input, end, output_size)
+        return _computed(self, input, output_size)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class End:
-    """The modules that follow a layer in a run; one may be a normalisation, one an activation."""
-
-    modules: Sequence[Any]
-    norm: Any = None
-    activation: str = ""
-
-
-def _computed(layer: Any, x: Tensor, end: End | None, *output_size: Any) -> Tensor:
-    """A layer's result and, where there is an end, that of its modules: as one, if it can be."""
+def _computed(layer: Any, x: Tensor, *output_size: Any) -> Tensor:
+    """A layer's result, by upconv or by PyTorch."""
     if layer.padding_mode != "zeros":
-        return _ended(super(Layer, layer).forward(x, *output_size), end)
+        return super(Layer, layer).forward(x, *output_size)
     weight, bias = weight_of(layer), layer.bias
     how = layer_geometry(layer, weight.shape[2:])
     if output_size and output_size[0] is not None:
         sizes = (*how[:2], layer.kernel_size, len(layer.kernel_size), how[2])
         how = (*how[:4], tuple(layer._output_padding(x, output_size[0], *sizes)), how[5])
-    acceleration = vars(layer).get("_acceleration", _EVERYTHING)
+    acceleration = vars(layer).get("_acceleration") or _EVERYTHING
     graded = not (theirs := only_pytorch(x, weight, bias, how)) and recorded(x, weight, bias)
     ours = acceleration.training if graded else acceleration.inference
     if theirs or not ours:
-        return _ended(by_function(x, weight, bias, how), end)
+        return by_function(x, weight, bias, how)
     if graded:
-        return _ended(convolved(x, weight, bias, how, ours), end)
-    activation, folded = "", None if end is None else _folded(layer, end.norm, x, weight, bias)
-    if end is not None and folded is not None:
-        (weight, bias), activation, end = folded, end.activation, None
+        return convolved(x, weight, bias, how, ours)
     if not layer.training and weight.is_cpu and not _in_graph():
         # What is packed of the weight ends with the layer, which holds it.
         vars(layer)["_packed"] = owned(weight, vars(layer).get("_packed"))
-    return _ended(convolved(x, weight, bias, how, activation=activation), end)
-
-
-def _ended(y: Tensor, end: End | None) -> Tensor:
-    """A layer's result after the modules that follow it, called one by one."""
-    for module in () if end is None else end.modules:
-        y = module(y)
-    return y
+    return convolved(x, weight, bias, how)
 
 
 def layer_geometry(layer: Any, kernel: Sequence[int]) -> Arguments:
@@ -197,52 +180,12 @@ class CachedWeightNorm(WeightNorm):  # type: ignore[misc]
         setattr(module, self.name, weight)
 
 
-def _folded(
-    layer: Any, norm: Any, x: Tensor, weight: Tensor, bias: Tensor
-) -> tuple[Tensor, Tensor] | None:
-    """A layer's weight and bias with a normalisation, if any, folded in; None if it cannot be."""
-    if norm is None:
-        return weight, bias
-    tensors = norm.running_mean, norm.running_var, norm.weight, norm.bias
-    if tensors[0] is None or tensors[1] is None or x.dim() != weight.dim() or not weight.is_cpu:
-        return None
-    sources = [each for each in (weight, bias, *tensors) if each is not None]
-    if torch.is_grad_enabled() and any(each.requires_grad for each in sources):
-        return None
-    fold = partial(_fold, layer, norm.eps, weight, bias, tensors)
-    return _derived(layer, "_folded", sources, fold)  # type: ignore[no-any-return]
-
-
-def _fold(
-    layer: Any, eps: float, weight: Tensor, bias: Tensor, tensors: tuple[Tensor, ...]
-) -> tuple[Tensor, Tensor] | None:
-    """In float32 at least, so that 16 bits are rounded once; None for what PyTorch refuses."""
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    channels = weight.shape[1] * layer.groups if layer.transposed else weight.shape[0]
-    kinds = {(each.shape, each.dtype) for each in tensors if each is not None}
-    if len(kinds) != 1 or not kinds <= {((channels,), weight.dtype), ((channels,), wide)}:
-        return None
-    values: list[Any] = [None if each is None else each.to(wide) for each in tensors]
-    mean, variance, factor, term = values
-    scale = torch.rsqrt(variance + eps)
-    scale = scale if factor is None else scale * factor
-    offset = -mean if bias is None else bias.to(wide) - mean
-    offset = offset * scale if term is None else offset * scale + term
-    ones = (1,) * (weight.dim() - 2)
-    if layer.transposed:
-        by_group = weight.to(wide).unflatten(0, (layer.groups, -1))
-        folded = (by_group * scale.reshape(layer.groups, 1, -1, *ones)).flatten(0, 1)
-    else:
-        folded = weight.to(wide) * scale.reshape(-1, 1, *ones)
-    return folded.to(weight.dtype), offset.to(weight.dtype)
-
-
 def _derived(layer: Any, name: str, sources: list[Tensor], make: Callable[[], Any]) -> Any:
     """What is made of some tensors, made anew only where one of them has changed."""
     graded = torch.is_grad_enabled() and any(each.requires_grad for each in sources)
     if graded or _in_graph() or not all(each.is_cpu for each in sources):
         return make()
-    packed, value = vars(layer).get(name, ((), None))
+    packed, value = vars(layer).get(name) or ((), None)
     now = _watched(sources, value)
     if len(packed) == len(now):
         pairs = zip(packed, now, strict=True)

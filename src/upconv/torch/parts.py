@@ -17,7 +17,8 @@ import hashlib
 import operator
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ from ..network import Network, Value
 from .nodes import add_node, is_convolution, name_of, writes
 from .operators import _LIBRARY
 from .packing import key_of, spread
-from .support import Support, value_of
+from .support import Support, known_size, value_of
 from .tensors import Tensor, array, channels_last, dense_strides, new_result, thread_count
 
 _MOST_NETWORKS = 2
@@ -158,8 +159,7 @@ class Part:
         Raises `ArgumentError` for weights that no network takes.
         """
         declared = {
-            f"x{number}": tuple(size if type(size) is int else None for size in x.shape)
-            for number, x in enumerate(self._inputs)
+            f"x{number}": tuple(map(known_size, x.shape)) for number, x in enumerate(self._inputs)
         }
         network = Network(declared)
         with torch.no_grad():
@@ -228,7 +228,11 @@ class _Building(fx.Interpreter):  # type: ignore[misc]
 
 
 def hand_over(
-    module: fx.GraphModule, *, weights: Iterable[fx.Node] = (), left: dict[str, str] | None = None
+    module: fx.GraphModule,
+    *,
+    weights: Iterable[fx.Node] = (),
+    refused: Mapping[fx.Node, str] = MappingProxyType({}),
+    left: dict[str, str] | None = None,
 ) -> list[Part]:
     """Replace the largest parts of a graph that networks compute by one call each, in place.
 
@@ -237,12 +241,12 @@ def hand_over(
     and inputs that Dynamo lifted; `weights` names further inputs. A part has a convolution at
     least, its values are float32 or bfloat16 on the CPU.
 
-    left: is given, for each node that stays, why.
+    refused: nodes that stay, and why. left: is given, for each node that stays, why.
 
     Returns the parts, which `module` holds; what outlives it holds them, too. They take no
     gradients.
     """
-    support = Support(module, set(weights))
+    support = Support(module, set(weights), refused)
     chosen: list[list[fx.Node]] = []
     order = {node: number for number, node in enumerate(module.graph.nodes)}
     for dtype in (torch.float32, torch.bfloat16):

@@ -6,7 +6,7 @@ the graph knows. The shape of the result must be the one that PyTorch gives it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -28,10 +28,13 @@ def value_of(node: Any) -> Any:
 class Support(OperatorSupportBase):  # type: ignore[misc]
     """Judges the nodes of one graph for parts of one dtype.
 
-    weights: the nodes that depend on parameters and buffers only.
+    weights: the nodes that depend on parameters and buffers only. refused: nodes that are left to
+    PyTorch, and why.
     """
 
-    def __init__(self, module: fx.GraphModule, weights: set[fx.Node]) -> None:
+    def __init__(
+        self, module: fx.GraphModule, weights: set[fx.Node], refused: Mapping[fx.Node, str]
+    ) -> None:
         self.dtype = torch.float32
         self._nodes = list(module.graph.nodes)
         self._written = _written(self._nodes)
@@ -40,7 +43,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         for node in self._nodes:
             if node in weights or _is_weight(node) or self._follows(node):
                 self.weights.add(node)
-        self._reasons: dict[fx.Node, str] = {}
+        self._reasons = dict(refused)
         self._dtypes: dict[fx.Node, Any] = {}
 
     def _follows(self, node: fx.Node) -> bool:
@@ -146,7 +149,7 @@ def _check_weight(node: fx.Node, weight: fx.Node, result: Any) -> None:
     value = value_of(weight)
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         raise ArgumentError("a weight", "not a tensor on the CPU", "one")
-    if any(type(size) is not int for size in value.shape):
+    if None in _open(value.shape):
         raise ArgumentError("a weight", "of a size that is not known", "known sizes")
     if is_convolution(node) and value.dtype is not result.dtype:
         raise ArgumentError("a weight", f"{value.dtype} under autocast", f"{result.dtype}")
@@ -157,7 +160,7 @@ def _check(value: Any, dtype: Any) -> None:
         raise ArgumentError("a tensor", f"on {value.device}", "one on the CPU")
     if value.dtype is not dtype or dtype not in (torch.float32, torch.bfloat16):
         raise ArgumentError("a tensor", f"of {value.dtype}", "float32 or bfloat16 throughout")
-    if not 3 <= value.dim() <= 5 or type(value.shape[1]) is not int:
+    if not 3 <= value.dim() <= 5 or known_size(value.shape[1]) is None:
         got = f"of shape {tuple(value.shape)}"
         raise ArgumentError("a tensor", got, "(N, C, *size) of 1 to 3 spatial axes")
 
@@ -172,7 +175,15 @@ def _tensors(node: fx.Node) -> list[Tensor]:
 
 def _open(shape: Any) -> tuple[int | None, ...]:
     """A shape with None for sizes that are symbols."""
-    return tuple(size if type(size) is int else None for size in shape)
+    return tuple(map(known_size, shape))
+
+
+def known_size(size: Any) -> int | None:
+    """A size that is always the same, also where it is written as a symbol; else None."""
+    if type(size) is int:
+        return size
+    known = size.node.maybe_as_int()
+    return None if known is None else int(known)
 
 
 def _is_weight(node: fx.Node) -> bool:

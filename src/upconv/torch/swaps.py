@@ -10,38 +10,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.weight_norm import WeightNorm
 
-from .modules import ORIGINALS, Acceleration, CachedWeightNorm, layer_geometry
-from .sequences import OURS_OF, Run, Sequential, run_at
+from .modules import (
+    LAYER_ATTRIBUTES,
+    ORIGINALS,
+    Acceleration,
+    CachedWeightNorm,
+    layer_geometry,
+)
 from .tensors import DTYPES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A layer that upconv can compute, and the run of a Sequential that it begins, if any."""
+    """A layer that upconv can compute."""
 
     name: str
     layer: Any
     original: Any
     ours: Any
-    parent: Any = None
-    at: int = 0
-    run: Run | None = None
 
     @property
     def kind(self) -> str:
         """The name of the layer's class, without what a parametrization adds."""
         return str(parametrize.type_before_parametrizations(self.layer).__name__)
-
-    @property
-    def members(self) -> list[Any]:
-        """The layer and the modules that are computed with it."""
-        if self.run is None:
-            return [self.layer]
-        return list(self.parent)[self.at : self.at + self.run.length]
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -51,24 +45,16 @@ class Candidate:
         return (first, second // self.layer.groups, *self.layer.kernel_size)
 
     def install(self, *, inference: bool, training: int) -> None:
-        """Give the layer, and the Sequential of its run, upconv's classes."""
+        """Give the layer upconv's class."""
         vars(self.layer)["_acceleration"] = Acceleration(inference, training)
         self.layer.__class__ = self.ours
         _set_hooks(self.layer, CachedWeightNorm)
-        if self.run is not None and inference:
-            self.parent.__class__ = Sequential
-            runs = vars(self.parent).setdefault("_runs", {})
-            runs[self.at] = self.run.signed(self.members)
 
     def remove(self) -> None:
-        """Give the layer its class back, and its parent if no run is left; packed weights stay."""
+        """Give the layer its class back; packed weights stay."""
         if vars(self.layer).pop("_acceleration", None) is not None:
             self.layer.__class__ = self.original
             _set_hooks(self.layer, WeightNorm)
-        runs = {} if self.parent is None else vars(self.parent).get("_runs", {})
-        runs.pop(self.at, None)
-        if self.parent is not None and not runs:
-            remove_runs(self.parent)
 
 
 def remove(layer: Any) -> None:
@@ -82,7 +68,7 @@ def remove(layer: Any) -> None:
         layer.__class__ = _rebased(type(layer), original)
         _set_hooks(layer, WeightNorm)
     if accelerated or original is None:
-        for name in ("_packed", "_baked", "_folded"):
+        for name in LAYER_ATTRIBUTES:
             vars(layer).pop(name, None)
 
 
@@ -100,28 +86,18 @@ def _set_hooks(layer: Any, kind: type) -> None:
             hook.__class__ = kind
 
 
-def remove_runs(module: Any) -> None:
-    """Make a Sequential PyTorch's own again."""
-    if vars(module).pop("_runs", None) is not None:
-        module.__class__ = nn.Sequential
-
-
 def candidates(model: Any) -> list[Candidate]:
     """The layers of a model that upconv can compute, in the order of `named_modules`."""
-    runs: dict[Any, Any] = {}
-    for module in model.modules():
-        members = list(module) if type(module) is nn.Sequential else []
-        for at, member in enumerate(members):
-            if type(member) in OURS_OF and members.count(member) == 1:
-                runs[member] = module, at, run_at(members, at)
     result = []
     for name, module in model.named_modules():
         ours = OURS_OF.get(parametrize.type_before_parametrizations(module))
         if ours is not None and "forward" not in vars(module) and _known(module):
-            run = runs.get(module, (None, 0, None))
             classes = type(module), _rebased(type(module), ours)
-            result.append(Candidate(name, module, *classes, *run))
+            result.append(Candidate(name, module, *classes))
     return result
+
+
+OURS_OF: dict[type, type] = {original: ours for ours, original in ORIGINALS.items()}
 
 
 def _known(module: Any) -> bool:

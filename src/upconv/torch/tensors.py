@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -93,3 +94,15 @@ def thread_count() -> int:
     """As many threads as PyTorch uses, unless upconv was told a number of its own."""
     count = threads.asked_for()
     return int(torch.get_num_threads()) if count is None else count
+
+
+def arrays_of(values: Iterable[Any]) -> list[NDArray[Any]]:
+    """The tensors among some values as arrays, for comparing them."""
+    return [_compared(each.detach()) for each in values if isinstance(each, torch.Tensor)]
+
+
+def _compared(tensor: Tensor) -> NDArray[Any]:
+    tensor = tensor.resolve_conj().resolve_neg()
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
+        tensor = tensor.to_dense().cpu()
+    return array(tensor) if tensor.dtype in DTYPES and tensor.numel() else tensor.numpy()

@@ -1,9 +1,9 @@
-"""Measuring layers in place: the model runs with PyTorch's layers and with upconv's in turn.
+"""Measuring layers: in place for inference, on random data for training.
 
-Hooks take each layer's time inside the running model, where caches, threads and memory are as they
-will be. A layer stays where it takes less than `GAIN` of the time on every example input, and where
-its results agree. The best of several rounds counts: other work on the machine only adds time.
-A `Budget` bounds the time: a run of the model that has begun is finished, and no other begins.
+For inference the model runs with PyTorch's layers and with upconv's in turn. Hooks take each
+layer's time inside the running model, where caches, threads and memory are as they will be. A layer
+is taken where its results agree and it is surely faster, by the rules of `measuring`. A `Budget`
+bounds the time and the runs of the model.
 """
 
 from __future__ import annotations
@@ -11,32 +11,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from ..measuring import Ratio, decide, disagreement, required_gain, undisturbed
 from ..terminal import Progress
-from ..timing import rest
+from ..timing import interleaved
 from .compute import ATEN, ATEN_BACKWARD
 from .modules import layer_geometry
 from .operators import CONVOLUTION, INPUT_GRAD, WEIGHT_GRAD
 from .problems import Ours
 from .swaps import Candidate
-from .tensors import Tensor
-
-GAIN = 0.95
-_ROUNDS = (6, 25)
-_TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
+from .tensors import Tensor, arrays_of
 
 Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Budget:
-    """Until when, by `time.perf_counter`, measuring may go on, and who is told how far it is."""
+    """Until when, by `time.perf_counter`, runs of the model may begin, and how many are left."""
 
     end: float
+    runs: int
     progress: Progress
 
     @property
@@ -44,160 +42,122 @@ class Budget:
         """Seconds that are left; 0 where none are."""
         return max(0.0, self.end - time.perf_counter())
 
-    def part(self, fraction: float, most: float = float("inf")) -> Budget:
-        """A fraction of the time that is left, in seconds at most `most`."""
-        return replace(self, end=time.perf_counter() + min(most, fraction * self.left))
+    def run(self, model: Any, example: Example) -> Any:
+        """The model's result for an example."""
+        self.runs -= 1
+        return model(*example[0], **example[1])
 
 
 @dataclass(slots=True, eq=False)
-class Times:
-    """A layer's best milliseconds per run of the model, by PyTorch and by upconv.
+class Samples:
+    """A layer's seconds per run of the model, by PyTorch and by upconv, and why it is not taken."""
 
-    wrong: results differ. timed: there was time for a run by each.
-    """
-
-    before: float = float("inf")
-    after: float = float("inf")
-    wrong: bool = False
-    timed: bool = False
+    before: list[float] = field(default_factory=list)
+    after: list[float] = field(default_factory=list)
+    why: str = ""
 
     @property
-    def pays(self) -> bool:
-        """Whether upconv is right and faster."""
-        return not self.wrong and self.after < GAIN * self.before
+    def ratio(self) -> Ratio | None:
+        """How many times as fast the layer is; None for one that was not called or not timed."""
+        timed = self.before and self.after and all((*self.before, *self.after))
+        return Ratio.between(self.before, self.after) if timed else None
+
+    def verdict(self) -> tuple[bool, str]:
+        """Whether the layer is taken, and why not."""
+        if self.why or not (self.before and self.after):
+            return False, self.why or "no time was left"
+        if self.ratio is None:
+            return False, "not called"
+        required = required_gain(len(self.before))
+        name, whys = decide("PyTorch", {"upconv": [self.ratio]}, required)
+        return name == "upconv", whys.get("upconv", "")
+
+    def seconds(self) -> tuple[float | None, float | None]:
+        """What reports state."""
+        one, other = (undisturbed(each) if each else None for each in (self.before, self.after))
+        return one or None, other or None
 
 
 def measured(
-    model: Any, found: list[Candidate], example: Example, budget: Budget, what: str
-) -> dict[Candidate, Times]:
-    """Each layer's times without gradients on one example; `what` is the name of this work."""
-    table = {each: Times() for each in found}
+    model: Any, layers: list[Candidate], example: Example, budget: Budget, rounds: int
+) -> dict[Candidate, Samples]:
+    """Each layer's samples without gradients on one example; no layer stays installed."""
+    table = {each: Samples() for each in layers}
     with torch.no_grad():
-        budget.progress(what, 1, _ROUNDS[1])
-        _run(model, example)
-        start = time.perf_counter()
-        _run(model, example)
-        seconds = time.perf_counter() - start
-        if found and budget.left:
-            with _checking(found, table):
-                _run(model, example)
-        rounds = max(_ROUNDS[0], min(_ROUNDS[1], int(budget.left / max(2 * seconds, 1e-9))))
-        for i in range(rounds if found else 0):
-            if not budget.left:
+        if layers and budget.left:
+            with _checking(layers, table):
+                budget.run(model, example)
+        for i in range(rounds if layers else 0):
+            if not budget.left or budget.runs < 2:
                 break
-            budget.progress(what, i + 1, rounds)
+            budget.progress("measuring the layers, round", i + 1, rounds)
             for ours in (i % 2 == 0, i % 2 == 1):  # who comes second finds other caches
-                _timed_run(model, example, found, table, ours)
-    for each in found:
+                _timed_run(model, example, table, ours, budget)
+    for each in layers:
         each.remove()
     return table
 
 
-def _run(model: Any, example: Example) -> Any:
-    return model(*example[0], **example[1])
-
-
 def _timed_run(
-    model: Any, example: Example, found: list[Candidate], table: dict[Candidate, Times], ours: bool
+    model: Any, example: Example, table: dict[Candidate, Samples], ours: bool, budget: Budget
 ) -> None:
-    """One run, in which each layer's time is that of all its calls and of what follows it."""
-    totals = dict.fromkeys(found, 0.0)
+    """One run, in which each layer's time is that of all its calls."""
+    totals = dict.fromkeys(table, 0.0)
     begun: list[float] = []
 
     def end(candidate: Candidate) -> Callable[..., None]:
         def hook(*_: Any) -> None:
-            totals[candidate] += (time.perf_counter() - begun.pop()) * 1e3
+            totals[candidate] += time.perf_counter() - begun.pop()
 
         return hook
 
     with ExitStack() as hooks:
-        for candidate in found:
-            for module in candidate.members:
-                start = lambda *_: begun.append(time.perf_counter())  # noqa: E731
-                hooks.enter_context(module.register_forward_pre_hook(start))
-                hooks.enter_context(module.register_forward_hook(end(candidate)))
+        for candidate in table:
+            start = lambda *_: begun.append(time.perf_counter())  # noqa: E731
+            hooks.enter_context(candidate.layer.register_forward_pre_hook(start))
+            hooks.enter_context(candidate.layer.register_forward_hook(end(candidate)))
             candidate.remove()
-        for candidate in found if ours else ():  # after the hooks, which the runs' signatures have
-            candidate.install(inference=True, training=0)
-        _run(model, example)
+            if ours:
+                candidate.install(inference=True, training=0)
+        budget.run(model, example)
     for candidate, total in totals.items():
-        times = table[candidate]
-        times.timed = True
-        if ours:
-            times.after = min(times.after, total or float("inf"))
-        else:
-            times.before = min(times.before, total or float("inf"))
+        samples = table[candidate]
+        (samples.after if ours else samples.before).append(total)
 
 
 @contextmanager
-def _checking(found: list[Candidate], table: dict[Candidate, Times]) -> Iterator[None]:
+def _checking(layers: list[Candidate], table: dict[Candidate, Samples]) -> Iterator[None]:
     """While upconv's layers run, each result is compared with PyTorch's on the same input."""
 
     def hook_of(candidate: Candidate) -> Callable[..., None]:
         def hook(layer: Any, arguments: Any, keywords: Any, result: Tensor) -> None:
-            end = keywords.pop("end", None)
             candidate.remove()
             try:
                 expected = candidate.original.forward(layer, *arguments, **keywords)
-                for follower in () if end is None else end.modules:
-                    expected = follower.forward(expected)
             finally:
                 candidate.install(inference=True, training=0)
-            times = table[candidate]
-            times.wrong = times.wrong or _differ(result, expected)
+            why = disagreement(arrays_of([result]), arrays_of([expected]))
+            table[candidate].why = table[candidate].why or why
 
         return hook
 
     with ExitStack() as hooks:
-        for each in found:
+        for each in layers:
             handle = each.layer.register_forward_hook(hook_of(each), with_kwargs=True)
             hooks.enter_context(handle)
             each.install(inference=True, training=0)
         yield
 
 
-def _differ(result: Tensor, expected: Tensor) -> bool:
-    """Whether two results differ by more than rounding."""
-    if result.shape != expected.shape or result.dtype is not expected.dtype:
-        return True
-    finite = expected[expected.isfinite()].abs()
-    bound = _TOLERANCE[result.dtype] * (float(finite.max()) if finite.numel() else 1.0)
-    return not torch.allclose(result, expected, 0.0, bound, equal_nan=True)
+def is_faster(slow: Callable[[], object], fast: Callable[[], object], seconds: float) -> bool:
+    """Whether the second of two calls is surely faster, by interleaved samples."""
+    rounds = interleaved([slow, fast], seconds)
+    return Ratio.of(rounds, 1).low > required_gain(len(rounds.again))
 
 
-def best_of(
-    calls: list[Callable[[], object]],
-    seconds: float,
-    last: float = float("inf"),
-    switch: Callable[[int], None] = lambda _: None,
-) -> list[float]:
-    """The best milliseconds of some calls, timed in interleaved rounds.
-
-    last: when, by `time.perf_counter`, no round but the first begins. switch: is called with the
-    index of a call before it, and not timed.
-    """
-    best = [float("inf")] * len(calls)
-    for at, call in enumerate(calls):
-        switch(at)
-        call()
-    rest()
-    end, i = time.perf_counter() + seconds, 0
-    while i < _ROUNDS[0] or (i < 4 * _ROUNDS[1] and time.perf_counter() < end):
-        if i and time.perf_counter() > last:
-            break
-        for at in range(len(calls)):
-            at = (at + i) % len(calls)  # each comes first once
-            switch(at)
-            start = time.perf_counter()
-            calls[at]()
-            best[at] = min(best[at], (time.perf_counter() - start) * 1e3)
-        i += 1
-    return best
-
-
-def signatures(found: list[Candidate], step: Callable[[], None]) -> dict[Any, list[Any]]:
+def signatures(layers: list[Candidate], step: Callable[[], None]) -> dict[Any, list[Any]]:
     """The inputs each layer gets in a training step, as (shape, strides, dtype, graded)."""
-    seen: dict[Candidate, list[Any]] = {each: [] for each in found}
+    seen: dict[Candidate, list[Any]] = {each: [] for each in layers}
 
     def hook_of(candidate: Candidate) -> Callable[..., None]:
         def hook(layer: Any, arguments: Any, keywords: Any, result: Tensor) -> None:
@@ -209,7 +169,7 @@ def signatures(found: list[Candidate], step: Callable[[], None]) -> dict[Any, li
         return hook
 
     with ExitStack() as hooks:
-        for each in found:
+        for each in layers:
             handle = each.layer.register_forward_hook(hook_of(each), with_kwargs=True)
             hooks.enter_context(handle)
         step()
@@ -226,6 +186,14 @@ class Case:
     how: tuple[Any, ...]
     trained: bool = True
 
+    @property
+    def key(self) -> Any:
+        """What the measurement depends on."""
+        operands = [
+            (tuple(each.shape), each.stride(), each.dtype) for each in (self.x, self.weight)
+        ]
+        return *operands, self.flows, self.how, self.trained
+
 
 def choice(cases: list[Case]) -> Ours:
     """Which results of a training step upconv computes faster in all cases.
@@ -237,13 +205,11 @@ def choice(cases: list[Case]) -> Ours:
     for case in cases:
         for ours, ways in _parts(case).items():
             if ours in chosen:
-                slow, fast = best_of(list(ways), 0.2)
-                chosen = chosen if fast < GAIN * slow else chosen & ~ours
+                chosen = chosen if is_faster(*ways, 0.2) else chosen & ~ours
     if not cases or not chosen:
         return Ours(0)
     for case in cases:
-        slow, fast = best_of([_step(case, 0), _step(case, int(chosen))], 0.3)
-        if fast >= GAIN * slow:
+        if not is_faster(_step(case, 0), _step(case, int(chosen)), 0.3):
             return Ours(0)
     return chosen
 

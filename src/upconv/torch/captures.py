@@ -1,0 +1,195 @@
+"""`Capture`: a model's forward without gradients as a graph, in which parts are networks.
+
+`torch.export` runs the forward on tensors without data, and `parts.hand_over` replaces the largest
+parts of its graph. What remains are ATen operators, in order.
+
+A capture serves inputs of one structure and of all sizes for which export's guards hold. It reads
+the model's parameters and buffers anew in each call.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import Dim
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils._pytree import tree_unflatten
+
+from ..errors import brief
+from .nodes import is_convolution
+from .operators import FUSED
+from .parts import hand_over
+from .snapshots import Unwatchable
+from .tensors import Tensor
+
+_NAMES = {"math": math, "max": max, "min": min, "abs": abs, "int": int, "float": float}
+"""What the expressions of export's guards use."""
+
+
+class Capture:
+    """The graph of a model's forward for inputs like some examples.
+
+    forward: takes the tensors among the inputs. refused: names of layers that no part may contain.
+    parts: what networks compute. left: why other nodes are PyTorch's, by name. Raises `Unwatchable`
+    for a forward that is not captured.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        forward: Callable[..., Any],
+        examples: Sequence[Tensor],
+        refused: frozenset[str],
+    ) -> None:
+        program = _checked(_exported(model, forward, examples))
+        self._guard = _guard(program, examples)
+        self._result = program.call_spec.out_spec
+        module = program.graph_module
+        state = _erase_unused(module.graph, _state(program, model))
+        self._readers = list(state.values())
+        self._kinds = [_kind(read()) for read in self._readers]
+        self.left: dict[str, str] = {}
+        filtered = {
+            node: "filter_fn leaves it out"
+            for node in module.graph.nodes
+            if node.op == "call_function" and is_convolution(node) and layer_of(node) in refused
+        }
+        self.parts = hand_over(module, weights=state, refused=filtered, left=self.left)
+        self._module = module
+
+    def takes(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether the graph is right for the sizes of these inputs."""
+        try:
+            return bool(self._guard({"flat": inputs}))
+        except (IndexError, NameError, TypeError, ZeroDivisionError):
+            return False
+
+    def state(self) -> list[Tensor] | None:
+        """The model's tensors that the graph reads; None where one has another type or shape."""
+        tensors = [read() for read in self._readers]
+        return tensors if [*map(_kind, tensors)] == self._kinds else None
+
+    def __call__(self, state: list[Tensor], inputs: Sequence[Tensor]) -> Any:
+        """The model's result, by its tensors as `state` returned them."""
+        results = self._module.forward(*state, *inputs)
+        if self._result.is_leaf():
+            return results[0]
+        return tree_unflatten(results, self._result)
+
+
+def _kind(tensor: Any) -> Any:
+    if not isinstance(tensor, torch.Tensor):
+        return None
+    return tensor.dtype, tensor.shape, tensor.is_cpu
+
+
+class _Flat(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped here
+    """A model as a module whose arguments are tensors."""
+
+    def __init__(self, model: Any, call: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, *flat: Tensor) -> Any:
+        return self.call(*flat)
+
+
+def _exported(model: Any, forward: Callable[..., Any], examples: Sequence[Tensor]) -> Any:
+    """The exported program of a forward; its sizes are open where that can be."""
+    # Other tensors than the user's, which may be parameters or share memory.
+    inputs = tuple(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in examples)
+    sizes = ({i: Dim.AUTO if n > 1 else Dim.STATIC for i, n in enumerate(x.shape)} for x in inputs)
+    module, reason = _Flat(model, forward), ""
+    module.training = False
+    for shapes in ((tuple(sizes),), None):
+        try:
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")
+                return torch.export.export(module, inputs, strict=False, dynamic_shapes=shapes)
+        except Exception as error:  # whatever the code of a model raises without data
+            reason = f"{type(error).__name__}: {brief((str(error).splitlines() or [''])[0])}"
+    raise Unwatchable(f"torch.export cannot follow its forward, {reason}")
+
+
+def _checked(program: Any) -> Any:
+    """The program, if running its graph does what the forward does."""
+    outputs = program.graph_signature.output_specs
+    if any(each.kind is not OutputKind.USER_OUTPUT for each in outputs):
+        raise Unwatchable("its forward exchanges its buffers")
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target is FUSED:
+            node.target = torch.ops.aten.convolution.default  # a layer that `accelerate` swapped
+    return program
+
+
+def _guard(program: Any, examples: Sequence[Tensor]) -> Callable[[Any], object]:
+    """A function of the inputs that tells whether the graph is right for their sizes."""
+    conditions = [f"L['flat'][{i}].dim() == {x.dim()}" for i, x in enumerate(examples)]
+    written = getattr(program, "_guards_code", None)  # PyTorch 2.9 and later
+    inputs = [spec.arg.name for spec in program.graph_signature.input_specs if _is_input(spec)]
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    for i, name in enumerate(inputs):
+        for axis, size in enumerate(nodes[name].meta["val"].shape):
+            actual = f"L['flat'][{i}].size()[{axis}]"
+            if isinstance(size, int) or written is None:
+                conditions.append(f"{actual} == {examples[i].shape[axis]}")
+            elif (bounds := program.range_constraints.get(size.node.expr)) is not None:
+                conditions.append(f"{actual} >= {max(2, int(bounds.lower))}")
+                if getattr(bounds.upper, "is_Integer", False):
+                    conditions.append(f"{actual} <= {int(bounds.upper)}")
+    text = " and ".join(f"({condition})" for condition in [*conditions, *(written or ())])
+    # Export writes its guards as Python expressions, of sizes alone.
+    guard: Callable[[Any], object] = eval(f"lambda L: {text}", dict(_NAMES))  # noqa: S307
+    return guard
+
+
+def _is_input(spec: Any) -> bool:
+    return bool(spec.kind is InputKind.USER_INPUT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads a tensor of a model where its module holds it now."""
+
+    holder: Any
+    name: str
+
+    def __call__(self) -> Any:
+        return self.holder.get(self.name)
+
+
+def _state(program: Any, model: Any) -> dict[Any, Callable[[], Any]]:
+    """How the value of each placeholder that is no input is read."""
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    readers: dict[Any, Callable[[], Any]] = {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            path, _, name = spec.target.removeprefix("model.").rpartition(".")
+            module = model.get_submodule(path)
+            holder = module._parameters if spec.kind is InputKind.PARAMETER else module._buffers
+            readers[nodes[spec.arg.name]] = _Reader(holder, name)
+        elif spec.kind is InputKind.CONSTANT_TENSOR:
+            readers[nodes[spec.arg.name]] = _Reader(program.constants, spec.target)
+        elif not _is_input(spec):
+            raise Unwatchable(f"torch.export gives its graph a {spec.kind.name.lower()}")
+    return readers
+
+
+def _erase_unused(graph: Any, readers: dict[Any, Any]) -> dict[Any, Any]:
+    graph.eliminate_dead_code()
+    for node in [node for node in readers if not node.users]:
+        graph.erase_node(node)
+        del readers[node]
+    return readers
+
+
+def layer_of(node: Any) -> str:
+    """The name of the layer whose forward a node was captured in."""
+    stack = node.meta.get("nn_module_stack") or {}
+    names = [name for name, _ in stack.values()]
+    return str(names[-1]).removeprefix("model.") if names else ""

@@ -1,0 +1,288 @@
+"""`Forward`: the `forward` of an accelerated model, which runs a captured graph where it may.
+
+It is an attribute of the model, so the model keeps its class, and PyTorch calls the model's hooks
+around it. A call goes the original way, through the model's modules, unless
+
+1. no gradient is recorded, and no autocast, trace, compiler, transform or mode is active,
+2. all inputs are plain values and dense tensors on the CPU, all different ones,
+3. a capture has been made for inputs of this structure and takes their sizes,
+4. the model is as it was when it was captured, see `Snapshot`.
+
+A model is captured at its first call with a structure, up to `_MOST_CAPTURES` times. That call goes
+the original way as well, and the graph is used from then on if the results agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Lock
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.utils._pytree import tree_leaves
+
+from ..errors import UpconvError
+from ..measuring import disagreement
+from .captures import Capture
+from .snapshots import Snapshot, Unwatchable
+from .tensors import Tensor, arrays_of
+
+_MOST_CAPTURES = 4
+_MOST_SIGNATURES = 512
+
+Key = tuple[Any, ...]
+_CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
+
+
+class _Other(Unwatchable):
+    """An input that no graph is captured for."""
+
+
+class Forward:
+    """The forward of an accelerated model.
+
+    refused: names of layers that no part may contain. A copy of the model gets a forward of its
+    own, which captures anew. reason: why the latest call was not captured; "" where it was.
+    """
+
+    def __init__(self, model: Any, refused: frozenset[str] = frozenset()) -> None:
+        self._model, self._refused = model, refused
+        self._begin()
+
+    def _begin(self) -> None:
+        self.reason = ""
+        self._snapshot: Snapshot | None = None
+        self._dtype = torch.get_default_dtype()
+        self._captures: list[tuple[Key, Capture | None]] = []
+        self._by_signature: dict[Key, Capture | None] = {}
+        self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_model": self._model, "_refused": self._refused}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
+
+    @property
+    def __code__(self) -> Any:
+        """What `torch.export` reads the names of arguments from."""
+        return type(self._model).forward.__code__
+
+    @property
+    def __wrapped__(self) -> Any:
+        """What `inspect.signature` reads."""
+        return self.original
+
+    @property
+    def original(self) -> Any:
+        """The forward of the model's class."""
+        return type(self._model).forward.__get__(self._model)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's result."""
+        if torch.compiler.is_compiling() or not self._is_plain():
+            return self.original(*args, **kwargs)
+        inputs: list[Tensor] = []
+        try:
+            structure = _structure((args, kwargs), inputs)
+        except _Other:
+            return self.original(*args, **kwargs)
+        key = (structure, *((x.dtype, x.shape, x.stride()) for x in inputs))
+        try:
+            capture = self._by_signature[key]
+        except KeyError:
+            return self._first(key, inputs, args, kwargs)
+        if capture is not None and self._snapshot is not None and self._snapshot.holds():
+            state = capture.state()
+            if state is not None and not _recorded(state, inputs):
+                return capture(state, inputs)
+        return self.original(*args, **kwargs)
+
+    def serves(self, args: Any, kwargs: Any) -> bool:
+        """Whether a capture is there for inputs like these."""
+        inputs: list[Tensor] = []
+        form = _form(_structure((args, kwargs), inputs), inputs)
+        return any(known == form and each and each.takes(inputs) for known, each in self._captures)
+
+    def adopted(self, args: Any, kwargs: Any) -> Capture:
+        """A new capture for inputs like these, which is used without comparing its results."""
+        inputs: list[Tensor] = []
+        capture = self.capture(args, kwargs)
+        self._captures.append((_form(_structure((args, kwargs), inputs), inputs), capture))
+        return capture
+
+    def watch(self) -> None:
+        """Take the model as it is now for the one that was captured."""
+        self._snapshot = Snapshot(self._model)
+
+    def capture(self, args: Any, kwargs: Any) -> Capture:
+        """A new capture for inputs; raises `Unwatchable` where there is none."""
+        inputs: list[Tensor] = []
+        structure = _structure((args, kwargs), inputs)
+        if not inputs:
+            raise Unwatchable("no tensor is among its inputs")
+
+        def call(*flat: Tensor) -> Any:
+            positional, keywords = _rebuilt(structure, iter(flat))
+            return self.original(*positional, **keywords)
+
+        return Capture(self._model, call, inputs, self._refused)
+
+    def _is_plain(self) -> bool:
+        """Whether nothing is active that a graph would not see, or that has to see all modules."""
+        return not (
+            torch.is_autocast_enabled("cpu")
+            or torch.jit.is_tracing()
+            or torch._C._are_functorch_transforms_active()
+            or forward_ad._current_level >= 0
+            or torch._C._len_torch_dispatch_stack()
+            or torch._C._len_torch_function_stack()
+            or torch.get_default_dtype() is not self._dtype
+        )
+
+    def _first(self, key: Key, inputs: list[Tensor], args: Any, kwargs: Any) -> Any:
+        """The result for inputs of sizes that are new, by the original way where captured anew."""
+        form = _form(key[0], inputs)
+        for known, capture in self._captures:
+            if known == form and (capture is None or capture.takes(inputs)):
+                self._remember(key, capture)
+                return self(*args, **kwargs)
+        if len(self._captures) >= _MOST_CAPTURES:
+            self._remember(key, None)
+        elif self._may_capture() and self._lock.acquire(blocking=False):
+            try:
+                return self._captured_anew(key, form, inputs, args, kwargs)
+            finally:
+                self._lock.release()
+        return self.original(*args, **kwargs)
+
+    def _may_capture(self) -> bool:
+        """Whether the model can be captured now: as it was at first, and for inference."""
+        if torch.is_grad_enabled() or any(each.training for each in self._model.modules()):
+            return False
+        return self._snapshot is None or self._snapshot.holds()
+
+    def _captured_anew(
+        self, key: Key, form: Key, inputs: list[Tensor], args: Any, kwargs: Any
+    ) -> Any:
+        """The result by the original way, with which that of a new capture is compared."""
+        capture, random = None, torch.get_rng_state()
+        watch = Watch(self._model, inputs)
+        result = self.original(*args, **kwargs)
+        after = torch.get_rng_state()
+        try:
+            snapshot = watch.unchanged()
+            capture = self.capture(args, kwargs)
+            self.reason = self._difference(capture, inputs, result, random)
+            self._snapshot = self._snapshot or snapshot
+        except Unwatchable as error:
+            self.reason = str(error)
+        torch.set_rng_state(after)
+        capture = None if self.reason else capture
+        self._captures.append((form, capture))
+        self._remember(key, capture)
+        return result
+
+    def _difference(self, capture: Capture, inputs: Any, expected: Any, random: Tensor) -> str:
+        """In what a graph's results differ from the expected ones; "" for nothing."""
+        if not capture.parts:
+            return "no part of its graph is one that a network computes"
+        torch.set_rng_state(random)
+        try:
+            results = capture(capture.state() or [], inputs)
+        except UpconvError as error:
+            return str(error)
+        return difference(results, expected)
+
+    def _remember(self, key: Key, capture: Capture | None) -> None:
+        if len(self._by_signature) >= _MOST_SIGNATURES:
+            self._by_signature = {}
+        self._by_signature[key] = capture
+
+
+class Watch:
+    """Sees whether calls change the model, its tensors or their inputs."""
+
+    def __init__(self, model: Any, inputs: Any) -> None:
+        tensors = [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
+        self._tensors = [*model.parameters(), *model.buffers(), *tensors]
+        self._versions = self._now()
+        self._reason = ""
+        try:
+            self._snapshot = Snapshot(model)
+        except Unwatchable as error:
+            self._reason = str(error)
+
+    def unchanged(self) -> Snapshot:
+        """The snapshot of a model that is as it was; else `Unwatchable`."""
+        if self._reason:
+            raise Unwatchable(self._reason)
+        if not self._snapshot.holds() or self._versions != self._now():
+            raise Unwatchable("its forward changes the model or its inputs")
+        return self._snapshot
+
+    def _now(self) -> list[int]:
+        return [-1 if each.is_inference() else each._version for each in self._tensors]
+
+
+def difference(results: Any, expected: Any) -> str:
+    """In what two results of a model differ by more than rounding; "" for nothing."""
+    pairs = [tree_leaves(results), tree_leaves(expected)]
+    others = [[each for each in leaves if not isinstance(each, torch.Tensor)] for leaves in pairs]
+    if others[0] != others[1]:
+        return "values other than tensors differ"
+    return disagreement(arrays_of(pairs[0]), arrays_of(pairs[1]))
+
+
+def _structure(value: Any, inputs: list[Tensor]) -> Any:
+    """What inputs are besides their tensors, hashable; the tensors are added to `inputs`."""
+    kind = type(value)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        if not value.is_cpu or value.layout is not torch.strided:
+            raise _Other(f"an input is on {value.device} or not dense")
+        if any(value is each for each in inputs) or value.is_conj() or value.is_neg():
+            raise _Other("inputs are the same tensor, or views with a pending operation")
+        inputs.append(value)
+        return torch.Tensor
+    if kind is tuple or kind is list:
+        return kind, *(_structure(each, inputs) for each in value)
+    if kind is dict:
+        return kind, *((name, _structure(each, inputs)) for name, each in value.items())
+    if kind in _CONSTANTS:
+        return "constant", kind, value
+    raise _Other(f"an input is of type {kind.__name__}")
+
+
+def _rebuilt(structure: Any, flat: Iterator[Tensor]) -> Any:
+    """The inputs of a structure with other tensors."""
+    if structure is torch.Tensor:
+        return next(flat)
+    kind, *parts = structure
+    if kind == "constant":
+        return parts[1]
+    if kind is dict:
+        return {name: _rebuilt(each, flat) for name, each in parts}
+    return kind(_rebuilt(each, flat) for each in parts)
+
+
+def _form(structure: Any, inputs: list[Tensor]) -> Key:
+    """What a capture is for: any sizes but 0 and 1, and memory formats, stay open."""
+    return structure, *(
+        (x.dtype, tuple(min(size, 2) for size in x.shape), _layout(x)) for x in inputs
+    )
+
+
+def _layout(x: Tensor) -> Any:
+    """The order of a tensor's memory; of one that is not contiguous the strides."""
+    if x.is_contiguous():
+        return "contiguous"
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    last = x.dim() in formats and x.is_contiguous(memory_format=formats[x.dim()])
+    return "channels last" if last else x.stride()
+
+
+def _recorded(state: list[Tensor], inputs: list[Tensor]) -> bool:
+    """Whether autograd would record a call."""
+    return torch.is_grad_enabled() and any(each.requires_grad for each in (*state, *inputs))

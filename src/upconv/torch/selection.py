@@ -1,0 +1,292 @@
+"""`Selection`: how a model is computed, by measurement.
+
+1. The model's forward is captured as a graph, in which networks compute the largest parts.
+2. Where that fails or is not faster, single layers are measured inside the model.
+3. PyTorch and the parts, or the layers, run in turn. The faster stays if its results agree.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ..measuring import Choice, Outcome, Way, choose
+from ..reports import Report, Row
+from . import swaps, trials
+from .captures import Capture, layer_of
+from .forwards import Forward, Watch, difference
+from .nodes import is_convolution
+from .snapshots import Unwatchable
+from .swaps import Candidate
+from .tensors import arrays_of
+from .trials import Budget, Example
+
+PYTORCH, PARTS, LAYERS = "PyTorch", "parts", "layers"
+
+MOST_RUNS = 30
+"""Of the model for inference; training steps are bounded by as many more."""
+
+_LONG, _RUNS_OF_CHOICE = 0.15, (20, 11)
+"""Runs of two ways in turn, three rounds of them; fewer of models that take so many seconds."""
+
+_MOST_ROUNDS = 4
+_MOST_REASONS = 8
+
+
+class Selection:
+    """Measures a model by PyTorch, in parts and with layers, and installs what is fastest."""
+
+    def __init__(
+        self,
+        model: Any,
+        layers: list[Candidate],
+        refused: frozenset[str],
+        examples: list[Example],
+        budget: Budget,
+    ) -> None:
+        self.model, self.layers, self.examples, self.budget = model, layers, examples, budget
+        self.rows = {each: _row(each) for each in layers}
+        self.parts: list[Row] = []
+        self.left: Counter[str] = Counter()
+        self.why = self.parts_why = ""
+        self.timed = max(examples, key=_elements)
+        self._runs = _RUNS_OF_CHOICE[0]
+        self._forward = Forward(model, refused)
+        self._taken: list[Candidate] = []
+
+    def result(self, training: bool) -> Report:
+        """The decisions; afterwards no layer and no part is installed."""
+        self.model.eval()
+        with torch.no_grad():
+            choice = Choice(PYTORCH, (Outcome(PYTORCH),), 0)
+            if self._capture():
+                choice = self._choose(PARTS)
+                self._check_others()
+            if not self.parts or self.parts_why:
+                choice = replace(choice, name=PYTORCH)
+                self._measure_layers()
+                choice = self._choose(LAYERS) if self._taken else choice
+        for each in self._taken if choice.name == LAYERS else ():
+            self._change(each, inference=True)
+        if training:
+            self.budget.runs = MOST_RUNS
+            self._measure_training()
+        return self._report(choice)
+
+    def install(self, report: Report) -> None:
+        """Install what a report of this trial says; the model is in eval mode."""
+        self._switch(PYTORCH)
+        for each, row in self.rows.items():
+            install_layer(each, row.details)
+        vars(self.model)["_report"] = report
+        if any(row.by == "upconv" for row in self.parts):
+            set_forward(self.model, self._forward)
+            self._forward.watch()
+
+    # In parts -------------------------------------------------------------------------------------
+
+    def _capture(self) -> bool:
+        """Capture the model for all examples; whether that succeeded."""
+        captures: list[Capture] = []
+        self.budget.progress("capturing the model", 1, 1)
+        try:
+            for args, keywords in self.examples:
+                if not self._forward.serves(args, keywords):
+                    watch = Watch(self.model, (args, keywords))
+                    start = time.perf_counter()
+                    self.budget.run(self.model, (args, keywords))
+                    if time.perf_counter() - start > _LONG:
+                        self._runs = _RUNS_OF_CHOICE[1]
+                    watch.unchanged()
+                    captures.append(self._forward.adopted(args, keywords))
+        except Unwatchable as error:
+            self.why = f"no graph stands for the model: {error}"
+            return False
+        parts = [part for capture in captures for part in capture.parts]
+        self.parts = [_part_row(number, part) for number, part in enumerate(parts, 1)]
+        self.left = Counter(why for capture in captures for why in capture.left.values())
+        self.why = "" if parts else "no part of its graph is one that a network computes"
+        return bool(parts)
+
+    def _check_others(self) -> None:
+        """Compare the results of parts on the examples that are not timed."""
+        for example in self.examples:
+            if example is not self.timed and not self.parts_why:
+                results = []
+                for name in (PYTORCH, PARTS):
+                    self._switch(name)
+                    with torch.random.fork_rng(devices=[]):
+                        results.append(self.budget.run(self.model, example))
+                self.parts_why = difference(results[1], results[0])
+        self._switch(PYTORCH)
+
+    def _measure_layers(self) -> None:
+        """Measure each layer in place; fills `_taken`."""
+        rounds = min(_MOST_ROUNDS, (self.budget.runs - 1 - self._runs) // 2)
+        table = trials.measured(self.model, self.layers, self.timed, self.budget, rounds)
+        for each, samples in table.items():
+            taken, why = samples.verdict()
+            before, after = samples.seconds()
+            self.rows[each] = replace(self.rows[each], before=before, after=after, why=why)
+            if taken:
+                self._taken.append(each)
+
+    # The choice -----------------------------------------------------------------------------------
+
+    def _choose(self, name: str) -> Choice:
+        """The faster of PyTorch and another way to run the model."""
+        ways = [Way(each, self._run, partial(self._switch, each)) for each in (PYTORCH, name)]
+        choice = self._choice(ways, "timing the whole model")
+        if name == PARTS:
+            self.parts_why = choice[PARTS].why
+        self._switch(PYTORCH)
+        return choice
+
+    def _choice(self, ways: list[Way], what: str) -> Choice:
+        """The faster of two ways; time and runs enough for another choice are left."""
+        budget = self.budget
+        choice = choose(
+            ways,
+            seconds=min(10.0, 0.6 * budget.left),
+            most_runs=max(1, min(self._runs, budget.runs)),
+            arrays=lambda results: arrays_of(tree_leaves(results)),
+            progress=budget.progress,
+            what=what,
+        )
+        budget.runs -= choice.runs
+        return choice
+
+    def _run(self) -> Any:
+        random = torch.get_rng_state()
+        results = self.model(*self.timed[0], **self.timed[1])
+        torch.set_rng_state(random)
+        return results
+
+    def _switch(self, name: str) -> None:
+        """Let the model run in one of the ways."""
+        set_forward(self.model, None)
+        for each in self.layers:
+            each.remove()
+        if name == LAYERS:
+            for each in self._taken:
+                each.install(inference=True, training=0)
+        if name == PARTS:
+            set_forward(self.model, self._forward)
+            self._forward.watch()
+
+    # Training -------------------------------------------------------------------------------------
+
+    def _measure_training(self) -> None:
+        """Put what upconv computes in a training step into the rows, where steps are faster."""
+        self.model.train()
+        step = partial(_step, self.model, self.timed)
+        self.budget.runs -= 1
+        seen = trials.signatures(self.layers, step)
+        end = time.perf_counter() + 0.7 * self.budget.left
+        chosen: dict[Candidate, int] = {}
+        known: dict[Any, int] = {}
+        for i, each in enumerate(self.layers):
+            self.budget.progress("measuring training, layer", i + 1, len(self.layers))
+            cases = [trials.case_of(each, *call) for call in seen[each]]
+            key = tuple(case.key for case in cases)
+            if key not in known:
+                known[key] = int(trials.choice(cases)) if time.perf_counter() < end else 0
+            chosen[each] = known[key]
+        if any(chosen.values()) and self._is_faster(step, chosen):
+            for each, results in chosen.items():
+                self._change(each, training=results)
+
+    def _is_faster(self, step: Callable[[], None], chosen: dict[Candidate, int]) -> bool:
+        def install(ours: bool) -> None:
+            for each, results in chosen.items():
+                each.remove()
+                if ours and results:
+                    each.install(inference=False, training=results)
+
+        ways = [Way(name, step, partial(install, name == LAYERS)) for name in (PYTORCH, LAYERS)]
+        return self._choice(ways, "timing the whole training step").name == LAYERS
+
+    def _change(self, layer: Candidate, **details: Any) -> None:
+        row = self.rows[layer]
+        self.rows[layer] = replace(row, by="upconv", details={**row.details, **details})
+
+    # The report -----------------------------------------------------------------------------------
+
+    def _report(self, choice: Choice) -> Report:
+        """The rows of parts, layers and of what a graph leaves to PyTorch."""
+        inside = {name: row.name for row in self.parts for name in row.details["layers"]}
+        if choice.name == PARTS:
+            self.parts = [replace(row, by="upconv") for row in self.parts]
+            for each, row in self.rows.items():
+                if each.name in inside and row.by == PYTORCH:
+                    self.rows[each] = replace(row, by=inside[each.name].partition(":")[0], why="")
+        else:
+            self.parts = [replace(row, why=self.parts_why) for row in self.parts]
+        left = [
+            Row(f"{count} other operations", "", PYTORCH, 0, why=why)
+            for why, count in self.left.most_common(_MOST_REASONS)
+        ]
+        why = self.why or "it is not faster with upconv"
+        if any(row.by == "upconv" for row in (*self.parts, *self.rows.values())):
+            why = ""
+        best = choice.best
+        times = (choice.baseline.seconds, best.seconds) if best.ratio else (None, None)
+        rows = (*self.parts, *self.rows.values(), *left)
+        return Report(PYTORCH, rows, why, *times, best.ratio)
+
+
+def _elements(example: Example) -> int:
+    """The number of elements of all tensors in an example."""
+    leaves = tree_leaves(example)
+    return sum(int(each.numel()) for each in leaves if isinstance(each, torch.Tensor))
+
+
+def _row(layer: Candidate) -> Row:
+    details = {"weight": list(layer.weight_shape), "inference": False, "training": 0}
+    return Row(layer.name, layer.kind, PYTORCH, details=details)
+
+
+def _part_row(number: int, part: Any) -> Row:
+    """The row of a part: its layers by name, and its operations by number."""
+    names = [layer_of(node) for node in part.module.graph.nodes if is_convolution(node)]
+    ends = f": {names[0]} to {names[-1]}" if names and names[0] else ""
+    counts = Counter(part.operations).most_common(3)
+    kind = ", ".join(f"{count} {name}" for name, count in counts)
+    return Row(f"part {number}{ends}", kind, PYTORCH, part.layers, details={"layers": names})
+
+
+def _step(model: Any, example: Example) -> None:
+    """Forward and backward of the mean square of all results."""
+    with torch.enable_grad():
+        results = tree_leaves(model(*example[0], **example[1]))
+        tensors = [each for each in results if isinstance(each, torch.Tensor)]
+        losses = [each.float().square().mean() for each in tensors if each.requires_grad]
+        if losses:
+            torch.stack(losses).sum().backward()
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+def set_forward(model: Any, forward: Forward | None) -> None:
+    """Put a forward into a model, or take out the one that was put there."""
+    if isinstance(vars(model).get("forward"), Forward):
+        del vars(model)["forward"]
+    if forward is not None:
+        vars(model)["forward"] = forward
+
+
+def install_layer(layer: Candidate, details: Any) -> None:
+    """Let upconv compute of a layer what the details of its row say."""
+    layer.remove()
+    inference, training = bool(details.get("inference")), int(details.get("training", 0))
+    if inference or training:
+        layer.install(inference=inference, training=training)
+    else:
+        swaps.remove(layer.layer)

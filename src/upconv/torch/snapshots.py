@@ -1,0 +1,149 @@
+"""`Snapshot`: everything but tensors that a captured graph relies on in a model.
+
+A capture bakes in what Python code reads: attributes, children, modes and hooks of all modules. The
+snapshot compares them with the model before each call, at less than a microsecond per module. It
+looks into lists, sets, dicts and plain objects (configurations) that are attributes. Whatever else
+code reads, such as global variables, is not compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as base
+from torch.nn.utils.weight_norm import WeightNorm
+
+from .modules import LAYER_ATTRIBUTES, Layer
+
+_INTERNAL = frozenset(vars(nn.Module()))
+_IGNORED = frozenset({"forward", "_report", *LAYER_ATTRIBUTES})
+"""Attributes that this package writes."""
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device)
+_MOST_DEPTH, _MOST_OBJECTS = 6, 10_000
+
+HOOKS_OF_ALL = (
+    base._global_forward_pre_hooks,
+    base._global_forward_hooks,
+    base._global_backward_pre_hooks,
+    base._global_backward_hooks,
+)
+
+
+class _Anything:
+    """Equals everything: stands for a tensor, which is read anew in each call."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_ANYTHING = _Anything()
+
+
+class Unwatchable(Exception):
+    """A model that a graph cannot stand for; the message says why."""
+
+
+class Snapshot:
+    """A model's modules, attributes, modes and hooks as they were.
+
+    Raises `Unwatchable` for hooks of inner modules, which a graph would not call, and for modules
+    that are kept outside their parents' children.
+
+    >>> model = nn.Sequential(nn.ReLU())
+    >>> snapshot = Snapshot(model)
+    >>> snapshot.holds(), model.train(False) is model, snapshot.holds()
+    (True, True, False)
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._hooks: list[Any] = []
+        self._values: list[tuple[list[Any], Any]] = []
+        self._seen: dict[int, Any] = {}
+        modules = list(model.modules())
+        self._modules = modules
+        for module in modules:
+            self._add_module(module, inner=module is not model)
+
+    def holds(self) -> bool:
+        """Whether the model is as it was."""
+        if any(self._hooks) or any(HOOKS_OF_ALL):
+            return False
+        try:
+            return all(saved == [*now] for saved, now in self._values)
+        except (RuntimeError, TypeError, ValueError):  # a tensor or an array has no one truth
+            return False
+
+    def _add_module(self, module: Any, *, inner: bool) -> None:
+        state = vars(module)
+        computed = {hook.name for hook in _weight_norms(module)}
+        if inner:
+            self._add_hooks(module)
+        if module._modules:
+            self._values.append(([*module._modules.values()], module._modules.values()))
+        else:
+            self._hooks.append(module._modules)
+        tensors = [each if each is None else _ANYTHING for each in module._parameters.values()]
+        self._values.append((tensors, module._parameters.values()))
+        for name in LAYER_ATTRIBUTES if isinstance(module, Layer) else ():
+            state.setdefault(name, None)  # or they would come and go
+        ignored = _IGNORED | computed
+        saved = [_ANYTHING if name in ignored else value for name, value in state.items()]
+        self._values.append((saved, state.values()))
+        for name, value in state.items():
+            if name not in _INTERNAL | ignored:
+                self._add(value, 1)
+
+    def _add_hooks(self, module: Any) -> None:
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            if not hooks:
+                self._hooks.append(hooks)
+            elif all(isinstance(hook, WeightNorm) for hook in hooks.values()):
+                self._values.append(([*hooks.values()], hooks.values()))
+            else:
+                raise Unwatchable(f"an inner {type(module).__name__} has hooks")
+
+    def _add(self, value: Any, depth: int) -> None:
+        """Watch what can change inside an attribute."""
+        if isinstance(value, (*_PLAIN, torch.Tensor)):
+            return
+        if callable(value) and not _is_module(value):
+            return
+        if _is_module(value):
+            if value not in self._modules:
+                raise Unwatchable(f"a {type(value).__name__} is kept outside the model's children")
+            return
+        if id(value) in self._seen or depth > _MOST_DEPTH or len(self._seen) > _MOST_OBJECTS:
+            return
+        self._seen[id(value)] = value
+        live = _contents(value)
+        if live is None:
+            return
+        self._values.append(([*live], live))
+        if isinstance(value, dict):
+            self._values.append(([*value], value.keys()))
+        for part in live:
+            self._add(part, depth + 1)
+
+
+def _contents(value: Any) -> Any:
+    """A live view of what an object holds; None for one that holds nothing."""
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return value
+    state = getattr(value, "__dict__", None)
+    return state.values() if isinstance(state, dict) else None
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, nn.Module)
+
+
+def _weight_norms(module: Any) -> list[Any]:
+    hooks = module._forward_pre_hooks.values()
+    return [hook for hook in hooks if isinstance(hook, WeightNorm)]
