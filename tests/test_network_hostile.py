@@ -21,21 +21,31 @@ VALID: dict[str, dict[str, Any]] = {
         "output_padding": 0, "dilation": 1, "groups": 1, "activation": "relu",
     },
     "activation": {"activation": "relu"},
-    "add": {"y": 1.0},
-    "mul": {"y": 1.0},
+    **{name: {"y": 1.5} for name in ("add", "sub", "mul", "div", "maximum", "minimum")},
+    "clip": {"low": -1.0, "high": 1.0},
     "batch_norm": {"scale": B, "offset": B, "mean": B, "variance": B, "epsilon": 1e-5},
     "instance_norm": {"scale": B, "offset": B, "epsilon": 1e-5},
     "group_norm": {"groups": 2, "scale": B, "offset": B, "epsilon": 1e-5},
     "layer_norm": {"scale": B, "offset": B, "epsilon": 1e-5},
     "slice": {"start": 1, "stop": 3},
-    "pad": {"amounts": 1, "mode": "reflect"},
+    "permute": {"order": [3, 0]},
+    "channel_shuffle": {"groups": 2},
+    "pad": {"amounts": 1, "mode": "reflect", "value": 1.0},
     "crop": {"amounts": 1},
     "upsample": {"factors": 2, "mode": "linear"},
-    "max_pool": {"kernel": 2, "stride": 2, "padding": 1},
-    "avg_pool": {"kernel": 2, "stride": 2, "padding": 1, "count_padding": True},
-    "pixel_shuffle": {"factor": 2},
+    "resize": {"size": 5, "mode": "linear", "align_corners": True},
+    "max_pool": {"kernel": 2, "stride": 2, "padding": 1, "dilation": 1, "ceil_mode": True},
+    "avg_pool": {
+        "kernel": 2, "stride": 2, "padding": 1, "count_padding": True, "dilation": 1,
+        "ceil_mode": True,
+    },
+    "adaptive_pool": {"windows": 3, "mode": "max"},
+    "channel_pool": {"mode": "max"},
+    "softmax": {},
+    "pixel_shuffle": {"factor": 2, "order": "DCR"},
+    "pixel_unshuffle": {"factor": 3},
 }  # fmt: skip
-OTHERS = {"concat", "output", "inputs", "graph", "compile", "draw"}
+OTHERS = {"concat", "output", "inputs", "graph", "compile", "draw", "program"}
 
 
 class Failing:
@@ -60,7 +70,7 @@ HOSTILE = (
 
 
 def test_every_method_is_here() -> None:
-    methods = {name for name in vars(Network) if not name.startswith("_")}
+    methods = {name for name in dir(Network) if not name.startswith("_")}
     assert methods - OTHERS == VALID.keys()
 
 

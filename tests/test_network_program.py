@@ -34,6 +34,21 @@ def program_of(graph: Graph, threads: int = 2, algorithm: Algorithm = Algorithm.
     return Program(compiled(algorithm), lambda: compiled(Algorithm.DIRECT))
 
 
+def test_a_layer_that_no_kernel_computes_is_named_with_its_line() -> None:
+    network = Network({"x": (1, 1, 70_000)})
+    y = network.conv(network.inputs["x"], np.ones((1, 1, (1 << 16) + 1)))  # the line that is named
+    network.output(y)
+    with pytest.raises(EngineError) as raised:
+        network.compile()
+    message = str(raised.value)
+    assert message.startswith(f"conv at {__file__}:")
+    assert ", weight (1, 1, 65537): A network cannot compute" in message
+    assert "taps along the last axis" in message
+    assert message.endswith(
+        "End the network before this layer, and go on with another one behind it."
+    )
+
+
 def decoder(size: int = 300, outputs: int = 2) -> Network:
     """Layers that read what others wrote long before; random weights."""
     rng = np.random.default_rng(1)

@@ -15,7 +15,7 @@ from typing import cast
 from .. import memory
 from ..choices import Algorithm
 from ..engines.base import Candidate
-from ..errors import ShapeError
+from ..errors import EngineError, ShapeError
 from ..problem import DataLayout, DType, Problem
 from .convolutions import Layer, Weights, candidate, priced, problem_of
 from .fold import fold, reordered
@@ -108,7 +108,13 @@ def choose(graph: Graph, dtype: DType, threads: int, algorithm: Algorithm) -> Ch
     def cost(operation: Convolution, shape: Shape, layout: DataLayout) -> float:
         problem = priced(problem_of(operation, shape, Form(layout, dtype)))
         if problem not in known:
-            known[problem] = candidate(problem, threads, algorithm)
+            try:
+                known[problem] = candidate(problem, threads, algorithm)
+            except EngineError as error:
+                line = next(node.line for node in graph.nodes if node.operation is operation)
+                kind = "conv_transpose" if operation.transposed else "conv"
+                text = f"{kind} at {line}, weight {operation.weight.shape}: {error}"
+                raise EngineError(text) from None
         variants[operation, layout] = known[problem].variant
         return known[problem].cycles
 

@@ -100,7 +100,8 @@ def candidate(problem: Problem, threads: int, algorithm: Algorithm) -> Candidate
     engine = load("jit")
     reason = engine.refuses(problem)
     if reason is not None:
-        raise EngineError(f"A network cannot compute {problem}: {reason}.")
+        remedy = "End the network before this layer, and go on with another one behind it"
+        raise EngineError(f"A network cannot compute {problem}: {reason}. {remedy}.")
     listed = [
         each
         for each in engine.candidates(problem, threads)  # type: ignore[attr-defined]

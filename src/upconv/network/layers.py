@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -131,10 +130,9 @@ class Layers:
         """The channels from `start` to `stop`."""
         return self._nodes.insert(ir.Slice(integer("start", start, 0), integer("stop", stop, 0)), x)
 
-    def permute(self, x: Value, order: Sequence[int]) -> Value:
+    def permute(self, x: Value, order: Any) -> Value:
         """The channels of x of these numbers, in this order."""
-        numbers = tuple(integer(f"order[{i}]", c, 0) for i, c in enumerate(order))
-        return self._nodes.insert(ir.Permute(numbers), x)
+        return self._nodes.insert(ir.Permute(operands.numbers("order", order)), x)
 
     def channel_shuffle(self, x: Value, groups: int) -> Value:
         """The first channels of all groups, then the second ones, and so on."""
@@ -216,7 +214,7 @@ class Layers:
 
     def softmax(self, x: Value) -> Value:
         """exp(x) divided by its sum over the channels, at each position."""
-        powers = self.activation(x - self.channel_pool(x, "max"), "exp")
+        powers = self.activation(self.sub(x, self.channel_pool(x, "max")), "exp")
         return powers / (self.channel_pool(powers) * x.channels)
 
     def pixel_shuffle(self, x: Value, factor: Any, order: str = "CRD") -> Value:

@@ -136,6 +136,14 @@ def _with_array(name: str, operand: object, channels: int) -> Op:
     return Op(name, array)
 
 
+def numbers(argument: str, value: object) -> tuple[int, ...]:
+    """Integers of 0 and more, of which there is one at least."""
+    entries = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
+    if not isinstance(entries, list | tuple | range) or not entries:
+        raise ArgumentError(argument, brief(value), "a list of numbers, one at least")
+    return tuple(integer(f"{argument}[{i}]", entry, 0) for i, entry in enumerate(entries))
+
+
 def per_axis(argument: str, value: object, rank: int, low: int) -> tuple[int, ...]:
     """One integer per spatial axis, at least `low`; a single one stands for all axes."""
     entries = _entries(argument, value, rank, "an int, or one int")
