@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import brief
-from .base import (
-    MXNetError,
-    MXNetKeyError,
-    MXNetTypeError,
-    MXNetValueError,
-    raised_by,
-    require,
-)
+from .base import MXNetError, MXNetKeyError, MXNetTypeError, MXNetValueError, raised_by, require
 from .ndarray import NDArray, differentiate
 from .networks import PARAMETERS, Report, WatchedNetworks, roles, run_graph
 from .symbol import Node, Symbol

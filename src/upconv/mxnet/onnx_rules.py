@@ -1,7 +1,7 @@
 """MXNet's operators in ONNX's: `RULES` has a function of a `Writer` for each that can be written.
 
 Every shape is known, so pads, windows and codes of Reshape become numbers. Where a pooling counts
-otherwise than ONNX's, its average is multiplied by what the operator itself makes of ones.
+otherwise than ONNX's, its average is multiplied by the ratio of the counts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from .base import MXNetError
 from .ndarray import NDArray
 from .operators import OPERATORS, Array
 from .operators.elementwise import NUMPY_WORDS
-from .operators.row import Call
+from .operators.pooling import Windows
 
 
 class Writer:
@@ -152,27 +151,16 @@ def _connected(w: Writer) -> Any:
 
 
 def _pooling(w: Writer) -> Any:
-    p, ones, zeros = w.p, (1,) * len(w.size), (0,) * len(w.size)
-    given = (w.size, ones, zeros)
-    kernel, stride, pad = given if p.global_pool else (p.kernel, p.stride or ones, p.pad or zeros)
-    outs = [o for a, o in enumerate(w.out) if a not in (0, w.last)]
-    reach = zip(outs, stride, kernel, pad, w.size, strict=True)
-    pads = (*pad, *(max(0, (o - 1) * s + k - b - i) for o, s, k, b, i in reach))
-    if any(e >= k for e, k in zip(pads, kernel * 2, strict=True)):
+    windows = Windows(w.p, w.size)
+    pads = (*windows.pad, *windows.after)
+    if any(end >= size for end, size in zip(pads, windows.kernel * 2, strict=True)):
         w.refuse("a window lies beside the data")
     x = w.moved(w.x[0], w.last)
-    how: Any = {"kernel_shape": kernel, "strides": stride, "pads": pads}
-    if p.pool_type == "max":
+    how: Any = {"kernel_shape": windows.kernel, "strides": windows.stride, "pads": pads}
+    if w.p.pool_type == "max":
         return w.moved(w.op("MaxPool", x, **how), 1, w.last)
-    y, factor = (
-        w.op("AveragePool", x, count_include_pad=1, **how),
-        np.full(outs, prod(kernel), float),
-    )
-    if p.pool_type == "avg":
-        tries = [{**vars(p), "pool_type": kind, "layout": None} for kind in ("avg", "sum")]
-        calls = [Call(SimpleNamespace(**each), inputs=[np.ones((1, 1, *w.size))]) for each in tries]
-        mean, inside = (w.node.row.run(call)[0][0, 0] for call in calls)
-        factor *= np.divide(mean, inside, out=1 / factor, where=inside > 0)
+    y = w.op("AveragePool", x, count_include_pad=1, **how)
+    factor = prod(windows.kernel) / np.broadcast_to(windows.counts(), (1, 1, *windows.out))[0, 0]
     plain = np.allclose(factor, 1, atol=1e-9)
     return w.moved(y if plain else w.op("Mul", y, factor.astype(w.dtype)), 1, w.last)
 

@@ -27,16 +27,7 @@ from . import (  # noqa: F401
 )
 from .row import OPERATORS, Array, Call, Operator, Shape, Shapes, unified
 
-__all__ = [
-    "OPERATORS",
-    "Array",
-    "Call",
-    "Operator",
-    "Shape",
-    "Shapes",
-    "operator",
-    "unified",
-]
+__all__ = ["OPERATORS", "Array", "Call", "Operator", "Shape", "Shapes", "operator", "unified"]
 
 
 def operator(name: str) -> Operator:

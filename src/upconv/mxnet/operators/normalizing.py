@@ -99,10 +99,7 @@ def _respond_gradient(c: Call, grad: Array, *_: Array) -> tuple[Array]:
 
 for _names, _attributes in (
     ("BatchNorm _npx_batch_norm BatchNorm_v1", BATCH_NORM),
-    (
-        "_contrib_SyncBatchNorm",
-        f"{BATCH_NORM.replace('axis:int=1', '')} ndev:int=1 key:text=None",
-    ),
+    ("_contrib_SyncBatchNorm", f"{BATCH_NORM.replace('axis:int=1', '')} ndev:int=1 key:text=None"),
 ):
     row(
         _names,
@@ -155,8 +152,7 @@ row(
     inputs="data gamma beta",
     attributes="eps:number=1e-3",
     shapes=following(
-        lambda p, data: [(data[1],)] * 2,
-        lambda p, data: [data, *[(data[0] * data[1],)] * 2],
+        lambda p, data: [(data[1],)] * 2, lambda p, data: [data, *[(data[0] * data[1],)] * 2]
     ),
     outputs=lambda p: ("output", "mean", "var"),
 )
