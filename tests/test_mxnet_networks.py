@@ -266,7 +266,16 @@ class TestModels:
 
     def test_constants_of_the_graph_are_folded(self):
         scale = F.exp(F.ones((1, 6, 1, 1))) * 0.5
-        compared(behind(lambda x: F.broadcast_mul(x, scale)))
+        model = compared(behind(lambda x: F.broadcast_mul(x, scale)))
+        assert model.explain(data=np.zeros(SHAPE)) == "first..last: a network"
+
+    def test_constants_of_another_type_are_left_to_the_operators(self):
+        cast = F.Cast(mx.sym.var("c_weight", shape=(1, 6, 1, 1)), dtype="float64")
+        graph = behind(lambda x: F.Cast(cast.call("_npi_add", x), dtype="float32"))
+        model = drawn(graph, data=SHAPE)
+        x = np.random.default_rng(1).standard_normal(SHAPE, np.float32)
+        same(model.run(data=x), plain(model, data=x))
+        assert "_npi_add: networks compute float32" in model.explain(data=x)
 
     def test_shapes_that_are_equal_for_one_input_alone(self):
         low = F.Pooling(X, kernel=(1, 1), stride=(4, 4), pooling_convention="full")

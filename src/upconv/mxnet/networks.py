@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
@@ -92,9 +92,8 @@ class Prepared(NamedTuple):
     reasons: dict[str, str]
 
     def __str__(self) -> str:
-        names = [
-            f"{n.name}: a network" for n in self.graph.nodes() if n.row and n.row.name == _NETWORK
-        ]
+        nodes = (node for node in self.graph.nodes() if node.row and node.row.name == _NETWORK)
+        names = [f"{node.name}: a network" for node in nodes]
         reasons = [f"{name}: by itself, {reason}" for name, reason in self.reasons.items()]
         return "\n".join(names + reasons)
 
@@ -136,7 +135,7 @@ class Networks:
     def _fitting(self, inputs: Mapping[str, Array]) -> Prepared | None:
         """Networks of open sizes that were built for others and fit these, too."""
         result = self._open.get(_opened(inputs))
-        shapes = {name: x.shape for name, x in ({**self._constants, **inputs}).items()}
+        shapes = {name: x.shape for name, x in {**self._constants, **inputs}.items()}
         try:
             if result is not None:
                 infer_shapes(result.graph.nodes(), shapes)
@@ -179,7 +178,7 @@ def _opened(inputs: Mapping[str, Array]) -> Any:
 class _Part:
     """Nodes that become one: the values they read, and those that others read of them."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[Node]
     inputs: list[Key] = field(default_factory=list)
     outputs: list[Key] = field(default_factory=list)
 
@@ -215,7 +214,7 @@ class _Parts:
             return False
         data = [key for key in _keys(node) if key not in self._constants]
         try:
-            if any(self._kinds.get(key) != _FLOAT for key in (*data, (id(node), 0))):
+            if any(self._kinds.get(key) != _FLOAT for key in (*_keys(node), (id(node), 0))):
                 raise MXNetError("networks compute float32")
             try:
                 self._try(node, data, self.sized)
@@ -257,9 +256,7 @@ class _Parts:
         """The inputs of a node, as values and constants, and their shapes."""
         keys = _keys(node)
         operands = [self._constants[k] if k in self._constants else values[k] for k in keys]
-        shapes = [self._constants[k].shape if k in self._constants else self._shapes[k]
-                  for k in keys]  # fmt: skip
-        return operands, shapes
+        return operands, [self._shapes[key] for key in keys]
 
     def rewritten(self) -> Symbol:
         """The symbol with a node for each part; the symbol itself if there is none."""
@@ -293,14 +290,13 @@ class _Parts:
         """The parts that have a convolution, with what they read and what is read of them."""
         nodes, level, group = self._symbol.nodes(), dict[int, int](), dict[int, _Part]()
         for node in nodes:
-            able, parents = id(node) in self._able, [each for each, _ in node.inputs]
-            steps = (level[id(p)] + (able != (id(p) in self._able)) for p in parents
-                     if p.row is not None)  # fmt: skip
+            able = id(node) in self._able
+            parents = [i for i, output in _keys(node) if (i, output) not in self._constants]
+            steps = (level[i] + (able != (i in self._able)) for i in parents)
             level[id(node)] = max(steps, default=0)
             if not able:
                 continue
-            same = [group[id(p)] for p in parents
-                    if id(p) in group and level[id(p)] == level[id(node)]]  # fmt: skip
+            same = [group[i] for i in parents if i in group and level[i] == level[id(node)]]
             part = _Part([node])
             for other in {id(each): each for each in same}.values():
                 part.nodes += other.nodes
@@ -319,11 +315,11 @@ class _Parts:
     def _bound(self, part: _Part) -> None:
         """Find the values that a part reads, and those that are read of it."""
         inside = {id(node) for node in part.nodes}
-        reads = [key for node in part.nodes for key in _keys(node)]
+        reads = Counter(key for node in part.nodes for key in _keys(node))
         outside = [key for key in reads if key[0] not in inside and key not in self._constants]
-        part.inputs = [*dict.fromkeys(outside)]
+        part.inputs = outside
         keys = [key for key in self._symbol.reads if key[0] in inside]
-        part.outputs = [key for key in keys if self._symbol.reads[key] > reads.count(key)]
+        part.outputs = [key for key in keys if self._symbol.reads[key] > reads[key]]
 
     def _network_node(self, part: _Part, inputs: list[tuple[Node, int]]) -> Node:
         layers, values = self._begun(part.inputs, self.sized)
