@@ -30,7 +30,7 @@ LAYERS = [
     {"arrays", "choices"},
     {"shapes", "primitives", "measuring"},
     {"tuning"},
-    {"execution", "decisions"},
+    {"execution"},
     {"gradients", "roofline", "candidates", "reports"},
     {"network"},
     {"ops", "plans", "explanations", "normalization", "streaming"},

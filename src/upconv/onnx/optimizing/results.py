@@ -1,8 +1,7 @@
 """What an optimisation found: plain frozen values, from which text, JSON and the report are made.
 
-Times are seconds of undisturbed calls, sizes bytes; ratios are "before over after": above 1 is
-faster.
-Where something was measured for several sets of input shapes, it is a tuple in their order.
+Times are seconds of undisturbed calls, sizes are bytes. Ratios are "before over after": above 1 is
+faster. Where something was measured for several sets of input shapes, it is a tuple in their order.
 """
 
 from __future__ import annotations
