@@ -25,8 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 from audio_models import HiFiGan
+from torch import nn
 
 import upconv.torch
+from upconv.network import Network, Value
 from upconv.timing import rest
 
 CHANNELS = 80
@@ -53,11 +55,35 @@ def by_onnx(session: Any) -> Run:
     return lambda mel: session.run(None, {"mel": mel})[0]
 
 
+def network_of(model: Any) -> Network:
+    """The generator as a network, written layer by layer."""
+    network = Network({"mel": (1, CHANNELS, None)})
+
+    def layer(module: Any, x: Value, slope: float | None = 0.1) -> Value:
+        x = x if slope is None else network.activation(x, ("leaky_relu", slope))
+        call = network.conv_transpose if isinstance(module, nn.ConvTranspose1d) else network.conv
+        words = {"stride": module.stride, "padding": module.padding, "dilation": module.dilation}
+        return call(x, module.weight.numpy(), module.bias.numpy(), **words)
+
+    def residual(block: Any, x: Value) -> Value:
+        for dilated, plain in zip(block.dilated, block.plain, strict=True):
+            x = x + layer(plain, layer(dilated, x))
+        return x
+
+    x = layer(model.first, network.inputs["mel"], None)
+    for up, blocks in zip(model.ups, model.blocks, strict=True):
+        x = layer(up, x)
+        x = sum(residual(block, x) for block in blocks) * (1 / len(blocks))
+    network.output(network.activation(layer(model.last, x, 0.01), "tanh"))
+    return network
+
+
 def runtimes(threads: int, folder: Path, mel: np.ndarray) -> dict[str, Run]:
     """Each runtime by its name, PyTorch first; those of ONNX where there is ONNX Runtime."""
     made = {"PyTorch": by_torch(vocoder())}
     accelerated = upconv.torch.accelerate(vocoder(), torch.from_numpy(mel))
     made["upconv.torch.accelerate"] = by_torch(accelerated)
+    made["upconv.network"] = network_of(vocoder())
     try:
         import onnxruntime
 
