@@ -31,6 +31,12 @@ class Layers:
         weight = self._weight(*shape, fan=math.prod(shape[1:]))
         return self.network.conv(x, weight, self._weight(channels, fan=200), **keywords)
 
+    def depthwise(self, x: Value, kernel: int, **keywords: Any) -> Value:
+        """A convolution of each channel by itself, with a bias."""
+        weight = self._weight(x.channels, 1, *(kernel,) * (len(x.shape) - 2), fan=kernel**2)
+        bias = self._weight(x.channels, fan=200)
+        return self.network.conv(x, weight, bias, groups=x.channels, **keywords)
+
     def up(self, x: Value, channels: int, kernel: int, **keywords: Any) -> Value:
         """A transposed convolution with a bias."""
         rank = len(x.shape) - 2
@@ -324,6 +330,33 @@ def yolo() -> Network:
     return network
 
 
+def mobile() -> Network:
+    """A mobile encoder and decoder, 224 x 224: inverted residuals, depthwise layers, hard swish."""
+    layers = Layers(x=(1, 3, 224, 224))
+    network = layers.network
+
+    def normed(x: Value, act: str | None = "hard_swish") -> Value:
+        x = layers.batch_norm(x)
+        return network.activation(x, act) if act else x
+
+    def inverted(x: Value, channels: int, stride: int) -> Value:
+        y = normed(layers.conv(x, 4 * x.channels, 1))
+        y = normed(layers.depthwise(y, 3, stride=stride, padding=1))
+        y = normed(layers.conv(y, channels, 1), None)
+        return x + y if stride == 1 and x.channels == channels else y
+
+    x = normed(layers.conv(layers.inputs[0], 16, 3, stride=2, padding=1))
+    skips = []
+    for channels in (24, 40, 80, 160):
+        skips.append(x)
+        x = inverted(inverted(x, channels, 2), channels, 1)
+    for skip in reversed(skips):
+        x = normed(layers.conv(network.upsample(x, 2), skip.channels, 1))
+        x = normed(layers.depthwise(x + skip, 3, padding=1))
+    network.output(layers.conv(x, 2, 1))
+    return network
+
+
 MODELS: dict[str, Callable[[], Network]] = {
     "hifigan": hifigan,
     "unet2d": lambda: unet(2, 256, (16, 32, 64, 128, 256)),
@@ -339,4 +372,5 @@ MODELS: dict[str, Callable[[], Network]] = {
     "pose": pose,
     "edsr": edsr,
     "yolo": yolo,
+    "mobile": mobile,
 }
