@@ -184,6 +184,41 @@ def test_inputs_and_outputs_are_told_as_onnx_runtime_tells_them(
     assert told == wanted
 
 
+def test_a_session_takes_what_onnx_runtimes_own_takes(source: onnx.ModelProto) -> None:
+    options, run_options = onnxruntime.SessionOptions(), onnxruntime.RunOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    source.metadata_props.add(key="rate", value="16000")
+    feeds = image()
+    for providers in (None, ["CPUExecutionProvider"], [("CPUExecutionProvider", {})]):
+        session = Session(source, options, providers, measure=False)
+        assert session.report().conditions["threads"] == 1
+        same(session.run(None, feeds, run_options), plain(source, feeds))
+    assert Session(source, options, threads=2, layers=[]).report().conditions["threads"] == 2
+    every = onnxruntime.get_available_providers()
+    theirs = onnxruntime.InferenceSession(source.SerializeToString(), options, every)
+    session = Session(source, options, ["CPUExecutionProvider", *every], measure=False)
+    assert session.get_providers() == ["CPUExecutionProvider"] == theirs.get_providers()[-1:]
+    told, expected = session.get_modelmeta(), theirs.get_modelmeta()
+    for name in ("producer_name", "graph_name", "domain", "description", "custom_metadata_map"):
+        assert getattr(told, name) == getattr(expected, name)
+
+
+def test_what_a_session_does_not_have_is_refused(source: onnx.ModelProto) -> None:
+    options, run_options = onnxruntime.SessionOptions(), onnxruntime.RunOptions()
+    options.enable_profiling = run_options.terminate = True
+    with pytest.raises(ArgumentError, match=r"sess_options.enable_profiling is True; expected"):
+        Session(source, options)
+    with pytest.raises(DTypeError, match=r"sess_options is 3; expected onnxruntime.SessionOptions"):
+        Session(source, 3)
+    for providers in (["CUDAExecutionProvider"], [("CPUExecutionProvider", {"a": 1})]):
+        with pytest.raises(ArgumentError, match=r"providers is .*; expected"):
+            Session(source, providers=providers)
+    with pytest.raises(DTypeError, match="providers is 'CPU'"):
+        Session(source, providers="CPU")
+    with pytest.raises(ArgumentError, match=r"run_options.terminate is True"):
+        Session(source, layers=[]).run(None, image(), run_options)
+
+
 def test_arrays_of_any_strides_and_byte_order_and_lists_are_taken(
     source: onnx.ModelProto, session: Session
 ) -> None:

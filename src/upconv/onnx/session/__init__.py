@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -21,21 +21,17 @@ from ..runtimes import RUNTIMES
 from ..runtimes.inputs import dtype_of, fitting, inputs_of
 from ..runtimes.inputs import feeds as drawn
 from .choosing import HOST, Assembly, decided, measured, unmeasured
+from .interface import (
+    PROVIDER,
+    ModelMetadata,
+    NodeArg,
+    require_processor,
+    require_run_options,
+    threads_of,
+)
 from .native import Native
 
 __all__ = ["NodeArg", "Report", "Row", "Session"]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeArg:
-    """An input or output as ONNX Runtime tells it.
-
-    type: "tensor(float)" and the like. shape: per axis a size, the name of an open one, or None.
-    """
-
-    name: str
-    type: str
-    shape: list[Any]
 
 
 class Session:
@@ -48,7 +44,9 @@ class Session:
     why.
 
     model: a path, the bytes of a file, a ModelProto or an `onnx_ir.Model`.
-    threads: default `upconv.get_num_threads()`.
+    sess_options, providers, provider_options: as of `InferenceSession`; of the options, the number
+        of threads is taken, and the only provider is the processor's.
+    threads: default that of `sess_options`, else `upconv.get_num_threads()`.
     input_shapes: the shapes to measure at, `{"mel": (1, 80, 100)}`; a list of such where several
         count, by the sum of their times. Sizes left open are 32, the first axis of an input 1.
     feeds: what to measure on instead of random inputs, as `run` takes it, or a list of such.
@@ -82,6 +80,9 @@ class Session:
     def __init__(
         self,
         model: Source,
+        sess_options: Any = None,
+        providers: Any = None,
+        provider_options: Any = None,
         *,
         threads: int | None = None,
         input_shapes: Any = None,
@@ -92,7 +93,9 @@ class Session:
         remeasure: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        self._threads = get_num_threads() if threads is None else checked(threads)
+        require_processor(providers, provider_options)
+        count = threads_of(sess_options) if threads is None else checked(threads)
+        self._threads = get_num_threads() if count is None else checked(count)
         if decisions is not None and (layers is not None or not measure):
             beside = "measure" if layers is None else "layers"
             raise ArgumentError(beside, "given beside decisions", "one of the two")
@@ -102,6 +105,7 @@ class Session:
         whole = from_model(model)
         self._inputs = tuple(map(_value, inputs_of(whole)))
         self._outputs = tuple(map(_value, whole.graph.outputs))
+        self._metadata = ModelMetadata.of(whole)
         self._names = [str(value.name) for value in self._outputs]
         here = conditions(
             self._threads, onnxruntime=RUNTIMES["onnxruntime"].version, model=digest(whole)
@@ -136,21 +140,36 @@ class Session:
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that `run` must be given."""
-        return [*map(_told, self._inputs)]
+        return [*map(NodeArg.of, self._inputs)]
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs, in the order in which `run` gives them."""
-        return [*map(_told, self._outputs)]
+        return [*map(NodeArg.of, self._outputs)]
+
+    def get_providers(self) -> list[str]:
+        """The processor's execution provider, as ONNX Runtime calls it."""
+        return [PROVIDER]
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model's file says of itself."""
+        return self._metadata
 
     @memory.bounded("what the model computes")
-    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> list[Any]:
         """The outputs of these names, all where there are none: arrays of the caller's own.
 
         input_feed: an array for each input by its name, or numbers in lists.
+        run_options: as of `InferenceSession`; all but logging is refused.
 
         Raises `ArgumentError` (`DTypeError`, `ShapeError`) for names and arrays that do not fit
         the model, `EngineError` where it fails on them or the session is closed.
         """
+        require_run_options(run_options)
         runner = self._runner
         if runner is None:
             raise EngineError("This session is closed. Make another one.")
@@ -236,9 +255,3 @@ def _value(value: ir.Value) -> ir.Value:
         words = f"{brief(value.name)} is not a tensor of real numbers"
         raise EngineRefusal(f"{words}: run the model in onnxruntime.InferenceSession.")
     return ir.Value(name=value.name, type=value.type, shape=value.shape)
-
-
-def _told(value: ir.Value) -> NodeArg:
-    kind = (value.dtype or ir.DataType.UNDEFINED).name.lower()
-    shape = [n if isinstance(n, int) else n.value for n in value.shape or ()]
-    return NodeArg(str(value.name), f"tensor({kind})", shape)

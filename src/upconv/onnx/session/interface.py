@@ -1,0 +1,113 @@
+"""What a session takes and tells as ONNX Runtime's `InferenceSession` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from ...errors import ArgumentError, DTypeError, brief
+
+PROVIDER = "CPUExecutionProvider"
+_REMOTE = "AzureExecutionProvider"  # of all wheels; it has operators of its own alone
+_FREE = ("intra_op_num_threads", "inter_op_num_threads", "logid", "log_severity_level")
+_FREE_ALSO = ("log_verbosity_level", "only_execute_path_to_fetches", "use_deterministic_compute")
+_INSTEAD = "Use onnxruntime.InferenceSession, or leave it as it is."
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """An input or output as ONNX Runtime tells it.
+
+    type: "tensor(float)" and the like. shape: per axis a size, the name of an open one, or None.
+    """
+
+    name: str
+    type: str
+    shape: list[Any]
+
+    @classmethod
+    def of(cls, value: ir.Value) -> NodeArg:
+        """The description of a value."""
+        kind = (value.dtype or ir.DataType.UNDEFINED).name.lower()
+        shape = [n if isinstance(n, int) else n.value for n in value.shape or ()]
+        return cls(str(value.name), f"tensor({kind})", shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """What a model's file says of itself, under ONNX Runtime's names."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    version: int
+    custom_metadata_map: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: ir.Model) -> ModelMetadata:
+        """The metadata of a model."""
+        return cls(
+            model.producer_name or "",
+            model.graph.name or "",
+            model.domain or "",
+            model.doc_string or "",
+            model.model_version or 0,
+            dict(model.metadata_props),
+        )
+
+
+def threads_of(options: Any) -> int | None:
+    """The threads that `onnxruntime.SessionOptions` ask for; None where they do not say."""
+    if options is None:
+        return None
+    import onnxruntime
+
+    _require_defaults("sess_options", options, onnxruntime.SessionOptions)
+    return options.intra_op_num_threads or None
+
+
+def require_run_options(options: Any) -> None:
+    """Refuse `onnxruntime.RunOptions` that ask for what a session does not have."""
+    if options is not None:
+        import onnxruntime
+
+        _require_defaults("run_options", options, onnxruntime.RunOptions)
+
+
+def _require_defaults(argument: str, options: Any, kind: type) -> None:
+    if not isinstance(options, kind):
+        raise DTypeError(argument, brief(options), f"onnxruntime.{kind.__name__}, or None")
+    plain = kind()
+    for name in dir(plain):
+        default = getattr(plain, name)
+        if name.startswith("_") or callable(default) or name in (*_FREE, *_FREE_ALSO):
+            continue
+        value = getattr(options, name)
+        if value != default:
+            expected = f"{default!r}: a Session has nothing else"
+            raise ArgumentError(f"{argument}.{name}", brief(value), expected, _INSTEAD)
+
+
+def require_processor(providers: Any, options: Any) -> None:
+    """Refuse execution providers but for the processor's, and those that are not installed."""
+    import onnxruntime
+
+    listed = [PROVIDER] if providers is None else providers
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        expected = "a list of names, or of (name, options)"
+        raise DTypeError("providers", brief(providers), expected)
+    names = []
+    for entry in (*listed, *((PROVIDER, each) for each in options or ())):
+        name, more = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, {})
+        names.append(name)
+        if name == PROVIDER and (not isinstance(more, Mapping) or more):
+            raise ArgumentError("providers", brief(entry), f"{PROVIDER} without options")
+    others = set(map(str, names)) & set(onnxruntime.get_available_providers()) - {PROVIDER, _REMOTE}
+    if PROVIDER not in names or others:
+        expected = f"[{PROVIDER!r}]: upconv computes on the processor"
+        remedy = "Use onnxruntime.InferenceSession for other devices."
+        raise ArgumentError("providers", brief(providers), expected, remedy)
