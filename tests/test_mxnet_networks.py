@@ -381,6 +381,21 @@ class TestGluon:
             same([after], [by_layers(net, self.x.astype(after.dtype))])
         assert change == "cast" or np.abs(after - before).max() > 1e-3
 
+    def test_layers_that_are_added_are_seen(self):
+        net = self.ready()
+        for _ in range(3):
+            net(self.x)
+        inner = net[3]
+        inner.norm = nn.Activation("tanh")
+        for _ in range(3):
+            same([net(self.x).asnumpy()], [by_layers(net, self.x)])
+        net.add(nn.Activation("sigmoid"))
+        for _ in range(3):
+            y = net(self.x).asnumpy()
+            assert 0 < y.min() < y.max() < 1
+        nn.Dense(3)  # of another model
+        assert "a network" in net.explain(self.x)
+
     def test_imported_blocks(self, tmp_path):
         net = self.ready()
         expected = by_layers(net, self.x)

@@ -27,6 +27,8 @@ _FOREIGN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeErro
 class Block:
     """A layer. Blocks and parameters that are attributes belong to it."""
 
+    changes = 0  # of what belongs to any block
+
     def __init__(self, prefix: str | None = None, params: Any = None) -> None:
         self.prefix = prefix or ""
         self._children: dict[str, Block] = {}
@@ -35,6 +37,7 @@ class Block:
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Block):
             self._children[name] = value
+        Block.changes += isinstance(value, (Block, Parameter))
         super().__setattr__(name, value)
 
     def _own(self) -> dict[str, Parameter]:
@@ -46,6 +49,7 @@ class Block:
     def register_child(self, block: Block, name: str | None = None) -> None:
         """Add a block, by a name or by its number."""
         self._children[name or str(len(self._children))] = block
+        Block.changes += 1
 
     def name_scope(self) -> AbstractContextManager[None]:
         """Return a context that does nothing; MXNet 1 adds a prefix to names in it."""
@@ -127,6 +131,8 @@ class HybridBlock(Block):
     _arity = 0  # inputs of the last call
     _active = False
     _traces: dict[int, _Trace]
+    _checked = -1
+    _members: list[Any]  # blocks and parameters within, when the traces were made
 
     def hybridize(self, active: bool = True, **options: Any) -> None:
         """At inference run the graph of this block, whose largest parts are networks.
@@ -136,7 +142,7 @@ class HybridBlock(Block):
         for a network, is computed as before: `explain` says why. options: MXNet's, of no effect.
         """
         super().hybridize(active, **options)
-        self._active, self._traces = active, {}
+        self._active, self._traces, self._members, self._checked = active, {}, [], -1
 
     def explain(self, *inputs: Any) -> str:
         """Say which parts of a hybridized block run as networks, and why others do not."""
@@ -150,6 +156,12 @@ class HybridBlock(Block):
         return str(Networks(trace.graph, arrays).prepared(named))
 
     def _trace_of(self, arity: int) -> _Trace:
+        if self._checked != Block.changes:
+            members: list[Any] = [*self.collect_params().values()]
+            self.apply(members.append)
+            self._checked = Block.changes
+            if members != self._members:
+                self._members, self._traces = members, {}
         if arity not in self._traces:
             self._traces[arity] = _Trace(self, arity)
         return self._traces[arity]
