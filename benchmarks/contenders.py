@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import multiprocessing
 import os
 import time
 import warnings
@@ -311,7 +312,11 @@ def serve(pipe: Connection, name: str, model: Model, setting: Setting, cache: st
     # Inductor's compiled code: a folder of this run, so that start-up times are of a cold start.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries write there on their own
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # libraries write there on their own
+        os.dup2(silence, stream)
+    # Libraries that start processes (OpenVINO's telemetry) get the system's way, not this one's.
+    multiprocessing.set_start_method(None, force=True)
     import torch
 
     torch.set_num_threads(setting.threads)
