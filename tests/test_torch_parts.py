@@ -6,6 +6,8 @@ import gc
 import threading
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
@@ -305,13 +307,13 @@ def test_bfloat16(last) -> None:
 
 REFUSED = {
     "float64": (lambda m, y: y.double() * 2, "float32 or bfloat16"),
-    "gelu": (lambda m, y: F.gelu(y, approximate="tanh"), "approximate"),
     "third": (lambda m, y: F.interpolate(y, scale_factor=1.5), "whole factors"),
     "corners": (
         lambda m, y: F.interpolate(y, scale_factor=2, mode="bilinear", align_corners=True),
         "align_corners",
     ),
-    "ceil": (lambda m, y: F.max_pool2d(y, 4, ceil_mode=True), "ceil_mode"),
+    "sum": (lambda m, y: y.mean((1, 2), keepdim=True), "the channels or all positions"),
+    "softmax": (lambda m, y: F.softmax(y, -1), "1, the channels"),
     "value": (lambda m, y: F.pad(y, (1, 1), value=2.0), "zeros at the ends"),
     "channels": (lambda m, y: F.pad(y, (0, 0, 0, 0, 1, 1)), "zeros at the ends"),
     "batch": (lambda m, y: torch.cat([y, y]), "1, the channels"),
@@ -473,6 +475,60 @@ def test_threads_share_a_part() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@st.composite
+def graphs_of_steps(draw):
+    """Steps of a random graph: the name of a function, and the values that it takes."""
+    count = draw(st.integers(2, 9))
+    names = st.sampled_from(sorted(STEPS))
+    return [
+        (draw(names), draw(st.integers(0, number)), draw(st.integers(0, number)))
+        for number in range(count)
+    ]
+
+
+STEPS = {
+    "conv": lambda m, x, y: m.conv(x), "up": lambda m, x, y: F.avg_pool1d(m.up(x), 2),
+    "norm": lambda m, x, y: m.norm(x), "instance": lambda m, x, y: F.instance_norm(x),
+    "add": lambda m, x, y: x + y, "mul": lambda m, x, y: x * torch.sigmoid(y),
+    "cat": lambda m, x, y: m.mix(torch.cat([x, y], 1)), "tanh": lambda m, x, y: torch.tanh(x),
+    "relu_": lambda m, x, y: F.relu(x + 1, inplace=True), "view": lambda m, x, y: x[:, :2].repeat(
+        1, 2, 1), "fft": lambda m, x, y: torch.fft.fft(x).real / 8, "in_place": lambda m, x, y: (
+        (x * 1).add_(y)), "written": lambda m, x, y: x.mul_(0.5) + y, "mean": lambda m, x, y: (
+        x - y.mean(2, keepdim=True)), "matmul": lambda m, x, y: x @ m.square,
+    "unused": lambda m, x, y: (m.conv(y), x)[1], "flip": lambda m, x, y: x.flip(1),
+}  # fmt: skip
+
+
+class Random(nn.Module):
+    """The steps of a random graph, each on two of the values so far."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+        self.conv, self.mix = nn.Conv1d(4, 4, 3, padding=1), nn.Conv1d(8, 4, 1)
+        self.up, self.norm = nn.ConvTranspose1d(4, 4, 4, 2, 1), nn.BatchNorm1d(4)
+        self.square = nn.Parameter(torch.randn(8, 8) / 3)
+
+    def forward(self, x):
+        values = [x * 0.5]
+        for name, first, second in self.steps:
+            values.append(STEPS[name](self, values[first], values[second]))
+        return values[-1], values[len(values) // 2]
+
+
+@pytest.mark.parametrize("how", ["export", "dynamo"])
+@settings(max_examples=12)
+@given(steps=graphs_of_steps(), seed=st.integers(0, 99))
+def test_random_graphs(how, steps, seed) -> None:
+    torch.manual_seed(seed)
+    model, x = randomised(Random(steps)), torch.randn(2, 4, 8)
+    with torch.no_grad():
+        call, _, _ = handed(model, x, how)
+        expected = model(x.clone())
+        for _ in range(2):
+            assert both_close(call(x.clone()), expected, 1e-4)
 
 
 def test_a_wrong_row_is_caught(monkeypatch) -> None:

@@ -15,8 +15,14 @@ from ..network import Network
 from .operations import ROWS, Row
 
 _SPACES = (functional, torch, torch._C._nn, operator)
-_IN_PLACE = {"iadd": "add", "imul": "mul", "isub": "sub", "itruediv": "truediv", "setitem": ""}
-_LAST_IS_INPLACE = {"relu", "leaky_relu", "elu", "silu", "hardswish", "dropout", "hardtanh", "celu"}
+_IN_PLACE = {
+    "iadd": "add", "imul": "mul", "isub": "sub", "itruediv": "truediv", "ipow": "pow",
+    "setitem": "",
+}  # fmt: skip
+_LAST_IS_INPLACE = {
+    "relu", "leaky_relu", "elu", "silu", "hardswish", "dropout", "hardtanh", "celu", "relu6",
+    "selu", "mish", "hardsigmoid",
+}  # fmt: skip
 _VIEWS = {
     "clone", "contiguous", "detach", "alias", "dropout", "slice", "narrow", "split",
     "split_with_sizes", "chunk", "getitem",

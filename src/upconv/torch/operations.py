@@ -19,6 +19,7 @@ import torch
 
 from ..errors import ArgumentError, DTypeError, brief
 from ..network import Network, Value
+from . import windows
 from .functional import geometry
 from .tensors import DTYPES, array
 
@@ -125,9 +126,34 @@ def _elu(
 
 
 def _gelu(network: Network, x: Any, approximate: Any = "none") -> Value:
-    if approximate != "none":
-        raise ArgumentError("gelu", f"approximate={approximate!r}", "approximate='none'")
-    return network.activation(x, "gelu")
+    return network.activation(x, {"none": "gelu", "tanh": "gelu_tanh"}.get(approximate))
+
+
+def _clamp(
+    network: Network, x: Any, min: Any = None, max: Any = None, inplace: Any = False,
+    *, min_val: Any = None, max_val: Any = None,
+) -> Value:  # fmt: skip
+    low, high = (min_val if min is None else min), (max_val if max is None else max)
+    return network.clip(x, low, high)
+
+
+def _hardtanh(
+    network: Network, x: Any, min_val: Any = -1.0, max_val: Any = 1.0, inplace: Any = False
+) -> Value:
+    return network.clip(x, min_val, max_val)
+
+
+def _pow(network: Network, x: Any, exponent: Any) -> Value:
+    if not isinstance(x, Value) or exponent not in (0.5, 2):
+        raise ArgumentError("the exponent", brief(exponent), "2 or 0.5")
+    return network.activation(x, "square" if exponent == 2 else "sqrt")
+
+
+def _softmax(network: Network, x: Any, dim: Any = None, *rest: Any, dtype: Any = None) -> Value:
+    network_axis(x, 0 if dim is None else dim, channels=True)
+    if dtype is not None or any(isinstance(each, torch.dtype) for each in rest):
+        raise ArgumentError("dtype", "another one", "None")
+    return network.softmax(x)
 
 
 def _softplus(network: Network, x: Any, beta: Any = 1, threshold: Any = 20) -> Value:
@@ -150,20 +176,19 @@ def _dropout(
 
 def _add(network: Network, x: Any, y: Any, alpha: Any = 1) -> Value:
     if alpha != 1:
-        y = _mul(network, y, alpha) if isinstance(y, Value) else y * alpha
-    x, y = (x, y) if isinstance(x, Value) else (y, x)
-    return network.add(x, _operand(x, y))
+        y = _commutative("mul", network, y, alpha) if isinstance(y, Value) else y * alpha
+    return _commutative("add", network, x, y)
 
 
-def _mul(network: Network, x: Any, y: Any) -> Value:
+def _commutative(name: str, network: Network, x: Any, y: Any) -> Value:
     x, y = (x, y) if isinstance(x, Value) else (y, x)
-    return network.mul(x, _operand(x, y))
+    return getattr(network, name)(x, _operand(x, y))  # type: ignore[no-any-return]
 
 
 def _div(network: Network, x: Any, y: Any) -> Value:
-    if isinstance(y, Value):
-        raise ArgumentError("the divisor", "a value", "a number or a weight")
-    return _mul(network, x, 1 / y)
+    if not isinstance(x, Value):
+        raise ArgumentError("the dividend", "a number or a weight", "a value")
+    return network.div(x, _operand(x, y))
 
 
 def _operand(x: Value, y: Any) -> Any:
@@ -265,91 +290,6 @@ def _pad(network: Network, x: Any, pad: Any, mode: Any = "constant", value: Any 
     return network.pad(x, amounts, mode)
 
 
-def _check_rank(x: Any, rank: int) -> None:
-    if len(x.shape) != rank + 2:
-        raise ArgumentError("x", f"of {len(x.shape)} axes", f"(N, C, *size) of {rank + 2}")
-
-
-def _window(value: Any) -> Any:
-    """A window's sizes as the builder takes them: one alone stands for all axes."""
-    if isinstance(value, (list, tuple)):
-        return value[0] if len(value) == 1 else tuple(value)
-    return value
-
-
-def _pixel_shuffle(network: Network, x: Any, upscale_factor: Any) -> Value:
-    _check_rank(x, 2)
-    return network.pixel_shuffle(x, upscale_factor)
-
-
-# Windows and resampling ---------------------------------------------------------------------------
-
-
-def _max_pool(
-    rank: int, network: Network, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
-    dilation: Any = 1, ceil_mode: Any = False, return_indices: Any = False,
-) -> Value:  # fmt: skip
-    _check_rank(x, rank)
-    if return_indices or ceil_mode or _window(dilation) not in (1, (1,) * rank):
-        got = f"dilation={dilation}, ceil_mode={ceil_mode}, return_indices={return_indices}"
-        raise ArgumentError("max pooling", got, "none of these")
-    return network.max_pool(x, _window(kernel_size), _window(stride or None), _window(padding))
-
-
-def _avg_pool(
-    rank: int, network: Network, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
-    ceil_mode: Any = False, count_include_pad: Any = True, divisor_override: Any = None,
-) -> Value:  # fmt: skip
-    _check_rank(x, rank)
-    if ceil_mode or divisor_override is not None:
-        got = f"ceil_mode={ceil_mode}, divisor_override={divisor_override}"
-        raise ArgumentError("average pooling", got, "none of these")
-    words = (_window(kernel_size), _window(stride or None), _window(padding))
-    return network.avg_pool(x, *words, bool(count_include_pad))
-
-
-def _upsample(
-    rank: int, network: Network, x: Any, output_size: Any, align_corners: Any,
-    scale_factors: Any = None, *_: Any, mode: str = "linear",
-) -> Value:  # fmt: skip
-    _check_rank(x, rank)
-    if align_corners:
-        raise ArgumentError("align_corners", "True", "False")
-    return network.upsample(x, _factors(x, output_size, scale_factors), mode)
-
-
-def _nearest(rank: int, network: Network, x: Any, size: Any, *scales: Any, **named: Any) -> Value:
-    return _upsample(rank, network, x, size, False, *scales, **named, mode="nearest")
-
-
-def _interpolate(
-    network: Network, x: Any, size: Any = None, scale_factor: Any = None, mode: Any = "nearest",
-    align_corners: Any = None, recompute_scale_factor: Any = None, antialias: Any = False,
-) -> Value:  # fmt: skip
-    words = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "linear": (1,), "bilinear": (2,),
-             "trilinear": (3,)}  # fmt: skip
-    if len(x.shape) - 2 not in words.get(mode, ()) or align_corners or antialias:
-        got = f"mode={mode!r}, align_corners={align_corners}, antialias={antialias}"
-        raise ArgumentError("interpolate", got, "nearest or linear between centres")
-    kind = "nearest" if mode.startswith("nearest") else "linear"
-    return network.upsample(x, _factors(x, size, scale_factor), kind)
-
-
-def _factors(x: Any, size: Any, scales: Any) -> tuple[int, ...]:
-    """The whole factors of a resampling, by sizes of the result or by scales."""
-    extents = x.shape[2:]
-    if size is not None:
-        sizes = size if isinstance(size, (list, tuple)) else (size,) * len(extents)
-        pairs = list(zip(sizes, extents, strict=True))
-        if all(old and type(new) is int and not new % old for new, old in pairs):
-            return tuple(new // old for new, old in pairs)
-    elif scales is not None:
-        listed = scales if isinstance(scales, (list, tuple)) else (scales,) * len(extents)
-        if len(listed) == len(extents) and all(float(scale).is_integer() for scale in listed):
-            return tuple(map(int, listed))
-    raise ArgumentError("resampling", f"to {size or scales} from {tuple(extents)}", "whole factors")
-
-
 def _array(argument: str, tensor: Any) -> Any:
     """A weight as an array; None stays None."""
     if tensor is None:
@@ -360,6 +300,13 @@ def _array(argument: str, tensor: Any) -> Any:
     return array(tensor.detach())
 
 
+_PLAIN = (
+    "relu", "relu6", "silu", "tanh", "sigmoid", "mish", "selu", "abs", "exp", "sin", "cos",
+    "square", "sqrt",
+)  # fmt: skip
+_RENAMED = {"hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid", "logsigmoid": "log_sigmoid",
+            "log_sigmoid": "log_sigmoid"}  # fmt: skip
+
 ROWS: dict[str, Row] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _conv),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _conv_transpose),
@@ -368,15 +315,22 @@ ROWS: dict[str, Row] = {
     "instance_norm": _instance_norm,
     "functional.instance_norm": _statistics_first(_instance_norm),
     "group_norm": _group_norm,
-    **{name: partial(_activation, name) for name in ("relu", "silu", "tanh", "sigmoid")},
-    "hardswish": partial(_activation, "hard_swish"),
+    **{name: partial(_activation, name) for name in _PLAIN},
+    **{name: partial(_activation, own) for name, own in _RENAMED.items()},
+    "hardtanh": _hardtanh, "pow": _pow,
+    **dict.fromkeys(("clamp", "clip"), _clamp),
+    "clamp_min": lambda network, x, bound: network.clip(x, bound),
+    "clamp_max": lambda network, x, bound: network.clip(x, None, bound),
+    "softmax": _softmax,
     "leaky_relu": partial(_with_number, "leaky_relu", 0.01),
     "prelu": lambda network, x, weight: network.activation(x, ("prelu", _array("weight", weight))),
     "gelu": _gelu, "softplus": _softplus,
     "elu": _elu, "functional.elu": partial(_with_number, "elu", 1.0),
     **dict.fromkeys(("clone", "contiguous", "detach", "alias"), lambda _, x, *__: x),
     "dropout": _dropout,
-    "add": _add, "mul": _mul, "sub": lambda network, x, y, alpha=1: _add(network, x, y, -alpha),
+    "add": _add,
+    **{name: partial(_commutative, name) for name in ("mul", "maximum", "minimum")},
+    "sub": lambda network, x, y, alpha=1: _add(network, x, y, -alpha),
     "rsub": lambda network, x, y, alpha=1: _add(network, y, x, -alpha),
     **dict.fromkeys(("div", "truediv", "divide"), _div),
     **dict.fromkeys(("neg", "negative"), lambda network, x: network.mul(x, -1.0)),
@@ -390,10 +344,5 @@ ROWS: dict[str, Row] = {
     "constant_pad_nd": lambda network, x, pad, value=0: _pad(network, x, pad, "constant", value),
     **{f"reflection_pad{n}d": partial(_pad, mode="reflect") for n in (1, 2, 3)},
     **{f"replication_pad{n}d": partial(_pad, mode="replicate") for n in (1, 2, 3)},
-    "pixel_shuffle": _pixel_shuffle,
-    **{f"max_pool{n}d": partial(_max_pool, n) for n in (1, 2, 3)},
-    **{f"avg_pool{n}d": partial(_avg_pool, n) for n in (1, 2, 3)},
-    **{f"upsample_nearest{n}d": partial(_nearest, n) for n in (1, 2, 3)},
-    "upsample_linear1d": partial(_upsample, 1), "upsample_bilinear2d": partial(_upsample, 2),
-    "upsample_trilinear3d": partial(_upsample, 3), "interpolate": _interpolate,
+    **windows.ROWS,
 }  # fmt: skip

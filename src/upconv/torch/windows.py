@@ -1,0 +1,129 @@
+"""Rows of the table of operations for pools and resampling; `operations` explains what a row is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..errors import ArgumentError
+from ..network import Network, Value
+
+
+def _check_rank(x: Any, rank: int) -> None:
+    if len(x.shape) != rank + 2:
+        raise ArgumentError("x", f"of {len(x.shape)} axes", f"(N, C, *size) of {rank + 2}")
+
+
+def _window(value: Any) -> Any:
+    """A window's sizes as the builder takes them: one alone stands for all axes."""
+    if isinstance(value, (list, tuple)):
+        return value[0] if len(value) == 1 else tuple(value)
+    return value
+
+
+def _pixel_shuffle(network: Network, x: Any, upscale_factor: Any) -> Value:
+    _check_rank(x, 2)
+    return network.pixel_shuffle(x, upscale_factor)
+
+
+def _max_pool(
+    rank: int, network: Network, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    dilation: Any = 1, ceil_mode: Any = False, return_indices: Any = False,
+) -> Value:  # fmt: skip
+    _check_rank(x, rank)
+    if return_indices:
+        raise ArgumentError("return_indices", "True", "False")
+    words = (_window(kernel_size), _window(stride or None), _window(padding))
+    return network.max_pool(x, *words, dilation=_window(dilation), ceil_mode=bool(ceil_mode))
+
+
+def _avg_pool(
+    rank: int, network: Network, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    ceil_mode: Any = False, count_include_pad: Any = True, divisor_override: Any = None,
+) -> Value:  # fmt: skip
+    _check_rank(x, rank)
+    if divisor_override is not None:
+        raise ArgumentError("divisor_override", str(divisor_override), "None")
+    words = (_window(kernel_size), _window(stride or None), _window(padding))
+    return network.avg_pool(x, *words, bool(count_include_pad), ceil_mode=bool(ceil_mode))
+
+
+def _adaptive_pool(
+    mode: str, rank: int, network: Network, x: Any, output_size: Any, return_indices: Any = False
+) -> Value:  # fmt: skip
+    _check_rank(x, rank)
+    if return_indices:
+        raise ArgumentError("return_indices", "True", "False")
+    return network.adaptive_pool(x, _window(output_size), mode)
+
+
+def _reduce(
+    mode: str, network: Network, x: Any, dim: Any = None, keepdim: Any = False
+) -> Value:  # fmt: skip
+    """The mean or the largest of channels, or of all positions, which stay as an axis of one."""
+    axes = dim if isinstance(dim, (list, tuple)) else (dim,)
+    numbers = tuple(sorted(each % len(x.shape) for each in axes if each is not None))
+    if keepdim and numbers == (1,):
+        return network.channel_pool(x, mode)
+    if keepdim and numbers == tuple(range(2, len(x.shape))):
+        return network.adaptive_pool(x, 1, mode)
+    expected = "the channels or all positions, with keepdim=True"
+    raise ArgumentError("dim", f"{dim}, keepdim={keepdim}", expected)
+
+
+def _upsample(
+    rank: int, network: Network, x: Any, output_size: Any, align_corners: Any,
+    scale_factors: Any = None, *_: Any, mode: str = "linear",
+) -> Value:  # fmt: skip
+    _check_rank(x, rank)
+    if align_corners:
+        raise ArgumentError("align_corners", "True", "False")
+    return network.upsample(x, _factors(x, output_size, scale_factors), mode)
+
+
+def _nearest(rank: int, network: Network, x: Any, size: Any, *scales: Any, **named: Any) -> Value:
+    return _upsample(rank, network, x, size, False, *scales, **named, mode="nearest")
+
+
+def _interpolate(
+    network: Network, x: Any, size: Any = None, scale_factor: Any = None, mode: Any = "nearest",
+    align_corners: Any = None, recompute_scale_factor: Any = None, antialias: Any = False,
+) -> Value:  # fmt: skip
+    words = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "linear": (1,), "bilinear": (2,),
+             "trilinear": (3,)}  # fmt: skip
+    if len(x.shape) - 2 not in words.get(mode, ()) or align_corners or antialias:
+        got = f"mode={mode!r}, align_corners={align_corners}, antialias={antialias}"
+        raise ArgumentError("interpolate", got, "nearest or linear between centres")
+    kind = "nearest" if mode.startswith("nearest") else "linear"
+    return network.upsample(x, _factors(x, size, scale_factor), kind)
+
+
+def _factors(x: Any, size: Any, scales: Any) -> tuple[int, ...]:
+    """The whole factors of a resampling, by sizes of the result or by scales."""
+    extents = x.shape[2:]
+    if size is not None:
+        sizes = size if isinstance(size, (list, tuple)) else (size,) * len(extents)
+        pairs = list(zip(sizes, extents, strict=True))
+        if all(old and type(new) is int and not new % old for new, old in pairs):
+            return tuple(new // old for new, old in pairs)
+    elif scales is not None:
+        listed = scales if isinstance(scales, (list, tuple)) else (scales,) * len(extents)
+        if len(listed) == len(extents) and all(float(scale).is_integer() for scale in listed):
+            return tuple(map(int, listed))
+    raise ArgumentError("resampling", f"to {size or scales} from {tuple(extents)}", "whole factors")
+
+
+_RANKS = (1, 2, 3)
+
+ROWS: dict[str, Callable[..., Any]] = {
+    **{f"max_pool{n}d": partial(_max_pool, n) for n in _RANKS},
+    **{f"avg_pool{n}d": partial(_avg_pool, n) for n in _RANKS},
+    **{f"adaptive_avg_pool{n}d": partial(_adaptive_pool, "average", n) for n in _RANKS},
+    **{f"adaptive_max_pool{n}d": partial(_adaptive_pool, "max", n) for n in _RANKS},
+    "mean": partial(_reduce, "average"), "amax": partial(_reduce, "max"),
+    **{f"upsample_nearest{n}d": partial(_nearest, n) for n in _RANKS},
+    "upsample_linear1d": partial(_upsample, 1), "upsample_bilinear2d": partial(_upsample, 2),
+    "upsample_trilinear3d": partial(_upsample, 3), "interpolate": _interpolate,
+    "pixel_shuffle": _pixel_shuffle,
+}  # fmt: skip
