@@ -120,8 +120,9 @@ class Planes(NamedTuple):
     result: int = 4
     """A vector of results."""
     channels_last: float = 0.5
-    """Part of these figures that tiles of channels-last data take: 0.5 to 0.6, where those of other
-    data take 0.6 to 1.2."""
+    """Part of these figures that tiles of channels-last data take: 0.5 to 0.6."""
+    channels_first: float = 0.8
+    """Part that other data's tiles take: 0.35 to 0.5 where caches hold it, 0.6 to 1.2 in memory."""
     rows: int = 7
     """Rows of a tile at most: with 8, layers of nine taps take 1.1 times as long."""
     filled: float = 0.4

@@ -223,5 +223,6 @@ def _cycles(correlation: Correlation, tile: PlaneTile) -> float:
     *outer, rows, last = _lines(correlation)
     tiles = -(-rows.out // tile.rows) * -(-last.out // tile.width)
     planes = prod(line.out * len(line.phases[0].taps) for line in outer)
-    channels = tile.costs.channels_last if tile.last else correlation.made
+    costs = tile.costs
+    channels = costs.channels_last if tile.last else costs.channels_first * correlation.made
     return correlation.batch * channels * planes * tiles * tile.cycles
