@@ -8,6 +8,7 @@ code reads, such as global variables, is not compared.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,8 +19,8 @@ from torch.nn.utils.weight_norm import WeightNorm
 from .modules import LAYER_ATTRIBUTES, Layer
 
 _INTERNAL = frozenset(vars(nn.Module()))
-_IGNORED = frozenset({"forward", "_report", *LAYER_ATTRIBUTES})
-"""Attributes that this package writes."""
+_IGNORED = frozenset({"forward", "_report", "_is_torch_compile", *LAYER_ATTRIBUTES})
+"""Attributes that this package and `torch.compile` write."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device)
 _MOST_DEPTH, _MOST_OBJECTS = 6, 10_000
@@ -92,8 +93,12 @@ class Snapshot:
         for name in LAYER_ATTRIBUTES if isinstance(module, Layer) else ():
             state.setdefault(name, None)  # or they would come and go
         ignored = _IGNORED | computed
-        saved = [_ANYTHING if name in ignored else value for name, value in state.items()]
-        self._values.append((saved, state.values()))
+        if inner:
+            saved = [_ANYTHING if name in ignored else value for name, value in state.items()]
+            self._values.append((saved, state.values()))
+        else:
+            live = _Watched(state)
+            self._values.append(([*live], live))
         for name, value in state.items():
             if name not in _INTERNAL | ignored:
                 self._add(value, 1)
@@ -128,6 +133,16 @@ class Snapshot:
             self._values.append(([*value], value.keys()))
         for part in live:
             self._add(part, depth + 1)
+
+
+class _Watched:
+    """The attributes of the model itself, but those that come and go."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._state = state
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for name, value in self._state.items() if name not in _IGNORED)
 
 
 def _contents(value: Any) -> Any:
