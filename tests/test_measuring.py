@@ -72,6 +72,11 @@ def test_the_bound_on_runs_holds(clock: MadeUpClock, most: int, count: int) -> N
         assert choice["4" if count == 5 else "1"].why == "no time was left"
 
 
+def test_few_runs_of_a_short_call_are_spent_on_rounds(clock: MadeUpClock) -> None:
+    ways = [clock.way("plain", 1e-3), clock.way("other", 5e-4)]
+    assert choose(ways, seconds=60.0, most_runs=15).name == "other"  # 4 rounds of one call each
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 2.5, 5.5, 30.0])
 def test_no_run_begins_when_time_is_over(clock: MadeUpClock, seconds: float) -> None:
     ways = [clock.way("plain", 1.0), clock.way("other", 0.5)]

@@ -98,7 +98,8 @@ class Bounds:
     """How long sampling may go on.
 
     seconds: after these no sample begins, but `_ENOUGH_ROUNDS` may take `patience` times as long
-    and `fewest_rounds` any time. calls: most calls in all; a sample then is the faster of two.
+    and `fewest_rounds` any time. calls: most calls in all; a sample then is the faster of two, or
+    one where few are left.
     """
 
     seconds: float
@@ -130,6 +131,7 @@ def sampled(
     staying = list(range(len(calls)))
     length = min(_SAMPLE_SECONDS, bounds.seconds / FEWEST_ROUNDS)
     begin, made, round_calls = time.perf_counter(), 0, 1
+    pair = 2 if (bounds.calls or 0) >= 2 * _TRIED * (len(calls) + 1) else 1
     for done in range(_MOST_ROUNDS if calls else 0):
         if bounds.over(done, made + round_calls - 1, begin):
             break
@@ -140,7 +142,7 @@ def sampled(
             if bounds.over(done, made, begin):
                 return Rounds(samples, again)
             prepare(i)
-            most = _MOST_CALLS if bounds.calls is None else min(2, bounds.calls - made)
+            most = _MOST_CALLS if bounds.calls is None else min(pair, bounds.calls - made)
             rest()
             seconds, count = sample(calls[i], length, most)
             series.append(seconds)
