@@ -65,7 +65,7 @@ def test_a_measured_session(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_optimised_model() -> None:
     source, x = layer("one axis"), np.zeros((0, 2, 4), np.float32)
-    result = optimize(source, sizes={"x": x.shape}, seconds=0.01)
+    result = optimize(source, input_shapes={"x": x.shape}, seconds=0.01)
     same(plain(result.proto, {"x": x}), plain(source, {"x": x}))
 
 

@@ -270,7 +270,7 @@ def test_layers_within_nodes_are_left_as_they_are(clock: Clock) -> None:
     clock(FAST)
     proto = parsed(BRANCHES, w=normal(1, 8, 8, 2, 2))
     given = {"c": np.array(True), "x": np.ones((2, 8, 5, 7), np.float32)}
-    found = optimize(proto, inputs=given)
+    found = optimize(proto, feeds=given)
     assert [(layer.shapes, layer.chosen) for layer in found.layers] == [
         ((), ORIGINAL), ((), ORIGINAL), (((2, 8, 10, 14),), "sub_pixel:unfolded"),
     ]  # fmt: skip
@@ -330,11 +330,11 @@ def test_an_interruption_leaves_no_file(
     ("keywords", "message"),
     [
         ({"runtime": "tensorrt"}, "runtime is 'tensorrt'; expected one of onnxruntime"),
-        ({"sizes": []}, "sizes is an empty sequence"),
+        ({"input_shapes": []}, "input_shapes is an empty sequence"),
         ({"threads": 0}, "threads is 0"),
         ({"seconds": 0}, "seconds is 0"),
         ({"seconds": "fast"}, "seconds is 'fast'"),
-        ({"sizes": {"z": (1,)}}, "z"),
+        ({"input_shapes": {"z": (1,)}}, "z"),
     ],
 )
 def test_bad_arguments_are_refused_before_any_work(

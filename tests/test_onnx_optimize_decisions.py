@@ -37,7 +37,7 @@ def model() -> onnx.ModelProto:
 
 def optimized(path: Path, **more: Any) -> Any:
     """The model with the decisions of a file."""
-    return optimize(model(), sizes=SIZES, threads=1, float64=False, decisions=path, **more)
+    return optimize(model(), input_shapes=SIZES, threads=1, float64=False, decisions=path, **more)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_decisions_that_do_not_fit_are_refused(saved: Path, tmp_path: Path) -> N
     with pytest.raises(FileError, match="No such file"):
         optimized(tmp_path / "none.json")
     with pytest.raises(ArgumentError, match="remeasure is True; expected decisions"):
-        optimize(model(), sizes=SIZES, remeasure=True)
+        optimize(model(), input_shapes=SIZES, remeasure=True)
 
 
 def test_what_is_not_equal_any_more_is_an_error(

@@ -106,6 +106,10 @@ def rows(rank: int) -> dict[str, tuple[list[onnx.NodeProto], Weights]]:
             {"p": np.array([3, 3])},
         ),
         "Pad": ([node("Pad", "p")], {"p": pads}),
+        "Pad, a number": ([node("Pad", "p", "a")], {"p": pads, "a": np.float32(3)}),
+        "GlobalAveragePool": ([node("GlobalAveragePool")], {}),
+        "GlobalMaxPool": ([node("GlobalMaxPool")], {}),
+        "Softmax": ([node("Softmax", axis=1)], {}),
         "Pad, reflect": ([node("Pad", "p", mode="reflect")], {"p": pads}),
         "Pad, edge": ([node("Pad", "p", mode="edge")], {"p": pads}),
         "Pad, negative": ([node("Pad", "p")], {"p": -pads}),
@@ -149,13 +153,14 @@ def rows(rank: int) -> dict[str, tuple[list[onnx.NodeProto], Weights]]:
             {},
         )
     if rank == 2:
-        made["DepthToSpace"] = (
-            [
-                helper.make_node("Concat", ["v", "v"], ["p"], axis=1),
-                helper.make_node("DepthToSpace", ["p"], ["y"], blocksize=2, mode="CRD"),
-            ],
-            {},
-        )
+        for mode in ("CRD", "DCR"):
+            made[f"DepthToSpace, {mode}"] = (
+                [
+                    helper.make_node("Concat", ["v", "v"], ["p"], axis=1),
+                    helper.make_node("DepthToSpace", ["p"], ["y"], blocksize=2, mode=mode),
+                ],
+                {},
+            )
     return made
 
 
@@ -199,7 +204,7 @@ REFUSALS = {
         {"a": np.float32([1, 1, 1.5, 1.5])},
         "Its factors, [1.0, 1.0, 1.5, 1.5], are not whole.",
     ),
-    "Pad": ([node("Pad", "p", "a")], {"p": np.ones(8, int), "a": np.float32(3)}, "number other"),
+    "Softmax": ([node("Softmax", axis=2)], {}, "axis 2, not 1"),
     "Slice": (
         [node("Slice", "s", "e", "ax")],
         {"s": np.array([0]), "e": np.array([3]), "ax": np.array([2])},
@@ -207,14 +212,6 @@ REFUSALS = {
     ),
     "MaxPool": ([node("MaxPool", kernel_shape=[2, 2], ceil_mode=1)], {}, "ceil_mode"),
     "Add": ([node("Add", "a")], {"a": np.ones((6, 1, 5), np.float32)}, "one number per channel"),
-    "DepthToSpace": (
-        [
-            helper.make_node("Concat", ["v", "v"], ["p"], axis=1),
-            helper.make_node("DepthToSpace", ["p"], ["y"], blocksize=2),
-        ],
-        {},
-        "DCR",
-    ),
     "Softsign": ([node("Softsign")], {}, "A network has no Softsign."),
 }
 

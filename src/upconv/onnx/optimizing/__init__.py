@@ -24,7 +24,8 @@ from ..graphs import named
 from ..models import Source, digest, from_model, save, stored, to_proto
 from ..passes import PASSES
 from ..passes.base import run
-from ..runtimes import Runtime, feeds, ready
+from ..runtimes import Runtime, ready
+from ..runtimes import feeds as drawn
 from ..runtimes.worker import TIME_LIMIT, borrowed
 from .candidates import CANDIDATES, Setup, measured
 from .extract import Layer, layers, mark
@@ -45,8 +46,8 @@ def optimize(
     output: str | os.PathLike[str] | None = None,
     *,
     runtime: str | Runtime = "onnxruntime",
-    sizes: Sizes | Sequence[Sizes] | None = None,
-    inputs: Mapping[str, Any] | None = None,
+    input_shapes: Sizes | Sequence[Sizes] | None = None,
+    feeds: Mapping[str, Any] | None = None,
     threads: int | None = None,
     seed: int = 0,
     seconds: float = 1.0,
@@ -64,9 +65,9 @@ def optimize(
     output: where the result goes, whole or not at all; a model that nothing makes faster is written
         as it is. None writes nothing. The model is in the result's `proto` too.
     runtime: in which it is measured and verified: "onnxruntime", "openvino", "openvino:f32", ...
-    sizes: shapes of inputs by name, sizes of symbols, where the model leaves them open; or several
-        such mappings: a layer is rewritten only where that pays at all of them.
-    inputs: arrays to run the model on instead of random ones.
+    input_shapes: shapes of inputs by name, sizes of symbols, where the model leaves them open; or
+        several such mappings: a layer is rewritten only where that pays at all of them.
+    feeds: arrays to run the model on instead of random ones.
     threads: of the runtime; None takes its own, or `upconv.get_num_threads()`.
     seed: of the random inputs.
     seconds: spent on each layer and shape, and five times as much on the whole model.
@@ -101,10 +102,8 @@ def optimize(
         with reported(name):
             require_free(name, Path(name).resolve(), force=force, inputs=given)
     original = from_model(model)
-    sets = [sizes or {}] if sizes is None or isinstance(sizes, Mapping) else list(sizes)
-    if not sets:
-        raise ArgumentError("sizes", "an empty sequence", "one or more mappings, or None")
-    arrays = tuple(feeds(original, one, inputs, seed=seed) for one in sets)
+    sets = _shape_sets({} if input_shapes is None else input_shapes)
+    arrays = tuple(drawn(original, one, feeds, seed=seed) for one in sets)
     with shown(progress) as say:
         setup = Setup(chosen, arrays, seconds, time_limit, float64, say)
         here = _conditions(chosen, original, arrays)
@@ -141,6 +140,13 @@ def optimize(
     if decisions is not None and saved is None:
         result.report.save(decisions)
     return result
+
+
+def _shape_sets(shapes: Sizes | Sequence[Sizes]) -> list[Sizes]:
+    sets = [shapes] if isinstance(shapes, Mapping) else list(shapes)
+    if not sets:
+        raise ArgumentError("input_shapes", "an empty sequence", "one or more mappings, or None")
+    return sets
 
 
 def _require_seconds(seconds: float) -> None:

@@ -70,7 +70,6 @@ def pad(call: Call) -> Any:
     x, pads, mode = call.x(), call.constant(1).tolist(), call.text("mode", "constant")
     value, axes = call.optional(2), call.optional(3)
     call.require(mode in _MODES, f"A network has no Pad of mode {mode!r}.")
-    call.require(value is None or not value.any(), "It pads with a number other than 0.")
     call.require(mode == "constant" or min(pads) >= 0, "It cuts off, and pads by reflection.")
     rank = len(x.shape)
     numbers = [*range(rank)] if axes is None else [axis % rank for axis in axes.tolist()]
@@ -79,7 +78,8 @@ def pad(call: Call) -> Any:
     outer = any(amounts.get(axis, (0, 0)) != (0, 0) for axis in (0, 1))
     call.require(not outer, "It pads the batch or the channels.")
     spatial = tuple(amounts.get(axis, (0, 0)) for axis in range(2, rank))
-    return call.network.pad(x, spatial, _MODES[mode])
+    number = 0.0 if value is None or not value.size else float(value.item())
+    return call.network.pad(x, spatial, _MODES[mode], number)
 
 
 def _pool(call: Call) -> tuple[Any, dict[str, Any]]:
@@ -105,6 +105,18 @@ def average_pool(call: Call) -> Any:
     x, words = _pool(call)
     count = bool(call.integer("count_include_pad", 0))
     return call.network.avg_pool(x, **words, count_padding=count)
+
+
+def global_pool(mode: str, call: Call) -> Any:
+    """The maximum or average of all positions."""
+    return call.network.adaptive_pool(call.x(), 1, mode)
+
+
+def softmax(call: Call) -> Any:
+    """Softmax over the channels."""
+    axis, x = call.integer("axis", -1), call.x()
+    call.require(axis in (1, 1 - len(x.shape)), f"It is Softmax along axis {axis}, not 1.")
+    return call.network.softmax(x)
 
 
 def resize(call: Call) -> Any:
@@ -133,7 +145,6 @@ def resize(call: Call) -> Any:
 
 
 def depth_to_space(call: Call) -> Any:
-    """DepthToSpace in PyTorch's order."""
-    mode = call.text("mode", "DCR")
-    call.require(mode == "CRD", "It is DepthToSpace in the order DCR; a network has CRD.")
-    return call.network.pixel_shuffle(call.x(), call.integer("blocksize", 1))
+    """DepthToSpace in both orders."""
+    order = call.text("mode", "DCR")
+    return call.network.pixel_shuffle(call.x(), call.integer("blocksize", 1), order)
