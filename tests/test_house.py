@@ -26,7 +26,7 @@ LAYERS = [
     {"checks", "installation", "documents"},
     {"geometry", "memory", "threads", "forks", "activations", "files", "terminal"},
     {"problem", "subpixel", "progress", "timing"},
-    {"engines", "dialects", "keywords"},
+    {"engines", "dialects", "keywords", "states"},
     {"arrays", "choices"},
     {"shapes", "primitives", "measuring"},
     {"tuning"},

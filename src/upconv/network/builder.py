@@ -11,7 +11,7 @@ Channels, ranks and weights are checked at each call. What only known sizes can 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..arrays import as_array
 from ..choices import Algorithm
@@ -25,8 +25,13 @@ from .layers import Layers
 from .values import Nodes, Value
 
 if TYPE_CHECKING:
+    from .compile import Compiler
     from .program import Program
     from .programs import Programs
+    from .streams import NetworkStream
+
+
+Made = TypeVar("Made")
 
 
 class Network(Layers):
@@ -129,6 +134,31 @@ class Network(Layers):
             program = self._sized(dict(shapes), lambda programs, known: programs.kept(known, *how))
         return program
 
+    def stream(
+        self, axis: int = -1, *, chunk: int | None = None, precision: str = "float32",
+        threads: int | None = None, algorithm: str = "auto",
+        shapes: Mapping[str, Sequence[int | None]] | None = None,
+    ) -> NetworkStream:  # fmt: skip
+        """A stream of this network along a spatial axis: `push(chunk)` as they come, `finish()`.
+
+        axis: of the arrays (N, C, *size), where every input is open. chunk: the length of input
+        that kernels are chosen for; that of the first push where None. shapes: of inputs with other
+        open sizes, by name, None at `axis`. The rest is as in `compile`.
+
+        Results are those of the network on the whole input, of which nothing is computed twice.
+        They differ by rounding; docs/network.md says when bits do not depend on the cuts.
+
+        Raises `ArgumentError` for an axis that is not open, and `EngineRefusal` for a network with
+        an operation that reads all positions, such as instance norm, whose line it names.
+        """
+        from .streams import stream_of
+
+        how = _how(precision, threads, algorithm)
+        return stream_of(self._nodes.declared, self._compiler, axis, chunk, how, dict(shapes or {}))
+
+    def _compiler(self, shapes: dict[str, Any]) -> Compiler:
+        return self._sized(shapes, lambda programs, _: programs.compiler)
+
     def draw(self) -> str:
         """A drawing of the network as it was written: the text of an SVG file."""
         from .draw import drawing
@@ -136,9 +166,9 @@ class Network(Layers):
         return drawing(self._nodes.graph())
 
     def _sized(
-        self, shapes: dict[str, Any], make: Callable[[Programs, dict[str, ir.Shape]], Program]
-    ) -> Program:
-        """A program for the shapes of all inputs."""
+        self, shapes: dict[str, Any], make: Callable[[Programs, dict[str, ir.Shape]], Made]
+    ) -> Made:
+        """What is made for the shapes of all inputs."""
         from .programs import Programs  # the builder itself needs no engine
 
         self._programs = self._programs or Programs(self.graph(**shapes))

@@ -97,17 +97,31 @@ def priced(problem: Problem) -> Problem:
 
 def candidate(problem: Problem, threads: int, algorithm: Algorithm) -> Candidate:
     """The kernel that the engine's model takes for a problem whose weight is packed beforehand."""
+    return ranked(_candidates(problem, threads, algorithm))[0]
+
+
+def fitting(problem: Problem, threads: int, variant: str, algorithm: Algorithm) -> str:
+    """A kernel's variant where it can do the problem, else one of the same order of sums."""
+    listed = _candidates(problem, threads, algorithm)
+    same = [each for each in listed if each.variant == variant and each.possible]
+    if same:
+        return variant
+    orders = {each.sums for each in listed if each.variant == variant} - {None}
+    alike = [each for each in ranked(listed) if each.sums in orders]
+    return (alike or ranked(listed))[0].variant
+
+
+def _candidates(problem: Problem, threads: int, algorithm: Algorithm) -> list[Candidate]:
     engine = load("jit")
     reason = engine.refuses(problem)
     if reason is not None:
         remedy = "End the network before this layer, and go on with another one behind it"
         raise EngineError(f"A network cannot compute {problem}: {reason}. {remedy}.")
-    listed = [
+    return [
         each
         for each in engine.candidates(problem, threads)  # type: ignore[attr-defined]
         if each.engine == "jit" and not (each.winograd and algorithm is Algorithm.DIRECT)
     ]
-    return ranked(listed)[0]
 
 
 class Weights:

@@ -31,9 +31,8 @@ def channel_copies(
     threads: int,
     cpu: Cpu,
 ) -> list[Step]:
-    """Copies of some channels, or to some positions: chains without operations."""
-    along = operation.axis if isinstance(operation, Concat) else 1
-    axis = layout.to_ncx(inputs[0].ndim - 2)[along]
+    """Copies of some channels: chains without operations."""
+    axis = layout.to_ncx(inputs[0].ndim - 2)[1]
 
     def channels(array: Array, start: int, stop: int) -> Array:
         return array[(*[slice(None)] * axis, slice(start, stop))]
@@ -47,6 +46,23 @@ def channel_copies(
         part = channels(outputs[0], start, stop)
         result += chain_steps((), [part], [array], layout, threads, cpu)
         start = stop
+    return result
+
+
+def position_copies(
+    axis: int, output: Array, inputs: Sequence[Array], threads: int, cpu: Cpu
+) -> list[Step]:
+    """Copies of arrays side by side along an axis: rows of what follows each other in both."""
+    result = []
+    for image, *parts in zip(output, *inputs, strict=True):
+        start, outer = 0, prod(image.shape[: axis - 1])
+        rows = image.reshape(1, outer, -1)
+        for part in parts:
+            row = part.reshape(1, outer, -1)
+            stop = start + row.shape[-1]
+            target = rows[..., start:stop]
+            result += chain_steps((), [target], [row], DataLayout.NXC, threads, cpu)
+            start = stop
     return result
 
 

@@ -20,14 +20,14 @@ class Programs:
     """A bounded cache of programs. Any thread may use it; two may compile one in vain."""
 
     def __init__(self, graph: Graph) -> None:
-        self._compiler, self._buffers = Compiler(graph), Buffers()
+        self.compiler, self._buffers = Compiler(graph), Buffers()
         self._programs: OrderedDict[object, Program] = OrderedDict()
 
     def compiled(
         self, shapes: Mapping[str, Shape], dtype: DType, threads: int, algorithm: Algorithm
     ) -> Program:
         """A new program for inputs of these shapes."""
-        compile_as = partial(self._compiler.compiled, shapes, dtype, threads)
+        compile_as = partial(self.compiler.compiled, shapes, dtype, threads)
         direct = partial(compile_as, Algorithm.DIRECT)
         return Program(compile_as(algorithm), direct, self._buffers)
 

@@ -28,7 +28,7 @@ from .graph import (
     Slice,
 )
 from .lines import channels_first, channels_last, one_by_one
-from .moves import channel_copies, split
+from .moves import channel_copies, position_copies, split
 from .taps import Windows
 
 OPERATIONS = (
@@ -49,6 +49,9 @@ def steps(
     """The native steps of an operation that moves or combines positions."""
     if not outputs[0].size:
         return []
+    if isinstance(operation, Concat) and operation.axis > 1:
+        axis = layout.to_ncx(outputs[0].ndim - 2)[operation.axis]
+        return position_copies(axis, outputs[0], inputs, threads, cpu)
     if isinstance(operation, Concat | Slice):
         return channel_copies(operation, outputs, inputs, layout, threads, cpu)
     if isinstance(operation, ChannelPool):

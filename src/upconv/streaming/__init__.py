@@ -3,7 +3,6 @@
     streams  one convolution: what is final after each chunk, and what is kept for the next
     layers   what it computes, and primitives for windows
     chains   layers one after another, activations between them, and sums of branches
-    states   states as bytes, checked
 
 The results of all chunks together have the bits of one call on the whole, by `Stream.engine`.
 """

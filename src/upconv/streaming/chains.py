@@ -21,7 +21,7 @@ from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..keywords import epilogue, frozen_activation
 from ..problem import Epilogue
 from ..progress import Abreast, Chained
-from .states import Stateful
+from ..states import Stateful
 from .streams import Stream
 
 

@@ -15,8 +15,8 @@ from ..arrays import Array, as_array, same_dtype
 from ..errors import ArgumentError, ShapeError
 from ..keywords import Keywords
 from ..progress import Progress
+from ..states import Stateful
 from .layers import FixedOrder, Layer, layer_of
-from .states import Stateful
 
 
 def stream(

@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..errors import ArgumentError, DTypeError, EngineError
-from ..progress import Flow, latency, lookahead
+from .errors import ArgumentError, DTypeError, EngineError
+from .progress import Flow, latency, lookahead
 
 _MAGIC, _HASH = b"upconvS2", 32
 _REMEDY = "Pass what to_bytes of the same stream returned, unchanged."

@@ -1,0 +1,273 @@
+"""The phases of a stream: which positions each push computes, and the graph that does it.
+
+Every value has a *buffer*: the positions that a later result still needs, and behind them those
+that this push adds. Each node computes the results that became final, from its inputs' buffers.
+What is needed again is an output of the graph, and an input of the next one. So nothing is computed
+twice, and results are those of the network on the whole.
+
+Counts are absolute, from the begin of the stream; graphs depend on their differences alone, so that
+a stream of equal chunks soon repeats one graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, lcm
+from operator import add, sub
+from typing import NamedTuple, cast
+
+from ..errors import EngineRefusal, ShapeError
+from ..geometry import Axis
+from . import graph as ir
+from .kinds import KINDS, output_shapes
+from .reach import Axes, Ends, Reach, reach
+
+_FAR = 1 << 30  # a position from which on no begin of anything matters
+_LONGEST_PERIOD = 1 << 10
+
+
+class State(NamedTuple):
+    """How far a stream is: by value, positions computed so far, and the first one that is kept."""
+
+    produced: tuple[int, ...]
+    first: tuple[int, ...]
+
+    @property
+    def kept(self) -> dict[int, int]:
+        """How many positions of each value wait for the next push, where there are any."""
+        pairs = enumerate(zip(self.produced, self.first, strict=True))
+        return {value: end - first for value, (end, first) in pairs if end > first}
+
+    def less(self, other: State) -> State:
+        """The differences of all counts."""
+        return State(*(tuple(map(sub, a, b)) for a, b in zip(self, other, strict=True)))
+
+    def plus(self, other: State) -> State:
+        """The sums of all counts."""
+        return State(*(tuple(map(add, a, b)) for a, b in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """The graph of one push.
+
+    graph: its inputs are the network's that have new positions, then what was kept; its outputs are
+    those of the network that have new positions, then what is kept. values: the network's value
+    that each node writes, or a part of it. results: the numbers of the network's outputs that are
+    in `graph`. waiting, kept: the network's values that were kept before and that are kept now, in
+    the order of inputs and outputs of `graph`.
+    """
+
+    graph: ir.Graph
+    values: tuple[int, ...]
+    results: tuple[int, ...]
+    waiting: tuple[int, ...]
+    kept: tuple[int, ...]
+
+
+class Schedule:
+    """A network along one axis of its positions.
+
+    graph: simplified, its sizes along the axis of any length. axes: of each convolution, by the
+    node's index. number: of the spatial axis.
+    """
+
+    def __init__(self, graph: ir.Graph, axes: Mapping[int, tuple[Axis, ...]], number: int) -> None:
+        self.graph, self.axis = graph, number + 2
+        self.values = 1 + max(graph.shapes)
+        self._reaches = [
+            _reach(node, axes.get(index, ()), number) for index, node in enumerate(graph.nodes)
+        ]
+        for node in graph.nodes:
+            extent = graph.shapes[node.outputs[0]][self.axis]
+            if any(graph.shapes[value][self.axis] != extent for value in node.inputs[1:]):
+                raise _refused(node, "it spreads a value over all positions")
+        self.begin = State((0,) * self.values, (0,) * self.values)
+
+    @property
+    def rate(self) -> Fraction:
+        """Results of the first output for each position of an input."""
+        return self._rates()[self.graph.outputs[0]]
+
+    def final(self, taken: int) -> int:
+        """How many results of the first output no later input changes, after so many inputs."""
+        return self.after(self.begin, taken, ended=False).produced[self.graph.outputs[0]]
+
+    def lateness(self) -> tuple[int, int]:
+        """Latency in results and lookahead in inputs, as streams state them, far from the begin."""
+        rate, period = self.rate, lcm(*(rate.denominator for rate in self._rates()))
+        begin = period * (_FAR // period)
+        counts = [self.final(begin + i) for i in range(min(period, _LONGEST_PERIOD) + 1)]
+        latency = max(ceil(rate * (begin + i) - count) for i, count in enumerate(counts))
+        # The first result that an input makes final waits longest for it.
+        lookahead = max(begin + i - count // rate for i, count in enumerate(counts[:-1]))
+        return latency, int(lookahead)
+
+    def _rates(self) -> list[Fraction]:
+        rates = [Fraction(1)] * self.values
+        for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
+            for value in node.outputs:
+                rates[value] = rates[node.inputs[0]] * rule.rate
+        return rates
+
+    def after(self, state: State, count: int, *, ended: bool) -> State:
+        """The state after `count` more positions of every input."""
+        produced, first = list(state.produced), list(state.first)
+        for value in self.graph.inputs.values():
+            produced[value] += count
+        for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
+            results = self._results(node, rule, produced, ended)
+            for value in node.outputs:
+                produced[value] = max(produced[value], results)
+        needed = list(produced)
+        for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
+            result = produced[node.outputs[0]]
+            for number, value in enumerate(node.inputs):
+                start = rule.first(result) if number == 0 else result
+                if number == 0 and rule.trails:
+                    start = min(start, produced[value] - 1)
+                needed[value] = min(needed[value], start)
+        for value, start in enumerate(needed):
+            first[value] = produced[value] if ended else max(first[value], start)
+        return State(tuple(produced), tuple(first))
+
+    def key(self, state: State) -> tuple[int, ...]:
+        """What the phases after a state depend on: differences of counts."""
+        kept = (end - first for end, first in zip(state.produced, state.first, strict=True))
+        shifts = (
+            self._shift(rule, number, state.first[value], state.produced[node.outputs[0]])
+            for node, rule in zip(self.graph.nodes, self._reaches, strict=True)
+            for number, value in enumerate(node.inputs)
+        )
+        return (*kept, *shifts)
+
+    def phase(self, before: State, after: State) -> Phase:
+        """The graph that goes from one state to another."""
+        build = _Build(self.graph, self.axis, before, after)
+        for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
+            result = before.produced[node.outputs[0]]
+            count = after.produced[node.outputs[0]] - result
+            if count:
+                shifts = [
+                    self._shift(rule, number, before.first[value], result)
+                    for number, value in enumerate(node.inputs)
+                ]
+                build.add(node, rule, shifts, count)
+        return build.phase()
+
+    @staticmethod
+    def _shift(rule: Reach, number: int, first: int, result: int) -> int:
+        return rule.shift(first, result) if number == 0 else result - first
+
+    def _results(self, node: ir.Node, rule: Reach, produced: list[int], ended: bool) -> int:
+        counts = [produced[value] for value in node.inputs]
+        if not ended:
+            return min(rule.final(counts[0]), *counts[1:]) if counts[1:] else rule.final(counts[0])
+        totals = {rule.total(counts[0]), *counts[1:]}
+        if len(totals) > 1:
+            got = " and ".join(map(str, sorted(totals)))
+            raise ShapeError("the values' sizes along the stream's axis", got, "equal", node.line)
+        return totals.pop()
+
+
+def _reach(node: ir.Node, axes: Axes, number: int) -> Reach:
+    try:
+        return reach(node.operation, axes, number)
+    except EngineRefusal as refusal:
+        raise _refused(node, str(refusal)) from None
+
+
+def _refused(node: ir.Node, why: str) -> EngineRefusal:
+    """The error for a node that ends what can be streamed."""
+    where = KINDS[type(node.operation)].name + (f" at {node.line}" if node.line else "")
+    remedy = "Run the network on whole inputs, or stream the part before it."
+    return EngineRefusal(f"A stream cannot compute {where}: {why}. {remedy}")
+
+
+class _Build:
+    """A phase's graph while it is built; its values have numbers of their own."""
+
+    def __init__(self, graph: ir.Graph, axis: int, before: State, after: State) -> None:
+        self._network, self._axis, self._before, self._after = graph, axis, before, after
+        self._nodes: list[ir.Node] = []
+        self._inputs: dict[str, int] = {}
+        self._shapes: dict[int, ir.Shape] = {}
+        self._values: list[int] = []
+        self._new: dict[int, int] = {}  # of the network's values that have new positions
+        self._buffers: dict[int, int] = {}
+        for name, value in graph.inputs.items():
+            if after.produced[value] > before.produced[value]:
+                count = after.produced[value] - before.produced[value]
+                self._new[value] = self._input(name, value, count)
+        self._kept = {
+            value: self._input(f"kept {value}", value, count)
+            for value, count in before.kept.items()
+        }
+
+    def add(self, node: ir.Node, rule: Reach, shifts: list[int], count: int) -> None:
+        """Compute so many results of a node, whose inputs begin at these shifts."""
+        first = self._buffer(node.inputs[0])
+        window = rule.window(shifts[0], self._shapes[first][self._axis], count)
+        inputs = [self._cropped(first, window.before, node.inputs[0])]
+        for value, shift in zip(node.inputs[1:], shifts[1:], strict=True):
+            number = self._buffer(value)
+            size = self._shapes[number][self._axis]
+            inputs.append(self._cropped(number, (shift, size - shift - count), value))
+        outputs = self._node(window.operation, tuple(inputs), node.outputs[0], node.line)
+        for value, number in zip(node.outputs, outputs, strict=True):
+            self._new[value] = self._cropped(number, window.after, value)
+
+    def phase(self) -> Phase:
+        """The phase, with what it keeps."""
+        kept, outputs = self._after.kept, []
+        results = tuple(i for i, value in enumerate(self._network.outputs) if value in self._new)
+        outputs = [self._new[self._network.outputs[i]] for i in results]
+        for value, count in kept.items():
+            buffer = self._buffer(value)
+            size = self._shapes[buffer][self._axis]
+            begin = self._after.first[value] - self._before.first[value]
+            number = self._cropped(buffer, (begin, size - begin - count), value)
+            if number == buffer:
+                (number,) = self._node(ir.Convert(), (number,), value)
+            outputs.append(number)
+        graph = ir.Graph(tuple(self._nodes), self._inputs, tuple(outputs), self._shapes)
+        return Phase(graph, tuple(self._values), results, tuple(self._kept), tuple(kept))
+
+    def _value(self, shape: ir.Shape) -> int:
+        self._shapes[len(self._shapes)] = shape
+        return len(self._shapes) - 1
+
+    def _input(self, name: str, value: int, count: int) -> int:
+        shape = list(self._network.shapes[value])
+        shape[self._axis] = count
+        self._inputs[name] = self._value(tuple(shape))
+        return self._inputs[name]
+
+    def _node(
+        self, operation: ir.Operation, inputs: tuple[int, ...], value: int, line: str = ""
+    ) -> list[int]:
+        shapes = output_shapes(operation, tuple(self._shapes[value] for value in inputs))
+        outputs = [self._value(cast(ir.Shape, shape)) for shape in shapes]
+        self._nodes.append(ir.Node(operation, inputs, tuple(outputs), line))
+        self._values.append(value)
+        return outputs
+
+    def _buffer(self, value: int) -> int:
+        """What is kept of a value, and behind it what is new."""
+        parts = [each[value] for each in (self._kept, self._new) if value in each]
+        if value not in self._buffers:
+            if len(parts) > 1:
+                parts = self._node(ir.Concat(self._axis), tuple(parts), value)
+            self._buffers[value] = parts[0]
+        return self._buffers[value]
+
+    def _cropped(self, number: int, ends: Ends, value: int) -> int:
+        """A part of a value without its ends."""
+        if not any(ends):
+            return number
+        rank = len(self._shapes[number]) - 2
+        amounts = [(0, 0)] * rank
+        amounts[self._axis - 2] = -ends[0], -ends[1]
+        return self._node(ir.Pad(tuple(amounts)), (number,), value)[0]

@@ -1,0 +1,295 @@
+"""How far an operation of a network reaches along the axis of a stream.
+
+A row of the table says, for one axis: how many results are final after so many inputs, which inputs
+later results need, and the operation that computes some results from some inputs. An operation
+that needs all positions at once has none, and ends the stream with an error that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import EngineRefusal
+from ..geometry import Axis, same_padding
+from ..keywords import Same, paddings
+from ..progress import Progress
+from . import graph as ir
+
+_FAR = 1 << 40  # a size that "same" padding of stride 1 does not depend on
+Axes = tuple[Axis, ...]
+Ends = tuple[int, int]
+"""Positions that are cut off at the begin and at the end."""
+
+
+class Window(NamedTuple):
+    """An operation on some inputs: what is cut off them, and what is cut off its result."""
+
+    operation: ir.Operation
+    before: Ends = (0, 0)
+    after: Ends = (0, 0)
+
+
+class Reach(Protocol):
+    """One operation along the axis of a stream."""
+
+    @property
+    def trails(self) -> bool:
+        """Whether the last results need no input: then one input is kept for them."""
+
+    @property
+    def rate(self) -> Fraction:
+        """Results for each input."""
+
+    def final(self, taken: int) -> int:
+        """The number of results that no input after the first `taken` changes."""
+
+    def total(self, taken: int) -> int:
+        """The number of results if no more inputs come."""
+
+    def first(self, result: int) -> int:
+        """The first input that the results from `result` on need; it may lie before the begin."""
+
+    def shift(self, first: int, result: int) -> int:
+        """Where inputs from `first` on begin, seen from results from `result` on."""
+
+    def window(self, shift: int, size: int, count: int) -> Window:
+        """The operation for `count` results by `size` inputs, which begin at a shift."""
+
+
+@dataclass(frozen=True)
+class Even:
+    """One result for each input, computed from it alone."""
+
+    operation: ir.Operation
+    trails, rate = False, Fraction(1)
+
+    def final(self, taken: int) -> int:
+        """All of them."""
+        return taken
+
+    total = first = final
+
+    def shift(self, first: int, result: int) -> int:
+        """Positions that are cut off the begin."""
+        return result - first
+
+    def window(self, shift: int, size: int, count: int) -> Window:
+        """The operation as it is."""
+        return Window(self.operation, (shift, size - shift - count))
+
+
+@dataclass(frozen=True)
+class Taps:
+    """A convolution, transposed or not, and what moves like one.
+
+    with_ends: the operation with other (begin, end) along the axis. cuts: whether it takes ends
+    below 0.
+    """
+
+    progress: Progress
+    with_ends: Callable[[int, int], ir.Operation]
+    cuts: bool = True
+
+    @property
+    def rate(self) -> Fraction:
+        """As `Progress` says."""
+        return self.progress.rate
+
+    @property
+    def trails(self) -> bool:
+        """Whether the last results are made of padding alone."""
+        one = self.progress
+        return one.end >= one.extent if one.convolves else one.end < 0
+
+    def final(self, taken: int) -> int:
+        """As `Progress` says, once there is an input."""
+        return self.progress.final(taken) if taken else 0
+
+    def total(self, taken: int) -> int:
+        """As `Progress` says."""
+        return self.progress.total(taken)
+
+    def first(self, result: int) -> int:
+        """The input that the first tap reads, or the last one that reaches the result."""
+        one = self.progress
+        if one.convolves:
+            return one.stride * result - one.begin
+        return -(-(result + one.begin - one.extent + 1) // one.stride)
+
+    def shift(self, first: int, result: int) -> int:
+        """As `Progress` says."""
+        return self.progress.shift(first, result)
+
+    def window(self, shift: int, size: int, count: int) -> Window:
+        """The operation with ends that give these results."""
+        axis = self.progress.window(size, shift, count)
+        begin, end = axis.crop_begin, axis.crop_end
+        cut = (0, 0) if self.cuts else (max(0, -begin), max(0, -end))
+        return Window(self.with_ends(begin + cut[0], end + cut[1]), cut)
+
+
+@dataclass(frozen=True)
+class Multiplied:
+    """Upsampling by a whole factor; in linear mode a result lies between two inputs."""
+
+    operation: ir.Operation
+    factor: int
+    linear: bool
+    trails = False
+
+    @property
+    def rate(self) -> Fraction:
+        """The factor."""
+        return Fraction(self.factor)
+
+    def final(self, taken: int) -> int:
+        """All of them, or those left of the last input's centre."""
+        if not self.linear or self.factor == 1:
+            return taken * self.factor
+        return -(-((2 * taken - 1) * self.factor - 1) // 2) if taken else 0
+
+    def total(self, taken: int) -> int:
+        """All of them."""
+        return taken * self.factor
+
+    def first(self, result: int) -> int:
+        """The input at the result's position, or left of it."""
+        if not self.linear or self.factor == 1:
+            return result // self.factor
+        return (2 * result + 1 - self.factor) // (2 * self.factor)
+
+    def shift(self, first: int, result: int) -> int:
+        """Results that are cut off the begin."""
+        return result - first * self.factor
+
+    def window(self, shift: int, size: int, count: int) -> Window:
+        """The operation as it is, whose results at the ends are cut off."""
+        return Window(self.operation, (0, 0), (shift, size * self.factor - shift - count))
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Padding, whose end is known when the stream ends."""
+
+    operation: ir.Pad
+    axis: int
+    trails, rate = False, Fraction(1)  # `first` keeps what ends are made of
+
+    @property
+    def ends(self) -> Ends:
+        """Positions added at the begin and at the end."""
+        return self.operation.amounts[self.axis]
+
+    def final(self, taken: int) -> int:
+        """Everything but the end; nothing before there are inputs enough to surround."""
+        begin, end = self.ends
+        there = taken + min(end, 0)
+        enough = there > (max(begin, 0) if self.operation.mode == "reflect" else 0)
+        return max(0, there + begin) if enough else 0
+
+    def total(self, taken: int) -> int:
+        """Everything."""
+        return taken + sum(self.ends)
+
+    def first(self, result: int) -> int:
+        """The input at the result's position, and those that an end is made of."""
+        begin, end = self.ends
+        kept = 0 if end <= 0 else end + 1 if self.operation.mode == "reflect" else 1
+        return result - begin - kept
+
+    def shift(self, first: int, result: int) -> int:
+        """Positions that are added at the begin, or cut off."""
+        return self.ends[0] + first - result
+
+    def window(self, shift: int, size: int, count: int) -> Window:
+        """The operation with other amounts; what an end is made of is cut off its result."""
+        amounts, end = list(self.operation.amounts), count - size - shift
+        begin = shift if end <= 0 else max(0, shift)
+        amounts[self.axis] = begin, end
+        return Window(replace(self.operation, amounts=tuple(amounts)), after=(begin - shift, 0))
+
+
+def reach(operation: ir.Operation, axes: Axes, number: int) -> Reach:
+    """How an operation reaches along a spatial axis; axes: of a convolution, of any size.
+
+    Raises `EngineRefusal`, which says why, for one that needs all positions at once.
+    """
+    rule = REACHES.get(type(operation))
+    if rule is None:
+        raise EngineRefusal("it reads all positions")
+    return rule(operation, axes, number)
+
+
+def _convolution(operation: ir.Convolution, axes: Axes, number: int) -> Reach:
+    along = axes[number]
+    begin, end = along.crop_begin, along.crop_end
+    if not operation.transposed:  # there the problem's end depends on the size
+        padding = paddings(operation.keywords.padding, len(axes))
+        if isinstance(padding, Same):
+            if along.stride > 1:
+                raise EngineRefusal("its padding depends on the size of the input")
+            upper = padding is Same.UPPER
+            ends = same_padding(_FAR, along.kernel, 1, along.dilation, upper=upper)
+        else:
+            ends = padding[number]
+        begin, end = ends
+    progress = Progress(
+        along.kernel, along.stride, along.dilation, begin, end, not operation.transposed
+    )
+
+    def with_ends(begin: int, end: int) -> ir.Operation:
+        pairs = [(one.crop_begin, one.crop_end) for one in axes]
+        pairs[number] = begin, end
+        keywords = operation.keywords._replace(padding=tuple(pairs), output_padding=0)
+        return replace(operation, keywords=keywords)
+
+    return Taps(progress, with_ends)
+
+
+def _pool(operation: ir.Pool, _: Axes, number: int) -> Reach:
+    if operation.windows or operation.ceil:
+        raise EngineRefusal("its windows depend on the size of the input")
+    kernel, stride = operation.kernel[number], operation.stride[number]
+    dilation = operation.at(()).dilation[number]
+    progress = Progress(kernel, stride, dilation, *operation.padding[number], convolves=True)
+
+    def with_ends(begin: int, end: int) -> ir.Operation:
+        padding = list(operation.padding)
+        padding[number] = begin, end
+        return replace(operation, padding=tuple(padding))
+
+    return Taps(progress, with_ends, cuts=False)
+
+
+def _multiplied(operation: ir.Resample | ir.PixelShuffle, _: Axes, number: int) -> Reach:
+    linear = isinstance(operation, ir.Resample) and operation.mode == "linear"
+    if isinstance(operation, ir.Resample) and operation.sizes:
+        raise EngineRefusal("its factor depends on the size of the input")
+    return Multiplied(operation, operation.factors[number], linear)
+
+
+def _divided(operation: ir.PixelUnshuffle, _: Axes, number: int) -> Reach:
+    factor = operation.factors[number]
+    return Taps(Progress(factor, factor, 1, 0, 0, True), lambda *_: operation, cuts=False)
+
+
+def _norm(operation: ir.Norm, *_: object) -> Reach:
+    if not operation.per_position:
+        raise EngineRefusal("mean and variance are taken over all positions")
+    return Even(operation)
+
+
+_EVEN = ir.Pointwise, ir.Concat, ir.Slice, ir.Permute, ir.ChannelPool, ir.Convert
+REACHES: dict[type[ir.Operation], Callable[[Any, Axes, int], Reach]] = {
+    ir.Convolution: _convolution,
+    ir.Pool: _pool,
+    ir.Resample: _multiplied,
+    ir.PixelShuffle: _multiplied,
+    ir.PixelUnshuffle: _divided,
+    ir.Norm: _norm,
+    ir.Pad: lambda operation, _, number: Edges(operation, number),
+    **dict.fromkeys(_EVEN, lambda operation, *_: Even(operation)),
+}

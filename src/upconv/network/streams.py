@@ -1,0 +1,248 @@
+"""`NetworkStream`: a network whose inputs come in chunks along one axis.
+
+Each push computes the results that became final and keeps what later ones need of every value, so
+that nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from .. import memory
+from ..arrays import Array, as_array
+from ..checks import integer
+from ..choices import Algorithm
+from ..errors import ArgumentError, DTypeError, EngineRefusal, ShapeError
+from ..problem import DType
+from ..states import Stateful
+from .compile import Compiler
+from .graph import Shape
+from .kinds import described_shape
+from .phases import Schedule, State
+from .stream_programs import FAR, Streamed
+
+OpenShape = tuple[int | None, ...]
+Opening = Callable[[dict[str, Shape]], Streamed]
+_MOST_OPENED = 8
+
+
+class Source:
+    """What a stream and its copies share before the first push tells the batch and the chunk.
+
+    shapes: of the inputs by name, None for the batch if it is open and for the stream's axis.
+    opening: the schedule and the programs for inputs of known shapes. chunk: the length that
+    kernels are chosen for; the first push's where None.
+    """
+
+    def __init__(
+        self, shapes: Mapping[str, OpenShape], axis: int, chunk: int | None, opening: Opening
+    ) -> None:
+        self.shapes, self.axis, self.chunk = dict(shapes), axis, chunk
+        self._opening = opening
+        self._opened: dict[tuple[int, int], Streamed] = {}
+        self.schedule: Schedule = self.streamed(1, chunk or 1).schedule
+
+    def streamed(self, batch: int, chunk: int) -> Streamed:
+        """The programs for a batch, with kernels for a length of chunk."""
+        chunk = self.chunk or chunk
+        if (batch, chunk) not in self._opened:
+            known = {}
+            for name, shape in self.shapes.items():
+                extents = list(shape)
+                extents[0], extents[self.axis] = extents[0] or batch, chunk
+                known[name] = tuple(n or 1 for n in extents)
+            while len(self._opened) >= _MOST_OPENED:
+                del self._opened[next(iter(self._opened))]  # streams that run hold theirs
+            self._opened[batch, chunk] = self._opening(known)
+        return self._opened[batch, chunk]
+
+
+class NetworkStream(Stateful):
+    """A network in progress along one axis, made by `Network.stream`.
+
+    `push` and `finish` are for one thread at a time. Copies share the weights; they are streams of
+    their own and may run in other threads.
+
+    >>> import numpy as np
+    >>> from upconv.network import Network
+    >>> network = Network({"x": (1, 1, None)})
+    >>> network.output(network.conv(network.inputs["x"], np.ones((1, 1, 3)), padding=1))
+    >>> stream = network.stream()
+    >>> stream.push(np.array([[[1, 2]]], np.float32)), stream.push(np.array([[[3]]], np.float32))
+    (array([[[3.]]], dtype=float32), array([[[6.]]], dtype=float32))
+    >>> stream.finish()
+    array([[[5.]]], dtype=float32)
+    """
+
+    __slots__ = ("_chunk", "_counts", "_ended", "_kept", "_key", "_source", "_streamed", "kind")
+
+    def __init__(self, source: Source) -> None:
+        """At the begin; call `Network.stream` instead."""
+        rank = len(next(iter(source.shapes.values())))
+        self._source, self.kind = source, (source.axis - rank, np.dtype(np.float32))
+        self.reset()
+
+    def reset(self) -> None:
+        """Go back to the begin; what was prepared stays."""
+        self._streamed: Streamed | None = None
+        self._chunk = 0
+        self._counts, self._key = self._source.schedule.begin, 0
+        self._kept: list[Array] = []
+        self._ended = False
+
+    def __repr__(self) -> str:
+        rate = f"{self._source.schedule.rate} output samples per input sample"
+        late = f"latency {self.latency} output samples"
+        return f"<NetworkStream along axis {self._source.axis}: {rate}, {late}>"
+
+    @property
+    def latency(self) -> int:
+        """Results, at most, of the first output that rate * inputs makes and that are not returned
+        yet: samples of that output."""
+        return self._source.schedule.lateness()[0]
+
+    @property
+    def lookahead(self) -> int:
+        """Inputs, at most, that a result of the first output waits for after the one at its own
+        time."""
+        return self._source.schedule.lateness()[1]
+
+    @memory.bounded("this chunk")
+    def push(self, *chunks: Any) -> Any:
+        """All results that no later input can change and that were not returned yet.
+
+        chunks: an array (N, C, *size) of float32 for each input, of one length along the stream's
+        axis, which may be 0. The caller may reuse them afterwards.
+
+        Returns (N, F, *size), of any length; a tuple for several outputs. Raises `ShapeError` or
+        `DTypeError`, and `EngineError` after `finish`; the stream then is as it was.
+        """
+        self._require_open()
+        arrays = self._checked(chunks)
+        count = arrays[0].shape[self._source.axis]
+        if self._streamed is None:
+            self._chunk = max(1, count)
+            self._streamed = self._source.streamed(len(arrays[0]), self._chunk)
+        return self._advanced(self._streamed, arrays, count, ended=False)
+
+    @memory.bounded("the rest of the stream")
+    def finish(self) -> Any:
+        """The rest of the results, as no more inputs come; `reset` begins anew.
+
+        Raises `ShapeError` where the inputs are too few for the network, and `ArgumentError` where
+        no chunk, not even an empty one, has said what the batch is.
+        """
+        self._require_open()
+        if self._streamed is None:
+            expected = "at least one chunk, which says what the batch is"
+            raise ArgumentError("the stream", "empty", expected)
+        results = self._advanced(self._streamed, [], 0, ended=True)
+        self._ended = True
+        return results
+
+    def _advanced(self, streamed: Streamed, chunks: list[Array], count: int, *, ended: bool) -> Any:
+        """The results of one phase; the state changes when all has been computed."""
+        step = streamed.step(self._key, self._counts, count, ended=ended)
+        results = [np.empty(shape, np.float32) for shape in step.results]
+        kept = [np.empty(shape, dtype) for shape, dtype in step.kept]
+        if step.program is not None:
+            inputs = [*(chunks if count else ()), *self._kept]
+            written = [results[number] for number in step.phase.results]
+            step.program.run_dense(inputs, [*written, *kept])
+        self._counts, self._key, self._kept = self._counts.plus(step.state), step.key, kept
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _checked(self, chunks: tuple[Any, ...]) -> list[Array]:
+        """The chunks as dense arrays, if they fit the inputs and each other."""
+        shapes, axis = self._source.shapes, self._source.axis
+        if len(chunks) != len(shapes):
+            expected = f"{len(shapes)}: {', '.join(shapes)}"
+            raise ArgumentError("the number of chunks", str(len(chunks)), expected)
+        arrays = []
+        batch = None if self._streamed is None else self._streamed.batch
+        length = None
+        for (name, shape), chunk in zip(shapes.items(), chunks, strict=True):
+            array = as_array(name, chunk)
+            wanted = [*shape]
+            wanted[0], wanted[axis] = batch or shape[0], length
+            if len(array.shape) != len(wanted) or any(
+                n not in (None, got) for n, got in zip(wanted, array.shape, strict=True)
+            ):
+                remedy = "Chunks of all inputs have one length and one batch."
+                expected = described_shape(wanted)
+                raise ShapeError(f"the chunk of {name!r}", str(array.shape), expected, remedy)
+            if array.dtype != np.float32:
+                raise DTypeError(
+                    f"the chunk of {name!r}", str(array.dtype), "float32", "Convert it."
+                )
+            batch, length = array.shape[0], array.shape[axis]
+            arrays.append(np.ascontiguousarray(array))
+        if batch is not None and batch < 1:
+            raise ShapeError("the chunks' batch", "0", "at least 1 stream")
+        return arrays
+
+    def _digest(self) -> bytes:
+        return self._source.streamed(1, self._source.chunk or 1).digest
+
+    def _state(self) -> list[Any]:
+        streamed = self._streamed
+        batch = None if streamed is None else streamed.batch
+        kept = [
+            array.view(np.uint16) if array.dtype.itemsize == 2 else array for array in self._kept
+        ]
+        return [batch, self._chunk, [*map(list, self._counts)], kept, self._ended]
+
+    def _with(self, state: list[Any]) -> Self:
+        other = type(self)(self._source)
+        batch, other._chunk, counts, kept, other._ended = state
+        if batch is not None:
+            other._streamed = streamed = self._source.streamed(batch, other._chunk)
+            other._counts = State(*map(tuple, counts))
+            other._key = streamed.number(other._counts)
+            forms = [streamed.forms[value].dtype.numpy for value in other._counts.kept]
+            other._kept = [array.view(dtype) for array, dtype in zip(kept, forms, strict=True)]
+        return other
+
+
+def stream_of(
+    declared: Mapping[str, Sequence[int | str | None]],
+    compiler: Callable[[dict[str, Shape]], Compiler],
+    axis: int,
+    chunk: int | None,
+    how: tuple[DType, int, Algorithm],
+    shapes: dict[str, Any],
+) -> NetworkStream:
+    """The stream of a network whose inputs were declared so; see `Network.stream`."""
+    length = None if chunk is None else integer("chunk", chunk, 1)
+    rank = len(next(iter(declared.values()))) - 2
+    number = integer("axis", axis, -rank, rank + 1)
+    number += (rank + 2) * (number < 0)
+    if number < 2:
+        expected = f"a spatial axis, {', '.join(map(str, range(-rank, 0)))}"
+        raise ArgumentError("axis", str(axis), expected)
+    known: dict[str, OpenShape] = {}
+    for name, extents in declared.items():
+        shape = shapes.get(name, extents)
+        known[name] = tuple(n if isinstance(n, int) else None for n in shape)
+        if known[name][number : number + 1] != (None,):
+            got, remedy = described_shape(known[name]), "Declare it as None."
+            expected = f"open along axis {axis}"
+            raise ArgumentError(f"the shape of input {name!r}", got, expected, remedy)
+        others = (*known[name][1:number], *known[name][number + 1 :])
+        if None in others:
+            got, remedy = described_shape(known[name]), f"Pass shapes={{{name!r}: (...)}}."
+            expected = f"known but for the batch and axis {axis}"
+            raise ArgumentError(f"the shape of input {name!r}", got, expected, remedy)
+
+    def opening(sizes: dict[str, Shape]) -> Streamed:
+        far = {n: (*s[:number], FAR, *s[number + 1 :]) for n, s in sizes.items()}
+        try:
+            return Streamed(compiler(far), sizes, number, *how)
+        except ShapeError as error:
+            words = f"A stream along axis {axis} cannot compute this network: "
+            raise EngineRefusal(f"{words}{str(error).rstrip('.')}, at a large size.") from None
+
+    return NetworkStream(Source(known, number, length, opening))
