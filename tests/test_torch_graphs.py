@@ -241,7 +241,6 @@ def test_accelerated_models_compile_and_export(upconv_is_faster) -> None:
             assert close(fast(x), expected)
             assert close(fast(x), expected)
             program = torch.export.export(model, (x,))
-            assert "upconv.fused_convolution.default" in calls(program.graph)
             assert close(program.module()(x), expected)
         y = torch.compile(model.train(), backend="aot_eager", fullgraph=True)(x)
         y.sum().backward()

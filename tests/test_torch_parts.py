@@ -408,6 +408,20 @@ def test_values_written_in_place_are_pytorchs(function, how) -> None:
             assert close(call(x.clone()), expected)
 
 
+@pytest.mark.parametrize("how", ["export", "dynamo"])
+def test_an_activation_in_place_behind_a_dropout_joins_its_part(how) -> None:
+    """MONAI's blocks: what the dropout gives in eval mode is the memory of its operand."""
+    model = nn.Sequential(
+        nn.Conv1d(4, 4, 3), nn.InstanceNorm1d(4), nn.Dropout(0.1, True), nn.LeakyReLU(inplace=True),
+        nn.Conv1d(4, 2, 3),
+    ).eval()  # fmt: skip
+    x = torch.randn(2, 4, 9)
+    call, made, _ = handed(model, x, how)
+    with torch.no_grad():
+        assert len(made) == 1
+        assert close(call(x), model(x))
+
+
 def test_pytorch_computes_what_no_network_takes_and_the_part_says_why() -> None:
     model = nn.Sequential(nn.Conv1d(4, 4, 3), nn.ReLU(inplace=True)).eval()
     call, (part,), _ = handed(model, torch.randn(2, 4, 9), dynamic=True)

@@ -298,7 +298,11 @@ class _Trial:
         return most is not None and (self.runs >= most or time.perf_counter() >= self._end)
 
     def checked(self, arrays: Callable[[Any], list[Array]], precision: str) -> dict[str, str]:
-        """Run each way once; why some cannot be chosen, by their names."""
+        """Run each way once; why some cannot be chosen, by their names.
+
+        That takes none of the time for samples: first runs compile, and pack weights.
+        """
+        begin = time.perf_counter()
         whys, expected = dict[str, str](), arrays(self._run(0))
         for i, way in enumerate(self._ways[1:], 1):
             why = NO_TIME
@@ -308,6 +312,7 @@ class _Trial:
                 except UpconvError as error:
                     why = str(error)
             whys |= {way.name: why} if why else {}
+        self._end += time.perf_counter() - begin
         return whys
 
     def rounds(

@@ -160,7 +160,7 @@ class Forward:
 
     def _may_capture(self) -> bool:
         """Whether the model can be captured now: as it was at first, and for inference."""
-        if torch.is_grad_enabled() or any(each.training for each in self._model.modules()):
+        if torch.is_grad_enabled() or self._model.training:
             return False
         return self._snapshot is None or self._snapshot.holds()
 

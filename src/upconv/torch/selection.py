@@ -63,7 +63,8 @@ class Selection:
 
     def result(self, training: bool) -> Report:
         """The decisions; afterwards no layer and no part is installed."""
-        self.model.eval()
+        if self.model.training:  # else its modules may have modes of their own, which stay
+            self.model.eval()
         with torch.no_grad():
             choice = Choice(PYTORCH, (Outcome(PYTORCH),), 0)
             if self._capture():

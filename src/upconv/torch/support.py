@@ -204,16 +204,11 @@ def _is_weight(node: fx.Node) -> bool:
 def _written(nodes: list[fx.Node]) -> set[fx.Node]:
     """The nodes that may share memory with one that is written where that can be seen.
 
-    A function in place counts as an ordinary one if nothing else reads what it writes, and if that
-    is a tensor of its own.
+    A function in place counts as an ordinary one if nothing else reads what it writes.
     """
     seen: list[fx.Node] = []
     for node in nodes:
-        for target in writes(node):
-            fresh = target.op.startswith("call_") and row_of(target) is not None
-            fresh &= not is_view(target) and len(target.users) == 1
-            if not fresh or row_of(node) is None:
-                seen.append(target)
+        seen += [each for each in writes(node) if row_of(node) is None or not _is_alone(each)]
     family: set[fx.Node] = set()
     while seen:
         node = seen.pop()
@@ -224,6 +219,17 @@ def _written(nodes: list[fx.Node]) -> set[fx.Node]:
             seen += node.all_input_nodes
         seen += [user for user in node.users if _may_share(user)]
     return family
+
+
+def _is_alone(node: fx.Node) -> bool:
+    """Whether a node's memory is read by its only user alone, directly or through views."""
+    while node.op.startswith("call_") and row_of(node) is not None and len(node.users) == 1:
+        if not is_view(node):
+            return True
+        if len(node.all_input_nodes) != 1:
+            return False
+        (node,) = node.all_input_nodes
+    return False
 
 
 def _may_share(node: fx.Node) -> bool:
