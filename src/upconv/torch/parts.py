@@ -281,6 +281,9 @@ def _obstacle(nodes: list[fx.Node], support: Support) -> str:
     for node in nodes:
         if not isinstance(value_of(node), torch.Tensor) and not set(node.users) <= inside:
             return "a list of tensors would be its result"
+        operands = set(node.all_input_nodes) - inside
+        if not all(isinstance(value_of(each), torch.Tensor) for each in operands):
+            return "a size of the graph would be its operand"
     last = nodes[-1]
     outside = {user for node in nodes for user in node.users} - inside
     moved = False
