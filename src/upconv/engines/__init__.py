@@ -42,10 +42,10 @@ def load(name: str, argument: str = "engine") -> Engine:
 _made: dict[str, Any] = {}
 
 
-def made(place: str) -> Any:
+def made(target: str) -> Any:
     """The one instance in this process of the class that "module:Class" names."""
     with importing:
-        if place not in _made:
-            module, _, attribute = place.partition(":")
-            _made[place] = getattr(import_module(module), attribute)()
-        return _made[place]
+        if target not in _made:
+            module, _, attribute = target.partition(":")
+            _made[target] = getattr(import_module(module), attribute)()
+        return _made[target]

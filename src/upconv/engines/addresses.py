@@ -1,4 +1,4 @@
-"""Where arrays lie, for native code.
+"""Addresses of arrays, for native code.
 
 `array.ctypes.data` says it too, but takes a microsecond, and a call has up to five arrays.
 """

@@ -1,4 +1,4 @@
-"""What an engine is: the two protocols every engine satisfies, the candidates that an engine with a
+"""The two protocols that every engine satisfies, the candidates that an engine with a
 model may list, and nothing that computes.
 
 An engine refuses a problem in one sentence or builds a primitive for it. A primitive is everything
@@ -37,7 +37,7 @@ class Primitive(Protocol):
 
     @property
     def description(self) -> str:
-        """How it computes, in one line for people: the schedule; "" where there is none to tell."""
+        """One line for people about the schedule; "" where there is nothing to say."""
 
     @property
     def predicted_cycles(self) -> float:
@@ -94,7 +94,7 @@ class Engine(Protocol):
         """The word users write."""
 
     def fingerprint(self) -> str:
-        """What a built primitive depends on besides its problem: versions, CPU features, modes."""
+        """Versions, CPU features, modes: all that a primitive depends on besides its problem."""
 
     def refuses(self, problem: Problem) -> str | None:
         """None when it can do `problem`, else why not, in one sentence for people."""
@@ -158,5 +158,5 @@ class Candidate:
 
 def ranked(candidates: Iterable[Candidate], *, once: bool = False) -> list[Candidate]:
     """The candidates that a model takes by itself, the cheapest first, of equal ones the first."""
-    eligible = [each for each in candidates if each.eligible is Eligible.BY_MODEL]
-    return sorted(eligible, key=lambda each: each.cost(once=once))
+    eligible = [candidate for candidate in candidates if candidate.eligible is Eligible.BY_MODEL]
+    return sorted(eligible, key=lambda candidate: candidate.cost(once=once))

@@ -28,15 +28,15 @@ def contiguous(array: Array) -> Array:
     """
     if array.flags.c_contiguous:
         return array
-    made = np.empty(array.shape, array.dtype)
+    copy = np.empty(array.shape, array.dtype)
     axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1]
     fastest = min(axes, key=lambda axis: abs(array.strides[axis]), default=array.ndim - 1)
     runs = array.shape[fastest] * array.itemsize if axes else 0
     if array.nbytes <= _SMALL or runs < _FEW or fastest == axes[-1]:
-        made[...] = array
+        copy[...] = array
     else:
-        _copy_in_blocks(made, array)
-    return made
+        _copy_in_blocks(copy, array)
+    return copy
 
 
 def laid_out(what: str, array: Array, *, filled: bool = True) -> Array:

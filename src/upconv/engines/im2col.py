@@ -1,4 +1,4 @@
-"""Where inputs and taps lie in a padded output, and the sets of them that lie in no place twice.
+"""Positions of inputs and taps in a padded output, and sets of them without collisions.
 
 On every axis tap t of input i lies at position origin + s*i + d*t of the padded output (N, G, F,
 *length), so for conflict-free taps and inputs (`ConflictFree`) the columns (G, F, *taps, N,
@@ -61,7 +61,7 @@ class ConflictFree:
 
 @dataclass(frozen=True, slots=True)
 class IndexSet:
-    """Where an axis's inputs and taps lie in its *padded output*, for engines that write to one.
+    """Positions of an axis's inputs and taps in its *padded output*, for engines that write to one.
 
     The padded output is the full result, extended where a crop is negative; the outputs are its
     `window`. Tap t of input i lies at its position origin + stride*i + dilation*t. Only `size`
@@ -89,14 +89,14 @@ class IndexSet:
         if reached:
             trimmed = axis.trimmed()
             axis, inputs, taps = trimmed.axis, trimmed.inputs, trimmed.taps
-        begin, end = axis.crop_begin, axis.crop_end
+        begin, crop_end = axis.crop_begin, axis.crop_end
         start = max(0, begin) if axis.size else 0
         return cls(
             size=axis.size,
             kernel=axis.kernel,
             stride=axis.stride,
             dilation=axis.dilation,
-            length=axis.full + max(0, -begin) + max(0, -end) if axis.size else axis.out,
+            length=axis.full + max(0, -begin) + max(0, -crop_end) if axis.size else axis.out,
             origin=max(0, -begin),
             window=slice(start, start + axis.out),
             inputs=slice(inputs.start, inputs.stop),

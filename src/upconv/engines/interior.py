@@ -46,8 +46,8 @@ class Interior(NamedTuple):
         """
         axes: list[Axis] = []
         places: list[tuple[slice | int, ...]] = []
-        for number, whole in enumerate(problem.axes):
-            trimmed = whole.trimmed()
+        for number, full_axis in enumerate(problem.axes):
+            trimmed = full_axis.trimmed()
             axis, outputs = (trimmed.axis, _ALL) if margins else trimmed.without_margins()
             last = number == problem.rank - 1 and not axes  # some axis there must be
             if points or last or not is_point(axis):
@@ -139,12 +139,12 @@ class BorderFill:
         second: Maybe = None,
     ) -> None:
         """Compute into `out`; see `Primitive.run`."""
-        interior, place, direction = self._interior, self._place, self._problem.direction
+        interior, window, direction = self._interior, self._place, self._problem.direction
         if self._inner is not None:
             a = a[interior.x if direction is Direction.FORWARD else interior.y]
             b = b[interior.x] if direction is Direction.WEIGHT_GRAD else b
-            within, other = (None if v is None else v[place] for v in (residual, second))
-            self._inner.run(out[place], a, b, bias, within, slopes, other)
+            within, other = (None if v is None else v[window] for v in (residual, second))
+            self._inner.run(out[window], a, b, bias, within, slopes, other)
         if self._border:
             with np.errstate(all="ignore"):  # overflow to infinity and NaN are results
                 for around in self._border:
@@ -161,9 +161,9 @@ class BorderFill:
         if self._inner is None:
             yield (_ALL,) * len(self._shape)
             return
-        for axis, (place, size) in enumerate(zip(self._place, self._shape, strict=True)):
+        for axis, (part, size) in enumerate(zip(self._place, self._shape, strict=True)):
             before = self._place[:axis]
-            start, stop, _ = _sliced(place).indices(size)
+            start, stop, _ = _sliced(part).indices(size)
             for piece in (slice(0, start), slice(stop, size)):
                 if piece.start < piece.stop:
                     yield (*map(_sliced, before), piece)
@@ -201,5 +201,5 @@ def bordered(
     return fill(problem, interior, inner)
 
 
-def _sliced(place: slice | int) -> slice:
-    return place if isinstance(place, slice) else slice(place, place + 1)
+def _sliced(index: slice | int) -> slice:
+    return index if isinstance(index, slice) else slice(index, index + 1)

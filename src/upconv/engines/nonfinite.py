@@ -29,7 +29,7 @@ class NonFinite(Exception):
 
 
 def count() -> int:
-    """How often the reference engine took over."""
+    """Number of calls that the reference engine took over."""
     return _count
 
 
@@ -63,9 +63,9 @@ class NonFiniteWeight:
         self._primitive = reference(problem, threads)
         self._packed = self._primitive.pack(weight)
 
-    def run(self, out: Array, a: Array, *end: Maybe) -> None:
+    def run(self, out: Array, a: Array, *epilogue_arrays: Maybe) -> None:
         """Compute into `out`; `end` is what `Primitive.run` takes after the weight."""
-        self._primitive.run(out, a, self._packed, *end)
+        self._primitive.run(out, a, self._packed, *epilogue_arrays)
 
 
 class NonFiniteFallback:

@@ -104,8 +104,8 @@ class OrderedPrimitive:
 
     def _forward(self, x: Array, w: Array, start: Array, shape: tuple[int, ...]) -> Array:
         padded = np.zeros((*shape[:3], self._index_set.length), self._dtype) + start
-        for place, tap in self._taps():
-            part = padded[..., place]
+        for window, tap in self._taps():
+            part = padded[..., window]
             for c in range(w.shape[1]):
                 part += w[:, c, :, tap, None] * x[:, :, c, None]
         return padded[..., self._index_set.window]
@@ -115,17 +115,17 @@ class OrderedPrimitive:
         padded = np.zeros((*g.shape[:3], self._index_set.length), self._dtype)
         padded[..., self._index_set.window] = g
         total = np.zeros(shape, self._dtype) + start
-        for place, tap in self._taps():
+        for window, tap in self._taps():
             for c in range(w.shape[1]):
-                total += w[:, c, :, tap, None] * padded[:, :, c, None, place]
+                total += w[:, c, :, tap, None] * padded[:, :, c, None, window]
         return total
 
     def _taps(self) -> Iterator[tuple[slice, int]]:
-        """Where each tap and all inputs meet in the padded output, and its number."""
-        each = self._index_set
-        for tap in range(each.kernel if each.size else 0):
-            begin = each.origin + each.dilation * tap
-            yield slice(begin, begin + each.stride * (each.size - 1) + 1, each.stride), tap
+        """Yield each tap's window of the padded output, and the tap's number."""
+        axis = self._index_set
+        for tap in range(axis.kernel if axis.size else 0):
+            begin = axis.origin + axis.dilation * tap
+            yield slice(begin, begin + axis.stride * (axis.size - 1) + 1, axis.stride), tap
 
     def close(self) -> None:
         """Nothing is held."""
@@ -155,7 +155,7 @@ class InvariantEngine:
         return load("jit").fingerprint()
 
     def refuses(self, problem: Problem) -> str | None:
-        """What the JIT engine says."""
+        """Answer as the JIT engine does."""
         return load("jit").refuses(problem)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
@@ -165,8 +165,12 @@ class InvariantEngine:
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """The JIT engine's primitive."""
         jit: Any = load("jit")
-        kernels = ranked(each for each in jit.candidates(problem, threads) if not each.winograd)
-        names = (each.variant for each in kernels if each.sums == self.sums is not None)
+        kernels = ranked(
+            candidate for candidate in jit.candidates(problem, threads) if not candidate.winograd
+        )
+        names = (
+            candidate.variant for candidate in kernels if candidate.sums == self.sums is not None
+        )
         primitive: Primitive = jit.build(problem, threads, next(names, ""))
         return primitive
 
@@ -177,5 +181,9 @@ def invariant_engine(problem: Problem) -> InvariantEngine:
     Raises `EngineMissing` where llvmlite is not installed.
     """
     jit: Any = load("jit")
-    kernels = ranked(each for each in jit.candidates(problem, 1) if not each.winograd)
-    return InvariantEngine(next((each.sums for each in kernels if each.engine == jit.name), None))
+    kernels = ranked(
+        candidate for candidate in jit.candidates(problem, 1) if not candidate.winograd
+    )
+    return InvariantEngine(
+        next((candidate.sums for candidate in kernels if candidate.engine == jit.name), None)
+    )

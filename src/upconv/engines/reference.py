@@ -35,6 +35,7 @@ from ..errors import EngineMissing
 from ..problem import Direction, Problem
 from .base import Array, Maybe
 from .im2col import ConflictFree, IndexSet, Sets, columns_of, combined
+from .rounding import rounded
 
 _MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
 _BLOCK_BYTES = 8 << 20  # of a padded output, or columns: a core's share of the last-level cache
@@ -99,6 +100,8 @@ class ReferencePrimitive:
 
     def pack(self, weight: Array) -> Array:
         """The weight as (G, C, F, *taps) in the accumulator's type; a view where that is one."""
+        if self.problem.rounded:
+            weight = rounded("the weight", weight)
         used = self._grouped_weight(weight)[self.used_taps]
         if used.dtype != self.dtype or not used.flags.c_contiguous:
             memory.require(used.size * self.dtype.itemsize, "the packed weight")
@@ -118,6 +121,9 @@ class ReferencePrimitive:
         second: Maybe = None,
     ) -> None:
         """Compute into `out`; see `Primitive.run`."""
+        if self.problem.rounded:
+            a = rounded("an operand", a)
+            b = rounded("x", b) if self.problem.direction is Direction.WEIGHT_GRAD else b
         with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
             if self.problem.direction is Direction.WEIGHT_GRAD:
                 self._weight_grad(out, a, b)
@@ -134,24 +140,27 @@ class ReferencePrimitive:
 
     # The three directions -------------------------------------------------------------------------
 
-    def _forward(self, y: Array, x: Array, w: Array, end: _End) -> None:
+    def _forward(self, y: Array, x: Array, w: Array, epilogue: _End) -> None:
         x = x[self.inputs].astype(self.dtype, copy=False)
         for items, groups, channels in product(*map(_slices, self._totals, self.steps)):
             block, operands = (items, groups, channels), (x[items, groups], w[groups, :, channels])
-            self._forward_block(y[block], *operands, end.of(*block))
+            self._forward_block(y[block], *operands, epilogue.of(*block))
 
-    def _forward_block(self, y: Array, x: Array, w: Array, end: _End) -> None:
+    def _forward_block(self, y: Array, x: Array, w: Array, epilogue: _End) -> None:
         """One block of y: on y itself where it can be the padded output."""
-        start = end.bias
+        start = epilogue.bias
         in_place = self._is_padded(y) and not self.problem.accumulate
         padded = y if in_place else np.empty((*y.shape[:3], *self.padded_size), self.dtype)
         if not self.is_tiled:
             padded[...] = 0 if start is None else _after_channels(start[None], padded.ndim)
-        for whole, parts in self._sets():
-            values = _product(_weight(w, whole).swapaxes(1, 2), _positions(x, whole))
-            values = values.reshape(_shape(y.shape, whole))
+        for merged, parts in self._sets():
+            values = _product(_weight(w, merged).swapaxes(1, 2), _positions(x, merged))
+            values = values.reshape(_shape(y.shape, merged))
             for sets in parts:
-                view, some = columns_of(padded, self.index_sets, sets), values[_within(whole, sets)]
+                view, some = (
+                    columns_of(padded, self.index_sets, sets),
+                    values[_within(merged, sets)],
+                )
                 if not self.is_tiled:
                     view += some
                 elif start is None:
@@ -159,28 +168,28 @@ class ReferencePrimitive:
                 else:
                     np.add(some, _after_channels(start, view.ndim), out=view)
             del values, some  # before the next ones are made
-        self._finish(y, padded if in_place else padded[self.window], end)
+        self._finish(y, padded if in_place else padded[self.window], epilogue)
 
-    def _input_grad(self, dx: Array, g: Array, w: Array, end: _End) -> None:
+    def _input_grad(self, dx: Array, g: Array, w: Array, epilogue: _End) -> None:
         for items, groups in product(*map(_slices, self._totals[:2], self.steps[:2])):
-            place, block = (items, groups), end.of(items, groups, slice(None))
-            result = np.zeros(dx[place].shape, self.dtype)
+            block_index, block = (items, groups), epilogue.of(items, groups, slice(None))
+            result = np.zeros(dx[block_index].shape, self.dtype)
             if block.bias is not None:
                 result += _after_channels(block.bias[None], result.ndim)
             for channels in _slices(self._totals[2], self.steps[2]):
-                operands = g[(*place, channels)], w[place[1], :, channels]
+                operands = g[(*block_index, channels)], w[block_index[1], :, channels]
                 self._input_grad_block(result[self.inputs], *operands)
-            self._finish(dx[place], result, block)
+            self._finish(dx[block_index], result, block)
             del result
 
     def _input_grad_block(self, reached: Array, g: Array, w: Array) -> None:
         """Add what one block of output channels gives to the inputs that reach outputs."""
         padded = self._padded_gradient(g)
-        for whole, parts in self._sets():
-            columns = self._columns(padded, whole, parts)
-            inputs: Any = (..., *(one.inputs for one in whole))
+        for merged, parts in self._sets():
+            columns = self._columns(padded, merged, parts)
+            inputs: Any = (..., *(one.inputs for one in merged))
             there = np.moveaxis(reached[inputs], 0, 2)
-            there += _product(_weight(w, whole), columns).reshape(there.shape)
+            there += _product(_weight(w, merged), columns).reshape(there.shape)
             del columns
 
     def _weight_grad(self, dw: Array, g: Array, x: Array) -> None:
@@ -189,29 +198,29 @@ class ReferencePrimitive:
         if not self.problem.accumulate:
             dw[...] = 0  # taps that reach nothing
         for groups, channels in product(*map(_slices, self._totals[1:], self.steps[1:])):
-            place = dw[groups, :, channels][self.used_taps]
-            total = np.zeros(place.shape, self.dtype)
+            block_sum = dw[groups, :, channels][self.used_taps]
+            total = np.zeros(block_sum.shape, self.dtype)
             for items in _slices(self._totals[0], self.steps[0]):
                 self._weight_grad_block(total, g[items, groups, channels], x[items, groups])
             if self.problem.accumulate:
-                np.add(place, total, out=total, casting="unsafe")
-            place[...] = total
+                np.add(block_sum, total, out=total, casting="unsafe")
+            block_sum[...] = total
             del total
 
     def _weight_grad_block(self, total: Array, g: Array, x: Array) -> None:
         """Add what one block gives to the gradient of its part of the weight."""
         padded = self._padded_gradient(g)
-        for whole, parts in self._sets():
-            columns = self._columns(padded, whole, parts)
-            taps: Any = (..., *(one.taps for one in whole))
-            part = _product(_positions(x, whole), columns.swapaxes(1, 2))
+        for merged, parts in self._sets():
+            columns = self._columns(padded, merged, parts)
+            taps: Any = (..., *(one.taps for one in merged))
+            part = _product(_positions(x, merged), columns.swapaxes(1, 2))
             total[taps] += part.reshape(total[taps].shape)
             del columns, part
 
     # Sets -----------------------------------------------------------------------------------------
 
     def _sets(self) -> Iterator[tuple[Sets, Iterable[Sets]]]:
-        """What one matrix product is made for, and the conflict-free sets in it."""
+        """Yield the sets of each matrix product, and the conflict-free sets in it."""
         if self.together and not self.is_empty:
             every = (ConflictFree(slice(0, n.kernel), slice(0, n.size)) for n in self.index_sets)
             yield tuple(every), combined(self.index_sets)
@@ -219,12 +228,12 @@ class ReferencePrimitive:
             for sets in combined(self.index_sets):
                 yield sets, (sets,)
 
-    def _columns(self, padded: Array, whole: Sets, parts: Iterable[Sets]) -> Array:
+    def _columns(self, padded: Array, merged: Sets, parts: Iterable[Sets]) -> Array:
         """The (G, F*T, N*P) columns of some sets, gathered from the padded gradient."""
-        columns = np.empty(_shape(padded.shape, whole), self.dtype)
+        columns = np.empty(_shape(padded.shape, merged), self.dtype)
         for sets in parts:
-            columns[_within(whole, sets)] = columns_of(padded, self.index_sets, sets)
-        rows, positions = columns.shape[1 : 2 + len(whole)], columns.shape[2 + len(whole) :]
+            columns[_within(merged, sets)] = columns_of(padded, self.index_sets, sets)
+        rows, positions = columns.shape[1 : 2 + len(merged)], columns.shape[2 + len(merged) :]
         return columns.reshape(len(columns), prod(rows), prod(positions))
 
     # Blocks ---------------------------------------------------------------------------------------
@@ -236,13 +245,13 @@ class ReferencePrimitive:
         return problem.batch, problem.groups, problem.out_channels // problem.groups
 
     def _steps(self) -> tuple[int, int, int]:
-        """How many of each a block has."""
+        """Number of items, groups and channels of a block."""
         batch, groups, channels = self._totals
-        each = max(1, prod(self.padded_size) * self.dtype.itemsize)
-        each = max(each, self.columns_bytes if self.together else 0)
-        fitting = _BLOCK_BYTES // each
+        item_bytes = max(1, prod(self.padded_size) * self.dtype.itemsize)
+        item_bytes = max(item_bytes, self.columns_bytes if self.together else 0)
+        fitting = _BLOCK_BYTES // item_bytes
         positions = max(1, prod(index_set.size for index_set in self.index_sets))
-        wanted = max(-(-_ENOUGH_POSITIONS // positions), _LIGHT_BYTES // (each * channels))
+        wanted = max(-(-_ENOUGH_POSITIONS // positions), _LIGHT_BYTES // (item_bytes * channels))
         items = _part(batch, min(wanted, fitting))
         some = _part(channels, fitting // items)
         return items, _part(groups, fitting // (items * some) if some == channels else 1), some
@@ -261,21 +270,21 @@ class ReferencePrimitive:
 
     # Results --------------------------------------------------------------------------------------
 
-    def _finish(self, out: Array, result: Array, end: _End) -> None:
+    def _finish(self, out: Array, result: Array, fused: _End) -> None:
         """Add the residual and what `out` holds, activate, and store into `out` and `second`."""
-        if end.residual is not None:
-            np.add(result, end.residual, out=result, casting="unsafe")
+        if fused.residual is not None:
+            np.add(result, fused.residual, out=result, casting="unsafe")
         if self.problem.accumulate:
             np.add(out, result, out=result, casting="unsafe")
         epilogue, slope = self.problem.epilogue, self.problem.epilogue.slope
-        several = None if end.slopes is None else _after_channels(end.slopes[None], result.ndim)
+        several = None if fused.slopes is None else _after_channels(fused.slopes[None], result.ndim)
         apply(epilogue.activation, slope if several is None else several, result)
         if result is not out:
             out[...] = result
-        if end.second is not None:
+        if fused.second is not None:
             result = result.copy() if result is out else result
             apply(epilogue.second, epilogue.second_slope, result)
-            end.second[...] = result
+            fused.second[...] = result
 
     # Views ----------------------------------------------------------------------------------------
 
@@ -294,28 +303,30 @@ class ReferencePrimitive:
     def _workspace_bytes(self) -> int:
         """An upper bound of what one run allocates at a time, activations' scratch included."""
         problem, (items, groups, channels) = self.problem, self.steps
-        own = problem.in_channels // problem.groups
+        group_inputs = problem.in_channels // problem.groups
         largest: Sets = next(self._sets(), ((), ()))[0]
         taps = prod(_count(one.taps) for one in largest)
         positions = prod(_count(one.inputs) for one in largest)
         padded = items * groups * channels * prod(self.padded_size)
-        inputs = items * groups * own * positions
+        inputs = items * groups * group_inputs * positions
         elements = padded + items * groups * channels * taps * positions + inputs
-        elements += 2 * groups * own * channels * taps
+        elements += 2 * groups * group_inputs * channels * taps
         if problem.dtype.accumulator is not problem.dtype:
             elements += prod(problem.x_shape)  # 16-bit x in the accumulator's type
         if problem.direction is Direction.INPUT_GRAD:
-            elements += items * groups * own * prod(problem.size)
+            elements += items * groups * group_inputs * prod(problem.size)
         if problem.epilogue.has_second:
-            elements += items * groups * max(own, channels) * prod(self.padded_size)
+            elements += items * groups * max(group_inputs, channels) * prod(self.padded_size)
         if problem.direction is Direction.WEIGHT_GRAD:
-            elements += groups * own * channels * prod(each.kernel for each in self.index_sets)
+            elements += (
+                groups * group_inputs * channels * prod(each.kernel for each in self.index_sets)
+            )
         plain = problem.epilogue.activation is Activation.NONE
         return self.dtype.itemsize * elements + (0 if plain else SCRATCH_BYTES)
 
 
 class _End(NamedTuple):
-    """What comes after the products: bias and slopes as (groups, channels of a group), residual and
+    """The epilogue of the products: bias and slopes as (groups, channels of a group), residual and
     second result as the result."""
 
     bias: Maybe
@@ -352,9 +363,9 @@ def _shape(blocks: tuple[int, ...], sets: Sets) -> tuple[int, ...]:
     return (*blocks[1:3], *taps, blocks[0], *inputs)
 
 
-def _within(whole: Sets, sets: Sets) -> Any:
-    """Where the columns of a part lie in those of the whole."""
-    if sets is whole:
+def _within(merged: Sets, sets: Sets) -> Any:
+    """Index of a part's columns in those of the merged sets."""
+    if sets is merged:
         return ...
     taps, inputs = (one.taps for one in sets), (one.inputs for one in sets)
     return (slice(None), slice(None), *taps, slice(None), *inputs)
@@ -383,5 +394,5 @@ def _slices(total: int, step: int) -> list[slice]:
 
 
 def _count(part: slice) -> int:
-    """How many indices a slice with a start and a stop has."""
+    """Number of indices of a slice with a start and a stop."""
     return int(part.stop - part.start)

@@ -41,10 +41,10 @@ class JitEngine:
         return refusal(problem, host())
 
     def candidates(
-        self, problem: Problem, threads: int, *, every: bool = False
+        self, problem: Problem, threads: int, *, every: bool = False, prepared: bool = False
     ) -> tuple[Candidate, ...]:
         """The table of candidates: kernels, Winograd's tiles, and libdnnl."""
-        return table(size_class(problem), threads, host(), every=every)
+        return table(size_class(problem), threads, host(), every=every, prepared=prepared)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
         """The kernels that add up directly, where there is more than one."""
@@ -62,9 +62,14 @@ class JitEngine:
         fill = partial(JitBorder, threads=threads)
         if problem.direction is Direction.WEIGHT_GRAD:
             with importing:
+                from .casts import RoundedOperands
                 from .weight_grad.primitive import WeightGrad  # most first calls do without it
 
-            gradient = None if inner is None else WeightGrad(inner, threads, host())
+            gradient: Primitive | None = None
+            if inner is not None:
+                gradient = WeightGrad(inner, threads, host(), variant)
+                if inner.rounded and not gradient.dots:
+                    gradient = RoundedOperands(gradient, inner, threads, host())
             return bordered(problem, interior, gradient, fill)
         variant = variant or direct_variant(problem, threads, host())
         kernel = None if inner is None else _kernel(inner, threads, variant)
@@ -83,6 +88,12 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     A kernel is imported when a layer takes it: a fifth of the engine's imports each (2026-11-23).
     """
     correlation, cpu = Correlation.of(problem), host()
+    if problem.rounded and variant != DOTS:
+        with importing:
+            from .casts import RoundedOperands
+
+        kernel = _kernel(problem.replace(rounded=False), threads, variant)
+        return RoundedOperands(kernel, problem, threads, cpu)
     if is_winograd(variant):
         with importing:
             from .winograd.primitive import Winograd

@@ -26,7 +26,7 @@ place (subnormal results too), with fused multiply-adds and, after the stroke, w
 
 Measured against double (float32) and x87 long double (float64): every 257th float32 and 3 million
 more in [-110, 20]; 3.6 million float64, uniform in [-2, 2], [-12, 12] and [-760, 45] and of every
-exponent. `tests/test_jit_activation.py` does the same with fewer values.
+exponent. `tests/engines/jit/test_activation.py` does the same with fewer values.
 
 Nanoseconds for one float32 in L1 (EPYC 9005, November 2026, 2048 numbers from an array to another,
 four vectors at a time) with AVX-512, AVX2 and SSE2; a copy takes 0.17, 0.18 and 0.19:

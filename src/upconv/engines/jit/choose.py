@@ -10,17 +10,18 @@ same, bit for bit, for any number.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
 from ...forks import importing
 from ...geometry import Axis
-from ...problem import Direction, DType, Problem
+from ...problem import DataLayout, Direction, DType, Problem
 from ..base import Candidate, Eligible, ranked
 from ..interior import Interior
 from . import libdnnl
-from .channels.candidates import CHANNELS
+from .channels.candidates import CHANNELS, DOTS
 from .channels.candidates import candidates as channels
 from .correlation import Correlation
 from .cpu import Cpu, host
@@ -35,8 +36,13 @@ KERNELS = (positions, channels, planes)
 
 
 @lru_cache(maxsize=512)  # a model of 80 layers meets six classes of sizes
-def table(problem: Problem, threads: int, cpu: Cpu, *, every: bool) -> tuple[Candidate, ...]:
-    """The candidates for a problem, `every` one or those that the model might take."""
+def table(
+    problem: Problem, threads: int, cpu: Cpu, *, every: bool, prepared: bool = False
+) -> tuple[Candidate, ...]:
+    """The candidates for a problem, `every` one or those that the model might take.
+
+    prepared: whether many runs follow one choice, so that it may take longer.
+    """
     reason = refusal(problem, cpu)
     if reason is not None:
         return (Candidate("jit", "", eligible=Eligible.NEVER, reason=reason),)
@@ -50,21 +56,42 @@ def table(problem: Problem, threads: int, cpu: Cpu, *, every: bool) -> tuple[Can
         with importing:  # most first calls do without it
             from .weight_grad.candidates import candidates as weight_grad
 
-        (direct,) = candidates = weight_grad(inner, threads, cpu)
+        candidates = weight_grad(inner, threads, cpu)
         reason = "Winograd's algorithm is for results and input gradients"
         tiles = refused("winograd", reason, winograd=True)
-        return (*candidates, tiles, libdnnl.of_weight_grad(problem, direct))
+        libdnnl_candidate = libdnnl.of_weight_grad(problem, ranked(candidates)[0])
+        return (*_cast(problem, candidates, threads, cpu), tiles, libdnnl_candidate)
     correlation = Correlation.of(inner)
     direct_sums = _eligible(
         [each for kernel in KERNELS for each in kernel(correlation, threads, cpu)]
     )
+    direct_sums = list(_cast(problem, direct_sums, threads, cpu))
     best = ranked(direct_sums)[0]
-    products = _winograd(problem, inner, threads, cpu, every=every, direct=best.cycles)
+    costs = cpu.costs.winograd
+    least = costs.prepared_products if prepared else costs.products
+    products = _winograd(problem, inner, threads, cpu, every=every, direct=best.cycles, least=least)
     return (
         *direct_sums,
-        *products,
+        *_cast(problem, products, threads, cpu),
         libdnnl.of_correlation(problem, correlation, best, cpu),
     )
+
+
+def _cast(
+    problem: Problem, candidates: Iterable[Candidate], threads: int, cpu: Cpu
+) -> Iterator[Candidate]:
+    """The candidates with the cycles of rounding operands in copies.
+
+    Dot products take none of what is transposed on its way.
+    """
+    numbers = prod(problem.operand_shapes[0])
+    if problem.direction is Direction.WEIGHT_GRAD:
+        numbers += prod(problem.operand_shapes[1])
+    cycles = cpu.costs.packing.cast * numbers / threads if problem.rounded else 0.0
+    packs = problem.direction is Direction.WEIGHT_GRAD or problem.layout is DataLayout.NCX
+    for each in candidates:
+        free = packs and each.variant == DOTS
+        yield each if free else replace(each, cycles=each.cycles + cycles)
 
 
 def _eligible(candidates: list[Candidate]) -> list[Candidate]:
@@ -78,16 +105,20 @@ def _eligible(candidates: list[Candidate]) -> list[Candidate]:
 
 
 def _winograd(
-    problem: Problem, inner: Problem, threads: int, cpu: Cpu, *, every: bool, direct: float
-) -> tuple[Candidate, ...]:
-    """The candidates by Winograd's algorithm, where direct sums take `direct` cycles.
+    problem: Problem, inner: Problem, threads: int, cpu: Cpu, *, every: bool, direct: float,
+    least: int,
+) -> tuple[Candidate, ...]:  # fmt: skip
+    """The candidates by Winograd's algorithm, where direct sums take `direct` cycles; `least` is
+    the fewest multiply-adds that are worth a choice.
 
     They leave out outputs that nothing reaches, which would have rounding errors of neighbours.
     """
     reached = interior_of(problem, margins=False).problem or inner
     border = prod(problem.result_shape) - prod(reached.result_shape)
     filling, correlation = cpu.costs.packing.border * border, Correlation.of(reached)
-    return winograd(correlation, threads, cpu, every=every, border=filling, direct=direct)
+    return winograd(
+        correlation, threads, cpu, every=every, border=filling, direct=direct, least=least
+    )
 
 
 @lru_cache(maxsize=256)
@@ -119,7 +150,7 @@ _EXACT = 64  # sizes that fill few vectors: each has a table of its own
 
 def direct_variant(problem: Problem, threads: int, cpu: Cpu) -> str:
     """The kernel that the model takes for direct sums."""
-    candidates = table(size_class(problem), threads, cpu, every=False)
+    candidates = table(size_class(problem), threads, cpu, every=False, prepared=False)
     direct = (each for each in candidates if not each.winograd)
     return next(each.variant for each in ranked(direct) if each.engine == "jit")
 

@@ -99,7 +99,7 @@ class Correlation:
     along which it is pointwise are one.
 
     `weight_strides` are elements of a contiguous weight from one to the next group, reduced
-    channel, made channel, and tap of each axis.
+    channel, made channel, and tap of each axis. `rounded` is the problem's.
     """
 
     lines: tuple[Line, ...]
@@ -112,6 +112,7 @@ class Correlation:
     weight_strides: tuple[int, ...]
     epilogue: Epilogue
     accumulate: bool
+    rounded: bool = False
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -149,6 +150,7 @@ class Correlation:
             tuple(strides),
             problem.epilogue,
             problem.accumulate,
+            problem.rounded,
         )
 
     @property

@@ -25,6 +25,8 @@ class Packing(NamedTuple):
     0.5 for 17, 0.8 for more than the third-level cache holds; half a cycle is 0.28 ns."""
     streamed: float = 0.9
     """How much longer a number takes that leaves the caches."""
+    cast: float = 0.25
+    """Rounding a number of an operand to bfloat16, in a copy."""
     border: float = 10.0
     """A number that nothing reaches, which NumPy writes."""
 
@@ -177,6 +179,9 @@ class Winograd(NamedTuple):
     long as predicted on 12 layers (Zen 4)."""
     products: int = 4_000_000
     """Multiply-adds with fewer of which choosing tiles takes longer than some runs."""
+    prepared_products: int = 1_000_000
+    """The same for a network, which chooses once: layers of 3 million took 0.6 to 0.85 of the time
+    of direct sums (HiFi-GAN's at two frames, Zen 4, 2026-11-24)."""
 
 
 class WeightGrad(NamedTuple):

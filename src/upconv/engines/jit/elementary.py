@@ -10,7 +10,7 @@ The symbols n, r and q are those of activation.py. With t = exp(-|v|):
     gelu_tanh(v)     = v sigmoid(2 u), u = sqrt(2 / pi) (v + 0.044715 v^3)
     mish(v)          = v e (e + 2) / (e (e + 2) + 2), e = exp(v)
 
-Largest errors in units of the last place, as measured by `tests/test_network_pointwise.py`:
+Largest errors in units of the last place, as measured by `tests/network/test_pointwise.py`:
 4 of all but sines, gelu_tanh and mish 8 where v > -1 and more beside 0 in the tail of negative v.
 The error of a sine is that of rounding v to the element type, and one more; numbers beyond 2^22
 (2^51) are further apart than half a period is long.

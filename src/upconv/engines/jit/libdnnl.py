@@ -9,15 +9,17 @@ Held to AVX2, few channels 0.55 to 2.2, and channels-last data of many positions
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from ...problem import DataLayout, Direction, Problem
 from ..base import Candidate
 from .correlation import Correlation
 from .cpu import Cpu
-from .direct import weight_numbers
+from .direct import refused, weight_numbers
 from .values import LINE
 
+_NO_ROUNDING = replace(refused("", "it rounds no operands"), engine="onednn")
 _SLOWER = 1.5, "it is faster on few classes of layers"
 _FEW_CHANNELS, _LANES, _FEW_POSITIONS = 8, 16, 64
 _PACK = 2.3  # times what this engine takes to pack a weight
@@ -27,6 +29,8 @@ def of_correlation(
     problem: Problem, correlation: Correlation, best: Candidate, cpu: Cpu
 ) -> Candidate:
     """libdnnl beside the best direct candidate of a correlation."""
+    if problem.rounded:
+        return _NO_ROUNDING
     forward = problem.direction is Direction.FORWARD
     ratio, reason = _forward(problem) if forward else _input_grad(correlation, best, cpu)
     packing = _PACK * best.packing
@@ -35,6 +39,8 @@ def of_correlation(
 
 def of_weight_grad(problem: Problem, best: Candidate) -> Candidate:
     """libdnnl beside this engine's weight gradient."""
+    if problem.rounded:
+        return _NO_ROUNDING
     ratio, reason = _weight_grad(problem)
     return Candidate("onednn", "", ratio * best.cycles, reason=reason)
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from .compile import compiled
 from .cpu import Cpu
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .kernel_arguments import ArgumentLayout, Record
 from .transpose import TRANSPOSE, as_bits
-from .values import BYTES, Value, vector
+from .values import BYTES, I64, Value, vector
 from .walk import COUNTERS, JOB, NUMBERS
 
 WINDOWS = (
@@ -42,6 +42,9 @@ PART = _record("row rows column columns first count")
 from `first` on, of which some may lie beside the row."""
 IMAGE = _record("src dst")
 TURN = _record("src dst rows columns src_row dst_row")
+COPY = _record("dst src lines")
+"""A copy of whole lines of `COPY_BYTES`: byte offsets in two blocks of memory, and a count."""
+COPY_BYTES = 64
 
 
 def every(f: Function, vectors: Sequence[Value], first: int, lanes: int) -> Value:
@@ -143,3 +146,16 @@ def turn_code(module: Module, cpu: Cpu) -> None:
         src, dst = a["x"] + (image["src"] + turn["src"]), a["y"] + (image["dst"] + turn["dst"])
         names = tuple(TRANSPOSE)[2:]
         f.call(a["code"], dst, src, *(turn[name] for name in names))
+
+
+@compiled("copies", kept=2)
+def copies_code(module: Module, cpu: Cpu) -> None:
+    """The function `copies(dst, src, table, count)`: all copies of a table."""
+    lanes = min(COPY_BYTES, cpu.vector_bytes) // BYTES[I64]
+    kind, numbers = vector(I64, lanes), COPY_BYTES // BYTES[I64]
+    parameters = signature("dst* src* table* count")
+    with module.function("copies", parameters) as f, f.loop(0, f["count"]) as loop:
+        copy = Record.of(f, f["table"], loop.index, COPY)
+        dst, src = f["dst"] + copy["dst"], f["src"] + copy["src"]
+        with f.loop(0, copy["lines"] * numbers, lanes) as line:
+            f.store(f.load(kind, f.at(src, line.index, I64)), f.at(dst, line.index, I64))

@@ -21,7 +21,7 @@ from ...geometry import Tap
 from ..addresses import address_of
 from ..base import Array
 from ..copies import contiguous
-from ..nonfinite import NonFinite, is_finite
+from ..nonfinite import NonFinite
 from ..workspace import KEPT_BYTES, warm
 from .compile import compiled
 from .correlation import WeightForm
@@ -32,17 +32,33 @@ from .positions.tile import Tile
 from .positions.tiling import Block
 from .rows import gather_code
 from .transpose import transpose_code
-from .values import BYTES, DOUBLE, FLOAT, I16, I32, I64, LINE, PTR, STORED, Value, split, vector
+from .values import (
+    BFLOAT,
+    BYTES,
+    DOUBLE,
+    FLOAT,
+    I16,
+    I32,
+    I64,
+    LINE,
+    PTR,
+    STORED,
+    Value,
+    split,
+    vector,
+)
 
 _ARGUMENTS = ArgumentLayout(
     "dst* src* pieces* tables* gather* count channels part parts jobs element"
-    " dst_group src_group src_channel src_lane stored columns taps",
+    " dst_group src_group src_channel src_lane stored columns taps at_once",
     counters="next bad",
 )
 _PIECE = 4  # numbers per piece: byte offsets in dst and src, first number in tables, entries
 _PART = 8  # input channels that are packed together: their source stays in the cache
 _COLUMNS = 128  # taps and input channels that are transposed at once, in scratch of at most 64 KiB
-_TRANSPOSED_PART = 8 * _COLUMNS  # of a job
+_TRANSPOSED_PART = 8  # times as many of a job
+PAIRED_TAPS = _COLUMNS // 2
+"""Taps up to which pairs of input channels are transposed."""
 _FEW, _WARM = 1 << 16, 1 << 20  # numbers; bytes
 _PAST = 4 << 20  # bytes
 
@@ -67,7 +83,8 @@ def shared(make: Callable[..., Shared], *key: Hashable) -> Shared:
 class Packer:
     """Packs a weight, of `groups` groups of `channels` input channels, into numbers of type
     `compute`; pairs of 16 bits are one. With `transposed_taps`, the taps of a result, pieces are
-    blocks of lanes, and their third number is how many lanes there are."""
+    blocks of lanes, and their third number is how many lanes there are. Pairs are transposed up to
+    `PAIRED_TAPS`."""
 
     def __init__(
         self,
@@ -85,11 +102,19 @@ class Packer:
         self.resident_bytes = int(pieces.nbytes + tables.nbytes)
         self._compute, self._read = compute, (pieces, tables)
         stored = STORED[weight.dtype]
-        kept = {2: I16, 4: FLOAT, 8: DOUBLE}[compute.itemsize]
+        kept, at_once = {2: I16, 4: FLOAT, 8: DOUBLE}[compute.itemsize], _COLUMNS
         if transposed_taps is not None:  # which may be 0, where crops leave a result no tap
-            self._move, name = transpose_code(stored, kept, cpu), "transpose"
+            moved = BFLOAT if kept == I16 else kept
+            self._move, name = transpose_code(stored, moved, cpu), "transpose"
             self._code = transposed_packing_code(kept, goes_past(self.nbytes), cpu)
-            columns, part, count = channels * transposed_taps, _TRANSPOSED_PART, len(pieces)
+            if kept == I16:
+                pair = max(1, 2 * transposed_taps)
+                at_once = _COLUMNS // pair * pair
+            columns, part, count = (
+                channels * transposed_taps,
+                _TRANSPOSED_PART * at_once,
+                len(pieces),
+            )
         else:
             self._move, name = gather_code(stored, kept, cpu), "gather"
             self._code = packing_code(kept, cpu)
@@ -100,7 +125,7 @@ class Packer:
             gather=self._move.addresses[name],
             pieces=pieces.ctypes.data, tables=tables.ctypes.data, count=len(pieces),
             channels=channels, part=part, parts=parts, jobs=parts * groups * count,
-            element=compute.itemsize, columns=columns, taps=transposed_taps or 0,
+            element=compute.itemsize, columns=columns, taps=transposed_taps or 0, at_once=at_once,
             dst_group=group_bytes, src_group=by_group, src_channel=by_reduced,
             src_lane=by_made, stored=itemsize,
         ))  # fmt: skip
@@ -110,8 +135,6 @@ class Packer:
         memory.require(self.nbytes, "the packed weight")
         if not weight.flags.c_contiguous:
             memory.require(weight.nbytes, "a copy of the weight")
-        if self._compute.kind == "u" and not is_finite(weight):
-            raise NonFinite  # pairs are not looked at as they are packed
         weight = contiguous(weight)
         packed = aligned(self.nbytes // self._compute.itemsize + 64, self._compute)
         threads = threads_for(packed, threads)
@@ -147,19 +170,26 @@ def goes_past(nbytes: int) -> bool:
 
 
 def watched(f: Function, value: Value, bad: Value) -> Value:
-    """`bad`, a zero of either sign, or NaN in lanes where a value was not finite."""
+    """`bad`, a zero of either sign, or NaN in lanes where a value was not finite.
+
+    A bfloat16 is a 16-bit integer here, whose lane of `bad` then has the bit `_BAD`."""
     element, lanes = split(value.type)
+    if element == I16:
+        return bad | ((value >> 7 & _BAD - 1) + 1)
     bits = vector(I32 if element == FLOAT else I64, lanes)
     zero = value * f.constant(value.type, 0.0)
     zero, bad = (f.convert("bitcast", each, bits) for each in (zero, bad))
     return f.convert("bitcast", bad | zero, value.type)
 
 
+_BAD = 1 << 8  # the exponent of infinity and NaN is one less
+
+
 def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
-    """Set a flag where a lane of `bad` is NaN."""
-    lanes = split(bad.type)[1]
-    odd = f.convert("bitcast", f.compare("uno", bad, bad), f"i{lanes}")
-    with f.when(f.compare("ne", odd, 0)):
+    """Set a flag where a lane of `bad` is NaN, or has the bit `_BAD` set."""
+    element, lanes = split(bad.type)
+    odd = f.compare("ne", bad & _BAD, 0) if element == I16 else f.compare("uno", bad, bad)
+    with f.when(f.compare("ne", f.convert("bitcast", odd, f"i{lanes}"), 0)):
         f.publish(1, flag)
 
 
@@ -167,7 +197,7 @@ def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
 def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) -> None:
     """`pack(args)`, which every thread runs, where lanes lie far apart: a job is some columns, taps
     and input channels as they lie, of all lanes of a block. `past` writes past the caches."""
-    lanes = cpu.lanes(BYTES[element])
+    lanes = cpu.lanes(max(BYTES[element], BYTES[I32]))  # two numbers of 16 bits are stored at once
     kind = vector(element, lanes)
     with module.function("pack", {"args": PTR}) as f:
         a = _ARGUMENTS.reader(f)
@@ -179,41 +209,66 @@ def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) 
             to, start, active, width = (f.word(piece, i) for i in range(_PIECE))
             dst = a["dst"] + (group * a["dst_group"] + to)
             src = a["src"] + (group * a["src_group"] + start)
-            row, zero = width * a["element"], f.constant(kind, 0.0)
+            row, zero = width * a["element"], f.constant(kind, 0)
             # What lies behind the last lane is zero.
-            behind = f.select(active < width, width * _COLUMNS, 0)
+            at_once, pairs = a["at_once"], element == I16
+            behind = f.select(active < width, width * at_once, 0)
             with f.loop(0, behind, lanes) as lane:
                 f.store(zero, f.at(scratch, lane.index, element))
-            first = part * a["part"]
+            first, taps = part * a["part"], a["taps"]
             stop = f.min(a["columns"], first + a["part"])
             # From tap to tap, and from the last one to the next channel's first.
-            step, last = a["channels"] * row, a["taps"] - 1
-            back = row - last * step
-            tap = first % a["taps"]
-            place = (tap * a["channels"] + first // a["taps"]) * row
-            with f.loop(first, stop, _COLUMNS, [zero, tap, place]) as loop:
-                count = f.min(stop - loop.index, _COLUMNS)
+            channels = (a["channels"] + 1) // 2 * 2 if pairs else a["channels"]
+            step, last = channels * row, taps - 1
+            back = (row * 2 if pairs else row) - last * step
+            tap = first % taps
+            place = (tap * channels + first // taps) * row
+            with f.loop(first, stop, at_once, [zero, tap, place]) as loop:
+                count = f.min(stop - loop.index, at_once)
                 here = src + loop.index * a["stored"]
                 if past:
-                    _ask_ahead(f, here, a["stored"] * _COLUMNS, active, a["src_lane"])
+                    _ask_ahead(f, here, a["stored"] * at_once, active, a["src_lane"])
                 f.call(a["gather"], scratch, here, active, count, a["src_lane"], row)
-                with f.loop(0, count, 1, loop.carried) as each:
+                if pairs:  # the last of an odd number of channels has zeros beside it
+                    odd = f.select(f.compare("eq", count // taps % 2, 1), taps * width, 0)
+                    with f.loop(0, odd, lanes) as lane:
+                        f.store(zero, f.at(scratch + count * row, lane.index, element))
+                lines = (count // taps + 1) // 2 * taps if pairs else count
+                with f.loop(0, lines, 1, loop.carried) as each:
                     bad, tap, place = each.carried
                     line = scratch + each.index * row
-                    with f.loop(0, row, lanes * BYTES[element], [bad]) as lane:
-                        value = f.load(kind, line + lane.index)
-                        to = dst + place + lane.index
-                        if past:
-                            f.store_past(value, to)
-                        else:
-                            f.store(value, to)
-                        lane.next([watched(f, value, lane.carried[0])])
+                    if pairs:  # behind each channel's taps are those of the other one
+                        line = line + each.index // taps * taps * row
+                    other = line + taps * row if pairs else None
+                    bad = _pack_line(f, kind, past, (line, other), dst + place, row, bad)
                     over = f.compare("eq", tap, last)
                     tap = f.select(over, f.integer(0), tap + 1)
-                    each.next([lane.results[0], tap, place + f.select(over, back, step)])
+                    each.next([bad, tap, place + f.select(over, back, step)])
                 loop.next(each.results)
             report_nonfinite(f, loop.results[0], a.address("bad"))
         f.drain()
+
+
+def _pack_line(
+    f: Function, kind: str, past: bool, lines: tuple[Value, Value | None], dst: Value, row: Value,
+    bad: Value,
+) -> Value:  # fmt: skip
+    """Store a transposed line of `row` bytes, or two of 16 bits as pairs; return `watched`."""
+    (element, lanes), (line, other) = split(kind), lines
+    with f.loop(0, row, lanes * BYTES[element], [bad]) as lane:
+        value, to = f.load(kind, line + lane.index), dst + lane.index
+        bad = watched(f, value, lane.carried[0])
+        if other:
+            second = f.load(kind, other + lane.index)
+            bad, to = watched(f, second, bad), to + lane.index
+            low, high = (f.convert("zext", v, vector(I32, lanes)) for v in (value, second))
+            value = low | high << 16
+        if past:
+            f.store_past(value, to)
+        else:
+            f.store(value, to)
+        lane.next([bad])
+    return lane.results[0]
 
 
 def _ask_ahead(f: Function, here: Value, nbytes: Value, rows: Value, apart: Value) -> None:
@@ -244,16 +299,16 @@ def packing_code(module: Module, element: str, cpu: Cpu) -> None:
                     a["gather"], place, src + start,
                     f.at(a["tables"], table, I64), lanes, count, row, a["src_channel"],
                 )  # fmt: skip
-                if element != I16:
-                    _watch(f, place, lanes * count, element, cpu, a.address("bad"))
+                rows = (count + 1) // 2 * 2 if element == I16 else count
+                _watch(f, place, lanes * rows, element, cpu, a.address("bad"))
 
 
 def _watch(f: Function, src: Value, count: Value, element: str, cpu: Cpu, flag: Value) -> None:
     """Set a flag if one of `count` numbers is not finite."""
     lanes = cpu.lanes(BYTES[element])
     kind = vector(element, lanes)
-    whole = count // lanes * lanes
-    with f.loop(0, whole, lanes, [f.constant(kind, 0.0)]) as loop:
+    whole, zero = count // lanes * lanes, f.constant(kind, 0)
+    with f.loop(0, whole, lanes, [zero]) as loop:
         value = f.load(kind, f.at(src, loop.index, element))
         loop.next([watched(f, value, loop.carried[0])])
     mask = f.lanes_below(count - whole, lanes)

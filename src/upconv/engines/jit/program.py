@@ -46,6 +46,7 @@ _ARGUMENTS = ArgumentLayout("steps* count", counters="")
 _STEP = record("work block threads entered over jobs ahead ahead_bytes")
 """A step; `ahead` is the next packed weight, and how much of it threads that wait ask for."""
 _APART = 128  # bytes from one counter to the next: processors fetch lines in pairs
+_MANY = 20  # pointers
 _LINES = 4  # that an iteration of waiting asks for: some 10 ns
 AHEAD_BYTES = 256 << 10
 """How much of the next packed weight threads ask for while they wait: a part of the second-level
@@ -122,7 +123,9 @@ class StepSequence:
         flags = [at + step.flag for at, step in zip(moved, self.steps, strict=True) if step.flag]
         self._flags = (np.array(flags, np.int64) - first) // 8
         self._numbers = memoryview(self._memory)  # type: ignore[arg-type]  # it is one
-        self._moving = [_pointers_into(array, self.steps, self._start) for array in stand_ins]
+        moving = [_pointers_into(array, self.steps, self._start) for array in stand_ins]
+        # NumPy takes as long for one number as for 20.
+        self._moving = [each if len(each) < _MANY else np.array(each).T for each in moving]
         self._block = _ARGUMENTS.block(steps=self._table.ctypes.data, count=len(self.steps))
 
     def run(self, threads: int, addresses: Sequence[int] = ()) -> bool:
@@ -133,8 +136,11 @@ class StepSequence:
         np.copyto(self._memory, self._start)
         numbers = self._numbers
         for address, pointers in zip(addresses, self._moving, strict=False):
-            for place, offset in pointers:
-                numbers[place] = address + offset
+            if isinstance(pointers, list):
+                for place, offset in pointers:
+                    numbers[place] = address + offset
+            else:
+                self._memory[pointers[0]] = pointers[1] + address
         pool.run(self._work, self._block.address, min(threads, self._threads))
         return not (self._flags.size and np.count_nonzero(self._memory[self._flags]))
 

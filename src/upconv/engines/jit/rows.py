@@ -70,6 +70,11 @@ class Finish(NamedTuple):
         return cls(element, stored, End.of(epilogue), epilogue.residual, accumulate, layout)
 
     @property
+    def is_cast(self) -> bool:
+        """Whether results are stored as they are computed, perhaps in another type."""
+        return self == Finish(self.computed, self.stored)
+
+    @property
     def is_plain(self) -> bool:
         """Whether results are stored as they are computed."""
         return self == plain(self.stored)
@@ -155,7 +160,7 @@ def gather_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
     """`gather` from elements of type `stored` to elements of type `computed`; into 16 bits it
     gathers pairs of input channels."""
     if computed == I16:
-        _emit_gather_pairs(module)
+        _emit_gather_pairs(module, stored)
         return
     with module.function("gather", GATHER) as f:
         zero = f.constant(computed, 0.0)
@@ -170,9 +175,13 @@ def gather_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
                 f.store(number, f.at(dst, entry.index, computed))
 
 
-def _emit_gather_pairs(module: Module) -> None:
-    """`gather` of two input channels at a time, of 16 bits each: dst[e] is that of the first, then
-    that of the second, or 0 where there is none. `dst_channel` is half of what such a row takes."""
+def _emit_gather_pairs(module: Module, stored: str) -> None:
+    """`gather` of two input channels at a time, as bfloat16: dst[e] is that of the first, then that
+    of the second, or 0 where there is none. `dst_channel` is half of what such a row takes."""
+
+    def bits(address: Value) -> Value:
+        return f.convert("bitcast", converted(f, f.load(stored, address), BFLOAT), I16)
+
     with module.function("gather", GATHER) as f, f.loop(0, f["channels"], 2) as channel:
         src = f["src"] + channel.index * f["src_channel"]
         dst = f["dst"] + channel.index * f["dst_channel"]
@@ -181,9 +190,9 @@ def _emit_gather_pairs(module: Module) -> None:
         with f.loop(0, f["entries"]) as entry:
             place = f.word(f["table"], entry.index)
             real = place >= 0
-            first = f.at(src, f.max(place, 0), I16)
-            low = f.select(real, f.load(I16, first), Value(I16, "0"))
-            high = f.load(I16, first + beside)
+            first = f.at(src, f.max(place, 0), stored)
+            low = f.select(real, bits(first), Value(I16, "0"))
+            high = bits(first + beside)
             high = f.select(f.select(real, both, Value(I1, "false")), high, Value(I16, "0"))
             to = f.at(dst, entry.index * 2, I16)
             f.store(low, to)

@@ -11,7 +11,7 @@ from .cpu import Cpu
 from .emit import Function, Module, signature
 from .positions.tile import interleaved
 from .rows import converted
-from .values import BFLOAT, BYTES, FLOAT, I16, Value, split, vector
+from .values import BFLOAT, BYTES, FLOAT, I16, I32, Value, split, vector
 
 TRANSPOSE = signature(
     "dst* src* rows columns"
@@ -19,42 +19,59 @@ TRANSPOSE = signature(
 )
 
 
+Types = tuple[str, str, int]
+"""The types of elements, as they are stored and as they are computed with, and the distance of
+those that are paired."""
+
+
 @compiled("transpose", kept=16)
 def transpose_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
     """A function of `TRANSPOSE` from elements of type `stored` to elements of type `computed`."""
+    _emit_transpose(module, (stored, computed, 0), cpu)
+
+
+@compiled("transpose", kept=16)
+def transpose_pairs_code(module: Module, stored: str, beside: int, cpu: Cpu) -> None:
+    """The same to pairs, of 32 bits: each element as bfloat16, and the one `beside` columns on; any
+    where there is none."""
+    _emit_transpose(module, (stored, I32, beside), cpu)
+
+
+def _emit_transpose(module: Module, types: Types, cpu: Cpu) -> None:
+    computed, beside = types[1:]
     lanes = cpu.lanes(max(BYTES[computed], BYTES[FLOAT]))  # squares that registers hold
     with module.function("transpose", TRANSPOSE) as f:
         rows, columns = (_squares(f, f[side], lanes) for side in ("rows", "columns"))
         with f.loop(0, rows, lanes) as row, f.loop(0, columns, lanes) as column:
             here = f["rows"] - row.index, f["columns"] - column.index
-            whole = f.min(*here) >= lanes
+            whole = f.min(here[0], here[1] - beside) >= lanes
             with f.when(whole):
-                _square(f, row.index, column.index, (stored, computed), lanes)
+                _square(f, row.index, column.index, types, lanes)
             with f.unless(whole):
-                _edge(f, row.index, column.index, here, (stored, computed), lanes)
+                _edge(f, row.index, column.index, here, types, lanes)
         # Right of the squares, then below them: rows run fast, they lie together in dst.
         with f.loop(columns, f["columns"]) as column, f.loop(0, f["rows"]) as row:
-            _one(f, row.index, column.index, (stored, computed))
+            _one(f, row.index, column.index, types)
         with f.loop(0, f.min(columns, f["columns"])) as column, f.loop(rows, f["rows"]) as row:
-            _one(f, row.index, column.index, (stored, computed))
+            _one(f, row.index, column.index, types)
 
 
 @compiled("transpose", kept=16)
 def transpose_few_code(module: Module, stored: str, computed: str, rows: int, cpu: Cpu) -> None:
     """The same for so many rows, of which `dst` has no others: vectors of each are interleaved."""
-    lanes = cpu.lanes(BYTES[computed])
+    lanes, types = cpu.lanes(BYTES[computed]), (stored, computed, 0)
     with module.function("transpose", TRANSPOSE) as f:
         whole = f["columns"] // lanes * lanes
         with f.loop(0, whole, lanes) as column:
             lines = []
             for row in range(rows):
-                src, _ = _places(f, f.integer(row), column.index, (stored, computed))
+                src, _ = _places(f, f.integer(row), column.index, types)
                 lines.append([as_bits(f, f.load(vector(stored, lanes), src), computed)])
             dst = f.at(f["dst"], column.index * rows, computed)
             for i, line in enumerate(interleaved(f, lines, lanes)):
                 f.store(line, f.at(dst, i * lanes, computed))
         with f.loop(whole, f["columns"]) as column, f.loop(0, rows) as each:
-            _one(f, each.index, column.index, (stored, computed))
+            _one(f, each.index, column.index, types)
 
 
 def as_bits(f: Function, value: Value, element: str) -> Value:
@@ -71,8 +88,12 @@ def _squares(f: Function, count: Value, lanes: int) -> Value:
     return (count + (lanes - lanes // 4)) // lanes * lanes
 
 
-Types = tuple[str, str]
-"""Of elements, as they are stored and as they are computed with."""
+def paired(f: Function, low: Value, high: Value) -> Value:
+    """Two numbers, or vectors of them, as bfloat16 side by side in 32 bits."""
+    lanes = split(low.type)[1]
+    words = vector(I32, lanes) if lanes else I32
+    first, second = (f.convert("zext", as_bits(f, v, BFLOAT), words) for v in (low, high))
+    return first | second << 16
 
 
 def _places(f: Function, row: Value, column: Value, types: Types) -> list[Value]:
@@ -84,13 +105,23 @@ def _places(f: Function, row: Value, column: Value, types: Types) -> list[Value]
 
 def _one(f: Function, row: Value, column: Value, types: Types) -> None:
     src, dst = _places(f, row, column, types)
-    f.store(as_bits(f, f.load(types[0], src), types[1]), dst)
+    number, last = f.load(types[0], src), f["columns"] - 1
+    if types[1] == I32:
+        other, _ = _places(f, row, f.min(column + types[2], last), types)
+        f.store(paired(f, number, f.load(types[0], other)), dst)
+    else:
+        f.store(as_bits(f, number, types[1]), dst)
 
 
 def _square(f: Function, row: Value, column: Value, types: Types, lanes: int) -> None:
     src, dst = _places(f, row, column, types)
     kind = vector(types[0], lanes)
-    lines = [as_bits(f, f.load(kind, src + f["src_row"] * i), types[1]) for i in range(lanes)]
+    places = [src + f["src_row"] * i for i in range(lanes)]
+    if types[1] == I32:
+        others = (f.load(kind, f.at(place, types[2], types[0])) for place in places)
+        lines = [paired(f, f.load(kind, place), next(others)) for place in places]
+    else:
+        lines = [as_bits(f, f.load(kind, place), types[1]) for place in places]
     for i, line in enumerate(transposed(f, lines, lanes)):
         f.store(line, dst + f["dst_row"] * i)
 
@@ -103,10 +134,17 @@ def _edge(
     kind, (rows, columns) = vector(types[0], lanes), left
     # Addresses stay within: a masked load or store of no lanes of an unmapped page is very slow.
     across, last, last_column = f.lanes_below(columns, lanes), rows - 1, columns - 1
+    beside = f.lanes_below(columns - types[2], lanes)
     lines = []
     for i in range(lanes):
         place = src + f["src_row"] * f.min(f.integer(i), last)
-        lines.append(as_bits(f, f.load_lanes(kind, place, across), types[1]))
+        line = f.load_lanes(kind, place, across)
+        if types[1] == I32:
+            # Of no lanes, an address stays within.
+            other = f.at(place, f.select(columns > types[2], f.integer(types[2]), 0), types[0])
+            lines.append(paired(f, line, f.load_lanes(kind, other, beside)))
+        else:
+            lines.append(as_bits(f, line, types[1]))
     for i, line in enumerate(transposed(f, lines, lanes)):
         mask = f.lanes_below(f.select(columns > i, rows, 0), lanes)
         f.store_lanes(line, dst + f["dst_row"] * f.min(f.integer(i), last_column), mask)

@@ -95,8 +95,8 @@ class LibraryError(EngineError):
         self.function, self.status = function, status
 
     def __str__(self) -> str:
-        said = _STATUS.get(self.status, f"its status is {self.status}")
-        return f"oneDNN's {self.function} does not succeed: {said}"
+        text = _STATUS.get(self.status, f"its status is {self.status}")
+        return f"oneDNN's {self.function} does not succeed: {text}"
 
 
 class Argument(ctypes.Structure):
@@ -177,7 +177,7 @@ class Handle:
 
     @property
     def address(self) -> int:
-        """What the library is given; `EngineError` once closed."""
+        """The handle to pass to the library; `EngineError` once closed."""
         if not self._address:
             raise EngineError("This handle of oneDNN is closed.")
         return self._address
@@ -240,7 +240,7 @@ class Library:
         getattr(self._slow, f"dnnl_{name}")(*arguments)
 
     def create(self, name: str, *arguments: Any, kind: str = "") -> Handle:
-        """What `dnnl_{name}_create` makes; `kind` names it where the function does not."""
+        """Return what `dnnl_{name}_create` makes; `kind` names it where the function does not."""
         return self._made(f"dnnl_{name}_create", kind or name, arguments)
 
     def primitive_desc(self, name: str, *arguments: Any) -> Handle:
@@ -280,9 +280,9 @@ class Library:
         return (name.value or b"").decode()
 
     def _made(self, function: str, kind: str, arguments: tuple[Any, ...]) -> Handle:
-        made = pointer()
-        getattr(self._slow, function)(byref(made), *arguments)
-        return Handle(made.value or 0, self._destroyers[kind])
+        pointer_out = pointer()
+        getattr(self._slow, function)(byref(pointer_out), *arguments)
+        return Handle(pointer_out.value or 0, self._destroyers[kind])
 
     def declared(self, name: str, result: Any, arguments: list[Any]) -> Callable[..., Any]:
         """A function of this library or of one that it depends on, such as its OpenMP.

@@ -1,4 +1,4 @@
-"""What the library offers for a problem given by a layout strategy, and the layouts that it wants.
+"""The library's offer for a problem by a layout strategy, and the layouts that it wants.
 
 Weights are always left to the library: given as they lie beside channels-last data it would take
 its reference loops, which are a thousand times slower. Those are never taken.
@@ -100,21 +100,21 @@ class Candidate:
 def best(runtime: Runtime, problem: Problem, threads: int) -> Candidate | None:
     """The first strategy that leads to more than reference loops; None if none does."""
     for strategy in layout_strategies(problem):
-        found = candidate(runtime, problem, threads, strategy)
-        if found is not None:
-            return found
+        offer = candidate(runtime, problem, threads, strategy)
+        if offer is not None:
+            return offer
     return None
 
 
 def candidate(
     runtime: Runtime, problem: Problem, threads: int, strategy: LayoutStrategy
 ) -> Candidate | None:
-    """What a strategy leads to, with as much of the epilogue as there is an implementation of."""
+    """Return a strategy's offer, with as much of the epilogue as an implementation supports."""
     with runtime.making(threads) as library:
         for fused in (True, False) if not problem.epilogue.empty else (True,):
-            found = _candidate(runtime, library, problem, strategy, fused=fused)
-            if found is not None:
-                return found
+            offer = _candidate(runtime, library, problem, strategy, fused=fused)
+            if offer is not None:
+                return offer
     return None
 
 
@@ -164,7 +164,7 @@ def _errs(fault: Fault, problem: Problem, operation: Operation, name: str) -> bo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """What a descriptor is asked for with.
+    """The arguments of a request for a descriptor.
 
     `complete`: nothing is left to NumPy. `adds`: the result is added to what was there.
     """
@@ -257,7 +257,7 @@ class Offer:
 def _attributes(
     library: Library, problem: Problem, residual: Handle | None, *, activation: bool, adds: bool
 ) -> Handle:
-    """What is done after the sum, in the order in which it happens."""
+    """The operations after the sum, in the order in which they happen."""
     epilogue, following = problem.epilogue, list[tuple[Any, ...]]()
     algorithm = _EXACT.get(epilogue.activation) if activation else None
     if residual is not None:

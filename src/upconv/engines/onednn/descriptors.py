@@ -47,7 +47,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How a kernel moves; the library counts dilation from 0."""
+    """Strides, dilations and padding of a kernel; the library counts dilation from 0."""
 
     strides: tuple[int, ...]
     dilates: tuple[int, ...]
@@ -86,6 +86,8 @@ def cannot(problem: Problem) -> str | None:
     """Why the library cannot be given a problem, in one sentence; None if it can."""
     if problem.rank > 3:
         return f"libdnnl works on one to three spatial axes, and there are {problem.rank}"
+    if problem.rounded:
+        return "libdnnl rounds no operands, only arrays of bfloat16 are that to it"
     if problem.dtype is DType.FLOAT64:
         return "libdnnl computes on no float64"
     if problem.epilogue.slopes or problem.epilogue.has_second:

@@ -56,12 +56,12 @@ class OnednnEngine:
         inner = _interior(problem).problem
         if inner is None:
             return ("",)
-        found = [
+        offers = [
             strategy
             for strategy in layout_strategies(inner)
             if candidate(self._tested(problem), inner, threads, strategy) is not None
         ]
-        return ("", *(strategy.value for strategy in found[1:]))
+        return ("", *(strategy.value for strategy in offers[1:]))
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """Create what the library needs for a problem; a millisecond or a few."""
@@ -72,12 +72,12 @@ class OnednnEngine:
         worth = (problem.multiply_adds + problem.nbytes) // _WORTH
         threads = min(threads, max(1, worth))
         if variant:
-            found = candidate(self._tested(problem), inner, threads, LayoutStrategy(variant))
+            offer = candidate(self._tested(problem), inner, threads, LayoutStrategy(variant))
         else:
-            found = best(self._tested(problem), inner, threads)
-        if found is None:
+            offer = best(self._tested(problem), inner, threads)
+        if offer is None:
             raise EngineRefusal(f"libdnnl has no implementation of {problem}")
-        primitive = OnednnPrimitive(self._runtime, inner, threads, found)
+        primitive = OnednnPrimitive(self._runtime, inner, threads, offer)
         whole = bordered(problem, interior, primitive)
         if problem.direction is Direction.WEIGHT_GRAD:
             return whole

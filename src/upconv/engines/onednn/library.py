@@ -84,10 +84,10 @@ class Runtime:
 
 def runtime() -> Runtime:
     """The library, loaded once; `EngineMissing` says what was looked at and how to get one."""
-    found = _found(os.environ.get(VARIABLE, "").strip())
-    if isinstance(found, str):
-        raise EngineMissing(found)
-    return found
+    path = _found(os.environ.get(VARIABLE, "").strip())
+    if isinstance(path, str):
+        raise EngineMissing(path)
+    return path
 
 
 @lru_cache(maxsize=4)

@@ -67,7 +67,7 @@ class OnednnPrimitive:
 
     def _run_sequence(self) -> PrimitiveSequence:
         """The sequence of a run, arguments in order a, b, out, bias, residual."""
-        found, sequence = self._candidate, PrimitiveSequence(self._runtime, self._threads)
+        candidate, sequence = self._candidate, PrimitiveSequence(self._runtime, self._threads)
         operands = [
             self._reordered(sequence, sequence.argument(self._given(tensor)), wanted)
             for tensor, wanted in self._sources
@@ -75,11 +75,11 @@ class OnednnPrimitive:
         arguments: dict[Any, int] = {Arg.SRC: operands[0]}
         if self._backward:
             arguments[Arg.DIFF_DST] = operands[1]
-            kernel = self._offer.operation.weights, found.weights
+            kernel = self._offer.operation.weights, candidate.weights
             self._deliver(sequence, Arg.DIFF_WEIGHTS, *kernel, arguments)
         else:
-            arguments[Arg.WEIGHTS] = sequence.argument(found.weights)
-            self._deliver(sequence, Arg.DST, self._offer.operation.dst, found.dst, arguments)
+            arguments[Arg.WEIGHTS] = sequence.argument(candidate.weights)
+            self._deliver(sequence, Arg.DST, self._offer.operation.dst, candidate.dst, arguments)
         return sequence
 
     def _deliver(
@@ -91,21 +91,21 @@ class OnednnPrimitive:
         arguments: dict[Any, int],
     ) -> None:
         """The step that computes, and the reorder of its result."""
-        found, problem = self._candidate, self._problem
+        candidate, problem = self._candidate, self._problem
         kind = self._offer.result if self._finishes else problem.dtype
-        given = self._given(tensor, kind)
-        out = sequence.argument(given)
+        source = self._given(tensor, kind)
+        out = sequence.argument(source)
         adds_after = problem.accumulate and not self._offer.adds and not self._finishes
-        direct = not adds_after and self._same(given, wanted)
+        direct = not adds_after and self._same(source, wanted)
         result = out if direct else sequence.temporary(wanted)
         if self._offer.bias is not None:
             channels = Tensor((problem.result_channels,), (1,))
             arguments[Arg.BIAS] = sequence.argument(self._given(channels))
-        if found.residual is not None:
+        if candidate.residual is not None:
             residual = sequence.argument(self._given(tensor))
-            reordered = self._reordered(sequence, residual, found.residual)
+            reordered = self._reordered(sequence, residual, candidate.residual)
             arguments[Arg.POST_OP | Arg.SRC_1] = reordered
-        sequence.step(found.descriptor, {**arguments, argument: result})
+        sequence.step(candidate.descriptor, {**arguments, argument: result})
         if not direct:
             sequence.reorder(result, out, add=adds_after)
 
@@ -119,12 +119,12 @@ class OnednnPrimitive:
 
     def _packing_sequence(self) -> PrimitiveSequence | None:
         """The sequence that packs a weight; None where that is to take it as it lies."""
-        given, wanted = self._given(self._offer.operation.weights), self._candidate.weights
+        source, wanted = self._given(self._offer.operation.weights), self._candidate.weights
         self._packed_bytes = self._runtime.library.memory_desc_get_size(wanted)
-        if self._backward or self._same(given, wanted):
+        if self._backward or self._same(source, wanted):
             return None
         sequence = PrimitiveSequence(self._runtime, self._threads)
-        sequence.reorder(sequence.argument(given), sequence.argument(wanted))
+        sequence.reorder(sequence.argument(source), sequence.argument(wanted))
         return sequence
 
     def _given(self, tensor: Tensor, dtype: DType | None = None) -> Handle:
@@ -143,11 +143,11 @@ class OnednnPrimitive:
 
     def _description(self) -> str:
         """The library's name of the implementation, and what happens around it."""
-        found = self._candidate
+        candidate = self._candidate
         around = self._sequence.reorders
         words = [
             self._offer.operation.kind.value.replace("_", " "),
-            f"by {found.implementation}",
+            f"by {candidate.implementation}",
             f"with {around} reorders of data" if around else "data as it lies",
             "" if self._offer.complete else "the rest by NumPy",
         ]

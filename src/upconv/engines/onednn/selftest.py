@@ -45,7 +45,7 @@ seen so far."""
 
 
 def problems() -> Iterator[Problem]:
-    """What is computed, in both layouts."""
+    """The problems that the test computes, in both layouts."""
     after = Epilogue(Activation.LEAKY_RELU, 0.2, residual=True)
     for layout, (axes, i, o, groups) in product(DataLayout, _LAYERS):
         bare = Problem(Direction.FORWARD, _AXES[axes], 1, i, o, groups, layout=layout)
@@ -74,13 +74,13 @@ def run(runtime: Runtime, direction: Direction) -> None:
     for problem in (p for p in problems() if p.direction is direction):
         a, b, bias, residual = _operands(problem)
         wanted = _computed(ReferenceEngine().build(problem, 1), problem, a, b, bias, residual)
-        while (found := best(runtime, problem, 1)) is not None:
-            primitive = OnednnPrimitive(runtime, problem, 1, found)
+        while (candidate := best(runtime, problem, 1)) is not None:
+            primitive = OnednnPrimitive(runtime, problem, 1, candidate)
             got = _computed(primitive, problem, a, b, bias, residual)
             primitive.close()
             if (np.abs(got - wanted) <= _TOLERANCE).all():
                 break
-            runtime.distrusted |= {(found.offer.operation.kind.value, found.implementation)}
+            runtime.distrusted |= {(candidate.offer.operation.kind.value, candidate.implementation)}
 
 
 def _operands(problem: Problem) -> tuple[Any, Any, Any, Any]:

@@ -64,12 +64,12 @@ class PrimitiveSequence:
 
     def temporary(self, layout: Handle) -> int:
         """A slot in the workspace."""
-        place = self.temporary_bytes
+        offset = self.temporary_bytes
         self.temporary_bytes += _rounded(self._library.memory_desc_get_size(layout))
-        return self._slot(layout, place)
+        return self._slot(layout, offset)
 
     def layout(self, slot: int) -> Handle:
-        """How the memory of a slot lies."""
+        """Memory layout of a slot."""
         return self.slots[slot].layout
 
     def step(self, descriptor: Handle, arguments: dict[int, int]) -> None:
@@ -85,10 +85,14 @@ class PrimitiveSequence:
 
     def reorder(self, source: int, target: int, *, add: bool = False) -> None:
         """Copy a slot into another, or add it to what is there."""
-        engine, given, wanted = self._runtime.engine, self.layout(source), self.layout(target)
+        engine, source_layout, wanted = (
+            self._runtime.engine,
+            self.layout(source),
+            self.layout(target),
+        )
         with self._runtime.making(self._threads) as library:
             attributes = library.attributes(*[("sum", 1.0, 0, 0)] * add)
-            both = given, engine, wanted, engine
+            both = source_layout, engine, wanted, engine
             descriptor = library.primitive_desc("reorder", *both, attributes)
         self.reorders += 1
         self.step(descriptor, {Arg.SRC: source, Arg.DST: target})
@@ -116,8 +120,8 @@ class PrimitiveSequence:
         for step in self.steps:
             step.primitive.close()
 
-    def _slot(self, layout: Handle, place: int) -> int:
-        self.slots.append(_Slot(layout, place))
+    def _slot(self, layout: Handle, offset: int) -> int:
+        self.slots.append(_Slot(layout, offset))
         return len(self.slots) - 1
 
 
@@ -149,8 +153,8 @@ class _Context:
     def place(self, workspace: int) -> None:
         """Put the temporaries into a workspace."""
         if workspace != self._workspace:
-            for memory, place in self._temporaries:
-                self._set_address(memory, workspace + place)
+            for memory, offset in self._temporaries:
+                self._set_address(memory, workspace + offset)
             self._workspace = workspace
 
     def bind(self, addresses: tuple[int, ...]) -> None:

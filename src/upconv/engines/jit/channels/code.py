@@ -9,6 +9,7 @@ from ..cpu import Cpu
 from ..emit import Module
 from ..rows import finish_code, plain
 from ..transpose import transpose_code, transpose_few_code
+from ..values import BFLOAT
 from ..walk import walk_code
 from .driver import driver_code
 from .form import Form
@@ -26,7 +27,7 @@ class Codes:
         self._cpu, finish = cpu, finish_code(form.finish, cpu)
         codes = {"finish": finish, "finish_transposed": finish}
         if form.transposed:
-            types, few = (stored, stored if form.cut.lanes.dots else element), form.weight.reduced
+            types, few = (stored, BFLOAT if form.cut.lanes.dots else element), form.weight.reduced
             is_few = 2 * few <= form.cut.lanes.width
             codes |= {
                 "finish": finish_code(plain(element), cpu),

@@ -100,7 +100,10 @@ def _emit_passes(module: Module) -> None:
                 point = f.at(points, first, I64)
                 into = (a["y"] + y, point + stride) if stage is None else (stage, a["outs"])
                 common = f["args"], f["inner"], f["outer"], p.address
-                f.call(f.convert("inttoptr", code, PTR), *common, point, stride, number, *into)
+                f.call(
+                    f.convert("inttoptr", code, PTR), *common, point, stride, number, *into,
+                    int(stage is not None),
+                )  # fmt: skip
 
             with f.when(direct >= most):
                 tiles(p["code"], 0, direct // most, None)

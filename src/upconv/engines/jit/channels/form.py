@@ -16,7 +16,7 @@ from ..correlation import Correlation, WeightForm
 from ..cpu import Cpu
 from ..packing import Numbers
 from ..rows import Finish
-from ..values import BYTES, STORED
+from ..values import BFLOAT, BYTES, STORED
 from .schedule import Cut, merged_taps
 
 
@@ -58,7 +58,7 @@ class Form:
             weight, cut, cpu, finish,
             tuple(points), tuple(merges), transposed, 1 if lanes.depthwise else weight.groups,
             element,
-            element if transposed and not lanes.dots else stored,  # dots transpose it as it is
+            BYTES[BFLOAT] if lanes.dots else element if transposed else stored,
             element if transposed else stored,
         )  # fmt: skip
 

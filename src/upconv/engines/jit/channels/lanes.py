@@ -49,8 +49,8 @@ class Lanes:
 
 def can_dot(correlation: Correlation, cpu: Cpu) -> bool:
     """Whether there are dot-product instructions for a correlation, and pairs to give them."""
-    paired = correlation.dtype is DType.BFLOAT16 and correlation.reduced >= 2 * correlation.groups
-    return cpu.dots > 0 and paired
+    bfloat16 = correlation.rounded or correlation.dtype is DType.BFLOAT16
+    return cpu.dots > 0 and bfloat16 and correlation.reduced >= 2 * correlation.groups
 
 
 def lanes_of(correlation: Correlation, cpu: Cpu, dots: bool | None = None) -> Lanes:

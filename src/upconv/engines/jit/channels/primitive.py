@@ -14,10 +14,12 @@ import numpy as np
 from ....problem import DataLayout
 from ...addresses import address_of
 from ...base import Array
+from ..casts import Cast
 from ..correlation import Correlation
 from ..cpu import Cpu
 from ..operands import Kernel, Operands
 from ..steps import Launch
+from ..values import BFLOAT, FLOAT
 from .blocks import SpatialBlock, halo_bytes, image_bytes, spatial_blocks, transposed_bytes
 from .form import ChannelsLast, Form
 from .schedule import Schedule, predicted_cycles
@@ -64,6 +66,13 @@ class Channels(Kernel):
         )
         walks = dict.fromkeys(walk for walk, *_ in self._steps)
         self.workspace_bytes = max(walk.nbytes for walk in walks) + 64
+        self._cast: tuple[Launch, int] | None = None
+        if not form.transposed and form.x_bytes < correlation.dtype.itemsize:
+            count = prod(correlation.operand_shape)
+            cast = Cast(count, (FLOAT, BFLOAT), threads, cpu)
+            self._cast = cast.launch, -(-self.workspace_bytes // 64) * 64
+            self.workspace_bytes = self._cast[1] + count * form.x_bytes + 64
+            self._kept = cast
         resident = [walk.resident_bytes for walk in walks] + [t.nbytes for t in tables.values()]
         self.resident_bytes = sum(resident) + self.order.resident_bytes + passes.codes.nbytes
 
@@ -84,6 +93,10 @@ class Channels(Kernel):
         if self.correlation.layout is DataLayout.NCX:
             common |= {"in_image": in_image, "in_channel": in_channel}
             common |= {"out_image": out_image, "out_channel": out_channel}
+        if self._cast is not None:
+            launch, offset = self._cast
+            yield launch, {"src": first_x, "dst": scratch + offset}
+            first_x = scratch + offset
         for walk, image, x_offset, y_offset in self._steps:
             x_offset += image * in_image
             y_offset += image * out_image

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..kernel_arguments import Table, filled
 from ..packing import Numbers, shared
+from ..values import BFLOAT
 from .code import Codes
 from .driver import PASS, ROW, SPAN, Pass
 from .form import ChannelsLast, Form
@@ -114,6 +115,7 @@ class Passes:
         single, record = len(starts) == 1, (1 + tile.masks + len(grid.outer) + 1) * 8
         directly = form.transposed or form.finish.is_plain
         directly &= block.active == tile.width or single
+        directly |= bool(tile.result) and single
         end = len(grid.phase_group.taps) * lanes.channels
         clip = max(0, min(block.active, end - missing - block.lane))
         span = self.points.index(alike) * SPAN.itemsize
@@ -141,11 +143,15 @@ class Passes:
     def _tile(self, block: Block) -> ChannelTile:
         form, lanes = self.form, self.form.cut.lanes
         element, masked = form.weight.element, block.masked
-        stored = element if form.x_bytes == form.element else form.finish.stored
+        stored = BFLOAT if lanes.dots else form.finish.stored
+        stored = element if form.x_bytes == form.element else stored
         if lanes.depthwise:
             masked = block.active < block.vectors * lanes.width
-        sizes, dots = (lanes.width, block.points, block.vectors), lanes.dots > 0
-        return ChannelTile(stored, element, *sizes, masked, lanes.depthwise, lanes.multiplier, dots)
+        casts = form.finish.is_cast and not (form.transposed or form.finish.is_plain)
+        return ChannelTile(
+            stored, element, lanes.width, block.points, block.vectors, masked, lanes.depthwise,
+            lanes.multiplier, lanes.dots > 0, form.finish.stored if casts else "",
+        )  # fmt: skip
 
 
 def _merged(lanes: Lanes, block: Block, most: int) -> int:

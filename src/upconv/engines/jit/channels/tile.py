@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from ..emit import Function, Module, signature
 from ..kernel_arguments import Record
+from ..rows import converted
 from ..values import I1, I64, PTR, Value, split, vector
 from .driver import ARGUMENTS, PASS, ROW, RUN
 
@@ -33,6 +34,7 @@ PARAMETERS = signature(
     " points* stride"  # a table of numbers of points, bytes from one array of numbers to the next
     " tiles"  # tiles to compute, R points each
     " out* outs*"  # R byte offsets from `out` for each tile
+    " is_stage"  # where results are stored as they are computed
 )
 ARRAYS = "xs", "outs", "edges", "coordinates"
 """Numbers of a point: the address of its input before any shift, the offset of its output, where
@@ -50,6 +52,7 @@ class ChannelTile:
     `stored` is the type of the inputs, `element` of all else. A *depthwise* tile has one input
     channel per output channel (or per `multiplier` neighbouring ones): lanes of input meet lanes of
     weights. With `dots` the weights of two input channels lie together, as bfloat16.
+    A tile with a `result` casts what it stores beside the stage to this type.
     """
 
     stored: str
@@ -61,6 +64,7 @@ class ChannelTile:
     depthwise: bool = False
     multiplier: int = 1
     dots: bool = False
+    result: str = ""
 
     @property
     def width(self) -> int:
@@ -201,17 +205,35 @@ def _point(f: Function, tile: ChannelTile, here: Values, record: Value) -> Value
 
 
 def _leave(f: Function, tile: ChannelTile, here: Values, sums: list[Value]) -> None:
-    """Store all lanes, or the active ones."""
+    """Store the sums, in the type of results unless they go to the stage."""
+    if not tile.result:
+        _store(f, tile, here, sums, tile.element)
+        return
+    staged = f.compare("ne", f["is_stage"], 0)
+    with f.when(staged):
+        _store(f, tile, here, sums, tile.element)
+    with f.unless(staged):
+        _store(f, tile, here, sums, tile.result)
+
+
+def _store(f: Function, tile: ChannelTile, here: Values, sums: list[Value], element: str) -> None:
+    """Store all lanes, or the active ones, as `element`.
+
+    They are cast where they are stored: some processors' code generators call a library for a
+    bfloat16 that lives longer than a block of code.
+    """
     full = here["active"] >= tile.width
     with f.when(full):
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
-            f.store(total, f.at(_output(f, here, r), v * tile.lanes, tile.element))
+            place = f.at(_output(f, here, r), v * tile.lanes, element)
+            f.store(converted(f, total, element), place)
     with f.unless(full):
         masks = live_masks(f, tile, here)
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
-            f.store_lanes(total, f.at(_output(f, here, r), v * tile.lanes, tile.element), masks[v])
+            place = f.at(_output(f, here, r), v * tile.lanes, element)
+            f.store_lanes(converted(f, total, element), place, masks[v])
 
 
 def live_masks(f: Function, tile: ChannelTile, here: Values) -> list[Value]:

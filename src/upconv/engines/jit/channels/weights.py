@@ -19,7 +19,7 @@ import numpy as np
 
 from ..correlation import WeightForm
 from ..cpu import Cpu
-from ..packing import Numbers, Packer
+from ..packing import PAIRED_TAPS, Numbers, Packer
 from .lanes import Lanes
 from .schedule import Block, Cut, Grid
 
@@ -115,7 +115,7 @@ def _block_table(weight: WeightForm, cut: Cut, offsets: list[int]) -> Numbers | 
     weights are to be gathered."""
     by_reduced, by_made, *by_tap = weight.strides[1:]
     lanes, grid = cut.lanes, cut.grids[0]
-    if len(cut.grids) > 1 or len(grid.phase_group.taps) > 1 or lanes.depthwise or lanes.dots:
+    if len(cut.grids) > 1 or len(grid.phase_group.taps) > 1 or lanes.depthwise:
         return None
     axes = _axes(grid)
     steps = [prod(map(len, axes[i + 1 :])) for i in range(len(axes))]
@@ -123,6 +123,8 @@ def _block_table(weight: WeightForm, cut: Cut, offsets: list[int]) -> Numbers | 
     taps = prod(map(len, axes))
     if weight.reduced == weight.groups:
         by_reduced = taps  # from one to the next where there is no other
+    if lanes.dots and taps > PAIRED_TAPS:
+        return None
     if not in_order or by_tap != steps or by_reduced != taps or by_made < max(by_reduced, 2):
         return None
     itemsize, width = weight.dtype.itemsize, lanes.width

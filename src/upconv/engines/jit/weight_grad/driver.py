@@ -15,8 +15,8 @@ from ..cpu import Cpu
 from ..emit import Function, Module, signature
 from ..kernel_arguments import ArgumentLayout, Arguments
 from ..rows import converted
-from ..transpose import TRANSPOSE
-from ..values import BYTES, I64, Value, vector
+from ..transpose import TRANSPOSE, paired
+from ..values import BYTES, I32, I64, Value, vector
 from .tables import BLOCK, JOB, OUTER, PANEL, PLACE, RUN, SET, UNIT, WORK
 
 SUMS = 64
@@ -28,7 +28,8 @@ TABLES = (
 _SIDE = "image channel position line packed panel size width step"
 ARGUMENTS = ArgumentLayout(
     walk.NUMBERS
-    + "stages* dw* rows* lanes* zeros* tile* single* clear* copy* transpose* deliver* add* "
+    + "stages* dw* rows* lanes* zeros* tile* single* clear* rows_copy* lanes_copy* transpose* "
+    + "deliver* add* "
     + "".join(f"{name}* " for name in TABLES)
     + "".join(f"{side}_{name} " for side in ("rows", "lanes") for name in _SIDE.split())
     + "set_count set_bytes element tile_rows tile_width spare taps_inside transposed"
@@ -41,9 +42,10 @@ _DELIVER = signature("args* mine* block* sums*")
 
 
 @compiled("copy", kept=16)
-def copy_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
+def copy_code(module: Module, stored: str, computed: str, beside: int, cpu: Cpu) -> None:
     """Copies channels-last rows of `rows` numbers, with zeros behind them to the end of a row or
-    farther: what is stored beyond a row is overwritten by the next."""
+    farther: what is stored beyond a row is overwritten by the next. As 32-bit integers they are
+    pairs, with the number `beside` positions on."""
     lanes = cpu.lanes(BYTES[computed])
     with module.function("copy", TRANSPOSE) as f:
         width = f["dst_row"] // BYTES[computed]
@@ -51,7 +53,13 @@ def copy_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
             mask = f.lanes_below(f["rows"] - loop.index, lanes)
             src = f["src"] + column.index * f["src_row"]
             dst = f["dst"] + column.index * f["dst_row"]
-            numbers = f.load_lanes(vector(stored, lanes), f.at(src, loop.index, stored), mask)
+            kind = vector(stored, lanes)
+            numbers = f.load_lanes(kind, f.at(src, loop.index, stored), mask)
+            if computed == I32:
+                last = f["columns"] - 1
+                other = f["src"] + f.min(column.index + beside, last) * f["src_row"]
+                other = f.load_lanes(kind, f.at(other, loop.index, stored), mask)
+                numbers = paired(f, numbers, other)
             f.store(converted(f, numbers, computed), f.at(dst, loop.index, computed))
 
 
@@ -136,7 +144,7 @@ def _emit_pack(module: Module, side: str, slot: int) -> None:
                 # What lies behind the last channel must be numbers, if only not to be slow.
                 with f.when(planes & (active < width)):
                     f.call(a["clear"], dst, src, 0, place["length"] * width, 1, 0, 0)
-                f.call(a["copy"], dst, src, active, place["length"], line, row_bytes)
+                f.call(a[f"{side}_copy"], dst, src, active, place["length"], line, row_bytes)
 
 
 def _panel(f: Function, side: str, number: Value) -> Value:

@@ -17,9 +17,10 @@ from ..kernel_arguments import Blocks
 from ..operands import lying_well, strides
 from ..pool import useful_threads
 from ..rows import Finish, fill_code, finish_code
-from ..transpose import transpose_code
-from ..values import STORED
+from ..transpose import transpose_code, transpose_pairs_code
+from ..values import I32, STORED
 from ..walk import Phase, phases, walk_code
+from .candidates import is_dots
 from .driver import ARGUMENTS, SUMS, TABLES, copy_code, driver_code
 from .schedule import Plan
 from .tables import Tables
@@ -29,8 +30,9 @@ from .tile import tile_code
 class WeightGrad:
     """A weight gradient, compiled and laid out."""
 
-    def __init__(self, problem: Problem, threads: int, cpu: Cpu) -> None:
-        self.problem, plan = problem, Plan(problem, cpu)
+    def __init__(self, problem: Problem, threads: int, cpu: Cpu, variant: str = "") -> None:
+        self.problem, plan = problem, Plan(problem, cpu, is_dots(problem, variant, cpu))
+        self.dots = plan.sides.tile.dots > 0
         self._lanes_of_g, self._in_place = plan.sides.lanes_of_g, plan.in_place
         self._threads = useful_threads(problem.multiply_adds, threads)
         tables, codes, driver = Tables.of(plan), _codes(plan, cpu), driver_code(cpu)
@@ -112,11 +114,21 @@ def _codes(plan: Plan, cpu: Cpu) -> dict[str, tuple[Code, str]]:
         "deliver": (finish_code(_finish(computed, stored, problem.accumulate), cpu), "finish"),
         "add": (finish_code(_finish(computed, computed, accumulate=True), cpu), "finish"),
     }
+    # A position's number lies beside the next one's, which is a stride away in g.
+    beside = plan.sided(1, problem.axes[-1].stride) if tile.dots else (0, 0)
+    in_place = plan.sided(*plan.in_place)
+    for side, distance, stays in zip(("rows", "lanes"), beside, in_place, strict=True):
+        if stays:
+            continue
+        if problem.layout is DataLayout.NXC:
+            copied = stored, I32 if tile.dots else computed, distance
+            codes[f"{side}_copy"] = copy_code(*copied, cpu), "copy"
+        elif tile.dots:
+            codes[f"{side}_copy"] = transpose_pairs_code(stored, distance, cpu), "transpose"
+        else:
+            codes[f"{side}_copy"] = transpose_code(stored, computed, cpu), "transpose"
     if problem.layout is DataLayout.NCX:
-        codes["copy"] = transpose_code(stored, computed, cpu), "transpose"
         codes["clear"] = fill_code(stored, computed, cpu), "fill"
-    elif not all(plan.in_place):
-        codes["copy"] = copy_code(stored, computed, cpu), "copy"
     return codes
 
 

@@ -30,8 +30,8 @@ _LEAST = 32  # positions of a spatial block, whatever memory they take
 class Plan:
     """The schedule of one problem."""
 
-    def __init__(self, problem: Problem, cpu: Cpu) -> None:
-        self.problem, self.sides = problem, sides_of(problem, cpu)
+    def __init__(self, problem: Problem, cpu: Cpu, dots: bool = False) -> None:
+        self.problem, self.sides = problem, sides_of(problem, cpu, dots)
         tile = self.sides.tile
         self.element = BYTES[tile.element]
         self.taps = prod(axis.kernel for axis in problem.axes)

@@ -94,11 +94,13 @@ def _whole(nbytes: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def sides_of(problem: Problem, cpu: Cpu) -> Sides:
-    """The cheaper side for the lanes, the cheapest tile, and the cheapest way to its operands."""
+def sides_of(problem: Problem, cpu: Cpu, dots: bool) -> Sides:
+    """The cheaper side for the lanes, the cheapest tile, by `dots` or not, and the cheapest way to
+    its operands."""
     strides = weight_strides(problem, forward=True)
     channels = problem.in_channels, problem.out_channels, problem.groups
-    options = _options(computed(problem.dtype), channels, problem.axes[-1].kernel, strides, cpu)
+    element, kernel = computed(problem.dtype), problem.axes[-1].kernel
+    options = _options(element, channels, kernel, strides, cpu.dots if dots else 0.0, cpu)
     cycles = _cycles(problem, options)
     best = options.sides[0]
     least = inf
@@ -127,8 +129,9 @@ class _Options(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _options(
-    element: str, channels: tuple[int, int, int], kernel: int, strides: tuple[int, ...], cpu: Cpu
-) -> _Options:
+    element: str, channels: tuple[int, int, int], kernel: int, strides: tuple[int, ...],
+    dots: float, cpu: Cpu,
+) -> _Options:  # fmt: skip
     """All tiles whose sums stay in registers, on both sides; `kernel` is that of the last axis."""
     width = cpu.lanes(BYTES[element])
     in_channels, out_channels, groups = channels
@@ -145,7 +148,7 @@ def _options(
         together = [n for n in range(1, 17) if kernel % n == 0 and (n == 1 or not lanes_of_g)]
         most = range(1, min(8, ceil(lanes / width)) + 1), range(1, min(14, rows) + 1)
         for taps, vectors, count in product(together, *most):
-            tile = Tile(element, width, taps, count, vectors, depthwise)
+            tile = Tile(element, width, taps, count, vectors, depthwise, dots=dots)
             if tile.accumulators <= cpu.sums(vectors):
                 form = lanes_of_g, tile, 1 if depthwise else groups, rows, lanes
                 listed.append(Sides(*form, by_row, by_lane, by_tap))
@@ -183,7 +186,8 @@ def _reading(problem: Problem, sides: Sides, of_g: int) -> tuple[bool, float]:
     width, costs = sides.widths[of_g], tile.costs.weight_grad
     last = costs.pack_row / width + costs.pack_last
     packing = numbers * (last if layout is DataLayout.NXC else costs.pack)
-    possible = problem.dtype.itemsize == size and (layout is DataLayout.NXC or channels == 1)
+    possible = problem.dtype.itemsize == size and not tile.dots
+    possible = possible and (layout is DataLayout.NXC or channels == 1)
     if not possible or channels // sides.groups % width:
         return False, packing
     if width == channels or channels * size <= costs.pair:

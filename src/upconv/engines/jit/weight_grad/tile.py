@@ -10,7 +10,7 @@ from ..compile import compiled
 from ..costs import Costs, costs_of
 from ..cpu import Cpu
 from ..emit import Function, Module, signature
-from ..values import BYTES, I64, Value, vector
+from ..values import BYTES, I32, I64, Value, vector
 
 TILE = signature(
     "segments* count"  # pairs of byte offsets into the panels
@@ -28,6 +28,9 @@ class Tile:
     positions are dealt out in turn: one alone would wait for itself.
 
     A *depthwise* tile is of layers with a group for each channel: lanes meet lanes.
+
+    With `dots`, the processor's figure, panels hold pairs of bfloat16: the numbers of a position
+    and of the next one. Pairs overlap, so that a run may begin anywhere; it reads every other one.
     """
 
     element: str
@@ -37,6 +40,12 @@ class Tile:
     vectors: int
     depthwise: bool = False
     step: int = 0
+    dots: float = 0.0
+
+    @property
+    def at_once(self) -> int:
+        """Positions that an instruction adds up."""
+        return 2 if self.dots else 1
 
     @property
     def sums(self) -> int:
@@ -70,9 +79,11 @@ class Tile:
         loads = self.vectors + (sums if self.depthwise else self.taps * self.rows)
         nbytes = BYTES[self.element] * (self.rows + self.width)
         costs = self.costs
-        waiting = costs.latency / self.sums
-        work = max(sums / costs.adds, loads / costs.loads, waiting, nbytes / costs.stream)
-        return work + costs.step
+        adds, waiting = sums / costs.adds, costs.latency / self.sums
+        if self.dots:
+            adds, waiting = sums * 2 / self.dots, costs.channels.dot_latency / self.sums
+        work = max(adds, loads / costs.loads, waiting, nbytes / costs.stream)
+        return (work + costs.step) / self.at_once
 
 
 @compiled("tile", kept=64)
@@ -84,48 +95,76 @@ def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
 
 def _emit_tile(f: Function, tile: Tile) -> None:
     kind, size = vector(tile.element, tile.lanes), BYTES[tile.element]
-    numbers = list(product(range(tile.taps), range(tile.rows), range(tile.vectors)))
+    numbers = _numbers(tile)
 
     def address(name: str, tap: int, row: int, line: int) -> Value:
         offset = f[f"{name}_tap"] * tap + f[f"{name}_row"] * row
         return f[name] + offset + line * tile.lanes * size
 
-    def products(row: Value, lane: Value, sums: list[Value]) -> list[Value]:
-        lines = [f.load(kind, lane + v * tile.lanes * size) for v in range(tile.vectors)]
-        totals = []
-        for (tap, r, v), total in zip(numbers, sums, strict=True):
-            if tile.depthwise:
-                factor = f.load(kind, row + (tap * tile.step + v * tile.lanes * size))
-            elif v == 0:
-                number = f.load(tile.element, row + (tap * tile.step + r * size))
-                factor = f.broadcast(number, tile.lanes)
-            totals.append(f.multiply_add(factor, lines[v], total))
-        return totals
-
-    each, n = tile.sums, len(numbers)
+    parts, n = tile.sums, len(numbers)
     starts = [f.load(kind, address("start", *number)) for number in numbers]
-    starts += [f.constant(kind, 0.0)] * (n * (each - 1))
-    full = f["positions"] // each * each
+    starts += [f.constant(kind, 0.0)] * (n * (parts - 1))
+    at_once = tile.at_once
+    some = parts * at_once
+    full = f["positions"] // some * some
     with f.loop(0, f["count"], carried=starts) as segment:
         offsets = f.at(f["segments"], segment.index * 2, I64)
         row, lane = (f[s] + f.word(offsets, i) for i, s in enumerate(("rows", "lanes")))
-        with f.loop(0, full, each, [*segment.carried, row, lane]) as position:
+        steps = f["row_step"] * at_once, f["lane_step"] * at_once
+        with f.loop(0, full, some, [*segment.carried, row, lane]) as position:
             *sums, row, lane = position.carried
             totals: list[Value] = []
-            for i in range(each):
-                totals += products(row, lane, sums[i * n : (i + 1) * n])
-                row, lane = row + f["row_step"], lane + f["lane_step"]
+            for i in range(parts):
+                totals += _products(f, tile, row, lane, sums[i * n : (i + 1) * n])
+                row, lane = row + steps[0], lane + steps[1]
             position.next([*totals, row, lane])
         *sums, row, lane = position.results
-        if each > 1:
-            with f.loop(full, f["positions"], 1, [*sums[:n], row, lane]) as position:
+        if some > 1:
+            with f.loop(full, f["positions"], at_once, [*sums[:n], row, lane]) as position:
                 *first, row, lane = position.carried
-                first = products(row, lane, first)
-                position.next([*first, row + f["row_step"], lane + f["lane_step"]])
+                mask = _lower_half(f, tile, position.index) if tile.dots else None
+                first = _products(f, tile, row, lane, first, mask)
+                position.next([*first, row + steps[0], lane + steps[1]])
             sums[:n] = position.results[:n]
         segment.next(sums)
     for i, number in enumerate(numbers):
         total = segment.results[i]
-        for more in range(1, each):
+        for more in range(1, parts):
             total = total + segment.results[more * n + i]
         f.store(total, address("out", *number))
+
+
+def _numbers(tile: Tile) -> list[tuple[int, int, int]]:
+    """The tap, the row and the vector of each sum."""
+    return list(product(range(tile.taps), range(tile.rows), range(tile.vectors)))
+
+
+def _products(
+    f: Function, tile: Tile, row: Value, lane: Value, sums: list[Value], mask: Value | None = None
+) -> list[Value]:
+    """Add the products of a position, or of a pair of them under a `mask`."""
+    size, read = BYTES[tile.element], I32 if tile.dots else tile.element
+
+    def load(address: Value, kind: str) -> Value:
+        value = f.load(kind, address)
+        value = f.broadcast(value, tile.lanes) if kind == read else value
+        return value if mask is None else value & mask
+
+    line = vector(read, tile.lanes)
+    lines = [load(lane + v * tile.lanes * size, line) for v in range(tile.vectors)]
+    totals = []
+    for (tap, r, v), total in zip(_numbers(tile), sums, strict=True):
+        if tile.depthwise:
+            factor = load(row + (tap * tile.step + v * tile.lanes * size), line)
+        elif v == 0:
+            factor = load(row + (tap * tile.step + r * size), read)
+        add = f.dots(total, factor, lines[v]) if tile.dots else None
+        totals.append(add or f.multiply_add(factor, lines[v], total))
+    return totals
+
+
+def _lower_half(f: Function, tile: Tile, index: Value) -> Value:
+    """A mask of pairs: of the first number alone where `index` is the last position."""
+    alone = f.compare("eq", index + 1, f["positions"])
+    bits = f.select(alone, Value(I32, "65535"), Value(I32, "-1"))
+    return f.broadcast(bits, tile.lanes)

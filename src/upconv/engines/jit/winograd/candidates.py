@@ -15,9 +15,12 @@ _MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times t
 
 
 def candidates(
-    correlation: Correlation, threads: int, cpu: Cpu, *, every: bool, border: float, direct: float
-) -> tuple[Candidate, ...]:
+    correlation: Correlation, threads: int, cpu: Cpu, *, every: bool, border: float, direct: float,
+    least: int,
+) -> tuple[Candidate, ...]:  # fmt: skip
     """List `every` candidate, or those that the model might take, the fastest first.
+
+    The model takes none for fewer multiply-adds than `least`.
 
     Filling the border takes `border` cycles more. The model takes none that direct sums beat, which
     take `direct` cycles.
@@ -26,7 +29,7 @@ def candidates(
     if reason is not None:
         return (refused("winograd", reason, winograd=True),)
     costs = cpu.costs.winograd
-    reason = _too_little(correlation, costs.products)
+    reason = _too_little(correlation, least)
     if reason and not every:
         return ()
     few = correlation.rank > 1 and correlation.reduced < costs.few * correlation.groups

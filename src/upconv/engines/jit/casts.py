@@ -1,0 +1,104 @@
+"""Casts of whole arrays: operands in the type in which they are multiplied.
+
+A kernel that multiplies what it reads as it lies takes a copy. Other kernels round as they pack.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...memory import require
+from ...problem import Direction, Problem
+from ..addresses import address_of
+from ..base import Array, PackedWeight, Primitive
+from ..copies import contiguous
+from ..workspace import warm
+from . import walk
+from .compile import compiled
+from .cpu import Cpu
+from .emit import Module
+from .kernel_arguments import ArgumentLayout, Blocks, Record, filled, record
+from .rows import Spans, converted
+from .steps import Launch
+from .values import BFLOAT, BYTES, FLOAT
+
+_ARGUMENTS = ArgumentLayout(walk.NUMBERS + "src* dst*", counters=walk.COUNTERS)
+_RANGE = record("first count")
+_JOB = 1 << 15  # numbers
+
+
+@compiled("cast", kept=8)
+def cast_code(module: Module, types: tuple[str, ...], cpu: Cpu) -> None:
+    """A job: a range of numbers, from the first of the types through all others to the last."""
+    first, *others = types
+    with module.function("cast", walk.JOB) as f:
+        a, numbers = _ARGUMENTS.reader(f), Record(f, f["inner"], _RANGE)
+        src, dst = (
+            f.at(a[name], numbers["first"], kind)
+            for name, kind in (("src", first), ("dst", types[-1]))
+        )
+
+        def cast(span: Any) -> None:
+            value = span.load(f.at(src, span.start, first), first)
+            for kind in others:
+                value = converted(f, value, kind)
+            span.store(value, f.at(dst, span.start, types[-1]))
+
+        Spans(f, numbers["count"], cpu.lanes(BYTES[FLOAT])).each(cast)
+
+
+class Cast:
+    """The cast of `count` numbers through some types."""
+
+    def __init__(self, count: int, types: tuple[str, ...], threads: int, cpu: Cpu) -> None:
+        first = np.arange(0, count, _JOB)
+        table = filled(_RANGE, len(first), first=first, count=np.minimum(_JOB, count - first))
+        code, steps = cast_code(types, cpu), walk.walk_code(cpu)
+        phases = walk.phases(walk.Phase(code.addresses["cast"], table))
+        block = _ARGUMENTS.block(phases=phases.ctypes.data, phase_count=1)
+        self._kept, threads = (code, steps, table, phases), min(threads, len(first))
+        self.launch = Launch.of_walk(Blocks(block), steps.addresses["walk"], threads, phases)
+
+    def run(self, source: Array, target: Array) -> None:
+        """Cast an array, where it is contiguous, into another."""
+        where = {"src": address_of(source), "dst": address_of(target)}
+        self.launch.blocks.run(self.launch.work, self.launch.threads, **where)
+
+
+class RoundedOperands:
+    """A primitive of float32 on operands that are rounded to bfloat16, in copies."""
+
+    def __init__(self, inner: Any, problem: Problem, threads: int, cpu: Cpu) -> None:
+        self._inner: Primitive = inner
+        self._arguments = threads, cpu
+        self._casts_both = problem.direction is Direction.WEIGHT_GRAD
+        shapes = problem.operand_shapes[: 1 + self._casts_both]
+        nbytes = 2 * sum(int(np.prod(shape)) * problem.dtype.itemsize for shape in shapes)
+        self.workspace_bytes = inner.workspace_bytes + nbytes
+        self.resident_bytes, self.predicted_cycles = inner.resident_bytes, inner.predicted_cycles
+        self.order = getattr(inner, "order", None)
+        self.description = f"{inner.description}, operands rounded before"
+
+    def pack(self, weight: Array) -> PackedWeight:
+        """The rounded weight in the primitive's order."""
+        return self._inner.pack(self._rounded("the weight", weight))
+
+    def run(self, out: Array, a: Array, b: Any, *ends: Any) -> None:
+        """Compute into `out`."""
+        b = self._rounded("x", b) if self._casts_both else b
+        self._inner.run(out, self._rounded("an operand", a), b, *ends)
+
+    def _rounded(self, what: str, array: Array) -> Array:
+        require(2 * array.nbytes, f"{what}, rounded to bfloat16")
+        result = warm(array.nbytes).view(array.dtype).reshape(array.shape)
+        if array.size:
+            Cast(array.size, (FLOAT, BFLOAT, FLOAT), *self._arguments).run(
+                contiguous(array), result
+            )
+        return result
+
+    def close(self) -> None:
+        """Close the primitive."""
+        self._inner.close()
