@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..arrays import as_array
 from ..choices import Algorithm
 from ..errors import ArgumentError, ShapeError
+from ..keywords import rounds
 from ..problem import DType
 from ..threads import resolved
 from . import graph as ir
-from . import operands
 from .kinds import described_shape
 from .layers import Layers
 from .values import Nodes, Value
 
 if TYPE_CHECKING:
+    from .box_programs import BoxPrograms
     from .compile import Compiler
     from .program import Program
     from .programs import Programs
@@ -68,6 +69,11 @@ class Network(Layers):
         inputs = ", ".join(f"{name} {described_shape(shape)}" for name, shape in declared)
         return f"<Network of {count} node{'s' * (count != 1)}, inputs {inputs}>"
 
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """The nodes as they were written."""
+        return tuple(self._nodes.nodes)
+
     # Use ------------------------------------------------------------------------------------------
 
     def output(self, *values: Value) -> None:
@@ -92,6 +98,16 @@ class Network(Layers):
             remedy = "Call network.output(value) when all is built."
             raise ArgumentError("the network", "without an output", "at least one", remedy)
         return self._nodes.sized(shapes)
+
+    def at(self, line: str) -> None:
+        """Let errors name another line for the next calls than Python's, "" for Python's."""
+        self._nodes.line = line
+
+    def redeclared(self, inputs: Mapping[str, Sequence[int | str | None]]) -> Network:
+        """The same nodes and outputs on inputs of other shapes, by the same names in order."""
+        other = Network(inputs)
+        other._nodes.replay(self._nodes)
+        return other
 
     def compile(
         self, shapes: Mapping[str, Sequence[int]] | None = None, *, precision: str = "float32",
@@ -156,6 +172,20 @@ class Network(Layers):
         how = _how(precision, threads, algorithm)
         return stream_of(self._nodes.declared, self._compiler, axis, chunk, how, dict(shapes or {}))
 
+    def boxes(
+        self, shapes: Mapping[str, ir.Shape], *, precision: str = "float32",
+        algorithm: str = "direct",
+    ) -> BoxPrograms:  # fmt: skip
+        """The programs for parts of the results, as `upconv.dask.run` computes them.
+
+        They raise `EngineRefusal` where an operation that reads all positions would be cut.
+        """
+        from .box_programs import BoxPrograms
+
+        dtype, threads, kind = _how(precision, None, algorithm)
+        compiler = self._compiler(dict(shapes))
+        return BoxPrograms.of(compiler, shapes, dtype, threads, kind)
+
     def _compiler(self, shapes: dict[str, Any]) -> Compiler:
         return self._sized(shapes, lambda programs, _: programs.compiler)
 
@@ -181,5 +211,5 @@ class Network(Layers):
 
 
 def _how(precision: Any, threads: int | None, algorithm: str) -> tuple[DType, int, Algorithm]:
-    operands.one_of("precision", precision, ("float32", "bfloat16"))
-    return DType(precision), resolved(threads), Algorithm.of(algorithm)
+    dtype = DType.BFLOAT16 if rounds(precision, DType.FLOAT32) else DType.FLOAT32
+    return dtype, resolved(threads), Algorithm.of(algorithm)

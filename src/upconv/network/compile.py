@@ -54,10 +54,13 @@ class Compiled:
 
 
 class Compiler:
-    """A network's graph without sizes, its packed weights, and what was chosen for its sizes."""
+    """A network's graph without sizes, its packed weights, and what was chosen for its sizes.
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = simplified(graph)
+    fused: whether operations may be joined, so that values between them are not rounded.
+    """
+
+    def __init__(self, graph: Graph, *, fused: bool = True) -> None:
+        self.graph = simplified(graph) if fused else graph
         self._weights = Weights()
         self._choices: dict[object, Choice] = {}
 
@@ -103,20 +106,21 @@ class Compiler:
 def choose(graph: Graph, dtype: DType, threads: int, algorithm: Algorithm) -> Choice:
     """The layouts and kernels that the engine's model expects to be fastest."""
     variants: dict[tuple[Convolution, DataLayout], str] = {}
-    known: dict[Problem, Candidate] = {}
+    known: dict[tuple[Problem, str | None], Candidate] = {}
 
     def cost(operation: Convolution, shape: Shape, layout: DataLayout) -> float:
         problem = priced(problem_of(operation, shape, Form(layout, dtype)))
-        if problem not in known:
+        key = problem, operation.sums
+        if key not in known:
             try:
-                known[problem] = candidate(problem, threads, algorithm)
+                known[key] = candidate(problem, threads, algorithm, operation.sums)
             except EngineError as error:
                 line = next(node.line for node in graph.nodes if node.operation is operation)
                 kind = "conv_transpose" if operation.transposed else "conv"
                 text = f"{kind} at {line}, weight {operation.weight.shape}: {error}"
                 raise EngineError(text) from None
-        variants[operation, layout] = known[problem].variant
-        return known[problem].cycles
+        variants[operation, layout] = known[key].variant
+        return known[key].cycles
 
     layouts = labels(graph, dtype, threads, cost)
     chosen = {

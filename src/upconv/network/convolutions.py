@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..choices import Algorithm
 from ..engines import load
 from ..engines.base import Candidate, PackedWeight, Primitive, ranked
 from ..engines.jit.activation import End
+from ..engines.jit.channels.candidates import CHANNELS
 from ..engines.jit.steps import Step
 from ..errors import EngineError
 from ..execution import Packings
@@ -95,18 +97,30 @@ def priced(problem: Problem) -> Problem:
     return problem.replace(epilogue=plain, accumulate=False)
 
 
-def candidate(problem: Problem, threads: int, algorithm: Algorithm) -> Candidate:
-    """The kernel that the engine's model takes for a problem whose weight is packed beforehand."""
-    return ranked(_candidates(problem, threads, algorithm))[0]
+def candidate(
+    problem: Problem, threads: int, algorithm: Algorithm, sums: str | None = None
+) -> Candidate:
+    """The kernel that the engine's model takes for a problem whose weight is packed beforehand.
+
+    It takes infinite time where no kernel adds up in the order `sums`, as some have one layout.
+    """
+    listed = _candidates(problem, threads, algorithm)
+    if sums is not None:
+        nothing = Candidate("jit", "", inf, sums=sums)
+        listed = [each for each in listed if each.possible and each.sums == sums] or [nothing]
+    return ranked(listed)[0]
 
 
-def fitting(problem: Problem, threads: int, variant: str, algorithm: Algorithm) -> str:
+def fitting(
+    problem: Problem, threads: int, variant: str, algorithm: Algorithm, sums: str | None = None
+) -> str:
     """A kernel's variant where it can do the problem, else one of the same order of sums."""
+    variant = variant or CHANNELS  # chosen where there was nothing to multiply, which has its order
     listed = _candidates(problem, threads, algorithm)
     same = [each for each in listed if each.variant == variant and each.possible]
     if same:
         return variant
-    orders = {each.sums for each in listed if each.variant == variant} - {None}
+    orders = {sums} - {None} or {each.sums for each in listed if each.variant == variant} - {None}
     alike = [each for each in ranked(listed) if each.sums in orders]
     return (alike or ranked(listed))[0].variant
 
@@ -119,7 +133,7 @@ def _candidates(problem: Problem, threads: int, algorithm: Algorithm) -> list[Ca
         raise EngineError(f"A network cannot compute {problem}: {reason}. {remedy}.")
     return [
         each
-        for each in engine.candidates(problem, threads)  # type: ignore[attr-defined]
+        for each in engine.candidates(problem, threads, prepared=True)  # type: ignore[attr-defined]
         if each.engine == "jit" and not (each.winograd and algorithm is Algorithm.DIRECT)
     ]
 

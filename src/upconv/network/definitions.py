@@ -16,6 +16,8 @@ import numpy as np
 from .. import shapes
 from ..activations import Activation, apply
 from ..arrays import described
+from ..engines.base import Engine
+from ..engines.ordered_sums import ORDERED, InvariantEngine
 from ..engines.reference import ReferenceEngine
 from ..errors import ShapeError
 from . import graph as ir
@@ -34,10 +36,11 @@ def evaluate(graph: ir.Graph, arrays: Sequence[Array]) -> Arrays:
     memory: dict[int, Array] = {}
 
     def value(number: int) -> Array:
-        channels = graph.shapes[number][1]
         if number in graph.views:
             holder, first = graph.views[number]
-            return value(holder)[:, first : first + channels]
+            axis = graph.part_axis(number)
+            stop = first + graph.shapes[number][axis]
+            return value(holder)[(*[slice(None)] * axis, slice(first, stop))]
         if number not in memory:
             memory[number] = np.full(graph.shapes[number], np.nan, dtype)
         return memory[number]
@@ -125,7 +128,11 @@ def _convolution(operation: ir.Convolution, inputs: Arrays) -> Arrays:
     rule = shapes.transposed if operation.transposed else shapes.convolution
     operands = described(x), described(weight), described(bias)
     signature = rule(*operands, None, operation.keywords, None)
-    primitive = ReferenceEngine().build(signature.problem, threads=1)
+    engine: Engine = ReferenceEngine()
+    if operation.sums is not None:  # one order of sums at all sizes
+        ordered = operation.sums == ORDERED.sums
+        engine = ORDERED if ordered else InvariantEngine(operation.sums)
+    primitive = engine.build(signature.problem, threads=1)
     result = np.empty(signature.shape, x.dtype)
     primitive.run(result, x, primitive.pack(weight), bias, None)
     return chain_results(operation.end, result, inputs)

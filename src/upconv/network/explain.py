@@ -6,6 +6,7 @@ from math import prod
 
 from .. import memory
 from ..roofline import roofline
+from ..terminal import aligned
 from .compile import Compiled
 from .fuse import end_of
 from .graph import Chain, Convolution, Graph, Node, Norm, Pad, Pointwise, Pool, Resample, Shape
@@ -40,13 +41,12 @@ def explained(compiled: Compiled, nbytes: int, seconds: list[float] | None) -> s
         layout = graph.form(node.outputs[0]).layout.value
         text = computes(node, [graph.shapes[value] for value in (*node.inputs, *node.outputs)])
         rows.append((str(number + 1), text, layout, kernel, predicted, measured))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(map(str.ljust, row, widths)) for row in rows]
+    table = aligned(rows)
     for number, node in reversed([*enumerate(graph.nodes, 2)]):
         if isinstance(node.operation, Pointwise):
             reason = _why_apart(graph, node, node.operation.chain)
             table.insert(number, f"{'':6}apart: {reason}")
-    return "\n".join(line.rstrip() for line in [*lines, "", *table])
+    return "\n".join([*lines, "", *table])
 
 
 def _why_apart(graph: Graph, node: Node, chain: Chain) -> str:

@@ -6,6 +6,10 @@
     and is read by convolutions alone, gives the factor to the weights of these.
 3.  Channels that are put into another order are written in it, by another order of weights.
 4.  Zeros around an input, or a crop of it, become part of the padding of the convolution behind.
+5.  A crop behind a transposed convolution becomes part of its padding. A stream then knows that no
+    later input changes what the crop leaves.
+
+Weights of a convolution that keeps an order of sums stay as they are, as other bits would follow.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ HOMOGENEOUS = {"relu", "leaky_relu", "prelu"}
 
 def fold(graph: Graph) -> Graph:
     """Fold numbers into the weights behind and before them."""
-    graph = _factors_forward(_padded(graph))
+    graph = _factors_forward(_padded(_cropped(graph)))
     return graph.with_nodes([_folded(node) for node in graph.nodes])
 
 
@@ -55,6 +59,35 @@ def reordered(graph: Graph) -> Graph:
             nodes[nodes.index(maker)] = replace(maker, operation=operation, outputs=node.outputs)
             nodes.remove(node)
     return graph.with_nodes(nodes)
+
+
+def _cropped(graph: Graph) -> Graph:
+    """Transposed convolutions that leave out what a crop behind them takes off (case 5)."""
+    nodes = list(graph.nodes)
+    for crop in [node for node in nodes if isinstance(node.operation, Pad)]:
+        value = crop.inputs[0]
+        index = next((i for i, node in enumerate(nodes) if value in node.outputs), None)
+        readers = sum(node.inputs.count(value) for node in nodes)
+        if index is None or readers > 1 or value in graph.outputs:
+            continue
+        shorter = _with_crop(nodes[index], crop.operation)  # type: ignore[arg-type]  # a Pad
+        if shorter is not None:
+            nodes[index] = replace(nodes[index], operation=shorter, outputs=crop.outputs)
+            nodes.remove(crop)
+    return graph.with_nodes(nodes)
+
+
+def _with_crop(node: Node, crop: Pad) -> Convolution | None:
+    """A transposed convolution with a crop behind it as one; None where it reads other values."""
+    operation = node.operation
+    if not isinstance(operation, Convolution) or not operation.transposed or len(node.inputs) > 1:
+        return None
+    pairs = paddings(operation.keywords.padding, len(crop.amounts))
+    if isinstance(pairs, Same) or len(node.outputs) > 1 or max(map(max, crop.amounts)) > 0:
+        return None
+    both = zip(pairs, crop.amounts, strict=True)
+    ends = tuple((begin - cut, end - last) for (begin, end), (cut, last) in both)
+    return replace(operation, keywords=operation.keywords._replace(padding=ends))
 
 
 def _padded(graph: Graph) -> Graph:
@@ -90,7 +123,7 @@ def _with_padding(node: Node, before: Node | None) -> Node:
 def _folded(node: Node) -> Node:
     """A convolution without numbers at the beginning of its end."""
     operation = node.operation
-    if not isinstance(operation, Convolution):
+    if not isinstance(operation, Convolution) or operation.sums is not None:
         return node
     weight, bias, end = operation.weight, operation.bias, list(operation.end)
     while end and end[0].name in ("add", "mul") and not isinstance(end[0].operand, Input | None):
@@ -165,6 +198,7 @@ def _factor_start(end: tuple[Op, ...]) -> int | None:
 def _only_convolved(node: Node, value: int) -> bool:
     return (
         isinstance(node.operation, Convolution)
+        and node.operation.sums is None
         and node.inputs.index(value) == 0
         and (node.inputs.count(value) == 1)
     )

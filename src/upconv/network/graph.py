@@ -68,7 +68,8 @@ class Convolution(Operation):
     """A convolution of input 0, transposed or not. Further inputs belong to the chain `end`.
 
     weight: IOX where transposed, else OIX; bias: (out_channels,). keywords: the strides, padding,
-    dilation and groups of `conv_transpose` or `conv`.
+    dilation and groups of `conv_transpose` or `conv`. sums: the order in which kernels add up, as
+    `Candidate.sums` names it; None for any order.
     """
 
     weight: Array
@@ -76,6 +77,7 @@ class Convolution(Operation):
     keywords: Keywords
     transposed: bool
     end: Chain = ()
+    sums: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,7 +244,8 @@ class Graph:
     inputs: the values that a run is given, by name, in order. outputs: the values that it returns.
     shapes: (N, C, *size) of every value, whatever its layout. forms: where a value has no entry, it
     is channels first and float32. views: values that lie in a part of another value's array, with
-    the first channel that they take there (`place.py`).
+    the number of their first element there along `part_axis` (`place.py`). held: values that lie
+    in a block of memory of the caller's, by the first byte there (`histories.py`).
     """
 
     nodes: tuple[Node, ...]
@@ -251,10 +254,16 @@ class Graph:
     shapes: dict[int, Shape]
     forms: dict[int, Form] = field(default_factory=dict)
     views: dict[int, tuple[int, int]] = field(default_factory=dict)
+    held: dict[int, int] = field(default_factory=dict)
 
     def form(self, value: int) -> Form:
         """Layout and element type of a value."""
         return self.forms.get(value, Form())
+
+    def part_axis(self, value: int) -> int:
+        """The axis of (N, C, *size) that parts of an array are taken along: its second one in
+        memory, the channels or the first positions."""
+        return 1 if self.form(value).layout is DataLayout.NCX else 2
 
     def with_nodes(self, nodes: list[Node]) -> Graph:
         """The same graph with other nodes."""

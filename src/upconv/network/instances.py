@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import memory
 from ..engines.addresses import address_of
+from ..engines.base import Maybe
 from ..engines.huge_pages import on_huge_pages
 from ..engines.jit.cpu import host
 from ..engines.jit.program import StepSequence
@@ -33,7 +34,7 @@ from .graph import (
     array_shape,
 )
 from .kinds import KINDS
-from .memory import Arena, outside
+from .memory import Arena, nbytes_of, outside
 from .moves import conversion
 from .place import root
 
@@ -100,6 +101,10 @@ class Instance:
         callers = outside(graph)
         self._outside = [_array(graph, value) for value in callers]
         stand_ins = dict(zip(callers, self._outside, strict=True))
+        if graph.held:
+            end = max(first + nbytes_of(graph, value) for value, first in graph.held.items())
+            self._outside.append(block := np.zeros(end, np.uint8))
+            stand_ins |= {v: _array(graph, v, block, first) for v, first in graph.held.items()}
         self._arrays = {
             value: _part(graph, value, buffer.array, places, stand_ins)
             for value in graph.shapes
@@ -112,10 +117,15 @@ class Instance:
         steps = (step for _, steps in self.by_node for step in steps)
         self._sequence = StepSequence(steps, stand_ins=self._outside)
 
-    def run(self, inputs: Sequence[Array], results: Sequence[Array], threads: int) -> bool:
-        """Run on dense arrays; return whether results hold."""
+    def run(
+        self, inputs: Sequence[Array], results: Sequence[Array], block: Maybe, threads: int
+    ) -> bool:
+        """Run on dense arrays, and on the block of values that are held; return whether results
+        hold."""
         pairs = list(zip(results, self._copied, strict=True))
         arrays = [*inputs, *(result for result, copied in pairs if copied is None)]
+        if block is not None:
+            arrays.append(block)
         if not self._sequence.run(threads, list(map(address_of, arrays))):
             return False
         for result, array in pairs:
@@ -164,13 +174,11 @@ def _array(graph: Graph, value: int, room: Array | None = None, offset: int = 0)
 def _part(
     graph: Graph, value: int, room: Array, places: Arena, stand_ins: Mapping[int, Array]
 ) -> Array:
-    """The array of a value: its own part of the arena, or some channels of another value's."""
-    holder, channel = root(graph, value)
+    """The array of a value: its own part of the arena, or a part of another value's."""
+    holder, first = root(graph, value)
     if holder in stand_ins:
         array = stand_ins[holder]
     else:
         array = _array(graph, holder, room, places.offsets[holder])
-    channels = graph.shapes[value][1]
-    if channels == graph.shapes[holder][1]:  # in either layout
-        return array
-    return array[:, channel : channel + channels]
+    count = graph.shapes[value][graph.part_axis(value)]
+    return array[:, first : first + count]

@@ -37,7 +37,7 @@ class _Life(NamedTuple):
 def arena(graph: Graph) -> Arena:
     """Place large values first, each at the lowest offset where no living value lies."""
     homes, lives = _lives(graph)
-    callers = outside(graph)
+    callers = outside(graph).keys() | graph.held
     lives = {value: life for value, life in lives.items() if value not in callers}
     offsets: dict[int, int] = {}
     placed: list[tuple[int, int, int, int]] = []  # first and last byte, first and last node
@@ -83,8 +83,9 @@ def _lives(graph: Graph) -> tuple[dict[int, int], dict[int, _Life]]:
     for value in graph.outputs:
         times.setdefault(root(graph, value)[0], []).append(last)
     homes = {value: value for value in times}
-    lives = {value: _Life(min(t), max(t), _nbytes(graph, value)) for value, t in times.items()}
-    viewed = {root(graph, value)[0] for value in graph.views} | outside(graph).keys()
+    lives = {value: _Life(min(t), max(t), nbytes_of(graph, value)) for value, t in times.items()}
+    callers = outside(graph).keys() | graph.held
+    viewed = callers | {root(graph, value)[0] for value in graph.views}
     for number, node in enumerate(graph.nodes):
         before, after = node.inputs[0], node.outputs[-1]
         in_place = (
@@ -99,7 +100,7 @@ def _lives(graph: Graph) -> tuple[dict[int, int], dict[int, _Life]]:
     return homes, lives
 
 
-def _nbytes(graph: Graph, value: int) -> int:
+def nbytes_of(graph: Graph, value: int) -> int:
     """Bytes of a value, in whole cache lines."""
     nbytes = prod(graph.shapes[value]) * graph.form(value).dtype.itemsize
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -11,7 +11,7 @@ a stream of equal chunks soon repeats one graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, lcm
@@ -29,14 +29,14 @@ _LONGEST_PERIOD = 1 << 10
 
 
 class State(NamedTuple):
-    """How far a stream is: by value, positions computed so far, and the first one that is kept."""
+    """The progress of a stream: by value, positions computed so far, and the first one kept."""
 
     produced: tuple[int, ...]
     first: tuple[int, ...]
 
     @property
     def kept(self) -> dict[int, int]:
-        """How many positions of each value wait for the next push, where there are any."""
+        """Number of positions of each value that wait for the next push, where there are any."""
         pairs = enumerate(zip(self.produced, self.first, strict=True))
         return {value: end - first for value, (end, first) in pairs if end > first}
 
@@ -57,7 +57,9 @@ class Phase:
     those of the network that have new positions, then what is kept. values: the network's value
     that each node writes, or a part of it. results: the numbers of the network's outputs that are
     in `graph`. waiting, kept: the network's values that were kept before and that are kept now, in
-    the order of inputs and outputs of `graph`.
+    the order of inputs and outputs of `graph`. buffers: the value of `graph` that holds what was
+    kept of a network's value and what is new, for all in `waiting` or `kept`, and for those that
+    one node writes beside these.
     """
 
     graph: ir.Graph
@@ -65,6 +67,7 @@ class Phase:
     results: tuple[int, ...]
     waiting: tuple[int, ...]
     kept: tuple[int, ...]
+    buffers: dict[int, int]
 
 
 class Schedule:
@@ -92,18 +95,31 @@ class Schedule:
         return self._rates()[self.graph.outputs[0]]
 
     def final(self, taken: int) -> int:
-        """How many results of the first output no later input changes, after so many inputs."""
+        """Number of final results of the first output after so many inputs."""
         return self.after(self.begin, taken, ended=False).produced[self.graph.outputs[0]]
 
-    def lateness(self) -> tuple[int, int]:
-        """Latency in results and lookahead in inputs, as streams state them, far from the begin."""
-        rate, period = self.rate, lcm(*(rate.denominator for rate in self._rates()))
-        begin = period * (_FAR // period)
-        counts = [self.final(begin + i) for i in range(min(period, _LONGEST_PERIOD) + 1)]
-        latency = max(ceil(rate * (begin + i) - count) for i, count in enumerate(counts))
+    @property
+    def latency(self) -> int:
+        """The most results by which a stream is behind rate * inputs, once it is under way."""
+        begin, counts = self._far_counts()
+        return max(ceil(self.rate * (begin + i) - count) for i, count in enumerate(counts))
+
+    @property
+    def lookahead(self) -> int:
+        """The most inputs that a result waits for beyond the one at its own time."""
+        begin, counts = self._far_counts()
         # The first result that an input makes final waits longest for it.
-        lookahead = max(begin + i - count // rate for i, count in enumerate(counts[:-1]))
-        return latency, int(lookahead)
+        return max(int(begin + i - count // self.rate) for i, count in enumerate(counts[:-1]))
+
+    def _far_counts(self) -> tuple[int, list[int]]:
+        """A number of inputs far from the begin, and final results from there, for one period."""
+        begin = self.period * (_FAR // self.period)
+        return begin, [self.final(begin + i) for i in range(min(self.period, _LONGEST_PERIOD) + 1)]
+
+    @property
+    def period(self) -> int:
+        """The number of inputs after which every value has a whole number of new positions."""
+        return lcm(*(rate.denominator for rate in self._rates()))
 
     def _rates(self) -> list[Fraction]:
         rates = [Fraction(1)] * self.values
@@ -134,7 +150,7 @@ class Schedule:
         return State(tuple(produced), tuple(first))
 
     def key(self, state: State) -> tuple[int, ...]:
-        """What the phases after a state depend on: differences of counts."""
+        """All that the phases after a state depend on: differences of counts."""
         kept = (end - first for end, first in zip(state.produced, state.first, strict=True))
         shifts = (
             self._shift(rule, number, state.first[value], state.produced[node.outputs[0]])
@@ -142,6 +158,16 @@ class Schedule:
             for number, value in enumerate(node.inputs)
         )
         return (*kept, *shifts)
+
+    def extents(self, before: State, after: State) -> dict[int, int]:
+        """Positions of the buffers of values that are kept before or after a phase, and of those
+        that one node writes beside these."""
+        held = {*before.kept, *after.kept}
+        for node in self.graph.nodes:
+            if held.intersection(node.outputs):
+                held.update(node.outputs)
+        sizes = {value: after.produced[value] - before.first[value] for value in sorted(held)}
+        return {value: size for value, size in sizes.items() if size}
 
     def phase(self, before: State, after: State) -> Phase:
         """The graph that goes from one state to another."""
@@ -155,7 +181,7 @@ class Schedule:
                     for number, value in enumerate(node.inputs)
                 ]
                 build.add(node, rule, shifts, count)
-        return build.phase()
+        return build.phase(self.extents(before, after))
 
     @staticmethod
     def _shift(rule: Reach, number: int, first: int, result: int) -> int:
@@ -219,8 +245,8 @@ class _Build:
         for value, number in zip(node.outputs, outputs, strict=True):
             self._new[value] = self._cropped(number, window.after, value)
 
-    def phase(self) -> Phase:
-        """The phase, with what it keeps."""
+    def phase(self, buffered: Iterable[int]) -> Phase:
+        """The phase, with what it keeps and the buffers of some values."""
         kept, outputs = self._after.kept, []
         results = tuple(i for i, value in enumerate(self._network.outputs) if value in self._new)
         outputs = [self._new[self._network.outputs[i]] for i in results]
@@ -232,8 +258,10 @@ class _Build:
             if number == buffer:
                 (number,) = self._node(ir.Convert(), (number,), value)
             outputs.append(number)
+        buffers = {value: self._buffer(value) for value in buffered}
         graph = ir.Graph(tuple(self._nodes), self._inputs, tuple(outputs), self._shapes)
-        return Phase(graph, tuple(self._values), results, tuple(self._kept), tuple(kept))
+        waiting = tuple(self._kept)
+        return Phase(graph, tuple(self._values), results, waiting, tuple(kept), buffers)
 
     def _value(self, shape: ir.Shape) -> int:
         self._shapes[len(self._shapes)] = shape
@@ -255,7 +283,7 @@ class _Build:
         return outputs
 
     def _buffer(self, value: int) -> int:
-        """What is kept of a value, and behind it what is new."""
+        """The kept positions of a value, and behind them the new ones."""
         parts = [each[value] for each in (self._kept, self._new) if value in each]
         if value not in self._buffers:
             if len(parts) > 1:

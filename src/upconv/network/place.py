@@ -1,37 +1,41 @@
 """Placing: values that lie in a part of another value's array, so that nobody copies them.
 
-1.  The inputs of a channels-first concatenation are written into their channels of its result.
-2.  A channels-first slice of channels is a part of the value that it reads.
+1.  The inputs of a concatenation are written into their part of its result.
+2.  A slice of channels, and a value without some of its ends, are parts of the value that they are
+    taken from.
 3.  A convolution that adds two values has the second one in its result's array beforehand.
 
+A part is a run of an array's second axis: channels where these come first, and positions of the
+first spatial axis of a single channels-last image. Other parts would have gaps, which the kernels
+of convolutions do not step over; they keep their nodes.
+
 A value lies in one place. Where it lies elsewhere already, or the caller gives or gets it, or
-others read what case 3 overwrites, a `Convert` copies it. Channels-last data keeps its nodes: parts
-would have gaps between positions, which the kernels of convolutions do not step over.
+others read what case 3 overwrites, a `Convert` copies it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ..problem import DataLayout
 from .fuse import sums
-from .graph import Concat, Convert, Convolution, Graph, Node, Slice
+from .graph import Concat, Convert, Convolution, Graph, Node, Pad, Slice
 
 
 def place(graph: Graph) -> Graph:
-    """Turn concatenations and slices into views."""
+    """Turn concatenations, slices and crops into views."""
     placing = _Placing(graph)
     for node in graph.nodes:
         operation, output = node.operation, node.outputs[0]
-        first = graph.form(output).layout is DataLayout.NCX
+        start = placing.start_of_part(node)
         free = output not in placing.fixed and not placing.is_residual(output)
-        if first and isinstance(operation, Slice) and free:
-            placing.views[output] = (node.inputs[0], operation.start)
-        elif first and isinstance(operation, Concat) and operation.axis == 1:
-            channel = 0
+        if start is not None and free:
+            placing.views[output] = (node.inputs[0], start)
+        elif isinstance(operation, Concat) and placing.has_parts(output, operation.axis):
+            first = 0
             for value in node.inputs:
-                placing.put(value, output, channel, node.line)
-                channel += graph.shapes[value][1]
+                if placing.views.get(value) != (output, first):
+                    placing.put(value, output, first, node.line)
+                first += graph.shapes[value][operation.axis]
         elif isinstance(operation, Convolution) and sums(operation.end) == 2:
             placing.add_into(node)
         else:
@@ -51,12 +55,28 @@ class _Placing:
     def __init__(self, graph: Graph) -> None:
         self.shapes, self.forms = dict(graph.shapes), dict(graph.forms)
         self.views = dict(graph.views)
-        self.fixed = {*graph.inputs.values(), *graph.outputs}
+        self.fixed = {*graph.inputs.values(), *graph.outputs, *graph.held}
         self.nodes: list[Node] = []
         self._graph, self._readers, self._writers = graph, graph.readers(), graph.writers()
 
-    def put(self, value: int, array: int, channel: int, line: str, *, alone: bool = False) -> int:
-        """Let a value, or a copy of it, lie in an array from a channel on; which of them does.
+    def has_parts(self, value: int, axis: int) -> bool:
+        """Whether runs along this axis of (N, C, *size) are parts of a value's array."""
+        single = axis == 1 or self.shapes[value][0] == 1
+        return single and axis == self._graph.part_axis(value)
+
+    def start_of_part(self, node: Node) -> int | None:
+        """The begin of a node's result in its input if it is a part of that, else None."""
+        operation, value = node.operation, node.inputs[0]
+        if isinstance(operation, Slice) and self.has_parts(value, 1):
+            return operation.start
+        if isinstance(operation, Pad) and self.has_parts(value, 2):
+            (begin, end), *others = operation.amounts
+            if max(begin, end) <= 0 and not any(map(any, others)):
+                return -begin
+        return None
+
+    def put(self, value: int, array: int, first: int, line: str, *, alone: bool = False) -> int:
+        """Let a value, or a copy of it, lie in an array from a position on; which of them does.
 
         alone: whether the value must have no other reader.
         """
@@ -66,7 +86,7 @@ class _Placing:
             self.shapes[copy], self.forms[copy] = self.shapes[value], self._graph.form(value)
             self.nodes.append(Node(Convert(), (value,), (copy,), line))
             value = copy
-        self.views[value] = (array, channel)
+        self.views[value] = (array, first)
         return value
 
     def _lies_like_others(self, value: int) -> bool:
@@ -95,7 +115,7 @@ class _Placing:
 
 
 def root(graph: Graph, value: int) -> tuple[int, int]:
-    """The value whose array holds this one, and its first channel there."""
+    """The value whose array holds this one, and where it begins there."""
     first = 0
     while value in graph.views:
         value, offset = graph.views[value]

@@ -22,6 +22,7 @@ import numpy as np
 from .. import forks
 from ..arrays import as_array, check_out, copied
 from ..engines.addresses import address_of
+from ..engines.base import Maybe
 from ..engines.nonfinite import is_finite
 from ..errors import ArgumentError, DTypeError, EngineError, ShapeError
 from .compile import Compiled
@@ -94,18 +95,20 @@ class Program:
 
     __call__ = run
 
-    def run_dense(self, inputs: Sequence[Array], results: Sequence[Array]) -> None:
+    def run_dense(
+        self, inputs: Sequence[Array], results: Sequence[Array], block: Maybe = None
+    ) -> None:
         """Run on arrays as the graph's forms have them, unchecked: dense, and no result over
-        another array."""
+        another array. block: the memory of values that are held."""
         # Once a call was repeated, a look at the inputs saves others the run that is in vain.
         repeated = self._direct is not None and not all(map(is_finite, inputs))
-        if repeated or not self._run_once(inputs, results):
-            self._direct_program().run_dense(inputs, results)
+        if repeated or not self._run_once(inputs, results, block):
+            self._direct_program().run_dense(inputs, results, block)
 
-    def _run_once(self, inputs: Sequence[Array], results: Sequence[Array]) -> bool:
+    def _run_once(self, inputs: Sequence[Array], results: Sequence[Array], block: Maybe) -> bool:
         """Run on an instance that no other call uses; return whether results hold."""
         threads, instance = self._open().threads, self._instance()
-        holds = instance.run(inputs, results, threads)
+        holds = instance.run(inputs, results, block, threads)
         self._let_go(instance)
         return holds
 

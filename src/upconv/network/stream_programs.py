@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from .. import forks
 from ..choices import Algorithm
 from ..engines import load
+from ..engines.ordered_sums import ORDERED
 from ..errors import ShapeError
-from ..problem import DType
+from ..problem import DataLayout, DType
 from .compile import Choice, Compiled, Compiler, resized
 from .convolutions import fitting, problem_of
-from .graph import Convolution, Form, Graph, Shape, array_shape
+from .definitions import evaluate
+from .digests import digest
+from .graph import Array, Convolution, Form, Graph, Shape, array_shape
+from .histories import Copies, Histories
+from .histories import Layout as BlockLayout
 from .instances import Buffers
 from .layout import laid_out
 from .phases import Phase, Schedule, State
 from .program import Program
 
-FAR = 1 << 20
-"""A length at which convolutions are described; no program has it."""
+FAR = 2**12 * 3**3 * 5**2 * 7
+"""A length at which convolutions are described; no program has it. Usual strides divide it, so that
+values fit together that do so at multiples of the strides."""
 _MOST_STEPS = 32
 
 
 class Step(NamedTuple):
-    """What a push does in a state: a program, and how far the stream is afterwards."""
+    """The work of a push in a state: a program, and how far the stream is afterwards."""
 
     phase: Phase
-    program: Program | None
+    program: Program | Evaluated | None
     results: tuple[Shape, ...]
     """The shape of each output, 0 positions where there is none."""
     kept: tuple[tuple[Shape, Any], ...]
-    """The shape and element type of each array that is kept."""
+    """The shape and element type of each array that is kept outside of the block."""
+    layout: BlockLayout
+    """Of the block with the other values that are kept."""
+    copies: Copies
     state: State
     """Counts afterwards, less those before."""
     key: int
@@ -42,17 +50,19 @@ class Step(NamedTuple):
 
 
 class Streamed:
-    """What a stream and its copies share: the schedule, kernels and programs.
+    """The shared part of a stream and its copies: the schedule, kernels and programs.
 
-    shapes: (N, C, *size) of each input; the extent of `axis` is a chunk's.
+    shapes: (N, C, *size) of each input; the extent of `axis` is a chunk's. outside: the type of
+    chunks and results.
     """
 
     def __init__(
         self, compiler: Compiler, shapes: Mapping[str, Shape], axis: int, dtype: DType,
-        threads: int, algorithm: Algorithm,
+        threads: int, algorithm: Algorithm, outside: DType = DType.FLOAT32,
     ) -> None:  # fmt: skip
         self.axis, self.shapes = axis, dict(shapes)
         self.batch = next(iter(shapes.values()))[0]
+        self._outside = Form(dtype=outside)
         self._compiler, self._how = compiler, (dtype, threads, algorithm)
         far = {name: self.length(shape, FAR) for name, shape in shapes.items()}
         self.graph = graph = resized(compiler.graph, far)
@@ -63,6 +73,7 @@ class Streamed:
             i: problem_of(n.operation, graph.shapes[n.inputs[0]], Form())  # type: ignore[arg-type]
             for i, n in convolutions
         }
+        self._by_definition = any(n.operation.sums == ORDERED.sums for _, n in convolutions)  # type: ignore[attr-defined]
         self.schedule = Schedule(graph, {i: p.axes for i, p in problems.items()}, axis - 2)
         self._keys = {self.schedule.key(self.schedule.begin): 0}
         self._steps: dict[tuple[int, int, bool], Step] = {}
@@ -75,9 +86,13 @@ class Streamed:
 
     @cached_property
     def choice(self) -> Choice:
-        """Layouts and kernels for a chunk, or the least number of chunks that give a result."""
+        """Layouts and kernels for a chunk, or for some chunks that give a result.
+
+        Their length is a multiple of the strides: at others values may not fit together.
+        """
         dtype, threads, algorithm = self._how
-        count = next(iter(self.shapes.values()))[self.axis]
+        count, period = next(iter(self.shapes.values()))[self.axis], self.schedule.period
+        count = -(-count // period) * period
         while True:
             shapes = {name: self.length(shape, count) for name, shape in self.shapes.items()}
             try:
@@ -88,15 +103,17 @@ class Streamed:
     @cached_property
     def forms(self) -> dict[int, Form]:
         """The form of each value."""
-        forms = {value: Form() for value in self.graph.inputs.values()}
-        for node, layout in zip(self.graph.nodes, self.choice.layouts, strict=True):
+        forms = dict.fromkeys(self.graph.inputs.values(), self._outside)
+        first = (DataLayout.NCX,) * len(self.graph.nodes)
+        layouts = first if self._by_definition else self.choice.layouts
+        for node, layout in zip(self.graph.nodes, layouts, strict=True):
             forms |= dict.fromkeys(node.outputs, Form(layout, self._how[0]))
         return forms
 
     def step(self, key: int, state: State, count: int, *, ended: bool) -> Step:
-        """What a push of `count` positions does in a state, which has this number."""
+        """The step of a push of `count` positions in a state, which has this number."""
         step = self._steps.get((key, count, ended))
-        if step is None:
+        if step is None or not (ended or step.layout is self.histories.layout):
             with self._lock:
                 step = self._new_step(state, count, ended=ended)
                 while len(self._steps) >= _MOST_STEPS:
@@ -107,8 +124,15 @@ class Streamed:
     def _new_step(self, state: State, count: int, *, ended: bool) -> Step:
         after = self.schedule.after(state, count, ended=ended)
         phase = self.schedule.phase(state, after)
-        graph = self._laid_out(phase)
-        program = self._program(graph, phase) if graph.nodes else None
+        shapes = phase.graph.shapes
+        layout = self.histories.grown(self.schedule.extents(state, after))
+        if not ended:  # the end comes once, and may need much more room
+            self.histories.layout = layout
+        graph = self.histories.placed(self._laid_out(phase), phase, layout)
+        program = None
+        if graph.nodes:
+            by_definition = self._by_definition
+            program = Evaluated(phase.graph) if by_definition else self._program(graph, phase)
         sizes = dict(zip(phase.results, phase.graph.outputs, strict=False))
         results = tuple(
             self.length(self.graph.shapes[value], 0)
@@ -119,8 +143,23 @@ class Streamed:
         kept = []
         for value, number in zip(phase.kept, phase.graph.outputs[len(sizes) :], strict=True):
             form = self.forms[value]
-            kept.append((array_shape(phase.graph.shapes[number], form.layout), form.dtype.numpy))
-        return Step(phase, program, results, tuple(kept), after.less(state), self.number(after))
+            if value not in self.histories.forms:
+                kept.append((array_shape(shapes[number], form.layout), form.dtype.numpy))
+        copies = self.histories.copies(state, after, layout)
+        moved, key = after.less(state), self.number(after)
+        return Step(phase, program, results, tuple(kept), layout, copies, moved, key)
+
+    @cached_property
+    def histories(self) -> Histories:
+        """The values that streams keep in place, with room for what equal chunks need."""
+        histories = Histories(self.graph.shapes, self.forms, self.axis)
+        state, count = self.schedule.begin, next(iter(self.shapes.values()))[self.axis]
+        keys = set[tuple[int, ...]]()
+        while (key := self.schedule.key(state)) not in keys:
+            keys.add(key)
+            before, state = state, self.schedule.after(state, count, ended=False)
+            histories.layout = histories.grown(self.schedule.extents(before, state))
+        return histories
 
     def number(self, state: State) -> int:
         """The number of a state; states that differ by a shift of the whole stream are one."""
@@ -129,11 +168,12 @@ class Streamed:
     def _laid_out(self, phase: Phase) -> Graph:
         """A phase's graph with forms; what is kept stays in its own."""
         layouts = [self.forms[value].layout for value in phase.values]
-        first = len(phase.graph.inputs) - len(phase.waiting)
-        waiting = dict(zip(list(phase.graph.inputs.values())[first:], phase.waiting, strict=True))
-        kept = dict(zip(phase.graph.outputs[len(phase.results) :], phase.kept, strict=True))
-        inner = {number: self.forms[value] for number, value in (waiting | kept).items()}
-        return laid_out(phase.graph, layouts, self._how[0], inner)
+        inputs, outputs = list(phase.graph.inputs.values()), phase.graph.outputs
+        forms = dict.fromkeys((*inputs, *outputs), self._outside)
+        waiting = zip(inputs[len(inputs) - len(phase.waiting) :], phase.waiting, strict=True)
+        kept = zip(outputs[len(phase.results) :], phase.kept, strict=True)
+        forms |= {number: self.forms[value] for number, value in (*waiting, *kept)}
+        return laid_out(phase.graph, layouts, self._how[0], forms)
 
     def _program(self, graph: Graph, phase: Phase) -> Program:
         dtype, threads, _ = self._how
@@ -153,7 +193,8 @@ class Streamed:
                         node.operation, graph.shapes[node.inputs[0]], graph.form(node.outputs[0])
                     )
                     wanted = chosen[operations[node.operation]]  # type: ignore[index]
-                    variants[node.operation] = fitting(problem, threads, wanted, algorithm)
+                    sums = node.operation.sums
+                    variants[node.operation] = fitting(problem, threads, wanted, algorithm, sums)
             return self._compiler.assembled(graph, variants, dtype, threads)
 
         direct = partial(compiled, Algorithm.DIRECT)
@@ -162,9 +203,17 @@ class Streamed:
     @cached_property
     def digest(self) -> bytes:
         """A digest of all that results depend on."""
-        digest = hashlib.sha256(repr((self.axis, self._how, load("jit").fingerprint())).encode())
-        for node in self.graph.nodes:
-            digest.update(repr((type(node.operation).__name__, node.inputs, node.outputs)).encode())
-            if isinstance(node.operation, Convolution):
-                digest.update(node.operation.weight.tobytes())
-        return digest.digest()
+        return digest(self.graph, self.axis, self._how, load("jit").fingerprint())
+
+
+class Evaluated:
+    """A phase's graph that NumPy evaluates, because kernels refuse one of its layers."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def run_dense(self, inputs: Sequence[Array], results: Sequence[Array], block: Array) -> None:
+        """As `Program.run_dense`, where no value is held."""
+        del block
+        for result, value in zip(results, evaluate(self._graph, inputs), strict=True):
+            result[...] = value

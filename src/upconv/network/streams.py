@@ -20,9 +20,12 @@ from ..problem import DType
 from ..states import Stateful
 from .compile import Compiler
 from .graph import Shape
+from .histories import Kept
 from .kinds import described_shape
+from .operands import one_of
 from .phases import Schedule, State
 from .stream_programs import FAR, Streamed
+from .values import declared_shape
 
 OpenShape = tuple[int | None, ...]
 Opening = Callable[[dict[str, Shape]], Streamed]
@@ -30,17 +33,19 @@ _MOST_OPENED = 8
 
 
 class Source:
-    """What a stream and its copies share before the first push tells the batch and the chunk.
+    """The shared part of a stream and its copies, before batch and chunk are known.
 
     shapes: of the inputs by name, None for the batch if it is open and for the stream's axis.
     opening: the schedule and the programs for inputs of known shapes. chunk: the length that
-    kernels are chosen for; the first push's where None.
+    kernels are chosen for; the first push's where None. dtype: of chunks and results.
     """
 
     def __init__(
-        self, shapes: Mapping[str, OpenShape], axis: int, chunk: int | None, opening: Opening
-    ) -> None:
+        self, shapes: Mapping[str, OpenShape], axis: int, chunk: int | None, opening: Opening,
+        dtype: DType,
+    ) -> None:  # fmt: skip
         self.shapes, self.axis, self.chunk = dict(shapes), axis, chunk
+        self.dtype: np.dtype[Any] = dtype.numpy
         self._opening = opening
         self._opened: dict[tuple[int, int], Streamed] = {}
         self.schedule: Schedule = self.streamed(1, chunk or 1).schedule
@@ -82,7 +87,7 @@ class NetworkStream(Stateful):
     def __init__(self, source: Source) -> None:
         """At the begin; call `Network.stream` instead."""
         rank = len(next(iter(source.shapes.values())))
-        self._source, self.kind = source, (source.axis - rank, np.dtype(np.float32))
+        self._source, self.kind = source, (source.axis - rank, source.dtype)
         self.reset()
 
     def reset(self) -> None:
@@ -90,25 +95,18 @@ class NetworkStream(Stateful):
         self._streamed: Streamed | None = None
         self._chunk = 0
         self._counts, self._key = self._source.schedule.begin, 0
-        self._kept: list[Array] = []
+        self._kept: Kept | None = None
         self._ended = False
 
-    def __repr__(self) -> str:
-        rate = f"{self._source.schedule.rate} output samples per input sample"
-        late = f"latency {self.latency} output samples"
-        return f"<NetworkStream along axis {self._source.axis}: {rate}, {late}>"
+    @property
+    def shapes(self) -> dict[str, OpenShape]:
+        """The shapes of the inputs by name, None where they are open."""
+        return dict(self._source.shapes)
 
     @property
-    def latency(self) -> int:
-        """Results, at most, of the first output that rate * inputs makes and that are not returned
-        yet: samples of that output."""
-        return self._source.schedule.lateness()[0]
-
-    @property
-    def lookahead(self) -> int:
-        """Inputs, at most, that a result of the first output waits for after the one at its own
-        time."""
-        return self._source.schedule.lateness()[1]
+    def progress(self) -> Schedule:
+        """After how many inputs a result is final; of several outputs, that of the first one."""
+        return self._source.schedule
 
     @memory.bounded("this chunk")
     def push(self, *chunks: Any) -> Any:
@@ -146,14 +144,26 @@ class NetworkStream(Stateful):
     def _advanced(self, streamed: Streamed, chunks: list[Array], count: int, *, ended: bool) -> Any:
         """The results of one phase; the state changes when all has been computed."""
         step = streamed.step(self._key, self._counts, count, ended=ended)
-        results = [np.empty(shape, np.float32) for shape in step.results]
-        kept = [np.empty(shape, dtype) for shape, dtype in step.kept]
+        histories, kept = streamed.histories, self._kept
+        if kept is None or kept.layout is not step.layout:
+            kept = histories.kept(step.layout, self._counts.kept, self._arrays())
+        results = [np.empty(shape, self._source.dtype) for shape in step.results]
+        outside = [np.empty(shape, dtype) for shape, dtype in step.kept]
         if step.program is not None:
-            inputs = [*(chunks if count else ()), *self._kept]
+            inputs = [*(chunks if count else ()), *kept.outside]
             written = [results[number] for number in step.phase.results]
-            step.program.run_dense(inputs, [*written, *kept])
-        self._counts, self._key, self._kept = self._counts.plus(step.state), step.key, kept
+            step.program.run_dense(inputs, [*written, *outside], kept.block)
+        step.copies.run(kept.spare, kept.block)
+        counts = self._counts.plus(step.state)
+        kept = Kept(outside, kept.layout, kept.spare, kept.block)
+        self._counts, self._key, self._kept = counts, step.key, kept
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _arrays(self) -> list[Array]:
+        """The kept positions of each value."""
+        if self._streamed is None or self._kept is None:
+            return []
+        return list(self._streamed.histories.arrays(self._kept, self._counts.kept))
 
     def _checked(self, chunks: tuple[Any, ...]) -> list[Array]:
         """The chunks as dense arrays, if they fit the inputs and each other."""
@@ -174,10 +184,10 @@ class NetworkStream(Stateful):
                 remedy = "Chunks of all inputs have one length and one batch."
                 expected = described_shape(wanted)
                 raise ShapeError(f"the chunk of {name!r}", str(array.shape), expected, remedy)
-            if array.dtype != np.float32:
-                raise DTypeError(
-                    f"the chunk of {name!r}", str(array.dtype), "float32", "Convert it."
-                )
+            dtype = self._source.dtype
+            if array.dtype != dtype:
+                got, expected = str(array.dtype), str(dtype)
+                raise DTypeError(f"the chunk of {name!r}", got, expected, "Convert it.")
             batch, length = array.shape[0], array.shape[axis]
             arrays.append(np.ascontiguousarray(array))
         if batch is not None and batch < 1:
@@ -190,9 +200,8 @@ class NetworkStream(Stateful):
     def _state(self) -> list[Any]:
         streamed = self._streamed
         batch = None if streamed is None else streamed.batch
-        kept = [
-            array.view(np.uint16) if array.dtype.itemsize == 2 else array for array in self._kept
-        ]
+        arrays = self._arrays()
+        kept = [each.view(np.uint16) if each.dtype.itemsize == 2 else each for each in arrays]
         return [batch, self._chunk, [*map(list, self._counts)], kept, self._ended]
 
     def _with(self, state: list[Any]) -> Self:
@@ -203,7 +212,9 @@ class NetworkStream(Stateful):
             other._counts = State(*map(tuple, counts))
             other._key = streamed.number(other._counts)
             forms = [streamed.forms[value].dtype.numpy for value in other._counts.kept]
-            other._kept = [array.view(dtype) for array, dtype in zip(kept, forms, strict=True)]
+            arrays = [array.view(dtype) for array, dtype in zip(kept, forms, strict=True)]
+            histories = streamed.histories
+            other._kept = histories.kept(histories.layout, other._counts.kept, arrays)
         return other
 
 
@@ -214,8 +225,12 @@ def stream_of(
     chunk: int | None,
     how: tuple[DType, int, Algorithm],
     shapes: dict[str, Any],
+    dtype: DType = DType.FLOAT32,
 ) -> NetworkStream:
-    """The stream of a network whose inputs were declared so; see `Network.stream`."""
+    """The stream of a network whose inputs were declared so; see `Network.stream`.
+
+    dtype: of chunks and results.
+    """
     length = None if chunk is None else integer("chunk", chunk, 1)
     rank = len(next(iter(declared.values()))) - 2
     number = integer("axis", axis, -rank, rank + 1)
@@ -223,9 +238,15 @@ def stream_of(
     if number < 2:
         expected = f"a spatial axis, {', '.join(map(str, range(-rank, 0)))}"
         raise ArgumentError("axis", str(axis), expected)
+    for name in shapes:
+        one_of("the name of an input", name, tuple(declared))
     known: dict[str, OpenShape] = {}
     for name, extents in declared.items():
-        shape = shapes.get(name, extents)
+        shape = declared_shape(name, shapes.get(name, extents))
+        pairs = zip(extents, shape, strict=False)
+        if len(shape) != len(extents) or any(isinstance(a, int) and a != b for a, b in pairs):
+            got, expected = described_shape(shape), f"{described_shape(extents)}, as declared"
+            raise ShapeError(f"shapes[{name!r}]", got, expected)
         known[name] = tuple(n if isinstance(n, int) else None for n in shape)
         if known[name][number : number + 1] != (None,):
             got, remedy = described_shape(known[name]), "Declare it as None."
@@ -240,9 +261,9 @@ def stream_of(
     def opening(sizes: dict[str, Shape]) -> Streamed:
         far = {n: (*s[:number], FAR, *s[number + 1 :]) for n, s in sizes.items()}
         try:
-            return Streamed(compiler(far), sizes, number, *how)
+            return Streamed(compiler(far), sizes, number, *how, dtype)
         except ShapeError as error:
             words = f"A stream along axis {axis} cannot compute this network: "
             raise EngineRefusal(f"{words}{str(error).rstrip('.')}, at a large size.") from None
 
-    return NetworkStream(Source(known, number, length, opening))
+    return NetworkStream(Source(known, number, length, opening, dtype))

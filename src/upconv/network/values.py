@@ -81,10 +81,11 @@ class Nodes:
         if not isinstance(inputs, Mapping) or not inputs:
             expected = "a dict of at least one shape by name"
             raise ArgumentError("inputs", brief(inputs), expected, 'Write {"x": (1, 80, None)}.')
-        self.declared = {name: _declared(name, shape) for name, shape in inputs.items()}
+        self.declared = {name: declared_shape(name, shape) for name, shape in inputs.items()}
         self.nodes: list[Node] = []
         self.shapes: list[OpenShape] = []
         self.outputs: tuple[int, ...] = ()
+        self.line = ""  # of the next nodes, where a front end knows better than Python's frames
         self.inputs = {
             name: self._value(tuple(None if isinstance(n, str) else n for n in shape))
             for name, shape in self.declared.items()
@@ -104,8 +105,16 @@ class Nodes:
         (shape,) = output_shapes(operation, tuple(value.shape for value in values))
         result = self._value(shape)
         numbers = tuple(value.number for value in values)
-        self.nodes.append(Node(operation, numbers, (result.number,), _line_of_caller()))
+        line = self.line or _line_of_caller()
+        self.nodes.append(Node(operation, numbers, (result.number,), line))
         return result
+
+    def replay(self, other: Nodes) -> None:
+        """Insert the nodes of others, whose inputs are as many, and take their outputs."""
+        for node in other.nodes:
+            self.line = node.line
+            self.insert(node.operation, *(Value(self, i, self.shapes[i]) for i in node.inputs))
+        self.outputs = other.outputs
 
     def combined(self, name: str, x: Value, y: Any) -> Value:
         """An operation of x and a value, a number, or one number per channel."""
@@ -181,7 +190,7 @@ class Nodes:
         return [known[name] for name in self.declared]
 
 
-def _declared(name: object, value: object) -> Declared:
+def declared_shape(name: object, value: object) -> Declared:
     """The declared shape of an input."""
     if not isinstance(name, str) or not name.isidentifier():
         remedy = "Shapes are given by it, as in network.graph(x=(1, 80, 64))."

@@ -20,7 +20,7 @@ _NEEDS = ("x", "gamma", "beta")
 
 
 class BatchNormGradients(NamedTuple):
-    """The gradients of one batch normalisation; None where one was not needed.
+    """The gradients of one batch normalisation; None for one that was not needed.
 
     >>> d_x, d_gamma, d_beta = BatchNormGradients()
     >>> d_gamma is None
@@ -52,34 +52,34 @@ def batch_norm_backward(
     out: BatchNormGradients | None = None,
     accumulate: bool = False,
 ) -> BatchNormGradients:
-    """The gradients of `batch_norm` with respect to x, gamma and beta.
+    """Compute the gradients of `batch_norm` with respect to x, gamma and beta.
 
     With `training`, and without `use_global_stats`, the batch's statistics depend on x, and so
 
         d_x = gamma * r * (g - mean(g) - xh * mean(g * xh))    xh = (x - saved_mean) * r
 
-    with r = saved_invstd; otherwise xh is made with `mean` and r = 1 / sqrt(var + eps), and
-    d_x = gamma * r * g. Either way d_gamma = sum(g * xh) and d_beta = sum(g).
+    with r = saved_invstd. Otherwise xh = (x - mean) * r, with r = 1 / sqrt(var + eps), and
+    d_x = gamma * r * g. In both cases d_gamma = sum(g * xh) and d_beta = sum(g).
 
     grad: the gradient of a scalar with respect to y, of x's shape and dtype.
-    saved_mean, saved_invstd: (C,), of the forward's result, in any floating type; None
-        where the moving ones are used. A mean rounded to float32 costs data far from zero digits.
-    x, gamma, beta, mean, var: as in the forward call. beta has no bearing on the gradients, nor
-        have mean and var where the saved statistics are used. None of them is written.
+    saved_mean, saved_invstd: (C,), of the forward's result, in any floating type; None if the
+        moving statistics are used. Data far from zero need a mean in float64.
+    x, gamma, beta, mean, var: as in the forward call. The gradients do not depend on beta, nor on
+        mean and var if the saved statistics are used. None of them is written.
     fix_gamma: gamma counts as 1, and its gradient is 0.
-    needs: which gradients to compute, any of "x", "gamma", "beta".
-    out: a `BatchNormGradients` holding arrays to write into, for all needed or some; that of x may
-        be grad or x itself. accumulate: add to what `out` holds; every needed one must be in it.
+    needs: the gradients to compute, any of "x", "gamma", "beta".
+    out: a `BatchNormGradients` of arrays to write into, for all needed gradients or some. That of x
+        may be grad or x. accumulate: add to the values of `out`, which needs all arrays then.
 
-    Returns `BatchNormGradients`: `.x` of x's shape; `.gamma` and `.beta` (C,), of gamma's and
-    beta's dtypes, or of x's where those are None. Without elements the sums are 0.
-    Raises what `batch_norm` raises.
+    Returns `BatchNormGradients`: `.x` of x's shape; `.gamma` and `.beta` (C,), of the dtypes of
+    gamma and beta, or of x if those are None. Without elements the sums are 0.
+    Raises the errors of `batch_norm`.
 
     >>> import numpy as np
     >>> from upconv import batch_norm
     >>> x, g = np.array([[1.0], [3.0], [5.0]]), np.array([[1.0], [0.0], [0.0]])
-    >>> done = batch_norm(x, eps=0, training=True)
-    >>> d_x, d_gamma, d_beta = batch_norm_backward(g, done.saved_mean, done.saved_invstd, x, eps=0)
+    >>> y = batch_norm(x, eps=0, training=True)
+    >>> d_x, d_gamma, d_beta = batch_norm_backward(g, y.saved_mean, y.saved_invstd, x, eps=0)
     >>> d_x.round(4), d_gamma.round(4), d_beta
     (array([[ 0.1021], [-0.2041], [ 0.1021]]), array([-1.2247]), array([1.]))
     """
@@ -93,10 +93,10 @@ def batch_norm_backward(
     uses_batch = channel_axis.uses_batch(training, use_global_stats)
     fixed, adds = boolean("fix_gamma", fix_gamma), boolean("accumulate", accumulate)
     names = ("saved_mean", "saved_invstd") if uses_batch else ("mean", "var")
-    given = {"saved_mean": saved_mean, "saved_invstd": saved_invstd, "mean": mean, "var": var}
+    values = {"saved_mean": saved_mean, "saved_invstd": saved_invstd, "mean": mean, "var": var}
     saved = {
         name: channel_axis.parameter(name, value, any_type=name.startswith("saved"))
-        for name, value in given.items()
+        for name, value in values.items()
     }
     number, why = epsilon(eps), _SAVED if uses_batch else GIVEN
     center, invstd = channel_axis.statistics(names, (saved[names[0]], saved[names[1]]), why)
@@ -127,9 +127,9 @@ def batch_norm_backward(
     for name, value in (("beta", total), ("gamma", products * (0 if fixed else 1))):
         if name in wanted:
             results[name] = rounded_total(value, dtypes[name], targets.get(name), accumulate=adds)
-    # The very objects the caller passed, where some were passed.
-    own = {name: target for name, target in wanted.items() if target is not None}
-    return BatchNormGradients(**results | own)
+    # Return the caller's objects, not views of them.
+    passed = {name: target for name, target in wanted.items() if target is not None}
+    return BatchNormGradients(**results | passed)
 
 
 _SAVED = "In training it is the forward's result: result.saved_mean, result.saved_invstd."
@@ -137,10 +137,10 @@ _SAVED = "In training it is the forward's result: result.saved_mean, result.save
 
 def _input_gradient(
     channels: Channels, result: Array, x: Array, grad: Array, scale: Array,
-    given: tuple[Array, Array, Array, Array], count: int, kind: np.dtype[Any], adds: bool,
+    sums: tuple[Array, Array, Array, Array], count: int, kind: np.dtype[Any], adds: bool,
 ) -> None:  # fmt: skip
-    """Put d_x into a matrix, or add it; `scale` is gamma * r, `count` 0 where no batch is used."""
-    total, products, mean, invstd = given
+    """Write d_x into a matrix, or add it; `scale` is gamma * r, `count` 0 without a batch."""
+    total, products, mean, invstd = sums
     if count:
         slope, constant = -scale * invstd * products / count, -scale * total / count
         vectors = affine(mean, slope, constant, kind)

@@ -7,21 +7,21 @@ With n elements in a channel, g the gradient of y, and r = 1 / sqrt(var + eps),
     d_beta = sum(g)      d_gamma = sum(g * xh)
     d_x = gamma * r * (g - sum(g) / n - xh * sum(g * xh) / n)
 
-Where mean and var are given the sums drop out of d_x. (Ioffe and Szegedy, "Batch Normalization",
-2015, section 3.) Sums are kept in float64, of deviations from a pivot p, one element of a channel:
+With given mean and var, d_x has no sums (Ioffe and Szegedy, "Batch Normalization", 2015,
+section 3). Sums are in float64, of deviations from a pivot p, one element of a channel:
 
     mean = p + sum(x - p) / n        var = sum((x - p)**2) / n - (mean - p)**2
 
-The difference loses digits where p is many deviations from the mean. Where it is more than ten the
-sums are made once more, about the mean just found (Chan, Golub and LeVeque, "Algorithms for
-computing the sample variance", The American Statistician 37, 1983).
+The difference loses digits if p is many deviations from the mean. Beyond ten deviations, the sums
+are computed again, about the first mean (Chan, Golub and LeVeque, "Algorithms for computing the
+sample variance", The American Statistician 37, 1983).
 
-y is made in the accumulator's type with the mean rounded to it; what the rounding left over is in
-the shift, so data far from zero lose nothing. The gradient of x likewise.
+y is computed in the accumulator's type, with the mean rounded to it. The shift contains the
+rounding error of the mean, so that data far from zero lose no digits. The same holds for d_x.
 
-The matrix has a channel per row, or several per column, so that NumPy's inner loops are long. It is
-worked on in blocks that stay in a core's cache; threads gain nothing, since each step is so short
-that they wait for the interpreter (benchmarks/batch_norm.py).
+The matrix has a channel per row, or several per column, so that NumPy's inner loops are long. Its
+blocks fit in the cache of a core. Threads gain nothing: each step is so short that they wait for
+the interpreter (benchmarks/batch_norm.py).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _BLOCK = 1 << 16
 """Elements of a block: half a MiB in float64, so that two fit in a usual second-level cache."""
 
 _LONG_ROW = 512
-"""From so many elements on a row is a channel; shorter ones are joined to columns."""
+"""Least elements of a channel that is a row; shorter ones are joined to columns."""
 
 _FAR = 10.0
-"""Deviations from pivot to mean from which on the sums are made again: two digits of sixteen."""
+"""Deviations from pivot to mean beyond which sums are repeated: two digits of sixteen."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,10 +59,10 @@ class Channels:
 
     @classmethod
     def of(cls, x: Array, axis: int) -> Channels:
-        """For x and arrays of its shape, in the order in which x lies in memory."""
+        """Return the matrix form of x and arrays of its shape, in the memory order of x."""
         order = tuple(sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis])))
-        sizes, place = [x.shape[axis] for axis in order], order.index(axis)
-        before, behind = prod(sizes[:place]), prod(sizes[place + 1 :])
+        sizes, position = [x.shape[axis] for axis in order], order.index(axis)
+        before, behind = prod(sizes[:position]), prod(sizes[position + 1 :])
         joined = 0
         if behind < _LONG_ROW:
             joined = 1
@@ -84,20 +84,20 @@ class Channels:
         return self.shape[0] * self.shape[2]
 
     def matrix(self, array: Array) -> Array:
-        """An array as the matrix: a view where it lies so, else a copy."""
+        """Return an array as the matrix: a view if its memory order allows it, else a copy."""
         ordered = array.transpose(self.order)
         if not ordered.flags.c_contiguous:
             memory.require(array.nbytes, "an operand in the order of x")
         return ordered.reshape(self.size)
 
     def store(self, out: Array, matrix: Array) -> None:
-        """Write a matrix into the array that it was made of, unless it is a view of it."""
+        """Write a matrix into the array that it came from, unless it is a view of it."""
         if not np.may_share_memory(out, matrix):
             ordered = out.transpose(self.order)
             ordered[...] = matrix.reshape(ordered.shape)
 
     def moments(self, x: Array) -> tuple[Array, Array]:
-        """Mean and biased variance of every channel of a matrix, float64; 0 without elements."""
+        """Return mean and biased variance of every channel, float64; 0 without elements."""
         channels = self.shape[1]
         if not self.count:
             return np.zeros(channels), np.zeros(channels)
@@ -114,9 +114,9 @@ class Channels:
         return pivot + offset, np.maximum(squares / self.count - np.square(offset), 0)
 
     def totals(self, pivot: Array, x: Array, grad: Array | None = None) -> tuple[Array, Array]:
-        """sum(f) and sum(f * (x - pivot)) of every channel, float64.
+        """Return sum(f) and sum(f * (x - pivot)) of every channel, float64.
 
-        f is `grad`, or without it the deviation x - pivot itself.
+        f is `grad`, or without it the deviation x - pivot.
         """
         along, product = (0, "ij,ij->j") if self.joined else (1, "ij,ij->i")
         first, second = np.zeros(self.size[1 - along]), np.zeros(self.size[1 - along])
@@ -142,9 +142,10 @@ class Channels:
         *,
         accumulate: bool = False,
     ) -> None:
-        """out = (x - mean) * scale + shift, of which `vectors` are; plus factor * g, of `grad`.
+        """Compute out = (x - mean) * scale + shift, plus factor * g.
 
-        Made in the type of `vectors`, one per channel. out may be x or g itself.
+        vectors: mean, scale and shift, one value per channel, in the type of the computation. grad:
+        factor and g. out may be x or g.
         """
         mean, scale, shift = map(self._spread, vectors)
         kind = mean.dtype
@@ -174,18 +175,18 @@ class Channels:
         ]
 
     def _spread(self, values: Array) -> Array:
-        """One value per channel as one per row, (rows, 1), or per column, (1, columns)."""
+        """Repeat values per channel for rows, (rows, 1), or for columns, (1, columns)."""
         before, _, behind = self.shape
         if not self.joined:
             return np.tile(values, before)[:, None]
         return np.tile(np.repeat(values, behind), self.joined)[None]
 
     def _part(self, block: tuple[slice, slice]) -> tuple[slice, slice]:
-        """The part of spread values that belongs to a block."""
+        """Return the part of repeated values for a block."""
         return (slice(None), block[1]) if self.joined else (block[0], slice(None))
 
     def _per_channel(self, sums: Array) -> Array:
-        """Sums of rows or columns as sums of channels."""
+        """Return sums of channels from sums of rows or columns."""
         before, channels, behind = self.shape
         if not self.joined:
             return np.asarray(sums.reshape(before, channels).sum(0))
@@ -193,10 +194,10 @@ class Channels:
 
 
 def inverse_deviation(var: Array, eps: float, *, batch: bool) -> Array:
-    """r = 1 / sqrt(var + eps) of every channel.
+    """Return r = 1 / sqrt(var + eps) of every channel.
 
-    Where the batch's own variance and eps both are 0 it is 0, so that a constant channel gives
-    beta, as in MXNet; given ones are divided by as they are, as everywhere.
+    If a batch's variance and eps are both 0, r is 0, so that y of a constant channel is beta, as in
+    MXNet.
     """
     with np.errstate(all="ignore"):
         total = var + eps
@@ -209,7 +210,7 @@ def inverse_deviation(var: Array, eps: float, *, batch: bool) -> Array:
 def affine(
     mean: Array, scale: Array, shift: Array, dtype: np.dtype[Any]
 ) -> tuple[Array, Array, Array]:
-    """The vectors of `combine` in a type: what rounding the mean leaves over is in the shift."""
+    """Return the vectors of `combine` in a type; the shift holds the mean's rounding error."""
     rounded = mean.astype(dtype)
     left = rounded.astype(np.float64) - mean
     left[~np.isfinite(left)] = 0  # an infinite mean leaves nothing over

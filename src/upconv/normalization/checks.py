@@ -19,9 +19,9 @@ _MOST_VECTORS = 32
 
 
 class Statistics(Enum):
-    """Whose rule the moving statistics follow; the value is what users write.
+    """The rule of the moving statistics, by the name that users write.
 
-    The rules weigh old and new differently, and PyTorch's variance divides by n - 1.
+    The rules weight old and new values differently, and PyTorch's variance divides by n - 1.
     """
 
     TORCH = "torch"
@@ -29,21 +29,21 @@ class Statistics(Enum):
 
     @property
     def usual_momentum(self) -> float:
-        """What the framework takes where no momentum is given."""
+        """The framework's default of momentum."""
         return 0.1 if self is Statistics.TORCH else 0.9
 
     def new_weight(self, momentum: float) -> float:
-        """The weight of the batch's statistics; the old ones get the rest."""
+        """Return the weight of the batch's statistics; the old ones have the rest."""
         return momentum if self is Statistics.TORCH else 1 - momentum
 
     def variance(self, var: Array, count: int) -> Array:
-        """What goes into the moving variance, of the biased variance of `count` elements."""
+        """Return the moving variance's new value from the biased variance of `count` elements."""
         return var * (count / (count - 1)) if self is Statistics.TORCH else var
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelAxis:
-    """x seen as channels: which axis is theirs, how many there are, elements of each, the dtype."""
+    """The channels of x: their axis, their number, the elements of each, and the dtype."""
 
     shape: tuple[int, ...]
     axis: int
@@ -53,51 +53,51 @@ class ChannelAxis:
 
     @classmethod
     def of(cls, x: Array, axis: object) -> ChannelAxis:
-        """The channel axis of x; `ShapeError` where the axis, or channels on it, are missing."""
-        where = frozen("axis", axis, depth=0)
-        if not isinstance(where, int):
+        """Return the channels of x; raises `ShapeError` without the axis or channels on it."""
+        index = frozen("axis", axis, depth=0)
+        if not isinstance(index, int):
             raise DTypeError("axis", brief(axis), "an integer", "It is the axis of the channels.")
-        if not -x.ndim <= where < x.ndim:
+        if not -x.ndim <= index < x.ndim:
             expected = f"an axis of x, whose shape is {x.shape}: from {-x.ndim} to {x.ndim - 1}"
             remedy = "It is the axis of the channels: 1 in (N, C, *size), -1 in (N, *size, C)."
-            raise ShapeError("axis", brief(where), expected if x.ndim else "an axis of x", remedy)
-        where %= x.ndim
-        channels = x.shape[where]
+            raise ShapeError("axis", brief(index), expected if x.ndim else "an axis of x", remedy)
+        index %= x.ndim
+        channels = x.shape[index]
         if channels < 1:
-            expected = f"at least 1 channel on axis {where}"
+            expected = f"at least 1 channel on axis {index}"
             remedy = "Only the other axes may be empty."
             raise ShapeError("x.shape", str(x.shape), expected, remedy)
         memory.require(8 * _MOST_VECTORS * channels, f"statistics of {channels} channels")
-        return cls(x.shape, where, channels, x.size // channels, element_type("x", x.dtype))
+        return cls(x.shape, index, channels, x.size // channels, element_type("x", x.dtype))
 
     def parameter(self, name: str, value: object, *, any_type: bool = False) -> Array | None:
-        """A per-channel array of the caller's, None for None; `ShapeError`, `DTypeError`."""
+        """Return a per-channel array, None for None; raises `ShapeError`, `DTypeError`."""
         where = f"one value per channel on axis {self.axis} of x"
-        remedy = f"x is {self.shape}: say which axis holds the channels (axis=)."
+        remedy = f"x is {self.shape}; axis= is the axis of its channels."
         kind = None if any_type else Owner("x", self.dtype)
         return per_channel(name, value, self.channels, kind, where, remedy)
 
     def uses_batch(self, training: object, use_global_stats: object) -> bool:
-        """Whether the statistics are the batch's own."""
+        """Return whether the statistics are those of the batch."""
         asked = boolean("training", training)
         return not boolean("use_global_stats", use_global_stats) and asked
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """The shape of a result: x's for those that are like x, else one value per channel."""
+        """Return the shape of a result: that of x for x and y, else one value per channel."""
         return self.shape if name in ("x", "y") else (self.channels,)
 
     def statistics(
-        self, names: tuple[str, str], given: tuple[Array | None, Array | None], why: str
+        self, names: tuple[str, str], parameters: tuple[Array | None, Array | None], why: str
     ) -> tuple[Array, Array]:
-        """Two parameters that cannot be None here, in float64."""
-        first, second = map(required, names, given, (why, why))
+        """Return two parameters that cannot be None here, in float64."""
+        first, second = map(required, names, parameters, (why, why))
         return self.vector(first, 0), self.vector(second, 0)
 
     def place(self, purpose: str, target: Array | None, operands: tuple[Array, ...]) -> Array:
-        """Where to compute a result like x, `operands[0]`: a new array, its axes in the order of
-        x's, or `target`, or a copy of it where it overlaps an operand and is not that very array.
+        """Return the array for a result like x, `operands[0]`: new, or `target`, or a copy of it.
 
-        An element of each operand is read before that place of the target is written.
+        A new array has the memory order of x. The target is copied if it overlaps an operand in
+        part. It may be the operand itself: each element is read before it is written.
         """
         if target is None:
             name = f"{purpose}, of shape {self.shape},"
@@ -110,14 +110,14 @@ class ChannelAxis:
         return copied("a copy of out", target) if overlap(target, others) else target
 
     def vector(self, parameter: Array | None, default: float) -> Array:
-        """A parameter in float64, in memory of its own; `default` in every place for None."""
+        """Return a copy of a parameter in float64; None is `default` for every channel."""
         if parameter is None:
             return np.full(self.channels, default)
         return np.array(parameter, dtype=np.float64)
 
 
 class Owner(NamedTuple):
-    """The array whose dtype a parameter has to follow."""
+    """An array that determines the dtypes of parameters."""
 
     name: str
     dtype: DType
@@ -126,7 +126,10 @@ class Owner(NamedTuple):
 def per_channel(
     name: str, value: object, channels: int, owner: Owner | None, where: str, remedy: str
 ) -> Array | None:
-    """An array with one value per channel, None for None; any floating type without an `owner`."""
+    """Return an array with one value per channel, None for None.
+
+    Without an `owner` it may have any floating type.
+    """
     array = optional_array(name, value)
     if array is None:
         return None
@@ -143,36 +146,35 @@ def per_channel(
 
 
 def required(name: str, parameter: Array | None, why: str) -> Array:
-    """A parameter that cannot be None here; `DTypeError` with the reason."""
+    """Return a parameter that cannot be None here; raises `DTypeError` with the reason."""
     if parameter is None:
         raise DTypeError(name, "None", "an array with one value per channel", why)
     return parameter
 
 
 def epsilon(value: object) -> float:
-    """eps as a float."""
-    remedy = "It is added to the variance; PyTorch takes 1e-5, MXNet's operator 1e-3."
+    """Return eps as a float."""
+    remedy = "It is added to the variance; the default of PyTorch is 1e-5, of MXNet 1e-3."
     return number("eps", value, 0, remedy=remedy)
 
 
-GIVEN = "Without training, or with use_global_stats, it is what x is normalised with."
+GIVEN = "Without training, or with use_global_stats, x is normalised with it."
 """Why mean and var cannot be None."""
 
 _RULES = "It names the rule by which moving statistics are updated."
 
 
 def moving_rule(statistics: object, momentum: object) -> tuple[Statistics, float]:
-    """The rule by its name, and the weight it gives to the batch."""
+    """Return the rule by its name, and its weight of the batch."""
     rule = one_of("statistics", frozen("statistics", statistics), Statistics, _RULES)
     if momentum is None:
         momentum = rule.usual_momentum
     remedy = "It weighs the new statistics with statistics='torch', the old ones with 'mxnet'."
-    given = number("momentum", momentum, 0, 1, remedy)
-    return rule, rule.new_weight(given)
+    return rule, rule.new_weight(number("momentum", momentum, 0, 1, remedy))
 
 
 def require_spread(channel_axis: ChannelAxis, rule: Statistics) -> None:
-    """PyTorch's variance needs a second element."""
+    """Raise `ShapeError` for one element per channel: PyTorch's variance needs a second."""
     if rule is Statistics.TORCH and channel_axis.count == 1:
         raise ShapeError(
             "x.shape",

@@ -1,7 +1,7 @@
-"""Batch normalisation put into the layer before it: `fold_batch_norm`.
+"""Batch normalisation folded into the layer before it: `fold_batch_norm`.
 
-In inference y = gamma * (z - mean) * r + beta, r = 1 / sqrt(var + eps), is linear in z. Where z is
-the result of a convolution, transposed or not, output channel f is scaled through the weight:
+In inference y = gamma * (z - mean) * r + beta, r = 1 / sqrt(var + eps), is linear in z. If z is the
+result of a convolution, transposed or not, the weight scales output channel f:
 
     weight'[.., f, ..] = weight[.., f, ..] * s[f]
     bias'[f] = (bias[f] - mean[f]) * s[f] + beta[f]
@@ -26,7 +26,7 @@ from .checks import Owner, epsilon, per_channel, required
 
 
 class FoldedWeights(NamedTuple):
-    """A layer's weight and bias with a normalisation in them.
+    """A layer's weight and bias that include a normalisation.
 
     >>> FoldedWeights(np.ones((1, 1, 2)), np.zeros(1)).bias
     array([0.])
@@ -51,18 +51,18 @@ def fold_batch_norm(
     transposed: bool = True,
     fix_gamma: bool = False,
 ) -> FoldedWeights:
-    """A batch normalisation in inference folded into the layer before it.
+    """Fold a batch normalisation in inference into the layer before it.
 
     `conv_transpose(x, *folded)` is `batch_norm(conv_transpose(x, weight, bias), ...)` up to
     rounding, for every stride, padding, dilation, layout and number of groups. The layer must have
-    no activation of its own: one after the normalisation stays where it is.
+    no activation; an activation after the normalisation is unchanged.
 
-    weight, groups, weight_layout: as in `conv_transpose`; as in `conv` where not `transposed`.
+    weight, groups, weight_layout: as in `conv_transpose`, or as in `conv` if not `transposed`.
     bias: (F,), or None for 0; F is the number of output channels over all groups.
-    gamma, beta: (F,), or None for 1 and 0. `fix_gamma` takes gamma for 1, whatever it holds.
+    gamma, beta: (F,), or None for 1 and 0. `fix_gamma` counts gamma as 1.
     mean, var: (F,), the moving statistics. eps: added to var; every sum must be positive.
 
-    The parameters are of weight's dtype, or float32 with a 16-bit weight. Products are made in
+    The parameters are of weight's dtype, or float32 with a 16-bit weight. Products are computed in
     float64 and rounded once.
 
     Returns `FoldedWeights`: `.weight` of weight's shape and `.bias` (F,), of weight's dtype; new
@@ -108,7 +108,7 @@ def fold_batch_norm(
 
 
 class _Form(NamedTuple):
-    """A weight's order of axes, its groups where they share axis I, and all output channels."""
+    """The order of a weight's axes, its groups on axis I, and the number of output channels."""
 
     to_iox: tuple[int, ...]
     groups: int
@@ -135,7 +135,7 @@ class _Form(NamedTuple):
         return cls(to_iox, count, per_group * count)
 
     def scaled(self, weight: Array, scale: Array) -> Array:
-        """A new weight, each output channel times its scale."""
+        """Return a new weight, each output channel times its scale."""
         memory.require(3 * weight.nbytes, "the folded weight")
         result = np.empty(weight.shape, weight.dtype)
         source, target = weight.transpose(self.to_iox), result.transpose(self.to_iox)
@@ -148,7 +148,7 @@ class _Form(NamedTuple):
 
 
 def _require_positive(total: Array) -> None:
-    """Refuse what would make the weight infinite or NaN."""
+    """Raise `ArgumentError` for a sum that makes the weight infinite or NaN."""
     wrong = np.flatnonzero(~(total > 0) | ~np.isfinite(total))
     if wrong.size:
         first = int(wrong[0])

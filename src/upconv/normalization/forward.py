@@ -17,11 +17,11 @@ from .checks import GIVEN, ChannelAxis, epsilon, moving_rule, require_spread
 
 
 class BatchNormResult(NamedTuple):
-    """The results of `batch_norm`; in `out`, None where a new array is to be made.
+    """The results of `batch_norm`; in `out`, None asks for a new array.
 
-    y: x's shape and dtype. saved_mean, saved_invstd: (C,), float64, what y was made with;
-    invstd is 1 / sqrt(var + eps). moving_mean, moving_var: (C,), of mean's and var's dtypes, None
-    where those were.
+    y: of x's shape and dtype. saved_mean, saved_invstd: (C,), float64, the mean and
+    1 / sqrt(var + eps) of y. moving_mean, moving_var: (C,), of the dtypes of mean and var, None if
+    those are None.
 
     >>> BatchNormResult().y is None
     True
@@ -51,31 +51,30 @@ def batch_norm(
     statistics: str = "torch",
     out: Array | BatchNormResult | None = None,
 ) -> BatchNormResult:
-    """Batch normalisation: y = gamma * (x - mean) / sqrt(var + eps) + beta, channel by channel.
+    """Normalise channel by channel: y = gamma * (x - mean) / sqrt(var + eps) + beta.
 
     With `training`, and without `use_global_stats`, mean and variance are those of the batch: over
     all axes of x but `axis`, the variance divided by n, the elements of a channel. Otherwise they
-    are the moving ones given as `mean` and `var`.
+    are the moving statistics `mean` and `var`.
 
     x: any shape with C channels on `axis` (default 1, as in (N, C, *size); -1 for (N, *size, C)).
-    gamma, beta: (C,), or None for 1 and 0. `fix_gamma` takes gamma for 1, whatever it holds.
-    mean, var: (C,), the moving statistics; may be None where the batch's are used.
-    eps: added to the variance. Where it and a batch's variance are both 0, y is beta.
-    statistics, momentum: whose rule the new moving statistics follow, where the batch's were used:
-        "torch"  old * (1-momentum) + batch * momentum, the variance divided by n-1; usually 0.1;
-        "mxnet"  old * momentum + batch * (1-momentum), the variance divided by n; usually 0.9;
-        `momentum` is from 0 to 1; None is the usual one.
-    out: an array of x's shape and dtype for y, which may be x itself; or a `BatchNormResult` with
-        arrays for any of the results. Nothing of the caller's is written otherwise: to have moving
-        statistics updated in place say `out=BatchNormResult(moving_mean=mean, moving_var=var)`.
+    gamma, beta: (C,), or None for 1 and 0. `fix_gamma` counts gamma as 1.
+    mean, var: (C,), the moving statistics; may be None if those of the batch are used.
+    eps: added to the variance. If it and a batch's variance are both 0, y is beta.
+    statistics, momentum: the rule of new moving statistics, if those of the batch are used:
+        "torch"  old * (1-momentum) + batch * momentum, the variance divided by n-1; default 0.1;
+        "mxnet"  old * momentum + batch * (1-momentum), the variance divided by n; default 0.9;
+        `momentum` is from 0 to 1; None is the default.
+    out: an array of x's shape and dtype for y, which may be x; or a `BatchNormResult` with arrays
+        for any of the results. No other array of the caller is written.
+        `out=BatchNormResult(moving_mean=mean, moving_var=var)` updates moving statistics in place.
 
     x is float16, bfloat16, float32 or float64, of any strides; the parameters are of its dtype, or
-    float32 with 16-bit x. Sums are kept in float64. In training a channel with a NaN or an infinity
-    has NaN for its variance and its y. Where there are no elements at all the moving statistics
-    stay as they are.
+    float32 with 16-bit x. Sums are in float64. In training, variance and y of a channel with a NaN
+    or an infinity are NaN. Without elements the moving statistics keep their values.
 
     Returns a `BatchNormResult`: y; saved_mean and saved_invstd, for `batch_norm_backward`; and
-    moving_mean and moving_var, new arrays, with the values given where the batch was not used.
+    moving_mean and moving_var, new arrays, with the old values if the batch was not used.
     Raises `ArgumentError` (`ShapeError`, `DTypeError`) for arguments that do not fit together, and
     one element per channel in training with "torch"; `MemoryLimitError`.
 
@@ -98,8 +97,8 @@ def batch_norm(
     if uses_batch:
         require_spread(channel_axis, rule)
     else:
-        given = channel_axis.statistics(("mean", "var"), moving, GIVEN)
-    # Copies: what they lie in may be written before they are looked at.
+        moments = channel_axis.statistics(("mean", "var"), moving, GIVEN)
+    # Copies: `out` may be written before they are read.
     old = {
         name: (parameter.dtype, channel_axis.vector(parameter, 0))
         for name, parameter in zip(("moving_mean", "moving_var"), moving, strict=True)
@@ -107,13 +106,13 @@ def batch_norm(
     }
     dtypes = {"y": x.dtype} | dict.fromkeys(("saved_mean", "saved_invstd"), np.dtype(np.float64))
     dtypes |= {name: dtype for name, (dtype, _) in old.items()}
-    asked, targets = _targets(out, channel_axis, dtypes)
+    passed, targets = _targets(out, channel_axis, dtypes)
     y = channel_axis.place("the result", targets.get("y"), (x,))
     eps, channels = epsilon(eps), Channels.of(x, channel_axis.axis)
     kind = channel_axis.dtype.accumulator.numpy
     with np.errstate(all="ignore"):  # overflow and NaN are results, not accidents
         matrix, result = channels.matrix(x), channels.matrix(y)
-        batch_mean, batch_var = channels.moments(matrix) if uses_batch else given
+        batch_mean, batch_var = channels.moments(matrix) if uses_batch else moments
         invstd = inverse_deviation(batch_var, eps, batch=uses_batch)
         scale = channel_axis.vector(gamma, 1) * invstd
         shift = channel_axis.vector(beta, 0)
@@ -121,29 +120,29 @@ def batch_norm(
         channels.store(y, result)
         values: dict[str, Array] = {"y": y, "saved_mean": batch_mean, "saved_invstd": invstd}
         batch = {"moving_mean": batch_mean, "moving_var": batch_var}
-        if uses_batch and channel_axis.count:  # else a batch's NaN would get through
+        if uses_batch and channel_axis.count:  # without elements the batch's variance is NaN
             batch["moving_var"] = rule.variance(batch_var, channel_axis.count)
         else:
-            weight = 0.0  # the old ones stay, even beside NaN
+            weight = 0.0  # keep the old values, even beside NaN
         for name, (dtype, value) in old.items():
             new = value * (1 - weight) + batch[name] * weight if weight else value
             values[name] = new.astype(dtype)
         for name, value in values.items():
             delivered(value, targets.get(name))
-    # The very objects the caller passed, where some were passed.
-    return BatchNormResult(**{name: asked.get(name, value) for name, value in values.items()})
+    # Return the caller's objects, not views of them.
+    return BatchNormResult(**{name: passed.get(name, value) for name, value in values.items()})
 
 
 def _targets(
     out: object, channel_axis: ChannelAxis, dtypes: dict[str, np.dtype[Any]]
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """What `out` holds, by the names of the results; and the same, each fit for its result."""
+    """Return the arrays of `out` by the names of the results, as passed and as checked."""
     if isinstance(out, np.ndarray):
         return {"y": out}, {"y": check_out("out", out, channel_axis.shape, dtypes["y"])}
     names = BatchNormResult._fields
     wanted = gradient_targets(names, BatchNormResult, names, out, accumulate=False)
-    asked = {name: target for name, target in wanted.items() if target is not None}
-    for name in asked.keys() - dtypes.keys():
+    passed = {name: target for name, target in wanted.items() if target is not None}
+    for name in passed.keys() - dtypes.keys():
         expected = f"None where {name.removeprefix('moving_')} is"
         raise ArgumentError(f"out.{name}", "an array", expected, "Give both or neither.")
-    return asked, fitting(asked, {name: channel_axis.shape_of(name) for name in asked}, dtypes)
+    return passed, fitting(passed, {name: channel_axis.shape_of(name) for name in passed}, dtypes)

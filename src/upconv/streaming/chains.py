@@ -1,27 +1,35 @@
 """Streams in a row, activations between them, and sums of branches: whole decoders by chunks.
 
-What one stage returns is the next one's chunk. In a sum every branch gets the same chunks; what one
-branch returns before the others waits for them. So every result comes as soon as its layers allow,
-and has the bits of the same layers called one after another on the whole.
+A chain builds the graph of a network from its stages, and streams it. Convolutions keep the order
+of sums of their streams' engines, and no weight is changed. So results have the bits of the same
+layers called one after another on the whole.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any, Self
 
 import numpy as np
 
 from .. import memory
-from ..arrays import Array, as_array
+from ..arrays import Array, as_array, same_dtype
 from ..checks import number
+from ..choices import Algorithm
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..keywords import epilogue, frozen_activation
-from ..problem import Epilogue
-from ..progress import Abreast, Chained
+from ..network import Network, Value
+from ..network.compile import Compiler
+from ..network.graph import Graph, Pointwise
+from ..network.phases import Schedule
+from ..network.stream_programs import FAR
+from ..network.streams import NetworkStream, stream_of
+from ..problem import DType, Epilogue
 from ..states import Stateful
+from ..threads import resolved
+from .layers import chain_of
 from .streams import Stream
 
 
@@ -29,7 +37,8 @@ def chain(*stages: Any) -> Chain:
     """Stages one after another: streams, sums (`add`), chains, and names of activations.
 
     An activation is written as in `conv_transpose` ("tanh", ("leaky_relu", 0.1)). Streams are
-    copied, and begin anew. Raises `DTypeError` for what is no stage.
+    copied, and begin anew. Raises `DTypeError` for what is no stage, and `ShapeError` for channels
+    that do not fit.
 
     >>> import numpy as np
     >>> import upconv
@@ -48,8 +57,8 @@ def add(*branches: Any, scale: float = 1.0) -> Add:
     """The sum of branches that get the same input, times `scale`; added from first to last.
 
     Each branch is a stage or a sequence of stages; an empty one hands its input on, so that
-    `add((), (first, second))` is a residual connection. Branches have equal rates; a sum that they
-    reach with different totals is refused by `finish`. Raises `ArgumentError`.
+    `add((), (first, second))` is a residual connection. Branches have equal rates, channels and
+    totals; others are refused. Raises `ArgumentError` and `ShapeError`.
 
     >>> import numpy as np
     >>> import upconv
@@ -57,249 +66,224 @@ def add(*branches: Any, scale: float = 1.0) -> Add:
     >>> add((), same, scale=0.5).push(np.array([[[1.0, 2.0]]]))
     array([[[1., 2.]]])
     """
-    made = []
+    chains = []
     for i, branch in enumerate(branches):
         several = isinstance(branch, tuple | list)
-        made.append(chain(*branch) if several else chain(_stage(f"branches[{i}]", branch)))
-    if not made or len({branch.progress.rate for branch in made}) > 1:
-        rates = ", ".join(str(branch.progress.rate) for branch in made) or "none"
-        remedy = "Results are added one by one."
-        raise ArgumentError("branches", f"of rates {rates}", "one or more of one rate", remedy)
+        chains.append(chain(*branch) if several else Chain((_stage(f"branches[{i}]", branch),)))
+    if not chains:
+        raise ArgumentError("branches", "none", "at least one")
     factor = number("scale", scale, remedy="It is what the sum is multiplied by.")
-    return Add(tuple(made), factor)
+    return Add(tuple(chains), factor)
 
 
-def _stage(name: str, given: Any) -> Stage:
-    if isinstance(given, Stream | Chain | Add | Activate):
-        stage: Stage = given.copy()
+def _stage(name: str, value: Any) -> Stage:
+    if isinstance(value, Stream | Chain | Add):
+        stage = value.copy()
         stage.reset()
         return stage
-    if isinstance(given, str | tuple):
-        return Activate(epilogue(frozen_activation(given), False))
+    if isinstance(value, str | tuple):
+        return epilogue(frozen_activation(value), False)
     expected = "a stream, a chain, a sum or the name of an activation"
     remedy = "Make streams with upconv.stream or upconv.conv_stream."
-    raise DTypeError(name, f"{brief(given)} ({type(given).__name__})", expected, remedy)
+    raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", expected, remedy)
 
 
-class Activate:
-    """An activation as a stage, with the bits of one inside a layer."""
+class Composed(Stateful):
+    """What chains and sums share: their parts, and the stream of the network that these are.
 
-    progress = Chained(())
-    kind = None
-
-    def __init__(self, kind: Epilogue) -> None:
-        self._kind = kind
-
-    def push(self, chunk: Any) -> Array:
-        """f(chunk); 16-bit types are computed on as float32."""
-        from ..engines.jit.rows import activate  # loads the compiler
-
-        x = as_array("chunk", chunk)
-        wide = np.float64 if x.dtype == np.float64 else np.float32
-        values = np.array(x, wide, order="C")
-        activate(self._kind.activation, self._kind.slope, values)
-        with np.errstate(all="ignore"):
-            return values.astype(x.dtype, copy=False)
-
-    def copy(self) -> Activate:
-        """Itself: it has no state."""
-        return self
-
-    def reset(self) -> None:
-        """Nothing to do."""
-
-    def _rest(self) -> None:
-        """Nothing is held back."""
-
-    def _digest(self) -> bytes:
-        return hashlib.sha256(repr(self._kind).encode()).digest()
-
-    def _state(self) -> list[Any]:
-        return []
-
-    def _with(self, _: list[Any]) -> Activate:
-        return self
-
-
-class _Composed(Stateful):
-    """What chains and sums share: parts, the end, states."""
+    A stream has the channels and the element type of its layers; without any, of its first chunk.
+    """
 
     def __init__(self, parts: tuple[Stage, ...]) -> None:
-        kinds = [part.kind for part in parts if part.kind is not None]
-        self.kind = kinds[0] if kinds else None
-        for axis, dtype in kinds:
-            if (axis, dtype) != kinds[0]:
-                told = " and ".join(f"{d} along axis {a}" for a, d in ((axis, dtype), kinds[0]))
-                remedy = "Make all of them with one layout and one dtype."
-                raise ArgumentError("stages", f"of {told}", "of one layout and dtype", remedy)
-        self._axis, self._dtype = self.kind or (-1, np.dtype(np.float32))
         self._parts = parts
+        layers = [stream.layer for stream in self._streams()]
+        self.kind = (layers[0].axis, layers[0].dtype) if layers else None
+        for layer in layers:
+            if (layer.axis, layer.dtype) != self.kind:
+                pairs = (layer.axis, layer.dtype), (layers[0].axis, layers[0].dtype)
+                got = " and ".join(f"{dtype} along axis {axis}" for axis, dtype in pairs)
+                remedy = "Make all of them with one layout and one dtype."
+                raise ArgumentError("stages", f"of {got}", "of one layout and dtype", remedy)
+        self._threads = max((layer.threads for layer in layers), default=resolved(None))
+        self._channels = layers[0].channels if layers else 1
+        self._dtype = layers[0].dtype if layers else np.dtype(np.float32)
+        self._networks: dict[tuple[int, np.dtype[Any]], NetworkStream] = {}  # at the begin
+        self._graph(self._channels, self._dtype)  # raises what does not fit
+        self.reset()
+
+    def reset(self) -> None:
+        """Go back to the begin; what was prepared stays."""
+        self._stream: NetworkStream | None = None
+        self._batch: list[int] | None = None  # [] or [N], once a chunk has said so
         self._ended = False
-        self._last: Array | None = None  # an empty result, for its shape
+
+    @property
+    def progress(self) -> Schedule:
+        """After how many inputs a result is final, all parts counted."""
+        return self._network(self._channels, self._dtype).progress
 
     @memory.bounded("this chunk")
     def push(self, chunk: Any) -> Array:
-        """All results that no later input can change; see `Stream.push`.
-
-        After an error, other than one about the chunk, `reset` it: parts may have gone on.
-        """
+        """All results that no later input can change; see `Stream.push`."""
         self._require_open()
-        x = as_array("chunk", chunk)
-        if x.ndim < 2:
-            expected = "2 axes, or 3 with a batch"
-            raise ShapeError("chunk.shape", str(x.shape), expected, "One of them is of channels.")
-        y = self._pushed(x)
-        self._last = _cut(y, self._axis, 0, 0)
-        return y.copy() if np.may_share_memory(x, y) else y  # x is the caller's
+        x = self._checked(as_array("chunk", chunk))
+        batch = list(x.shape[:-2])
+        if self._last:
+            x = x.swapaxes(-2, -1)
+        stream = self._stream or self._network(x.shape[-2], x.dtype).copy()
+        shape = (*(batch or [1]), *x.shape[-2:])
+        y = stream.push(x.reshape(shape) if shape[0] else np.zeros((1, *shape[1:]), x.dtype))
+        self._stream, self._batch = stream, batch
+        return self._outside(y, batch)
 
     @memory.bounded("the rest of the stream")
     def finish(self) -> Array:
         """The rest of the results; see `Stream.finish`."""
         self._require_open()
-        y = self._rest()
+        if self._stream is None or self._batch is None:
+            expected = "at least one chunk, which says what the batch is"
+            raise ArgumentError("the stream", "empty", expected)
+        y = self._stream.finish()
         self._ended = True
-        if y is None:
-            if self._last is None:
-                expected = "at least one chunk, which says what the batch is"
-                raise ArgumentError("the stream", "empty", expected)
-            return self._last
-        return y
+        return self._outside(y, self._batch)
 
-    def reset(self) -> None:
-        """Go back to the begin; what was prepared stays."""
+    @property
+    def _last(self) -> bool:
+        """Whether channels come last."""
+        return self.kind is not None and self.kind[0] == -2
+
+    def _checked(self, x: Array) -> Array:
+        """The chunk, if it fits to the layers and to the chunks before it."""
+        batch = "N" if self._batch is None else ", ".join(map(str, self._batch))
+        fits = x.ndim in (2, 3) and self._batch in (None, list(x.shape[:-2]))
+        channels = "C" if self.kind is None else str(self._channels)
+        number = x.shape[-1 if self._last else -2] if fits else 0
+        if not fits or channels not in ("C", str(number)):
+            names = [batch, "n", channels] if self._last else [batch, channels, "n"]
+            expected = f"({', '.join(name for name in names if name)})"
+            remedy = "Batch and channels stay what they were in the first chunk."
+            raise ShapeError("chunk.shape", str(x.shape), expected, remedy)
+        if self.kind is not None and x.dtype != self._dtype:
+            same_dtype("the stream", self._dtype, "chunk", x.dtype)
+        return x
+
+    def _outside(self, y: Array, batch: list[int]) -> Array:
+        """Results as the caller has chunks: (F, m) without a batch, channels last."""
+        y = y[: batch[0]] if batch else y[0]
+        return np.ascontiguousarray(y.swapaxes(-2, -1)) if self._last else y
+
+    def _network(self, channels: int, dtype: np.dtype[Any]) -> NetworkStream:
+        """The stream of the network at its begin."""
+        if (channels, dtype) not in self._networks:
+            graph = self._graph(channels, dtype)
+            compiler = Compiler(graph, fused=dtype.itemsize > 2)  # 16 bits: every value is rounded
+            kind = DType(dtype.name)
+            how = kind, self._threads, Algorithm.DIRECT
+            shapes: Any = {"chunk": (None, channels, None)}
+            stream = stream_of(shapes, lambda _: compiler, -1, None, how, {}, kind)
+            self._networks[channels, dtype] = stream
+        return self._networks[channels, dtype]
+
+    def _graph(self, channels: int, dtype: np.dtype[Any]) -> Graph:
+        """The graph of the network for a long chunk."""
+        network = Network({"chunk": (1, channels, FAR)})
+        network.output(self.value(network.inputs["chunk"], dtype))
+        return network.graph()
+
+    def value(self, x: Value, dtype: np.dtype[Any]) -> Value:
+        """What the parts compute of a value of a network."""
+        raise NotImplementedError
+
+    def _streams(self) -> Iterator[Stream]:
         for part in self._parts:
-            part.reset()
-        self._ended, self._last = False, None
+            if isinstance(part, Composed):
+                yield from part._streams()
+            elif isinstance(part, Stream):
+                yield part
 
-    def __copy__(self) -> Self:
-        return self.copy()  # parts have states of their own
-
-    def _of(self, parts: tuple[Stage, ...]) -> Self:
-        return type(self)(parts)
-
-    def _state(self) -> list[Any]:
-        return [self._ended, self._last, [part._state() for part in self._parts]]
-
-    def _with(self, state: list[Any]) -> Self:
-        ended, last, parts = state
-        pairs = zip(self._parts, parts, strict=True)
-        other = self._of(tuple(part._with(one) for part, one in pairs))
-        other._ended, other._last = ended, last
-        return other
-
-    def _pushed(self, x: Array) -> Array:
-        raise NotImplementedError
-
-    def _rest(self) -> Array | None:
-        raise NotImplementedError
+    def _arguments(self) -> tuple[Any, ...]:
+        return (self._parts,)
 
     def _digest(self) -> bytes:
-        parts = b"".join(part._digest() for part in self._parts)
-        return hashlib.sha256(type(self).__name__.encode() + parts).digest()
+        named = repr((type(self).__name__, *self._arguments()[1:]))
+        digest = hashlib.sha256(named.encode())
+        for part in self._parts:
+            digest.update(repr(part).encode() if isinstance(part, Epilogue) else part._digest())
+        return digest.digest()
+
+    def _state(self) -> list[Any]:
+        stream = self._stream
+        if stream is None or stream.kind is None:
+            return [self._ended, self._batch, None, None, None]
+        channels = next(iter(stream.shapes.values()))[1]
+        return [self._ended, self._batch, channels, stream.kind[1].name, stream._state()]
+
+    def _with(self, state: list[Any]) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.reset()
+        other._ended, other._batch, channels, dtype, inner = state
+        if inner is not None:
+            other._stream = other._network(channels, DType(dtype).numpy)._with(inner)
+        return other
+
+    def __copy__(self) -> Self:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self._arguments(), self._state())
 
 
-class Chain(_Composed):
+def _restored(kind: type[Composed], arguments: tuple[Any, ...], state: list[Any]) -> Composed:
+    return kind(*arguments)._with(state)
+
+
+class Chain(Composed):
     """Stages one after another, made by `chain`; used like a `Stream`."""
 
-    @property
-    def progress(self) -> Chained:
-        """After how many inputs a result is final, all stages counted."""
-        return Chained(tuple(part.progress for part in self._parts))
-
-    def _pushed(self, x: Array) -> Array:
+    def value(self, x: Value, dtype: np.dtype[Any]) -> Value:
+        """The last stage's value."""
         for part in self._parts:
-            x = part.push(x)
-        return x
-
-    def _rest(self) -> Array | None:
-        x: Array | None = None
-        for part in self._parts:
-            pushed = None if x is None else part.push(x)
-            x = _joined(pushed, part._rest(), self._axis)
+            if isinstance(part, Composed):
+                x = part.value(x, dtype)
+            elif isinstance(part, Stream):
+                x = x.network.insert(part.layer.convolution(), x)
+            else:
+                x = x.network.insert(Pointwise(chain_of(part)), x)
         return x
 
 
-class Add(_Composed):
+class Add(Composed):
     """A sum of branches, made by `add`; used like a `Stream`."""
 
-    def __init__(self, parts: tuple[Stage, ...], scale: float) -> None:
+    def __init__(self, parts: tuple[Chain, ...], scale: float) -> None:
+        self._scale, self._branches = scale, parts
         super().__init__(parts)
-        self._scale = scale
-        self._waiting: list[Array | None] = [None] * len(parts)
 
-    @property
-    def progress(self) -> Abreast:
-        """After how many inputs a result is final: that of the slowest branch."""
-        return Abreast(tuple(part.progress for part in self._parts))
-
-    def reset(self) -> None:
-        """Go back to the begin; what was prepared stays."""
-        super().reset()
-        self._waiting = [None] * len(self._parts)
-
-    def _of(self, parts: tuple[Stage, ...]) -> Self:
-        return type(self)(parts, self._scale)
-
-    def _pushed(self, x: Array) -> Array:
-        return self._added(self._arrived([part.push(x) for part in self._parts]))
-
-    def _rest(self) -> Array | None:
-        arrived = self._arrived([part._rest() for part in self._parts])
-        sizes = {0 if each is None else each.shape[self._axis] for each in arrived}
-        if len(sizes) > 1:
+    def value(self, x: Value, dtype: np.dtype[Any]) -> Value:
+        """The sum of all branches' values, times the scale."""
+        values = [branch.value(x, dtype) for branch in self._branches]
+        channels, sizes = ([v.shape[axis] or 0 for v in values] for axis in (1, 2))
+        rates = [Fraction(n, x.shape[2] or 1).limit_denominator(1000) for n in sizes]
+        if len(set(rates)) > 1:
+            got, remedy = f"of rates {', '.join(map(str, rates))}", "Results are added one by one."
+            raise ArgumentError("branches", got, "one or more of one rate", remedy)
+        if len(set(channels)) > 1:
+            got, remedy = f"of {channels} channels", "Branches end in as many channels."
+            raise ShapeError("the branches' results", got, "of one shape", remedy)
+        if len(set(sizes)) > 1:
             got = f"of different totals, by up to {max(sizes) - min(sizes)} results"
             remedy = "Pad the branches so that they return as many results."
             raise ShapeError("the branches' results", got, "of one total", remedy)
-        there = [each for each in arrived if each is not None]
-        return self._added(there) if there and sizes != {0} else next(iter(there), None)
+        total = sum(values[1:], start=values[0])
+        if self._scale == 1.0:
+            return total
+        with np.errstate(over="ignore"):  # infinity in float32 is what was asked for
+            factor = float(dtype.type(self._scale))
+        return total * factor
 
-    def _arrived(self, new: list[Array | None]) -> list[Array | None]:
-        """What each branch has returned and no sum has used."""
-        pairs = zip(self._waiting, new, strict=True)
-        return [_joined(old, more, self._axis) for old, more in pairs]
-
-    def _added(self, arrived: Sequence[Array | None]) -> Array:
-        """The sum of what all branches have; the rest of it waits."""
-        there, axis = [each for each in arrived if each is not None], self._axis
-        size = min(each.shape[axis] for each in there)
-        ready = [_cut(each, axis, 0, size) for each in there]
-        if len({each.shape for each in ready}) > 1:
-            shapes = " and ".join(sorted({str(each.shape) for each in ready}))
-            remedy = "Branches end in as many channels."
-            raise ShapeError("the branches' results", shapes, "of one shape", remedy)
-        self._waiting = [
-            _cut(each, axis, size, None).copy() if each.shape[axis] > size else None
-            for each in there
-        ]
-        with np.errstate(all="ignore"):
-            total = reduce(np.add, ready[1:], ready[0])
-            return total if self._scale == 1.0 else total * total.dtype.type(self._scale)
-
-    def _digest(self) -> bytes:
-        return hashlib.sha256(super()._digest() + repr(self._scale).encode()).digest()
-
-    def _state(self) -> list[Any]:
-        return [super()._state(), [*self._waiting]]
-
-    def _with(self, state: list[Any]) -> Self:
-        other = super()._with(state[0])
-        other._waiting = [*state[1]]
-        return other
+    def _arguments(self) -> tuple[Any, ...]:
+        return self._parts, self._scale
 
 
-def _cut(array: Array, axis: int, start: int, stop: int | None) -> Array:
-    """Positions [start, stop) along the axis that streams go along."""
-    return array[..., start:stop] if axis == -1 else array[..., start:stop, :]
-
-
-def _joined(old: Array | None, new: Array | None, axis: int) -> Array | None:
-    """One after the other, either of which there may not be."""
-    if old is None or new is None:
-        return new if old is None else old
-    try:
-        return np.concatenate((old, new), axis)
-    except ValueError as error:
-        raise ShapeError("chunk.shape", f"other than before ({error})", "as before") from None
-
-
-Stage = Stream | Activate | Chain | Add
+Stage = Stream | Chain | Add | Epilogue

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import memory, shapes
+from ..activations import Activation
 from ..arrays import Array, Operand, converted, copied, described
 from ..checks import frozen, one_of
 from ..engines.nonfinite import is_finite
@@ -21,7 +22,8 @@ from ..errors import ArgumentError, ShapeError
 from ..execution import PackedCall, Packings, PreparedCall
 from ..geometry import Axis, same_padding
 from ..keywords import Keywords, Same, frozen_activation, integers, paddings
-from ..problem import DataLayout, Problem, WeightLayout
+from ..network.graph import Chain, Convolution, Op
+from ..problem import DataLayout, Epilogue, Problem, WeightLayout
 from ..progress import Progress
 from ..shapes import Signature
 from ..threads import resolved
@@ -97,6 +99,14 @@ def _progress(axis: Axis, keywords: Keywords, convolves: bool) -> Progress:
     return Progress(axis.kernel, axis.stride, axis.dilation, begin, end, convolves)
 
 
+def chain_of(epilogue: Epilogue) -> Chain:
+    """An activation as operations of a network."""
+    kind = epilogue.activation
+    if kind is Activation.NONE:
+        return ()
+    return (Op(kind.value, epilogue.slope if kind is Activation.LEAKY_RELU else None),)
+
+
 class Layer:
     """What a stream and its copies share: the problem, the weight, primitives for windows."""
 
@@ -114,7 +124,7 @@ class Layer:
         self.first = problem.layout is DataLayout.NCX  # channels come first
         self.axis = -1 if self.first else -2
         self.channels = problem.out_channels if progress.convolves else problem.in_channels
-        self._threads, self._weight, self._bias = threads, weight, bias
+        self.threads, self._weight, self._bias = threads, weight, bias
         self._most = min(max(_KEPT_BYTES // max(1, weight.nbytes), _FEWEST), _MOST)
         self._bytes = problem.result_channels * weight.itemsize  # of one result of one item
         self._windows: dict[tuple[int, ...], PackedCall] = {}
@@ -122,7 +132,7 @@ class Layer:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = self.problem, self.progress, self.engine, self._threads, self._weight, self._bias
+        given = self.problem, self.progress, self.engine, self.threads, self._weight, self._bias
         return Layer, given
 
     def run(self, x: Array, shift: int, results: int) -> Array:
@@ -137,6 +147,23 @@ class Layer:
         if out.size:
             window.run(out, x, self._bias)
         return out
+
+    def convolution(self) -> Convolution:
+        """The layer as an operation of a network, with the same order of sums."""
+        problem, axis = self.problem, self.progress
+        padding = ((axis.begin, axis.end),)
+        keywords = Keywords(
+            axis.stride,
+            padding,
+            0,
+            axis.dilation,
+            problem.groups,
+            weight_layout="OIX" if axis.convolves else "IOX",
+        )
+        weight = self._weight.transpose(problem.weight_layout.to_iox(1))
+        end = chain_of(problem.epilogue)
+        transposed = not axis.convolves
+        return Convolution(weight, self._bias, keywords, transposed, end, self.engine.sums)
 
     def shape(self, batch: int, size: int) -> tuple[int, ...]:
         """The shape of an input."""
@@ -155,7 +182,7 @@ class Layer:
         axis = self.progress.window(inputs, shift, results)
         problem = self.problem.replace(axes=(axis,), batch=batch)
         signature = Signature.whole(problem)
-        call = PreparedCall(signature, self.engine, self._threads, tune=False)
+        call = PreparedCall(signature, self.engine, self.threads, tune=False)
         window = call.pack(self._weight, self._packings)
         with self._lock:
             while len(self._windows) >= self._most:

@@ -106,23 +106,23 @@ class Stream(Stateful):
     (array([[2.]], dtype=float32), array([[7.]], dtype=float32))
     """
 
-    __slots__ = ("_batched", "_ended", "_layer", "_tail", "_taken", "kind")
+    __slots__ = ("_batched", "_ended", "_tail", "_taken", "kind", "layer")
 
     def __init__(self, layer: Layer) -> None:
         """At the begin; call `upconv.stream` instead."""
-        self._layer, self.kind = layer, (layer.axis, layer.dtype)
+        self.layer, self.kind = layer, (layer.axis, layer.dtype)
         self._tail: Array | None = None  # (N, C, kept) once a chunk has said N
         self._batched, self._ended, self._taken = True, False, 0
 
     @property
     def engine(self) -> FixedOrder:
         """What a whole call is given as `engine=` to have the same bits."""
-        return self._layer.engine
+        return self.layer.engine
 
     @property
     def progress(self) -> Progress:
         """The axis: after how many inputs a result is final."""
-        return self._layer.progress
+        return self.layer.progress
 
     @property
     def taken(self) -> int:
@@ -140,7 +140,7 @@ class Stream(Stateful):
         `EngineError` after `finish`; the stream then is as it was.
         """
         x, batched = self._checked(chunk)
-        layer, taken, tail = self._layer, self._taken, self._tail
+        layer, taken, tail = self.layer, self._taken, self._tail
         progress, axis = layer.progress, layer.axis
         result = 0 if tail is None else progress.final(taken)
         taken += x.shape[axis]
@@ -162,13 +162,13 @@ class Stream(Stateful):
         """
         self._require_open()
         if self._tail is None:
-            shape = self._layer.shape(0, 0)
+            shape = self.layer.shape(0, 0)
             expected = "at least one chunk, which says what the batch is"
             raise ArgumentError("the stream", "empty", expected, f"An empty one may be {shape}.")
-        progress, taken = self._layer.progress, self._taken
+        progress, taken = self.layer.progress, self._taken
         total, result = progress.total(taken), progress.final(taken)
-        first = taken - self._tail.shape[self._layer.axis]
-        y = self._layer.run(self._tail, progress.shift(first, result), total - result)
+        first = taken - self._tail.shape[self.layer.axis]
+        y = self.layer.run(self._tail, progress.shift(first, result), total - result)
         self._ended = True
         return y if self._batched else y[0]
 
@@ -177,23 +177,20 @@ class Stream(Stateful):
         self._tail, self._taken, self._ended, self._batched = None, 0, False, True
 
     def _digest(self) -> bytes:
-        return self._layer.digest()
+        return self.layer.digest()
 
     def _state(self) -> list[Any]:
         return [self._tail, self._taken, self._ended, self._batched]
 
     def _with(self, state: list[Any]) -> Self:
-        other = type(self)(self._layer)
+        other = type(self)(self.layer)
         other._tail, other._taken, other._ended, other._batched = state
         return other
-
-    def _rest(self) -> Array | None:
-        return self.finish()
 
     def _checked(self, chunk: Any) -> tuple[Array, bool]:
         """The chunk with a batch axis, and whether it came with one, if it fits to the others."""
         self._require_open()
-        x, layer, tail = as_array("chunk", chunk), self._layer, self._tail
+        x, layer, tail = as_array("chunk", chunk), self.layer, self._tail
         if x.dtype != layer.dtype:
             same_dtype("the stream", layer.dtype, "chunk", x.dtype)
         batched = x.ndim == 3

@@ -1,0 +1,129 @@
+"""Values of a network as a framework's code sees them: with other axes, or in another order.
+
+A network has (N, C, *size) alone. Models transpose to (N, T, C) for fully connected layers, or drop
+an axis of extent 1. Such moves change the names of axes here, and no element moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import ArgumentError, ShapeError
+from .graph import Array
+from .kinds import described_shape
+from .values import Value
+
+Axes = tuple[int | None, ...]
+"""The axis of (N, C, *size) behind each axis of a framework; None where that has extent 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """A value of known sizes, and its axes in a framework. Unnamed axes have extent 1."""
+
+    value: Value
+    axes: Axes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents in the framework's order."""
+        return tuple(1 if axis is None else self.value.shape[axis] or 0 for axis in self.axes)
+
+    def permuted(self, order: Sequence[int]) -> Arranged:
+        """The axes in another order."""
+        return Arranged(self.value, tuple(self.axes[number] for number in order))
+
+    def reshaped(self, shape: Sequence[int]) -> Arranged:
+        """Another shape, which differs by axes of extent 1 alone."""
+        kept = [axis for axis, size in zip(self.axes, self.shape, strict=True) if size != 1]
+        if [size for size in shape if size != 1] != [size for size in self.shape if size != 1]:
+            expected = f"{described_shape(self.shape)} with more or fewer axes of extent 1"
+            raise ShapeError("the new shape", described_shape(tuple(shape)), expected)
+        rest = iter(kept)
+        return Arranged(self.value, tuple(None if size == 1 else next(rest) for size in shape))
+
+    def axis(self, number: int) -> int:
+        """The network's axis behind one of the framework's, which may count from the end."""
+        axis = self.axes[number]
+        if axis is None:
+            got = f"{number} of {described_shape(self.shape)}"
+            raise ArgumentError("the axis", got, "one of more than 1 position")
+        return axis
+
+    def plain(self) -> Value:
+        """The value, if its axes stand as (N, C, *size)."""
+        rank = len(self.value.shape)
+        if len(self.axes) != rank or any(a not in (None, i) for i, a in enumerate(self.axes)):
+            words = f"{described_shape(self.shape)}, axes {described_shape(self.axes)} of a network"
+            raise ShapeError("the operand", words, "(N, C, *size)", "Transpose it first.")
+        return self.value
+
+    def channels_last(self) -> bool:
+        """Whether the last axis is that of the channels."""
+        return self.axes[-1] == 1 or (self.axes[-1] is None and self.value.shape[1] == 1)
+
+    def per_channel(self, constant: Array) -> float | Array:
+        """A constant that is broadcast to this shape: one number, or one number per channel."""
+        if constant.size == 1 and constant.ndim <= len(self.axes):
+            return float(constant.item())
+        spread = (1,) * (len(self.axes) - constant.ndim) + constant.shape
+        numbers = [i for i, size in enumerate(spread) if size != 1]
+        if len(spread) > len(self.axes) or [self.axes[i] for i in numbers] != [1]:
+            got = f"a constant of shape {constant.shape}"
+            expected = f"one number per channel of {described_shape(self.shape)}"
+            raise ShapeError("an operand", got, expected)
+        return np.asarray(constant).reshape(-1)
+
+
+def common_axes(operands: Sequence[Arranged]) -> Axes:
+    """The axes of the result of arithmetic on values, which broadcasting aligns at the end."""
+    rank = max(len(each.axes) for each in operands)
+    result: list[int | None] = []
+    for number in range(-rank, 0):
+        present = [each for each in operands if len(each.axes) >= -number]
+        wide = {each.axes[number] for each in present if each.shape[number] != 1}
+        any_axis = {each.axes[number] for each in present} - {None}
+        result.append(next(iter(wide or any_axis), None))
+        if len(wide) > 1:
+            break
+    named = [axis for axis in result if axis is not None]
+    ranks = {len(each.value.shape) for each in operands}
+    if len(result) < rank or len(set(named)) < len(named) or len(ranks) > 1:
+        shapes = " and ".join(described_shape(each.shape) for each in operands)
+        axes = " and ".join(described_shape(each.axes) for each in operands)
+        got = f"of shapes {shapes}, axes {axes} of a network"
+        raise ShapeError("the operands", got, "of axes that mean the same", "Transpose one.")
+    return tuple(result)
+
+
+def declared_axes(ndim: int, axis: int) -> Axes:
+    """The axes of an input whose axis `axis` is a stream's: of the others the first is the batch,
+    the second the channels."""
+    others = [number for number in range(ndim) if number != axis]
+    named = {number: axis for axis, number in enumerate(others[:2])}
+    if ndim == 2:  # (N, T), or (T, C)
+        named = {others[0]: 0 if axis else 1}
+    spatial = sorted({axis, *others[2:]})
+    named |= {number: 2 + i for i, number in enumerate(spatial)}
+    return tuple(named[number] for number in range(ndim))
+
+
+def to_network(array: Array, axes: Axes, ndim: int) -> Array:
+    """An array of a framework as (N, C, *size)."""
+    known = [number for number, axis in enumerate(axes) if axis is not None]
+    array = array.squeeze(tuple(number for number, axis in enumerate(axes) if axis is None))
+    order = np.argsort([axes[number] or 0 for number in known], kind="stable")
+    missing = [axis for axis in range(ndim) if axis not in axes]
+    return np.expand_dims(array.transpose(order), missing)
+
+
+def from_network(array: Array, axes: Axes) -> Array:
+    """An array (N, C, *size) with the axes that a framework has."""
+    missing = [axis for axis in range(array.ndim) if axis not in axes]
+    kept = [axis for axis in range(array.ndim) if axis in axes]
+    order = [kept.index(axis) for axis in axes if axis is not None]
+    ones = [number for number, axis in enumerate(axes) if axis is None]
+    return np.expand_dims(array.squeeze(tuple(missing)).transpose(order), ones)

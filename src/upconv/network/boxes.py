@@ -1,0 +1,274 @@
+"""Boxes: the graph that computes some positions of a result, with the halo of all its layers.
+
+Every value has a range of positions along each axis: those that the results of its readers need.
+Nodes compute their range from their inputs' ranges. At the ends of the whole they pad as the
+network does, elsewhere they read what is there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, NamedTuple, cast
+
+from ..errors import EngineRefusal
+from . import graph as ir
+from .convolutions import problem_of
+from .kinds import KINDS, output_shapes
+from .reach import Axes, Edges, Ends, Reach, Window, reach
+
+Span = tuple[int, int]
+"""Positions [begin, end) along one axis."""
+Box = tuple[Span, ...]
+"""Positions along each spatial axis."""
+
+
+class Part(NamedTuple):
+    """The graph of a box; values: the network's value that each node writes, or a part of it."""
+
+    graph: ir.Graph
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Everything:
+    """The reach of an operation that reads all positions; why it does, for an error."""
+
+    operation: ir.Operation
+    size: int
+    results: int
+    reason: str
+    trails = False
+
+    @property
+    def rate(self) -> Fraction:
+        """Results for each input."""
+        return Fraction(self.results, self.size)
+
+    def final(self, taken: int) -> int:
+        """All results, or none."""
+        return self.results if taken >= self.size else 0
+
+    def total(self, _: int) -> int:
+        """All results."""
+        return self.results
+
+    def first(self, _: int) -> int:
+        """The first input."""
+        return 0
+
+    shift = staticmethod(lambda *_: 0)
+
+    def window(self, *_: int) -> Window:
+        """The operation as it is."""
+        return Window(self.operation)
+
+
+class Boxes:
+    """A network of known sizes, part by part.
+
+    Its methods raise `EngineRefusal`, which names the line, where an operation that reads all
+    positions would compute some of its results.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self._reaches = [_reaches(node, graph) for node in graph.nodes]
+
+    def rates(self, output: int) -> tuple[Fraction, ...]:
+        """Positions of an output for each position of the first input, along each axis."""
+        rank = len(self.graph.shapes[output]) - 2
+        rates = dict.fromkeys(self.graph.inputs.values(), (Fraction(1),) * rank)
+        for node, rules in zip(self.graph.nodes, self._reaches, strict=True):
+            before = rates[node.inputs[0]]
+            after = tuple(rate * rule.rate for rate, rule in zip(before, rules, strict=True))
+            rates |= dict.fromkeys(node.outputs, after)
+        return rates[output]
+
+    def reads(self, output: int, box: Box) -> list[Box]:
+        """The positions of each input that a box of a result is made of."""
+        ranges = self._ranges(output, box)
+        return [ranges[value] for value in self.graph.inputs.values()]
+
+    def part(self, output: int, box: Box, batch: int) -> Part:
+        """The graph of a box of a result, for so many images."""
+        ranges = self._ranges(output, box)
+        build = _Build(self.graph, ranges, batch)
+        for node, rules in zip(self.graph.nodes, self._reaches, strict=True):
+            if node.outputs[0] in ranges:
+                build.add(node, rules)
+        return build.part(output, box)
+
+    def _ranges(self, output: int, box: Box) -> dict[int, Box]:
+        """The positions of each value that a box of a result is made of."""
+        ranges = {output: self._several(output, box)}
+        for node, rules in zip(self.graph.nodes[::-1], self._reaches[::-1], strict=True):
+            wanted = [ranges[value] for value in node.outputs if value in ranges]
+            if not wanted:
+                continue
+            hull = _hull(wanted)
+            size = self.graph.shapes[node.outputs[0]][2:]
+            hull = tuple(map(_with_begin, rules, hull, size))
+            if hull != tuple((0, n) for n in size):
+                _require_local(node, rules)
+            ranges |= dict.fromkeys(node.outputs, hull)
+            for number, value in enumerate(node.inputs):
+                extents = self.graph.shapes[value][2:]
+                read = map(_read, rules, hull, extents) if number == 0 else _within(hull, extents)
+                several = self._several(value, tuple(read))
+                ranges[value] = _hull([several, *([ranges[value]] if value in ranges else [])])
+        for value in self.graph.inputs.values():  # which nobody may read
+            ranges.setdefault(value, tuple((0, 1) for _ in box))
+        return ranges
+
+    def _several(self, value: int, box: Box) -> Box:
+        """A box of two positions at least along the last axis that has so many.
+
+        Kernels leave an axis of one position out, and add up in the order of the others.
+        """
+        sizes = self.graph.shapes[value][2:]
+        last = max((axis for axis, size in enumerate(sizes) if size > 1), default=-1)
+        spans = list(box)
+        if last >= 0 and spans[last][1] - spans[last][0] < 2:
+            begin, end = spans[last]
+            spans[last] = (begin, end + 1) if end < sizes[last] else (begin - 1, end)
+        return tuple(spans)
+
+
+def _reaches(node: ir.Node, graph: ir.Graph) -> tuple[Reach, ...]:
+    operation, shape = node.operation, graph.shapes[node.inputs[0]]
+    axes: Axes = ()
+    if isinstance(operation, ir.Convolution):
+        axes = problem_of(operation, shape, ir.Form()).axes
+    try:
+        return tuple(reach(operation, axes, number) for number in range(len(shape) - 2))
+    except EngineRefusal as refusal:
+        results = graph.shapes[node.outputs[0]][2:]
+        pairs = zip(shape[2:], results, strict=True)
+        return tuple(Everything(operation, *pair, str(refusal)) for pair in pairs)
+
+
+def _require_local(node: ir.Node, rules: tuple[Reach, ...]) -> None:
+    if isinstance(rules[0], Everything):
+        where = KINDS[type(node.operation)].name + (f" at {node.line}" if node.line else "")
+        text = f"A network with {where} cannot be computed in chunks: {rules[0].reason}"
+        remedy = "Rechunk to one chunk along the spatial axes, or end the network before it."
+        raise EngineRefusal(f"{text}. {remedy}")
+
+
+def _hull(boxes: Sequence[Box]) -> Box:
+    """The smallest box that holds others."""
+    spans = zip(*boxes, strict=True)
+    return tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in spans)
+
+
+def _within(box: Box, extents: Sequence[int]) -> Box:
+    """A box of a value that is broadcast along axes where it has one position."""
+    return tuple((0, 1) if n == 1 else span for span, n in zip(box, extents, strict=True))
+
+
+def _read(rule: Reach, span: Span, size: int) -> Span:
+    """The inputs of so many that results read."""
+    begin = max(0, rule.first(span[0]))
+    end = min(size, bisect_left(range(size + 1), span[1], key=rule.final))
+    if isinstance(rule, Edges) and end == size:  # results within the end may need all it reflects
+        begin = min(begin, max(0, size - max(0, rule.ends[1]) - 1))
+    begin = min(begin, end, size - 1)
+    return (min(begin, size - 1) if rule.trails else begin), max(end, begin + 1)
+
+
+def _with_begin(rule: Reach, span: Span, size: int) -> Span:
+    """Results that hold all positions added at the begin and those that are reflected there, if
+    they hold one of the former."""
+    ends = rule.ends if isinstance(rule, Edges) else (0, 0)
+    return (0, min(size, max(span[1], 2 * ends[0] + 1))) if span[0] < ends[0] else span
+
+
+def ends_of(operation: ir.Operation) -> object:
+    """What boxes change in an operation."""
+    if isinstance(operation, ir.Convolution):
+        return operation.keywords.padding
+    return getattr(operation, "padding", getattr(operation, "amounts", None))
+
+
+def _merged(operations: Sequence[ir.Operation]) -> ir.Operation:
+    """One operation that has the ends of each along its own axis."""
+    first = operations[0]
+    if isinstance(first, ir.Pool) and first.windows:
+        return first
+    ends: Any = tuple(cast(Any, ends_of(one))[i] for i, one in enumerate(operations)
+                      if ends_of(one) is not None)  # fmt: skip
+    if isinstance(first, ir.Convolution):
+        keywords = first.keywords._replace(padding=ends, output_padding=0)
+        return replace(first, keywords=keywords)
+    if isinstance(first, ir.Pool):
+        return replace(first, padding=ends)
+    return replace(first, amounts=ends) if isinstance(first, ir.Pad) else first
+
+
+class _Build:
+    """The graph of a box while it is built; its values have numbers of their own."""
+
+    def __init__(self, graph: ir.Graph, ranges: dict[int, Box], batch: int) -> None:
+        self._network, self._ranges = graph, ranges
+        self._nodes: list[ir.Node] = []
+        self._values: list[int] = []
+        self._shapes: dict[int, ir.Shape] = {}
+        self._inputs: dict[str, int] = {}
+        self._numbers: dict[int, int] = {}
+        for name, value in graph.inputs.items():
+            images, channels = graph.shapes[value][:2]
+            size = (end - begin for begin, end in ranges[value])
+            number = self._value((min(images, batch), channels, *size))
+            self._inputs[name] = self._numbers[value] = number
+
+    def add(self, node: ir.Node, rules: tuple[Reach, ...]) -> None:
+        """Compute the range of a node from the ranges of its inputs."""
+        box, first = self._ranges[node.outputs[0]], node.inputs[0]
+        windows = [
+            rule.window(rule.shift(begin, low), end - begin, high - low)
+            for rule, (begin, end), (low, high) in zip(rules, self._ranges[first], box, strict=True)
+        ]
+        inputs = [self._cropped(self._numbers[first], [w.before for w in windows], first)]
+        for value in node.inputs[1:]:
+            wanted = _within(box, self._network.shapes[value][2:])
+            inputs.append(self._part(value, wanted))
+        operation = _merged([window.operation for window in windows])
+        outputs = self._node(operation, tuple(inputs), node.outputs[0], node.line)
+        for value, number in zip(node.outputs, outputs, strict=True):
+            self._numbers[value] = self._cropped(number, [w.after for w in windows], value)
+
+    def part(self, output: int, box: Box) -> Part:
+        """The graph, and what it reads."""
+        number = self._part(output, box)
+        if number in self._inputs.values():
+            (number,) = self._node(ir.Convert(), (number,), output)
+        graph = ir.Graph(tuple(self._nodes), self._inputs, (number,), self._shapes)
+        return Part(graph, tuple(self._values))
+
+    def _part(self, value: int, box: Box) -> int:
+        pairs = zip(self._ranges[value], box, strict=True)
+        ends = [(low - begin, end - high) for (begin, end), (low, high) in pairs]
+        return self._cropped(self._numbers[value], ends, value)
+
+    def _value(self, shape: ir.Shape) -> int:
+        self._shapes[len(self._shapes)] = shape
+        return len(self._shapes) - 1
+
+    def _node(
+        self, operation: ir.Operation, inputs: tuple[int, ...], value: int, line: str = ""
+    ) -> list[int]:
+        shapes = output_shapes(operation, tuple(self._shapes[number] for number in inputs))
+        outputs = [self._value(cast(ir.Shape, shape)) for shape in shapes]
+        self._nodes.append(ir.Node(operation, inputs, tuple(outputs), line))
+        self._values.append(value)
+        return outputs
+
+    def _cropped(self, number: int, ends: Sequence[Ends], value: int) -> int:
+        """A part of a value without its ends."""
+        if not any(map(any, ends)):
+            return number
+        amounts = tuple((-begin, -end) for begin, end in ends)
+        return self._node(ir.Pad(amounts), (number,), value)[0]

@@ -1,0 +1,160 @@
+"""Histories: what a stream keeps of its values between pushes, most of it in one block of memory.
+
+A value that later pushes need has a *buffer*: what was kept, and behind it the positions that a
+push adds. Where positions are the first axis in memory (one channels-last image), the buffer lies
+in the block: nodes write behind what was kept, and read the buffer as it lies. Other buffers are
+joined and cut by programs, which take what was kept as inputs and return what is kept as outputs.
+
+After a push what is kept is copied to the begins of buffers in a second block, which the next push
+works on. So a push that fails leaves what was kept as it was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import memory
+from ..engines.addresses import address_of
+from ..engines.jit.cpu import host
+from ..engines.jit.moves import COPY, COPY_BYTES, copies_code
+from ..problem import DataLayout
+from .graph import Array, Form, Graph, Shape, array_shape
+from .phases import Phase, State
+from .tables import records
+
+_APART = 128  # bytes: processors fetch lines in pairs
+_POINTER = ctypes.c_void_p
+_COPIES = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _POINTER, ctypes.c_int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The places of buffers in a block: by value the first byte, and the most positions. nbytes:
+    of the block."""
+
+    offsets: Mapping[int, int]
+    extents: Mapping[int, int]
+    nbytes: int
+
+    def block(self) -> Array:
+        """Memory for the buffers, which begins at a line of the cache."""
+        memory.require(self.nbytes, "what the stream keeps")
+        room = np.zeros(self.nbytes + _APART, np.uint8)
+        first = -room.ctypes.data % _APART
+        return room[first : first + self.nbytes]
+
+
+class Kept(NamedTuple):
+    """The memory of one stream: arrays of values that are not in the block, the block, and the one
+    that the next push copies to."""
+
+    outside: Sequence[Array]
+    layout: Layout
+    block: Array
+    spare: Array
+
+
+class Histories:
+    """The values of a network whose buffers lie in a block, and the layout of blocks.
+
+    shapes: of all values, with any number of positions along the axis. forms: of all values; those
+    that remain in `forms` lie in the block.
+    """
+
+    def __init__(self, shapes: Mapping[int, Shape], forms: Mapping[int, Form], axis: int) -> None:
+        self._shapes, self._axis = shapes, axis
+        self.forms = {
+            value: form
+            for value, form in forms.items()
+            if form.layout is DataLayout.NXC and axis == 2 and shapes[value][0] == 1
+        }
+        self.layout = Layout({}, {}, 0)
+
+    def grown(self, extents: Mapping[int, int]) -> Layout:
+        """The layout, or a larger one, with room for buffers of so many positions, by value."""
+        known = self.layout.extents
+        extents = {value: count for value, count in extents.items() if value in self.forms}
+        if all(count <= known.get(value, 0) for value, count in extents.items()):
+            return self.layout
+        most, offsets, nbytes = dict(known), dict[int, int](), 0
+        for value, count in extents.items():
+            most[value] = max(count, most.get(value, 0))
+        for value, count in most.items():
+            offsets[value] = nbytes
+            nbytes += (-(-count * self._row_bytes(value) // _APART) + 1) * _APART
+        return Layout(offsets, most, nbytes)
+
+    def placed(self, graph: Graph, phase: Phase, layout: Layout) -> Graph:
+        """The graph of a phase with its buffers in the block: no inputs and outputs."""
+        held = {value: n for value, n in phase.buffers.items() if value in self.forms}
+        names = list(graph.inputs)[len(graph.inputs) - len(phase.waiting) :]
+        before = {name: v for name, v in zip(names, phase.waiting, strict=True) if v in held}
+        kept = zip(graph.outputs[len(phase.results) :], phase.kept, strict=True)
+        after = {number for number, value in kept if value in held}
+        parts = {graph.inputs[name]: held[value] for name, value in before.items()}
+        return replace(
+            graph,
+            nodes=tuple(node for node in graph.nodes if node.outputs[0] not in after),
+            inputs={name: n for name, n in graph.inputs.items() if name not in before},
+            outputs=tuple(n for n in graph.outputs if n not in after),
+            views={part: (buffer, 0) for part, buffer in parts.items() if part != buffer},
+            held={n: layout.offsets[value] for value, n in held.items()},
+        )
+
+    def kept(self, layout: Layout, counts: Mapping[int, int], arrays: Sequence[Array]) -> Kept:
+        """Copy the kept positions of values, so many of each, to the memory of a new stream."""
+        pairs = list(zip(counts, arrays, strict=True))
+        outside = [array for value, array in pairs if value not in self.forms]
+        kept = Kept(outside, layout, layout.block(), layout.block())
+        parts = self.arrays(kept, counts)
+        for (value, array), part in zip(pairs, parts, strict=True):
+            if value in self.forms:
+                part[...] = array
+        return kept
+
+    def arrays(self, kept: Kept, counts: Mapping[int, int]) -> Iterator[Array]:
+        """The kept positions of values, in order; later pushes write to some of these arrays."""
+        outside = iter(kept.outside)
+        for value, count in counts.items():
+            if value in self.forms:
+                shape, form = list(self._shapes[value]), self.forms[value]
+                shape[self._axis] = count
+                first, room = kept.layout.offsets[value], array_shape(tuple(shape), form.layout)
+                yield np.ndarray(room, form.dtype.numpy, kept.block, first)
+            else:
+                yield next(outside)
+
+    def copies(self, before: State, after: State, layout: Layout) -> Copies:
+        """The copies between blocks after a push."""
+        rows = []
+        for value, count in after.kept.items():
+            if value in self.forms:
+                row, first = self._row_bytes(value), layout.offsets[value]
+                cut = after.first[value] - before.first[value]
+                rows.append((first, first + cut * row, -(-count * row // COPY_BYTES)))
+        return Copies(rows)
+
+    def _row_bytes(self, value: int) -> int:
+        """Bytes from one position to the next."""
+        _, channels, _, *size = self._shapes[value]
+        return channels * prod(size) * self.forms[value].dtype.itemsize
+
+
+class Copies:
+    """Copies between blocks, (target, source, lines), as native code. Any thread may run them."""
+
+    def __init__(self, rows: Sequence[tuple[int, int, int]]) -> None:
+        dst, src, lines = np.array(rows, np.int64).reshape(-1, 3).T
+        self._table = records(COPY, len(rows), dst=dst, src=src, lines=lines)
+        self._code = copies_code(host())
+        self._run = _COPIES(self._code.addresses["copies"])
+
+    def run(self, dst: Array, src: Array) -> None:
+        """Copy from one block to another one."""
+        self._run(*map(address_of, (dst, src, self._table)), len(self._table))

@@ -1,0 +1,206 @@
+"""Streams of models that a framework describes: the network of all lengths, and its stream.
+
+A front end captures a model as a network of known sizes. `stream_of_model` has it captured at
+several lengths, one of which is far. Where all give the same operations, these are the model's at
+every length; where they do not, an error names the first difference. So paddings and slices that
+are written in terms of the length become ends of an axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from ..arrays import Array, as_array
+from ..errors import ArgumentError, EngineRefusal, ShapeError, UpconvError
+from .axes import Axes, from_network, to_network
+from .builder import Network
+from .kinds import KINDS, described_shape
+from .phases import Schedule
+from .streams import NetworkStream
+
+FAR = 1_000_003
+"""A length at which no condition on short inputs holds; captures have no data."""
+_REMEDY = "Run the model on whole inputs, or stream the part before it."
+
+
+class Captured(NamedTuple):
+    """A network of known sizes, and the axes of each of its outputs in the framework.
+
+    structure: whatever the front end makes of its outputs.
+    """
+
+    network: Network
+    outputs: tuple[Axes, ...]
+    structure: Any = None
+
+
+Capture = Callable[[int, int], Captured]
+"""The network of a model for inputs of a batch and a length."""
+
+
+class Signature(NamedTuple):
+    """Inputs by name: their shapes as in the framework, and their axes."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    axes: Mapping[str, Axes]
+
+    def declared(self, batch: int | None, length: int | None) -> dict[str, tuple[int | None, ...]]:
+        """The shapes (N, C, *size) with this batch and length."""
+        result = {}
+        for name, shape in self.shapes.items():
+            extents: list[int | None] = [1] * self.rank
+            for axis, size in zip(self.axes[name], shape, strict=True):
+                extents[axis or 0] = size
+            extents[0] = batch if 0 in self.axes[name] else 1
+            extents[self.axis] = length
+            result[name] = tuple(extents)
+        return result
+
+    @property
+    def rank(self) -> int:
+        """The number of axes in the network."""
+        return max(axis or 0 for axes in self.axes.values() for axis in axes) + 1
+
+    @property
+    def axis(self) -> int:
+        """The network's axis of the stream, where shapes have the extent 0."""
+        name, shape = next(iter(self.shapes.items()))
+        return self.axes[name][shape.index(0)] or 0
+
+    def batch(self) -> int:
+        """The batch of the examples."""
+        pairs = (zip(self.axes[name], shape, strict=True) for name, shape in self.shapes.items())
+        return next((size for pair in pairs for axis, size in pair if axis == 0), 1)
+
+
+def stream_of_model(
+    capture: Capture, signature: Signature, length: int, **options: Any
+) -> tuple[NetworkStream, Captured]:
+    """The stream of a model, and its capture; raises `EngineRefusal` where there is none."""
+    batch = signature.batch()
+    first = capture(batch, max(2, length))
+    outputs = first.outputs
+    for other in (max(2, length) + 1, FAR):
+        outputs = _merged(first, capture(batch, other), outputs, f"{length} and {other} positions")
+    try:
+        several = capture(batch + 1, length)
+        outputs = _merged(first, several, outputs, "another batch")
+        declared = signature.declared(None, None)
+    except UpconvError:  # a model may state its batch
+        declared = signature.declared(batch, None)
+    network = first.network.redeclared(declared)
+    stream = network.stream(signature.axis, **options)
+    return stream, first._replace(network=network, outputs=outputs)
+
+
+def _merged(
+    first: Captured, other: Captured, axes: tuple[Axes, ...], case: str
+) -> tuple[Axes, ...]:
+    """The axes of outputs that two captures tell, if both are one network."""
+    one, two = first.network.nodes, other.network.nodes
+    for a, b in zip(one, two, strict=False):
+        if a.inputs != b.inputs or not _same(a.operation, b.operation):
+            where = KINDS[type(a.operation)].name + (f" at {a.line}" if a.line else "")
+            why = f"it is another operation for inputs of {case}"
+            raise EngineRefusal(f"A stream cannot compute {where}: {why}. {_REMEDY}")
+    pairs = list(zip(axes, other.outputs, strict=False))
+    fit = [len(a) == len(b) and all(_fits(*p) for p in zip(a, b, strict=True)) for a, b in pairs]
+    if len(one) != len(two) or len(axes) != len(other.outputs) or not all(fit):
+        raise EngineRefusal(f"A stream cannot compute this model: for {case} it differs. {_REMEDY}")
+    return tuple(
+        tuple(p if p is not None else q for p, q in zip(a, b, strict=True)) for a, b in pairs
+    )
+
+
+def _fits(one: int | None, other: int | None) -> bool:
+    return None in (one, other) or one == other
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two operations are equal, arrays by their elements."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if is_dataclass(one):
+        return all(_same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+@dataclass(slots=True)
+class ModelStream:
+    """A model in progress: chunks in, all results out that no later input can change.
+
+    `push` and `finish` are for one thread at a time. Copies share the weights.
+    """
+
+    network: NetworkStream
+    signature: Signature
+    captured: Captured
+
+    @property
+    def latency(self) -> int:
+        """Results, at most, of the first output that are not returned yet; see `NetworkStream`."""
+        return self.network.latency
+
+    @property
+    def lookahead(self) -> int:
+        """Inputs, at most, that a result waits for after the one at its own time."""
+        return self.network.lookahead
+
+    @property
+    def progress(self) -> Schedule:
+        """After how many inputs a result of the first output is final."""
+        return self.network.progress
+
+    def reset(self) -> None:
+        """Go back to the begin; what was prepared stays."""
+        self.network.reset()
+
+    def copy(self) -> Self:
+        """A stream in the same state that goes on by itself."""
+        return replace(self, network=self.network.copy())
+
+    def to_bytes(self) -> bytes:
+        """The state, without the weights; for `from_bytes` of a stream that is made alike."""
+        return self.network.to_bytes()
+
+    def from_bytes(self, data: bytes) -> Self:
+        """A new stream in the state `data`; `ArgumentError` if it is damaged."""
+        return replace(self, network=self.network.from_bytes(data))
+
+    def __repr__(self) -> str:
+        rate = f"{self.progress.rate} output samples per input sample"
+        return f"<{type(self).__name__}: {rate}, latency {self.latency} output samples>"
+
+    def arrays(self, chunks: Sequence[Any]) -> list[Array]:
+        """The chunks as (N, C, *size); raises where they do not fit the inputs."""
+        shapes = self.signature.shapes
+        if len(chunks) != len(shapes):
+            expected = f"{len(shapes)}: {', '.join(shapes)}"
+            raise ArgumentError("the number of chunks", str(len(chunks)), expected)
+        result = []
+        for (name, shape), chunk in zip(shapes.items(), chunks, strict=True):
+            array, axes = as_array(name, chunk), self.signature.axes[name]
+            pairs = zip(axes, shape, strict=True)
+            wanted = tuple(None if axis == 0 or not size else size for axis, size in pairs)
+            fits = len(array.shape) == len(wanted) and all(
+                n in (None, got) for n, got in zip(wanted, array.shape, strict=True)
+            )
+            if not fits:
+                got, expected = str(array.shape), described_shape(wanted)
+                raise ShapeError(f"the chunk of {name!r}", got, expected)
+            result.append(to_network(array, axes, self.signature.rank))
+        return result
+
+    def results(self, arrays: Any) -> list[Array]:
+        """The network's results with the axes of the framework."""
+        several = arrays if isinstance(arrays, tuple) else (arrays,)
+        pairs = zip(several, self.captured.outputs, strict=True)
+        return [from_network(array, axes) for array, axes in pairs]
