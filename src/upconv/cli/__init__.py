@@ -1,6 +1,6 @@
-"""The command line, put together by `app`: `models` has optimize, rewrite and verify; every other
-command has a file of its name.
+"""The command line, which `app` puts together. Every command has a file of its name.
 
-`options` holds what commands share of arguments, `usage` of help, `npy` of arrays in files,
-`report` of output, and `exits` of exit codes. Nothing here computes: commands call the library.
+`onnx` has optimize, rewrite and verify. `options` holds shared options, parsers and the form of
+help, `npy` arrays in files, `report` output, `exits` exit codes, `bench_layers` the layers and
+candidates of `bench`. Nothing here computes: commands call the library.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from typer import Exit, Option, Typer
 from typer.core import TyperGroup
@@ -14,16 +14,16 @@ from .doctor import doctor
 from .exits import ended
 from .explain import explain
 from .lint import lint
-from .models import optimize, rewrite, verify
 from .mxnet import mxnet
-from .options import declaring
-from .usage import Command
+from .onnx import optimize, rewrite, verify
+from .options import Command
+from .stream import stream
 
 _TRACEBACK = "--traceback"
 
 
 class _Commands(TyperGroup):
-    """The group of commands: --traceback may stand anywhere, and every ending is orderly."""
+    """The group of commands: it accepts --traceback anywhere, and ends with an exit code."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -56,19 +56,23 @@ def _print_version(wanted: bool) -> None:
         raise Exit
 
 
-_OPTIONS = {
-    "version": Option(
-        "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-    ),
-    "traceback": Option(
-        _TRACEBACK,
-        envvar="UPCONV_TRACEBACK",
-        help="Show where an error comes from; may stand anywhere.",
-    ),
-}
-
-
-def _whole(version: bool = False, traceback: bool = False) -> None:
+@app.callback()
+def _callback(
+    version: Annotated[
+        bool,
+        Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+    traceback: Annotated[
+        bool,
+        Option(
+            _TRACEBACK,
+            envvar="UPCONV_TRACEBACK",
+            help="Show where an error comes from; may stand anywhere.",
+        ),
+    ] = False,
+) -> None:
     """Transposed convolution, solved completely.
 
     Results go to stdout, messages to stderr. Exit codes: 0 success, 1 findings,
@@ -82,7 +86,6 @@ def _whole(version: bool = False, traceback: bool = False) -> None:
     """
 
 
-app.callback()(declaring(_whole, _OPTIONS))
-for _command in (doctor, bench, explain, lint, rewrite, optimize, verify):
+for _command in (doctor, bench, explain, lint, rewrite, optimize, verify, stream):
     app.command(_command.__name__, cls=Command)(_command)
 app.add_typer(mxnet, name="mxnet")

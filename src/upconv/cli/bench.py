@@ -1,9 +1,9 @@
-"""`upconv bench`: real layers through every engine and installed peer, verified, then timed.
+"""`upconv bench`: verify and time real layers by every engine and installed library.
 
-1. An engine that refuses the layer, or a peer that cannot do it or is not there, is left out with
-   its reason.
-2. An engine that fails, and anything whose numbers are wrong, is a fault: shown, and never timed.
-3. The others are timed as `upconv.timing` does: in interleaved rounds, after a rest.
+1. An engine that refuses the layer is left out with its reason, as is a library that cannot compute
+   it or is not installed.
+2. An engine that fails, and a candidate with wrong numbers, is a fault: shown, and never timed.
+3. The others are timed in interleaved rounds, after a rest, by `upconv.timing`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Any
+from typing import Annotated, Any
 
 from typer import BadParameter, Option
 
@@ -23,12 +23,12 @@ from ..engines import load
 from ..errors import EngineError, EngineRefusal, MemoryLimitError, brief
 from ..explanations import engines as known_engines
 from ..problem import Direction, DType
+from ..terminal import aligned
 from ..threads import get_num_threads
 from ..timing import format_seconds, interleaved
 from . import doctor, options, report
-from .cases import PEERS, Candidate, Case, Layer, engine, read
+from .bench_layers import PEERS, Candidate, Case, Layer, engine, read
 from .exits import FINDINGS, say
-from .report import Answer, answering
 
 _QUICK_SECONDS = 0.05
 _QUICK_MULTIPLY_ADDS = 150_000_000
@@ -39,27 +39,27 @@ def _names(words: str) -> Any:
     return Option(parser=options.names, metavar="NAME,...", help=words)
 
 
-@answering(
-    "bench",
-    layers=Option(metavar="FILE", help="Layers to measure, in JSON."),
-    quick=Option("--quick", help="Only the small layers, briefly: some seconds."),
-    only=_names("Only these layers."),
-    engines=_names("Engines to measure (default: all that are here)."),
-    peers=_names(f"{', '.join(PEERS)}, or none (default: those installed)."),
-    seconds=Option(min=0.0, max=3600.0, metavar="S", help="For each candidate on each layer."),
-)
 def bench(
     *,
-    layers: Path | None = None,
-    quick: bool = False,
-    only: Any = None,
-    engines: Any = None,
-    peers: Any = None,
-    direction: Direction = Direction.FORWARD,
-    dtype: DType = DType.FLOAT32,
-    threads: int | None = None,
-    seconds: float = 0.3,
-) -> Answer:
+    layers: Annotated[
+        Path | None, Option(metavar="FILE", help="Layers to measure, in JSON.")
+    ] = None,
+    quick: Annotated[
+        bool, Option("--quick", help="Only the small layers, briefly: some seconds.")
+    ] = False,
+    only: Annotated[Any, _names("Only these layers.")] = None,
+    engines: Annotated[Any, _names("Engines to measure (default: all that are here).")] = None,
+    peers: Annotated[
+        Any, _names(f"{', '.join(PEERS)}, or none (default: those installed).")
+    ] = None,
+    direction: options.LayerDirection = Direction.FORWARD,
+    dtype: options.ElementType = DType.FLOAT32,
+    threads: options.Threads = None,
+    seconds: Annotated[
+        float, Option(min=0.0, max=3600.0, metavar="S", help="For each candidate on each layer.")
+    ] = 0.3,
+    output_format: options.OutputFormat = "text",
+) -> None:
     """Measure real layers by every engine and other libraries.
 
     The other libraries are PyTorch, ONNX Runtime and OpenVINO. Every result is verified against the
@@ -79,12 +79,12 @@ def bench(
     options.use_threads(threads)
     dtype_of(dtype.value)  # raises for bfloat16 where ml_dtypes is missing
     statuses, chosen = known_engines(), _chosen_layers(layers, only, quick)
-    own = engines or [status.name for status in statuses if status.available]
-    for name in own:
+    computing = engines or [status.name for status in statuses if status.available]
+    for name in computing:
         load(name, "--engines")  # raises for what is no engine, or not here
     others = peers or [name for name in PEERS if doctor.version_of(name) is not None]
     _require_known("--peers", others, (*PEERS, "none"))
-    names = (*own, *(name for name in others if name != "none"))
+    names = (*computing, *(name for name in others if name != "none"))
     groups = [name for name in names if name in ("reference", *PEERS)]
     count, spent = get_num_threads(), min(seconds, _QUICK_SECONDS) if quick else seconds
     limits, measured = roofline.measured(count), []
@@ -93,9 +93,9 @@ def bench(
             step(f"{number} of {len(chosen)}  {layer.name}: verifying and timing")
             case = Case(layer, direction, dtype)
             work = case.problem.multiply_adds, case.problem.nbytes, dtype
-            floor = None if limits is None else limits.seconds(*work)
-            found = measure(case, names, groups, floor, count, spent)
-            measured.append(case.fields | {"roofline_seconds": floor, "results": found})
+            bound = None if limits is None else limits.seconds(*work)
+            layer_results = measure(case, names, groups, bound, count, spent)
+            measured.append(case.fields | {"roofline_seconds": bound, "results": layer_results})
     for status in statuses if engines is None else ():
         if not status.available:
             say(f"{status.name}: {' '.join(status.reason.split())}")
@@ -107,7 +107,7 @@ def bench(
     document = {
         "machine": doctor.facts(count),
         "engines": statuses,
-        "peers": names[len(own) :],
+        "peers": names[len(computing) :],
         "direction": direction,
         "dtype": dtype,
         "threads": count,
@@ -117,22 +117,22 @@ def bench(
         "summary": means,
         "faults": faults,
     }
-    table = report.table(*_table(results, groups, means))
-    return Answer(document, table, code=FINDINGS if faults else 0)
+    table = aligned(*_table(results, groups, means), left=2)
+    report.finish("bench", output_format, document, table, code=FINDINGS if faults else 0)
 
 
 def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -> list[Layer]:
-    found = read() if file is None else read(file)
+    layers = read() if file is None else read(file)
     if only is not None:
-        _require_known("--only", only, [layer.name for layer in found])
-        found = [layer for layer in found if layer.name in only]
+        _require_known("--only", only, [layer.name for layer in layers])
+        layers = [layer for layer in layers if layer.name in only]
     if quick:
         most = _QUICK_MULTIPLY_ADDS
-        found = [a for a in found if a.problem(DType.FLOAT32).multiply_adds <= most]
-        if not found:
+        layers = [a for a in layers if a.problem(DType.FLOAT32).multiply_adds <= most]
+        if not layers:
             words = f"no layer has at most {most:,} multiply-adds"
             raise BadParameter(words, param_hint="--quick")
-    return found
+    return layers
 
 
 def _require_known(option: str, wanted: Sequence[str], known: Sequence[str]) -> None:
@@ -146,10 +146,10 @@ def _require_known(option: str, wanted: Sequence[str], known: Sequence[str]) -> 
 class Result:
     """One candidate on one layer; the fields are those of the JSON document.
 
-    `rounds_seconds` are seconds per call, the best of every round; none where it was not measured,
-    and `reason` then says why. `fault` marks a reason that is a finding: a wrong result, or an
-    engine that failed. `efficiency`, of upconv's engines, is the roofline time over the best time.
-    `speeds` says how many times as fast it is as the best of each group.
+    rounds_seconds: seconds per call, the best of every round; empty where it was not measured.
+    reason: why it was not. fault: whether the reason is a wrong result or an engine that failed.
+    efficiency: of upconv's engines, the roofline time over the best time. speeds: the ratio of the
+    best time of each group to its best time.
     """
 
     layer: str
@@ -177,10 +177,10 @@ def measure(
     threads: int,
     seconds: float,
 ) -> list[Result]:
-    """The results of engines and peers on a case."""
+    """Return the results of engines and peers on a case."""
     entries = [entry for name in names for entry in _entries(name, case, threads)]
-    ready = [(made, result) for made, result in entries if made is not None]
-    times = interleaved([made.run for made, _ in ready], seconds * len(ready))
+    ready = [(candidate, result) for candidate, result in entries if candidate is not None]
+    times = interleaved([candidate.run for candidate, _ in ready], seconds * len(ready))
     for (_, result), samples in zip(ready, times.samples, strict=True):
         result.rounds_seconds, result.best_seconds = samples, min(samples)
         result.median_seconds = median(samples)
@@ -195,20 +195,24 @@ def measure(
 
 
 _Entry = tuple[Candidate | None, Result]
-"""What may be timed, if anything, and its result so far."""
+"""A candidate to time, or None, and its result so far."""
 
 
 def _entries(name: str, case: Case, threads: int) -> list[_Entry]:
-    """The settings of an engine or a peer, each verified, or one entry that says why not."""
+    """Return the verified settings of an engine or a peer, or one entry with a reason."""
     fault = False
     try:
-        made = PEERS[name](case, threads) if name in PEERS else [engine(name, case, threads)]
-        return [_verified(each, case) for each in made]
+        return [
+            _verified(candidate, case)
+            for candidate in (
+                PEERS[name](case, threads) if name in PEERS else [engine(name, case, threads)]
+            )
+        ]
     except (EngineRefusal, MemoryLimitError) as error:
         reason = str(error)
     except ImportError as error:
         reason = f"not installed ({error})"
-    # A foreign library may raise anything, and its troubles are no reason to lose a bench.
+    # A foreign library may raise any error, which must not end the benchmark.
     except Exception as error:
         fault = name not in PEERS
         if fault and not isinstance(error, EngineError):
@@ -218,16 +222,16 @@ def _entries(name: str, case: Case, threads: int) -> list[_Entry]:
     return [(None, result)]
 
 
-def _verified(made: Candidate, case: Case) -> _Entry:
-    """The candidate after one call whose result was looked at, element by element."""
-    error = case.error(made.array(made.run()))
-    made.require()
-    result = Result(case.layer.name, made.name, made.group, case.result_bytes)
+def _verified(candidate: Candidate, case: Case) -> _Entry:
+    """Compare the result of one call with the expected one, element by element."""
+    error = case.error(candidate.array(candidate.run()))
+    candidate.require()
+    result = Result(case.layer.name, candidate.name, candidate.group, case.result_bytes)
     result.error = error if isfinite(error) else None  # JSON has no infinity
-    result.workspace_bytes = made.workspace_bytes
+    result.workspace_bytes = candidate.workspace_bytes
     result.verified = error <= case.tolerance
     if result.verified:
-        return made, result
+        return candidate, result
     result.reason = f"wrong: the error is {error:.2g}, rounding explains {case.tolerance:.2g}"
     result.fault = True
     return None, result
@@ -237,13 +241,13 @@ _Means = dict[str, dict[str, float | None]]
 
 
 def _means(results: Sequence[Result], groups: Sequence[str]) -> _Means:
-    """Of each candidate, the geometric means of its speed against each group, and efficiency."""
-    found: _Means = {}
-    for name in dict.fromkeys(each.candidate for each in results if each.best_seconds):
-        own = [each for each in results if each.candidate == name]
-        found[name] = {group: _mean(each.speeds.get(group) for each in own) for group in groups}
-        found[name]["efficiency"] = _mean(each.efficiency for each in own)
-    return found
+    """Return geometric means per candidate: of its speed against each group, and efficiency."""
+    means: _Means = {}
+    for name in dict.fromkeys(r.candidate for r in results if r.best_seconds):
+        rows = [r for r in results if r.candidate == name]
+        means[name] = {group: _mean(r.speeds.get(group) for r in rows) for group in groups}
+        means[name]["efficiency"] = _mean(r.efficiency for r in rows)
+    return means
 
 
 def _mean(values: Iterator[float | None]) -> float | None:
@@ -251,13 +255,10 @@ def _mean(values: Iterator[float | None]) -> float | None:
     return geometric_mean(known) if known else None
 
 
-_HEADINGS = ("layer", "by", "best", "median", "GFLOP/s", "efficiency")
-
-
 def _table(
     results: Sequence[Result], groups: Sequence[str], means: _Means
 ) -> tuple[list[list[str]], list[str]]:
-    """Rows and headings; every row names its layer, so that it can be searched for by itself."""
+    """Return rows and headings; every row names its layer, for `grep`."""
     rows = []
     for r in results:
         times = [format_seconds(t) if t else "-" for t in (r.best_seconds, r.median_seconds)]
@@ -273,7 +274,8 @@ def _table(
         ratios = [_ratio(mean[column]) for column in ("efficiency", *groups)]
         rows.append(["geometric mean", name, "", "", "", *ratios, "", ""])
     speeds = [f"x {_SHORT.get(group, group)}" for group in groups]
-    return rows, [*_HEADINGS, *speeds, "memory", "error"]
+    headings = ["layer", "by", "best", "median", "GFLOP/s", "efficiency"]
+    return rows, [*headings, *speeds, "memory", "error"]
 
 
 def _ratio(value: float | None) -> str:

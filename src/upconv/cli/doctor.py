@@ -1,6 +1,6 @@
-"""`upconv doctor`: what is here, what is not and why, and whether what is here works.
+"""`upconv doctor`: installed packages, engines with the reasons of missing ones, and faults.
 
-Packages are asked about by their metadata; nothing large is imported to learn its version.
+Versions come from the metadata of packages, so that no large package is imported.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ from ..geometry import Axis
 from ..primitives import PrimitiveCache
 from ..problem import Direction, Problem
 from ..roofline import roofline
+from ..terminal import aligned
 from ..threads import get_num_threads
 from ..tuning import processor_model, tuning_info
 from ..tuning.store import cache_directory
 from .exits import FINDINGS
-from .report import Answer, answering, table
+from .options import OutputFormat
+from .report import finish
 
 if TYPE_CHECKING:
     from ..engines.jit.roofline import Limits
 
 REQUIRED = ("numpy", "llvmlite", "platformdirs")
-"""What upconv's own metadata calls its dependencies."""
+"""The dependencies in upconv's metadata."""
 
 _OPTIONAL = ("typer", "rich", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch",
              "onednn-cpu-gomp", "onednn", "nvidia-cudnn-frontend", "dask")  # fmt: skip
 
 _THREADS = ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS")
-"""Where the number of threads comes from, the first first, as in `upconv.threads`."""
+"""Variables of the number of threads, in the order of `upconv.threads`."""
 
 _ALSO_READ = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NO_COLOR")
 
 
-@answering("doctor")
-def doctor() -> Answer:
+def doctor(*, output_format: OutputFormat = "text") -> None:
     """Show what is installed, which engines work, and what is wrong.
 
     Every engine that is present computes a small layer. The machine's roofline (peak FLOP/s and
@@ -64,15 +65,15 @@ def doctor() -> Answer:
         threads = get_num_threads()
     except ArgumentError as error:
         findings.append(str(error))
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         if threads is not None:
             limits = roofline(threads, measure=True)
         kept = tuning_info()
-    findings += [*_faults(), *(str(each.message) for each in said)]
+    findings += [*_faults(), *(str(message.message) for message in messages)]
     if threads is not None:  # without a number of threads nothing can compute
         findings += _checked(statuses, threads)
-    told = facts(threads) | {
+    fields = facts(threads) | {
         "engines": statuses,
         "libdnnl": _libdnnl(),
         "roofline": limits,
@@ -80,29 +81,30 @@ def doctor() -> Answer:
         "tuning": kept,
         "findings": findings,
     }
-    return Answer(told, table(_rows(told, limits)), code=FINDINGS if findings else 0)
+    code = FINDINGS if findings else 0
+    finish("doctor", output_format, fields, aligned(_rows(fields, limits)), code=code)
 
 
-def _rows(told: dict[str, Any], limits: Limits | None) -> list[tuple[str, str]]:
+def _rows(fields: dict[str, Any], limits: Limits | None) -> list[tuple[str, str]]:
     unknown = "unknown: llvmlite is not installed"
     rates = limits and (
         f"{limits.flops / 1e9:.0f} GFLOP/s float32, {limits.bandwidth / 1e9:.1f} GB/s"
         f" on {limits.threads} threads"
     )
-    directory, tuning, cpu = cache_directory(), told["tuning"], told["cpu"]
+    directory, tuning, cpu = cache_directory(), fields["tuning"], fields["cpu"]
     return [
-        *told["versions"].items(),
-        ("NumPy's BLAS", told["numpy_blas"]),
-        *((f"engine {status.name}", _available(status)) for status in told["engines"]),
-        ("libdnnl", told["libdnnl"]),
+        *fields["versions"].items(),
+        ("NumPy's BLAS", fields["numpy_blas"]),
+        *((f"engine {status.name}", _available(status)) for status in fields["engines"]),
+        ("libdnnl", fields["libdnnl"]),
         ("processor", f"{cpu['model']} ({cpu['name']})"),
-        ("threads", f"{told['threads'] or 'unknown'}, from {told['threads_from']}"),
-        ("memory available", memory.readable(told["memory_available_bytes"])),
+        ("threads", f"{fields['threads'] or 'unknown'}, from {fields['threads_from']}"),
+        ("memory available", memory.readable(fields["memory_available_bytes"])),
         ("roofline", rates or unknown),
         ("cache directory", f"{directory}{'' if directory.exists() else ' (not there yet)'}"),
         ("tuning file", f"{tuning.file}: {tuning.winners} winners"),
-        *told["environment"].items(),
-        *(("FINDING", finding) for finding in told["findings"]),
+        *fields["environment"].items(),
+        *(("FINDING", finding) for finding in fields["findings"]),
     ]
 
 
@@ -112,18 +114,18 @@ def _available(status: EngineStatus) -> str:
 
 
 def _libdnnl() -> str:
-    """Which copy of oneDNN was found, or how to get one."""
+    """Return the copy of oneDNN that is used, or the way to install one."""
     try:
-        found = runtime()
+        library = runtime()
     except EngineMissing as missing:
         return " ".join(str(missing).split())
     for direction in Direction:
-        selftest.ensure(found, direction)
-    return str(found)
+        selftest.ensure(library, direction)
+    return str(library)
 
 
 def _faults() -> Iterator[str]:
-    """Dependencies, environment variables and a cache directory that are of no use."""
+    """Yield faults of dependencies, environment variables and the cache directory."""
     for package in REQUIRED:
         if version_of(package) is None:
             yield f"{package} is not installed; upconv depends on it: pip install {package}"
@@ -132,18 +134,18 @@ def _faults() -> Iterator[str]:
         try:
             read()
         except EngineMissing:
-            pass  # the list of engines says why
+            pass  # the list of engines gives the reason
         except ArgumentError as error:
             yield str(error)
-    place = cache_directory()
-    if place.exists() and not place.is_dir():
-        yield f"the cache directory {place} is not a directory; set UPCONV_CACHE_DIR"
-    elif place.exists() and not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-        yield f"the cache directory {place} cannot be written; fix its owner"
+    directory = cache_directory()
+    if directory.exists() and not directory.is_dir():
+        yield f"the cache directory {directory} is not a directory; set UPCONV_CACHE_DIR"
+    elif directory.exists() and not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        yield f"the cache directory {directory} cannot be written; fix its owner"
 
 
 def _checked(statuses: tuple[EngineStatus, ...], threads: int) -> Iterator[str]:
-    """A small layer by every engine that is here, against its definition."""
+    """Compare a small layer, computed by every engine that is here, with its definition."""
     axes = (Axis(4, 3, stride=2, crop_begin=1), Axis(5, 4, stride=2, crop_end=1))
     problem = Problem(Direction.FORWARD, axes, 2, 6, 4, groups=2, bias=True)
     for status in statuses:
@@ -152,14 +154,14 @@ def _checked(statuses: tuple[EngineStatus, ...], threads: int) -> Iterator[str]:
             continue
         try:
             testing.check(engine, problem, threads=threads)
-        except AssertionError as error:  # how `testing` says that numbers are wrong
+        except AssertionError as error:  # `testing` raises it for wrong numbers
             yield f"engine {status.name} is wrong: {error}"
         except UpconvError as error:
             yield f"engine {status.name} fails: {error}"
 
 
 def version_of(package: str) -> str | None:
-    """The installed version of a package, None if it is not installed."""
+    """Return the installed version of a package, None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -167,7 +169,7 @@ def version_of(package: str) -> str | None:
 
 
 def facts(threads: int | None) -> dict[str, Any]:
-    """What a measurement depends on, for the head of a `bench` file too; only what is installed."""
+    """Return the facts that a measurement depends on, also for a document of `bench`."""
     versions = {package: version_of(package) for package in (*REQUIRED, *_OPTIONAL)}
     show: Callable[..., Any] = np.show_config
     blas = show(mode="dicts")["Build Dependencies"]["blas"]
@@ -192,7 +194,7 @@ def facts(threads: int | None) -> dict[str, Any]:
 
 
 def _processor() -> dict[str, str]:
-    """The CPU: its name to compilers, its model to people."""
+    """Return the CPU's name for compilers, and its model."""
     try:
         from llvmlite import binding
     except ImportError:

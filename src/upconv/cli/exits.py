@@ -1,12 +1,12 @@
-"""How a command ends: exit codes, and what is said about an error.
+"""The end of a command: exit codes, and messages of errors.
 
-    0  fine
+    0  success
     1  findings: a wrong result, a difference, a message of lint
     2  an error: wrong usage, bad input, an engine or an extra that is missing
-    130 interrupted (Ctrl-C), 141 the reader of stdout went away, 143 terminated: as in shells
+    130 interrupted (Ctrl-C), 141 closed pipe, 143 terminated: as in shells
 
-An error upconv raises on purpose, or a warning, is one line on stderr; every other exception is a
-bug and keeps its traceback.
+An error that upconv raises on purpose, and a warning, is one line on stderr. Every other exception
+is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ import typer
 from ..errors import ArgumentError, FileError, UpconvError
 
 FINDINGS, ERROR = 1, 2
-_FULL = (errno.ENOSPC, errno.EIO)  # the library reports files by name: this is stdout
+_FULL = (errno.ENOSPC, errno.EIO)  # of stdout: the library reports files by name
 _INTERRUPTED, _BROKEN_PIPE, _TERMINATED = 128 + 2, 128 + 13, 128 + 15
 
 _OPTIONS = {"runtimes": "--runtime", "sizes": "--input-shape"} | {
     name: f"--{name}"
     for name in ("runtime", "passes", "profile", "engine", "threads", "select", "ignore", "seconds")
 }
-"""Arguments of the library -> the options that give them, where the words differ."""
+"""Arguments of the library -> the command's options."""
 
 
 def say(text: str) -> None:
-    """One line of talk on stderr, which may be closed."""
+    """Write one line to stderr, which may be closed."""
     if sys.stderr is not None:
-        with suppress(OSError):  # nobody listens; the exit code still tells
+        with suppress(OSError):  # the exit code is enough
             sys.stderr.write(text + "\n")
 
 
 @contextmanager
 def ended(*, traceback: bool) -> Iterator[None]:
-    """Turn whatever ends a command into its exit code and at most one line on stderr.
+    """End a command with its exit code and at most one line on stderr.
 
-    traceback: let errors of the library through, with the place they come from.
+    traceback: raise errors of the library, for a traceback.
     """
-    with suppress(ValueError):  # not the main thread: whoever runs us there has the signals
+    with suppress(ValueError):  # not the main thread: its owner handles signals
         signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _raise_again
-    # In one line, without the place in the library that it comes from.
+    # A warning is one line, without a line of the library.
     warnings.showwarning = lambda words, *_: say(f"warning: {' '.join(str(words).split())}")
     try:
         yield
@@ -59,31 +59,32 @@ def ended(*, traceback: bool) -> Iterator[None]:
         say("interrupted")
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:
-        # What is still buffered goes nowhere, instead of failing again while Python shuts down.
+        # Discard buffered output, which would fail again while Python shuts down.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(_BROKEN_PIPE)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _FULL and not error.filename:
             sys.stdout = None  # its buffer would fail again while Python shuts down
             error = FileError(f"Cannot write the standard output: {error.strerror}.")
-        told = "" if traceback and isinstance(error, UpconvError | MemoryError) else _told(error)
-        if not told:
+        expected = traceback and isinstance(error, UpconvError | MemoryError)
+        message = "" if expected else _message(error)
+        if not message:
             raise
-        say(f"error: {' '.join(told.split())}")
+        say(f"error: {' '.join(message.split())}")
         sys.exit(ERROR)
     finally:
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _told(error: Any) -> str:
-    """What is said of an error in one line; "" for a bug, and for the help itself."""
+def _message(error: Any) -> str:
+    """Return the message of an error; "" for a bug, and for the help itself."""
     if isinstance(error, ArgumentError):
         name, bracket, index = error.argument.partition("[")  # sizes['x']
         error = error.renamed(error.argument, _OPTIONS.get(name, name) + bracket + index)
     if isinstance(error, UpconvError | MemoryError):
         return str(error) or "out of memory"
-    # Typer has click in a package of its own or in itself: this is the way to its UsageError.
+    # Typer may contain click or import it; its UsageError is reached this way.
     usage: Any = typer.BadParameter.__base__
     if not isinstance(error, usage) or type(error).__name__ == "NoArgsIsHelpError":
         return ""
@@ -93,14 +94,14 @@ def _told(error: Any) -> str:
 
 
 def _terminate(*_: object) -> None:
-    """SIGTERM unwinds like Ctrl-C does, so that temporary files are removed."""
+    """Unwind on SIGTERM as on Ctrl-C, so that temporary files are removed."""
     if getattr(getattr(sys.modules.get("numpy"), "__spec__", None), "_initializing", False):
         os._exit(_TERMINATED)  # half imported, NumPy can crash Python when that ends
     sys.exit(_TERMINATED)
 
 
 def _raise_again(lost: Any) -> None:
-    """A signal while an object was finalised or in a callback, where what it raises is lost."""
+    """Raise the exception of a signal again if it came in a finaliser or callback."""
     if not isinstance(lost.exc_value, KeyboardInterrupt | SystemExit):
         sys.__unraisablehook__(lost)
     elif hasattr(signal, "setitimer"):
@@ -110,4 +111,4 @@ def _raise_again(lost: Any) -> None:
             raise kind(*words)
 
         signal.signal(signal.SIGALRM, again)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)  # not here: it would be lost again
+        signal.setitimer(signal.ITIMER_REAL, 0.05)  # raised here, it would be lost again

@@ -1,42 +1,81 @@
-"""`upconv explain`: one layer by its shapes: its result's shape, engine, memory and times."""
+"""`upconv explain`: the shape of a layer's result, its engine, memory and times."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from typer import Option
+from typer import Argument, Option
 
 from ..explanations import Explanation, output_shape
 from ..explanations import explain as explanation_of
-from ..problem import Direction, DType
+from ..problem import Direction, DType, WeightLayout
+from . import options
 from .exits import ERROR
-from .options import Shape
-from .report import Answer, answering
+from .report import finish
 
-
-@answering(
-    "explain",
-    bias=Option("--bias", help="With a bias."),
-    residual=Option("--residual", help="With a residual."),
-    algorithm=Option(help="How to multiply; auto takes the one that is predicted to be faster."),
-    tune=Option("--tune", help="Measure engines and their variants, and remember the fastest."),
+_PADDING = (
+    "What is cut off the full result: 1, or 1,2 (per axis), or 0:1,2:3 (begin:end per axis;"
+    " negative values add), or valid, same_upper, same_lower."
 )
+
+
+def _per_axis(letter: str, words: str) -> Any:
+    words += ": an integer, or one per axis: 2 or 2,3."
+    return Option(parser=options.sizes, metavar=letter, help=words)
+
+
 def explain(
-    input_: Shape,
-    weight: Shape,
+    input_: Annotated[
+        Any,
+        Argument(
+            metavar="INPUT",
+            parser=options.shape,
+            help="Shape of the input, such as 1,64,32,32 or 1x64x32x32; the batch may be left out.",
+        ),
+    ],
+    weight: Annotated[
+        Any,
+        Argument(metavar="WEIGHT", parser=options.shape, help="Shape of the weight: 64,16,4,4."),
+    ],
     *,
-    bias: bool = False,
-    residual: bool = False,
-    activation: str | None = None,
-    direction: Direction = Direction.FORWARD,
-    dtype: DType = DType.FLOAT32,
-    engine: str | None = None,
-    threads: int | None = None,
-    algorithm: Literal["auto", "direct", "winograd"] = "auto",
-    tune: bool = False,
-    **geometry: Any,
-) -> Answer:
+    bias: Annotated[bool, Option("--bias", help="With a bias.")] = False,
+    residual: Annotated[bool, Option("--residual", help="With a residual.")] = False,
+    activation: options.Activation = None,
+    direction: options.LayerDirection = Direction.FORWARD,
+    dtype: options.ElementType = DType.FLOAT32,
+    engine: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Use this engine instead of letting upconv choose."),
+    ] = None,
+    threads: options.Threads = None,
+    algorithm: Annotated[
+        Literal["auto", "direct", "winograd"],
+        Option(help="How to multiply; auto takes the one that is predicted to be faster."),
+    ] = "auto",
+    precision: Annotated[
+        Literal["float32", "bfloat16"] | None,
+        Option(help="What float32 arrays are multiplied in; bfloat16 rounds them."),
+    ] = None,
+    tune: Annotated[
+        bool,
+        Option("--tune", help="Measure engines and their variants, and remember the fastest."),
+    ] = False,
+    stride: Annotated[Any, _per_axis("S", "Stride")] = "1",
+    padding: Annotated[Any, Option(parser=options.padding, metavar="P", help=_PADDING)] = "0",
+    output_padding: Annotated[Any, _per_axis("P", "Added at the end of the result")] = "0",
+    dilation: Annotated[Any, _per_axis("D", "Dilation")] = "1",
+    groups: Annotated[int, Option(metavar="G", help="Number of groups.")] = 1,
+    output_size: Annotated[Any, _per_axis("SIZE", "Spatial size of the result")] = None,
+    layout: Annotated[
+        Literal["NCX", "NXC"],
+        Option(case_sensitive=False, help="Order of the axes of input and result."),
+    ] = "NCX",
+    weight_layout: Annotated[
+        WeightLayout, Option(case_sensitive=False, help="Order of the axes of the weight.")
+    ] = WeightLayout.IOX,
+    output_format: options.OutputFormat = "text",
+) -> None:
     """Show the output shape, engine, memory and time of a layer.
 
     "direct roofline" is the time of a direct algorithm at the peak FLOP/s and the bandwidth of this
@@ -51,9 +90,15 @@ def explain(
       upconv explain 1,512,100 512,256,16 --stride 8 --output-format json
       upconv explain 1,512,100 512,256,16 --stride 8 --padding 4 --tune
       upconv explain 1,64,32,32 64,16,4,4 --direction weight_grad
+      upconv explain 1,64,32,32 64,16,4,4 --precision bfloat16
     """
+    geometry: dict[str, Any] = {
+        "stride": stride, "padding": padding, "output_padding": output_padding,
+        "dilation": dilation, "groups": groups, "output_size": output_size, "layout": layout,
+        "weight_layout": weight_layout.value,
+    }  # fmt: skip
     out = output_shape(input_, weight, **geometry)
-    channels = out[-1] if geometry["layout"] == "NXC" else out[1 - len(weight)]
+    channels = out[-1] if layout == "NXC" else out[1 - len(weight)]
     answer = explanation_of(
         input_,
         weight,
@@ -65,18 +110,24 @@ def explain(
         dtype=dtype.value,
         threads=threads,
         algorithm=algorithm,
+        precision=precision,
         tune=tune or None,
         roofline=True,
         **geometry,
     )
-    return Answer(_fields(answer), [str(answer)], code=0 if answer.engine else ERROR)
+    code = 0 if answer.engine else ERROR
+    finish("explain", output_format, _fields(answer), [str(answer)], code=code)
+
+
+_LEFT_OUT = ("_hash", "accumulate", "rounded")  # of a problem; the latter is its precision
 
 
 def _fields(answer: Explanation) -> dict[str, Any]:
-    """Every field of an explanation and its problem, for JSON."""
+    """Return every field of an explanation and its problem, for JSON."""
     fields, axes = asdict(answer), answer.problem.axes
-    problem = {k: v for k, v in fields["problem"].items() if k not in ("_hash", "accumulate")}
+    problem = {k: v for k, v in fields["problem"].items() if k not in _LEFT_OUT}
     epilogue = answer.problem.epilogue  # which has no slopes and no second result here
+    problem["precision"] = answer.problem.precision.value
     problem |= {"text": str(answer.problem), "residual": epilogue.residual}
     problem |= {"activation": epilogue.activation.value or None, "slope": epilogue.slope}
     del problem["epilogue"]

@@ -1,4 +1,4 @@
-"""`upconv lint`: what may go wrong with a model's transposed convolutions, and why."""
+"""`upconv lint`: find mistakes in the transposed convolutions of ONNX models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from typer import Argument, BadParameter, Exit, Option
 
@@ -28,35 +28,39 @@ def _rules(words: str) -> Any:
     return Option(parser=options.names, metavar="RULES", help=words)
 
 
-_OPTIONS = {
-    "paths": Argument(
-        metavar="PATH...", help="Models, and folders of *.onnx (default: this folder)."
-    ),
-    "explain": Option(
-        metavar="RULE", help="Explain a rule, as UPC101, or all that begin with UPC1, and end."
-    ),
-    "select": _rules("Only these rules: UPC001,UPC1 (UPC1 is UPC101 to 199)."),
-    "ignore": _rules("Not these rules, even if selected."),
-    "runtime": Option(help="Judge for this runtime (default: warn of both)."),
-    "fail_on": Option(help="The least severity that makes the exit code 1."),
-    "exit_zero": Option("--exit-zero", help="End with 0 despite findings."),
-    "output_format": Option(help="What is printed on stdout."),
-    "fix": Option("--fix", help="Fix what can be fixed, and replace the files."),
-}
-
-
 def lint(
-    paths: list[Path] | None = None,
+    paths: Annotated[
+        list[Path] | None,
+        Argument(metavar="PATH...", help="Models, and folders of *.onnx (default: this folder)."),
+    ] = None,
     *,
-    select: list[Any] | None = None,
-    ignore: list[Any] | None = None,
-    runtime: Literal["onnxruntime", "openvino"] | None = None,
-    input_shape: list[str] | None = None,
-    fail_on: Literal["error", "warning", "note"] = "warning",
-    exit_zero: bool = False,
-    output_format: Literal["text", "json", "sarif", "github"] = "text",
-    fix: bool = False,
-    explain: str | None = None,
+    select: Annotated[
+        list[Any] | None, _rules("Only these rules: UPC001,UPC1 (UPC1 is UPC101 to 199).")
+    ] = None,
+    ignore: Annotated[list[Any] | None, _rules("Not these rules, even if selected.")] = None,
+    runtime: Annotated[
+        Literal["onnxruntime", "openvino"] | None,
+        Option(help="Judge for this runtime (default: warn of both)."),
+    ] = None,
+    input_shape: options.InputShapes = None,
+    fail_on: Annotated[
+        Literal["error", "warning", "note"],
+        Option(help="The least severity that makes the exit code 1."),
+    ] = "warning",
+    exit_zero: Annotated[bool, Option("--exit-zero", help="End with 0 despite findings.")] = False,
+    output_format: Annotated[
+        Literal["text", "json", "sarif", "github"], Option(help="What is printed on stdout.")
+    ] = "text",
+    fix: Annotated[
+        bool, Option("--fix", help="Fix what can be fixed, and replace the files.")
+    ] = False,
+    explain: Annotated[
+        str | None,
+        Option(
+            metavar="RULE",
+            help="Explain a rule, as UPC101, or all that begin with UPC1, and end.",
+        ),
+    ] = None,
 ) -> None:
     """Find mistakes in the transposed convolutions of ONNX models.
 
@@ -74,7 +78,6 @@ def lint(
     """
     if explain is not None:
         _explain(explain, output_format)
-        raise Exit
     from ..onnx.linting import Severity, chosen
 
     shapes = options.input_shapes(input_shape)
@@ -82,28 +85,25 @@ def lint(
         words = "with --fix, which is for all input shapes"
         raise BadParameter(words, param_hint="--input-shape")
     selected, ignored = (
-        [code for codes in given or () for code in codes] for given in (select, ignore)
+        [code for codes in option or () for code in codes] for option in (select, ignore)
     )
-    chosen(selected, ignored)  # raises for what is no rule, also where there is no model
+    chosen(selected, ignored)  # refuse unknown rules even if there is no model
     left_out = _left_out(Path.cwd())
-    how = {"runtime": runtime, "select": selected} | ({} if fix else {"sizes": shapes})
+    keywords = {"runtime": runtime, "select": selected} | ({} if fix else {"sizes": shapes})
     files = dict.fromkeys(_files(paths or [Path()]))  # all of them, before the first is fixed
-    reports = [_checked(file, fix, ignore=[*ignored, *left_out(file)], **how) for file in files]
+    reports = [_checked(f, fix, ignore=[*ignored, *left_out(f)], **keywords) for f in files]
     if not reports:
         say("no .onnx file was found")
     _print(reports, output_format, runtime)
-    found = [finding for one in reports for finding in one]
-    if any(finding.rule == _UNREADABLE for finding in found):
+    findings = [finding for file_report in reports for finding in file_report]
+    if any(finding.rule == _UNREADABLE for finding in findings):
         raise Exit(ERROR)
-    if not exit_zero and any(one.severity.rank <= Severity(fail_on).rank for one in found):
+    if not exit_zero and any(f.severity.rank <= Severity(fail_on).rank for f in findings):
         raise Exit(FINDINGS)
 
 
-options.declaring(lint, _OPTIONS)
-
-
-def _explain(code: str, output_format: str) -> None:
-    """Print the explanation of a rule, or of all whose codes begin so."""
+def _explain(code: str, output_format: str) -> NoReturn:
+    """Print the explanation of a rule, or of all rules whose codes begin with `code`, and end."""
     from ..onnx.linting import chosen
 
     if output_format not in ("text", "json"):
@@ -112,18 +112,17 @@ def _explain(code: str, output_format: str) -> None:
         rules = chosen([code])
     except ArgumentError as error:
         raise error.renamed("select", "--explain") from None
-    if output_format == "json":
-        report.text(report.document("lint --explain", {"rules": [one.as_json() for one in rules]}))
-    else:
-        report.text("\n\n".join(one.markdown() for one in rules))
+    text = "\n\n".join(rule.markdown() for rule in rules)
+    fields = {"rules": [rule.as_json() for rule in rules]}
+    report.finish("lint --explain", output_format, fields, [text])
 
 
-def _checked(file: Path, fix: bool, **how: Any) -> Findings:
-    """The findings in a file; one that cannot be read as a model is a finding itself."""
+def _checked(file: Path, fix: bool, **keywords: Any) -> Findings:
+    """Return the findings in a file; a file that cannot be read is a finding."""
     from ..onnx import linting
 
     try:
-        return linting.fix(file, **how) if fix else linting.lint(file, **how)
+        return linting.fix(file, **keywords) if fix else linting.lint(file, **keywords)
     except (FileError, ModelError, MemoryError) as error:
         words = " ".join(str(error).split()) or "There is not enough memory."
         broken = linting.RULES[_UNREADABLE].finding(words)
@@ -131,7 +130,7 @@ def _checked(file: Path, fix: bool, **how: Any) -> Findings:
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Files as they are, and those in folders, sorted; hidden folders and environments are not."""
+    """Yield files, and sorted files of folders without hidden folders and environments."""
     for path in paths:
         if not path.exists():
             raise FileError(f"Cannot read {brief(str(path))}: No such file or directory.")
@@ -162,26 +161,26 @@ _TABLE = "tool.upconv.lint in pyproject.toml"
 
 
 def _left_out(folder: Path) -> Callable[[Path], list[str]]:
-    """The rules that the nearest pyproject.toml with settings leaves out, as a function of files.
+    """Return a function from files to the rules that the nearest pyproject.toml ignores.
 
         [tool.upconv.lint]
         ignore = ["UPC4"]
         per-file-ignores = { "models/legacy/*.onnx" = ["UPC001"] }
 
     Patterns are relative to the folder of pyproject.toml, or match a file's name. Raises
-    `FileError` for a file that is no TOML, `ArgumentError` for what it may not say.
+    `FileError` for a file that is not TOML, `ArgumentError` for wrong settings.
     """
     root, table = _settings(folder)
     per_file = table.get("per-file-ignores", {}) if isinstance(table, dict) else None
     if not isinstance(per_file, dict) or set(table) - {"ignore", "per-file-ignores"}:
         expected = "a table with ignore, a list, and per-file-ignores, a table of lists"
         raise ArgumentError(_TABLE, brief(table), expected)
-    given = [("*", "ignore", table.get("ignore", [])), *((p, p, c) for p, c in per_file.items())]
-    known = [(pattern, _known(key, codes)) for pattern, key, codes in given]
+    rows = [("*", "ignore", table.get("ignore", [])), *((p, p, c) for p, c in per_file.items())]
+    known = [(pattern, _known(key, codes)) for pattern, key, codes in rows]
 
     def ignored(path: Path) -> list[str]:
-        whole = path.resolve()
-        relative = whole.relative_to(root) if whole.is_relative_to(root) else whole
+        absolute = path.resolve()
+        relative = absolute.relative_to(root) if absolute.is_relative_to(root) else absolute
         names = relative.as_posix(), path.name
         left_out = (c for p, c in known if any(fnmatchcase(name, p) for name in names))
         return [code for codes in left_out for code in codes]
@@ -190,14 +189,14 @@ def _left_out(folder: Path) -> Callable[[Path], list[str]]:
 
 
 def _settings(folder: Path) -> tuple[Path, Any]:
-    """The nearest pyproject.toml that says something to lint: its folder, and what it says."""
+    """Return the folder and the settings of the nearest pyproject.toml that has any."""
     for root in (folder.resolve(), *folder.resolve().parents):
         file = root / "pyproject.toml"
         if not file.is_file():
             continue
-        with reported(str(file), "read"):  # what is no TOML is a ValueError
-            whole = tomllib.loads(file.read_text(encoding="utf-8"))
-        table = whole.get("tool", {}).get("upconv", {}).get("lint")
+        with reported(str(file), "read"):  # a file that is not TOML raises a ValueError
+            document = tomllib.loads(file.read_text(encoding="utf-8"))
+        table = document.get("tool", {}).get("upconv", {}).get("lint")
         if table is not None:
             return root, table
     return Path(), {}

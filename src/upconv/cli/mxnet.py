@@ -1,4 +1,4 @@
-"""`upconv mxnet`: models saved by MXNet, looked at, run, and written as ONNX, without MXNet."""
+"""`upconv mxnet`: describe models saved by MXNet, run them, and convert them to ONNX."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from typer import Argument, BadParameter, Option, Typer
 
 from .. import memory
+from ..terminal import aligned
 from ..timing import format_seconds
 from . import npy, options
-from .report import Answer, answering, table
-from .usage import Command
+from .options import Command
+from .report import finish
 
-_MODEL = {
-    "symbol": Argument(metavar="SYMBOL", help="The graph: -symbol.json."),
-    "params": Argument(metavar="PARAMS", help="Parameters: .params."),
-    "output": Option("--output", "-o", metavar="FILE", help="Where the result goes."),
-}
+Symbol = Annotated[Path, Argument(metavar="SYMBOL", help="The graph: -symbol.json.")]
+Params = Annotated[Path | None, Argument(metavar="PARAMS", help="Parameters: .params.")]
+Output = Annotated[
+    str | None, Option("--output", "-o", metavar="FILE", help="Where the result goes.")
+]
 _SHOWN = ("kernel", "stride", "pad", "adj", "dilate", "target_shape", "num_filter", "num_group")
 
 mxnet = Typer(
@@ -33,41 +34,47 @@ mxnet = Typer(
 
 
 @mxnet.command(cls=Command)
-@answering("mxnet info", **_MODEL)
-def info(symbol: Path, params: Path | None = None) -> Answer:
+def info(
+    symbol: Symbol, params: Params = None, *, output_format: options.OutputFormat = "text"
+) -> None:
     """Show the inputs, outputs, operators and transposed convolutions."""
     model = _load(symbol, params)
-    nodes = [node for node in model.graph.nodes() if node.row is not None]
-    transposed = (node for node in nodes if node.row.name == "Deconvolution")
+    nodes = [node for node in model.graph.nodes() if node.operator is not None]
+    transposed = (node for node in nodes if node.op == "Deconvolution")
     layers = [{"name": n.name} | {key: getattr(n.p, key) for key in _SHOWN} for n in transposed]
-    counts = dict(Counter(node.row.name for node in nodes).most_common())
+    counts = dict(Counter(node.op for node in nodes).most_common())
     size = sum(array.size for array in model.arrays.values())
     rows = [tuple(map(_cell, layer.values())) for layer in layers]
-    return Answer(
+    finish(
+        "mxnet info",
+        output_format,
         {"inputs": model.inputs, "input_shapes": model.input_shapes()}
         | {"outputs": model.outputs, "parameters": size}
         | {"operators": counts, "transposed": layers},
         [
-            f"inputs      {_inputs(model)}",
+            f"inputs      {model.described_inputs()}",
             f"outputs     {', '.join(model.outputs)}",
             f"parameters  {size} in {len(model.arrays)} arrays",
             f"operators   {_listed(counts)}",
-            *table(rows, ("Deconvolution", *_SHOWN), left=1),
+            *aligned(rows, ("Deconvolution", *_SHOWN), left=1),
         ],
     )
 
 
 @mxnet.command(cls=Command)
-@answering(
-    "mxnet run",
-    inputs=Option(metavar="FILE", help="Inputs by name, .npz; a single one also .npy."),
-    **_MODEL,
-)
 def run(
-    symbol: Path, params: Path | None = None, *, inputs: Path | None = None,
-    output: str | None = None, input_shape: list[str] | None = None, seed: int = 0,
-    force: bool = False,
-) -> Answer:  # fmt: skip
+    symbol: Symbol,
+    params: Params = None,
+    *,
+    inputs: Annotated[
+        Path | None, Option(metavar="FILE", help="Inputs by name, .npz; a single one also .npy.")
+    ] = None,
+    output: Output = None,
+    input_shape: options.InputShapes = None,
+    seed: options.Seed = 0,
+    force: options.Force = False,
+    output_format: options.OutputFormat = "text",
+) -> None:
     """Run a model on arrays in files, or on random ones.
 
     
@@ -80,10 +87,10 @@ def run(
     memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
     draw = np.random.default_rng(seed).standard_normal
     arrays: dict[str, Any] = {name: draw(shape) for name, shape in sizes.items()}
-    found = npy.read_all(inputs) or {}
-    if "" in found:  # a .npy is the first input
-        found = dict.fromkeys(model.inputs[:1], found[""])
-    arrays |= {name: found[name] for name in model.inputs if name in found}
+    read = npy.read_all(inputs) or {}
+    if "" in read:  # a .npy is the first input
+        read = dict.fromkeys(model.inputs[:1], read[""])
+    arrays |= {name: read[name] for name in model.inputs if name in read}
     _require_all(model, arrays)
     start = time.perf_counter()
     results = dict(zip(model.outputs, model.run(**arrays), strict=True))
@@ -91,7 +98,9 @@ def run(
     if target is not None:
         npy.write(target, results, force=force)
     shapes = {name: y.shape for name, y in results.items()}
-    return Answer(
+    finish(
+        "mxnet run",
+        output_format,
         {"output": output, "outputs": shapes, "seconds": seconds},
         [f"{name} {_cell(shape)}" for name, shape in shapes.items()],
         [f"{'' if output is None else f'wrote {output}, '}{format_seconds(seconds)}"],
@@ -99,22 +108,26 @@ def run(
 
 
 @mxnet.command("to-onnx", cls=Command)
-@answering(
-    "mxnet to-onnx",
-    opset=Option(min=17, metavar="N", help="Version of ONNX's operators."),
-    input_shape=Option(
-        metavar="NAME:SIZES",
-        help="The shape of an input, as data:1,3,64,64; may be repeated. A name stands for a size"
-        " that stays open: data:N,3,64,64.",
-    ),
-    no_verify=Option("--no-verify", help="Leave out the check in ONNX Runtime."),
-    **_MODEL,
-)
 def to_onnx(
-    symbol: Path, params: Path | None = None, *, output: str | None = None,
-    input_shape: list[str] | None = None, opset: int = 17, no_verify: bool = False,
-    force: bool = False,
-) -> Answer:  # fmt: skip
+    symbol: Symbol,
+    params: Params = None,
+    *,
+    output: Output = None,
+    input_shape: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME:SIZES",
+            help="The shape of an input, as data:1,3,64,64; may be repeated. A name stands for a"
+            " size that stays open: data:N,3,64,64.",
+        ),
+    ] = None,
+    opset: Annotated[int, Option(min=17, metavar="N", help="Version of ONNX's operators.")] = 17,
+    no_verify: Annotated[
+        bool, Option("--no-verify", help="Leave out the check in ONNX Runtime.")
+    ] = False,
+    force: options.Force = False,
+    output_format: options.OutputFormat = "text",
+) -> None:
     """Write a model as ONNX, verified in ONNX Runtime.
 
     
@@ -130,11 +143,9 @@ def to_onnx(
     memory.require(sum(8 * prod(shape) for shape in numbers), "the array of inputs")
     proto = written(model, sizes, target, opset=opset, verify=not no_verify, force=force)
     counts = dict(Counter(node.op_type for node in proto.graph.node).most_common())
-    return Answer(
-        {"output": output, "operators": counts, "verified": not no_verify},
-        [_listed(counts)],
-        [] if output is None else [f"wrote {output}"],
-    )
+    fields = {"output": output, "operators": counts, "verified": not no_verify}
+    talk = [] if output is None else [f"wrote {output}"]
+    finish("mxnet to-onnx", output_format, fields, [_listed(counts)], talk)
 
 
 def _load(symbol: Path, params: Path | None) -> Any:
@@ -144,19 +155,14 @@ def _load(symbol: Path, params: Path | None) -> Any:
 
 
 def _require_all(model: Any, names: Container[str]) -> None:
-    """Raise a usage error for an input that has neither an array nor a shape."""
+    """Raise a usage error for an input without an array and a shape."""
     missing = [name for name in model.inputs if name not in names]
     if missing:
-        words = f"there is no {', '.join(missing[:9])}; the inputs are {_inputs(model)[:400]}"
+        inputs = model.described_inputs()[:400]
+        words = f"there is no {', '.join(missing[:9])}; the inputs are {inputs}"
         if not model.arrays:
             words += "; without PARAMS, parameters are inputs too"
         raise BadParameter(words, param_hint="--input-shape")
-
-
-def _inputs(model: Any) -> str:
-    """The inputs with their axes, as far as they are known: "data (N, 3, H, W)"."""
-    axes = ((name, ", ".join(map(str, shape))) for name, shape in model.input_shapes().items())
-    return ", ".join(f"{name} ({letters})" if letters else name for name, letters in axes)
 
 
 def _listed(counts: Mapping[str, int]) -> str:

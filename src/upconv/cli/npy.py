@@ -1,7 +1,7 @@
-"""Arrays in .npy and .npz files: read by NumPy without pickles, bounded, and written whole.
+"""Arrays in .npy and .npz files: read without pickles, within memory, and written completely.
 
-What an archive unpacks to is held against memory first; an array that a header claims and the file
-does not hold is never filled. Whatever is wrong with a file ends in a `FileError` that names it.
+The size of an unpacked archive is compared with memory first. An array whose header declares more
+than the file holds is never filled. A fault of a file is a `FileError` that names it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def place(
     model: Path | None = None,
     option: str = "--output",
 ) -> Path | None:
-    """Where a result called `name` goes, if anywhere, checked before any work is done.
+    """Return the path of a result, if it has a name, checked before any work.
 
-    `inputs` are never overwritten, nor what `model` is read from, files with its data included.
+    `inputs` and the files of `model`, those of its data included, are never overwritten.
     """
     if name is None:
         return None
@@ -55,7 +55,7 @@ def place(
         raise typer.BadParameter(words, param_hint=option)
     with reported(shown):
         path = Path(name).resolve()  # links are followed
-        if model is not None and path.exists():  # only then is the model worth reading twice
+        if model is not None and path.exists():  # otherwise do not read the model twice
             from ..onnx.models import files
 
             kept += files(model)

@@ -1,45 +1,39 @@
-"""Options: those that several commands share, each declared once, and how values are written.
+"""Types of options that several commands share, parsers of their values, and the form of help.
 
-The parsers turn text into what the library takes and know nothing of its meaning: whether a stride
-of 0 makes sense is for the library to say. Text that cannot be read is a usage error.
-
-A command's parameter is the option of its own that `declaring` is given by that name, or the one
-that is shared. A command that takes the geometry of a transposed convolution ends in `**geometry`.
+A command's parameter has one of these types, or an option of its own that its file declares. The
+parsers turn text into arguments of the library and do not check their meaning: the library refuses
+a stride of 0. Text that cannot be read is a usage error.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from typer import Argument, BadParameter, Option
+from typer import BadParameter, Option
+from typer.core import TyperCommand
 
-from ..problem import WeightLayout
+from ..problem import Direction, DType
 from ..threads import get_num_threads, set_num_threads
 
-Command = Callable[..., None]
 Ends = int | tuple[int, int]
 
 
-class Shape(tuple[int, ...]):
-    """A tuple with a name, for `--help` to show."""
-
-
-def shape(text: str) -> Shape:
-    """A shape, as 1,64,32,32 or 1x64x32x32."""
-    return Shape(_integer(part, text) for part in re.split(r"[,x]", text.strip()))
+def shape(text: str) -> tuple[int, ...]:
+    """Parse a shape, as 1,64,32,32 or 1x64x32x32."""
+    return tuple(_integer(part, text) for part in re.split(r"[,x]", text.strip()))
 
 
 def sizes(text: str) -> int | tuple[int, ...]:
-    """One integer for all axes, or one per axis."""
+    """Parse one integer for all axes, or one per axis."""
     values = shape(text)
-    return values[0] if len(values) == 1 else tuple(values)
+    return values[0] if len(values) == 1 else values
 
 
 def padding(text: str) -> int | str | tuple[Ends, ...]:
-    """One integer, one per axis, a begin:end pair per axis, or the name of a rule.
+    """Parse one integer, one per axis, a begin:end pair per axis, or the name of a rule.
 
     >>> padding("1"), padding("1,2"), padding("0:1,-2:3"), padding("same_upper")
     (1, (1, 2), ((0, 1), (-2, 3)), 'same_upper')
@@ -51,53 +45,53 @@ def padding(text: str) -> int | str | tuple[Ends, ...]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names between commas, each once, and one at least."""
-    found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not found:
+    """Parse names between commas; each counts once, and there must be one."""
+    unique = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not unique:
         raise BadParameter(f"{text!r} names nothing; expected one name or more, as in a,b")
-    return found
+    return unique
 
 
 def dimensions(text: str) -> tuple[int | str, ...]:
-    """A shape in which names stand for open sizes, as N,3,H,W."""
+    """Parse a shape in which names stand for open sizes, as N,3,H,W."""
     if re.fullmatch(r"[0-9x]+", text):
         return shape(text)
     parts = [part.strip() for part in text.split(",")]
     return tuple(part if part.isidentifier() else _integer(part, text) for part in parts)
 
 
-def shape_sets(given: Sequence[str] | None, parse: Any = shape) -> list[dict[str, Any]]:
-    """Shapes by name, per set: a name given n times makes n sets, and one given once is in all.
+def shape_sets(texts: Sequence[str] | None, parse: Any = shape) -> list[dict[str, Any]]:
+    """Parse sets of shapes by name: a name with n shapes makes n sets, one with one is in all.
 
     A name may hold colons itself.
 
     >>> shape_sets(["x:0:1,80,100", "x:0:1,80,400", "N:2"])
     [{'x:0': (1, 80, 100), 'N': (2,)}, {'x:0': (1, 80, 400), 'N': (2,)}]
     """
-    found: dict[str, list[Any]] = {}
-    for text in given or ():
+    shapes: dict[str, list[Any]] = {}
+    for text in texts or ():
         name, colon, size = text.rpartition(":")
         if not (name and colon):
             raise BadParameter(f"{text!r} is not NAME:SIZES", param_hint="--input-shape")
-        found.setdefault(name, []).append(parse(size))
-    many = max(map(len, found.values()), default=1)
-    for name, sizes in found.items():
-        if len(sizes) not in (1, many):
-            words = f"{name!r} is given {len(sizes)} times, and another name {many} times"
+        shapes.setdefault(name, []).append(parse(size))
+    count = max(map(len, shapes.values()), default=1)
+    for name, sizes in shapes.items():
+        if len(sizes) not in (1, count):
+            words = f"{name!r} has {len(sizes)} shapes, and another name has {count}"
             raise BadParameter(words, param_hint="--input-shape")
-    return [{name: s[i if s[1:] else 0] for name, s in found.items()} for i in range(many)]
+    return [{name: s[i if s[1:] else 0] for name, s in shapes.items()} for i in range(count)]
 
 
-def input_shapes(given: Sequence[str] | None, parse: Any = shape) -> dict[str, Any]:
-    """Shapes by name, each name once."""
-    found, *others = shape_sets(given, parse)
+def input_shapes(texts: Sequence[str] | None, parse: Any = shape) -> dict[str, Any]:
+    """Parse shapes by name, each name once."""
+    first, *others = shape_sets(texts, parse)
     if others:
-        raise BadParameter("a name is given twice", param_hint="--input-shape")
-    return found
+        raise BadParameter("a name has two shapes", param_hint="--input-shape")
+    return first
 
 
 def use_threads(threads: int | None) -> None:
-    """Compute on so many threads, NumPy's BLAS included; None leaves the number as it is."""
+    """Set the number of threads, also for NumPy's BLAS; None leaves it as it is."""
     from threadpoolctl import threadpool_limits
 
     if threads is not None:
@@ -118,84 +112,54 @@ def _integer(part: str, text: str) -> int:
 
 RUNTIMES = "onnxruntime, onnxruntime:CUDA, openvino, openvino:f32, openvino:GPU, upconv, reference"
 
-_SHARED: dict[str, Any] = {
-    "input_": Argument(
-        metavar="INPUT",
-        parser=shape,
-        help="Shape of the input, such as 1,64,32,32 or 1x64x32x32; the batch may be left out.",
-    ),
-    "weight": Argument(metavar="WEIGHT", parser=shape, help="Shape of the weight: 64,16,4,4."),
-    "activation": Option(
+Activation = Annotated[
+    str | None,
+    Option(
         metavar="NAME", help="relu, leaky_relu (or leaky_relu:0.2), tanh, sigmoid, silu or gelu."
     ),
-    "direction": Option(help="The result, or which gradient of the layer."),
-    "dtype": Option(help="Element type to work in."),
-    "engine": Option(metavar="NAME", help="Use this engine instead of letting upconv choose."),
-    "force": Option("--force", "-f", help="Overwrite the output if it exists."),
-    "input_shape": Option(
+]
+LayerDirection = Annotated[Direction, Option(help="The result, or which gradient of the layer.")]
+ElementType = Annotated[DType, Option(help="Element type to work in.")]
+Force = Annotated[bool, Option("--force", "-f", help="Overwrite the output if it exists.")]
+InputShapes = Annotated[
+    list[str] | None,
+    Option(
         metavar="NAME:SIZES",
         help="The shape of an input, as x:1,80,100, or the size of a symbolic dimension, as N:2;"
         " may be repeated.",
     ),
-    "inputs": Option(metavar="FILE", help="Inputs by name, .npz, in place of random ones."),
-    "seed": Option(min=0, metavar="N", help="Seed of the random inputs."),
-    "threads": Option(min=1, max=4096, metavar="N", help="Threads (default: see `upconv doctor`)."),
-}
-"""What a parameter of any command is."""
+]
+Inputs = Annotated[
+    Path | None, Option(metavar="FILE", help="Inputs by name, .npz, in place of random ones.")
+]
+OutputFormat = Annotated[
+    Literal["text", "json"], Option(help="What to print on stdout: text, or a document.")
+]
+Seed = Annotated[int, Option(min=0, metavar="N", help="Seed of the random inputs.")]
+Threads = Annotated[
+    int | None,
+    Option(min=1, max=4096, metavar="N", help="Threads (default: see `upconv doctor`)."),
+]
 
 
-def _keyword(name: str, default: object, kind: Any, **how: Any) -> inspect.Parameter:
-    annotation = Annotated[kind, Option(**how)]
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
+class Command(TyperCommand):
+    """A command whose help shows `IN` where typer shows `{IN}` and `IN <path>`."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words after the command's name in the line of its usage."""
+        named = [(param.metavar, param.required) for param in self._parameters("argument")]
+        return ["[OPTIONS]", *(name if required else f"[{name}]" for name, required in named)]
 
-def _per_axis(name: str, default: str | None, letter: str, words: str) -> inspect.Parameter:
-    words += ": an integer, or one per axis: 2 or 2,3."
-    return _keyword(name, default, Any, parser=sizes, metavar=letter, help=words)
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and the options, each with its help."""
+        arguments = [(param.metavar, param.help or "") for param in self._parameters("argument")]
+        options = [param.get_help_record(ctx) for param in self._parameters("option", ctx)]
+        for title, rows in (("Arguments", arguments), ("Options", list(filter(None, options)))):
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
-
-def _order(name: str, words: str, *orders: str) -> inspect.Parameter:
-    return _keyword(name, orders[0], Literal[orders], case_sensitive=False, help=words)
-
-
-_PADDING = (
-    "What is cut off the full result: 1, or 1,2 (per axis), or 0:1,2:3 (begin:end per axis;"
-    " negative values add), or valid, same_upper, same_lower."
-)
-_GEOMETRY = (
-    _per_axis("stride", "1", "S", "Stride"),
-    _keyword("padding", "0", Any, parser=padding, metavar="P", help=_PADDING),
-    _per_axis("output_padding", "0", "P", "Added at the end of the result"),
-    _per_axis("dilation", "1", "D", "Dilation"),
-    _keyword("groups", 1, int, metavar="G", help="Number of groups."),
-    _per_axis("output_size", None, "SIZE", "Spatial size of the result"),
-    _order("layout", "Order of the axes of input and result.", "NCX", "NXC"),
-    _order("weight_layout", "Order of the axes of the weight.", *(o.value for o in WeightLayout)),
-)
-"""The keywords of `upconv.conv_transpose`."""
-
-OUTPUT_FORMAT = _keyword(
-    "output_format",
-    "text",
-    Literal["text", "json"],
-    help="What to print on stdout: text, or a document.",
-)
-
-
-def declaring(command: Command, own: dict[str, Any], *more: inspect.Parameter) -> Command:
-    """`command` with an option for each parameter, in a signature for typer to read."""
-    signature = inspect.signature(command, eval_str=True)
-    found: list[inspect.Parameter] = []
-    for each in signature.parameters.values():
-        option = own.get(each.name) or _SHARED.get(each.name)
-        if each.kind is each.VAR_KEYWORD:
-            found += _GEOMETRY
-        elif option is None:
-            found.append(each)
-        else:
-            found.append(each.replace(annotation=Annotated[each.annotation, option]))
-    spelled = signature.replace(parameters=[*found, *more])
-    command.__signature__ = spelled  # type: ignore[attr-defined]  # inspect's own protocol
-    return command
+    def _parameters(self, kind: str, ctx: Any = None) -> list[Any]:
+        """Return the parameters of a kind; with a context, `--help` is one of the options."""
+        params: list[Any] = self.params if ctx is None else self.get_params(ctx)
+        return [param for param in params if param.param_type_name == kind]

@@ -1,7 +1,4 @@
-"""What a command prints: one JSON document, plain text, or a table; and a line while it works.
-
-A table is aligned plain ASCII on a terminal as in a pipe, for `grep` and `awk`.
-"""
+"""The output of a command: one JSON document or text; and a line of progress."""
 
 from __future__ import annotations
 
@@ -9,58 +6,42 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import Enum
-from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
 from .._version import __version__
 from ..errors import FileError
 from .exits import say
-from .options import OUTPUT_FORMAT, Command, declaring
 
 SCHEMA = 1
-"""Raised when a field of the JSON documents changes its meaning or goes away."""
+"""The number increases when a field of the JSON documents changes its meaning or is removed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a command found: the fields of its JSON document, or lines for stdout and `talk` for
-    stderr; and its exit code."""
+def finish(
+    command: str, output_format: str, fields: Mapping[str, Any], lines: Sequence[str],
+    talk: Sequence[str] = (), code: int = 0,
+) -> NoReturn:  # fmt: skip
+    """Print the results of a command, and end it with an exit code.
 
-    fields: Mapping[str, Any]
-    lines: Sequence[str]
-    talk: Sequence[str] = ()
-    code: int = 0
-
-
-def answering(name: str, **own: Any) -> Callable[[Callable[..., Answer]], Command]:
-    """Make a command of options, its `own` and shared ones, that prints what it returns."""
-
-    def decorated(command: Callable[..., Answer]) -> Command:
-        @wraps(command)
-        def answered(*, output_format: str, **given: Any) -> None:
-            answer = command(**given)
-            if output_format == "json":
-                text(document(name, answer.fields))
-            else:
-                if answer.lines:
-                    text("\n".join(answer.lines))
-                for line in answer.talk:
-                    say(line)
-            raise typer.Exit(answer.code)
-
-        return declaring(answered, own, OUTPUT_FORMAT)
-
-    return decorated
+    fields: of the JSON document. lines, talk: the text on stdout and on stderr.
+    """
+    if output_format == "json":
+        text(document(command, fields))
+    else:
+        if lines:
+            text("\n".join(lines))
+        for line in talk:
+            say(line)
+    raise typer.Exit(code)
 
 
 def document(command: str, fields: Mapping[str, Any]) -> str:
-    """The JSON document of a command: schema, command, version, and its fields."""
-    whole = {"schema": SCHEMA, "command": command, "upconv": __version__, **fields}
-    return json.dumps(whole, indent=1, allow_nan=False, default=_plain)
+    """Return the JSON document of a command: schema, command, version, and its fields."""
+    content = {"schema": SCHEMA, "command": command, "upconv": __version__, **fields}
+    return json.dumps(content, indent=1, allow_nan=False, default=_plain)
 
 
 def _plain(value: Any) -> Any:
@@ -68,26 +49,16 @@ def _plain(value: Any) -> Any:
 
 
 def text(words: str) -> None:
-    """Print on stdout; `exits.ended` reports a full disk, or a reader that left."""
+    """Print on stdout; `exits.ended` reports a full disk, or a closed pipe."""
     if sys.stdout is None:
         raise FileError("Cannot write the standard output: it is closed.")
     sys.stdout.write(words + "\n")
     sys.stdout.flush()
 
 
-def table(
-    rows: Sequence[Sequence[str]], headings: Sequence[str] | None = None, *, left: int = 2
-) -> list[str]:
-    """Rows, if there are any, as aligned lines; all but the `left` columns are numbers."""
-    rows = [headings, *rows] if rows and headings else rows
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    edges = [f"<{width}" if i < left else f">{width}" for i, width in enumerate(widths)]
-    return ["  ".join(map(format, cells, edges)).rstrip() for cells in rows]
-
-
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """A line on stderr, where that is a terminal, that says what has begun: call with its words."""
+    """Show a line of progress on stderr if that is a terminal; call the result with its words."""
     if not (sys.stderr and sys.stderr.isatty()):
         yield lambda _: None
         return

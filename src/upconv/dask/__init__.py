@@ -1,6 +1,8 @@
-"""Transposed convolution, convolution and their gradients on Dask arrays: volumes beyond memory.
+"""Transposed convolution, convolution, their gradients and networks on Dask arrays: volumes beyond
+memory.
 
-    functions  the public functions, called like upconv's own
+    functions  the public functions of layers, called like upconv's own
+    networks   `run`: a network with the halo of all its layers
     graphs     one task per chunk of a result, with exact halos
 
 Needs Dask: `pip install '.[dask]'` in a checkout of upconv.
@@ -11,11 +13,12 @@ from ..installation import install_command
 
 try:
     from .functions import conv, conv_backward, conv_transpose, conv_transpose_backward
+    from .networks import run
 except ImportError as error:
     message = f"upconv.dask needs Dask ({error}): {install_command('dask')}"
     raise EngineMissing(message) from None
 
-__all__ = ["conv", "conv_backward", "conv_transpose", "conv_transpose_backward"]
+__all__ = ["conv", "conv_backward", "conv_transpose", "conv_transpose_backward", "run"]
 
 
 def __dir__() -> list[str]:

@@ -156,7 +156,7 @@ def _called(
     chunks: Any,
 ) -> Any:
     weight, bias = _in_memory("weight", weight), None if bias is None else _in_memory("bias", bias)
-    operands = _operand("x", x), described(weight), described(bias), None
+    operands = dask_operand("x", x), described(weight), described(bias), None
     signature = signature_of(*operands, keywords, frozen_activation(activation))
     return mapped(signature, x, weight, bias, engine, chunks)
 
@@ -171,7 +171,7 @@ def _backward(
     engine: str | Engine | None,
 ) -> Gradients:
     weight = _in_memory("weight", weight)
-    operands = _operand("grad", grad), _operand("x", x), described(weight)
+    operands = dask_operand("grad", grad), dask_operand("x", x), described(weight)
     found = signatures_of(*operands, keywords, False)
     wanted = gradient_targets(NEEDS, Gradients, needs, None, accumulate=False)
     made: dict[str, Any] = {}
@@ -191,7 +191,7 @@ def _backward(
     return Gradients(**made)
 
 
-def _operand(name: str, value: Any) -> Operand:
+def dask_operand(name: str, value: Any) -> Operand:
     """Shape and dtype of a Dask array whose chunks are known."""
     if not isinstance(value, da.Array):
         remedy = "Make one with dask.array.from_array or from_zarr, or call upconv itself."

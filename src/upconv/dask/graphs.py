@@ -81,27 +81,26 @@ class _Task:
 
     def result(self, chunks: list[Array], weight: Array, bias: Array | None) -> Array:
         """A chunk of a result."""
-        window = _window(chunks, self.cuts[0], self.problem)
-        return run(self.problem, self.engine, window, weight, bias)[self.keep]
+        x = window(chunks, self.cuts[0], self.problem.dtype.numpy)
+        return run(self.problem, self.engine, x, weight, bias)[self.keep]
 
     def term(self, grad: list[Array], x: list[Array]) -> Array:
         """A term of a weight gradient."""
-        g, other = map(_window, (grad, x), self.cuts, (self.problem,) * 2)
+        g, other = map(window, (grad, x), self.cuts, (self.problem.dtype.numpy,) * 2)
         return run(self.problem, self.engine, g, other)
 
 
-def _window(chunks: list[Array], cuts: tuple[Cut, ...], problem: Problem) -> Array:
+def window(chunks: list[Array], cuts: tuple[Cut, ...], dtype: np.dtype[Any]) -> Array:
     """Parts of chunks put together; `cuts` has a slice for every chunk along each axis."""
-    dtype = problem.dtype.numpy
     if len(chunks) == 1:
         return chunks[0][tuple(axis[0] for axis in cuts)].astype(dtype, copy=False)
     sizes = [[cut.stop - cut.start for cut in axis] for axis in cuts]
-    window = np.empty([sum(axis) for axis in sizes], dtype)
+    result = np.empty([sum(axis) for axis in sizes], dtype)
     starts = [[0, *accumulate(axis)] for axis in sizes]
     for chunk, place in zip(chunks, product(*(range(len(axis)) for axis in cuts)), strict=True):
         there = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, place, strict=True))
-        window[there] = chunk[tuple(axis[i] for axis, i in zip(cuts, place, strict=True))]
-    return window
+        result[there] = chunk[tuple(axis[i] for axis, i in zip(cuts, place, strict=True))]
+    return result
 
 
 def _overlap(chunks: tuple[int, ...], reads: range) -> tuple[list[int], Cut]:
@@ -115,9 +114,9 @@ def _overlap(chunks: tuple[int, ...], reads: range) -> tuple[list[int], Cut]:
     return list(numbers), cut
 
 
-def _gathered(array: Any, batch: int, reads: list[range], problem: Problem) -> Any:
+def gathered(array: Any, batch: int, reads: list[range], layout: DataLayout) -> Any:
     """The keys of the chunks that a task reads, first to last, and the cut for every axis."""
-    channels = 1 if problem.layout is DataLayout.NCX else array.ndim - 1
+    channels = 1 if layout is DataLayout.NCX else array.ndim - 1
     every = [range(array.shape[0]), *reads]
     every.insert(channels, range(array.shape[channels]))
     found = [_overlap(sizes, each) for sizes, each in zip(array.chunks, every, strict=True)]
@@ -142,10 +141,10 @@ def mapped(
     name, shared = f"upconv-{problem.direction.value}-{token}", f"upconv-weight-{token}"
     graph: dict[Any, Any] = {shared: weight, f"{shared}-bias": bias}
     batches, last = operand.chunks[0], _last(problem)
-    _require_few(prod(map(len, (batches, *spans))), chunks)
+    require_few(prod(map(len, (batches, *spans))), chunks)
     for n, *place in product(*(range(len(each)) for each in (batches, *spans))):
         pieces = [_Piece.of(problem, i, spans[i][at], last=i == last) for i, at in enumerate(place)]
-        keys, cuts = _gathered(operand, n, [piece.reads for piece in pieces], problem)
+        keys, cuts = gathered(operand, n, [piece.reads for piece in pieces], problem.layout)
         own = problem.replace(axes=tuple(piece.axis for piece in pieces), batch=int(batches[n]))
         keep = _laid(problem, slice(None), slice(None), (piece.keep for piece in pieces))
         task = _Task(own, chosen, keep, (cuts,))
@@ -169,25 +168,25 @@ def _spans(problem: Problem, operand: Any, chunks: Any) -> list[list[Span]]:
     forward = problem.direction is Direction.FORWARD
     totals = problem.out_size if forward else problem.size
     if chunks is not None:
-        sizes = _normalized(chunks, totals, operand.dtype)
-        return [_between([0, *accumulate(axis)]) for axis in sizes]
+        sizes = normalized(chunks, totals, operand.dtype)
+        return [between([0, *accumulate(axis)]) for axis in sizes]
     first = 2 if problem.layout is DataLayout.NCX else 1
     given = operand.chunks[first : first + problem.rank]
     moved = scaled if forward else strided
     return [
-        _between(_ends(sizes, total, [moved(at, axis.stride) for at in (0, *accumulate(sizes))]))
+        between(ends_of(sizes, total, [moved(at, axis.stride) for at in (0, *accumulate(sizes))]))
         for sizes, total, axis in zip(given, totals, problem.axes, strict=True)
     ]
 
 
-def _normalized(
+def normalized(
     chunks: Any, totals: tuple[int, ...], dtype: np.dtype[Any]
 ) -> tuple[tuple[int, ...], ...]:
     """The sizes of chunks that a caller has given for spatial axes of so many positions."""
     each = chunks if isinstance(chunks, tuple | list) else [chunks] * len(totals)
     for size, total in zip(each, totals, strict=False):
         if isinstance(size, int) and size > 0:
-            _require_few(-(-total // size), chunks)
+            require_few(-(-total // size), chunks)
     expected = f"chunks of the result's spatial axes {totals}, in a form Dask has for them"
     try:
         sizes = da.core.normalize_chunks(chunks, shape=totals, dtype=dtype)
@@ -203,24 +202,26 @@ def _normalized(
 _LARGER = "Pass larger ones, as in chunks=(256, 256)."
 
 
-def _require_few(count: int, chunks: Any) -> None:
+def require_few(count: int, chunks: Any) -> None:
+    """Refuse more tasks than Dask's schedulers take."""
     if count > _MOST_TASKS:
         got = f"{brief(chunks)}, which makes {count} tasks"
         raise ArgumentError("chunks", got, f"at most {_MOST_TASKS} tasks for a result", _LARGER)
 
 
-def _ends(sizes: tuple[int, ...], total: int, moved: list[int]) -> list[int]:
+def ends_of(sizes: tuple[int, ...], total: int, moved: list[int]) -> list[int]:
     """Where a result is cut: where the operand is; evenly, as zarr asks for, if that is even.
 
     `moved` are the ends of the operand's chunks as positions of the result, 0 first.
     """
     if moved[1] and set(sizes[:-1]) <= {sizes[0]} and sizes[-1] <= sizes[0]:
-        _require_few(-(-total // moved[1]), None)
+        require_few(-(-total // moved[1]), None)
         moved = list(range(0, total, moved[1]))
     return sorted({0, *(min(end, total) for end in moved), total})
 
 
-def _between(ends: list[int]) -> list[Span]:
+def between(ends: list[int]) -> list[Span]:
+    """Spans [low, high) from their ends."""
     return list(pairwise(ends)) if len(ends) > 1 else [(0, 0)]
 
 
@@ -233,15 +234,15 @@ def weight_gradient(signature: Signature, grad: Any, x: Any, engine: str | Engin
     x = x.rechunk({0: grad.chunks[0]})
     token = tokenize(grad.name, x.name, str(problem), repr(engine))
     name, first = f"upconv-weight-gradient-{token}", 2 if problem.layout is DataLayout.NCX else 1
-    spans = [_between([0, *accumulate(c)]) for c in grad.chunks[first : first + problem.rank]]
+    spans = [between([0, *accumulate(c)]) for c in grad.chunks[first : first + problem.rank]]
     graph: dict[Any, Any] = {}
     terms: list[Any] = []
     batches = grad.chunks[0]
     for n, *place in product(*(range(len(each)) for each in (batches, *spans))):
         own = [spans[i][at] for i, at in enumerate(place)]
         parts = [axis.part(*span) for axis, span in zip(problem.axes, own, strict=True)]
-        g_keys, g_cuts = _gathered(grad, n, [range(*span) for span in own], problem)
-        x_keys, x_cuts = _gathered(x, n, [reads for _, reads in parts], problem)
+        g_keys, g_cuts = gathered(grad, n, [range(*span) for span in own], problem.layout)
+        x_keys, x_cuts = gathered(x, n, [reads for _, reads in parts], problem.layout)
         some = problem.replace(axes=tuple(axis for axis, _ in parts), batch=int(batches[n]))
         terms.append((f"{name}-terms", len(terms)))
         graph[terms[-1]] = (_Task(some, engine, (), (g_cuts, x_cuts)).term, g_keys, x_keys)

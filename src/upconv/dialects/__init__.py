@@ -1,8 +1,9 @@
-"""Dialects: how frameworks spell a transposed convolution, read into and said from one `Layer`.
+"""Dialects: the transposed convolutions of frameworks, converted to and from one `Layer`.
 
-Every framework's padding, output padding, target size and "same" is two signed crops per axis (see
-`upconv.geometry`). `from_<dialect>` reads a framework's own keywords with its own defaults,
-`to_<dialect>` says a layer in them or raises `TranslationError`, `translate` does both.
+In every framework, padding, output padding, target size and "same" are two signed crops per axis
+(see `upconv.geometry`). `from_<dialect>` reads a framework's keywords with its defaults.
+`to_<dialect>` returns these keywords for a layer, or raises `TranslationError`. `translate` does
+both.
 """
 
 from __future__ import annotations
@@ -17,24 +18,10 @@ from .torch import from_torch, to_torch
 from .translate import DIALECTS, Translation, Verdict, translate
 
 __all__ = [
-    "DIALECTS",
-    "Layer",
-    "Translation",
-    "Verdict",
-    "from_jax",
-    "from_keras",
-    "from_mxnet",
-    "from_onednn_graph",
-    "from_onnx",
-    "from_torch",
-    "to_jax",
-    "to_keras",
-    "to_mxnet",
-    "to_onednn_graph",
-    "to_onnx",
-    "to_torch",
-    "translate",
-]
+    "DIALECTS", "Layer", "Translation", "Verdict", "from_jax", "from_keras", "from_mxnet",
+    "from_onednn_graph", "from_onnx", "from_torch", "to_jax", "to_keras", "to_mxnet",
+    "to_onednn_graph", "to_onnx", "to_torch", "translate",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -30,7 +30,7 @@ from ..checks import boolean
 from ..errors import ArgumentError, TranslationError, brief
 from ..geometry import LIMIT, Axis
 from ..problem import DataLayout, WeightLayout
-from . import values
+from . import arguments
 from .layer import Layer, require_layer
 from .tensorflow import window
 
@@ -57,41 +57,42 @@ def from_jax(
     transpose_kernel: object = False,
     use_consistent_padding: object = False,
 ) -> Layer:
-    """The layer that `jax.lax.conv_transpose` computes; `kernel` is read off the weight's shape.
+    """Return the layer that `jax.lax.conv_transpose` computes.
 
-    size: the spatial input size. `padding`: "SAME", "VALID" or a (lo, hi) pair per axis.
-    `dimension_numbers`: None or three strings such as ("NCHW", "OIHW", "NCHW"), the first equal to
-    the last.
+    size: the spatial input size. kernel: that of the weight's shape. padding: "SAME", "VALID" or a
+    (lo, hi) pair per axis. dimension_numbers: None or three strings such as
+    ("NCHW", "OIHW", "NCHW"), the first equal to the last.
 
-    Raises `ArgumentError` for what JAX refuses and for orders of axes that upconv has no name for.
+    Raises `ArgumentError` for arguments that JAX refuses, and for orders of axes without a name in
+    upconv.
 
     >>> layer = from_jax((5,), (3,), strides=(2,), padding="SAME")
     >>> layer.crops, layer.weight_layout.value, layer.flipped
     (((0, 1),), 'XIO', True)
     """
-    size = values.sizes(size)
+    size = arguments.sizes(size)
     rank = len(size)
-    k = values.per_axis("kernel", kernel, rank, low=1)
-    s = values.per_axis("strides", strides, rank, low=1)
-    d = values.per_axis("rhs_dilation", rhs_dilation, rank, low=1, absent=1)
+    k = arguments.per_axis("kernel", kernel, rank, low=1)
+    s = arguments.per_axis("strides", strides, rank, low=1)
+    d = arguments.per_axis("rhs_dilation", rhs_dilation, rank, low=1, absent=1)
     transposed = boolean("transpose_kernel", transpose_kernel)
     consistent = boolean("use_consistent_padding", use_consistent_padding)
     if isinstance(padding, (str, bytes)):
-        mode = values.member("padding", padding, Mode, "JAX spells it in capitals.")
-        axes = values.axes(partial(window, mode is Mode.SAME), size, k, s, d)
+        mode = arguments.member("padding", padding, Mode, "JAX spells it in capitals.")
+        axes = arguments.axes(partial(window, mode is Mode.SAME), size, k, s, d)
     else:
         pairs = _pairs(padding, rank)
-        axes = values.axes(partial(_padded, consistent), size, k, s, d, pairs)
+        axes = arguments.axes(partial(_padded, consistent), size, k, s, d, pairs)
     layout, weights = _layouts(dimension_numbers, rank)
     weights = weights.swapped() if transposed else weights
     return Layer(axes, 1, layout, weights, flipped=not transposed)
 
 
 def to_jax(layer: Layer) -> dict[str, Any]:
-    """The arguments of `jax.lax.conv_transpose`, and `kernel`; `TranslationError` for groups.
+    """Return the arguments of `jax.lax.conv_transpose`, and `kernel`.
 
-    `from_jax(size, **to_jax(layer))` is the same layer: dimension numbers say any order of the
-    weight.
+    `from_jax(size, **to_jax(layer))` is the same layer, since dimension numbers name any order of
+    the weight. Raises `TranslationError` for groups.
 
     >>> to_jax(from_jax((5,), (3,), strides=(2,), padding="SAME"))["padding"]
     ((0, 1),)
@@ -126,14 +127,14 @@ def _padded(consistent: bool, size: int, k: int, s: int, d: int, pair: tuple[int
 
 def _pairs(padding: object, rank: int) -> tuple[tuple[int, int], ...]:
     expected = f"'SAME', 'VALID' or {rank} pairs (lo, hi)"
-    entries = values.entries(padding)
+    entries = arguments.entries(padding)
     if entries is None or len(entries) != rank:
         raise ArgumentError("padding", brief(padding), expected)
     pairs = []
     for i, entry in enumerate(entries):
-        if not values.is_sequence(entry):
+        if not arguments.is_sequence(entry):
             raise ArgumentError(f"padding[{i}]", brief(entry), "a pair (lo, hi)")
-        pair = values.integers(f"padding[{i}]", entry, low=-LIMIT)
+        pair = arguments.integers(f"padding[{i}]", entry, low=-LIMIT)
         if len(pair) != 2:
             raise ArgumentError(f"padding[{i}]", str(pair), "a pair (lo, hi)")
         pairs.append((pair[0], pair[1]))
@@ -141,17 +142,17 @@ def _pairs(padding: object, rank: int) -> tuple[tuple[int, int], ...]:
 
 
 def _letters(rank: int) -> str:
-    """Names of the spatial axes: W, HW, DHW, then more letters."""
+    """Return names of the spatial axes: W, HW, DHW, then more letters."""
     return _SPATIAL[max(3 - rank, 0) : max(3, rank)]
 
 
 def _layouts(dimension_numbers: object, rank: int) -> tuple[DataLayout, WeightLayout]:
     if dimension_numbers is None:
         return DataLayout.NXC, WeightLayout.XIO
-    entries = values.entries(dimension_numbers)
+    entries = arguments.entries(dimension_numbers)
     if entries is None:
         raise ArgumentError("dimension_numbers", brief(dimension_numbers), "three strings or None")
-    words = [values.text(f"dimension_numbers[{i}]", word) for i, word in enumerate(entries)]
+    words = [arguments.text(f"dimension_numbers[{i}]", word) for i, word in enumerate(entries)]
     if len(words) != 3 or words[0] != words[2]:
         raise ArgumentError(
             "dimension_numbers",

@@ -22,21 +22,21 @@ backend computes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ArgumentError, ShapeError, TranslationError, brief
 from ..geometry import Axis, convolved, same_padding
 from ..problem import DataLayout, WeightLayout
-from . import values
+from . import arguments
 from .layer import Layer, require_layer
 from .limits import Limits
 from .tensorflow import window
 
-LIMITS = Limits("Keras", 3, False, lambda axis: axis.stride, "the stride")
+LIMITS = Limits("Keras", 3, False, "the stride")
 
 
 class Mode(Enum):
@@ -76,49 +76,49 @@ def from_keras(
     dtype: object = None,
     batch_input_shape: object = None,
 ) -> Layer:
-    """The layer that Keras, or with `output_shape` TensorFlow, computes; an int means every axis.
+    """Return the layer that Keras computes, or with `output_shape` TensorFlow.
 
-    size: the spatial input size. `padding` is "valid" or "same" in any case. `output_shape`: the
-    spatial output sizes alone, without N and C; it rules out `output_padding`. `groups`, which
-    Keras 2 names, can only be 1. The arguments from `filters` on say nothing of geometry and have
-    no effect: they are there so that `from_keras(size, **layer.get_config())` reads a Keras layer.
+    size: the spatial input size. An int is for every axis. padding: "valid" or "same" in any case.
+    output_shape: the spatial output sizes without N and C; it excludes `output_padding`. groups:
+    only 1; Keras 2 has the name. The arguments from `filters` on have no effect. With them,
+    `from_keras(size, **layer.get_config())` reads a Keras layer.
 
-    Raises `ArgumentError` or `ShapeError` for what they refuse.
+    Raises `ArgumentError` or `ShapeError` for arguments that the frameworks refuse.
 
     >>> from_keras((5,), 3, strides=2, padding="same").crops
     ((0, 1),)
     >>> from_keras((5,), 3, strides=2, padding="same", output_padding=0).crops
     ((1, 1),)
     """
-    size = values.sizes(size)
+    size = arguments.sizes(size)
     rank = len(size)
     LIMITS.check_size(size)
-    mode = values.member("padding", values.text("padding", padding).lower(), Mode)
-    k = values.per_axis_or_one("kernel_size", kernel_size, rank, low=1)
-    s = values.per_axis_or_one("strides", strides, rank, low=1)
-    d = values.per_axis_or_one("dilation_rate", dilation_rate, rank, low=1)
-    word = values.text("data_format", data_format)
+    mode = arguments.member("padding", arguments.text("padding", padding).lower(), Mode)
+    k = arguments.per_axis("kernel_size", kernel_size, rank, low=1, repeated=True)
+    s = arguments.per_axis("strides", strides, rank, low=1, repeated=True)
+    d = arguments.per_axis("dilation_rate", dilation_rate, rank, low=1, repeated=True)
+    word = arguments.text("data_format", data_format)
     if word not in LAYOUTS:
         raise ArgumentError("data_format", brief(word), "one of " + ", ".join(map(repr, LAYOUTS)))
-    if values.integer("groups", groups, low=1) > 1:
+    if arguments.integer("groups", groups, low=1) > 1:
         raise ArgumentError("groups", str(groups), "1", "Keras computes no groups in these layers.")
     same = mode is Mode.SAME
     if output_shape is not None:
         if output_padding is not None:
             raise ArgumentError("output_padding", "given", "None when output_shape is given")
-        outs = values.per_axis("output_shape", output_shape, rank, low=0)
-        axes = values.axes(partial(_shaped, same), range(rank), size, k, s, d, outs)
+        outs = arguments.per_axis("output_shape", output_shape, rank, low=0)
+        axes = arguments.axes(partial(_shaped, same), range(rank), size, k, s, d, outs)
     elif output_padding is not None:
-        extra = values.per_axis_or_one("output_padding", output_padding, rank, low=0)
-        axes = values.axes(partial(window, same), size, k, s, d, extra)
+        extra = arguments.per_axis("output_padding", output_padding, rank, low=0, repeated=True)
+        axes = arguments.axes(partial(window, same), size, k, s, d, extra)
         LIMITS.check_output_padding(axes, extra)
     else:
-        axes = values.axes(partial(window, same), size, k, s, d)
+        axes = arguments.axes(partial(window, same), size, k, s, d)
     return Layer(axes, 1, LAYOUTS[word], WeightLayout.XOI)
 
 
 def to_keras(layer: Layer) -> dict[str, Any]:
-    """The arguments of a Keras layer but `filters`; raises `TranslationError` if none fit.
+    """Return the arguments of a Keras layer but `filters`; raises `TranslationError`.
 
     `from_keras(size, **to_keras(layer))` has the same axes.
 
@@ -127,13 +127,13 @@ def to_keras(layer: Layer) -> dict[str, Any]:
     """
     require_layer(layer)
     closest = _closest(layer)
-    for i, (axis, found) in enumerate(zip(layer.axes, closest.axes, strict=True)):
-        if axis != found:
+    for i, (axis, near) in enumerate(zip(layer.axes, closest.axes, strict=True)):
+        if axis != near:
             raise TranslationError(
                 f"axis {i} is cropped by {axis.crop_begin} at its begin and {axis.crop_end} at its"
                 ' end, and Keras has only "valid", "same" and an output_padding below the stride,'
-                f" one mode for all axes; the nearest of those crops {found.crop_begin} and"
-                f" {found.crop_end}."
+                f" one mode for all axes; the nearest of those crops {near.crop_begin} and"
+                f" {near.crop_end}."
             )
     if layer.groups > 1:
         raise TranslationError(f"the layer has {layer.groups} groups, and Keras' layers have none.")
@@ -148,13 +148,12 @@ def to_keras(layer: Layer) -> dict[str, Any]:
 
 
 def nearest_keras(layer: Layer) -> Layer:
-    """The layer with the crops that come closest, and no groups; raises as `to_keras` if none."""
+    """Return the layer with the closest crops, and no groups; raises as `to_keras`."""
     return replace(layer, axes=_closest(layer).axes, groups=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """One choice of mode and output padding, and the axes it makes."""
+class _Candidate(NamedTuple):
+    """A mode and an output padding, and the axes of both."""
 
     mode: Mode
     output_padding: tuple[int, ...] | None
@@ -162,7 +161,10 @@ class _Candidate:
 
 
 def _closest(layer: Layer) -> _Candidate:
-    """The candidate nearest in crops; of equals one that crops less, then one without padding."""
+    """Return the candidate with the closest crops; of equals, the one that crops less.
+
+    A candidate without output padding precedes one with it.
+    """
     LIMITS.check_rank(layer)
     if any(axis.size == 0 for axis in layer.axes):
         raise TranslationError("the layer has an axis without input; read it at a size above 0.")
@@ -181,41 +183,35 @@ def _closest(layer: Layer) -> _Candidate:
 
 
 def _closest_extended(mode: Mode, axis: Axis) -> int:
-    """The output padding, from 0 to s - 1, whose crops come closest.
+    """Return the output padding, from 0 to s - 1, with the closest crops.
 
-    Each position of it lowers the total crop by one, so that only those around the total of this
-    axis, and around twice its smaller crop, can be best.
+    Each position of it lowers the total crop by one. The best is therefore near the total of this
+    axis, or near twice one of its crops.
     """
-    total = sum(_crops(_like(axis, mode, 0)))
-    begin, end = _crops(axis)
-    wanted = [begin + end, 2 * begin, 2 * end]
-    tried = {total - goal + step for goal, step in product(wanted, (-1, 0, 1))}
+    like = _like(axis, mode, 0)
+    total, begin, end = like.crop_begin + like.crop_end, axis.crop_begin, axis.crop_end
+    totals = product((begin + end, 2 * begin, 2 * end), (-1, 0, 1))
+    extras = {min(max(total - goal + step, 0), axis.stride - 1) for goal, step in totals}
     return min(
-        sorted({min(max(extra, 0), axis.stride - 1) for extra in tried}),
+        sorted(extras),
         key=lambda extra: _distance((axis,), (_like(axis, mode, extra),)),
     )
 
 
-def _distance(wanted: tuple[Axis, ...], found: tuple[Axis, ...]) -> tuple[int, int]:
-    differences = [
-        there - here
-        for axis, other in zip(wanted, found, strict=True)
-        for here, there in zip(_crops(axis), _crops(other), strict=True)
-    ]
+def _distance(axes: tuple[Axis, ...], others: tuple[Axis, ...]) -> tuple[int, int]:
+    differences = []
+    for axis, other in zip(axes, others, strict=True):
+        differences += [other.crop_begin - axis.crop_begin, other.crop_end - axis.crop_end]
     return sum(map(abs, differences)), sum(max(difference, 0) for difference in differences)
 
 
-def _crops(axis: Axis) -> tuple[int, int]:
-    return axis.crop_begin, axis.crop_end
-
-
 def _like(axis: Axis, mode: Mode, extra: int | None = None) -> Axis:
-    """The axis as a mode and an output padding crop it."""
+    """Return the axis with the crops of a mode and an output padding."""
     return window(mode is Mode.SAME, axis.size, axis.kernel, axis.stride, axis.dilation, extra)
 
 
 def _shaped(same: bool, i: int, size: int, k: int, s: int, d: int, out: int) -> Axis:
-    """The axis of a given output size, which a convolution has to map back to the input's."""
+    """Return the axis of an output size, which a convolution must map to the input size."""
     pads = same_padding(out, k, s, d, upper=True) if same else (0, 0)
     axis = convolved(out, k, s, d, *pads)
     if axis.size != size:

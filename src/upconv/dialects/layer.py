@@ -1,8 +1,8 @@
-"""One layer after its dialect is gone: axes with signed crops, groups, and how arrays are stored.
+"""A layer of any dialect: axes with signed crops, groups, and the orders of its arrays.
 
-A dialect's `from_*` makes a `Layer`; a `to_*` says one in the dialect's words. Along each axis, in
-the symbols of `upconv.geometry`, y[o] = sum of x[i]*w[t] over s*i + d*t = o + p. JAX stores w so
-that w[k-1-t] stands where the others have w[t]: such a layer is `flipped`.
+`from_<dialect>` returns a `Layer`, and `to_<dialect>` returns its attributes in that dialect. Along
+each axis, in the symbols of `upconv.geometry`, y[o] = sum of x[i]*w[t] over s*i + d*t = o + p. JAX
+stores w[k-1-t] where the others store w[t]: such a layer is `flipped`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..problem import DataLayout, WeightLayout
 class Layer:
     """A transposed convolution for one input size, in upconv's own terms.
 
-    `axes` has one entry per spatial axis. `layout` and `weight_layout` say how the framework orders
-    its arrays; `flipped` that it stores the kernel reversed along every spatial axis.
+    axes: one entry per spatial axis. layout, weight_layout: the framework's orders of arrays.
+    flipped: whether it stores the kernel reversed along every spatial axis.
 
     Raises `ArgumentError` without axes and for groups < 1.
 
@@ -70,7 +70,7 @@ class Layer:
         return tuple((axis.crop_begin, axis.crop_end) for axis in self.axes)
 
     def keywords(self) -> dict[str, Any]:
-        """What to hand on to `upconv.conv_transpose(x, layer.weight(w), bias, **keywords)`.
+        """Return the keywords of `upconv.conv_transpose(x, layer.weight(w), bias, **keywords)`.
 
         >>> from upconv.geometry import Axis
         >>> Layer((Axis(5, 3, 2, 1, 1, 0),)).keywords()["padding"]
@@ -86,10 +86,9 @@ class Layer:
         }
 
     def weight(self, w: Any) -> Any:
-        """`w`, an array in `weight_layout`, as conv_transpose wants it: a reversed view if flipped.
+        """Return the weight for conv_transpose: `w`, or a reversed view of it if flipped.
 
-        Raises `ShapeError` when the kernel's axes of `w` are not this layer's kernel: the crops
-        were worked out for that one.
+        Raises `ShapeError` when the kernel of `w`, in `weight_layout`, is not that of the layer.
 
         >>> import numpy as np
         >>> from upconv.geometry import Axis
@@ -101,17 +100,11 @@ class Layer:
         rank, shape = len(self.axes), tuple(w.shape)
         start = self.weight_layout.value.index("X")
         if len(shape) != rank + 2 or shape[start : start + rank] != self.kernel:
-            wanted = self.weight_layout.shape(0, 0, self.kernel)
-            wanted_text = ", ".join(
-                letter if letter != "X" else ", ".join(map(str, self.kernel))
-                for letter in self.weight_layout.value
-            )
-            raise ShapeError(
-                "the weight's shape",
-                str(shape),
-                f"{len(wanted)} axes ({wanted_text}), O counting one group's output channels",
-                "Read the layer again with this weight's kernel.",
-            )
+            kernel = ", ".join(map(str, self.kernel))
+            axes = ", ".join(kernel if x == "X" else x for x in self.weight_layout.value)
+            expected = f"{rank + 2} axes ({axes}), O counting one group's output channels"
+            remedy = "Read the layer again with this weight's kernel."
+            raise ShapeError("the weight's shape", str(shape), expected, remedy)
         if not self.flipped:
             return w
         window = [slice(None)] * len(shape)

@@ -1,4 +1,4 @@
-"""What a dialect with paddings and output paddings can say of a layer, as a table row.
+"""The limits of dialects with paddings and output paddings: one table row for each.
 
 Along one axis, with crops p (begin) and q (end) and output padding a:
 
@@ -12,36 +12,41 @@ one padding, 0 <= p - q < bound; with two, q > -bound.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from ..errors import ArgumentError, ShapeError, TranslationError, brief
-from ..geometry import Axis
+from ..geometry import LIMIT, Axis
 from .layer import Layer
 
 
-@dataclass(frozen=True, slots=True)
-class Padding:
-    """One axis in a dialect's words."""
+class Padding(NamedTuple):
+    """The crops of a layer in a dialect's words, each per axis; `extra` is output padding."""
 
-    begin: int
-    end: int
-    output_padding: int
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+    extra: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one dialect can say.
+BOUNDS: dict[str, Callable[[Axis], int]] = {
+    "the stride": lambda axis: axis.stride,
+    "max(stride, dilation)": lambda axis: max(axis.stride, axis.dilation),
+    "2**49": lambda _: 2 * LIMIT,  # of a dialect without a bound
+}
+"""The first output padding that a dialect refuses, by its formula."""
 
-    `most_axes` is the highest spatial rank (0: any); `one_padding` says that both ends share one;
-    `bound(axis)` is the first output padding refused, `bound_text` the same in words; `least_out`
-    is the smallest output size.
+
+class Limits(NamedTuple):
+    """The limits of one dialect.
+
+    most_axes: the highest spatial rank (0: any). one_padding: whether both ends share one. bound: a
+    key of `BOUNDS`. least_out: the smallest output size.
     """
 
     dialect: str
     most_axes: int
     one_padding: bool
-    bound: Callable[[Axis], int]
-    bound_text: str
+    bound: str
     least_out: int = 0
 
     def check_size(self, size: tuple[int, ...]) -> None:
@@ -53,8 +58,9 @@ class Limits:
     def check_output_padding(self, axes: tuple[Axis, ...], extra: tuple[int, ...]) -> None:
         """Raise `ArgumentError` for an output padding that the dialect refuses."""
         for i, (axis, entry) in enumerate(zip(axes, extra, strict=True)):
-            if entry >= self.bound(axis):
-                expected = f"less than {self.bound_text} = {self.bound(axis)}"
+            bound = BOUNDS[self.bound](axis)
+            if entry >= bound:
+                expected = f"less than {self.bound} = {bound}"
                 remedy = f"{self.dialect} refuses more."
                 raise ArgumentError(f"output_padding[{i}]", str(entry), expected, remedy)
 
@@ -66,8 +72,8 @@ class Limits:
                 remedy = f"{self.dialect} refuses empty outputs."
                 raise ShapeError(name, got, f"at least {self.least_out}", remedy)
 
-    def paddings(self, layer: Layer) -> tuple[Padding, ...]:
-        """The layer's axes in the dialect's words; raises `TranslationError` saying why not."""
+    def padding(self, layer: Layer) -> Padding:
+        """Return the layer's crops as paddings; raises `TranslationError` with the reason."""
         self.check_rank(layer)
         for i, axis in enumerate(layer.axes):
             reason = self._reason(axis)
@@ -76,7 +82,7 @@ class Limits:
                     f"axis {i} is cropped by {axis.crop_begin} at its begin and {axis.crop_end} at"
                     f" its end, and {self.dialect} {reason}."
                 )
-        return tuple(self._padding(axis) for axis in layer.axes)
+        return Padding(*zip(*map(self._padding, layer.axes), strict=True))
 
     def check_rank(self, layer: Layer) -> None:
         """Raise `TranslationError` for a layer of more spatial axes than the dialect knows."""
@@ -87,7 +93,7 @@ class Limits:
             )
 
     def nearest(self, layer: Layer) -> Layer:
-        """The layer with the crops that come closest; of equals, those that crop less."""
+        """Return the layer with the closest crops; of equally close ones, those that crop less."""
         return replace(layer, axes=tuple(self._nearest(axis) for axis in layer.axes))
 
     def _reason(self, axis: Axis) -> str:
@@ -96,28 +102,27 @@ class Limits:
             return "cannot add positions at a begin: its padding is >= 0"
         if self.one_padding and end > begin:
             return "has one padding for both ends, so it cannot crop the end more than the begin"
-        if self._padding(axis).output_padding >= self.bound(axis):
-            return (
-                f"would need output padding {self._padding(axis).output_padding}, which must be"
-                f" less than {self.bound_text} = {self.bound(axis)}"
-            )
+        extra, bound = self._padding(axis)[2], BOUNDS[self.bound](axis)
+        if extra >= bound:
+            limit = f"{self.bound} = {bound}"
+            return f"would need output padding {extra}, which must be less than {limit}"
         if axis.out < self.least_out:
             return f"refuses an output of {axis.out} positions, fewer than {self.least_out}"
         return ""
 
-    def _padding(self, axis: Axis) -> Padding:
+    def _padding(self, axis: Axis) -> tuple[int, int, int]:
+        """Return the paddings at both ends, and the output padding."""
         begin, end = axis.crop_begin, axis.crop_end
         if self.one_padding:
-            return Padding(begin, begin, begin - end)
-        return Padding(begin, max(end, 0), max(-end, 0))
+            return begin, begin, begin - end
+        return begin, max(end, 0), max(-end, 0)
 
     def _nearest(self, axis: Axis) -> Axis:
-        most = self.bound(axis) - 1
+        most = BOUNDS[self.bound](axis) - 1
         begin, end = max(axis.crop_begin, 0), axis.crop_end
         if self.one_padding:
             begin = max(min(begin, end + most), 0)
-            end = min(end, begin)
-            end = max(end, begin - most)
+            end = max(min(end, begin), begin - most)
         else:
             end = max(end, -most)
         return replace(axis, crop_begin=begin, crop_end=end)

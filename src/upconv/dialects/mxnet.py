@@ -23,18 +23,12 @@ from typing import Any
 from ..errors import ArgumentError, ShapeError, TranslationError, brief
 from ..geometry import Axis, centred, padded
 from ..problem import DataLayout, WeightLayout
-from . import values
+from . import arguments
 from .layer import Layer, require_layer
 from .limits import Limits
-from .mxnet_attributes import KINDS, Attributes, declared, parsed
+from .mxnet_attributes import Attributes, declared, parsed
 
-LIMITS = Limits(
-    dialect="MXNet",
-    most_axes=3,
-    one_padding=True,
-    bound=lambda axis: axis.stride,
-    bound_text="the stride",
-)
+LIMITS = Limits("MXNet", 3, True, "the stride")
 
 WINDOW = "kernel:shape stride:shape=() dilate:shape=() pad:shape=()"
 DEVICE = "cudnn_tune:off|limited_workspace|fastest?=None cudnn_off:bool=False"
@@ -68,33 +62,34 @@ def from_mxnet(
     name: object = None,
     **unknown: object,
 ) -> Layer:
-    """The layer of a Deconvolution; attributes may be tuples, lists or MXNet's text "(3, 3)".
+    """Return the layer of a Deconvolution; attributes may be tuples, lists or text as "(3, 3)".
 
     size: the spatial input size. A bare int is a shape of one axis, as in MXNet. `num_filter` may
-    be left out; of the rest `workspace`, `no_bias`, the cuDNN ones and `name` are checked and have
-    no effect. Entries of `target_shape` beyond the kernel's rank are ignored, as MXNet does.
+    be left out. `workspace`, `no_bias`, `cudnn_tune` and `cudnn_off` are checked, and have no
+    effect; `name` has none. Entries of `target_shape` beyond the kernel's rank are ignored, as in
+    MXNet.
 
-    Raises `ArgumentError` or `ShapeError` for what MXNet refuses and for a name it does not know.
+    Raises `ArgumentError` or `ShapeError` for arguments that MXNet refuses or does not know.
 
     >>> from_mxnet((4, 4), kernel="(4, 4)", stride=(2, 2), target_shape=(8, 8)).crops
     ((1, 1), (1, 1))
     """
-    given = {
+    attributes = {
         "kernel": kernel, "stride": stride, "dilate": dilate, "pad": pad, "adj": adj,
         "target_shape": target_shape, "num_group": num_group, "workspace": workspace,
         "no_bias": no_bias, "cudnn_tune": cudnn_tune, "cudnn_off": cudnn_off, "layout": layout,
     }  # fmt: skip
-    given["num_filter"] = num_group if num_filter is None else num_filter
-    p = parsed(_ATTRIBUTES, given | unknown)
+    attributes["num_filter"] = num_group if num_filter is None else num_filter
+    p = parsed(_ATTRIBUTES, attributes | unknown)
     check(p)
     if p.num_filter % p.num_group:
         expected = f"a divisor of num_filter = {p.num_filter}"
         raise ArgumentError("num_group", str(p.num_group), expected)
-    return layer_of(values.sizes(size), p)
+    return layer_of(arguments.sizes(size), p)
 
 
 def check(p: Attributes) -> None:
-    """What MXNet refuses of a Deconvolution or Convolution before it has seen an array."""
+    """Raise `ArgumentError` for attributes that MXNet refuses before it sees an array."""
     rank = len(p.kernel)
     if not 1 <= rank <= LIMITS.most_axes:
         raise ArgumentError("kernel", brief(p.kernel), "a shape of 1, 2 or 3 axes")
@@ -109,7 +104,7 @@ def check(p: Attributes) -> None:
 
 
 def layer_of(size: tuple[int, ...], p: Attributes) -> Layer:
-    """The layer of a Deconvolution's checked attributes; raises `ArgumentError`, `ShapeError`."""
+    """Return the layer of checked attributes; raises `ArgumentError`, `ShapeError`."""
     rank = len(p.kernel)
     if len(size) != rank:
         expected = f"{rank} spatial sizes, as kernel has"
@@ -117,18 +112,18 @@ def layer_of(size: tuple[int, ...], p: Attributes) -> Layer:
     ones, zeros = (1,) * rank, (0,) * rank
     window = range(rank), size, p.kernel, p.stride or ones, p.dilate or ones
     if any(p.target_shape):
-        axes = values.axes(_targeted, *window, _target(p.target_shape, rank))
+        axes = arguments.axes(_targeted, *window, _target(p.target_shape, rank))
     else:
-        axes = values.axes(_padded, *window, p.pad or zeros, p.adj or zeros)
+        axes = arguments.axes(_padded, *window, p.pad or zeros, p.adj or zeros)
     if p.layout is not None and p.layout.endswith("C"):
         return Layer(axes, p.num_group, DataLayout.NXC, WeightLayout.IXO)
     return Layer(axes, p.num_group)
 
 
 def to_mxnet(layer: Layer) -> dict[str, Any]:
-    """The attributes of Deconvolution but `num_filter`; raises `TranslationError` if none fit.
+    """Return the attributes of Deconvolution but `num_filter`; raises `TranslationError`.
 
-    `from_mxnet(size, **to_mxnet(layer))` has the same axes. Channels last is said by `layout` where
+    `from_mxnet(size, **to_mxnet(layer))` has the same axes. `layout` tells channels last where
     MXNet has a name for it (rank 2 and 3).
 
     >>> to_mxnet(from_mxnet(5, kernel=3, stride=2, pad=1, adj=1))["adj"]
@@ -136,7 +131,7 @@ def to_mxnet(layer: Layer) -> dict[str, Any]:
     """
     require_layer(layer)
     rank = len(layer.axes)
-    paddings = LIMITS.paddings(layer)
+    padding = LIMITS.padding(layer)
     if rank == 3 and any(axis.dilation > 1 for axis in layer.axes):
         raise TranslationError(
             "the layer is dilated, and MXNet has no dilation with 3 spatial axes."
@@ -146,21 +141,11 @@ def to_mxnet(layer: Layer) -> dict[str, Any]:
         "kernel": layer.kernel,
         "stride": layer.strides,
         "dilate": layer.dilations,
-        "pad": tuple(padding.begin for padding in paddings),
-        "adj": tuple(padding.output_padding for padding in paddings),
+        "pad": padding.begins,
+        "adj": padding.extra,
         "num_group": layer.groups,
         "layout": names.get(rank, _DEFAULT_LAYOUT[rank]),
     }
-
-
-def has_target(target_shape: object) -> bool:
-    """Whether this target_shape is active: it has an entry that is not zero."""
-    return any(KINDS["shape"]("target_shape", target_shape))
-
-
-def kernel_rank(kernel: object) -> int:
-    """How many spatial axes a kernel attribute has."""
-    return len(KINDS["shape"]("kernel", kernel))
 
 
 def _padded(i: int, size: int, k: int, s: int, d: int, pad: int, adj: int) -> Axis:

@@ -1,10 +1,10 @@
-"""Attributes of MXNet's operators: Python values, or text for them, made into Python values.
+"""Attributes of MXNet's operators: Python values, or their text, converted to Python values.
 
-MXNet hands every attribute on as text, so "(3, 3)", (3, 3) and [3, 3] are one value, as are True,
-"True", "true", 1 and "1". A bare int is a shape of one axis and is never spread over axes.
+MXNet passes every attribute as text. Therefore "(3, 3)", (3, 3) and [3, 3] are one value, as are
+True, "True", "true", 1 and "1". A bare int is a shape of one axis only.
 
-An operator declares its attributes as `name:kind` or `name:kind=default`, where a kind is one of
-`KINDS` or words between bars, "?" lets None in, and the default is text like any other.
+An operator declares its attributes as `name:kind` or `name:kind=default`. A kind is one of `KINDS`,
+or words between bars; "?" allows None. The default is text like any other value.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class Attribute(NamedTuple):
-    """What an attribute may be, and what it is when it is not given."""
+    """The kind of an attribute, and its default."""
 
     kind: Kind
     default: Any
 
 
 def declared(text: str) -> dict[str, Attribute]:
-    """The attributes that a text declares.
+    """Return the attributes that a text declares.
 
     >>> attributes = declared("kernel:shape stride:shape=() mode:max|avg=max size:int?=None")
     >>> parsed(attributes, {"kernel": "(3, 3)"})
     namespace(kernel=(3, 3), stride=(), mode='max', size=None)
     """
-    found = {}
+    attributes = {}
     for item in text.split():
         name, _, rest = item.partition(":")
-        word, gives, default = rest.partition("=")
+        word, equals, default = rest.partition("=")
         bare = word.rstrip("?")
         kind = KINDS[bare] if bare in KINDS else partial(_one_of, bare.split("|"))
         kind = partial(_optional, kind) if word.endswith("?") else kind
-        found[name] = Attribute(kind, kind(name, default) if gives else _REQUIRED)
-    return found
+        attributes[name] = Attribute(kind, kind(name, default) if equals else _REQUIRED)
+    return attributes
 
 
-def parsed(attributes: Mapping[str, Attribute], given: Mapping[str, Any]) -> Attributes:
-    """All attributes of an operator from those given; raises `ArgumentError`."""
-    for name in given:
+def parsed(attributes: Mapping[str, Attribute], arguments: Mapping[str, Any]) -> Attributes:
+    """Return all attributes of an operator from those of a call; raises `ArgumentError`."""
+    for name in arguments:
         if name not in attributes:
             raise ArgumentError("an attribute", brief(name), "one of " + ", ".join(attributes))
     values = {name: attribute.default for name, attribute in attributes.items()}
-    values |= {name: attributes[name].kind(name, value) for name, value in given.items()}
+    values |= {name: attributes[name].kind(name, value) for name, value in arguments.items()}
     for name, value in values.items():
         if value is _REQUIRED:
             raise ArgumentError(name, "not given", "a value", "This attribute has no default.")
@@ -66,7 +66,7 @@ def parsed(attributes: Mapping[str, Attribute], given: Mapping[str, Any]) -> Att
 
 
 def _literal(name: str, value: Any, expected: str) -> Any:
-    """The Python value a text stands for, and anything else as it is."""
+    """Return the Python value of a text, and any other value as it is."""
     if not isinstance(value, str):
         return value
     try:
@@ -86,7 +86,7 @@ def _integer(name: str, value: Any, low: int | None = None, high: float = inf) -
 
 
 def _number(name: str, value: Any) -> float:
-    """A real number; text may be as C prints one ("inf", "1e-05")."""
+    """Return a real number; text may be as C prints one ("inf", "1e-05")."""
     try:
         if isinstance(value, (str, int, float, np.number)):
             return float(value)
@@ -96,11 +96,11 @@ def _number(name: str, value: Any) -> float:
 
 
 def _scalar(name: str, value: Any) -> float | int:
-    """A number that stays an integer if it is one, as arrays of integers need."""
+    """Return a number, an integer if it is one, as arrays of integers need."""
     if isinstance(value, (int, np.integer, np.bool_)):
         return int(value)
-    found = _number(name, value)
-    return int(found) if isinstance(value, str) and value.lstrip("+-").isdigit() else found
+    number = _number(name, value)
+    return int(number) if isinstance(value, str) and value.lstrip("+-").isdigit() else number
 
 
 def _boolean(name: str, value: Any) -> bool:
@@ -157,7 +157,7 @@ KINDS: dict[str, Kind] = {
 
 
 def text(value: Any) -> str:
-    """The text that MXNet stores for an attribute."""
+    """Return the text that MXNet stores for an attribute."""
     if isinstance(value, (list, tuple, np.ndarray)):
         return str(tuple(int(e) if isinstance(e, np.integer) else e for e in value))
     return np.dtype(value).name if isinstance(value, (type, np.dtype)) else str(value)

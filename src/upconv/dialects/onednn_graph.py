@@ -30,7 +30,7 @@ from typing import Any
 from ..errors import ArgumentError, ShapeError, brief
 from ..geometry import Axis, centred, convolved, padded, same_padding, scaled, strided
 from ..problem import DataLayout, WeightLayout
-from . import values
+from . import arguments
 from .layer import Layer, require_layer
 from .limits import Limits
 
@@ -50,7 +50,7 @@ class AutoPad(Enum):
 
 
 class Rule(Enum):
-    """Whose reading of auto_pad is asked for."""
+    """The reading of auto_pad."""
 
     LIBRARY = "library"
     DOCUMENT = "document"
@@ -63,20 +63,13 @@ class Operation(Enum):
     CONVOLUTION_BACKWARD_DATA = "ConvolutionBackwardData"
 
 
-LIMITS = Limits(
-    dialect="oneDNN Graph",
-    most_axes=3,
-    one_padding=False,
-    bound=lambda axis: axis.stride,
-    bound_text="the stride",
-    least_out=1,
-)
+LIMITS = Limits("oneDNN Graph", 3, False, "the stride", least_out=1)
 
 WEIGHTS = {
     Operation.CONV_TRANSPOSE: {"XOI": WeightLayout.XOI, "IOX": WeightLayout.IOX},
     Operation.CONVOLUTION_BACKWARD_DATA: {"XIO": WeightLayout.XOI, "OIX": WeightLayout.IOX},
 }
-"""The names of each operation, its default first, and what they are to a transposed convolution."""
+"""The names of each operation, its default first, and their orders for transposed convolution."""
 
 
 def from_onednn_graph(
@@ -96,11 +89,11 @@ def from_onednn_graph(
     operation: object = "ConvTranspose",
     rule: object = "library",
 ) -> Layer:
-    """The layer of an operation of either kind; `kernel` is read off the weight's shape.
+    """Return the layer of an operation of either kind.
 
-    size: the spatial input size. `dst_shape` is the whole output shape in the order of
-    `data_format`. `weights_format` None is the operation's default, XOI or XIO. `rule` is "library"
-    or "document" and matters to SAME_UPPER and SAME_LOWER alone.
+    size: the spatial input size. kernel: that of the weight's shape. dst_shape: the output shape in
+    the order of `data_format`. weights_format: None is the operation's default, XOI or XIO. rule:
+    "library" or "document", which differ in SAME_UPPER and SAME_LOWER.
 
     Raises `ArgumentError` or `ShapeError` for what the library refuses, or aborts on.
 
@@ -110,20 +103,20 @@ def from_onednn_graph(
     >>> from_onednn_graph((5,), (3,), **same, rule="document").crops
     ((1, 0),)
     """
-    size = values.sizes(size)
+    size = arguments.sizes(size)
     rank = len(size)
     LIMITS.check_size(size)
-    mode = values.member("auto_pad", auto_pad, AutoPad, _SPELLINGS)
-    reader = values.member("rule", rule, Rule)
+    mode = arguments.member("auto_pad", auto_pad, AutoPad, _SPELLINGS)
+    reader = arguments.member("rule", rule, Rule)
     window = _window(kernel, strides, pads_begin, pads_end, dilations, mode, rank)
-    extra = values.per_axis("output_padding", output_padding, rank, low=0, absent=0)
-    layout = values.member("data_format", data_format, DataLayout)
-    weights = weight_order(weights_format, values.member("operation", operation, Operation))
+    extra = arguments.per_axis("output_padding", output_padding, rank, low=0, absent=0)
+    layout = arguments.member("data_format", data_format, DataLayout)
+    weights = weight_order(weights_format, arguments.member("operation", operation, Operation))
     outs = (None,) * rank if dst_shape is None else _spatial(dst_shape, rank, layout)
-    axes = values.axes(partial(_axis, mode, reader), size, *window, extra, outs)
+    axes = arguments.axes(partial(_axis, mode, reader), size, *window, extra, outs)
     if dst_shape is None or (mode.same and reader is Rule.DOCUMENT):  # else it is not looked at
         LIMITS.check_output_padding(axes, extra)
-    return Layer(axes, values.integer("groups", groups, low=1), layout, weights)
+    return Layer(axes, arguments.integer("groups", groups, low=1), layout, weights)
 
 
 def convolved_size(
@@ -136,65 +129,60 @@ def convolved_size(
     dilations: object = None,
     auto_pad: object = "None",
 ) -> tuple[int, ...]:
-    """The spatial size that a convolution of `size` positions results in, by the same attributes.
+    """Return the spatial size of the result of a convolution with the same attributes.
 
-    It is the input size of the transposed convolution whose dst_shape is `size`. SAME modes result
-    in ceil(size / stride), by either rule. Raises as `from_onednn_graph` does.
+    It is the input size of the transposed convolution whose dst_shape is `size`. In SAME modes it
+    is ceil(size / stride), by either rule. Raises as `from_onednn_graph` does.
     """
-    size = values.sizes(size)
+    size = arguments.sizes(size)
     rank = len(size)
-    mode = values.member("auto_pad", auto_pad, AutoPad, _SPELLINGS)
+    mode = arguments.member("auto_pad", auto_pad, AutoPad, _SPELLINGS)
     window = _window(kernel, strides, pads_begin, pads_end, dilations, mode, rank)
     if mode.same:
         return tuple(map(strided, size, window[1]))
-    return tuple(axis.size for axis in values.axes(convolved, size, *window))
+    return tuple(axis.size for axis in arguments.axes(convolved, size, *window))
 
 
 _SPELLINGS = "The library refuses other spellings."
 
 
 def _window(
-    kernel: object,
-    strides: object,
-    pads_begin: object,
-    pads_end: object,
-    dilations: object,
-    mode: AutoPad,
-    rank: int,
-) -> tuple[tuple[int, ...], ...]:
-    """Kernel, strides, dilations, pads at the begins and at the ends, one number per axis each."""
-    begins = values.per_axis("pads_begin", pads_begin, rank, low=0, absent=0)
-    ends = values.per_axis("pads_end", pads_end, rank, low=0, absent=0)
-    given = mode is AutoPad.NONE
+    kernel: object, strides: object, pads_begin: object, pads_end: object, dilations: object,
+    mode: AutoPad, rank: int,
+) -> tuple[tuple[int, ...], ...]:  # fmt: skip
+    """Return kernel, strides, dilations, pads at the begins and at the ends, each per axis."""
+    begins = arguments.per_axis("pads_begin", pads_begin, rank, low=0, absent=0)
+    ends = arguments.per_axis("pads_end", pads_end, rank, low=0, absent=0)
+    explicit = mode is AutoPad.NONE
     return (
-        values.per_axis("kernel", kernel, rank, low=1),
-        values.per_axis("strides", strides, rank, low=1),
-        values.per_axis("dilations", dilations, rank, low=1, absent=1),
-        begins if given else (0,) * rank,
-        ends if given else (0,) * rank,
+        arguments.per_axis("kernel", kernel, rank, low=1),
+        arguments.per_axis("strides", strides, rank, low=1),
+        arguments.per_axis("dilations", dilations, rank, low=1, absent=1),
+        begins if explicit else (0,) * rank,
+        ends if explicit else (0,) * rank,
     )
 
 
 def to_onednn_graph(layer: Layer) -> dict[str, Any]:
-    """The attributes of ConvTranspose, and `kernel`; raises `TranslationError` if none fit.
+    """Return the attributes of ConvTranspose, and `kernel`; raises `TranslationError`.
 
     `from_onednn_graph(size, **to_onednn_graph(layer))` has the same axes. The weight keeps its
-    order where the operation has a name for it, else it is IOX, in memory that of PyTorch.
+    order if the operation has a name for it; else it is IOX, the order of PyTorch.
 
     >>> layer = from_onednn_graph((5,), (3,), strides=(2,), auto_pad="SAME_UPPER")
     >>> to_onednn_graph(layer)["pads_end"]
     (1,)
     """
     require_layer(layer)
-    paddings = LIMITS.paddings(layer)
+    padding = LIMITS.padding(layer)
     known = layer.weight_layout in WEIGHTS[Operation.CONV_TRANSPOSE].values()
     return {
         "kernel": layer.kernel,
         "strides": layer.strides,
-        "pads_begin": tuple(padding.begin for padding in paddings),
-        "pads_end": tuple(padding.end for padding in paddings),
+        "pads_begin": padding.begins,
+        "pads_end": padding.ends,
         "dilations": layer.dilations,
-        "output_padding": tuple(padding.output_padding for padding in paddings),
+        "output_padding": padding.extra,
         "groups": layer.groups,
         "data_format": layer.layout.value,
         "weights_format": (layer.weight_layout if known else WeightLayout.IOX).value,
@@ -205,7 +193,7 @@ def _axis(
     mode: AutoPad, rule: Rule, size: int, k: int, s: int, d: int, begin: int, end: int, extra: int,
     out: int | None,
 ) -> Axis:  # fmt: skip
-    """One axis by the module's tables; `out` is the size that dst_shape gives, if it is given."""
+    """Return one axis by the module's tables; `out` is the size in dst_shape, or None."""
     upper = (mode is AutoPad.SAME_UPPER) == (rule is Rule.LIBRARY)
     if out is None:
         if not mode.same:
@@ -229,21 +217,16 @@ def _axis(
 
 
 def _spatial(dst_shape: object, rank: int, layout: DataLayout) -> tuple[int, ...]:
-    entries = values.integers("dst_shape", dst_shape, low=0)
-    if len(entries) != rank + 2:
-        raise ShapeError(
-            "dst_shape",
-            str(entries),
-            f"{rank + 2} sizes, N and C included, in the order {layout.value}",
-        )
-    return tuple(entries[place] for place in layout.to_ncx(rank)[2:])
+    expected = f"{rank + 2} sizes, N and C included, in the order {layout.value}"
+    sizes = arguments.integers("dst_shape", dst_shape, 0, (rank + 2,), expected)
+    return tuple(sizes[axis] for axis in layout.to_ncx(rank)[2:])
 
 
 def weight_order(weights_format: object, operation: Operation) -> WeightLayout:
-    """The order that weights_format names; None is the operation's default."""
+    """Return the order that weights_format names; None is the operation's default."""
     names = WEIGHTS[operation]
     default, *_ = names
-    word = default if weights_format is None else values.text("weights_format", weights_format)
+    word = default if weights_format is None else arguments.text("weights_format", weights_format)
     if word not in names:
         raise ArgumentError(
             "weights_format",

@@ -28,8 +28,8 @@ from functools import partial
 from typing import Any
 
 from ..errors import ArgumentError, ShapeError
-from ..geometry import LIMIT, Axis, centred, fitted, padded, scaled
-from . import values
+from ..geometry import Axis, centred, fitted, padded, scaled
+from . import arguments
 from .layer import Layer, require_layer
 from .limits import Limits
 
@@ -49,7 +49,7 @@ class AutoPad(Enum):
 
 
 class Rule(Enum):
-    """Whose reading is asked for."""
+    """The reading of the text, or of a runtime."""
 
     SPEC = "spec"
     ONNXRUNTIME = "onnxruntime"
@@ -57,32 +57,13 @@ class Rule(Enum):
 
 
 LIMITS = {
-    Rule.SPEC: Limits(
-        dialect="ONNX",
-        most_axes=0,
-        one_padding=False,
-        bound=lambda axis: max(axis.stride, axis.dilation),
-        bound_text="max(stride, dilation)",
-    ),
-    Rule.ONNXRUNTIME: Limits(
-        dialect="ONNX Runtime",
-        most_axes=0,
-        one_padding=False,
-        bound=lambda axis: axis.stride,
-        bound_text="the stride",
-        least_out=1,
-    ),
-    Rule.OPENVINO: Limits(
-        dialect="OpenVINO",
-        most_axes=3,
-        one_padding=False,
-        bound=lambda _: 2 * LIMIT,  # takes any
-        bound_text="2**49",
-    ),
+    Rule.SPEC: Limits("ONNX", 0, False, "max(stride, dilation)"),
+    Rule.ONNXRUNTIME: Limits("ONNX Runtime", 0, False, "the stride", least_out=1),
+    Rule.OPENVINO: Limits("OpenVINO", 3, False, "2**49"),
 }
 
 INVERTED_BEFORE = 11
-"""The opset whose text turned the rule for odd totals around (onnx/onnx#1609)."""
+"""The opset whose text reversed the rule for odd totals (onnx/onnx#1609)."""
 
 
 def from_onnx(
@@ -99,11 +80,11 @@ def from_onnx(
     opset: object = 22,
     rule: object = "spec",
 ) -> Layer:
-    """The layer of a ConvTranspose node, read by `rule`: "spec", "onnxruntime" or "openvino".
+    """Return the layer of a ConvTranspose node, read as `rule` does.
 
-    size: the spatial input size, `x.shape[2:]`. `pads` lists all begins, then all ends. Attributes
-    may be lists and bytes as they come out of a model; None is an attribute that is absent. `opset`
-    matters to the rule "spec" alone.
+    size: the spatial input size, `x.shape[2:]`. pads: all begins, then all ends. rule: "spec",
+    "onnxruntime" or "openvino"; only "spec" depends on `opset`. Attributes may be lists and bytes,
+    as in a model; None is an absent attribute.
 
     Raises `ArgumentError` or `ShapeError` for what the text, or that runtime, refuses.
 
@@ -112,21 +93,24 @@ def from_onnx(
     >>> from_onnx((5,), [3], strides=[2], auto_pad="SAME_UPPER", opset=1).crops
     ((1, 0),)
     """
-    size = values.sizes(size)
+    size = arguments.sizes(size)
     rank = len(size)
-    reader, opset = values.member("rule", rule, Rule), values.integer("opset", opset, low=1)
-    mode = values.member("auto_pad", auto_pad, AutoPad, "ONNX spells it in capitals.")
-    kernel = values.per_axis("kernel_shape", kernel_shape, rank, low=1)
-    s = values.per_axis("strides", strides, rank, low=1, absent=1)
-    d = values.per_axis("dilations", dilations, rank, low=1, absent=1)
-    extra = values.per_axis("output_padding", output_padding, rank, low=0, absent=0)
+    reader, opset = arguments.member("rule", rule, Rule), arguments.integer("opset", opset, low=1)
+    mode = arguments.member("auto_pad", auto_pad, AutoPad, "ONNX spells it in capitals.")
+    kernel = arguments.per_axis("kernel_shape", kernel_shape, rank, low=1)
+    s = arguments.per_axis("strides", strides, rank, low=1, absent=1)
+    d = arguments.per_axis("dilations", dilations, rank, low=1, absent=1)
+    extra = arguments.per_axis("output_padding", output_padding, rank, low=0, absent=0)
     begins, ends = _pads(pads, rank, mode)
-    groups = values.integer("group", group, low=1)
+    groups = arguments.integer("group", group, low=1)
     if output_shape is None and not mode.same:
-        axes = values.axes(padded, size, kernel, s, d, begins, ends, extra)
+        axes = arguments.axes(padded, size, kernel, s, d, begins, ends, extra)
     else:
         shaped = output_shape is not None
-        outs = _output_shape(output_shape, rank) if shaped else (None,) * rank
+        outs: Any = (None,) * rank
+        if shaped:
+            expected, remedy = f"{rank} spatial sizes", "Leave N and C out of it."
+            outs = arguments.integers("output_shape", output_shape, 0, (rank,), expected, remedy)
         begins_at_0 = shaped and reader is Rule.OPENVINO and groups > 1
         upper = mode is AutoPad.SAME_UPPER
         if reader is Rule.OPENVINO:
@@ -134,27 +118,27 @@ def from_onnx(
         elif reader is Rule.SPEC:
             upper = upper == (opset >= INVERTED_BEFORE)
         make = partial(_shared, reader, upper, begins_at_0)
-        axes = values.axes(make, size, kernel, s, d, extra, outs)
+        axes = arguments.axes(make, size, kernel, s, d, extra, outs)
     _check(reader, axes, extra)
     return Layer(axes, groups)
 
 
 def to_onnx(layer: Layer, *, rule: object = "spec") -> dict[str, Any]:
-    """The attributes of a ConvTranspose node, for any opset; raises `TranslationError` if none fit.
+    """Return the attributes of a ConvTranspose node of any opset; raises `TranslationError`.
 
-    `pads` and `output_padding` alone are used, which all runtimes read alike; `rule` says whose
-    limits hold. `from_onnx(size, **to_onnx(layer))` has the same axes.
+    Only `pads` and `output_padding` are used, which all runtimes read alike; `rule` selects the
+    limits. `from_onnx(size, **to_onnx(layer))` has the same axes.
 
     >>> to_onnx(from_onnx((5,), [3], strides=[2], auto_pad="SAME_UPPER"))["pads"]
     (0, 1)
     """
     require_layer(layer)
-    paddings = LIMITS[values.member("rule", rule, Rule)].paddings(layer)
+    padding = LIMITS[arguments.member("rule", rule, Rule)].padding(layer)
     return {
         "kernel_shape": layer.kernel,
         "strides": layer.strides,
-        "pads": (*(p.begin for p in paddings), *(p.end for p in paddings)),
-        "output_padding": tuple(p.output_padding for p in paddings),
+        "pads": (*padding.begins, *padding.ends),
+        "output_padding": padding.extra,
         "dilations": layer.dilations,
         "group": layer.groups,
     }
@@ -170,7 +154,7 @@ def _pads(pads: object, rank: int, mode: AutoPad) -> tuple[tuple[int, ...], tupl
             "absent unless auto_pad is NOTSET",
             "Runtimes disagree on which of the two wins: remove one.",
         )
-    entries = values.integers("pads", pads, low=0)
+    entries = arguments.integers("pads", pads, low=0)
     if len(entries) != 2 * rank:
         raise ArgumentError(
             "pads",
@@ -180,23 +164,14 @@ def _pads(pads: object, rank: int, mode: AutoPad) -> tuple[tuple[int, ...], tupl
     return entries[:rank], entries[rank:]
 
 
-def _output_shape(output_shape: object, rank: int) -> tuple[int, ...]:
-    entries = values.integers("output_shape", output_shape, low=0)
-    if len(entries) != rank:
-        raise ShapeError(
-            "output_shape", str(entries), f"{rank} spatial sizes", "Leave N and C out of it."
-        )
-    return entries
-
-
 def _shared(
     rule: Rule, upper: bool, begins_at_0: bool, size: int, k: int, s: int, d: int, extra: int,
     out: int | None,
 ) -> Axis:  # fmt: skip
     """Row (2) of the module's first table, or (3) without `out`."""
     if out is None:
-        whole, out = padded(size, k, s, d, 0, 0, extra), scaled(size, s)
-        out = out if rule is Rule.SPEC else min(out, whole.out)
+        full, out = padded(size, k, s, d, 0, 0, extra), scaled(size, s)
+        out = out if rule is Rule.SPEC else min(out, full.out)
     if begins_at_0:
         return fitted(size, k, s, d, 0, out)
     return centred(size, k, s, d, out, upper=upper, output_padding=extra)

@@ -1,7 +1,7 @@
-"""TensorFlow's SAME and VALID, as Keras and JAX take them over.
+"""SAME and VALID of TensorFlow, which Keras and JAX share.
 
-ek = d*(k-1) + 1, full = (I-1)*s + ek; the total crop is shared out, the smaller half first, and a
-negative one extends the end.
+ek = d*(k-1) + 1, full = (I-1)*s + ek. The begin gets the smaller half of the total crop; a negative
+total extends the end.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from ..geometry import Axis, centred, scaled
 
 
 def window(same: bool, size: int, k: int, s: int, d: int, extra: int | None = None) -> Axis:
-    """One axis; `extra` is Keras' output padding.
+    """Return one axis; `extra` is Keras' output padding.
 
-    Without it O = I*s with SAME, and with VALID max(I*s, full): the whole result, and zeros behind
-    it where the kernel is short.
+    Without it O = I*s with SAME. With VALID O = max(I*s, full): the full result, and zeros behind
+    it if the kernel is short.
     """
-    whole = Axis(size, k, s, d)
+    axis = Axis(size, k, s, d)
     if extra is None:
-        out = scaled(size, s) if same else max(scaled(size, s), whole.full)
+        out = scaled(size, s) if same else max(scaled(size, s), axis.full)
     else:
-        out = whole.full + extra - (whole.extent - whole.extent % 2 if same else 0)
+        out = axis.full + extra - (axis.extent - axis.extent % 2 if same else 0)
     return centred(size, k, s, d, out, upper=True)

@@ -16,18 +16,11 @@ from typing import Any
 
 from ..errors import ShapeError
 from ..geometry import Axis, fitted, padded
-from . import values
+from . import arguments
 from .layer import Layer, require_layer
 from .limits import Limits
 
-LIMITS = Limits(
-    dialect="PyTorch",
-    most_axes=3,
-    one_padding=True,
-    bound=lambda axis: max(axis.stride, axis.dilation),
-    bound_text="max(stride, dilation)",
-    least_out=1,
-)
+LIMITS = Limits("PyTorch", 3, True, "max(stride, dilation)", least_out=1)
 
 
 def from_torch(
@@ -41,51 +34,51 @@ def from_torch(
     groups: object = 1,
     output_size: object = None,
 ) -> Layer:
-    """The layer that PyTorch computes; an int stands for every axis.
+    """Return the layer that PyTorch computes; an int is for every axis.
 
-    size: the spatial input size, `x.shape[2:]`. `output_size`: the spatial output size, or with C,
-    or with N and C before it, as a module's forward takes it; it then decides the output padding,
-    and one given is ignored, as a module does.
+    size: the spatial input size, `x.shape[2:]`. output_size: the spatial output size, or this after
+    C, or after N and C, as in a module's forward. It then decides the output padding, and
+    `output_padding` is ignored, as in a module.
 
     Raises `ArgumentError` or `ShapeError` for what PyTorch refuses.
 
     >>> from_torch((5, 7), 3, stride=2, padding=1, output_padding=1).output_size
     (10, 14)
     """
-    size = values.sizes(size)
+    size = arguments.sizes(size)
     rank = len(size)
     LIMITS.check_size(size)
-    kernel = values.per_axis_or_one("kernel_size", kernel_size, rank, low=1)
-    strides = values.per_axis_or_one("stride", stride, rank, low=1)
-    dilations = values.per_axis_or_one("dilation", dilation, rank, low=1)
-    pads = values.per_axis_or_one("padding", padding, rank, low=0)
-    extra = values.per_axis_or_one("output_padding", output_padding, rank, low=0)
+    kernel = arguments.per_axis("kernel_size", kernel_size, rank, low=1, repeated=True)
+    strides = arguments.per_axis("stride", stride, rank, low=1, repeated=True)
+    dilations = arguments.per_axis("dilation", dilation, rank, low=1, repeated=True)
+    pads = arguments.per_axis("padding", padding, rank, low=0, repeated=True)
+    extra = arguments.per_axis("output_padding", output_padding, rank, low=0, repeated=True)
     if output_size is None:
-        axes = values.axes(padded, size, kernel, strides, dilations, pads, pads, extra)
+        axes = arguments.axes(padded, size, kernel, strides, dilations, pads, pads, extra)
         LIMITS.check_output_padding(axes, extra)
     else:
         outs = _spatial(output_size, rank)
-        axes = values.axes(_sized, range(rank), size, kernel, strides, dilations, pads, outs)
+        axes = arguments.axes(_sized, range(rank), size, kernel, strides, dilations, pads, outs)
     LIMITS.check_outputs(axes)
-    return Layer(axes, values.integer("groups", groups, low=1))
+    return Layer(axes, arguments.integer("groups", groups, low=1))
 
 
 def to_torch(layer: Layer) -> dict[str, Any]:
-    """The arguments of PyTorch's layer; raises `TranslationError` when it has none for it.
+    """Return the arguments of PyTorch's layer; raises `TranslationError` if none fit.
 
     `from_torch(size, **to_torch(layer))` has the same axes. The functions `conv_transpose1d/2d/3d`
-    take all of them but `kernel_size`, which they read off the weight.
+    have all these arguments but `kernel_size`, which the weight tells.
 
     >>> to_torch(from_torch(5, 3, stride=2, padding=1, output_padding=1))["output_padding"]
     (1,)
     """
     require_layer(layer)
-    paddings = LIMITS.paddings(layer)
+    padding = LIMITS.padding(layer)
     return {
         "kernel_size": layer.kernel,
         "stride": layer.strides,
-        "padding": tuple(padding.begin for padding in paddings),
-        "output_padding": tuple(padding.output_padding for padding in paddings),
+        "padding": padding.begins,
+        "output_padding": padding.extra,
         "dilation": layer.dilations,
         "groups": layer.groups,
     }
@@ -105,13 +98,8 @@ def _sized(i: int, size: int, k: int, s: int, d: int, padding: int, out: int) ->
 
 
 def _spatial(output_size: object, rank: int) -> tuple[int, ...]:
-    if not values.is_sequence(output_size):
-        return values.per_axis_or_one("output_size", output_size, rank, low=0)
-    entries = values.integers("output_size", output_size, low=0)
-    if len(entries) not in (rank, rank + 1, rank + 2):
-        raise ShapeError(
-            "output_size",
-            str(entries),
-            f"{rank} spatial sizes, with C or with N and C before them at most",
-        )
-    return entries[-rank:]
+    if not arguments.is_sequence(output_size):
+        return arguments.per_axis("output_size", output_size, rank, low=0, repeated=True)
+    expected = f"{rank} spatial sizes, with C or with N and C before them at most"
+    counts = (rank, rank + 1, rank + 2)
+    return arguments.integers("output_size", output_size, 0, counts, expected)[-rank:]

@@ -1,9 +1,9 @@
-"""From one framework's configuration to another's: exact, or impossible and what comes nearest.
+"""Translation of one framework's configuration to another's: exact, or impossible and the nearest.
 
-A translation reads the source into a `Layer`, says that in the target's words, and reads those
-words again: it is exact because the axes agree, not because two tables do. No input size is needed
-unless the configuration names an absolute output size, since everything else crops alike whatever
-the input size: full - I*s = ek - s. Such layers are read at a size that stands for every size.
+A translation reads the source into a `Layer`, writes it in the target's attributes, and reads these
+again. It is exact because the axes agree. Only an absolute output size needs the input size. Other
+attributes crop alike at every input size, since full - I*s = ek - s; such layers are read at one
+size for all.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from typing import Any
 
 from ..errors import ArgumentError, ShapeError, TranslationError, brief
 from ..geometry import LIMIT
-from . import jax, keras, mxnet, onednn_graph, onnx, torch, values
+from . import arguments, jax, keras, mxnet, onednn_graph, onnx, torch
 from .layer import Layer
+from .mxnet_attributes import KINDS
 
 _SIZE_NAMES = ("input_size", "size")
 _ANY_SIZE = LIMIT
-"""Read in place of an input size that was not given: so large that no crop exceeds its output."""
+"""The input size of a configuration without one: so large that no crop exceeds its output."""
 
 
 class Verdict(Enum):
-    """Whether the target can say what the source says."""
+    """Whether the target has attributes for the layer."""
 
     EXACT = "exact"
     IMPOSSIBLE = "impossible"
@@ -33,13 +34,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What `translate` found.
+    """The result of `translate`.
 
-    `config` holds the target's attributes when the verdict is EXACT. Otherwise `reason` says why
-    there are none, `nearest` holds the closest legal attributes (None: there are none either) and
-    `difference` what they change. `weight` says in words what to do with the weight array: first
-    transpose by `weight_permutation`, then reverse the axes `weight_reversed`; `data` says the same
-    for input and output. Empty texts and tuples ask for nothing.
+    config: the target's attributes when the verdict is EXACT. Otherwise `reason` says why there are
+    none, `nearest` holds the closest legal attributes (or None), and `difference` their effect.
+    weight: the steps for the weight array in words: first transpose by `weight_permutation`, then
+    reverse the axes `weight_reversed`. data: the steps for input and output. Empty: no step.
 
     >>> translate({"kernel_size": (3,), "stride": 2}, "torch", "onnx").config["strides"]
     (2,)
@@ -67,17 +67,17 @@ class Translation:
 
 
 def _length(attribute: object) -> int:
-    """The axes of a sequence; 0 for what could be of any rank."""
-    return len(values.entries(attribute) or ())
+    """Return the number of axes of a sequence; 0 for a value of any rank."""
+    return len(arguments.entries(attribute) or ())
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One row of the table: how to read a dialect, say a layer in it, and come close to one.
+    """One dialect: functions that read attributes, write them, and return the nearest layer.
 
-    `per_axis` names the attributes whose sequences have one entry per axis, the kernel first;
-    `absolute` the one that names an output size ("": none has), in effect where `is_set` says so of
-    its value; `kernel_rank` tells the axes of a kernel.
+    per_axis: the attributes whose sequences have one entry per axis, the kernel first. absolute:
+    the attribute with an output size ("": none), which counts if `is_set` of its value holds.
+    kernel_rank: returns the number of axes of a kernel.
     """
 
     read: Callable[..., Layer]
@@ -89,14 +89,10 @@ class Dialect:
     kernel_rank: Callable[[object], int] = _length
 
 
+_TORCH = ("kernel_size", "stride", "padding", "output_padding", "dilation")
+_KERAS = ("kernel_size", "strides", "output_padding", "dilation_rate")
 DIALECTS: dict[str, Dialect] = {
-    "torch": Dialect(
-        torch.from_torch,
-        torch.to_torch,
-        torch.LIMITS.nearest,
-        ("kernel_size", "stride", "padding", "output_padding", "dilation"),
-        "output_size",
-    ),
+    "torch": Dialect(torch.from_torch, torch.to_torch, torch.LIMITS.nearest, _TORCH, "output_size"),
     "onnx": Dialect(
         onnx.from_onnx,
         onnx.to_onnx,
@@ -110,8 +106,8 @@ DIALECTS: dict[str, Dialect] = {
         mxnet.LIMITS.nearest,
         ("kernel",),
         "target_shape",
-        is_set=mxnet.has_target,
-        kernel_rank=mxnet.kernel_rank,
+        is_set=lambda shape: any(KINDS["shape"]("target_shape", shape)),
+        kernel_rank=lambda kernel: len(KINDS["shape"]("kernel", kernel)),
     ),
     "onednn_graph": Dialect(
         onednn_graph.from_onednn_graph,
@@ -120,33 +116,27 @@ DIALECTS: dict[str, Dialect] = {
         ("kernel",),
         "dst_shape",
     ),
-    "keras": Dialect(
-        keras.from_keras,
-        keras.to_keras,
-        keras.nearest_keras,
-        ("kernel_size", "strides", "output_padding", "dilation_rate"),
-        "output_shape",
-    ),
+    "keras": Dialect(keras.from_keras, keras.to_keras, keras.nearest_keras, _KERAS, "output_shape"),
     "jax": Dialect(jax.from_jax, jax.to_jax, lambda layer: replace(layer, groups=1), ("kernel",)),
 }
 
 
 def translate(config: Mapping[str, Any], source: str, target: str) -> Translation:
-    """The configuration of dialect `source` in the words of dialect `target`.
+    """Translate a configuration of dialect `source` to dialect `target`.
 
-    `config` holds the keywords of `from_<source>`, the kernel among them, and may hold the spatial
-    input size as "input_size": it must where an attribute names an absolute output size, and where
-    ints leave the number of axes open. Dialects: torch, onnx, mxnet, onednn_graph, keras and jax,
-    or as their frameworks write them: PyTorch, ONNX, MXNet, oneDNN Graph, Keras and JAX. The result
-    holds for every input size if none was given.
+    config: the keywords of `from_<source>`, the kernel among them, and perhaps the spatial input
+        size as "input_size". It must be there beside an absolute output size, and where ints leave
+        the number of axes open. Without it, the result holds for every input size.
+    source, target: torch, onnx, mxnet, onednn_graph, keras, jax; or PyTorch, ONNX, MXNet,
+        oneDNN Graph, Keras, JAX.
 
-    Raises `ArgumentError` for an unknown dialect or attribute, and whatever `from_<source>` raises.
+    Raises `ArgumentError` for an unknown dialect or attribute, and the errors of `from_<source>`.
 
     >>> same = {"kernel_size": (3,), "strides": 2, "padding": "same"}
     >>> translate(same, "keras", "onnx").config["pads"]
     (0, 1)
-    >>> found = translate(same, "keras", "torch")
-    >>> found.verdict.value, found.difference
+    >>> result = translate(same, "keras", "torch")
+    >>> result.verdict.value, result.difference
     ('impossible', '1 more position at the end of axis 0; cropped off, the result is exact')
     """
     origin, goal = _dialect("source", source), _dialect("target", target)
@@ -156,31 +146,31 @@ def translate(config: Mapping[str, Any], source: str, target: str) -> Translatio
     _check_names(attributes, source, origin)
     layer = origin.read(_size(config, attributes, source, origin), **attributes)
     try:
-        said = goal.write(layer)
+        written = goal.write(layer)
     except TranslationError as error:
         return _impossible(layer, str(error), goal)
-    found = _reread(layer, said, goal)
-    assert (found.axes, found.groups) == (layer.axes, layer.groups)  # noqa: S101 - our own invariant
-    return Translation(Verdict.EXACT, said, **_array_steps(layer, found))
+    result = _reread(layer, written, goal)
+    assert (result.axes, result.groups) == (layer.axes, layer.groups)  # noqa: S101 - our invariant
+    return Translation(Verdict.EXACT, written, **_array_steps(layer, result))
 
 
 def _impossible(layer: Layer, reason: str, goal: Dialect) -> Translation:
     try:
         closest = goal.nearest(layer)
-        said = goal.write(closest)
-    except (TranslationError, ShapeError):  # nothing is near, or it would have no output
+        written = goal.write(closest)
+    except (TranslationError, ShapeError):  # there is none, or it would have no output
         return Translation(Verdict.IMPOSSIBLE, reason=reason)
     return Translation(
         Verdict.IMPOSSIBLE,
         reason=reason,
-        nearest=said,
+        nearest=written,
         difference=_difference(layer, closest),
-        **_array_steps(layer, _reread(layer, said, goal)),
+        **_array_steps(layer, _reread(layer, written, goal)),
     )
 
 
-def _reread(layer: Layer, said: dict[str, Any], goal: Dialect) -> Layer:
-    return goal.read(tuple(axis.size for axis in layer.axes), **said)
+def _reread(layer: Layer, written: dict[str, Any], goal: Dialect) -> Layer:
+    return goal.read(tuple(axis.size for axis in layer.axes), **written)
 
 
 def _dialect(argument: str, name: object) -> Dialect:
@@ -211,12 +201,12 @@ def _check_names(attributes: Mapping[str, Any], source: str, origin: Dialect) ->
 def _size(
     config: Mapping[str, Any], attributes: Mapping[str, Any], source: str, origin: Dialect
 ) -> object:
-    """The input size given, or one that stands for every size."""
-    given = [name for name in _SIZE_NAMES if config.get(name) is not None]
-    if given:
-        if len(given) > 1:
+    """Return the input size of a configuration, or one for every size."""
+    names = [name for name in _SIZE_NAMES if config.get(name) is not None]
+    if names:
+        if len(names) > 1:
             raise ArgumentError("config", "with both input_size and size", "one of them")
-        return config[given[0]]
+        return config[names[0]]
     if origin.absolute in attributes and origin.is_set(attributes[origin.absolute]):
         raise ArgumentError(
             "input_size",
@@ -237,16 +227,16 @@ def _size(
 
 
 def _difference(layer: Layer, closest: Layer) -> str:
-    """What `closest` changes, in words."""
+    """Describe the changes of `closest` in words."""
     changes = [
-        (here - there, f"at the {place} of axis {i}")
-        for i, (ours, theirs) in enumerate(zip(layer.crops, closest.crops, strict=True))
-        for here, there, place in zip(ours, theirs, ("begin", "end"), strict=True)
-        if here != there
+        (crop - other, f"at the {end} of axis {i}")
+        for i, (crops, others) in enumerate(zip(layer.crops, closest.crops, strict=True))
+        for crop, other, end in zip(crops, others, ("begin", "end"), strict=True)
+        if crop != other
     ]
     words = ", ".join(
-        f"{abs(n)} {'more' if n > 0 else 'fewer'} position{'s' * (abs(n) > 1)} {where}"
-        for n, where in changes
+        f"{abs(n)} {'more' if n > 0 else 'fewer'} position{'s' * (abs(n) > 1)} {end}"
+        for n, end in changes
     )
     if changes and all(more > 0 for more, _ in changes):
         words += "; cropped off, the result is exact"
@@ -259,18 +249,18 @@ def _difference(layer: Layer, closest: Layer) -> str:
     return words
 
 
-def _array_steps(layer: Layer, found: Layer) -> dict[str, Any]:
-    """The fields of a Translation that say what to do with arrays."""
+def _array_steps(layer: Layer, result: Layer) -> dict[str, Any]:
+    """Return the fields of a Translation with the steps for arrays."""
     rank = len(layer.axes)
-    permutation = _then_back(layer.weight_layout.to_iox(rank), found.weight_layout.to_iox(rank))
-    start = found.weight_layout.value.index("X")
-    flipped = tuple(range(start, start + rank)) if layer.flipped != found.flipped else ()
+    permutation = _then_back(layer.weight_layout.to_iox(rank), result.weight_layout.to_iox(rank))
+    start = result.weight_layout.value.index("X")
+    flipped = tuple(range(start, start + rank)) if layer.flipped != result.flipped else ()
     moved = permutation if permutation != tuple(range(rank + 2)) else ()
     steps = [f"transpose {moved}"] if moved else []
     steps += [f"reverse axes {flipped}"] if flipped else []
     data = ""
-    if layer.layout is not found.layout:
-        to_ncx = layer.layout.to_ncx(rank), found.layout.to_ncx(rank)
+    if layer.layout is not result.layout:
+        to_ncx = layer.layout.to_ncx(rank), result.layout.to_ncx(rank)
         data = (
             f"transpose the input {_then_back(*to_ncx)} and the output {_then_back(*to_ncx[::-1])}"
         )
@@ -283,5 +273,5 @@ def _array_steps(layer: Layer, found: Layer) -> dict[str, Any]:
 
 
 def _then_back(there: tuple[int, ...], back: tuple[int, ...]) -> tuple[int, ...]:
-    """The permutation `there`, followed by the inverse of the permutation `back`."""
-    return tuple(there[back.index(place)] for place in range(len(there)))
+    """Return the permutation `there`, followed by the inverse of the permutation `back`."""
+    return tuple(there[back.index(axis)] for axis in range(len(there)))

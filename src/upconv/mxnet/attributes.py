@@ -1,4 +1,4 @@
-"""Attributes of symbols: text that no operator reads, such as the learning rate of a variable."""
+"""Attributes of symbols that no operator reads, such as the learning rate of a variable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCOPE: ContextVar[Mapping[str, str]] = ContextVar("attributes", default={})  # 
 
 
 class AttrScope:
-    """Attributes of every symbol that is made within a block.
+    """Attributes of every symbol that is created within a block.
 
     Raises `MXNetValueError` for a value that is not text.
 
@@ -38,7 +38,7 @@ class AttrScope:
 
 
 def stored(attrs: Mapping[str, Any]) -> dict[str, str]:
-    """Attributes by the names they are stored by; raises `MXNetValueError`."""
+    """Return attributes by the names under which files hold them; raises `MXNetValueError`."""
     if not isinstance(attrs, Mapping):
         raise MXNetValueError(f"attr is {brief(attrs)}; expected a dict of texts.")
     for key, value in attrs.items():
@@ -48,15 +48,15 @@ def stored(attrs: Mapping[str, Any]) -> dict[str, str]:
 
 
 def scoped(attrs: Mapping[str, Any] | None) -> dict[str, str]:
-    """The attributes of a new symbol: those of the blocks around it, and these."""
+    """Return the attributes of a new symbol: these, and those of the blocks around it."""
     return {**_SCOPE.get(), **stored(attrs or {})}
 
 
 def with_short_names(attrs: dict[str, str]) -> dict[str, str]:
-    """Stored attributes, and those that are stored between underscores without these too."""
+    """Add names without underscores for attributes that are stored between underscores."""
     return attrs | {key: attrs[f"__{key}__"] for key in HIDDEN if f"__{key}__" in attrs}
 
 
 def is_free(key: str) -> bool:
-    """Whether an argument by this name is an attribute, and not one of the operator's."""
+    """Return whether an argument of this name is an attribute that no operator reads."""
     return key in HIDDEN or (key.startswith("__") and key.endswith("__"))

@@ -1,4 +1,4 @@
-"""Recording and gradients, by the names that they have in MXNet."""
+"""Recording and gradients by their names in MXNet: `mx.autograd`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tape import STATE, mode
 
 
 def record(train_mode: bool = True) -> AbstractContextManager[None]:
-    """Record what is computed within a block, in training mode or not."""
+    """Record the computations within a block, in training mode or not."""
     return mode(True, train_mode)
 
 
@@ -29,12 +29,12 @@ train_mode, predict_mode = partial(mode, None, True), partial(mode, None, False)
 
 
 def is_recording() -> bool:
-    """Whether this thread records."""
+    """Return whether this thread records."""
     return STATE.recording
 
 
 def is_training() -> bool:
-    """Whether this thread computes as in training."""
+    """Return whether this thread computes as in training."""
     return STATE.training
 
 
@@ -55,19 +55,22 @@ def grad(
     create_graph: bool = False,
     train_mode: bool = True,
 ) -> list[NDArray]:
-    """The gradients by these arrays, which keep what they have; there are no second derivatives."""
+    """Return the gradients by these arrays; there are no second derivatives.
+
+    The gradients that the arrays keep do not change.
+    """
     if create_graph:
         raise MXNetError("create_graph is True; upconv.mxnet has first derivatives only.")
-    wanted: Sequence[NDArray] = [variables] if isinstance(variables, NDArray) else variables
-    found: dict[int, Any] = {}
+    leaves: Sequence[NDArray] = [variables] if isinstance(variables, NDArray) else variables
+    gradients: dict[int, Any] = {}
     differentiate(
         [heads] if isinstance(heads, NDArray) else heads,
         [head_grads] if isinstance(head_grads, NDArray) else head_grads,
         bool(retain_graph),
         train_mode,
-        lambda leaf, value: found.update({id(leaf): value}),
+        lambda leaf, value: gradients.update({id(leaf): value}),
     )
-    missing = [x for x in wanted if id(x.source) not in found]
+    missing = [x for x in leaves if id(x.source) not in gradients]
     if missing:
         raise MXNetError(f"No head depends on the variable {missing[0]!r}.")
-    return [type(x)(np.array(found[id(x.source)])) for x in wanted]
+    return [type(x)(np.array(gradients[id(x.source)])) for x in leaves]

@@ -52,7 +52,7 @@ def raised_by(name: str) -> Iterator[None]:
 
 
 def ordered(nodes: Iterable[Any], parents: Callable[[Any], Iterable[Any]]) -> list[Any]:
-    """Return these nodes of a graph and all on which they depend, each after its parents."""
+    """Return these nodes of a graph and all nodes on which they depend, each after its parents."""
     seen, result = set(), []
     stack = [(node, False) for node in reversed([*nodes])]
     while stack:

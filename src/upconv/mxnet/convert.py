@@ -17,7 +17,7 @@ _SHARED = {"num_filter": "out_channels", "kernel": "kernel_size", "stride": "str
 
 
 def to_torch(layer: Any) -> tuple[dict[str, Any], dict[str, Array]]:
-    """The arguments of `torch.nn.ConvTranspose1d/2d/3d`, and its "weight" and "bias".
+    """Return the arguments of `torch.nn.ConvTranspose1d/2d/3d`, and its "weight" and "bias".
 
     layer: a Gluon layer such as Conv2DTranspose whose parameters have values. PyTorch has channels
         first: the weight of a layout NHWC or NDHWC, (C, kernel, F/G), becomes (C, F/G, kernel).
@@ -30,21 +30,21 @@ def to_torch(layer: Any) -> tuple[dict[str, Any], dict[str, Array]]:
     >>> arguments["in_channels"], arguments["stride"], values["weight"].shape
     (4, (2,), (4, 2, 3))
     """
-    given = getattr(layer, "attributes", {})
-    if "adj" not in given:
+    attributes = getattr(layer, "attributes", {})
+    if "adj" not in attributes:
         raise MXNetError(f"{brief(layer)} is no transposed convolution of Gluon.")
     if layer.act is not None:
         raise MXNetError(f"{brief(layer)} has an activation; put that behind the layer.")
     arrays = {name: getattr(layer, name) for name in ("weight", "bias")}
     values: dict[str, Array] = {k: v.data().asnumpy() for k, v in arrays.items() if v is not None}
-    if given["layout"][-1] == "C":
+    if attributes["layout"][-1] == "C":
         values["weight"] = np.ascontiguousarray(np.moveaxis(values["weight"], -1, 1))
-    arguments = {name: given[own] for own, name in _SHARED.items()}
+    arguments = {name: attributes[key] for key, name in _SHARED.items()}
     return {"in_channels": len(values["weight"]), **arguments, "bias": "bias" in values}, values
 
 
 def from_torch(module: Any) -> Any:
-    """The Gluon layer of a `torch.nn.ConvTranspose1d/2d/3d`, with its values.
+    """Return the Gluon layer of a `torch.nn.ConvTranspose1d/2d/3d`, with its values.
 
     Raises `MXNetError` for any other module, and for an output padding that is not less than the
     stride, which MXNet refuses.

@@ -18,15 +18,15 @@ _UNNAMED = ("Activation", "softmax", "log_softmax", "SoftmaxActivation")
 _LOSSES = ("MakeLoss", "SoftmaxOutput")
 
 
-def _monitored(callback: Callable[[str, NDArray], Any], all_of_them: bool) -> Report:
-    """The report that calls a monitor with the outputs, or with the inputs as well."""
+def _monitored(callback: Callable[[str, NDArray], Any], with_inputs: bool) -> Report:
+    """Make the report that calls a monitor with the outputs, or with the inputs as well."""
 
     def report(node: Node, inputs: list[NDArray], outputs: list[NDArray]) -> None:
-        unnamed = node.row is not None and node.row.name in _UNNAMED
+        unnamed = node.op in _UNNAMED
         for i, (x, name) in enumerate(zip(inputs, node.named_inputs(), strict=True)):
-            if all_of_them and node.inputs[i][0].row is None:
+            if with_inputs and node.inputs[i][0].operator is None:
                 callback(node.inputs[i][0].name, x)
-            if all_of_them:
+            if with_inputs:
                 callback(f"{node.name}_{f'input{i}' if unnamed else name}", x)
         for name, y in zip(node.outputs(), outputs, strict=True):
             callback(name, y)
@@ -37,9 +37,11 @@ def _monitored(callback: Callable[[str, NDArray], Any], all_of_them: bool) -> Re
 class Executor:
     """A graph with its arrays, in the order of `list_arguments` and of `list_auxiliary_states`."""
 
-    arg_arrays: Any = property(lambda self: list(self.arg_dict.values()), doc="The arguments.")
-    grad_arrays: Any = property(lambda self: list(self.grad_dict.values()), doc="None for null.")
-    aux_arrays: Any = property(lambda self: list(self.aux_dict.values()), doc="The states.")
+    arg_arrays: Any = property(lambda self: list(self.arg_dict.values()), doc="Arguments.")
+    grad_arrays: Any = property(
+        lambda self: list(self.grad_dict.values()), doc="Gradients or None."
+    )
+    aux_arrays: Any = property(lambda self: list(self.aux_dict.values()), doc="States.")
 
     def __init__(
         self, symbol: Symbol, arrays: dict[str, Any], grads: dict[str, Any],
@@ -65,7 +67,7 @@ class Executor:
 
     @property
     def output_dict(self) -> dict[str, NDArray]:
-        """The outputs by name."""
+        """Outputs by name."""
         return dict(zip(self._symbol.list_outputs(), self.outputs, strict=True))
 
     def set_monitor_callback(
@@ -75,7 +77,7 @@ class Executor:
         self._monitor = _monitored(callback, monitor_all)
 
     def forward(self, is_train: bool = False, **arrays: Any) -> list[NDArray]:
-        """Run the graph, after writing these arrays into the arguments; returns `outputs`."""
+        """Write these arrays into the arguments, run the graph, and return `outputs`."""
         for name, value in arrays.items():
             if name in self.arg_dict:
                 self._write(self.arg_dict, name, value)
@@ -113,7 +115,7 @@ class Executor:
     def reshape(
         self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Any
     ) -> Executor:
-        """An executor for inputs of other shapes; arrays whose shape stays are shared."""
+        """Make an executor for other shapes; arrays that keep their shape are shared."""
         arrays = self.arg_dict | self.aux_dict
         kinds = {name: x.dtype for name, x in arrays.items()}
         new = simple_bind(
@@ -133,7 +135,7 @@ class Executor:
         targets[name][:] = value
 
     def _leaf(self, name: str, array: NDArray) -> NDArray:
-        """A leaf for one argument; two names may share an array."""
+        """Make a leaf for one argument; two names may share an array."""
         leaf, grad = NDArray(array.value), self.grad_dict[name]
         leaf.source = None if grad is None else Leaf(grad, self._requests[name])
         return leaf
@@ -144,7 +146,7 @@ class Executor:
             out_grads = [out_grads]
         if not self._computed:
             raise MXNetError("backward comes after forward(is_train=True).")
-        losses = all(node.row and node.row.name in _LOSSES for node, _ in self._symbol.entries)
+        losses = all(node.op in _LOSSES for node, _ in self._symbol.entries)
         if out_grads is None and self._version == 1 and not losses:
             raise MXNetError("out_grads is not given, and an output is not a loss; give gradients.")
         grads = [None] * len(self.outputs) if out_grads is None else out_grads
@@ -152,22 +154,22 @@ class Executor:
         differentiate([y for y, _ in pairs], [g for _, g in pairs], True, is_train)
 
 
-def _named(what: str, names: list[str], values: Any, required: bool = True) -> dict[str, Any]:
-    """Arrays by name, from a list in the names' order or a dict that may hold others."""
+def _named(argument: str, names: list[str], values: Any, required: bool = True) -> dict[str, Any]:
+    """Return arrays by name, from a list in the order of names or a dict that may hold others."""
     if not isinstance(values, Mapping):
         values = dict(zip(names, values or (), strict=False))
     arrays = {name: values[name] for name in names if values.get(name) is not None}
     missing = [name for name in names if name not in arrays]
     if missing and required:
-        raise MXNetValueError(f"{what} has no array for {missing[0]!r}.")
+        raise MXNetValueError(f"{argument} has no array for {missing[0]!r}.")
     for name, value in arrays.items():
         if not isinstance(value, NDArray):
-            raise MXNetTypeError(f"{name} in {what} is {brief(value)}; expected an NDArray.")
+            raise MXNetTypeError(f"{name} in {argument} is {brief(value)}; expected an NDArray.")
     return arrays
 
 
 def _requests(names: list[str], grad_req: Any, version: int) -> dict[str, str]:
-    """The words of grad_req by name; a name that a dict leaves out is "null" in 1.x."""
+    """Return the words of grad_req by name; in 1.x a name that a dict leaves out is "null"."""
     if isinstance(grad_req, str):
         grad_req = dict.fromkeys(names, grad_req)
     elif not isinstance(grad_req, Mapping):
@@ -186,10 +188,10 @@ def bind(
     symbol: Symbol, ctx: Any, args: Any, args_grad: Any = None, grad_req: Any = "write",
     aux_states: Any = None, *, version: int = 1,
 ) -> Executor:  # fmt: skip
-    """An executor on these arrays, by name or in the order of `list_arguments`.
+    """Make an executor on these arrays, by name or in the order of `list_arguments`.
 
-    Gradients are written to the arrays of args_grad; without one an argument has none. version is
-    MXNet's: in 2 a backward without gradients takes ones, and unknown names are ignored.
+    args_grad: the arrays that gradients are written to; an argument without one has no gradient.
+    version: that of MXNet. In 2, backward takes ones by default, and ignores unknown names.
     """
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     arrays = _named("args", names, args) | _named("aux_states", states, aux_states)
@@ -207,14 +209,14 @@ def simple_bind(
     symbol: Symbol, ctx: Any = None, grad_req: Any = "write", type_dict: Any = None, *,
     version: int = 1, **shapes: Any,
 ) -> Executor:  # fmt: skip
-    """An executor on arrays of zeros, whose shapes and types follow from those of some.
+    """Make an executor on arrays of zeros; their shapes and types follow from those of some.
 
-    type_dict: types by name; float32 where none follows.
+    type_dict: types by name; float32 is the default.
     """
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     arguments, _, others = symbol.infer_shape(**shapes)
     if arguments is None:
-        raise MXNetError(f"From {shapes} the shapes of {', '.join(names)} do not all follow.")
+        raise MXNetError(f"The shapes of {', '.join(names)} do not all follow from {shapes}.")
     kinds = {name: kind for name, kind in (type_dict or {}).items() if name in names + states}
     types = symbol.infer_type_partial(**kinds)
     known = [*zip(names + states, arguments + others, types[0] + types[2], strict=True)]

@@ -1,4 +1,4 @@
-"""What arrays and symbols share: operators between them, and operators' names as methods."""
+"""Methods that arrays and symbols share: arithmetic, and every operator by its name."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ class Fluent:
     """A value that operators apply to; `_apply` computes an operator, or adds it to a graph."""
 
     numpy_like = False
-    wide = "broadcast_"  # how the operators of two begin that apply to shapes that differ
-    __array_priority__ = 1000.0  # a number of NumPy on the left leaves the operator to us
+    wide = "broadcast_"  # the prefix of arithmetic between shapes that differ
+    __array_priority__ = 1000.0  # a number of NumPy on the left leaves arithmetic to this class
 
-    def _apply(self, row: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    def _apply(self, operator: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         raise NotImplementedError
 
     def call(self, name: str, *values: Any, **named: Any) -> Any:
-        """Apply the operator of this name, in `mx.np` the one it has there, to self and others."""
+        """Apply the operator of this name, or that of `mx.np`, to self and others."""
         numpy_name = f"_npi_{name}"
-        row = OPERATORS[numpy_name if self.numpy_like and numpy_name in OPERATORS else name]
-        if named.get("out", 0) is None:  # numpy.sum and its like pass it on
+        operator = OPERATORS[numpy_name if self.numpy_like and numpy_name in OPERATORS else name]
+        if named.get("out", 0) is None:  # numpy.sum and similar functions pass it on
             del named["out"]
-        inputs, attributes = row.bind((self, *values), named)
-        return self._apply(row, [x for x in inputs if x is not None], attributes)
+        inputs, attributes = operator.bind((self, *values), named)
+        return self._apply(operator, [x for x in inputs if x is not None], attributes)
 
     def __getattr__(self, name: str) -> Any:
-        """Every operator is a method by its name."""
+        """Return an operator as a method."""
         if name.startswith("_") or name not in OPERATORS:
             raise AttributeError(f"{type(self).__name__} has no {name!r}.")
         return partial(self.call, name)
 
     def reshape(self, *shape: Any, **named: Any) -> Any:
-        """The same elements in another shape, in which MXNet's codes may be but for `mx.np`."""
+        """Return the elements in another shape; except in `mx.np` it may hold MXNet's codes."""
         codes = named.pop("shape", shape[0] if len(shape) == 1 else shape)
         return self.call("reshape", **{"newshape" if self.numpy_like else "shape": codes}, **named)
 
     def with_other(self, word: str, other: Any, left: bool = False) -> Any:
-        """An operator of two, the other being a number or of self's kind, on the left or not."""
+        """Apply arithmetic with a number or a value of the same kind, on the left or not."""
         start, wide = ("_npi_", "_npi_") if self.numpy_like else ("_", self.wide)
         word = NUMPY_WORDS.get(word, word) if self.numpy_like else word
         if isinstance(other, Fluent):
-            row = OPERATORS[f"{wide}{word}"]
-            return self._apply(row, [other, self] if left else [self, other], {})
-        row = OPERATORS[f"{start}{'r' if left else ''}{word}_scalar"]
-        return self._apply(row, [self], {"scalar": other})
+            operator = OPERATORS[f"{wide}{word}"]
+            return self._apply(operator, [other, self] if left else [self, other], {})
+        operator = OPERATORS[f"{start}{'r' if left else ''}{word}_scalar"]
+        return self._apply(operator, [self], {"scalar": other})
 
     def __neg__(self) -> Any:
         return self.call("negative")
@@ -75,7 +75,7 @@ class Fluent:
 
 
 def _fits(other: Any) -> bool:
-    """Whether an operator takes it: an array or a symbol, or a number."""
+    """Return whether arithmetic takes a value: an array, a symbol or a number."""
     return isinstance(other, (Fluent, Number, np.number, np.bool_))
 
 
@@ -97,7 +97,7 @@ Fluent.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def two(word: str, first: Any, second: Any) -> Any:
-    """A function of two of which at least one is an array or a symbol."""
+    """Apply arithmetic to two operands, one of which at least is an array or a symbol."""
     if isinstance(first, Fluent):
         return first.with_other(word, second)
     if isinstance(second, Fluent):
@@ -105,13 +105,14 @@ def two(word: str, first: Any, second: Any) -> Any:
     raise MXNetTypeError(f"{word} takes arrays or symbols; got {type(first)} and {type(second)}.")
 
 
-def named(name: str, function: Callable[[str, Operator], Any]) -> Any:
-    """What `mx.nd` and `mx.sym` have by the name of an operator, which `function` makes callable.
+def named(name: str, function: Callable[[str, Operator], Any], prefix: str = "") -> Any:
+    """Return a function of `mx.nd`, `mx.np` or `mx.sym` by its name.
 
-    It is not kept in the module, where it would hide max, sum and so on of Python.
+    function: makes it of an operator. prefix: of the operator's name. A module does not keep the
+    result: there it would hide max, sum and so on of Python.
     """
     if name in FUNCTIONS:
         return lambda lhs, rhs: two(FUNCTIONS[name], lhs, rhs)
-    if name not in OPERATORS:
+    if f"{prefix}{name}" not in OPERATORS:
         raise AttributeError(f"upconv.mxnet has no operator {name!r}; docs/mxnet.md lists them.")
-    return function(name, OPERATORS[name])
+    return function(name, OPERATORS[f"{prefix}{name}"])

@@ -1,6 +1,6 @@
 """Shapes and element types of a graph, inferred from inputs to outputs and back.
 
-Every operator is asked again whenever something around it has become known, until nothing changes.
+An operator infers again whenever a value beside it has become known, until nothing changes.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ Key = tuple[int, int]
 """A value of the graph: the id of its node, and the number of the output."""
 
 
-def infer_shapes(nodes: Sequence[Any], given: Mapping[str, Shape]) -> dict[Key, Shape | None]:
-    """The shapes of all values of a graph whose variables have these shapes; 0 is unknown.
+def infer_shapes(nodes: Sequence[Any], shapes: Mapping[str, Shape]) -> dict[Key, Shape | None]:
+    """Infer the shapes of all values of a graph from those of variables; 0 is an unknown size.
 
-    nodes: those of `Symbol.nodes`. Raises `MXNetError` for shapes that contradict each other.
+    nodes: the result of `Symbol.nodes`. Raises `MXNetError` for shapes that contradict each other.
     """
     known: dict[Key, Shape | None] = {}
     for node in nodes:
-        if node.row is None:
-            shape = given.get(node.name, node.attrs.get("__shape__"))
+        if node.operator is None:
+            shape = shapes.get(node.name, node.attrs.get("__shape__"))
             sizes = kinds.KINDS["shape"]("shape", shape) if shape else None
             known[id(node), 0] = sizes and tuple(max(0, size) for size in sizes)
-    infer = lambda node, inputs, outputs: node.row.infer(node.p, inputs, outputs)  # noqa: E731
+    infer = lambda node, inputs, outputs: node.operator.infer(node.p, inputs, outputs)  # noqa: E731
     _settle(nodes, known, infer, lambda name, a, b: unified(f"the shape of {name}", a, b))
     return known
 
 
-def infer_types(nodes: Sequence[Any], given: Mapping[str, Any]) -> dict[Key, np.dtype[Any] | None]:
-    """The element types of all values of a graph, as `infer_shapes`."""
+def infer_types(nodes: Sequence[Any], types: Mapping[str, Any]) -> dict[Key, np.dtype[Any] | None]:
+    """Infer the element types of all values of a graph, as `infer_shapes` does shapes."""
     known: dict[Key, Any] = {}
     for node in nodes:
-        if node.row is None:
-            kind = given.get(node.name, node.attrs.get("__dtype__"))
+        if node.operator is None:
+            kind = types.get(node.name, node.attrs.get("__dtype__"))
             if isinstance(kind, str) and kind.isdigit() and int(kind) < len(TYPES):
                 kind = TYPES[int(kind)]  # as a file has it
             known[id(node), 0] = None if kind is None else kinds.KINDS["dtype"](node.name, kind)
-    _settle(nodes, known, lambda node, *types: node.row.types(node.p, *types), _same_type)
+    _settle(nodes, known, lambda node, *known: node.operator.types(node.p, *known), _same_type)
     return known
 
 
@@ -58,22 +58,22 @@ def _same_type(name: str, first: Any, second: Any) -> Any:
 def _settle(
     nodes: Sequence[Any], known: dict[Key, Any], infer: Callable[..., Any], unify: Any
 ) -> None:
-    """Add to `known` what the operators infer of the values around them."""
-    operators = [node for node in nodes if node.row is not None]
+    """Add to `known` the shapes or types that operators infer of their inputs and outputs."""
+    operators = [node for node in nodes if node.operator is not None]
     seen: dict[int, list[Any]] = {}
-    news = True
-    while news:
-        news = False
+    changed = True
+    while changed:
+        changed = False
         for node in operators:
             inputs = [(id(parent), i) for parent, i in node.inputs]
             names = (*node.named_inputs(), *node.outputs())
             keys = [*inputs, *((id(node), i) for i in range(len(names) - len(inputs)))]
-            around = [known.get(key) for key in keys]
-            if seen.get(id(node)) == around:
+            values = [known.get(key) for key in keys]
+            if seen.get(id(node)) == values:
                 continue
-            news, seen[id(node)] = True, around
-            with raised_by(f"{node.name} ({node.row.name})"):
-                first, second = infer(node, around[: len(inputs)], around[len(inputs) :])
+            changed, seen[id(node)] = True, values
+            with raised_by(f"{node.name} ({node.op})"):
+                first, second = infer(node, values[: len(inputs)], values[len(inputs) :])
                 for name, key, value in zip(names, keys, (*first, *second), strict=False):
                     known[key] = unify(name, known.get(key), value)
-        operators.reverse()  # what is known of outputs goes back to inputs
+        operators.reverse()  # then infer inputs from outputs

@@ -1,4 +1,4 @@
-"""Values that parameters begin with: `mx.init`, which MXNet also calls `mx.initializer`."""
+"""Initial values of parameters: `mx.init`, which MXNet also calls `mx.initializer`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class InitDesc(str):
 
 
 class Initializer:
-    """Base of all initializers. A subclass defines `_init_weight(name, array)`, which fills it.
+    """The base of all initializers. A subclass defines `_init_weight(name, array)`, which fills it.
 
-    A call goes by the end of the parameter's name: bias, beta and mean become zeros, gamma and var
-    ones, and weight is filled by `_init_weight`. Gluon calls `_init_weight` for every parameter.
+    The end of a parameter's name selects the values: zeros for bias, beta and mean, ones for gamma
+    and var. `_init_weight` fills a weight. Gluon calls `_init_weight` for every parameter.
 
     >>> import upconv.mxnet as mx
     >>> array = mx.nd.zeros((2,))

@@ -28,8 +28,8 @@ class Model:
     """A graph with arrays for its parameters; several threads may run it.
 
     graph: a symbol, as `mx.sym.load` returns it. arrays: parameters and states by name; the
-    attribute `arrays` has read-only copies. `inputs` names the other variables, without the labels
-    of losses, which inference does not need. `outputs` names the results of `run`. Inputs are
+    attribute `arrays` holds read-only copies. `inputs` are the names of the other variables,
+    without the labels of losses. `outputs` are the names of the results of `run`. Inputs are
     converted to `dtype`, the narrowest floating type of the parameters. Raises `MXNetError` for a
     missing parameter.
 
@@ -42,14 +42,14 @@ class Model:
     """
 
     def __init__(self, graph: Symbol, arrays: Mapping[str, Array]) -> None:
-        self.graph, named = graph, roles(graph)
+        self.graph, roles_of = graph, roles(graph)
         names = dict.fromkeys(graph.list_inputs())
         self.arrays = {name: np.array(arrays[name]) for name in names if name in arrays}
         for array in self.arrays.values():
-            array.flags.writeable = False  # layers keep weights packed
+            array.flags.writeable = False  # layers keep packed copies
         kinds = [array.dtype for array in self.arrays.values() if array.dtype.kind == "f"]
         self.dtype = min(kinds, key=lambda kind: kind.itemsize, default=np.dtype(np.float32))
-        free = {name: named.get(name, {""}) for name in names if name not in arrays}
+        free = {name: roles_of.get(name, {""}) for name in names if name not in arrays}
         self.inputs = [name for name, role in free.items() if role != {"label"}]
         self._fixed = {k: NDArray(v) for k, v in self.arrays.items()}
         self._fixed |= {name: NDArray(np.zeros(())) for name in free.keys() - {*self.inputs}}
@@ -61,12 +61,15 @@ class Model:
 
     def __repr__(self) -> str:
         size = sum(array.size for array in self.arrays.values())
-        pairs = ((name, ", ".join(map(str, axes))) for name, axes in self.input_shapes().items())
-        inputs = ", ".join(f"{name} ({axes})" if axes else name for name, axes in pairs)
         return (
-            f"<Model: inputs {inputs}; outputs {', '.join(self.outputs)};"
+            f"<Model: inputs {self.described_inputs()}; outputs {', '.join(self.outputs)};"
             f" {size:,} parameters in {len(self.arrays)} arrays; {self.dtype}>"
         )
+
+    def described_inputs(self) -> str:
+        """Return the inputs with their known axes, as "data (N, 3, H, W)"."""
+        pairs = ((name, ", ".join(map(str, axes))) for name, axes in self.input_shapes().items())
+        return ", ".join(f"{name} ({axes})" if axes else name for name, axes in pairs)
 
     def input_shapes(self) -> dict[str, tuple[int | str, ...]]:
         """Return the axes of each input, the number of channels by the parameters' shapes.
@@ -83,9 +86,9 @@ class Model:
         origins = {id(node): node.name for node in self.graph.nodes() if node.name in shapes}
         for node in self.graph.nodes():
             origin = origins.get(id(node.inputs[0][0])) if node.inputs else None
-            if node.row is None or origin is None:
+            if node.operator is None or origin is None:
                 continue
-            kind = node.row.name
+            kind = node.op
             if kind in _WEIGHTED and not shapes[origin]:
                 weight = self.arrays.get(node.inputs[1][0].name)
                 shapes[origin] = () if weight is None else _axes(node.p, weight.shape, kind)
@@ -98,24 +101,24 @@ class Model:
         return self.computed(inputs)
 
     def computed(self, inputs: Mapping[str, Any], report: Report | None = None) -> list[Array]:
-        """As `run`; `report` is that of `run_graph`."""
+        """Compute the outputs; `report` is called as by `run_graph`."""
         converted = self._converted(inputs)
         try:
             arrays = self._fixed | {name: NDArray(x) for name, x in converted.items()}
             with mode(recording=False, training=False):
-                plain = report is not None  # which sees every node
-                graph = self.graph if plain else self._networks.prepared(converted).graph
+                by_operators = report is not None  # a report is called for every node
+                graph = self.graph if by_operators else self._networks.prepared(converted).graph
                 outputs = run_graph(graph, arrays, report)
         except MXNetError as error:
             raise _with_shapes(error, converted) from error
         return [y.asnumpy() for y in outputs]
 
     def explain(self, /, **inputs: Any) -> str:
-        """Say which parts of the graph `run` computes as networks, and why others are in none."""
+        """Describe the parts that `run` computes as networks, and why other nodes are in none."""
         return str(self._networks.prepared(self._converted(inputs)))
 
     def _converted(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """The inputs as read-only arrays of the model's type."""
+        """Return the inputs as read-only arrays of the model's type."""
         if {*inputs} != {*self.inputs}:
             names = ", ".join(inputs) or "none"
             raise MXNetError(f"The inputs are {names}; expected {', '.join(self.inputs)}.")
@@ -124,14 +127,14 @@ class Model:
             with raised_by("An input"):
                 for name in self.inputs:
                     converted[name] = np.asarray(inputs[name]).astype(self.dtype, copy=False).view()
-                    converted[name].flags.writeable = False  # it is the caller's
+                    converted[name].flags.writeable = False  # it belongs to the caller
         except MXNetError as error:
             raise _with_shapes(error, converted or inputs) from error
         return converted
 
 
 def _with_shapes(error: Exception, inputs: Mapping[str, Any]) -> MXNetError:
-    """The error, followed by the shapes of the inputs."""
+    """Return the error with the shapes of the inputs behind it."""
     shapes = ", ".join(f"{k} {x.shape}" if hasattr(x, "shape") else k for k, x in inputs.items())
     return MXNetError(f"{str(error).rstrip('.')}. The inputs are {shapes}.")  # NumPy's have none
 
@@ -157,7 +160,7 @@ def load(symbol_json: Name, params: Name | None = None) -> Model:
 
 
 def params_name(prefix: str, epoch: int) -> str:
-    """The name of a checkpoint's parameters, such as "net-0000.params"."""
+    """Return the name of a checkpoint's parameters, such as "net-0000.params"."""
     with raised_by("epoch"):
         return f"{prefix}-{epoch:04d}.params"
 
@@ -168,7 +171,9 @@ def load_params(prefix: str, epoch: int) -> tuple[dict[str, NDArray], dict[str, 
     for name, value in read_params(params_name(prefix, epoch)).items():
         kind, _, plain_name = name.partition(":")
         if kind not in parts:
-            raise MXNetError(f"{name!r} is neither an arg: nor an aux:, as a checkpoint has them.")
+            raise MXNetError(
+                f"{name!r} does not begin with arg: or aux:, as names in a checkpoint do."
+            )
         parts[kind][plain_name] = NDArray(value)
     return parts["arg"], parts["aux"]
 
@@ -176,7 +181,7 @@ def load_params(prefix: str, epoch: int) -> tuple[dict[str, NDArray], dict[str, 
 def load_checkpoint(
     prefix: str, epoch: int
 ) -> tuple[Symbol, dict[str, NDArray], dict[str, NDArray]]:
-    """Read the graph of `prefix-symbol.json`, and what `load_params` returns."""
+    """Read the graph of `prefix-symbol.json`, and parameters and states as `load_params` does."""
     return load_symbol(f"{prefix}-symbol.json"), *load_params(prefix, epoch)
 
 
@@ -184,7 +189,7 @@ def save_checkpoint(
     prefix: str, epoch: int, symbol: Symbol | None, arg_params: Mapping[str, NDArray],
     aux_params: Mapping[str, NDArray], remove_amp_cast: bool = True,
 ) -> None:  # fmt: skip
-    """Write the files that `load_checkpoint` reads; without a symbol the parameters alone."""
+    """Write the files that `load_checkpoint` reads; without a symbol, only the parameters."""
     name = params_name(prefix, epoch)
     if symbol is not None:
         symbol.save(f"{prefix}-symbol.json")

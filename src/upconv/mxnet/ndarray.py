@@ -51,8 +51,8 @@ class NDArray(Fluent):
     stype = "default"
     shape: Any = property(lambda self: self.value.shape, doc="Sizes along the axes.")
     dtype: Any = property(lambda self: self.value.dtype.type, doc="The type of the elements.")
-    ndim: Any = property(lambda self: self.value.ndim, doc="How many axes there are.")
-    size: Any = property(lambda self: self.value.size, doc="How many elements there are.")
+    ndim: Any = property(lambda self: self.value.ndim, doc="Number of axes.")
+    size: Any = property(lambda self: self.value.size, doc="Number of elements.")
     context = ctx = device = property(lambda self: cpu(), doc="The processor.")
 
     def __init__(self, value: Array) -> None:
@@ -61,20 +61,20 @@ class NDArray(Fluent):
         self.grad: Any = None
 
     def asnumpy(self) -> Array:
-        """A copy as a NumPy array."""
+        """Return a copy as a NumPy array."""
         return np.array(self.value)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.array(self.value, dtype)
 
     def asscalar(self) -> Any:
-        """The one element, as a number of NumPy."""
+        """Return the one element as a number of NumPy."""
         if self.value.size != 1:
             raise MXNetValueError(f"The array has {self.value.size} elements; expected one.")
         return self.value.reshape(-1)[0]
 
     def item(self) -> Any:
-        """The one element, as a number of Python."""
+        """Return the one element as a number of Python."""
         return self.asscalar().item()
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
@@ -136,8 +136,8 @@ class NDArray(Fluent):
         """Compute the gradients of all recorded arrays on which this one depends."""
         differentiate([self], [out_grad], retain_graph, train_mode)
 
-    def _apply(self, row: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        return invoke(row, inputs, attributes)
+    def _apply(self, operator: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        return invoke(operator, inputs, attributes)
 
     def __getitem__(self, key: Any) -> Any:
         key = _plain_key(key)
@@ -209,28 +209,44 @@ def _plain_key(key: Any) -> Any:
     return key
 
 
+def applied(
+    operator: Operator, attributes: Any, inputs: Sequence[NDArray], name: str = ""
+) -> tuple[list[NDArray], int]:
+    """Run an operator on arrays; return all outputs, and how many a caller sees.
+
+    name: the beginning of errors, by default the operator's name.
+    """
+    values, sources = [x.value for x in inputs], [x.source for x in inputs]
+    outputs, node, visible = compute(operator, attributes, values, sources, name)
+    kind = type(inputs[0]) if inputs else NDArray
+    results = [kind(value) for value in outputs]
+    for i, y in enumerate(results):
+        y.source = None if node is None else (node, i)
+    return results, visible
+
+
 def invoke(
-    row: Operator, inputs: Sequence[Any], attributes: dict[str, Any], out: Any = None
+    operator: Operator, inputs: Sequence[Any], attributes: dict[str, Any], out: Any = None
 ) -> Any:
-    """Run an operator on arrays; returns an array, or a list where it has several outputs."""
+    """Run an operator on arrays; return an array, or a list of several outputs."""
     for i, x in enumerate(inputs):
         if not isinstance(x, NDArray):
-            raise MXNetError(f"{row.name}: input {i} is {brief(x)}; expected an NDArray.")
-    outputs, node, visible = compute(
-        row, attributes, [x.value for x in inputs], [x.source for x in inputs]
-    )
-    targets = out if isinstance(out, (list, tuple)) else [out] * visible
-    kind, results = type(inputs[0]) if inputs else NDArray, []
-    for i, (value, target) in enumerate(zip(outputs, targets, strict=False)):
-        y = kind(value) if target is None else target
-        if y.value.shape != value.shape or y.value.dtype != value.dtype:
-            raise MXNetError(f"{row.name}: out is not of shape {value.shape} and {value.dtype}.")
-        if target is not None:
-            y[...] = NDArray(value)
-        if node is not None:
-            y.source = node, i
-        results.append(y)
-    return results[0] if visible == 1 else results
+            raise MXNetError(f"{operator.name}: input {i} is {brief(x)}; expected an NDArray.")
+    results, visible = applied(operator, attributes, inputs)
+    if out is not None:
+        targets = out if isinstance(out, (list, tuple)) else [out] * visible
+        results = [_written(operator.name, *pair) for pair in zip(targets, results, strict=False)]
+    return results[0] if visible == 1 else results[:visible]
+
+
+def _written(name: str, target: NDArray, result: NDArray) -> NDArray:
+    """Write a result into an array of the caller."""
+    shape, dtype = result.value.shape, result.value.dtype
+    if target.value.shape != shape or target.value.dtype != dtype:
+        raise MXNetError(f"{name}: out is not of shape {shape} and {dtype}.")
+    target[...] = NDArray(result.value)
+    target.source = result.source or target.source
+    return target
 
 
 def differentiate(
@@ -260,23 +276,23 @@ def differentiate(
 
 
 @cache
-def function(name: str, row: Operator) -> Any:
-    """Make a function of arrays from an operator; it takes `out` to write into."""
+def function(name: str, operator: Operator) -> Any:
+    """Make a function of arrays from an operator; `out` is an array to write into."""
 
     def apply(*values: Any, out: Any = None, name: Any = None, **named: Any) -> Any:
-        with raised_by(row.name):
-            inputs, attributes = row.bind(values, named)
-        return invoke(row, inputs, attributes, out)
+        with raised_by(operator.name):
+            inputs, attributes = operator.bind(values, named)
+        return invoke(operator, inputs, attributes, out)
 
     apply.__name__ = apply.__qualname__ = name
-    apply.__doc__ = f"{row.name}({', '.join((*row.inputs, *row.attributes))})"
+    apply.__doc__ = f"{operator.name}({', '.join((*operator.inputs, *operator.attributes))})"
     return apply
 
 
 def plain(value: Any) -> Any:
     """Replace our arrays by NumPy's, in lists, tuples and dicts too."""
     if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(map(plain, value))
     return value.value if isinstance(value, NDArray) else value
@@ -309,14 +325,13 @@ def creating(name: str, kind: type[NDArray]) -> Any:
     return create
 
 
-array, zeros, ones, empty, full, arange = (
-    creating(name, NDArray) for name in ("array", "zeros", "ones", "zeros", "full", "arange")
-)
+CREATORS = ("array", "zeros", "ones", "zeros", "full", "arange")
+array, zeros, ones, empty, full, arange = (creating(name, NDArray) for name in CREATORS)
 waitall = nothing
 
 
 def load(fname: Any, kind: type[NDArray] = NDArray) -> Any:
-    """The arrays of a .params file: by name, or a list where they have none."""
+    """Read the arrays of a .params file: by name, or a list of arrays without names."""
     arrays = read_arrays(fname)
     if isinstance(arrays, list):
         return [kind(value) for value in arrays]
@@ -324,14 +339,14 @@ def load(fname: Any, kind: type[NDArray] = NDArray) -> Any:
 
 
 def load_frombuffer(buf: bytes) -> Any:
-    """The arrays of a .params file from its bytes; see `load`."""
+    """Read the arrays of a .params file from its bytes; see `load`."""
     if not isinstance(buf, bytes):
         raise MXNetTypeError(f"buf is {brief(buf)}; expected bytes.")
     return load(buf)
 
 
 def save(fname: Any, data: Any) -> None:
-    """Write arrays to a .params file: by name from a dict, without names from a list or one."""
+    """Write arrays to a .params file: a dict by name, a list or one array without names."""
     data = [data] if isinstance(data, NDArray) else data
     listed = isinstance(data, (list, tuple))
     values = data if listed else data.values() if isinstance(data, Mapping) else [data]

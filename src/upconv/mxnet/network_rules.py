@@ -1,7 +1,7 @@
 """MXNet's operators as layers of `upconv.network`: `RULES` has a function of a `Layers` for each.
 
-A rule reads a node's attributes and inputs, calls the builder, and returns the node's outputs. An
-`UpconvError` of a rule or of the builder leaves the node alone.
+A rule reads a node's attributes and inputs, calls the builder, and returns the node's outputs.
+Where a rule or the builder raises an `UpconvError`, the node is computed by itself.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ..network import Network, Value
 from .base import MXNetError
 from .operators import OPERATORS, Shape
 from .operators.convolution import keywords_for
-from .operators.elementwise import NUMPY_WORDS
-from .operators.pooling import Windows
+from .operators.elementwise import ELEMENTWISE
+from .operators.pooling import Windows, bilinear_keywords
 from .operators.shaping import axis_of, crop_window
-from .operators.upsampling import bilinear_keywords
+from .operators.table import channels_last
 
 
 class Layers:
-    """A network that is being built, and the node at hand, which `build` begins.
+    """A network that is being built, and the current node, which `build` sets.
 
     p: the node's attributes. x: its inputs, `Value`s of the network or arrays of constants.
-    sized: whether a rule has used the sizes of the data, so that the network holds for them alone.
+    sized: whether a rule has read the sizes of the data, so that the network is for them alone.
     """
 
     def __init__(self, network: Network) -> None:
@@ -40,18 +40,17 @@ class Layers:
     def build(self, node: Any, inputs: list[Any], shapes: list[Shape]) -> list[Value]:
         """Add a node; raises `UpconvError` where a network cannot compute it."""
         self.p, self.x, self.shapes = node.p, inputs, shapes
-        layout = getattr(node.p, "layout", None) or "NC"
-        if layout[1] != "C":
-            self.refuse(f"its layout is {layout}; networks have channels first")
-        result = RULES[node.row.name](self)
+        if channels_last(node.p):
+            self.refuse(f"its layout is {node.p.layout}; networks have channels first")
+        result = RULES[node.op](self)
         return result if isinstance(result, list) else [result]
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raise the error that leaves the node alone."""
+        """Raise the error that keeps the node out of networks."""
         raise MXNetError(reason)
 
     def size(self, i: int = 0) -> Shape:
-        """The spatial size of an input, to which the network is bound from now on."""
+        """Return the spatial size of an input; the network is for this size alone from now on."""
         self.sized = True
         return self.shapes[i][2:]
 
@@ -61,20 +60,20 @@ class Layers:
         return len(self.shapes[0]) - 2
 
     def data(self, i: int = 0) -> Value:
-        """An input that is no constant."""
+        """Return an input that is not constant."""
         if not isinstance(self.x[i], Value):
             self.refuse("its data are constant")
         value: Value = self.x[i]
         return value
 
     def constants(self) -> Any:
-        """All inputs but the first, which must be constant."""
+        """Return all inputs but the first, which must be constant."""
         if any(isinstance(x, Value) for x in self.x[1:]):
             self.refuse("its parameters are not constant")
         return self.x[1:]
 
     def operand(self, i: int) -> Any:
-        """An input of an operator of two: a `Value`, a number, or one number per channel."""
+        """Return an operand of arithmetic: a `Value`, a number, or one number per channel."""
         x, other = self.x[i], self.shapes[1 - i]
         if isinstance(x, Value):
             return x
@@ -108,9 +107,10 @@ def _instance_norm(b: Layers) -> Value:
     return b.network.instance_norm(b.data(), gamma, beta, b.p.eps)
 
 
-_SAME = "relu sigmoid tanh log_sigmoid mish abs exp square sqrt sin cos"
-_WORDS = {"softrelu": "softplus"} | {word: word for word in _SAME.split()}
-"""Activations and functions: MXNet's word, and that of networks."""
+_WORDS = {word: word for word in ("relu", "sigmoid", "tanh", "log_sigmoid", "mish", "abs", "exp",
+                                  "square", "sqrt", "sin", "cos")}  # fmt: skip
+_WORDS["softrelu"] = "softplus"
+"""Activations and functions by MXNet's words: the words of networks."""
 
 
 def _activation(b: Layers, word: str) -> Value:
@@ -141,7 +141,7 @@ def _pooling(b: Layers) -> Value:
         return b.network.max_pool(*arguments)
     if b.p.pool_type == "sum" and any(after > begin for begin, after in ends):
         b.refuse("windows reach beyond the padding")
-    # What counts is within the padded data: where nothing is padded, within the data.
+    # An average counts positions of the padded data: without padding, those of the data.
     inside = b.p.count_include_pad is False or not any(windows.pad)
     inside = inside and b.p.pool_type == "avg"
     if not inside and any(after > begin for begin, after in ends):
@@ -172,8 +172,8 @@ def _split(b: Layers) -> list[Value]:
 
 
 def _slice(b: Layers) -> Value:
-    """slice and slice_axis: channels by their numbers, positions by what is cut off."""
-    p, whole = b.p, slice(None)
+    """Translate slice and slice_axis into a slice of channels and a crop of positions."""
+    p, everything = b.p, slice(None)
     if hasattr(p, "axis"):
         parts = {axis_of(p.axis, b.rank + 2): slice(p.begin, p.end)}
     else:
@@ -184,17 +184,17 @@ def _slice(b: Layers) -> Value:
         b.refuse("networks slice without steps")
     if 0 in parts and parts[0].indices(b.shapes[0][0])[:2] != (0, b.shapes[0][0]):
         b.refuse("networks do not slice the batch")
-    if parts.get(0, whole) != whole:
+    if parts.get(0, everything) != everything:
         b.sized = True
     x = b.data()
     if 1 in parts:
         x = b.network.slice(x, *parts[1].indices(x.channels)[:2])
-    cut = [_cut(b, parts.get(axis, whole), axis) for axis in range(2, b.rank + 2)]
+    cut = [_cut(b, parts.get(axis, everything), axis) for axis in range(2, b.rank + 2)]
     return x if not np.any(cut) else b.network.crop(x, tuple(cut))
 
 
 def _cut(b: Layers, part: slice, axis: int) -> tuple[int, int]:
-    """The positions that a slice cuts off both ends of an axis."""
+    """Return the numbers of positions that a slice cuts off both ends of an axis."""
     begin, end = part.start or 0, part.stop or 0
     if begin >= 0 >= end and part.stop != 0:
         return begin, -end
@@ -204,7 +204,7 @@ def _cut(b: Layers, part: slice, axis: int) -> tuple[int, int]:
 
 
 def _cropped(b: Layers) -> Value:
-    """Crop and slice_like: a window by sizes, which may be those of another input."""
+    """Translate Crop and slice_like, whose window may have the size of another input."""
     if hasattr(b.p, "axes"):
         b.sized = True
         axes = [axis_of(axis, b.rank + 2) for axis in b.p.axes] or [*range(b.rank + 2)]
@@ -229,23 +229,21 @@ def _padded(b: Layers) -> Value:
 
 
 def _applied(b: Layers, word: str, first: Any, second: Any) -> Any:
-    """Arithmetic of two operands, one of which at least is a value."""
+    """Apply arithmetic to two operands, one of which at least is a value."""
     if word in ("maximum", "minimum"):
         pair = (first, second) if isinstance(first, Value) else (second, first)
         return getattr(b.network, word)(*pair)
     return getattr(operator, "truediv" if word == "div" else word)(first, second)
 
 
-def _two(b: Layers, word: str) -> Any:
-    return _applied(b, word, b.operand(0), b.operand(1))
-
-
-def _number(b: Layers, word: str, left: bool = False) -> Any:
-    """x and a number, which stands on the left or not."""
+def _arithmetic(b: Layers, word: str, left: bool) -> Any:
+    """Translate arithmetic of two inputs, or of one and a number, which may be on the left."""
+    if len(b.x) == 2:
+        return _applied(b, word, b.operand(0), b.operand(1))
     x, number = b.data(), b.p.scalar
     if word == "power":
         return b.network.activation(x, "square") if number == 2 else b.refuse("it is no square")
-    return _applied(b, word, number, x) if left else _applied(b, word, x, number)
+    return _applied(b, word, *((number, x) if left else (x, number)))
 
 
 def _sum(b: Layers) -> Value:
@@ -273,16 +271,14 @@ def _rules() -> dict[str, Callable[[Layers], Any]]:
         "Crop slice_like": _cropped, "negative": lambda b: -b.data(),
         "identity BlockGrad MakeLoss Dropout": _same, "reciprocal": _reciprocal,
     }  # fmt: skip
-    for word in (*_WORDS, "softsign"):
-        rules[word] = partial(_activation, word=word)
-    for word in ("add", "sub", "mul", "div", "maximum", "minimum", "power"):
-        other = NUMPY_WORDS.get(word, word)
-        if word != "power":
-            rules[f"_r{word}_scalar _npi_r{other}_scalar"] = partial(_number, word=word, left=True)
-            rules[f"elemwise_{word} broadcast_{word} _npi_{other}"] = partial(_two, word=word)
-        rules[f"_{word}_scalar _npi_{other}_scalar"] = partial(_number, word=word)
-    single = ((name, rule) for names, rule in rules.items() for name in names.split())
-    return {OPERATORS[name].name: rule for name, rule in single if name in OPERATORS}
+    for name, (word, left) in ELEMENTWISE.items():
+        if word in (*_WORDS, "softsign"):
+            rules[name] = partial(_activation, word=word)
+        elif word in ("add", "sub", "mul", "div", "maximum", "minimum") or (
+            word == "power" and "scalar" in OPERATORS[name].attributes and not left
+        ):
+            rules[name] = partial(_arithmetic, word=word, left=left)
+    return {name: rule for names, rule in rules.items() for name in names.split()}
 
 
 RULES = _rules()

@@ -1,12 +1,12 @@
-"""Graphs whose largest parts run as networks: `upconv.network` computes what stands in one node.
+"""Graphs whose largest parts run as networks of `upconv.network`, each part as one node.
 
-`Networks` holds the graphs of one symbol by the shapes of the inputs. The steps are:
+`Networks` holds the graphs of one symbol by the shapes of the inputs. It makes a graph in steps:
 
-1. Shapes and element types are inferred; nodes without data are computed once, as constants.
-2. A node that `network_rules` builds alone, in float32, may be part of a network.
-3. Each node has a level, which rises by one wherever a path leaves or enters such nodes. Those of
-   one level that hang together are a part: no path leaves it and comes back.
-4. A part that has a convolution becomes one node, whose operator runs the network.
+1. Infer shapes and element types. Compute the nodes that depend on constants only.
+2. Select the nodes that `network_rules` builds alone, in float32.
+3. Give each node a level, which rises by one wherever a path enters or leaves selected nodes.
+   Connected selected nodes of one level are a part: no path leaves it and comes back.
+4. Replace each part that has a convolution by one node, whose operator runs the network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..errors import UpconvError
 from ..network import Network, Value
 from .base import MXNetError
 from .inference import Key, infer_shapes, infer_types
-from .ndarray import NDArray
+from .ndarray import NDArray, applied
 from .network_rules import RULES, Layers
 from .operators import Array, Operator, Shape
 from .packed import plan_of
@@ -33,20 +33,20 @@ from .tape import compute
 
 _HEAVY = ("Convolution", "Deconvolution")
 _NUMBERS = count()
-_MOST_GRAPHS = 16  # of sizes that a network is bound to
+_MAX_GRAPHS = 16  # of sizes that a network is bound to
 _NETWORK = "network"
 _FLOAT = np.dtype(np.float32)
 PARAMETERS = {"weight", "bias", "gamma", "beta", "moving_mean", "moving_var"}
-"""What operators call the variables that are learned or kept from training."""
+"""The operators' names for variables that are learned or kept from training."""
 Report = Callable[[Node, list[NDArray], list[NDArray]], Any]
 
 
 def roles(symbol: Symbol) -> dict[str, set[str]]:
-    """What operators call each variable."""
+    """Return the operators' names for each variable."""
     names: dict[str, set[str]] = {}
     for node in symbol.nodes():
         for name, (parent, _) in zip(node.named_inputs(), node.inputs, strict=True):
-            if parent.row is None:
+            if parent.operator is None:
                 names.setdefault(parent.name, set()).add(name)
     return names
 
@@ -60,46 +60,40 @@ def run_graph(
     """
     values, reads = dict[tuple[int, int], NDArray](), graph.reads.copy()
     for node in graph.nodes():
-        if node.row is None:
+        if node.operator is None:
             values[id(node), 0] = arrays[node.name]
             continue
         keys = [(id(parent), i) for parent, i in node.inputs]
         inputs = [values[key] for key in keys]
-        plain, sources = [x.value for x in inputs], [x.source for x in inputs]
-        name = f"{node.name} ({node.row.name})"
-        results, recorded, _ = compute(node.row, node.p, plain, sources, name)
-        kind = type(inputs[0]) if inputs else NDArray
-        outputs = [kind(value) for value in results]
-        for i, y in enumerate(outputs):
-            y.source = None if recorded is None else (recorded, i)
-            values[id(node), i] = y
+        outputs, _ = applied(node.operator, node.p, inputs, f"{node.name} ({node.op})")
+        values |= {(id(node), i): y for i, y in enumerate(outputs)}
         if report is not None:
             report(node, inputs, outputs)
         for key in keys:
             reads[key] -= 1
-            if not reads[key]:  # the last one
+            if not reads[key]:
                 del values[key]
     return [values[id(node), i] for node, i in graph.entries]
 
 
 class Prepared(NamedTuple):
-    """A graph in which parts are networks, and why nodes are in none of them, by their names.
+    """A graph in which parts are networks, and the reasons why other nodes are in none.
 
-    graph: the symbol itself where no part of it is a network.
+    graph: the symbol itself where no part of it is a network. reasons: by the nodes' names.
     """
 
     graph: Symbol
     reasons: dict[str, str]
 
     def __str__(self) -> str:
-        nodes = (node for node in self.graph.nodes() if node.row and node.row.name == _NETWORK)
+        nodes = (node for node in self.graph.nodes() if node.op == _NETWORK)
         names = [f"{node.name}: a network" for node in nodes]
         reasons = [f"{name}: by itself, {reason}" for name, reason in self.reasons.items()]
         return "\n".join(names + reasons)
 
 
 class Networks:
-    """The graphs of a symbol for inputs of several shapes; threads may use it at once.
+    """The graphs of a symbol for inputs of several shapes; several threads may use it.
 
     constants: arrays of the variables that are no inputs, which must not change.
     """
@@ -110,21 +104,21 @@ class Networks:
         self._open: dict[Any, Prepared] = {}
 
     def prepared(self, inputs: Mapping[str, Array]) -> Prepared:
-        """The graph for inputs of these shapes and types."""
+        """Return the graph for inputs of these shapes and types."""
         key = tuple((name, x.shape, x.dtype) for name, x in inputs.items())
         result = self._kept.get(key)
         if result is None:
             result = self._kept[key] = self._fitting(inputs) or self._new(inputs)
-            while len(self._kept) > _MOST_GRAPHS:
+            while len(self._kept) > _MAX_GRAPHS:
                 self._kept.popitem(last=False)
         return result
 
     def _new(self, inputs: Mapping[str, Array]) -> Prepared:
-        nodes, given = self.symbol.nodes(), {**self._constants, **inputs}
+        nodes, arrays = self.symbol.nodes(), {**self._constants, **inputs}
         try:
-            shapes = infer_shapes(nodes, {name: x.shape for name, x in given.items()})
-            kinds = infer_types(nodes, {name: x.dtype for name, x in given.items()})
-        except MXNetError as error:  # the operators raise it themselves when they run
+            shapes = infer_shapes(nodes, {name: x.shape for name, x in arrays.items()})
+            kinds = infer_types(nodes, {name: x.dtype for name, x in arrays.items()})
+        except MXNetError as error:  # the operators raise it when they run
             return Prepared(self.symbol, {"the graph": str(error)})
         parts = _Parts(self.symbol, self._constants, shapes, kinds)
         result = Prepared(parts.rewritten(), parts.reasons)
@@ -133,7 +127,7 @@ class Networks:
         return result
 
     def _fitting(self, inputs: Mapping[str, Array]) -> Prepared | None:
-        """Networks of open sizes that were built for others and fit these, too."""
+        """Return networks of open sizes that were built for other inputs and fit these."""
         result = self._open.get(_opened(inputs))
         shapes = {name: x.shape for name, x in {**self._constants, **inputs}.items()}
         try:
@@ -145,9 +139,10 @@ class Networks:
 
 
 class WatchedNetworks:
-    """Networks of a symbol whose constants may be written: values that were used twice count.
+    """Networks of a symbol whose constants may be written.
 
-    So a block that is trained between its calls is not compiled for each of them.
+    They are built at the second call with the same values, so that a block that is trained between
+    calls is not compiled for each call.
     """
 
     def __init__(self, symbol: Symbol) -> None:
@@ -155,9 +150,9 @@ class WatchedNetworks:
         self._state: tuple[object, Networks | None] = (None, None)
 
     def run(self, constants: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Any] | None:
-        """The outputs for `NDArray`s by name; None where nothing is to run as a network."""
+        """Compute the outputs from `NDArray`s by name; None where no part is a network."""
         arrays = {name: x.value for name, x in constants.items()}
-        # The token ends when an array is written. It holds no array, so all of them may end.
+        # The token ends when an array is written. It holds no array, so that arrays may end.
         token = plan_of([*arrays.values()], self._number, object) if arrays else None
         if token is None:
             return None
@@ -170,13 +165,13 @@ class WatchedNetworks:
 
 
 def _opened(inputs: Mapping[str, Array]) -> Any:
-    """What networks of open sizes depend on: names, ranks, channels, types."""
+    """Return the key of networks of open sizes: names, ranks, channels, types."""
     return tuple((name, x.ndim, x.shape[1:2], x.dtype) for name, x in inputs.items())
 
 
 @dataclass
 class _Part:
-    """Nodes that become one: the values they read, and those that others read of them."""
+    """Nodes that become one, the values that they read, and their values that others read."""
 
     nodes: list[Node]
     inputs: list[Key] = field(default_factory=list)
@@ -196,21 +191,23 @@ class _Parts:
         self.sized = False
         nodes = symbol.nodes()
         for node in nodes:
-            if node.row is None:
+            if node.operator is None:
                 if node.name in constants:
                     self._constants[id(node), 0] = constants[node.name]
             elif all(key in self._constants for key in _keys(node)):
                 arrays = [self._constants[key] for key in _keys(node)]
-                results, *_ = compute(node.row, node.p, arrays, [None] * len(arrays), node.name)
+                results, *_ = compute(
+                    node.operator, node.p, arrays, [None] * len(arrays), node.name
+                )
                 self._constants |= {(id(node), i): y for i, y in enumerate(results)}
         self._able = {id(node) for node in nodes if self._can_build(node)}
 
     def _can_build(self, node: Node) -> bool:
-        """Whether a network can compute the node; if not, `reasons` says why."""
-        if node.row is None or (id(node), 0) in self._constants:
+        """Return whether a network can compute the node; else put the reason into `reasons`."""
+        if node.operator is None or (id(node), 0) in self._constants:
             return False
-        if node.row.name not in RULES:
-            self.reasons[node.name] = f"{node.row.name}: networks have no such layer"
+        if node.op not in RULES:
+            self.reasons[node.name] = f"{node.op}: networks have no such layer"
             return False
         data = [key for key in _keys(node) if key not in self._constants]
         try:
@@ -222,7 +219,7 @@ class _Parts:
                 self._try(node, data, True)
                 self.sized = True
         except UpconvError as error:
-            self.reasons[node.name] = f"{node.row.name}: {error}"
+            self.reasons[node.name] = f"{node.op}: {error}"
             return False
         return True
 
@@ -253,13 +250,13 @@ class _Parts:
     def _operands(
         self, node: Node, values: Mapping[Key, Value]
     ) -> tuple[list[Value | Array], list[Shape]]:
-        """The inputs of a node, as values and constants, and their shapes."""
+        """Return the inputs of a node, as values and constants, and their shapes."""
         keys = _keys(node)
         operands = [self._constants[k] if k in self._constants else values[k] for k in keys]
         return operands, [self._shapes[key] for key in keys]
 
     def rewritten(self) -> Symbol:
-        """The symbol with a node for each part; the symbol itself if there is none."""
+        """Return the symbol with a node for each part; the symbol itself if there is none."""
         parts = {id(node): part for part in self._parts() for node in part.nodes}
         if not parts:
             return self._symbol
@@ -267,15 +264,15 @@ class _Parts:
         by_id = {id(node): node for node in self._symbol.nodes()}
 
         def entry(key: Key) -> tuple[Node, int]:
-            """The new value in place of an old one; what it needs is done on the way."""
+            """Return the new value in place of an old one, after all that it depends on."""
             if key not in entries:
                 part = parts.get(key[0])
                 if part is not None:
-                    node = self._network_node(part, [entry(each) for each in part.inputs])
-                    entries.update({each: (node, i) for i, each in enumerate(part.outputs)})
+                    node = self._network_node(part, [entry(source) for source in part.inputs])
+                    entries.update({output: (node, i) for i, output in enumerate(part.outputs)})
                 else:
                     node = copy(by_id[key[0]])
-                    node.inputs = [entry(each) for each in _keys(node)]
+                    node.inputs = [entry(source) for source in _keys(node)]
                     entries.update({(key[0], i): (node, i) for i in range(len(node.outputs()))})
             return entries[key]
 
@@ -287,7 +284,7 @@ class _Parts:
         return Symbol([entry((id(node), i)) for node, i in self._symbol.entries])
 
     def _parts(self) -> Iterator[_Part]:
-        """The parts that have a convolution, with what they read and what is read of them."""
+        """Yield the parts that have a convolution, with their inputs and outputs."""
         nodes, level, group = self._symbol.nodes(), dict[int, int](), dict[int, _Part]()
         for node in nodes:
             able = id(node) in self._able
@@ -298,22 +295,22 @@ class _Parts:
                 continue
             same = [group[i] for i in parents if i in group and level[i] == level[id(node)]]
             part = _Part([node])
-            for other in {id(each): each for each in same}.values():
+            for other in {id(other): other for other in same}.values():
                 part.nodes += other.nodes
             group |= dict.fromkeys(map(id, part.nodes), part)
         order = {id(node): i for i, node in enumerate(nodes)}
-        for part in {id(each): each for each in group.values()}.values():
+        for part in {id(part): part for part in group.values()}.values():
             part.nodes.sort(key=lambda node: order[id(node)])
-            kinds = [node.row.name for node in part.nodes if node.row]
+            kinds = [node.op for node in part.nodes if node.operator]
             if len(kinds) > 1 and any(kind in _HEAVY for kind in kinds):
                 self._bound(part)
                 yield part
             else:  # a plan computes a single convolution as fast
-                reason = f"{kinds[0]}: nothing is beside it to be joined with a convolution"
+                reason = f"{kinds[0]}: it has no neighbour to join with a convolution"
                 self.reasons |= {node.name: reason for node in part.nodes}
 
     def _bound(self, part: _Part) -> None:
-        """Find the values that a part reads, and those that are read of it."""
+        """Set the inputs and outputs of a part."""
         inside = {id(node) for node in part.nodes}
         reads = Counter(key for node in part.nodes for key in _keys(node))
         outside = [key for key in reads if key[0] not in inside and key not in self._constants]
@@ -334,7 +331,7 @@ class _Parts:
 
 
 def _operator(network: Network, outputs: int) -> Operator:
-    """The operator that runs a network."""
+    """Make the operator that runs a network."""
 
     def forward(_: Any, *arrays: Array) -> list[Array]:
         results = network(*arrays)

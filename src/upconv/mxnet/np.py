@@ -12,8 +12,8 @@ from typing import Any
 import numpy as _numpy
 
 from .base import MXNetError
-from .fluent import FUNCTIONS, two
-from .ndarray import NDArray, creating, drawing, function, plain
+from .fluent import FUNCTIONS, named
+from .ndarray import CREATORS, NDArray, creating, drawing, function, plain
 from .operators import OPERATORS
 from .tape import STATE
 
@@ -24,35 +24,33 @@ class ndarray(NDArray):  # noqa: N801 - MXNet's and NumPy's name
     numpy_like = True
 
     def as_nd_ndarray(self) -> NDArray:
-        """The same values with MXNet's older rules."""
+        """Return the values with MXNet's older rules."""
         return NDArray(self.value)
 
 
 NDArray.as_np_ndarray = lambda self: ndarray(self.value)  # type: ignore[attr-defined]
 
 
-array, zeros, ones, empty, full, arange = (
-    creating(name, ndarray) for name in ("array", "zeros", "ones", "zeros", "full", "arange")
-)
+array, zeros, ones, empty, full, arange = (creating(name, ndarray) for name in CREATORS)
 random = SimpleNamespace(
     uniform=drawing("uniform", ndarray, None), normal=drawing("normal", ndarray, None)
 )
 
 
 def copy(a: Any) -> Any:
-    """A copy, which gradients pass."""
+    """Return a copy, through which gradients pass."""
     return a.copy()
 
 
 def concatenate(seq: Any, axis: int = 0) -> Any:
-    """Arrays one after another along an axis."""
+    """Join arrays along an axis."""
     return seq[0].call("concatenate", *seq[1:], axis=axis)
 
 
 def _by_numpy(name: str) -> Any:
     def apply(*values: Any, **named: Any) -> Any:
-        everything = [*values, *named.values()]
-        if STATE.recording and any(getattr(x, "source", None) is not None for x in everything):
+        sources = (getattr(x, "source", None) for x in (*values, *named.values()))
+        if STATE.recording and any(source is not None for source in sources):
             raise MXNetError(f"mx.np.{name} has no gradient here; docs/mxnet.md lists what has.")
         named = {key: plain(value) for key, value in named.items()}
         result = getattr(_numpy, name)(*map(plain, values), **named)
@@ -64,12 +62,8 @@ def _by_numpy(name: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if name in FUNCTIONS:
-        return lambda x1, x2: two(FUNCTIONS[name], x1, x2)
-    if f"_npi_{name}" in OPERATORS:
-        return function(name, OPERATORS[f"_npi_{name}"])
-    theirs = getattr(_numpy, name, None) if not name.startswith("_") else None
-    if theirs is None:
-        raise AttributeError(f"upconv.mxnet.np has no {name!r}.")
-    # Types and constants are NumPy's own.
-    return _by_numpy(name) if callable(theirs) and not isinstance(theirs, type) else theirs
+    value = None if name.startswith("_") else getattr(_numpy, name, None)
+    if value is None or name in FUNCTIONS or f"_npi_{name}" in OPERATORS:
+        return named(name, function, "_npi_")
+    # Types and constants are those of NumPy.
+    return _by_numpy(name) if callable(value) and not isinstance(value, type) else value

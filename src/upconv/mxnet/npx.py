@@ -35,20 +35,20 @@ _DEFAULTS = {"num_filter": 1, "workspace": 1024, "no_bias": False}
 
 
 def _windowed(name: str) -> Any:
-    row = OPERATORS[name]
+    operator = OPERATORS[name]
 
     def apply(*values: Any, **named: Any) -> Any:
-        inputs, attributes = row.bind(values, named)
-        unknown = attributes.keys() - row.attributes.keys()
+        inputs, attributes = operator.bind(values, named)
+        unknown = attributes.keys() - operator.attributes.keys()
         if unknown:
             raise MXNetTypeError(f"{min(unknown)!r} is not an argument of mx.npx.{name.lower()}.")
         attributes = _DEFAULTS | {k: value for k, value in attributes.items() if value is not None}
-        enough = len(inputs) > 1 and None not in inputs and "kernel" in attributes
-        require(enough, "data, weight and kernel are needed")
+        complete = len(inputs) > 1 and None not in inputs and "kernel" in attributes
+        require(complete, "data, weight and kernel are needed")
         require(attributes["num_filter"] >= 1, "num_filter is at least 1")
         require(attributes["workspace"] >= 0, "workspace is at least 0")
         require(not attributes["no_bias"] or len(inputs) < 3, "bias is given with no_bias")
-        return invoke(row, inputs, attributes)
+        return invoke(operator, inputs, attributes)
 
     apply.__name__ = name.lower()
     apply.__doc__ = (
@@ -59,7 +59,7 @@ def _windowed(name: str) -> Any:
 
 
 def load(file: Any) -> Any:
-    """The arrays of a .params or .npz file: by name, or a list where they have none."""
+    """Read the arrays of a .params or .npz file: by name, or a list of arrays without names."""
     return load_as(file, ndarray)
 
 
@@ -74,7 +74,7 @@ deconvolution, convolution = _windowed("Deconvolution"), _windowed("Convolution"
 
 
 def __getattr__(name: str) -> Any:
-    row = OPERATORS.get(f"_npx_{name}")
-    if row is None:
+    operator = OPERATORS.get(f"_npx_{name}")
+    if operator is None:
         raise AttributeError(f"upconv.mxnet.npx has no {name!r}; docs/mxnet.md lists what it has.")
-    return function(name, row)
+    return function(name, operator)

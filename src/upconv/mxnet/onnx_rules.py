@@ -1,7 +1,7 @@
 """MXNet's operators in ONNX's: `RULES` has a function of a `Writer` for each that can be written.
 
-Every shape is known, so pads, windows and codes of Reshape become numbers. Where a pooling counts
-otherwise than ONNX's, its average is multiplied by the ratio of the counts.
+Every shape is known, so pads, windows and codes of Reshape become numbers. Where an average
+pooling divides by other counts than ONNX's, the result is multiplied by the ratio of the counts.
 """
 
 from __future__ import annotations
@@ -17,58 +17,61 @@ from ..dialects.mxnet import layer_of
 from ..dialects.onnx import to_onnx
 from .base import MXNetError
 from .ndarray import NDArray
-from .operators import OPERATORS, Array
-from .operators.elementwise import NUMPY_WORDS
-from .operators.pooling import Windows
+from .operators import Array
+from .operators.elementwise import BINARY, ELEMENTWISE
+from .operators.layers import softmax_axis
+from .operators.pooling import Windows, bilinear_keywords
+from .operators.reducing import REDUCTIONS, reduced_axes
+from .operators.table import channels_last
 
 
 class Writer:
-    """A graph that is being written, and the node at hand, which `write` begins.
+    """A graph that is being written, and the current node, which `write` sets.
 
-    p: the node's attributes; x, shapes: its inputs and their shapes; out: the shape of its first
-    output; last: data's axis of channels; size: the others.
+    p: the node's attributes. x, shapes: its inputs and their shapes. out: the shape of its first
+    output. channel_axis: the axis of data's channels. size: the sizes of the other axes.
     """
 
     def __init__(self, inputs: Mapping[str, Array], arrays: Mapping[str, Array], opset: int):
         import onnx_ir as ir
         from onnx_ir.tape import Tape
 
-        given = {k: ir.val(k, ir.DataType.from_numpy(x.dtype), x.shape) for k, x in inputs.items()}
-        held = {k: ir.val(k, const_value=ir.tensor(x, name=k)) for k, x in arrays.items()}
-        known: Any = {"initializers": held.values(), "opset_imports": {"": opset}}
-        self.graph = ir.Graph([*given.values()], [], nodes=[], name="upconv", **known)
+        data = {k: ir.val(k, ir.DataType.from_numpy(x.dtype), x.shape) for k, x in inputs.items()}
+        constants = {k: ir.val(k, const_value=ir.tensor(x, name=k)) for k, x in arrays.items()}
+        parts: Any = {"initializers": constants.values(), "opset_imports": {"": opset}}
+        self.graph = ir.Graph([*data.values()], [], nodes=[], name="upconv", **parts)
         self.ir, self.tape, self.opset = ir, Tape(self.graph), opset
-        self.variables, self.values = given | held, dict[Any, Any]()
+        self.variables, self.values = data | constants, dict[Any, Any]()
 
     def value(self, node: Any, i: int) -> Any:
-        """An output of a node, or a variable; a label, which nobody reads, is None."""
-        return self.values[id(node), i] if node.row else self.variables.get(node.name)
+        """Return an output of a node, or a variable; None for a label, which no node reads."""
+        return self.values[id(node), i] if node.operator else self.variables.get(node.name)
 
-    def write(self, node: Any, given: list[NDArray], found: list[NDArray]) -> None:
+    def write(self, node: Any, inputs: list[NDArray], outputs: list[NDArray]) -> None:
         """Write an operator that was computed; raises `MXNetError` where there is no rule."""
-        self.node, self.p, self.x = node, node.p, [self.value(*each) for each in node.inputs]
-        first = (given or found)[0]
-        self.shapes, self.shape = [x.shape for x in given], first.shape
-        self.y, self.out, self.dtype = found[0].value, found[0].shape, first.value.dtype
+        self.node, self.p, self.x = node, node.p, [self.value(*entry) for entry in node.inputs]
+        first = (inputs or outputs)[0]
+        self.shapes, self.shape = [x.shape for x in inputs], first.shape
+        self.y, self.out, self.dtype = outputs[0].value, outputs[0].shape, first.value.dtype
         self.rank = len(self.shape)
-        self.last = self.rank - 1 if (getattr(self.p, "layout", None) or "NCX")[-1] == "C" else 1
-        self.size = tuple(s for a, s in enumerate(self.shape) if a not in (0, self.last))
-        if node.row.name not in RULES:
+        self.channel_axis = self.rank - 1 if channels_last(self.p) else 1
+        self.size = tuple(s for a, s in enumerate(self.shape) if a not in (0, self.channel_axis))
+        if node.op not in RULES:
             self.refuse("docs/mxnet.md lists the operators that can be")
-        made = RULES[node.row.name](self)
-        for i, value in enumerate(made if isinstance(made, (list, tuple)) else [made]):
+        results = RULES[node.op](self)
+        for i, value in enumerate(results if isinstance(results, (list, tuple)) else [results]):
             self.values[id(node), i] = value
 
     def op(self, kind: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
-        """The output, or outputs, of a new node; numbers, tuples and arrays become constants."""
-        given = [
+        """Add a node, and return its output or outputs; numbers and arrays become constants."""
+        operands = [
             x if x is None or isinstance(x, self.ir.Value) else self._constant(x) for x in inputs
         ]
         name = self.node.name
-        found = self.tape.op_multi_out(kind, given, attributes, num_outputs=outputs, name=name)
-        for value in found:
+        results = self.tape.op_multi_out(kind, operands, attributes, num_outputs=outputs, name=name)
+        for value in results:
             value.name = name
-        return found if outputs > 1 else found[0]
+        return results if outputs > 1 else results[0]
 
     def _constant(self, x: Any) -> Any:
         kind = self.dtype if isinstance(x, (int, float)) else getattr(x, "dtype", np.int64)
@@ -76,27 +79,27 @@ class Writer:
 
     def refuse(self, why: str) -> Any:
         """Raise an error that names the node."""
-        raise MXNetError(f"{self.node.name} ({self.node.row.name}): it cannot be written: {why}.")
+        raise MXNetError(f"{self.node.name} ({self.node.op}): it cannot be written: {why}.")
 
-    def moved(self, x: Any, axis: int, place: int = 1) -> Any:
-        """Data with an axis moved to another place."""
+    def moved(self, x: Any, axis: int, target: int = 1) -> Any:
+        """Move an axis of data."""
         order = [a for a in range(self.rank) if a != axis]
-        order.insert(place, axis)
-        return x if axis == place else self.op("Transpose", x, perm=order)
+        order.insert(target, axis)
+        return x if axis == target else self.op("Transpose", x, perm=order)
 
     def cast(self, x: Any, dtype: Any) -> Any:
-        """Elements of another type, or those of this one as they are if it is None."""
+        """Convert the elements to a type; None leaves them as they are."""
         kind = None if dtype is None else self.ir.DataType.from_numpy(np.dtype(dtype))
         return x if kind is None else self.op("Cast", x, to=kind.value)
 
     def proto(self, entries: list[Any], outputs: Mapping[str, Array]) -> Any:
-        """The whole model, without what no output depends on."""
+        """Return the model, without nodes that no output depends on."""
         from onnx.helper import find_min_ir_version_for, make_opsetid
         from onnx_ir.passes import Sequential, common
 
         for value in (self.value(*entry) for entry in entries):
-            own = value.producer() is not None and value not in self.graph.outputs
-            self.graph.outputs.append(value if own else self.op("Identity", value))
+            computed = value.producer() is not None and value not in self.graph.outputs
+            self.graph.outputs.append(value if computed else self.op("Identity", value))
         lift = common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)
         version = find_min_ir_version_for([make_opsetid("", self.opset)])
         model = self.ir.Model(self.graph, ir_version=version, producer_name="upconv")
@@ -111,12 +114,13 @@ class Writer:
 def _convolution(w: Writer) -> Any:
     p, n, kind = w.p, len(w.p.kernel), "ConvTranspose" if hasattr(w.p, "adj") else "Conv"
     if kind == "Conv":
-        how = {"kernel_shape": p.kernel, "strides": p.stride or (1,) * n, "group": p.num_group,
-               "dilations": p.dilate or (1,) * n, "pads": (p.pad or (0,) * n) * 2}  # fmt: skip
+        options = {"kernel_shape": p.kernel, "strides": p.stride or (1,) * n, "group": p.num_group,
+                   "dilations": p.dilate or (1,) * n, "pads": (p.pad or (0,) * n) * 2}  # fmt: skip
     else:
-        how = to_onnx(layer_of(w.size, p))
-    y = w.op(kind, w.moved(w.x[0], w.last), w.moved(w.x[1], w.last), *w.x[2:], **how)
-    return w.moved(y, 1, w.last)
+        options = to_onnx(layer_of(w.size, p))
+    x, weight = (w.moved(value, w.channel_axis) for value in w.x[:2])
+    y = w.op(kind, x, weight, *w.x[2:], **options)
+    return w.moved(y, 1, w.channel_axis)
 
 
 def _normalized(w: Writer) -> Any:
@@ -124,7 +128,7 @@ def _normalized(w: Writer) -> Any:
     axis = getattr(p, "axis", 1) % w.rank if w.rank > 1 else w.refuse("data has one axis")
     scale = np.ones(w.shape[axis], w.dtype) if p.fix_gamma else gamma
     y = w.op("BatchNormalization", w.moved(x, axis), scale, beta, mean, var, epsilon=p.eps)
-    if p.output_mean_var and w.node.row.name == "BatchNorm":
+    if p.output_mean_var and w.node.op == "BatchNorm":
         var = w.op("Reciprocal", w.op("Sqrt", w.op("Add", var, p.eps)))
     return [w.moved(y, 1, axis), mean, var]
 
@@ -155,44 +159,44 @@ def _pooling(w: Writer) -> Any:
     pads = (*windows.pad, *windows.after)
     if any(end >= size for end, size in zip(pads, windows.kernel * 2, strict=True)):
         w.refuse("a window lies beside the data")
-    x = w.moved(w.x[0], w.last)
-    how: Any = {"kernel_shape": windows.kernel, "strides": windows.stride, "pads": pads}
+    x = w.moved(w.x[0], w.channel_axis)
+    options: Any = {"kernel_shape": windows.kernel, "strides": windows.stride, "pads": pads}
     if w.p.pool_type == "max":
-        return w.moved(w.op("MaxPool", x, **how), 1, w.last)
-    y = w.op("AveragePool", x, count_include_pad=1, **how)
+        return w.moved(w.op("MaxPool", x, **options), 1, w.channel_axis)
+    y = w.op("AveragePool", x, count_include_pad=1, **options)
     factor = prod(windows.kernel) / np.broadcast_to(windows.counts(), (1, 1, *windows.out))[0, 0]
     plain = np.allclose(factor, 1, atol=1e-9)
-    return w.moved(y if plain else w.op("Mul", y, factor.astype(w.dtype)), 1, w.last)
+    return w.moved(y if plain else w.op("Mul", y, factor.astype(w.dtype)), 1, w.channel_axis)
 
 
 def _kept_batch(w: Writer) -> tuple[int, ...]:
-    """Return the shape of the output; 0 is ONNX's number for a first axis that stays."""
+    """Return the shape of the output; 0 is ONNX's number for a first axis that keeps its size."""
     return (0, *w.out[1:]) if w.out and w.out[0] == w.shape[0] else w.out
 
 
 def _upsampled(w: Writer) -> Any:
     if w.p.sample_type == "bilinear":
-        begin, n = w.p.scale // 2, len(w.size)
-        strides, pads = (w.p.scale,) * n, (begin,) * 2 * n
-        return w.op("ConvTranspose", *w.x, strides=strides, pads=pads, group=w.p.num_filter)
-    how: Any = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
-    scales = np.array([1, 1, w.p.scale, w.p.scale], np.float32)
-    return w.op("Resize", w.x[0], None, scales, nearest_mode="floor", **how)
+        n, keywords = len(w.size), bilinear_keywords(w.p)
+        strides, pads = (keywords["stride"],) * n, (keywords["padding"],) * 2 * n
+        return w.op("ConvTranspose", *w.x, strides=strides, pads=pads, group=keywords["groups"])
+    scales, mapping = np.array([1, 1, w.p.scale, w.p.scale], np.float32), "asymmetric"
+    options: Any = {"mode": "nearest", "coordinate_transformation_mode": mapping}
+    return w.op("Resize", w.x[0], None, scales, nearest_mode="floor", **options)
 
 
 def _softmax(w: Writer) -> Any:
-    p, x, kind = w.p, w.x[0], "LogSoftmax" if "log" in w.node.row.name else "Softmax"
+    p, x, kind = w.p, w.x[0], "LogSoftmax" if "log" in w.node.op else "Softmax"
     if getattr(p, "use_length", False):
         w.refuse("use_length has no counterpart")
     x = w.op("Div", x, p.temperature) if getattr(p, "temperature", None) else x
-    channel = getattr(p, "mode", "") == "channel" or getattr(p, "multi_output", False)
-    if channel or getattr(p, "preserve_shape", True):
-        return w.op(kind, x, axis=getattr(p, "axis", 1 if channel else -1))
-    return w.op("Reshape", w.op(kind, w.op("Flatten", x)), w.out)  # over all but the batch
+    axis = softmax_axis(p)
+    if axis is not None:
+        return w.op(kind, x, axis=axis)
+    return w.op("Reshape", w.op(kind, w.op("Flatten", x)), w.out)
 
 
 def _slice(w: Writer) -> Any:
-    """slice; and, of the size of the output, slice_axis, slice_like and Crop."""
+    """Translate slice, slice_axis, slice_like and Crop; their ends follow from the output."""
     begins, steps, p = [0] * w.rank, [1] * w.rank, w.p
     if hasattr(p, "offset"):
         room = [(i - o) // 2 for i, o in zip(w.shape, w.out, strict=True)]
@@ -203,11 +207,11 @@ def _slice(w: Writer) -> Any:
         rows = zip(p.begin, p.end, p.step or [None] * w.rank, w.shape, strict=False)
         for i, (*part, size) in enumerate(rows):
             begins[i], _, steps[i] = slice(*part).indices(size)
-    whole = [*zip(range(w.rank), begins, steps, w.out, w.shape, strict=True)]
-    cut = [row for row in whole if row[1:4] != (0, 1, row[4])] or whole[:1]
+    axes = [*zip(range(w.rank), begins, steps, w.out, w.shape, strict=True)]
+    cut = [axis for axis in axes if axis[1:4] != (0, 1, axis[4])] or axes[:1]
     ends = [e if e >= 0 else -i - 1 for _, b, s, o, i in cut for e in [b + s * o]]
-    axes, begins, steps = ([row[i] for row in cut] for i in range(3))
-    return w.op("Slice", w.x[0], begins, ends, axes, steps)
+    numbers, begins, steps = ([axis[i] for axis in cut] for i in range(3))
+    return w.op("Slice", w.x[0], begins, ends, numbers, steps)
 
 
 def _split(w: Writer) -> Any:
@@ -225,13 +229,12 @@ def _repeat(w: Writer) -> Any:
 
 
 def _reduced(w: Writer) -> Any:
-    word = w.node.row.name.removeprefix("_npi_")
+    word, axes, x = w.node.op.removeprefix("_npi_"), reduced_axes(w.p, w.rank), w.x[0]
     kind = "ReduceL2" if word == "norm" else f"Reduce{word.title()}"
-    named = {axis % w.rank for axis in w.p.axis or range(w.rank)}
-    axes = tuple(i for i in range(w.rank) if (i in named) != w.p.exclude)
-    by_input = w.opset >= 18 or word == "sum"
-    given: Any = ((axes,), {}) if by_input else ((), {"axes": axes})
-    x = w.op(kind, w.x[0], *given[0], **given[1], keepdims=0) if axes else w.x[0]
+    if axes and (w.opset >= 18 or word == "sum"):
+        x = w.op(kind, x, axes, keepdims=0)
+    elif axes:
+        x = w.op(kind, x, axes=axes, keepdims=0)
     return w.op("Reshape", w.cast(x, w.p.dtype), w.out)
 
 
@@ -240,19 +243,15 @@ def _stack(w: Writer) -> Any:
     return w.op("Concat", *(w.op("Unsqueeze", x, (axis,)) for x in w.x), axis=axis)
 
 
-def _chosen(w: Writer) -> Any:
+def _where(w: Writer) -> Any:
     rows = (*w.shape, *(1,) * (len(w.out) - w.rank))
     return w.op("Where", w.cast(w.op("Reshape", w.x[0], rows), bool), *w.x[1:])
 
 
-def _expanded(w: Writer) -> Any:
-    return w.op("Expand", w.x[0], w.out)
-
-
 def _tiled(w: Writer) -> Any:
     rank = len(w.out)
-    whole, reps = ((1,) * (rank - len(each)) + tuple(each) for each in (w.shape, w.p.reps))
-    return w.op("Tile", w.op("Reshape", w.x[0], whole), reps)
+    shape, reps = ((1,) * (rank - len(sizes)) + tuple(sizes) for sizes in (w.shape, w.p.reps))
+    return w.op("Tile", w.op("Reshape", w.x[0], shape), reps)
 
 
 def _flipped(w: Writer) -> Any:
@@ -262,52 +261,49 @@ def _flipped(w: Writer) -> Any:
 
 
 def _extreme(w: Writer) -> Any:
-    kind = "ArgMax" if w.node.row.name == "argmax" else "ArgMin"
+    kind = "ArgMax" if w.node.op == "argmax" else "ArgMin"
     x = w.x[0] if w.p.axis is not None else w.op("Reshape", w.x[0], (-1,))
     y = w.op(kind, x, axis=w.p.axis or 0, keepdims=0)
     return w.op("Reshape", w.cast(y, w.dtype), w.out)
 
 
-_UNARY = {
-    "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softrelu": "Softplus", "exp": "Exp",
-    "softsign": "Softsign", "log_sigmoid": "Neg Softplus Neg", "negative": "Neg", "abs": "Abs",
-    "sign": "Sign", "log": "Log", "sqrt": "Sqrt", "reciprocal": "Reciprocal", "sin": "Sin",
-    "cos": "Cos", "erf": "Erf", "floor": "Floor", "ceil": "Ceil", "square": "", "mish": "",
+_KINDS = {
+    "softrelu": "Softplus", "log_sigmoid": "Neg Softplus Neg", "negative": "Neg", "power": "Pow",
+    "maximum": "Max", "minimum": "Min", "not_equal": "Equal Not", "lesser": "Less",
+    "greater_equal": "GreaterOrEqual", "lesser_equal": "LessOrEqual",
 }  # fmt: skip
-_BINARY = {
-    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "mod": "Mod", "power": "Pow",
-    "maximum": "Max", "minimum": "Min", "equal": "Equal ", "not_equal": "Equal Not",
-    "greater": "Greater ", "greater_equal": "GreaterOrEqual ", "lesser": "Less ",
-    "lesser_equal": "LessOrEqual ",
-}  # fmt: skip
-"""What makes one of them, in order; a space among them: the result is a comparison's."""
+"""ONNX's operators for a word, in order, where they are not the word itself in title case."""
 
 
-def _unary(w: Writer, word: str) -> Any:
+def _unary(w: Writer, word: str, left: bool = False) -> Any:
     y = x = w.x[0]
-    if not _UNARY[word]:
-        y = w.op("Mul", x, x if word == "square" else w.op("Tanh", w.op("Softplus", x)))
-    for kind in _UNARY[word].split():
+    if word in ("square", "mish"):
+        return w.op("Mul", x, x if word == "square" else w.op("Tanh", w.op("Softplus", x)))
+    for kind in _KINDS.get(word, word.title()).split():
         y = w.op(kind, y)
     return y
 
 
-def _binary(w: Writer, word: str, left: bool = False) -> Any:
+def _binary(w: Writer, word: str, left: bool) -> Any:
     x, y = w.x if len(w.x) == 2 else (w.x[0], w.p.scalar)
     x, y = (y, x) if left else (x, y)
-    if word == "mod":  # of the divisor's sign; ONNX has the dividend's for floats
+    if word == "mod":  # it has the divisor's sign; ONNX's has the dividend's for floats
         rest = w.op("Mod", x, y, fmod=1)
         return w.op("Where", w.op("Less", w.op("Mul", rest, y), 0), w.op("Add", rest, y), rest)
-    first, *others = _BINARY[word].split()
+    first, *others = _KINDS.get(word, word.title()).split()
     y = w.op(first, x, y)
     for kind in others:
         y = w.op(kind, y)
-    as_bool = "_npi" in w.node.row.name or " " not in _BINARY[word]
-    return w.cast(y, None if as_bool else w.dtype)
+    compares = len(BINARY[word]) == 1
+    return w.cast(y, w.dtype if compares and "_npi" not in w.node.op else None)
 
 
 def _rules() -> dict[str, Callable[[Writer], Any]]:
-    found: dict[str, Callable[[Writer], Any]] = {
+    rules: dict[str, Callable[[Writer], Any]] = {
+        name: partial(_binary if word in BINARY else _unary, word=word, left=left)
+        for name, (word, left) in ELEMENTWISE.items()
+    }
+    others: dict[str, Callable[[Writer], Any]] = {
         "Deconvolution Convolution": _convolution, "BatchNorm _contrib_SyncBatchNorm": _normalized,
         "Activation": lambda w: _unary(w, w.p.act_type), "UpSampling": _upsampled, "stack": _stack,
         "LeakyReLU": _leaky, "FullyConnected": _connected, "Pooling": _pooling, "repeat": _repeat,
@@ -324,25 +320,17 @@ def _rules() -> dict[str, Callable[[Writer], Any]]:
         "clip": lambda w: w.op("Clip", w.x[0], w.p.a_min, w.p.a_max),
         "LRN": lambda w: w.op("LRN", w.x[0], alpha=w.p.alpha, beta=w.p.beta, bias=w.p.knorm,
                               size=w.p.nsize),
-        "where": _chosen, "broadcast_to": _expanded,
+        "where": _where, "broadcast_to": lambda w: w.op("Expand", w.x[0], w.out),
         "tile": _tiled, "reverse": _flipped, "argmax": _extreme, "argmin": _extreme,
         "InstanceNorm": lambda w: w.op("InstanceNormalization", *w.x, epsilon=w.p.eps),
         "Cast": lambda w: w.cast(w.x[0], w.p.dtype), "add_n": lambda w: w.op("Sum", *w.x),
         "_zeros _ones _full _arange": lambda w: w.op("Identity", w.y),
         "zeros_like": lambda w: w.op("Expand", 0, w.out),
         "ones_like": lambda w: w.op("Expand", 1, w.out),
-        " ".join(f"{k} _npi_{k}" for k in ("sum", "mean", "max", "min", "prod", "norm")): _reduced,
+        " ".join(f"{word} _npi_{word}" for word in REDUCTIONS): _reduced,
     }  # fmt: skip
-    for word in _UNARY:
-        found[f"{word} _npi_{word}"] = partial(_unary, word=word)
-    for word in _BINARY:
-        own = NUMPY_WORDS.get(word, word)
-        names = f"elemwise_{word} broadcast_{word} _{word}_scalar _npi_{own} _npi_{own}_scalar"
-        found[f"_r{word}_scalar _npi_r{own}_scalar"] = partial(_binary, word=word, left=True)
-        found[names] = partial(_binary, word=word)
-    named = [(name, rule) for names, rule in found.items() for name in names.split()]
-    return {OPERATORS[name].name: rule for name, rule in named if name in OPERATORS}
+    return rules | {name: rule for names, rule in others.items() for name in names.split()}
 
 
 RULES = _rules()
-"""What writes an operator, by its name: the names of its outputs."""
+"""The functions that write operators, by the operators' names; they return the outputs."""

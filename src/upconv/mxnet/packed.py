@@ -1,8 +1,8 @@
-"""Plans of layers whose weights stay as they are: packed once, and dropped when they are written.
+"""Plans of layers with constant weights: packed once, and dropped when a weight is written.
 
-A weight that a layer is called with a second time, for the same shapes and attributes, is packed
-and kept with its plan, as MXNet keeps a weight in its library's order. All that writes an `NDArray`
-says so by `written`; views count as the array whose memory they show.
+A layer packs its weight at the second call with the same array, shapes and attributes, and keeps
+the plan. Code that writes an `NDArray` calls `written`. A view counts as the array that owns its
+memory.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-_MOST = 4  # plans of one weight: each holds the weight packed
+_MAX_PLANS = 4  # of one weight: each holds the packed weight
 _LOCK = threading.Lock()
 _HELD: dict[Any, tuple[list[weakref.ref[Array]], Any]] = {}
-"""By the arrays' places, and the key: the arrays, and the plan, or None before the second use.
+"""Arrays and their plan, None before the second use, by the arrays' addresses and the key.
 
-An array may end, and so an entry, at any time: copies are looked through.
+An array, and with it an entry, may end at any time: search in copies.
 """
 
 
@@ -37,13 +37,13 @@ def written(array: Array) -> None:
     if _HELD:
         owner = _owner(array)
         with _LOCK:
-            for key, (made_of, _) in _HELD.copy().items():
-                if any(each() is owner for each in made_of):
+            for key, (sources, _) in _HELD.copy().items():
+                if any(source() is owner for source in sources):
                     _HELD.pop(key, None)
 
 
 def plan_of(arrays: list[Array], key: Any, make: Callable[[], Any]) -> Any:
-    """The plan for a weight and perhaps a bias, from their second use on; None at the first.
+    """Return the plan for a weight and perhaps a bias from their second use on; else None.
 
     key: all else that the plan depends on.
     """
@@ -53,10 +53,10 @@ def plan_of(arrays: list[Array], key: Any, make: Callable[[], Any]) -> Any:
         if key not in _HELD:
             forget = lambda _: _HELD.pop(key, None)  # noqa: E731
             _HELD[key] = [weakref.ref(_owner(x), forget) for x in arrays], None
-            for oldest in [each for each in _HELD.copy() if each[0][0] == weight[0]][:-_MOST]:
+            for oldest in [k for k in _HELD.copy() if k[0][0] == weight[0]][:-_MAX_PLANS]:
                 _HELD.pop(oldest, None)
             return None
-        made_of, plan = _HELD.pop(key)
+        sources, plan = _HELD.pop(key)
         plan = make() if plan is None else plan
-        _HELD[key] = made_of, plan
+        _HELD[key] = sources, plan
         return plan

@@ -1,13 +1,13 @@
-"""The `.params` files of MXNet: arrays with names, from files nobody vouches for, and into files.
+"""The `.params` files of MXNet: read arrays with names from untrusted files, and write them.
 
 1. The binary form, little endian. A list: u64 0x112, u64 ignored, u64 count, the arrays, u64 count
    of names (or 0), each u64 length and UTF-8. An array: u32 magic, i32 storage (not with the first
    magic), shape of the values (sparse), shape as i32 rank and i64 sizes, i32 device and its number,
    i32 element type, type and shape of each index array (sparse), values, index arrays. The oldest
    arrays have their rank for a magic, u32 sizes and no storage.
-2. The archive of 2.x, a `.npz`; `numpy.load` would allocate whatever the headers in it declare.
-3. Nothing is allocated before the file has shown that it holds it, and no pickle is read. What
-   sparse and compressed arrays grow to has a limit: 64 times the file and 1 MiB.
+2. The archive of 2.x, a `.npz`. `numpy.load` would allocate the sizes that its headers declare.
+3. The reader allocates an array only if the file holds its bytes, and reads no pickle. Sparse and
+   compressed arrays may grow to 64 times the file and 1 MiB.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _FOREIGN = (ValueError, RuntimeError, OSError, EOFError, LookupError, Arithmetic
 
 
 def read_params(path: Name) -> dict[str, Array]:
-    """The arrays of a `.params` file by their names as stored, such as "arg:conv0_weight".
+    """Read the arrays of a `.params` file by their stored names, such as "arg:conv0_weight".
 
     Sparse arrays become dense, bfloat16 becomes float32, and unnamed arrays are "0", "1", ...
-    Raises `FileError` for what cannot be read, `ModelError` for what is damaged or has an array
-    without a value, and `MemoryLimitError` for what does not fit into memory.
+    Raises `FileError` for a file that cannot be read, `ModelError` for a damaged file or an array
+    without a value, and `MemoryLimitError` for arrays that do not fit into memory.
 
     >>> read_params("/nowhere/net-0000.params")
     Traceback (most recent call last):
@@ -58,7 +58,7 @@ def read_params(path: Name) -> dict[str, Array]:
 
 
 def read_arrays(source: Name | bytes) -> dict[str, Array] | list[Array]:
-    """As `read_params`, from a file or from its bytes, but unnamed arrays are a list."""
+    """Read a file, or its bytes, as `read_params` does; but return unnamed arrays as a list."""
     if isinstance(source, bytes):
         name, data = "the buffer", source
     else:
@@ -71,22 +71,23 @@ def read_arrays(source: Name | bytes) -> dict[str, Array] | list[Array]:
     try:
         return _archive(reader) if data[:2] == b"PK" else _list(reader)
     except (*_FOREIGN, zipfile.BadZipFile, zlib.error, struct.error) as error:
-        raise ModelError(f"{brief(name)}, {reader.place}, byte {reader.at}: {error}.") from None
+        raise ModelError(f"{brief(name)}, {reader.section}, byte {reader.at}: {error}.") from None
 
 
 def write_params(
     path: Name, arrays: Mapping[str, Array] | Sequence[Array], *, np_shape: bool = False,
     force: bool = False,
 ) -> None:  # fmt: skip
-    """Write arrays, named or not, into one file of the binary form, whole or not at all.
+    """Write arrays, with names or without, into one file of the binary form.
 
-    arrays: bool, integers, float16, bfloat16, float32 or float64. MXNet 1.9.1 itself reads no
-        int16, and no unsigned integers but uint8.
-    np_shape: write what MXNet reads under NumPy's shape semantics alone: 2.x knows no other, 1.x
-        has them after `npx.set_np()`. An array without axes or elements is always written so.
-    force: overwrite what exists.
+    arrays: bool, integers, float16, bfloat16, float32 or float64. MXNet 1.9.1 reads no int16, and
+        no unsigned integers but uint8.
+    np_shape: write the form that MXNet reads under NumPy's shape semantics only. 2.x has no other;
+        1.x has them after `npx.set_np()`. Arrays without axes or elements need it.
+    force: overwrite the file if it exists.
 
-    Raises `DTypeError`, `ArgumentError` for a name that is none, and `FileError`.
+    Raises `DTypeError`, `ArgumentError` for a name that cannot be stored, and `FileError`. An
+    error leaves no partial file.
 
     >>> write_params("/nowhere/net-0000.params", {"arg:w": np.ones(3, np.float32)})
     Traceback (most recent call last):
@@ -111,7 +112,7 @@ def write_params(
 
 
 def _row(name: str, values: Array) -> tuple[bytes, int, Array]:
-    """A name, the number of the element type, and the values, all as they go into a file."""
+    """Return a name, the number of the element type and the values as a file holds them."""
     if not isinstance(name, str) or re.search("[\0\ud800-\udfff]", name):
         raise ArgumentError("arrays", f"named {brief(name)}", "UTF-8 without null characters")
     if values.dtype.name == "bfloat16":
@@ -121,7 +122,7 @@ def _row(name: str, values: Array) -> tuple[bytes, int, Array]:
 
 
 def type_number(dtype: np.dtype[Any], name: str = "dtype") -> int:
-    """MXNet's number of an element type; raises `DTypeError`."""
+    """Return MXNet's number of an element type; raises `DTypeError`."""
     text = dtype.newbyteorder("<").str
     if text not in TYPES:
         raise DTypeError(name, str(dtype), "bool, integers or floats")
@@ -130,22 +131,22 @@ def type_number(dtype: np.dtype[Any], name: str = "dtype") -> int:
 
 @dataclass
 class _Reader:
-    """What a file holds, how much may be allocated beyond that, and where reading is."""
+    """The bytes of a file, the allowance for arrays that grow, and the position of reading."""
 
     data: bytes
     growth: int
-    place: str = "the header"
+    section: str = "the header"
     at: int = 0
 
     def take(self, nbytes: int) -> int:
-        """Step over that many bytes, which must be there; where they begin."""
+        """Return the position of so many bytes, which must be there, and step over them."""
         _require(nbytes <= len(self.data) - self.at, f"the file ends, {nbytes} bytes are missing")
         self.at += nbytes
         return self.at - nbytes
 
     def grow(self, nbytes: int) -> None:
         self.growth -= nbytes
-        _require(self.growth >= 0, f"{nbytes} bytes come of a file of {len(self.data)}")
+        _require(self.growth >= 0, f"a file of {len(self.data)} bytes expands to {nbytes}")
         memory.require(nbytes, "an array of parameters")
 
     def numbers(self, form: str) -> tuple[Any, ...]:
@@ -155,8 +156,8 @@ class _Reader:
         rank = self.numbers("i")[0] if rank is None else rank
         _require(least <= rank <= _MOST_AXES, f"an array has {rank} axes")
         sizes = self.numbers(f"{rank}{size}")
-        # NumPy wants the size of an empty array to be countable without its zeros.
-        countable = min(sizes, default=0) >= 0 and prod(each or 1 for each in sizes) < 1 << 60
+        # NumPy refuses even an empty array if the product of its other sizes is too large.
+        countable = min(sizes, default=0) >= 0 and prod(size or 1 for size in sizes) < 1 << 60
         _require(countable, f"an array has the shape {brief(sizes)}")
         return sizes
 
@@ -164,11 +165,11 @@ class _Reader:
         _require(0 <= kind <= _BFLOAT16, f"an element type is {kind}")
         dtype, count = np.dtype([*TYPES, "<u2"][kind]), prod(shape)
         start = self.take(count * dtype.itemsize)
-        found = np.frombuffer(self.data, dtype, count, start).reshape(shape)
+        values = np.frombuffer(self.data, dtype, count, start).reshape(shape)
         if kind == _BFLOAT16:
-            return np.stack([np.zeros_like(found), found], axis=-1).view("<f4")[..., 0]
-        # A bool has any byte in a file.
-        return found.view(np.uint8).astype(bool) if dtype.kind == "b" else found.copy()
+            return np.stack([np.zeros_like(values), values], axis=-1).view("<f4")[..., 0]
+        # A bool may be any byte in a file.
+        return values.view(np.uint8).astype(bool) if dtype.kind == "b" else values.copy()
 
 
 def _require(sound: object, otherwise: str) -> None:
@@ -180,7 +181,7 @@ def _list(reader: _Reader) -> dict[str, Array] | list[Array]:
     magic, _, count = reader.numbers("QQQ")
     _require(magic == _LIST, "no list of arrays begins here")
     arrays = [_array(reader, f"array {index + 1} of {count}") for index in range(count)]
-    reader.place = "the names"
+    reader.section = "the names"
     (named,) = reader.numbers("Q")
     _require(named in (0, count), f"there are {named} names for {count} arrays")
     names = [str(reader.numbers(f"{reader.numbers('Q')[0]}s")[0], "utf-8") for _ in range(named)]
@@ -189,8 +190,8 @@ def _list(reader: _Reader) -> dict[str, Array] | list[Array]:
     return dict(zip(names, arrays, strict=True)) if named else arrays
 
 
-def _array(reader: _Reader, place: str) -> Array:
-    reader.place, storage = place, 0
+def _array(reader: _Reader, section: str) -> Array:
+    reader.section, storage = section, 0
     (magic,) = reader.numbers("I")
     if magic in (_SECOND, _NUMPY):
         (storage,) = reader.numbers("i")
@@ -200,15 +201,15 @@ def _array(reader: _Reader, place: str) -> Array:
     shape = reader.shape(1, magic, "I") if oldest else reader.shape(magic != _NUMPY)
     kind = reader.numbers("iii")[2]
     described = [(reader.numbers("i")[0], reader.shape()) for _ in range(storage)]
-    listed = all(each in _INDICES and len(sizes) == 1 for each, sizes in described)
-    _require(listed, "indices are no lists of int32 or int64")
+    listed = all(number in _INDICES and len(sizes) == 1 for number, sizes in described)
+    _require(listed, "indices are not lists of int32 or int64")
     values = reader.values(kind, stored if storage else shape)
-    indices = [reader.values(*each) for each in described]
+    indices = [reader.values(*entry) for entry in described]
     return _dense(reader, shape, values, indices) if storage else values
 
 
 def _dense(reader: _Reader, shape: tuple[int, ...], values: Array, indices: list[Array]) -> Array:
-    """What a sparse array stands for: rows with their numbers, or ends of rows and columns."""
+    """Return a dense array from rows and their numbers, or from ends of rows and columns."""
     reader.grow(prod(shape) * values.itemsize)
     dense = np.zeros(shape, values.dtype)
     if not values.size:
@@ -227,12 +228,12 @@ def _dense(reader: _Reader, shape: tuple[int, ...], values: Array, indices: list
 
 
 def _archive(reader: _Reader) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     with zipfile.ZipFile(BytesIO(reader.data)) as archive:
         for member in archive.infolist():
-            reader.place = f"member {brief(member.filename)}"
+            reader.section = f"member {brief(member.filename)}"
             name = member.filename.removesuffix(".npy")
-            _require(name not in (member.filename, *found), "it is there twice, or no .npy")
+            _require(name not in (member.filename, *arrays), "it is there twice, or no .npy")
             reader.grow(member.file_size)
             with archive.open(member) as file:
                 parts = _HEADER.split(file.read(member.file_size), 1)
@@ -240,6 +241,6 @@ def _archive(reader: _Reader) -> dict[str, Array]:
             _, text, sizes, data = parts
             shape = tuple(int(size) for size in sizes.replace(b",", b" ").split())
             inner = _Reader(data, 0)
-            found[name] = inner.values(TYPES.index(text.decode()), shape)
-            _require(inner.at == len(data), f"there is more than the shape {brief(shape)} has")
-    return found
+            arrays[name] = inner.values(TYPES.index(text.decode()), shape)
+            _require(inner.at == len(data), f"it has more bytes than the shape {brief(shape)}")
+    return arrays

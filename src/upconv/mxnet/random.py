@@ -10,10 +10,10 @@ _STATE = np.random.RandomState()
 
 
 def generator() -> np.random.RandomState:
-    """The generator that everything random here draws from."""
+    """Return the generator of all random numbers of this package."""
     return _STATE
 
 
 def seed(seed_state: int, ctx: Any = None) -> None:
-    """Begin the sequence that belongs to this seed."""
+    """Begin the sequence of this seed."""
     _STATE.seed(seed_state)

@@ -1,7 +1,6 @@
 """Graphs: `mx.sym`. A `Symbol` is one or several outputs of a graph of operators.
 
-The JSON is that of MXNet 1.x and 2.x: nodes in an order in which each follows its inputs, and
-attributes as text.
+The JSON is that of MXNet 1.x and 2.x: nodes, each after its inputs, with attributes as text.
 """
 
 from __future__ import annotations
@@ -22,44 +21,48 @@ from .attributes import is_free, scoped, stored, with_short_names
 from .base import MXNetError, MXNetTypeError, MXNetValueError, ordered, raised_by
 from .fluent import Fluent, named
 from .inference import Key, infer_shapes, infer_types
-from .operators import OPERATORS, Operator, operator
+from .operators import OPERATORS, Operator, operator_named
 from .params import type_number
 
 _COUNTS: dict[str, int] = {}
 
 
 class Node:
-    """A variable, whose row is None, or an operator applied to outputs of other nodes."""
+    """A variable, whose operator is None, or an operator applied to outputs of other nodes.
+
+    op: the name of the operator, "null" for a variable. attrs: text that no operator reads.
+    """
 
     def __init__(
-        self, row: Operator | None, name: str, attributes: dict[str, Any], inputs: list[Any],
+        self, operator: Operator | None, name: str, attributes: dict[str, Any], inputs: list[Any],
         attrs: Mapping[str, str],
     ) -> None:  # fmt: skip
-        self.row, self.name, self.attributes, self.inputs = row, name, attributes, inputs
-        self.attrs = dict(attrs)  # text that no operator reads
-        self.p: Any = row.parse(attributes, len(inputs)) if row else None
+        self.operator, self.name, self.attributes, self.inputs = operator, name, attributes, inputs
+        self.op, self.attrs = operator.name if operator else "null", dict(attrs)
+        self.p: Any = operator.parse(attributes, len(inputs)) if operator else None
 
     def outputs(self) -> tuple[str, ...]:
-        """The names of all outputs."""
-        names = self.row.outputs(self.p) if self.row else ()
+        """Return the names of all outputs."""
+        names = self.operator.outputs(self.p) if self.operator else ()
         return tuple(f"{self.name}_{name}" for name in names) or (self.name,)
 
     def named_inputs(self) -> tuple[str, ...]:
-        """The names of the inputs."""
-        return self.row.named_inputs(self.p) if self.row else ()
+        """Return the names of the inputs."""
+        return self.operator.named_inputs(self.p) if self.operator else ()
 
     def texts(self) -> dict[str, str]:
-        """The attributes that were given, as MXNet writes them."""
+        """Return the attributes of the call as MXNet writes them."""
         return {key: kinds.text(value) for key, value in self.attributes.items()} | self.attrs
 
     def visible(self) -> list[tuple[Node, int]]:
-        """The outputs that a caller sees."""
-        return [(self, i) for i in range(self.row.visible(self.p) if self.row else 1)]
+        """Return the outputs that a caller sees."""
+        return [(self, i) for i in range(self.operator.visible(self.p) if self.operator else 1)]
 
     def states(self) -> list[Node]:
-        """The inputs that are state."""
+        """Return the inputs that are states."""
+        states = self.operator.auxiliary if self.operator else ()
         pairs = zip(self.named_inputs(), self.inputs, strict=True)
-        return [parent for name, (parent, _) in pairs if self.row and name in self.row.auxiliary]
+        return [parent for name, (parent, _) in pairs if name in states]
 
 
 class Symbol(Fluent):
@@ -83,7 +86,7 @@ class Symbol(Fluent):
         return next(iter(nodes.values())).name if len(nodes) == 1 else None
 
     def nodes(self) -> list[Node]:
-        """All nodes, each after its inputs."""
+        """Return all nodes, each after its inputs."""
         return self._nodes
 
     @cached_property
@@ -92,64 +95,62 @@ class Symbol(Fluent):
 
     @cached_property
     def reads(self) -> Counter[tuple[int, int]]:
-        """How often each value is read, by its node's id and number."""
+        """Number of reads of each value, by the id of its node and its number."""
         entries = [*self.entries, *(entry for node in self.nodes() for entry in node.inputs)]
         return Counter((id(node), i) for node, i in entries)
 
     def _variables(self) -> tuple[list[str], list[str]]:
-        """Names of arguments and of auxiliary states."""
-        nodes = self.nodes()
-        state = {id(parent) for node in nodes for parent in node.states()}
+        """Return the names of arguments and of auxiliary states."""
+        states = {id(parent) for node in self.nodes() for parent in node.states()}
         names: tuple[list[str], list[str]] = ([], [])
-        for node in nodes:
-            if node.row is None:
-                names[id(node) in state].append(node.name)
+        for node in self.nodes():
+            if node.operator is None:
+                names[id(node) in states].append(node.name)
         return names
 
     def list_arguments(self) -> list[str]:
-        """Names of the variables, in the order in which they are needed."""
+        """Return the names of the variables, in the order in which nodes read them."""
         return self._variables()[0]
 
     def list_auxiliary_states(self) -> list[str]:
-        """Names of the variables that are state."""
+        """Return the names of the variables that are states."""
         return self._variables()[1]
 
     def list_inputs(self) -> list[str]:
-        """Names of all variables."""
-        return [node.name for node in self.nodes() if node.row is None]
+        """Return the names of all variables."""
+        return [node.name for node in self.nodes() if node.operator is None]
 
     def list_outputs(self) -> list[str]:
-        """Names of the outputs."""
+        """Return the names of the outputs."""
         return [node.outputs()[i] for node, i in self.entries]
 
     def get_internals(self) -> Symbol:
-        """A symbol of all outputs of all nodes."""
+        """Return a symbol of all outputs of all nodes."""
         return Symbol([entry for node in self.nodes() for entry in node.visible()])
 
     def attr_dict(self) -> dict[str, dict[str, str]]:
-        """The attributes that were given, as text, by node."""
-        texts = ((node.name, with_short_names(node.texts())) for node in self.nodes())
-        return {name: attrs for name, attrs in texts if attrs}
+        """Return the attributes as text, by the node's name."""
+        return {n.name: with_short_names(n.texts()) for n in self.nodes() if n.texts()}
 
     def list_attr(self) -> dict[str, str]:
-        """The attributes of this one node."""
+        """Return the attributes of the node."""
         return self.attr_dict().get(self.name or "", {})
 
     def attr(self, key: str) -> str | None:
-        """An attribute of this one node, or None."""
+        """Return an attribute of the node, or None."""
         return self.list_attr().get(key)
 
     def _set_attr(self, **attrs: str) -> None:
         self.entries[0][0].attrs.update(stored(attrs))
 
     def infer_shape(self, *shapes: Any, **named: Any) -> tuple[Any, Any, Any]:
-        """Shapes of arguments, outputs and states; three times None where they do not follow."""
+        """Infer the shapes of arguments, outputs and states; three times None if one is open."""
         result = self._inferred(shapes, named)
         unknown = any(shape is None or 0 in shape for part in result for shape in part)
         return (None, None, None) if unknown else result
 
     def infer_shape_partial(self, *shapes: Any, **named: Any) -> tuple[Any, Any, Any]:
-        """As `infer_shape`, with 0 for sizes that do not follow and () for unknown shapes."""
+        """Infer shapes as `infer_shape` does, with 0 for open sizes and () for unknown shapes."""
         first, second, third = self._inferred(shapes, named)
         return [s or () for s in first], [s or () for s in second], [s or () for s in third]
 
@@ -158,7 +159,7 @@ class Symbol(Fluent):
         return self._parts(infer_shapes(self.nodes(), sizes))
 
     def _by_name(self, values: Any, named: Any) -> dict[str, Any]:
-        """Shapes or types by name, from positions in `list_arguments` and from names."""
+        """Map shapes or types by their position in `list_arguments`, or by keyword, to names."""
         arguments, states = self._variables()
         result = dict(zip(arguments, values, strict=False)) | named
         names = [*arguments, *states]
@@ -168,18 +169,18 @@ class Symbol(Fluent):
         return {name: value for name, value in result.items() if value is not None}
 
     def _parts(self, known: Mapping[Key, Any]) -> tuple[Any, Any, Any]:
-        """The shapes or types of arguments, outputs and states."""
-        keys = {node.name: (id(node), 0) for node in self.nodes() if node.row is None}
+        """Return the shapes or types of arguments, outputs and states."""
+        keys = {node.name: (id(node), 0) for node in self.nodes() if node.operator is None}
         arguments, states = ([known[keys[n]] for n in names] for names in self._variables())
         return arguments, [known.get((id(node), i)) for node, i in self.entries], states
 
     def infer_type(self, *types: Any, **named: Any) -> tuple[Any, Any, Any]:
-        """Types of arguments, outputs and states; three times None where they do not follow."""
+        """Infer the types of arguments, outputs and states; three times None if one is unknown."""
         result = self.infer_type_partial(*types, **named)
         return (None, None, None) if any(None in part for part in result) else result
 
     def infer_type_partial(self, *types: Any, **named: Any) -> tuple[Any, Any, Any]:
-        """As `infer_type`, with None for unknown types."""
+        """Infer types as `infer_type` does, with None for unknown types."""
         known = infer_types(self.nodes(), self._by_name(types, named))
         return self._parts({key: kind and kind.type for key, kind in known.items()})
 
@@ -198,18 +199,18 @@ class Symbol(Fluent):
         return self.bind(ctx, arrays, None, "null").forward()
 
     def tojson(self) -> str:
-        """The graph as MXNet's JSON."""
+        """Return the graph as MXNet's JSON."""
         nodes = self.nodes()
         number = {id(node): i for i, node in enumerate(nodes)}
         rows = []
         for node in nodes:
             inputs = [[number[id(parent)], i, 0] for parent, i in node.inputs]
-            row = {"op": node.row.name if node.row else "null", "name": node.name}
+            row = {"op": node.op, "name": node.name}
             texts = node.texts()
             rows.append(row | ({"attrs": texts} if texts else {}) | {"inputs": inputs})
         graph = {
             "nodes": rows,
-            "arg_nodes": [i for i, node in enumerate(nodes) if node.row is None],
+            "arg_nodes": [i for i, node in enumerate(nodes) if node.operator is None],
             "node_row_ptr": list(range(len(nodes) + 1)),
             "heads": [[number[id(node)], i, 0] for node, i in self.entries],
             "attrs": {"mxnet_version": ["int", 10901]},
@@ -221,8 +222,8 @@ class Symbol(Fluent):
         with reported(str(fname)), published(Path(fname), force=True) as handle:
             handle.write(self.tojson().encode())
 
-    def _apply(self, row: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Symbol:
-        return compose(row, inputs, attributes)
+    def _apply(self, operator: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Symbol:
+        return compose(operator, inputs, attributes)
 
     def __getitem__(self, key: Any) -> Symbol:
         if isinstance(key, str):
@@ -246,32 +247,32 @@ class Symbol(Fluent):
 
 
 def compose(
-    row: Operator, inputs: Sequence[Any], attributes: dict[str, Any], name: str | None = None,
+    operator: Operator, inputs: Sequence[Any], attributes: dict[str, Any], name: str | None = None,
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:  # fmt: skip
     """Apply an operator to symbols; an input that is None becomes a variable."""
     attrs = scoped(attr)
     if name is None:  # as MXNet names them: convolution0, convolution1, ...
-        hint = row.name.lower().lstrip("_")
+        hint = operator.name.lower().lstrip("_")
         _COUNTS[hint] = _COUNTS.get(hint, -1) + 1
         name = f"{hint}{_COUNTS[hint]}"
     attributes = dict(attributes)
-    with raised_by(f"{name} ({row.name})"):
-        names = row.named_inputs(row.parse(attributes, len(inputs)))
-        if row.variadic:
+    with raised_by(f"{name} ({operator.name})"):
+        names = operator.named_inputs(operator.parse(attributes, len(inputs)))
+        if operator.variadic:
             inputs = [*inputs, *[None] * (len(names) - len(inputs))]
         else:
-            indices = [row.inputs.index(each) for each in names]
+            indices = [operator.inputs.index(name) for name in names]
             extra = [i for i, x in enumerate(inputs) if x is not None and i not in indices]
             if extra:
-                raise MXNetError(f"{row.inputs[extra[0]]} does not belong to these attributes.")
+                raise MXNetError(
+                    f"{operator.inputs[extra[0]]} does not belong to these attributes."
+                )
             inputs = [inputs[i] if i < len(inputs) else None for i in indices]
-        pairs = zip(inputs, names, strict=True)
-        entries = [_entry(x, f"{name}_{each}", attrs) for x, each in pairs]
-        if "num_args" in row.attributes:  # MXNet requires it in a file
+        entries = [_entry(x, f"{name}_{n}", attrs) for x, n in zip(inputs, names, strict=True)]
+        if "num_args" in operator.attributes:  # MXNet requires it in a file
             attributes.setdefault("num_args", len(inputs))
-        node = Node(row, name, attributes, entries, attrs)
-    return Symbol(node.visible())
+        return Symbol(Node(operator, name, attributes, entries, attrs).visible())
 
 
 def _entry(x: Any, name: str, attrs: dict[str, str]) -> tuple[Node, int]:
@@ -288,7 +289,7 @@ def var(
 ) -> Symbol:  # fmt: skip
     """Make a variable, to which an array is bound; the other arguments become attributes.
 
-    `infer_shape` and `infer_type` use shape and dtype. more: attributes named as `__name__`.
+    shape, dtype: used by `infer_shape` and `infer_type`. more: attributes named as `__name__`.
     Raises `MXNetError` for other names and for values of attr that are not text.
     """
     if not isinstance(name, str):
@@ -312,33 +313,35 @@ Variable = var
 
 
 def Group(symbols: Sequence[Symbol]) -> Symbol:  # noqa: N802 - MXNet's name
-    """A symbol of all outputs of several."""
+    """Return a symbol of all outputs of several symbols."""
     return Symbol([entry for symbol in symbols for entry in symbol.entries])
 
 
 @cache
-def function(name: str, row: Operator) -> Any:
-    """An operator as a function of symbols."""
+def function(name: str, operator: Operator) -> Any:
+    """Make a function of symbols from an operator."""
 
     def apply(*values: Any, name: Any = None, attr: Any = None, **named: Any) -> Symbol:
         attrs = {key: str(named.pop(key)) for key in [*named] if is_free(key)}
-        with raised_by(row.name):
-            inputs, attributes = row.bind(values, named)
-        return compose(row, inputs, attributes, name, {**(attr or {}), **attrs})
+        with raised_by(operator.name):
+            inputs, attributes = operator.bind(values, named)
+        return compose(operator, inputs, attributes, name, {**(attr or {}), **attrs})
 
     apply.__name__ = apply.__qualname__ = name
     return apply
 
 
 def load(fname: Any) -> Symbol:
-    """The graph of a -symbol.json file."""
+    """Read the graph of a -symbol.json file."""
     with reported(str(fname), "read"), opened(Path(fname)) as handle:
         return load_json(handle.read(), str(fname))
 
 
 def load_json(text: str | bytes, name: str = "The JSON") -> Symbol:
-    """The graph of MXNet's JSON; raises `ModelError` for a damaged one, `MXNetError` for an
-    operator that is not known."""
+    """Read the graph of MXNet's JSON.
+
+    Raises `ModelError` for a damaged one, and `MXNetError` for an operator that is not known.
+    """
     try:
         graph = json.loads(text)
         rows, heads = graph["nodes"], graph["heads"]
@@ -356,7 +359,7 @@ fromjson = load_json
 
 
 def _entries(pairs: Any, nodes: list[Node]) -> list[tuple[Node, int]]:
-    """Outputs of nodes, from the file's [node, output, ...]."""
+    """Return outputs of nodes from the entries [node, output, ...] of a file."""
     if not pairs:
         raise ValueError("there are no heads")
     for number, index, *_ in pairs:
@@ -365,17 +368,17 @@ def _entries(pairs: Any, nodes: list[Node]) -> list[tuple[Node, int]]:
     return [(nodes[number], index) for number, index, *_ in pairs]
 
 
-def _node(row: dict[str, Any], before: list[Node]) -> Node:
-    """A node of the file, whose inputs are among the nodes before it."""
+def _node(row: dict[str, Any], earlier: list[Node]) -> Node:
+    """Make a node of the file, whose inputs are among the earlier nodes."""
     texts = row.get("attrs") or row.get("attr") or row.get("param") or {}
     if not isinstance(texts, dict) or not isinstance(row["name"], str):
         raise ValueError("a node has no name that is text, or attributes that are no dict")
-    inputs = _entries(row["inputs"], before) if row["inputs"] else []
+    inputs = _entries(row["inputs"], earlier) if row["inputs"] else []
     variable = row["op"] == "null"
     attrs = {k: kinds.text(v) for k, v in texts.items() if variable or k.startswith("__")}
     if variable:
         return Node(None, row["name"], {}, [], attrs)
-    kind = operator(row["op"])
+    kind = operator_named(row["op"])
     known = {k: v for k, v in texts.items() if k not in attrs and v != "None"}
     with raised_by(f"{row['name']} ({kind.name})"):
         node = Node(kind, row["name"], known, inputs, attrs)

@@ -1,7 +1,7 @@
-"""The tape: what is recorded of a computation, and its gradients from the end to the beginning.
+"""The tape: recorded computations, and their gradients from the end to the beginning.
 
-A value that something differentiable depends on has a source: the node that computed it and which
-output it is. A leaf is an array that a gradient is kept for; its own grad_req says how.
+A recorded value has a source: a node and the number of one of its outputs. A leaf is the source of
+an array that keeps a gradient; its grad_req is null, write or add.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from ..dialects.mxnet_attributes import Attributes
 from .base import MXNetError, ordered, raised_by
-from .operators import Array, Call, Operator, operator
+from .operators import Array, Call, Operator, operator_named
 
 REQUESTS = ("null", "write", "add")
 
@@ -34,17 +34,17 @@ STATE = _State()
 @contextmanager
 def mode(recording: bool | None, training: bool | None) -> Iterator[None]:
     """Record or not, train or not, within a block; None leaves it as it is."""
-    before = STATE.recording, STATE.training
-    STATE.recording = before[0] if recording is None else recording
-    STATE.training = before[1] if training is None else training
+    previous = STATE.recording, STATE.training
+    STATE.recording = previous[0] if recording is None else recording
+    STATE.training = previous[1] if training is None else training
     try:
         yield
     finally:
-        STATE.recording, STATE.training = before
+        STATE.recording, STATE.training = previous
 
 
 class Leaf:
-    """Where a gradient ends: the array that it is written to, and how."""
+    """The end of a gradient: the array that it is written to, and the way."""
 
     __slots__ = ("grad", "grad_req")
 
@@ -55,26 +55,26 @@ class Leaf:
 class Node:
     """A recorded computation; `parents` are sources, leaves, or None, one for each input."""
 
-    __slots__ = ("call", "parents", "row")
+    __slots__ = ("call", "operator", "parents")
 
-    def __init__(self, row: Operator, call: Call, parents: list[Any]) -> None:
-        self.row, self.parents = row, parents
+    def __init__(self, operator: Operator, call: Call, parents: list[Any]) -> None:
+        self.operator, self.parents = operator, parents
         self.call: Call | None = call
 
 
 @lru_cache(maxsize=1024)
-def _remembered(name: str, inputs: int, given: tuple[tuple[str, type, Any], ...]) -> Attributes:
-    return operator(name).parse({key: value for key, _, value in given}, inputs)
+def _parsed(name: str, inputs: int, items: tuple[tuple[str, type, Any], ...]) -> Attributes:
+    return operator_named(name).parse({key: value for key, _, value in items}, inputs)
 
 
-def attributes_of(row: Operator, given: Mapping[str, Any], inputs: int) -> Attributes:
-    """The attributes of a call, parsed once for equal ones."""
+def _attributes(operator: Operator, arguments: Mapping[str, Any], inputs: int) -> Attributes:
+    """Return the attributes of a call; equal arguments are parsed once."""
     try:
         # The type as well: 1 and 1.0 are equal, but only one is an integer.
-        items = tuple((name, type(value), _frozen(value)) for name, value in given.items())
-        return _remembered(row.name, inputs, items)
+        items = tuple((name, type(value), _frozen(value)) for name, value in arguments.items())
+        return _parsed(operator.name, inputs, items)
     except TypeError:  # an attribute that cannot be hashed
-        return row.parse(given, inputs)
+        return operator.parse(arguments, inputs)
 
 
 def _frozen(value: Any) -> Any:
@@ -82,31 +82,33 @@ def _frozen(value: Any) -> Any:
 
 
 def compute(
-    row: Operator, given: Any, arrays: Sequence[Array], parents: list[Any], name: str = "",
+    operator: Operator, attributes: Any, arrays: Sequence[Array], parents: list[Any],
+    name: str = "",
 ) -> tuple[Sequence[Array], Node | None, int]:  # fmt: skip
-    """Run an operator: its outputs, its node if it was recorded, how many outputs are seen.
+    """Run an operator; return its outputs, its node if it was recorded, and the visible outputs.
 
-    given: its attributes, parsed or not. name: what errors begin with, or else the operator's.
+    attributes: parsed or not. name: the beginning of errors, by default the operator's name.
     """
-    with raised_by(name or row.name):
-        parsed = isinstance(given, Attributes)
-        p = given if parsed else attributes_of(row, given, len(arrays))
-        wanted = row.named_inputs(p)
-        if len(arrays) != len(wanted):
-            given_names = ", ".join(row.inputs[: len(arrays)])
-            text = f"{len(arrays)} inputs ({given_names}); expected {', '.join(wanted)}."
-            raise MXNetError(f"{name or row.name}: {text}")
+    name = name or operator.name
+    with raised_by(name):
+        parsed = isinstance(attributes, Attributes)
+        p = attributes if parsed else _attributes(operator, attributes, len(arrays))
+        expected = operator.named_inputs(p)
+        if len(arrays) != len(expected):
+            names = ", ".join(operator.inputs[: len(arrays)])
+            text = f"{len(arrays)} inputs ({names}); expected {', '.join(expected)}."
+            raise MXNetError(f"{name}: {text}")
         call = Call(p, STATE.training, inputs=arrays)
-        row.run(call)
+        operator.run(call)
     records = STATE.recording and any(parent is not None for parent in parents)
-    node = Node(row, call, parents) if records else None
-    return call.outputs, node, row.visible(p)
+    node = Node(operator, call, parents) if records else None
+    return call.outputs, node, operator.visible(p)
 
 
 def gradients(
     heads: Sequence[tuple[Any, Array]], training: bool, retain: bool
 ) -> list[tuple[Any, Array]]:
-    """Each leaf that the heads depend on, with its gradient.
+    """Return each leaf that the heads depend on, with its gradient.
 
     heads: sources or leaves, with the gradient of a scalar by each. Raises `MXNetError` where the
     graph has been released, or an operator on the way has no gradient.
@@ -114,7 +116,7 @@ def gradients(
     totals: dict[tuple[int, int], Array] = {}
     leaves: dict[int, tuple[Any, Array]] = {}
 
-    def arrive(parent: Any, grad: Array) -> None:
+    def accumulate(parent: Any, grad: Array) -> None:
         if isinstance(parent, tuple):
             key = id(parent[0]), parent[1]
             totals[key] = totals[key] + grad if key in totals else grad
@@ -124,13 +126,13 @@ def gradients(
             leaves[id(parent)] = parent, grad
 
     for parent, grad in heads:
-        arrive(parent, grad)
+        accumulate(parent, grad)
     computed = [parent[0] for parent, _ in heads if isinstance(parent, tuple)]
-    before = lambda node: [p[0] for p in node.parents if isinstance(p, tuple)]  # noqa: E731
-    for node in reversed(ordered(computed, before)):
-        for parent, found in zip(node.parents, _backward(node, totals, training), strict=True):
-            if parent is not None and found is not None:
-                arrive(parent, found)
+    parents = lambda node: [p[0] for p in node.parents if isinstance(p, tuple)]  # noqa: E731
+    for node in reversed(ordered(computed, parents)):
+        for parent, part in zip(node.parents, _backward(node, totals, training), strict=True):
+            if parent is not None and part is not None:
+                accumulate(parent, part)
         if not retain:
             node.call = None
     return list(leaves.values())
@@ -139,19 +141,19 @@ def gradients(
 def _backward(
     node: Node, totals: Mapping[tuple[int, int], Array], training: bool
 ) -> Sequence[Array | None]:
-    """The gradients of one node's inputs."""
+    """Return the gradients of the inputs of one node."""
     call = node.call
     if call is None:
         raise MXNetError(
-            f"{node.row.name}: its graph has been released. Use retain_graph=True in the first "
-            "backward to run a second."
+            f"{node.operator.name}: its graph has been released. Use retain_graph=True in the "
+            "first backward to run a second."
         )
-    given = [totals.get((id(node), i)) for i in range(len(call.outputs))]
-    if node.row.backward is None:
-        raise MXNetError(f"{node.row.name}: it has no gradient.")
-    pairs = zip(given, call.outputs, strict=True)
+    known = [totals.get((id(node), i)) for i in range(len(call.outputs))]
+    if node.operator.backward is None:
+        raise MXNetError(f"{node.operator.name}: it has no gradient.")
+    pairs = zip(known, call.outputs, strict=True)
     grads = [np.zeros_like(y) if g is None else np.asarray(g, y.dtype) for g, y in pairs]
     call.wanted = tuple(parent is not None for parent in node.parents)
     call.training = training
-    with raised_by(f"the gradient of {node.row.name}"):
-        return node.row.backward(call, *grads)
+    with raised_by(f"the gradient of {node.operator.name}"):
+        return node.operator.backward(call, *grads)

@@ -1,4 +1,4 @@
-"""What MXNet's tests use to compare arrays and to check gradients: `mx.test_utils`."""
+"""Comparisons of arrays, and checks of gradients, for MXNet's own tests: `mx.test_utils`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _numpy(x: Any) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two arrays are equal."""
+    """Return whether two arrays are equal."""
     return bool(np.array_equal(_numpy(a), _numpy(b)))
 
 
@@ -43,7 +43,7 @@ def _limits(rtol: float | None, atol: float | None, *arrays: Any) -> tuple[float
 def almost_equal(
     a: Any, b: Any, rtol: float | None = None, atol: float | None = None, equal_nan: bool = False
 ) -> bool:
-    """Whether two arrays are equal within tolerances."""
+    """Return whether two arrays are equal within tolerances."""
     a, b = _numpy(a), _numpy(b)
     return bool(np.allclose(a, b, *_limits(rtol, atol, a, b), equal_nan))
 
@@ -58,19 +58,19 @@ def assert_almost_equal(
 
 
 def rand_shape_nd(num_dim: int, dim: int = 10) -> tuple[int, ...]:
-    """A random shape of sizes from 1 to dim."""
+    """Draw a shape of sizes from 1 to dim."""
     return tuple(int(n) for n in generator().randint(1, dim + 1, num_dim))
 
 
 def rand_ndarray(
     shape: Any, stype: str = "default", density: Any = None, dtype: Any = None, **unused: Any
 ) -> Any:
-    """An array of random values from -1 to 1."""
+    """Draw an array of values from -1 to 1."""
     return array(generator().uniform(-1, 1, shape), dtype=dtype or np.float32)
 
 
 def effective_dtype(dat: Any) -> Any:
-    """The type whose precision a computation has."""
+    """Return the type whose precision a computation has."""
     return np.dtype(dat.dtype)
 
 
@@ -89,10 +89,10 @@ def check_numeric_gradient(
     location: arrays by name, or in the order of `list_arguments`; those beyond it are ignored.
     """
     names, states = sym.list_arguments(), sym.list_auxiliary_states()
-    given = location if isinstance(location, Mapping) else dict(zip(names, location, strict=False))
+    inputs = location if isinstance(location, Mapping) else dict(zip(names, location, strict=False))
     kept = aux_states or {}
     kept = kept if isinstance(kept, Mapping) else dict(zip(states, kept, strict=True))
-    values = {name: _numpy(given[name]).astype(dtype) for name in names}
+    values = {name: _numpy(inputs[name]).astype(dtype) for name in names}
     shape = sym.infer_shape(**{name: x.shape for name, x in values.items()})[1][0]
     values["__proj"] = (generator().random_sample(shape) + 0.1).astype(dtype)
     projected = sym[0].with_other("mul", var("__proj"))
@@ -110,12 +110,12 @@ def check_numeric_gradient(
     step = numeric_eps or 1e-3
     for name in [n for n in grad_nodes or names if n in names]:
         x = wide.arg_dict[name]
-        found = np.zeros(x.shape)
-        for place in np.ndindex(x.shape):
-            old, ends = x.value[place], []
+        slopes = np.zeros(x.shape)
+        for index in np.ndindex(x.shape):
+            old, ends = x.value[index], []
             for sign in (0.5, -0.5):
-                x[place] = old + sign * step
+                x[index] = old + sign * step
                 ends.append(wide.forward(is_train=use_forward_train)[0].asscalar())
-            x[place] = old
-            found[place] = (ends[0] - ends[1]) / step
-        assert_almost_equal(found, exact.grad_dict[name], rtol or 1e-2, atol or 1e-4)
+            x[index] = old
+            slopes[index] = (ends[0] - ends[1]) / step
+        assert_almost_equal(slopes, exact.grad_dict[name], rtol or 1e-2, atol or 1e-4)

@@ -1,4 +1,4 @@
-"""Models as ONNX, written by `onnx_rules` and verified in ONNX Runtime."""
+"""Conversion of models to ONNX by `onnx_rules`, verified in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def to_onnx(
     path: str | os.PathLike[str] | None = None, *, opset: int = 17, verify: bool = True,
     force: bool = False,
 ) -> Any:  # fmt: skip
-    """Return the model as an `onnx.ModelProto`, which is written to `path` if that is given.
+    """Return the model as an `onnx.ModelProto`, and write it to `path` unless that is None.
 
-    shapes: those of all inputs. A name in place of a number, as in ("N", 3, "H", "W"), stays open
-        in the result: the model is then written at two sizes, which must give the same nodes.
-    opset: 17 or newer. force: overwrite what exists.
-    verify: run it in ONNX Runtime on random inputs; an output may differ from `Model.run` by 1e-5
-        of its largest magnitude, of float16 by 8 times its precision.
+    shapes: of all inputs. A name in place of a number, as in ("N", 3, "H", "W"), is an open size.
+        The model is then converted at two sizes, which must result in the same nodes.
+    opset: 17 or newer. force: overwrite the file if it exists.
+    verify: run it in ONNX Runtime on random inputs. An output may differ from `Model.run` by 1e-5
+        of its largest magnitude; one of float16, by 8 times its precision.
 
     Raises `MXNetError` for an operator without a rule, naming its node, for nodes that depend on an
     open size, and for outputs that differ; `EngineMissing` without the extra `onnx`; `FileError`.
@@ -49,8 +49,8 @@ def to_onnx(
 
         runtime = import_module("onnxruntime") if verify else None
     except ImportError:
-        needed = f"onnx and, to verify, onnxruntime: {install_command('onnx')}"
-        raise EngineMissing(f"to_onnx needs {needed}") from None
+        packages = f"onnx and, to verify, onnxruntime: {install_command('onnx')}"
+        raise EngineMissing(f"to_onnx needs {packages}") from None
     newest = onnx.defs.onnx_opset_version()
     if not 17 <= opset <= newest:
         raise MXNetError(f"opset is {opset}; expected 17 to {newest}.")
@@ -69,13 +69,13 @@ def to_onnx(
         data = proto.SerializeToString()
         if runtime is not None:
             session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
-            for one in written:
-                results = session.run([*one.outputs], one.inputs)
-                for (name, y), z in zip(one.outputs.items(), results, strict=True):
+            for conversion in written:
+                results = session.run([*conversion.outputs], conversion.inputs)
+                for (name, y), z in zip(conversion.outputs.items(), results, strict=True):
                     _require_equal(name, y, z)
     except MXNetError:
         raise
-    except Exception as error:  # those of ONNX and of ONNX Runtime have no base in common
+    except Exception as error:  # errors of ONNX and of ONNX Runtime have no common base
         raise MXNetError(f"The result is refused: {' '.join(str(error).split())[:300]}") from error
     if target is not None:
         with reported(str(path)), published(target, force=force) as file:
@@ -84,7 +84,7 @@ def to_onnx(
 
 
 class _Written(NamedTuple):
-    """A model written at known sizes, with the arrays that it was computed on."""
+    """A model converted at known sizes, and the inputs and outputs of one computation."""
 
     proto: Any
     inputs: dict[str, Array]
@@ -107,7 +107,7 @@ def _written(
 
 
 def _symbols(shapes: Mapping[str, Sequence[int | str]]) -> dict[str, tuple[int, int]]:
-    """Return two sizes for each name that stands in place of a number."""
+    """Return two sizes for each name in place of a number."""
     symbols: dict[str, tuple[int, int]] = {}
     for name, shape in shapes.items():
         if isinstance(shape, str):
@@ -130,7 +130,7 @@ def _open_sizes(
                 readers = (n.name for n in proto.graph.node if mine.name in (n.name, *n.input))
                 raise MXNetError(
                     f"{next(readers, mine.name)} depends on {', '.join(symbols)}: in ONNX it holds"
-                    " a number made of sizes. Give numbers."
+                    " a number that follows from sizes. Give numbers."
                 )
     for value in proto.graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=True):
@@ -148,10 +148,10 @@ def _open_sizes(
 def _require_equal(name: str, y: Array, z: Array) -> None:
     with np.errstate(all="ignore"):
         same = (y == z) | (np.isnan(y) & np.isnan(z))
-        apart = np.where(same, 0, np.abs(np.subtract(z, y, dtype=np.float64))).max(initial=0)
+        difference = np.where(same, 0, np.abs(np.subtract(z, y, dtype=np.float64))).max(initial=0)
     part = max(1e-5, 8 * float(np.finfo(y.dtype).eps)) if y.dtype.kind == "f" else 0
     allowed = part * np.abs(y[np.isfinite(y)]).max(initial=0)
-    if not apart <= allowed:
+    if not difference <= allowed:
         raise MXNetError(
-            f"{name} differs by {apart:.2g} in ONNX Runtime; {allowed:.2g} is allowed."
+            f"{name} differs by {difference:.2g} in ONNX Runtime; {allowed:.2g} is allowed."
         )

@@ -53,8 +53,10 @@ def convtranspose(
     """
     src, weights = as_array("src", src), as_array("weights", weights)
     x = {"x": Data("src", src.shape)}
-    found = operands(_CONV_TRANSPOSE, attributes, weights.shape, x, output_padding=output_padding)
-    return _forward(found, src, weights, bias, engine, out)
+    operation = operands(
+        _CONV_TRANSPOSE, attributes, weights.shape, x, output_padding=output_padding
+    )
+    return _forward(operation, src, weights, bias, engine, out)
 
 
 def convtranspose_backward_data(
@@ -81,8 +83,10 @@ def convtranspose_backward_data(
     _require_documented(output_padding, attributes.get("rule"))
     diff_dst, weights = as_array("diff_dst", diff_dst), as_array("weights", weights)
     y = {"y": Data("diff_dst", diff_dst.shape)}
-    found = operands(_CONV_TRANSPOSE, attributes, weights.shape, y, output_padding=output_padding)
-    return _input_gradient(found, diff_dst, weights, None, engine, out)
+    operation = operands(
+        _CONV_TRANSPOSE, attributes, weights.shape, y, output_padding=output_padding
+    )
+    return _input_gradient(operation, diff_dst, weights, None, engine, out)
 
 
 def convtranspose_backward_weights(
@@ -114,10 +118,10 @@ def convtranspose_backward_weights(
     _require_documented(output_padding, attributes.get("rule"))
     src, diff_dst = as_array("src", src), as_array("diff_dst", diff_dst)
     both = {"x": Data("src", src.shape), "y": Data("diff_dst", diff_dst.shape)}
-    found = operands(
+    operation = operands(
         _CONV_TRANSPOSE, attributes, weights_shape, both, output_padding=output_padding
     )
-    return _weight_gradient(found, src, diff_dst, engine, out)
+    return _weight_gradient(operation, src, diff_dst, engine, out)
 
 
 def convolution(
@@ -143,10 +147,10 @@ def convolution(
     array([10., 32.])
     """
     src, weights = as_array("src", src), as_array("weights", weights)
-    found = operands(
+    operation = operands(
         _CONVOLUTION, attributes, weights.shape, {"y": Data("src", src.shape)}, usual=True
     )
-    return _input_gradient(found, src, weights, bias, engine, out)
+    return _input_gradient(operation, src, weights, bias, engine, out)
 
 
 def convolution_backward_data(
@@ -178,7 +182,7 @@ def convolution_backward_data(
     array([ 1., 10.,  2., 20.,  0.])
     """
     diff_dst, weights = as_array("diff_dst", diff_dst), as_array("weights", weights)
-    found = operands(
+    operation = operands(
         _CONVOLUTION,
         attributes,
         weights.shape,
@@ -186,7 +190,7 @@ def convolution_backward_data(
         output_padding=output_padding,
         dst_shape=dst_shape,
     )
-    return _forward(found, diff_dst, weights, None, engine, out)
+    return _forward(operation, diff_dst, weights, None, engine, out)
 
 
 def convolution_backward_weights(
@@ -211,8 +215,8 @@ def convolution_backward_weights(
     """
     src, diff_dst = as_array("src", src), as_array("diff_dst", diff_dst)
     both = {"y": Data("src", src.shape), "x": Data("diff_dst", diff_dst.shape)}
-    found = operands(_CONVOLUTION, attributes, weights_shape, both, usual=True)
-    return _weight_gradient(found, diff_dst, src, engine, out)
+    operation = operands(_CONVOLUTION, attributes, weights_shape, both, usual=True)
+    return _weight_gradient(operation, diff_dst, src, engine, out)
 
 
 def _require_documented(output_padding: object, rule: object) -> None:
@@ -223,27 +227,37 @@ def _require_documented(output_padding: object, rule: object) -> None:
 
 
 def _forward(
-    found: Operands, x: Array, weights: Array, bias: Any, engine: EngineChoice, out: Array | None
+    operation: Operands,
+    x: Array,
+    weights: Array,
+    bias: Any,
+    engine: EngineChoice,
+    out: Array | None,
 ) -> Array:
     """y of x and the weight."""
-    weight = found.library_weight(weights)
-    return conv_transpose(x, weight, bias, **found.layer.keywords(), engine=engine, out=out)
+    weight = operation.library_weight(weights)
+    return conv_transpose(x, weight, bias, **operation.layer.keywords(), engine=engine, out=out)
 
 
 def _input_gradient(
-    found: Operands, y: Array, weights: Array, bias: Any, engine: EngineChoice, out: Array | None
+    operation: Operands,
+    y: Array,
+    weights: Array,
+    bias: Any,
+    engine: EngineChoice,
+    out: Array | None,
 ) -> Array:
     """x of y and the weight: an ordinary convolution, which calls the weight's axes O and I."""
-    keywords = found.layer.keywords()
-    keywords["weight_layout"] = found.layer.weight_layout.swapped().value
-    return conv(y, found.library_weight(weights), bias, **keywords, engine=engine, out=out)
+    keywords = operation.layer.keywords()
+    keywords["weight_layout"] = operation.layer.weight_layout.swapped().value
+    return conv(y, operation.library_weight(weights), bias, **keywords, engine=engine, out=out)
 
 
 def _weight_gradient(
-    found: Operands, x: Array, y: Array, engine: EngineChoice, out: Array | None
+    operation: Operands, x: Array, y: Array, engine: EngineChoice, out: Array | None
 ) -> Array:
     """The gradient of the weight, in the caller's order."""
-    layer = found.layer
+    layer = operation.layer
     channels = layer.layout.to_ncx(len(layer.axes))[1]
     shape = layer.weight_layout.shape(
         x.shape[channels], y.shape[channels] // layer.groups, layer.kernel
@@ -253,7 +267,7 @@ def _weight_gradient(
         y, x, unread, **layer.keywords(), needs=("weight",), engine=engine
     )
     assert gradients.weight is not None  # noqa: S101 - it was asked for
-    result = found.caller_weight(gradients.weight)
+    result = operation.caller_weight(gradients.weight)
     if out is None:
         return result
     check_out("out", out, result.shape, result.dtype)[...] = result

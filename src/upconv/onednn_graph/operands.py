@@ -24,7 +24,7 @@ from typing import Any, Required, TypedDict
 import numpy as np
 
 from ..arrays import Array
-from ..dialects import values
+from ..dialects import arguments
 from ..dialects.layer import Layer
 from ..dialects.onednn_graph import (
     AutoPad,
@@ -98,13 +98,13 @@ def operands(
     operation: Operation,
     attributes: Attributes,
     weight: object,
-    given: Mapping[str, Data],
+    tensors: Mapping[str, Data],
     *,
     output_padding: object = None,
     dst_shape: object = None,
     usual: bool = False,
 ) -> Operands:
-    """What an operation computes, from the shapes of its weight and of x, y or both (`given`).
+    """Return an operation's problem, from the shapes of its weight and of x, y or both (`tensors`).
 
     `usual`: SAME is the library's by either rule, as for Convolution, which the document leaves
     open. Raises `ArgumentError` or `ShapeError` for what does not fit together.
@@ -112,23 +112,24 @@ def operands(
     for name in attributes.keys() - Attributes.__annotations__.keys():
         known = ", ".join(Attributes.__annotations__)
         raise ArgumentError("an attribute", repr(name), f"one of {known}")
-    rule = values.member("rule", attributes.get("rule", "library"), Rule)
-    layout = values.member("data_format", attributes.get("data_format", "NXC"), DataLayout)
-    groups = values.integer("groups", attributes.get("groups", 1), low=1)
-    rank, weights_format = _rank(given), attributes.get("weights_format")
+    rule = arguments.member("rule", attributes.get("rule", "library"), Rule)
+    layout = arguments.member("data_format", attributes.get("data_format", "NXC"), DataLayout)
+    groups = arguments.integer("groups", attributes.get("groups", 1), low=1)
+    rank, weights_format = _rank(tensors), attributes.get("weights_format")
     order = weight_order(weights_format, operation)
     documented = rule is Rule.DOCUMENT and operation is Operation.CONV_TRANSPOSE
-    shape = values.integers("weights_shape", weight, low=1)
+    shape = arguments.integers("weights_shape", weight, low=1)
     i, o, kernel = _channels(shape, order, rank, groups, documented=documented)
     sizes = {
-        role: _spatial(data, layout, {"x": i, "y": o}[role], shape) for role, data in given.items()
+        role: _spatial(data, layout, {"x": i, "y": o}[role], shape)
+        for role, data in tensors.items()
     }
-    _check_batch(given, layout)
+    _check_batch(tensors, layout)
     names = ("strides", "pads_begin", "pads_end", "dilations")
     window: dict[str, Any] = {name: attributes.get(name) for name in names}
     window["auto_pad"] = _auto_pad(attributes.get("auto_pad"), rule).value
-    if "y" in given:
-        dst_shape = given["y"].shape
+    if "y" in tensors:
+        dst_shape = tensors["y"].shape
     size = sizes["x"] if "x" in sizes else convolved_size(sizes["y"], kernel, **window)
     try:
         layer = from_onednn_graph(
@@ -144,20 +145,20 @@ def operands(
             rule=Rule.LIBRARY.value if usual else rule.value,
         )
     except ArgumentError as error:
-        if "y" not in given:
+        if "y" not in tensors:
             raise
-        argument = error.argument.replace("dst_shape", f"{given['y'].name}.shape")
+        argument = error.argument.replace("dst_shape", f"{tensors['y'].name}.shape")
         raise type(error)(argument, error.got, error.expected, error.remedy) from None
-    if "y" not in given and dst_shape is not None:
-        wanted = layout.shape(given["x"].shape[0], o, layer.output_size)
-        if values.integers("dst_shape", dst_shape, low=0) != wanted:
+    if "y" not in tensors and dst_shape is not None:
+        wanted = layout.shape(tensors["x"].shape[0], o, layer.output_size)
+        if arguments.integers("dst_shape", dst_shape, low=0) != wanted:
             raise ShapeError("dst_shape", str(dst_shape), f"{wanted}, by the operands")
     return Operands(layer, documented and groups > 1)
 
 
-def _rank(given: Mapping[str, Data]) -> int:
+def _rank(tensors: Mapping[str, Data]) -> int:
     """Spatial axes of the operands, which must agree."""
-    first, *others = given.values()
+    first, *others = tensors.values()
     rank = len(first.shape) - 2
     if not 1 <= rank <= 3:
         expected = "3 to 5 dimensions: batch, channels and one to three of space"
@@ -176,29 +177,29 @@ def _channels(
     if len(shape) != rank + 2:
         expected = f"{rank + 2} dimensions, as the data have"
         raise ShapeError("the weight's shape", str(shape), expected)
-    i, o, *kernel = (shape[place] for place in order.to_iox(rank))
-    whole = o if documented else i
-    if whole % groups:
-        expected = f"a divisor of {whole}, the weight's whole channels"
+    i, o, *kernel = (shape[axis] for axis in order.to_iox(rank))
+    divided = o if documented else i
+    if divided % groups:
+        expected = f"a divisor of {divided}, the weight's whole channels"
         raise ArgumentError("groups", str(groups), expected, f"The weight's shape is {shape}.")
     return (i * groups, o, tuple(kernel)) if documented else (i, o * groups, tuple(kernel))
 
 
 def _spatial(data: Data, layout: DataLayout, channels: int, weight: Shape) -> Shape:
     """The spatial size of x or y, whose channels are the weight's."""
-    _, found, *size = (data.shape[place] for place in layout.to_ncx(len(data.shape) - 2))
-    if found != channels:
+    _, got, *size = (data.shape[axis] for axis in layout.to_ncx(len(data.shape) - 2))
+    if got != channels:
         raise ShapeError(
             f"channels of {data.name}",
-            str(found),
+            str(got),
             f"{channels}, by the weight {weight} and groups",
             "See data_format and weights_format.",
         )
     return tuple(size)
 
 
-def _check_batch(given: Mapping[str, Data], layout: DataLayout) -> None:
-    batches = {data.name: data.shape[0] for data in given.values()}  # first in both layouts
+def _check_batch(tensors: Mapping[str, Data], layout: DataLayout) -> None:
+    batches = {data.name: data.shape[0] for data in tensors.values()}  # first in both layouts
     if len(set(batches.values())) > 1:
         got = " and ".join(f"{batch} in {name}" for name, batch in batches.items())
         raise ShapeError("the batch size", got, "one size")
@@ -209,7 +210,7 @@ def _auto_pad(value: object, rule: Rule) -> AutoPad:
     if value is None:
         return AutoPad.NONE
     words = {mode.value.lower() if rule is Rule.DOCUMENT else mode.value: mode for mode in AutoPad}
-    word = values.text("auto_pad", value)
+    word = arguments.text("auto_pad", value)
     if word not in words:
         raise ArgumentError(
             "auto_pad", repr(word), f"one of {', '.join(words)}", f"So rule {rule.value!r} has it."

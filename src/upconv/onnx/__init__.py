@@ -27,12 +27,14 @@ from .passes import PASSES, Pass, Step
 from .report import as_html, as_text, write_report
 from .rewriting import Rewritten, rewrite
 from .session import Session
+from .streams import FileStream, stream
 from .verifying import Comparison, verify
 
 __all__ = [
     "PASSES",
     "Comparison",
     "ConvTransposeNode",
+    "FileStream",
     "Finding",
     "Findings",
     "Optimization",
@@ -52,6 +54,7 @@ __all__ = [
     "optimize",
     "rewrite",
     "save",
+    "stream",
     "to_proto",
     "verify",
     "write_report",

@@ -63,18 +63,22 @@ def constant_value(value: ir.Value | None) -> Constant:
     return Constant(None, f"{name} is made by a {node.op_type} node when the model runs.")
 
 
-def fold(model: ir.Model) -> None:
-    """Put initialisers in the place of nodes that compute constants of constants."""
+def fold(model: ir.Model, more: Sequence[str] = ()) -> None:
+    """Put initialisers in the place of nodes that compute constants of constants.
+
+    more: operators to be folded too.
+    """
+    kinds = (*_FOLDED, *more)
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in list(graph):
-            result = _result(node, model.opset_imports[""])
+            result = _result(node, model.opset_imports[""], kinds)
             if result is not None:
-                _replace(graph, node, result)
+                replace(graph, node, result)
 
 
-def _result(node: ir.Node, opset: int) -> Array | None:
+def _result(node: ir.Node, opset: int, kinds: Sequence[str]) -> Array | None:
     """What a node computes of constants; None where it shall be left as it is."""
-    if not (is_op(node, *_FOLDED) and node.inputs) or len(node.outputs) > 1:
+    if not (is_op(node, *kinds) and node.inputs) or len(node.outputs) > 1:
         return None
     if node.outputs[0].is_graph_output():
         return None
@@ -113,11 +117,11 @@ def _evaluated(node: ir.Node, arrays: Sequence[Array], opset: int) -> Array:
     return np.asarray(result, dtype) if narrow else np.asarray(result)
 
 
-def _replace(graph: ir.Graph, node: ir.Node, result: Array) -> None:
-    """The node's result as an initialiser of its name; operands that nobody reads go with it."""
+def replace(graph: ir.Graph, node: ir.Node, result: Array) -> None:
+    """Put a node's result there as an initialiser; remove operands that nobody reads."""
     y = node.outputs[0]
     name, y.name = y.name, None
-    value = ir.val(name, const_value=ir.tensor(np.ascontiguousarray(result), name=name))
+    value = ir.val(name, const_value=ir.tensor(np.asarray(result, order="C"), name=name))
     y.replace_all_uses_with(value)
     remove([node])
     graph.register_initializer(value)

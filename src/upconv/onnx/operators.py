@@ -23,7 +23,7 @@ from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_19
 
 from .. import ops
 from ..arrays import Array, as_array, optional_array
-from ..dialects import from_onnx, values
+from ..dialects import arguments, from_onnx
 from ..dialects.onnx import AutoPad
 from ..engines.base import Engine
 from ..errors import ArgumentError, DTypeError, ModelError, ShapeError, UpconvError, brief
@@ -87,7 +87,7 @@ def conv_transpose(
 
 def conv_keywords(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """A Conv's attributes, but kernel_shape, as `upconv.conv` has them."""
-    mode = values.member("auto_pad", attributes.get("auto_pad") or "NOTSET", AutoPad)
+    mode = arguments.member("auto_pad", attributes.get("auto_pad") or "NOTSET", AutoPad)
     pads = attributes.get("pads") or ()
     padding: Any = tuple(zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=False)) or 0
     if mode is not AutoPad.NOTSET:

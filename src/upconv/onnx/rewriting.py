@@ -1,7 +1,7 @@
 """`rewrite`: passes or a profile over a whole model, and what became of every node.
 
 A profile is a list of limits; a limit says how a node is recognised that is beyond it, and which
-pass sees to it. `docs/onnx.md` has the source of every limit.
+pass sees to it. `docs/onnx-rewrite.md` has the source of every limit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from ..dialects import values
+from ..dialects import arguments
 from ..dialects.onnx import AutoPad, Rule
 from ..errors import ArgumentError, brief
 from .models import Source, from_model, to_proto
@@ -58,7 +58,7 @@ def rewrite(
     passes: names out of `upconv.onnx.PASSES`, or passes of your own; None: replace_deconv and
         sub_pixel.
     profile: in place of passes, the name of a runtime ("tflite", "coreml", "tensorrt", "webnn"):
-        rewrites what is beyond its limits (see `docs/onnx.md`).
+        rewrites what is beyond its limits (see `docs/onnx-rewrite.md`).
     rule: "spec", "onnxruntime" or "openvino": by whose reading of auto_pad and output_shape. None
         takes ONNX's text and leaves nodes alone that a runtime reads otherwise.
     only: chooses among the nodes; not with a profile.
@@ -76,7 +76,7 @@ def rewrite(
     >>> [(step.by, step.refusal) for step in rewritten.steps]
     [('replace_deconv', 'its strides are [2], not all 1: see sub_pixel'), ('sub_pixel', None)]
     """
-    reader = None if rule is None else values.member("rule", rule, Rule)
+    reader = None if rule is None else arguments.member("rule", rule, Rule)
     if profile is not None:
         if passes is not None or only is not None:
             raise ArgumentError("profile", brief(profile), "given without passes and only")

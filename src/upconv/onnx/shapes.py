@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from .graphs import roots
-from .runtimes.worker import borrowed
+from .runtimes import borrowed
 
 _SMALL = 1024  # bytes up to which a weight is kept: it may be a shape that inference reads
 

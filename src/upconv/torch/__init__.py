@@ -23,6 +23,7 @@ from .functional import conv, conv_transpose
 from .graphs import rewrite
 from .modules import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .packing import forget
+from .streams import ModuleStream, stream
 from .thread_pool import borrow_pool
 
 borrow_pool()
@@ -34,6 +35,7 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "ModuleStream",
     "Report",
     "Row",
     "accelerate",
@@ -43,6 +45,7 @@ __all__ = [
     "report",
     "restore",
     "rewrite",
+    "stream",
 ]
 
 

@@ -12,7 +12,10 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass
+from functools import partial
+from io import StringIO
 from typing import Any
 
 import torch
@@ -46,7 +49,8 @@ class Capture:
         examples: Sequence[Tensor],
         refused: frozenset[str],
     ) -> None:
-        program = _checked(_exported(model, forward, examples))
+        exported, self._numbers = _exported(model, forward, examples)
+        program = _checked(exported)
         self._guard = _guard(program, examples)
         self._result = program.call_spec.out_spec
         module = program.graph_module
@@ -70,7 +74,9 @@ class Capture:
             return False
 
     def state(self) -> list[Tensor] | None:
-        """The model's tensors that the graph reads; None where one has another type or shape."""
+        """The model's tensors that the graph reads; None where the graph is wrong for them."""
+        if not all(number.holds() for number in self._numbers):
+            return None
         tensors = [read() for read in self._readers]
         return tensors if [*map(_kind, tensors)] == self._kinds else None
 
@@ -88,32 +94,79 @@ def _kind(tensor: Any) -> Any:
     return tensor.dtype, tensor.shape, tensor.is_cpu
 
 
-class _Flat(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped here
-    """A model as a module whose arguments are tensors."""
+class _Number:
+    """A buffer that holds one integer, such as a stride, and its value at the capture."""
 
-    def __init__(self, model: Any, call: Callable[..., Any]) -> None:
+    def __init__(self, buffers: dict[str, Any], name: str) -> None:
+        self._buffers, self._name, self._dtype = buffers, name, buffers[name].dtype
+        self._value = buffers[name].item()
+
+    def holds(self) -> bool:
+        """Whether the buffer has its value still."""
+        buffer = self._buffers.get(self._name)
+        return buffer is not None and buffer.numel() == 1 and buffer.item() == self._value
+
+    def exchange(self) -> Callable[[], None]:
+        """Put a constant in the buffer's place; return a function that puts the buffer back."""
+        buffer = self._buffers[self._name]
+        self._buffers[self._name] = torch.tensor(self._value, dtype=self._dtype)
+        return partial(self._buffers.__setitem__, self._name, buffer)
+
+
+def _numbers(model: Any) -> list[_Number]:
+    return [
+        _Number(module._buffers, name)
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and not buffer.dim() and buffer.dtype in (torch.int32, torch.int64)
+    ]
+
+
+class _Flat(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped here
+    """A model as a module whose arguments are tensors.
+
+    numbers: buffers whose values the graph may depend on. A trace knows the value of a constant
+    that is made during the trace, and of what is computed from constants.
+    """
+
+    def __init__(self, model: Any, call: Callable[..., Any], numbers: list[_Number]) -> None:
         super().__init__()
-        self.model, self.call = model, call
+        self.model, self.call, self.numbers, self.training = model, call, numbers, False
 
     def forward(self, *flat: Tensor) -> Any:
-        return self.call(*flat)
+        with ExitStack() as ends:
+            for number in self.numbers:
+                ends.callback(number.exchange())
+            return self.call(*flat)
 
 
-def _exported(model: Any, forward: Callable[..., Any], examples: Sequence[Tensor]) -> Any:
-    """The exported program of a forward; its sizes are open where that can be."""
-    # Other tensors than the user's, which may be parameters or share memory.
-    inputs = tuple(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in examples)
-    sizes = ({i: Dim.AUTO if n > 1 else Dim.STATIC for i, n in enumerate(x.shape)} for x in inputs)
-    module, reason = _Flat(model, forward), ""
-    module.training = False
-    for shapes in ((tuple(sizes),), None):
+def _exported(
+    model: Any, forward: Callable[..., Any], examples: Sequence[Tensor]
+) -> tuple[Any, list[_Number]]:
+    """Export a forward; return the program and the numbers that its graph depends on.
+
+    The first attempt leaves all sizes open. The second fixes the sizes and the numbers.
+    """
+    reason = ""
+    for is_open in (True, False):
+        # Other tensors than the user's, which may be parameters or share memory. Each attempt has
+        # tensors of its own, as export marks the open sizes on the tensor.
+        inputs = tuple(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in examples)
+        shapes = (tuple(map(_open_sizes, inputs)),) if is_open else None
+        numbers = [] if is_open else _numbers(model)
+        module = _Flat(model, forward, numbers)
         try:
-            with warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")
-                return torch.export.export(module, inputs, strict=False, dynamic_shapes=shapes)
+            with warnings.catch_warnings(), redirect_stderr(StringIO()), torch.no_grad():
+                warnings.simplefilter("ignore")  # and of a failure export prints the graph so far
+                program = torch.export.export(module, inputs, strict=False, dynamic_shapes=shapes)
+                return program, numbers
         except Exception as error:  # whatever the code of a model raises without data
             reason = f"{type(error).__name__}: {brief((str(error).splitlines() or [''])[0])}"
     raise Unwatchable(f"torch.export cannot follow its forward, {reason}")
+
+
+def _open_sizes(x: Tensor) -> dict[int, Any]:
+    return {axis: Dim.AUTO if size > 1 else Dim.STATIC for axis, size in enumerate(x.shape)}
 
 
 def _checked(program: Any) -> Any:
@@ -180,8 +233,12 @@ def _state(program: Any, model: Any) -> dict[Any, Callable[[], Any]]:
     return readers
 
 
+_CHECKS = (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten.detach_.default)
+"""Operators that export adds: they have an effect, but none that a caller sees."""
+
+
 def _erase_unused(graph: Any, readers: dict[Any, Any]) -> dict[Any, Any]:
-    graph.eliminate_dead_code()
+    graph.eliminate_dead_code(lambda node: node.is_impure() and node.target not in _CHECKS)
     for node in [node for node in readers if not node.users]:
         graph.erase_node(node)
         del readers[node]

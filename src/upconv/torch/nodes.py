@@ -17,7 +17,7 @@ from .operations import ROWS, Row
 _SPACES = (functional, torch, torch._C._nn, operator)
 _IN_PLACE = {
     "iadd": "add", "imul": "mul", "isub": "sub", "itruediv": "truediv", "ipow": "pow",
-    "setitem": "",
+    "setitem": "", "__getitem__": "getitem",
 }  # fmt: skip
 _LAST_IS_INPLACE = {
     "relu", "leaky_relu", "elu", "silu", "hardswish", "dropout", "hardtanh", "celu", "relu6",

@@ -246,6 +246,7 @@ def hand_over(
     Returns the parts, which `module` holds; what outlives it holds them, too. They take no
     gradients.
     """
+    _turn_slices_into_methods(module.graph)
     support = Support(module, set(weights), refused)
     chosen: list[list[fx.Node]] = []
     order = {node: number for number, node in enumerate(module.graph.nodes)}
@@ -275,15 +276,22 @@ def hand_over(
     return parts
 
 
+def _turn_slices_into_methods(graph: fx.Graph) -> None:
+    """Hide slices of tensors from the partitioner, which takes `getitem` for a result of a tuple.
+
+    It would move a slice into the part of its tensor and back to that of its size, without end.
+    """
+    for node in graph.find_nodes(op="call_function", target=operator.getitem):
+        if isinstance(value_of(node.args[0]), torch.Tensor):
+            node.op, node.target = "call_method", "__getitem__"
+
+
 def _obstacle(nodes: list[fx.Node], support: Support) -> str:
     """Why some nodes cannot become one call; "" if they can."""
     inside = set(nodes)
     for node in nodes:
         if not isinstance(value_of(node), torch.Tensor) and not set(node.users) <= inside:
             return "a list of tensors would be its result"
-        operands = set(node.all_input_nodes) - inside
-        if not all(isinstance(value_of(each), torch.Tensor) for each in operands):
-            return "a size of the graph would be its operand"
     last = nodes[-1]
     outside = {user for node in nodes for user in node.users} - inside
     moved = False

@@ -1,8 +1,8 @@
-"""Blocks: layers that hold parameters and other blocks. `mx.gluon.Block` and its kin.
+"""Blocks: layers that hold parameters and other blocks, such as `mx.gluon.Block`.
 
-Parameters are named by their paths, such as "0.weight", as in MXNet 2 and in the files that
-`save_parameters` of both versions writes. At inference a hybridized block
-runs its graph as networks.
+The names of parameters are paths, such as "0.weight", as in MXNet 2 and in the files that
+`save_parameters` of both versions writes. At inference a hybridized block runs its graph as
+networks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FOREIGN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeErro
 class Block:
     """A layer. Blocks and parameters that are attributes belong to it."""
 
-    changes = 0  # of what belongs to any block
+    changes = 0  # number of changes of members, of all blocks
 
     def __init__(self, prefix: str | None = None, params: Any = None) -> None:
         self.prefix = prefix or ""
@@ -40,11 +40,11 @@ class Block:
         Block.changes += isinstance(value, (Block, Parameter))
         super().__setattr__(name, value)
 
-    def _own(self) -> dict[str, Parameter]:
-        """Parameters of this block alone: its attributes, and the others of `params`."""
-        own = {name: p for name, p in vars(self).items() if isinstance(p, Parameter)}
-        held = {id(p) for p in own.values()}
-        return own | {name: p for name, p in self.params.items() if id(p) not in held}
+    def _parameters(self) -> dict[str, Parameter]:
+        """Return the parameters of this block alone: its attributes, and the others of `params`."""
+        attributes = {name: p for name, p in vars(self).items() if isinstance(p, Parameter)}
+        seen = {id(p) for p in attributes.values()}
+        return attributes | {name: p for name, p in self.params.items() if id(p) not in seen}
 
     def register_child(self, block: Block, name: str | None = None) -> None:
         """Add a block, by a name or by its number."""
@@ -56,8 +56,8 @@ class Block:
         return nullcontext()
 
     def collect_params(self, select: str | None = None) -> ParameterDict:
-        """All parameters by path, or those whose path matches a regular expression."""
-        parameters = self._own()
+        """Return all parameters by path, or those whose path matches a regular expression."""
+        parameters = self._parameters()
         for name, child in self._children.items():
             parameters |= {f"{name}.{k}": p for k, p in child.collect_params().items()}
         return ParameterDict({k: p for k, p in parameters.items() if re.match(select or "", k)})
@@ -66,7 +66,7 @@ class Block:
         self, init: Any = None, ctx: Any = None, verbose: bool = False, force_reinit: bool = False,
         device: Any = None,
     ) -> None:  # fmt: skip
-        """Make the arrays of all parameters, at the first call where a shape is not known yet."""
+        """Create the arrays of all parameters; those of unknown shape wait for the first call."""
         self.collect_params().initialize(
             ctx=ctx, default_init=init, force_reinit=force_reinit, device=device
         )
@@ -80,7 +80,7 @@ class Block:
         """Change the type of all parameters."""
         for child in self._children.values():
             child.cast(dtype)
-        for parameter in self._own().values():
+        for parameter in self._parameters().values():
             parameter.cast(dtype)
 
     def apply(self, fn: Callable[[Block], Any]) -> Self:
@@ -137,15 +137,15 @@ class HybridBlock(Block):
     def hybridize(self, active: bool = True, **options: Any) -> None:
         """At inference run the graph of this block, whose largest parts are networks.
 
-        The graph is made at the first such call, from symbols, as MXNet does; networks are built
-        at the second call with the same parameters. A block that takes no symbols, or has no part
-        for a network, is computed as before: `explain` says why. options: MXNet's, of no effect.
+        The first such call makes the graph from symbols, as MXNet does. The second call with the
+        same parameters builds the networks. A block that takes no symbols, or has no part for a
+        network, is computed as before; `explain` gives the reason. options: MXNet's, of no effect.
         """
         super().hybridize(active, **options)
         self._active, self._traces, self._members, self._checked = active, {}, [], -1
 
     def explain(self, *inputs: Any) -> str:
-        """Say which parts of a hybridized block run as networks, and why others do not."""
+        """Describe the parts of a hybridized block that run as networks, and why others do not."""
         if not self._active:
             return "The block is not hybridized."
         trace = self._trace_of(len(inputs))
@@ -180,11 +180,9 @@ class HybridBlock(Block):
             return super().__call__(*inputs)
 
     def forward(self, *inputs: Any) -> Any:
-        own = self._own()
-        if isinstance(inputs[0], sym.Symbol):
-            variables = {name: p.var() for name, p in own.items()}
-            return self.hybrid_forward(sym, *inputs, **variables)
-        return self.hybrid_forward(nd, *inputs, **{name: p.data() for name, p in own.items()})
+        traced = isinstance(inputs[0], sym.Symbol)
+        parameters = {k: p.var() if traced else p.data() for k, p in self._parameters().items()}
+        return self.hybrid_forward(sym if traced else nd, *inputs, **parameters)
 
     def hybrid_forward(self, F: Any, *inputs: Any, **parameters: Any) -> Any:  # noqa: N803
         """Compute the outputs by the functions of F."""
@@ -204,21 +202,21 @@ class HybridBlock(Block):
         infer_parameters(graph, self.collect_params(), dict(zip(names, inputs, strict=True)))
 
     def _symbols(self, count: int) -> tuple[Any, list[str]]:
-        """The result of a call with so many symbols, and the inputs' names."""
+        """Return the result of a call with so many symbols, and the names of the inputs."""
         names = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
         return Block.__call__(self, *map(sym.var, names)), names
 
     def _graph(self, count: int) -> tuple[sym.Symbol, list[str]]:
-        """The graph of a call with so many inputs, and the inputs' names."""
+        """Return the graph of a call with so many inputs, and the names of the inputs."""
         result, names = self._symbols(count)
         return result if isinstance(result, sym.Symbol) else sym.Group(result), names
 
     def export(self, path: str, epoch: int = 0, remove_amp_cast: bool = True) -> tuple[str, str]:
-        """Write path-symbol.json, and path-0000.params with the epoch for number; return the names.
+        """Write path-symbol.json and path-0000.params, and return the names; 0000 is the epoch.
 
         `SymbolBlock.imports`, `mx.load` and MXNet read both. The inputs are "data", or "data0",
-        "data1", ... Raises `MXNetError` before the first call of the block, and where a `forward`
-        takes arrays only.
+        "data1", ... Raises `MXNetError` before the first call of the block, and for a `forward`
+        that takes arrays only.
         """
         if not self._arity:
             raise MXNetError("export needs the number of inputs; call the block once before.")
@@ -247,15 +245,15 @@ class _Trace:
             parameters, names = block.collect_params(), {*self.graph.list_inputs()}
             self.parameters = {name: p for name, p in parameters.items() if name in names}
             self.networks = WatchedNetworks(self.graph)
-        except _FOREIGN as error:  # what code of the user raises that needs arrays
+        except _FOREIGN as error:  # a user's code may need arrays
             self.reason = f"It takes no symbols: {type(error).__name__}: {error}"
 
     def run(self, inputs: tuple[Any, ...]) -> Any:
-        """The outputs; None where the block itself must compute them."""
+        """Compute the outputs; None where the block itself must compute them."""
         if self.reason or any(p._array is None for p in self.parameters.values()):
             return None
-        held = {name: p.data() for name, p in self.parameters.items()}
-        outputs = self.networks.run(held, dict(zip(self.inputs, inputs, strict=True)))
+        arrays = {name: p.data() for name, p in self.parameters.items()}
+        outputs = self.networks.run(arrays, dict(zip(self.inputs, inputs, strict=True)))
         if outputs is None:
             return None
         return outputs[0] if self.single else self.kind(outputs)
@@ -264,7 +262,7 @@ class _Trace:
 def infer_parameters(
     graph: sym.Symbol, parameters: dict[str, Parameter], inputs: dict[str, Any]
 ) -> None:
-    """Set the shapes of parameters that follow in a graph from its inputs."""
+    """Set the shapes of parameters that follow from the inputs of a graph."""
     arguments, _, states = graph.infer_shape_partial(**{k: x.shape for k, x in inputs.items()})
     names = [*graph.list_arguments(), *graph.list_auxiliary_states()]
     for name, shape in zip(names, [*arguments, *states], strict=True):
@@ -273,7 +271,7 @@ def infer_parameters(
 
 
 class Sequential(Block):
-    """Blocks one after another."""
+    """Blocks in sequence."""
 
     def add(self, *blocks: Block) -> None:
         """Add blocks at the end."""
@@ -299,7 +297,7 @@ class Sequential(Block):
 
 
 class HybridSequential(Sequential, HybridBlock):
-    """Blocks one after another."""
+    """Blocks in sequence, as a graph."""
 
 
 class SymbolBlock(HybridBlock):
@@ -319,7 +317,7 @@ class SymbolBlock(HybridBlock):
     def imports(
         symbol_file: Any, input_names: Any, param_file: Any = None, ctx: Any = None, **unused: Any
     ) -> SymbolBlock:
-        """The layer that `HybridBlock.export` wrote to a -symbol.json and a .params file."""
+        """Read the layer that `HybridBlock.export` wrote to a -symbol.json and a .params file."""
         graph = sym.load(symbol_file)
         names = [input_names] if isinstance(input_names, str) else list(input_names)
         for name in names:

@@ -1,4 +1,4 @@
-"""Layers: `mx.gluon.nn`, transposed convolutions above all."""
+"""Layers: `mx.gluon.nn`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PLAIN = [name for name in _DEFAULTS if name != "output_padding"]
 
 
 class _Layer(HybridBlock):
-    """One operator with its parameters, in the order of its inputs, attributes and activation."""
+    """One operator with its parameters, in the order of its inputs, and an activation."""
 
     op = ""
     fixed: dict[str, Any] = {}  # noqa: RUF012 - not written
@@ -121,7 +121,7 @@ SiLU = Swish
 
 
 class HybridLambda(HybridBlock):
-    """f(F, *inputs) as a block, F being `mx.nd` or `mx.sym`; or the name of a function of both."""
+    """A block of f(F, *inputs), F being `mx.nd` or `mx.sym`; or of a function of both by name."""
 
     def __init__(self, function: Any, prefix: str | None = None) -> None:
         super().__init__(prefix)
@@ -143,7 +143,7 @@ class HybridLambda(HybridBlock):
 
 
 class Lambda(HybridLambda):
-    """f(*inputs) of arrays as a block; or the name of a function of `mx.nd`."""
+    """A block of f(*inputs) on arrays; or of a function of `mx.nd` by name."""
 
     def _applied(self, F: Any, *inputs: Any) -> Any:  # noqa: N803
         return self._function(*inputs)
@@ -178,7 +178,7 @@ class _Weighted(_Layer):
 
 
 class Dense(_Weighted):
-    """x W^T + b; with `flatten` all axes of x but the first are joined."""
+    """x W^T + b; `flatten` joins all axes of x but the first."""
 
     op = "FullyConnected"
 
@@ -194,13 +194,13 @@ class Dense(_Weighted):
         self._finish(units, use_bias, bias_initializer, activation, dtype)
 
 
-def _spread(value: Any, rank: int) -> tuple[int, ...]:
+def _repeated(value: Any, rank: int) -> tuple[int, ...]:
     return (value,) * rank if isinstance(value, int) else tuple(value)
 
 
-def _each(name: str, value: Any, rank: int) -> tuple[int, ...]:
-    """One integer for each axis."""
-    sizes = _spread(value, rank)
+def _per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
+    """Return one integer for each axis."""
+    sizes = _repeated(value, rank)
     require(len(sizes) == rank, f"{name} is {value}; expected an int or {rank} of them")
     return sizes
 
@@ -222,12 +222,12 @@ class _Convolution(_Weighted):
             raise MXNetTypeError(f"{type(self).__name__} has no arguments {sorted(unknown)}.")
         layout = options["layout"] or self.layouts[0]
         require(layout in self.layouts, f"layout is {layout!r}; expected one of {self.layouts}")
-        kernel, groups = _each("kernel_size", kernel_size, self.rank), options["groups"]
-        self.outpad = _each("output_padding", options["output_padding"], self.rank)
+        kernel, groups = _per_axis("kernel_size", kernel_size, self.rank), options["groups"]
+        self.outpad = _per_axis("output_padding", options["output_padding"], self.rank)
         self.op = "Deconvolution" if self.transposed else "Convolution"
         super().__init__(
-            kernel=kernel, stride=_spread(strides, self.rank), pad=_spread(padding, self.rank),
-            dilate=_spread(options["dilation"], self.rank), num_filter=channels, num_group=groups,
+            kernel=kernel, stride=_repeated(strides, self.rank), pad=_repeated(padding, self.rank),
+            dilate=_repeated(options["dilation"], self.rank), num_filter=channels, num_group=groups,
             no_bias=not options["use_bias"], layout=layout,
             **({"adj": self.outpad} if self.transposed else {}),
         )  # fmt: skip
@@ -240,13 +240,13 @@ class _Convolution(_Weighted):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The operator's attributes."""
+        """Attributes of the operator."""
         return dict(self._attributes)
 
 
 def _layer(name: str, rank: int, transposed: bool, layouts: tuple[str, ...]) -> Any:
     kind = "Transposed convolution" if transposed else "Convolution"
-    doc = f"{kind} over {rank} axes; integers are spread over them. Layouts: {', '.join(layouts)}."
+    doc = f"{kind} over {rank} axes; an integer counts for each. Layouts: {', '.join(layouts)}."
     names = {"__doc__": doc, "rank": rank, "transposed": transposed, "layouts": layouts}
     return type(name, (_Convolution,), {**names, "__module__": __name__})
 
@@ -271,10 +271,10 @@ class _Pool(_Layer):
     ) -> None:  # fmt: skip
         layout = layout or self.layouts[0]
         require(layout in self.layouts, f"layout is {layout!r}; expected one of {self.layouts}")
-        kernel = _each("pool_size", pool_size, self.rank)
+        kernel = _per_axis("pool_size", pool_size, self.rank)
         super().__init__(
-            **named, kernel=kernel, pad=_each("padding", padding, self.rank), layout=layout,
-            stride=kernel if strides is None else _each("strides", strides, self.rank),
+            **named, kernel=kernel, pad=_per_axis("padding", padding, self.rank), layout=layout,
+            stride=kernel if strides is None else _per_axis("strides", strides, self.rank),
             pooling_convention="full" if ceil_mode else "valid",
         )  # fmt: skip
 

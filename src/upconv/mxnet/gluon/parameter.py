@@ -72,14 +72,14 @@ class Parameter:
         self, init: Any = None, ctx: Any = None, default_init: Any = None,
         force_reinit: bool = False, device: Any = None,
     ) -> None:  # fmt: skip
-        """Make the array, now or as soon as its shape is known."""
+        """Create the array, now or as soon as its shape is known."""
         require_processor(ctx or device)
         if self._array is not None and not force_reinit:
             text = f"Parameter {self.name} is initialized; force_reinit=True does it again."
             warnings.warn(text, stacklevel=3)
             return
-        words = (each for each in (init, self.init, default_init) if each is not None)
-        self._pending = create(next(words, Uniform()))
+        initializers = (x for x in (init, self.init, default_init) if x is not None)
+        self._pending = create(next(initializers, Uniform()))
         self._make()
 
     def _make(self) -> None:
@@ -93,7 +93,7 @@ class Parameter:
         self._array.attach_grad(self.grad_req)
 
     def data(self, ctx: Any = None) -> Any:
-        """The array."""
+        """Return the array."""
         if self._array is None and self._pending is None:
             raise MXNetError(f"Parameter {self.name} is not initialized; call initialize().")
         if self._array is None:
@@ -103,20 +103,20 @@ class Parameter:
         return self._array
 
     def var(self, name: str | None = None) -> Symbol:
-        """The variable that stands for the parameter in graphs; a name begins a new one."""
+        """Return the variable of the parameter in graphs; a name makes a new one."""
         if self._variable is None or name is not None:
             mults = {"lr_mult": self.lr_mult, "wd_mult": self.wd_mult}
             self._variable = var(name or self.name, None, self._shape, dtype=self.dtype, **mults)
         return self._variable
 
     def grad(self, ctx: Any = None) -> Any:
-        """The gradient."""
+        """Return the gradient."""
         if self.grad_req == "null":
             raise MXNetError(f"Parameter {self.name} has grad_req null, and so no gradient.")
         return self.data().grad
 
     def list_data(self) -> list[Any]:
-        """A list of the array on the one device."""
+        """Return a list of the array on the one device."""
         return [self.data()]
 
     def zero_grad(self) -> None:
@@ -166,13 +166,13 @@ class ParameterDict(dict[str, Parameter]):
             setattr(parameter, name, value)
 
     def get(self, name: str, default: Any = None, **named: Any) -> Any:
-        """The parameter of this name; a new one of these arguments where there is none."""
+        """Return the parameter of this name; if there is none, make one with these arguments."""
         if name not in self and named:
             self[name] = Parameter(name, **named)
         return super().get(name, default)
 
     def get_constant(self, name: str, value: Any = None) -> Any:
-        """The parameter of this name, which holds these values and has no gradient."""
+        """Return the parameter of this name, which has these values and no gradient."""
         shape = np.shape(value)
         return self.get(name, grad_req="null", shape=shape, init=Constant(np.asarray(value)))
 
@@ -184,17 +184,15 @@ class ParameterDict(dict[str, Parameter]):
         self, filename: Any, ctx: Any = None, allow_missing: bool = False,
         ignore_extra: bool = False, **unused: Any,
     ) -> None:  # fmt: skip
-        """Read values by name from a .params file, in which `arg:` and `aux:` do not count.
+        """Read values by name from a .params file; prefixes `arg:` and `aux:` are ignored.
 
         Raises `MXNetValueError` for a name that the file lacks, unless `allow_missing`, and for one
         that only the file has, unless `ignore_extra`.
         """
         values = {name.split(":", 1)[-1]: value for name, value in read_params(filename).items()}
-        missing, extra = [n for n in self if n not in values], [n for n in values if n not in self]
-        if (missing and not allow_missing) or (extra and not ignore_extra):
-            name, verb = (
-                (missing[0], "lacks") if missing and not allow_missing else (extra[0], "has")
-            )
+        wrong = [] if allow_missing else [(n, "lacks") for n in self if n not in values]
+        wrong += [] if ignore_extra else [(n, "has") for n in values if n not in self]
+        for name, verb in wrong:
             raise MXNetValueError(f"{filename} {verb} {name!r}; expected {', '.join(self)}.")
         for name in values.keys() & self.keys():
             self[name].set_data(values[name])

@@ -1,15 +1,13 @@
 """The operators: one table, which arrays, symbols and loaded models share.
 
-row            what an operator is
+table          the table, and the class of its entries
 convolution    Deconvolution, Convolution
-normalizing    BatchNorm, LRN
-pooling        Pooling
-upsampling     UpSampling
+normalizing    BatchNorm, InstanceNorm, LRN
+pooling        Pooling, UpSampling
 layers         Activation, LeakyReLU, FullyConnected, softmax, Dropout
 elementwise    arithmetic and functions element by element
-shaping        Reshape, Concat, SliceChannel, Crop, slices, transpose, Pad
+shaping        Reshape, Concat, SliceChannel, Crop, slices, transpose, Pad; zeros, ones, arange
 reducing       sum, mean, max, norm
-sources        zeros, ones, full, arange in graphs
 """
 
 from ...errors import brief
@@ -22,19 +20,17 @@ from . import (  # noqa: F401
     pooling,
     reducing,
     shaping,
-    sources,
-    upsampling,
 )
-from .row import OPERATORS, Array, Call, Operator, Shape, Shapes, unified
+from .table import OPERATORS, Array, Call, Operator, Shape, Shapes, unified
 
-__all__ = ["OPERATORS", "Array", "Call", "Operator", "Shape", "Shapes", "operator", "unified"]
+__all__ = ["OPERATORS", "Array", "Call", "Operator", "Shape", "Shapes", "operator_named", "unified"]
 
 
-def operator(name: str) -> Operator:
-    """The operator of this name; raises `MXNetError` where there is none."""
+def operator_named(name: str) -> Operator:
+    """Return the operator of this name; raises `MXNetError` where there is none."""
     if name not in OPERATORS:
         raise MXNetError(
-            f"The operator {brief(name)} is not in upconv.mxnet. It has transposed convolution and "
-            "what stands around it; docs/mxnet.md lists the names."
+            f"upconv.mxnet has no operator {brief(name)}. It has transposed convolution and the "
+            "layers around it; docs/mxnet.md lists the names."
         )
     return OPERATORS[name]

@@ -1,8 +1,8 @@
 """Deconvolution and Convolution, computed by upconv's public functions.
 
-Attributes are read by the dialect (`upconv.dialects.mxnet`): pad and adj, or a target_shape that
-replaces both. Beyond MXNet, channels last is computed, and so are float16 and dilated layers of
-rank 3, which its engines for processors refuse.
+The dialect (`upconv.dialects.mxnet`) reads the attributes: pad and adj, or a target_shape that
+replaces both. Beyond MXNet on processors, these operators compute channels last, float16 and
+dilated layers of rank 3.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...ops import conv, conv_backward, conv_transpose, conv_transpose_backward
 from ...plans import conv_plan, plan
 from ...threads import get_num_threads
 from ..packed import plan_of
-from .row import Array, Call, Shape, Shapes, following, row
+from .table import Array, Call, Shape, Shapes, channels_last, define, following
 
 CONVOLUTION = (
     f"{WINDOW} num_filter:count num_group:count=1 workspace:size=1024 no_bias:bool=False {DEVICE}"
@@ -28,25 +28,20 @@ CONVOLUTION = (
 )
 
 
-def _is_last(p: Attributes) -> bool:
-    """Whether the channels are data's last axis."""
-    return p.layout is not None and p.layout[-1] == "C"
-
-
 def _parts(p: Attributes, data: Shape) -> tuple[int, int, Shape]:
-    """Batch, channels and spatial sizes of data's shape."""
+    """Return the batch, the channels and the spatial sizes of a shape of data."""
     rank = len(p.kernel)
     if len(data) != rank + 2:
         raise ShapeError("the shape of data", str(data), f"{rank + 2} axes, kernel's rank and two")
-    return (data[0], data[-1], data[1:-1]) if _is_last(p) else (data[0], data[1], data[2:])
+    return (data[0], data[-1], data[1:-1]) if channels_last(p) else (data[0], data[1], data[2:])
 
 
-def _whole(p: Attributes, first: int, second: int, size: Shape) -> Shape:
-    return (first, *size, second) if _is_last(p) else (first, second, *size)
+def _joined(p: Attributes, first: int, second: int, size: Shape) -> Shape:
+    return (first, *size, second) if channels_last(p) else (first, second, *size)
 
 
 def _layer(p: Attributes, size: Shape) -> Any:
-    """The transposed layer for this spatial size; raises `ShapeError` and the like."""
+    """Return the transposed layer for a spatial size; raises `ShapeError` and the like."""
     layer = layer_of(size, p)
     derived = tuple(begin for begin, _ in layer.crops)
     targeted = any(p.target_shape) and p.rule == "library"
@@ -57,7 +52,7 @@ def _layer(p: Attributes, size: Shape) -> Any:
 
 
 def keywords_for(p: Attributes, data: Shape) -> dict[str, Any]:
-    """The keywords of upconv's function for data of this shape, worked out once."""
+    """Return the keywords of upconv's function for a shape of data; they are computed once."""
     _, _, size = _parts(p, data)
     if hasattr(p, "adj"):
         known: dict[Shape, Any] = vars(p).setdefault("_keywords", {})
@@ -69,20 +64,20 @@ def keywords_for(p: Attributes, data: Shape) -> dict[str, Any]:
         "padding": p.pad or 0,
         "dilation": p.dilate or 1,
         "groups": p.num_group,
-        "layout": "NXC" if _is_last(p) else "NCX",
-        "weight_layout": "OXI" if _is_last(p) else "OIX",
+        "layout": "NXC" if channels_last(p) else "NCX",
+        "weight_layout": "OXI" if channels_last(p) else "OIX",
     }
 
 
 def _weight_shape(p: Attributes, data: Shape) -> Shape:
-    """The weight's shape: (C, F/G, ...) if transposed (with an adj), else (F, C/G, ...)."""
+    """Return the weight's shape: (C, F/G, ...) if transposed (with an adj), else (F, C/G, ...)."""
     channels, transposed = _parts(p, data)[1], hasattr(p, "adj")
     if p.num_filter % p.num_group or channels % p.num_group:
         numbers = f"num_filter = {p.num_filter} and of {channels} channels of data"
         raise ArgumentError("num_group", str(p.num_group), f"a divisor of {numbers}")
     if transposed:
-        return _whole(p, channels, p.num_filter // p.num_group, p.kernel)
-    return _whole(p, p.num_filter, channels // p.num_group, p.kernel)
+        return _joined(p, channels, p.num_filter // p.num_group, p.kernel)
+    return _joined(p, p.num_filter, channels // p.num_group, p.kernel)
 
 
 def _transposed_size(p: Attributes, size: Shape) -> Shape:
@@ -90,21 +85,21 @@ def _transposed_size(p: Attributes, size: Shape) -> Shape:
         return tuple(axis.out for axis in _layer(p, size).axes)
     if any(p.target_shape):
         return tuple(p.target_shape[: len(size)])
-    whole = _layer(p, tuple(entry or 1 for entry in size)).axes
-    return tuple(axis.out if i else 0 for i, axis in zip(size, whole, strict=True))
+    axes = _layer(p, tuple(entry or 1 for entry in size)).axes
+    return tuple(axis.out if i else 0 for i, axis in zip(size, axes, strict=True))
 
 
 def _size(p: Attributes, size: Shape) -> Shape:
-    """The spatial sizes of a convolution's result; 0 where the data's is not known."""
-    ones, zeros = (1,) * len(size), (0,) * len(size)
-    window = p.kernel, p.stride or ones, p.dilate or ones, p.pad or zeros, p.pad or zeros
-    return tuple(i and convolved(i, *each).size for i, *each in zip(size, *window, strict=True))
+    """Return the spatial sizes of a convolution's result; 0 where that of data is not known."""
+    ones, pad = (1,) * len(size), p.pad or (0,) * len(size)
+    window = p.kernel, p.stride or ones, p.dilate or ones, pad, pad
+    return tuple(i and convolved(i, *axis).size for i, *axis in zip(size, *window, strict=True))
 
 
 def _out(p: Attributes, data: Shape) -> Shapes:
     batch, _, size = _parts(p, data)
     size = (_transposed_size if hasattr(p, "adj") else _size)(p, size)
-    return [_whole(p, batch, p.num_filter, size)]
+    return [_joined(p, batch, p.num_filter, size)]
 
 
 def _forward(c: Call, data: Array, weight: Array, *bias: Array) -> Array:
@@ -127,15 +122,15 @@ def _backward(c: Call, grad: Array) -> list[Array | None]:
     names = ("x", "weight", "bias")[: len(c.inputs)]
     needs = [name for name, wanted in zip(names, c.wanted, strict=True) if wanted]
     keywords = keywords_for(c.p, c.inputs[0].shape)
-    found = function(grad, *c.inputs[:2], **keywords, needs=needs)
-    return [getattr(found, name) for name in names]
+    gradients = function(grad, *c.inputs[:2], **keywords, needs=needs)
+    return [getattr(gradients, name) for name in names]
 
 
 for _names, _attributes in (
     ("Deconvolution _npx_deconvolution", f"{DECONVOLUTION} rule:document|library=document"),
     ("Convolution _npx_convolution Convolution_v1", CONVOLUTION),
 ):
-    row(
+    define(
         _names,
         _forward,
         _backward,

@@ -1,8 +1,8 @@
 """Arithmetic and functions element by element: short tables with derivatives.
 
-MXNet has each of the binary ones four times: elemwise_* for equal shapes, broadcast_*, with a
-number on the right (_*_scalar) and on the left (_r*_scalar); `mx.np` has them once more (_npi_*).
-All are made from one row here.
+MXNet has each binary operator four times: elemwise_* for equal shapes, broadcast_*, with a number
+on the right (_*_scalar) and on the left (_r*_scalar). `mx.np` has each once more (_npi_*). One
+entry of `BINARY` defines them all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from ...activations import erf
 from ...errors import ShapeError
-from .row import Array, Call, Shape, row, same_shape, same_type
+from .table import Array, Call, Shape, define, same_shape, same_type
 
 Function = Callable[..., Any]
 
@@ -32,7 +32,7 @@ def _mish_slope(x: Array) -> Any:
     return t + x * _sigmoid(x) * (1 - t * t)
 
 
-# name: the function of x, its derivative from x and y
+# key: the function of x, its derivative from x and y
 UNARY: dict[str, tuple[Function, Function]] = {
     "relu": (lambda x: np.maximum(x, 0), lambda x, y: x > 0),
     "sigmoid": (_sigmoid, lambda x, y: y * (1 - y)),
@@ -62,7 +62,7 @@ UNARY: dict[str, tuple[Function, Function]] = {
 _ALIASES = {"identity": ("_copy", "_np_copy"), "abs": ("_npi_absolute",)}
 _ALIASES |= {"BlockGrad": ("stop_gradient",), "relu": ("_npx_relu",), "sigmoid": ("_npx_sigmoid",)}
 
-# name: the function of x and y, its derivatives by each from x, y and the result
+# key: the function of x and y, its derivative by each from x, y and the result
 BINARY: dict[str, tuple[Function, ...]] = {
     "add": (np.add, lambda x, y, z: 1, lambda x, y, z: 1),
     "sub": (np.subtract, lambda x, y, z: 1, lambda x, y, z: -1),
@@ -83,29 +83,34 @@ BINARY: dict[str, tuple[Function, ...]] = {
     "lesser": (np.less,),
     "lesser_equal": (np.less_equal,),
 }
-_WORDS = {"add": ("plus",), "sub": ("minus",)}
+ELEMENTWISE: dict[str, tuple[str, bool]] = {}
+"""For each operator its key in `UNARY` or `BINARY`, and whether its number is on the left."""
+_SYNONYMS = {"add": ("plus",), "sub": ("minus",)}
 _ELEMWISE = ("add", "sub", "mul", "div")
-"""The words whose operator of equal shapes is elemwise_*; that of others begins with _ alone."""
+"""Keys whose operator of equal shapes is elemwise_*; the name of the others begins with _ alone."""
 NUMPY_WORDS = {"sub": "subtract", "mul": "multiply", "div": "true_divide", "lesser": "less"}
 NUMPY_WORDS |= {"lesser_equal": "less_equal"}
-"""The words of the binary ones that NumPy, and so `mx.np`, has others for."""
+"""Keys of `BINARY` that have another name in NumPy, and so in `mx.np`."""
 
 
 def summed_to(grad: Any, shape: Shape) -> Array:
-    """A gradient summed over the axes along which an operand of this shape was repeated."""
+    """Sum a gradient over the axes along which an operand of this shape was repeated."""
     extra = grad.ndim - len(shape)
     axes = [a for a in range(grad.ndim) if a < extra or shape[a - extra] == 1 != grad.shape[a]]
     return np.asarray(grad.sum(tuple(axes)).reshape(shape) if axes else grad)
 
 
-def _enter(
-    names: list[str], function: Function, slopes: Any, left: bool | None = None, **rest: Any
-) -> None:
-    """One operator; with a number it stands on the left or not, else `left` is None.
+def _define(
+    names: list[str], word: str, function: Function, slopes: Any, left: bool | None = None,
+    **rest: Any,
+) -> None:  # fmt: skip
+    """Define one operator by its names; `left` is None without a number, else the number's side.
 
-    The older operators give their inputs' one type, also to comparisons, which have no derivative.
+    The older operators return the one type of their inputs, also for comparisons. Comparisons have
+    no derivative.
     """
     older = not names[0].startswith("_npi")
+    ELEMENTWISE[names[0]] = word, bool(left)
 
     def operands(c: Call, inputs: Any) -> Any:
         if left is None:
@@ -121,65 +126,65 @@ def _enter(
         if older and len(kinds) > 1:
             raise TypeError(f"the types {', '.join(map(str, kinds))} differ; expected one type.")
         with np.errstate(all="ignore"):
-            found = np.asarray(function(*operands(c, inputs)))
+            y = np.asarray(function(*operands(c, inputs)))
         if older:
-            return found.astype(inputs[0].dtype)
-        wide = found.dtype == np.float64 and np.dtype(np.float64) not in kinds
-        return found.astype(np.float32) if wide else found
+            return y.astype(inputs[0].dtype)
+        widened = y.dtype == np.float64 and np.dtype(np.float64) not in kinds
+        return y.astype(np.float32) if widened else y
 
     def backward(c: Call, grad: Array) -> list[Array]:
-        own = slopes if left is None else [slopes[left]]
         with np.errstate(all="ignore"):
-            found = [grad * slope(*operands(c, c.inputs), c.outputs[0]) for slope in own]
-        pairs = zip(found, c.inputs, strict=True)
+            grads = [
+                grad * slope(*operands(c, c.inputs), c.outputs[0])
+                for slope in (slopes if left is None else [slopes[left]])
+            ]
+        pairs = zip(grads, c.inputs, strict=True)
         return [np.asarray(summed_to(g, x.shape), x.dtype) for g, x in pairs]
 
     if not older:  # the types of the operands may differ
         rest["types"] = lambda p, inputs, outputs: (inputs, [None if slopes else np.dtype(bool)])
     none = lambda c, grad: [None] * len(c.inputs)  # noqa: E731
-    row(" ".join(names), forward, backward if slopes else none, **rest)
+    define(" ".join(names), forward, backward if slopes else none, **rest)
 
 
-def _enter_all() -> None:
-    for name, (function, slope) in UNARY.items():
-        names = [name, f"_npi_{name}", f"_np_{name}", *_ALIASES.get(name, ())]
-        _enter(names, function, [slope], shapes=same_shape)
+def _define_all() -> None:
+    for word, (function, slope) in UNARY.items():
+        names = [word, f"_npi_{word}", f"_np_{word}", *_ALIASES.get(word, ())]
+        _define(names, word, function, [slope], shapes=same_shape)
+    two: dict[str, Any] = {"inputs": "lhs rhs", "shapes": None}
+    one = {"attributes": "scalar:scalar=1.0 is_int:bool=True", "shapes": same_shape}
     for word, (function, *slopes) in BINARY.items():
-        spelt, numpy_word = [word, *_WORDS.get(word, ())], NUMPY_WORDS.get(word, word)
-        two: dict[str, Any] = {"inputs": "lhs rhs", "shapes": None}
-        one: dict[str, Any] = {
-            "attributes": "scalar:scalar=1.0 is_int:bool=True",
-            "shapes": same_shape,
-        }
-        plain = [f"{start}_{s}" for start in ("elemwise", "") for s in spelt]
-        plain = plain if word in _ELEMWISE else plain[::-1]
-        _enter(plain, function, slopes, **{**two, "shapes": same_shape})
-        _enter([f"broadcast_{s}" for s in spelt], function, slopes, **two)
-        _enter([f"_npi_{numpy_word}"], function, slopes, **two)
+        spellings, numpy_word = [word, *_SYNONYMS.get(word, ())], NUMPY_WORDS.get(word, word)
+        equal = [f"{start}_{s}" for start in ("elemwise", "") for s in spellings]
+        equal = equal if word in _ELEMWISE else equal[::-1]
+        _define(equal, word, function, slopes, **{**two, "shapes": same_shape})
+        _define([f"broadcast_{s}" for s in spellings], word, function, slopes, **two)
+        _define([f"_npi_{numpy_word}"], word, function, slopes, **two)
         alike = word in ("add", "mul", "maximum", "minimum")  # on either side
         sides = [(False, ["", "r"] if alike else [""])]
         for left, starts in [*sides, (True, ["r"])] if slopes and not alike else sides:
-            names = [f"_{r}{s}_scalar" for r in starts for s in reversed(spelt)]
-            _enter(names, function, slopes, left, **one)
-            _enter([f"_npi_{r}{numpy_word}_scalar" for r in starts], function, slopes, left, **one)
+            names = [f"_{r}{s}_scalar" for r in starts for s in reversed(spellings)]
+            _define(names, word, function, slopes, left, **one)
+            names = [f"_npi_{r}{numpy_word}_scalar" for r in starts]
+            _define(names, word, function, slopes, left, **one)
 
 
-_enter_all()
-row(
+_define_all()
+define(
     "clip _npi_clip",
     lambda c, x: np.asarray(np.clip(x, c.p.a_min, c.p.a_max), x.dtype),
     lambda c, grad: [grad * (c.inputs[0] == c.outputs[0])],
     attributes="a_min:number? a_max:number?",
     shapes=same_shape,
 )
-row(
+define(
     "MakeLoss make_loss",
     lambda c, x: np.array(x),
     lambda c, grad: [np.full_like(grad, c.p.grad_scale)],
     attributes="grad_scale:number=1",
     shapes=same_shape,
 )
-row(
+define(
     "Cast cast _npx_cast",
     lambda c, x: x.astype(c.p.dtype),
     lambda c, grad: [grad.astype(c.inputs[0].dtype)],
@@ -189,7 +194,7 @@ row(
 
 
 def chosen(condition: Array, x: Shape) -> Array:
-    """Where a condition holds; one of one axis chooses among the first axis of x."""
+    """Return the elements where a condition holds; one of one axis selects rows of x."""
     rows = condition.ndim == 1 and condition.shape == x[:1]
     if not rows and condition.shape != x:
         raise ShapeError("the shape of condition", str(condition.shape), f"{x} or {x[:1]}")
@@ -206,15 +211,15 @@ def _select_gradients(c: Call, grad: Array) -> list[Array | None]:
     return [None, grad * mask, grad * ~mask]
 
 
-row(
+define(
     "where",
     _select,
     _select_gradients,
     inputs="condition x y",
-    shapes=lambda p, given, outs: ([given[0], *(r := same_shape(p, given[1:], outs))[0]], r[1]),
-    types=lambda p, given, outs: ([given[0], *(r := same_type(p, given[1:], outs))[0]], r[1]),
+    shapes=lambda p, inputs, outs: ([inputs[0], *(r := same_shape(p, inputs[1:], outs))[0]], r[1]),
+    types=lambda p, inputs, outs: ([inputs[0], *(r := same_type(p, inputs[1:], outs))[0]], r[1]),
 )
-row(
+define(
     "add_n ElementWiseSum",
     lambda c, *inputs: np.asarray(sum(inputs[1:], inputs[0].copy())),
     lambda c, grad: [grad] * len(c.inputs),

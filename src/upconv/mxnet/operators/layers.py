@@ -1,4 +1,4 @@
-"""Activation, LeakyReLU, FullyConnected, softmax, Dropout: the small layers of a network."""
+"""The small layers of a network: Activation, LeakyReLU, FullyConnected, softmax, Dropout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...activations import erf
 from ...dialects.mxnet_attributes import Attributes
 from ..random import generator
 from .elementwise import UNARY, summed_to
-from .row import Array, Call, Shapes, following, row, same_shape
+from .table import Array, Call, Shapes, define, following, same_shape
 
 ACTIVATIONS = ("relu", "sigmoid", "log_sigmoid", "mish", "tanh", "softrelu", "softsign")
 
@@ -31,7 +31,7 @@ _GATES: dict[str, tuple[Any, Any]] = {
 
 
 def _slope(c: Call, x: Array, *gamma: Array) -> Any:
-    """What negative values are multiplied by; rrelu draws it in training."""
+    """Return the factor of negative values; in training, rrelu draws it."""
     p = c.p
     if p.act_type == "prelu":
         return gamma[0].reshape((-1,) + (1,) * (x.ndim - 2))
@@ -45,8 +45,8 @@ def _leaky(c: Call, x: Array, *gamma: Array) -> Any:
         return np.asarray(_GATES[c.p.act_type][0](x), x.dtype)
     slope = _slope(c, x, *gamma)
     below = np.expm1(np.minimum(x, 0)) if c.p.act_type == "elu" else x
-    found = np.where(x > 0, x, below * slope)
-    return (found, np.broadcast_to(slope, x.shape)) if c.p.act_type == "rrelu" else found
+    y = np.where(x > 0, x, below * slope)
+    return (y, np.broadcast_to(slope, x.shape)) if c.p.act_type == "rrelu" else y
 
 
 def _leaky_gradients(c: Call, grad: Array, *_: Array) -> list[Array]:
@@ -55,10 +55,10 @@ def _leaky_gradients(c: Call, grad: Array, *_: Array) -> list[Array]:
     if kind in _GATES:
         return [np.asarray(grad * _GATES[kind][1](x, y), x.dtype)]
     slope = c.outputs[1] if kind == "rrelu" else _slope(c, x, *gamma)
-    found = [grad * np.where(x > 0, x.dtype.type(1), y + slope if kind == "elu" else slope)]
+    grads = [grad * np.where(x > 0, x.dtype.type(1), y + slope if kind == "elu" else slope)]
     if gamma:
-        found.append(summed_to(grad * np.minimum(x, 0), slope.shape).reshape(gamma[0].shape))
-    return found
+        grads.append(summed_to(grad * np.minimum(x, 0), slope.shape).reshape(gamma[0].shape))
+    return grads
 
 
 def _leaky_shapes(p: Attributes, inputs: Shapes, outputs: Shapes) -> tuple[Shapes, Shapes]:
@@ -74,27 +74,33 @@ _connected_shapes = following(
 
 def _connect(c: Call, x: Array, weight: Array, *bias: Array) -> Array:
     _connected_shapes(c.p, [x.shape, weight.shape, *(b.shape for b in bias)])
-    found = (x.reshape(len(x), -1) if c.p.flatten else x) @ weight.T
-    return np.asarray(found + bias[0] if bias else found)
+    y = (x.reshape(len(x), -1) if c.p.flatten else x) @ weight.T
+    return np.asarray(y + bias[0] if bias else y)
 
 
 def _connect_gradients(c: Call, grad: Array) -> list[Array]:
     x, weight, *bias = c.inputs
     grad = grad.reshape(-1, c.p.num_hidden)
-    found = [(grad @ weight).reshape(x.shape), grad.T @ x.reshape(len(grad), -1)]
-    return [*found, grad.sum(0)] if bias else found
+    grads = [(grad @ weight).reshape(x.shape), grad.T @ x.reshape(len(grad), -1)]
+    return [*grads, grad.sum(0)] if bias else grads
+
+
+def softmax_axis(p: Attributes) -> int | None:
+    """Return the axis of a softmax; None stands for all axes but the batch.
+
+    The older operators take the channels, the last axis, or all axes but the batch.
+    """
+    if hasattr(p, "axis"):
+        return int(p.axis)
+    if getattr(p, "mode", "") == "channel" or getattr(p, "multi_output", False):
+        return 1
+    return -1 if getattr(p, "preserve_shape", True) else None
 
 
 def _rows(p: Attributes, x: Array) -> tuple[Array, int]:
-    """What softmax is taken of, and along which axis.
-
-    The older operators take channels, the last axis, or all but the batch.
-    """
-    if hasattr(p, "axis"):
-        return x, int(p.axis)
-    if getattr(p, "mode", "") == "channel" or getattr(p, "multi_output", False):
-        return x, 1
-    return (x if getattr(p, "preserve_shape", True) else x.reshape(len(x), -1)), -1
+    """Return x, flat but for the batch where softmax is over all other axes, and the axis."""
+    axis = softmax_axis(p)
+    return (x.reshape(len(x), -1), -1) if axis is None else (x, axis)
 
 
 def _softmax(c: Call, x: Array, *label: Array) -> Array:
@@ -124,25 +130,22 @@ def _label_shapes(p: Attributes, inputs: Shapes, outputs: Shapes) -> tuple[Shape
 
 
 def _loss_gradient(c: Call, grad: Array) -> list[Array | None]:
-    """A loss: whatever comes from above, the gradient is y - onehot(label)."""
+    """Compute the gradient of a loss, y - onehot(label), whatever the gradient of y is."""
     x, label = c.inputs
     y, axis = _rows(c.p, c.outputs[0])
     kept = np.ones((), bool)
     if label.shape != x.shape:
-        each = list(y.shape)
-        classes, each[axis] = each[axis], 1
-        label = label.reshape(each)
+        label = label.reshape([*y.shape[: axis % y.ndim], 1, *y.shape[axis % y.ndim + 1 :]])
         kept = label != c.p.ignore_label if c.p.use_ignore else kept
-        places = np.arange(classes).reshape([-1 if n == 1 and a == axis % y.ndim else 1
-                                             for a, n in enumerate(each)])  # fmt: skip
-        off = c.p.smooth_alpha / max(1, classes - 1)
-        label = np.where(label == places, 1 - c.p.smooth_alpha, off)
-    found = (y - label.reshape(y.shape)) * kept
-    found = found.reshape(x.shape) * (grad if c.p.out_grad else 1)
+        classes = np.moveaxis(np.arange(y.shape[axis]).reshape([-1] + [1] * (y.ndim - 1)), 0, axis)
+        off = c.p.smooth_alpha / max(1, y.shape[axis] - 1)
+        label = np.where(label == classes, 1 - c.p.smooth_alpha, off)
+    result = (y - label.reshape(y.shape)) * kept
+    result = result.reshape(x.shape) * (grad if c.p.out_grad else 1)
     valid = np.sum(kept) if kept.ndim else y.size // y.shape[axis]
     image = x.size // (len(x) * y.shape[axis]) if c.p.multi_output else 1  # positions of one
     counts = {"null": image, "batch": image * len(x), "valid": max(1, valid)}
-    return [np.asarray(found * (c.p.grad_scale / counts[c.p.normalization]), x.dtype), None]
+    return [np.asarray(result * (c.p.grad_scale / counts[c.p.normalization]), x.dtype), None]
 
 
 def _drop(c: Call, x: Array) -> tuple[Array, Array]:
@@ -154,7 +157,7 @@ def _drop(c: Call, x: Array) -> tuple[Array, Array]:
 
 
 _AXIS = "axis:int=-1 temperature:number?=None dtype:dtype?=None use_length:bool=False length:text="
-row(
+define(
     "Activation _npx_activation",
     lambda c, x: np.asarray(UNARY[c.p.act_type][0](x), x.dtype),
     lambda c, grad: [
@@ -163,7 +166,7 @@ row(
     attributes=f"act_type:{'|'.join(ACTIVATIONS)}",
     shapes=same_shape,
 )
-row(
+define(
     "LeakyReLU _npx_leaky_relu",
     _leaky,
     _leaky_gradients,
@@ -174,7 +177,7 @@ row(
     absent=lambda p: () if p.act_type == "prelu" else ("gamma",),
     outputs=lambda p: ("output", "mask") if p.act_type == "rrelu" else ("output",),
 )
-row(
+define(
     "FullyConnected _npx_fully_connected",
     _connect,
     _connect_gradients,
@@ -183,15 +186,15 @@ row(
     shapes=_connected_shapes,
     absent=lambda p: ("bias",) if p.no_bias else (),
 )
-row("softmax _npx_softmax", _softmax, _softmax_gradient, attributes=_AXIS, shapes=same_shape)
-row(
+define("softmax _npx_softmax", _softmax, _softmax_gradient, attributes=_AXIS, shapes=same_shape)
+define(
     "SoftmaxActivation",
     _softmax,
     _softmax_gradient,
     attributes="mode:instance|channel=instance",
     shapes=same_shape,
 )
-row(
+define(
     "log_softmax _npx_log_softmax",
     _log_softmax,
     lambda c, grad: [
@@ -201,7 +204,7 @@ row(
     attributes=_AXIS,
     shapes=same_shape,
 )
-row(
+define(
     "SoftmaxOutput",
     _softmax,
     _loss_gradient,
@@ -211,7 +214,7 @@ row(
     "out_grad:bool=False smooth_alpha:number=0",
     shapes=_label_shapes,
 )
-row(
+define(
     "Dropout _npx_dropout",
     _drop,
     lambda c, grad, *_: [grad * c.outputs[1]],

@@ -1,4 +1,4 @@
-"""BatchNorm, by upconv's public functions, and LRN."""
+"""BatchNorm and InstanceNorm, computed by upconv's public functions, and LRN."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...dialects.mxnet_attributes import Attributes
 from ...errors import ArgumentError, ShapeError
 from ...normalization import batch_norm, batch_norm_backward
 from ..packed import written
-from .row import Array, Call, Shape, Types, following, row
+from .table import Array, Call, Shape, Types, define, following
 
 BATCH_NORM = (
     "eps:number=1e-3 momentum:number=0.9 fix_gamma:bool=True use_global_stats:bool=False "
@@ -20,7 +20,7 @@ BATCH_NORM = (
 
 
 def _channels(p: Attributes, data: Shape) -> Shape:
-    """The shape of every parameter."""
+    """Return the shape of every parameter."""
     axis = getattr(p, "axis", 1)
     if not -len(data) <= axis < len(data):
         raise ArgumentError("axis", str(axis), f"an axis of data, of shape {data}")
@@ -28,29 +28,28 @@ def _channels(p: Attributes, data: Shape) -> Shape:
 
 
 def _types(p: Attributes, inputs: Types, outputs: Types) -> tuple[Types, Types]:
-    """The parameters have the type of data, or float32 where that is float16."""
+    """Infer the type of the parameters: that of data, or float32 for data of float16."""
     data = outputs[0] if inputs[0] is None else inputs[0]
     kind = np.dtype(np.float32) if data == np.float16 else data
     return [data, *[kind] * 4], [data, kind, kind]
 
 
-def _how(c: Call) -> dict[str, Any]:
-    """What the forward and the backward function are both told."""
-    names = ("eps", "use_global_stats", "fix_gamma")
-    told = {name: getattr(c.p, name) for name in names}
-    return {**told, "training": c.training, "axis": getattr(c.p, "axis", 1)}
+def _options(c: Call) -> dict[str, Any]:
+    """Return the keywords that the forward and the backward function share."""
+    options = {name: getattr(c.p, name) for name in ("eps", "use_global_stats", "fix_gamma")}
+    return {**options, "training": c.training, "axis": getattr(c.p, "axis", 1)}
 
 
 def _normalized(c: Call, *inputs: Array) -> tuple[Array, ...]:
-    """out, mean and 1/sqrt(var + eps), or of SyncBatchNorm the variance.
+    """Compute out, mean and 1/sqrt(var + eps); SyncBatchNorm has the variance in its place.
 
-    With fix_gamma gamma itself becomes ones, as in MXNet, unless it is a loaded model's.
+    With fix_gamma the array gamma becomes ones, as in MXNet, unless a loaded model owns it.
     """
     _, gamma, _, mean, var = inputs
     if c.p.fix_gamma and gamma.flags.writeable and not (gamma == 1).all():
         gamma[...] = 1
         written(gamma)
-    y, center, invstd, *_ = map(np.asarray, batch_norm(*inputs, **_how(c), statistics="mxnet"))
+    y, center, invstd, *_ = map(np.asarray, batch_norm(*inputs, **_options(c), statistics="mxnet"))
     third = invstd if hasattr(c.p, "axis") else _variance(c, invstd)
     return y, center.astype(mean.dtype), third.astype(var.dtype)
 
@@ -61,24 +60,24 @@ def _variance(c: Call, invstd: Array) -> Array:
 
 
 def _normalized_gradients(c: Call, grad: Array, *_: Array) -> tuple[Array | None, ...]:
-    """Gradients of data, gamma and beta; in training the moving statistics are updated here.
+    """Compute the gradients of data, gamma and beta; in training update the moving statistics.
 
-    MXNet updates them in the backward pass, so a forward alone leaves them as they are.
+    MXNet updates them in the backward pass, so a forward pass alone leaves them as they are.
     """
     center, third, mean, var = *c.outputs[1:], *c.inputs[3:]
     invstd = third if hasattr(c.p, "axis") else 1 / np.sqrt(third + third.dtype.type(c.p.eps))
     names = ("x", "gamma", "beta")
     needs = [name for name, wanted in zip(names, c.wanted, strict=False) if wanted]
-    found = batch_norm_backward(grad, center, invstd, *c.inputs, **_how(c), needs=needs)
+    gradients = batch_norm_backward(grad, center, invstd, *c.inputs, **_options(c), needs=needs)
     if c.training and not c.p.use_global_stats:
         for moving, batch in ((mean, center), (var, _variance(c, invstd))):
             moving[...] = moving * c.p.momentum + batch * (1 - c.p.momentum)
             written(moving)
-    return (*found, None, None)
+    return (*gradients, None, None)
 
 
 def _neighbours(x: Array, nsize: int) -> Array:
-    """The sums over nsize channels around each, those beyond the ends left out."""
+    """Sum over nsize channels around each channel, without those beyond the ends."""
     half = nsize // 2
     padded = np.pad(x, [(0, 0), (half + 1, half), *[(0, 0)] * (x.ndim - 2)])
     sums = padded.cumsum(1, dtype=np.float64)
@@ -101,7 +100,7 @@ for _names, _attributes in (
     ("BatchNorm _npx_batch_norm BatchNorm_v1", BATCH_NORM),
     ("_contrib_SyncBatchNorm", f"{BATCH_NORM.replace('axis:int=1', '')} ndev:int=1 key:text=None"),
 ):
-    row(
+    define(
         _names,
         _normalized,
         _normalized_gradients,
@@ -119,7 +118,7 @@ for _names, _attributes in (
 
 
 def _by_instance(c: Call, *inputs: Array) -> tuple[list[Array], dict[str, Any]]:
-    """The operands of a batch normalisation whose channels are those of all instances."""
+    """Return the operands of a batch normalisation that has the channels of all instances."""
     x, *parameters = inputs[:3]
     if x.ndim < 3:
         raise ShapeError("the shape of data", str(x.shape), "three axes or more")
@@ -140,12 +139,12 @@ def _instance_gradients(c: Call, grad: Array, *_: Array) -> list[Array]:
     operands, options = _by_instance(c, *c.inputs)
     x, grad = c.inputs[0], grad.reshape(operands[0].shape)
     needs = ["x", "gamma", "beta"]
-    found = batch_norm_backward(grad, *c.outputs[1:], *operands, **options, needs=needs)
-    d_x, *sums = map(np.asarray, found)
-    return [d_x.reshape(x.shape), *(each.reshape(len(x), -1).sum(0) for each in sums)]
+    gradients = batch_norm_backward(grad, *c.outputs[1:], *operands, **options, needs=needs)
+    d_x, *sums = map(np.asarray, gradients)
+    return [d_x.reshape(x.shape), *(total.reshape(len(x), -1).sum(0) for total in sums)]
 
 
-row(
+define(
     "InstanceNorm",
     _normalized_instances,
     _instance_gradients,
@@ -156,7 +155,7 @@ row(
     ),
     outputs=lambda p: ("output", "mean", "var"),
 )
-row(
+define(
     "LRN",
     _respond,
     _respond_gradient,

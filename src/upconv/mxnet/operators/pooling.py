@@ -1,9 +1,9 @@
-"""Pooling.
+"""Pooling, and UpSampling: nearest, or bilinear, which is a depthwise transposed convolution.
 
 Along an axis, `pooling_convention` "valid" has floor((i + 2p - k) / s) + 1 outputs, "full" rounds
 up, and "same" has ceil(i / s). A window that leaves the padded data counts what lies inside. An
-average divides by the positions of the window within the padded data, or, without
-`count_include_pad`, by those within the data.
+average divides by the positions of the window within the padded data. Without `count_include_pad`
+it divides by the positions within the data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ...dialects.mxnet_attributes import Attributes
 from ...errors import ArgumentError, ShapeError
-from .row import Array, Call, Shape, Shapes, following, row
+from ...ops import conv_transpose, conv_transpose_backward
+from .table import Array, Call, Shape, Shapes, channels_last, define, following
 
 
 class Windows:
@@ -24,11 +25,9 @@ class Windows:
 
     def __init__(self, p: Attributes, size: Shape) -> None:
         ones, zeros = (1,) * len(size), (0,) * len(size)
-        given: Any = p.kernel, p.stride or ones, p.pad or zeros
-        given = (size, ones, zeros) if p.global_pool else given
-        self.kernel: Shape = given[0]
-        self.stride: Shape = given[1]
-        self.pad: Shape = given[2]
+        self.kernel: Shape = size if p.global_pool else p.kernel
+        self.stride: Shape = ones if p.global_pool else p.stride or ones
+        self.pad: Shape = zeros if p.global_pool else p.pad or zeros
         for name, low in (("kernel", 1), ("stride", 1), ("pad", 0)):
             value = getattr(self, name)
             if len(value) != len(size) or min(value) < low:
@@ -48,20 +47,20 @@ class Windows:
         return (-(-room // stride) if self.p.pooling_convention == "full" else room // stride) + 1
 
     def padded(self, data: Array, value: Any) -> Array:
-        """Data with a border of `value`, so wide that every window is inside."""
+        """Add a border of `value` to data, so wide that every window is inside."""
         width = [(0, 0), (0, 0), *zip(self.pad, self.after, strict=True)]
         return np.pad(data, width, constant_values=value)
 
     def taps(self, padded: Array) -> Iterator[Array]:
-        """For each tap a view of what all windows have there."""
+        """Yield a view for each tap: the elements that all windows have there."""
         axes = tuple(range(2, padded.ndim))
-        found = sliding_window_view(padded, self.kernel, axes, writeable=True)
+        views = sliding_window_view(padded, self.kernel, axes, writeable=True)
         begins = zip(self.out, self.stride, strict=True)
-        found = found[(slice(None), slice(None), *(slice(0, o * s, s) for o, s in begins))]
-        return (found[(..., *tap)] for tap in np.ndindex(self.kernel))
+        views = views[(slice(None), slice(None), *(slice(0, o * s, s) for o, s in begins))]
+        return (views[(..., *tap)] for tap in np.ndindex(self.kernel))
 
     def counts(self) -> Any:
-        """How many positions an average divides by, for each window; 1 for other poolings."""
+        """Return the divisor of an average for each window; 1 for other poolings."""
         if self.p.pool_type != "avg":
             return 1
         counted = self.padded(np.zeros((1, 1, *self.size), np.int64), 0)
@@ -72,24 +71,20 @@ class Windows:
         return np.maximum(sum(self.taps(counted)), 1)
 
 
-def _is_last(p: Attributes) -> bool:
-    return p.layout is not None and p.layout[-1] == "C"
-
-
 def _first(p: Attributes, x: Array) -> Array:
-    """Channels first, as the windows have them."""
-    return np.moveaxis(x, -1, 1) if _is_last(p) else x
+    """Return data with the channels as axis 1."""
+    return np.moveaxis(x, -1, 1) if channels_last(p) else x
 
 
 def _as_given(p: Attributes, x: Array) -> Array:
-    return np.moveaxis(x, 1, -1) if _is_last(p) else x
+    return np.moveaxis(x, 1, -1) if channels_last(p) else x
 
 
 def _out(p: Attributes, data: Shape) -> Shapes:
-    size = data[1:-1] if _is_last(p) else data[2:]
+    size = data[1:-1] if channels_last(p) else data[2:]
     out = Windows(p, tuple(entry or max(p.kernel, default=1) for entry in size)).out
     out = tuple(o if i or p.global_pool else 0 for i, o in zip(size, out, strict=True))
-    return [(data[0], *out, data[-1]) if _is_last(p) else (*data[:2], *out)]
+    return [(data[0], *out, data[-1]) if channels_last(p) else (*data[:2], *out)]
 
 
 def _pool(c: Call, data: Array) -> Array:
@@ -112,7 +107,7 @@ def _pool_gradient(c: Call, grad: Array) -> tuple[Array]:
     padded = windows.padded(data, -np.inf if c.p.pool_type == "max" else 0)
     result = np.zeros(padded.shape, data.dtype)
     share = grad / windows.counts()
-    free = np.ones(out.shape, bool)  # windows whose first maximum has not been met yet
+    free = np.ones(out.shape, bool)  # windows whose first maximum is still to come
     for part, target in zip(windows.taps(padded), windows.taps(result), strict=True):
         if c.p.pool_type == "max":
             hit = free & (part == out)
@@ -123,7 +118,7 @@ def _pool_gradient(c: Call, grad: Array) -> tuple[Array]:
     return (_as_given(c.p, result[(..., *inner)]),)
 
 
-row(
+define(
     "Pooling _npx_pooling Pooling_v1",
     _pool,
     _pool_gradient,
@@ -131,4 +126,44 @@ row(
     "cudnn_off:bool=False pooling_convention:valid|full|same=valid stride:shape=() pad:shape=() "
     "p_value:count?=None count_include_pad:bool?=None layout:NCW|NCHW|NCDHW|NWC|NHWC|NDHWC?=None",
     shapes=following(lambda p, data: [], _out),
+)
+
+
+def bilinear_keywords(p: Attributes) -> dict[str, Any]:
+    """Return the keywords of `conv_transpose` for bilinear UpSampling, which has a weight."""
+    return {"stride": p.scale, "padding": p.scale // 2, "groups": p.num_filter}
+
+
+def _weight_shape(p: Attributes) -> Shape:
+    reach = 2 * p.scale - p.scale % 2
+    return (p.num_filter, 1, reach, reach)
+
+
+def _upsample(c: Call, x: Array, *weight: Array) -> Array:
+    if weight:
+        return conv_transpose(x, *weight, **bilinear_keywords(c.p))
+    return x.repeat(c.p.scale, 2).repeat(c.p.scale, 3)
+
+
+def _upsample_gradients(c: Call, grad: Array) -> list[Array | None]:
+    x, *weight = c.inputs
+    if weight:
+        gradients = conv_transpose_backward(grad, x, *weight, **bilinear_keywords(c.p))
+        return [gradients.x, gradients.weight]
+    (n, channels, h, w), scale = x.shape, c.p.scale
+    return [grad.reshape(n, channels, h, scale, w, scale).sum((3, 5))]
+
+
+define(
+    "UpSampling",
+    _upsample,
+    _upsample_gradients,
+    inputs="data weight",
+    attributes="scale:count num_filter:size=0 sample_type:nearest|bilinear num_args:few=1 "
+    "multi_input_mode:concat|sum=concat workspace:size=512",
+    shapes=following(
+        lambda p, x: [_weight_shape(p)],
+        lambda p, x: [(*x[:2], *(size * p.scale for size in x[2:]))],
+    ),
+    absent=lambda p: () if p.sample_type == "bilinear" else ("weight",),
 )

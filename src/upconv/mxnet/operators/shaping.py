@@ -1,7 +1,7 @@
-"""Reshape, Concat, SliceChannel, Crop, transpose and all else that only moves elements.
+"""Operators that move elements, as Reshape, Concat, Crop and transpose do; and constants.
 
-A gradient follows from where an operator moves things: run on the numbers of its inputs' elements,
-it says which element each output came from, 0 standing for a constant.
+The gradient of a move needs no formula. Run on the numbers of its inputs' elements, an operator
+tells from which element each output came; 0 stands for a constant.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ import numpy as np
 
 from ...dialects.mxnet_attributes import Attributes
 from ...errors import ArgumentError, ShapeError
-from .row import Array, Call, Shape, row
+from .table import Array, Call, Shape, define
 
 
-def moving(names: str, move: Any, attributes: str = "", **rest: Any) -> None:
-    """Enter an operator that moves elements, with the gradient that follows from it."""
+def define_move(names: str, move: Any, attributes: str = "", **rest: Any) -> None:
+    """Define an operator that moves elements, with the gradient that follows from it."""
 
     def forward(c: Call, *inputs: Array) -> list[Array]:
-        found = move(c.p, *inputs)  # copies: outputs are never parts of inputs
-        return [np.array(y) for y in (found if isinstance(found, list) else [found])]
+        y = move(c.p, *inputs)
+        return [np.array(part) for part in (y if isinstance(y, list) else [y])]  # not views
 
     def backward(c: Call, *grads: Array) -> list[Array]:
         ends = list(accumulate(x.size for x in c.inputs))
-        places = np.split(np.arange(1.0, ends[-1] + 1), ends[:-1])
-        given = [place.reshape(x.shape) for place, x in zip(places, c.inputs, strict=True)]
+        pairs = zip(np.split(np.arange(1.0, ends[-1] + 1), ends[:-1]), c.inputs, strict=True)
+        numbers = [part.reshape(x.shape) for part, x in pairs]
         p = Attributes(**{**vars(c.p), "constant_value": 0})
-        sources = np.concatenate([y.ravel() for y in forward(Call(p), *given)]).astype(np.int64)
+        sources = np.concatenate([y.ravel() for y in forward(Call(p), *numbers)]).astype(np.int64)
         values = np.concatenate([g.ravel() for g in grads])
         total = np.bincount(sources, values, ends[-1] + 1)[1:].astype(values.dtype)
         parts = zip(np.split(total, ends[:-1]), c.inputs, strict=True)
         return [part.reshape(x.shape) for part, x in parts]
 
-    row(names, forward, backward, attributes=attributes, **rest)
+    define(names, forward, backward, attributes=attributes, **rest)
 
 
 def reshaped(old: Shape, codes: Shape, reverse: bool = False) -> Shape:
-    """The shape that Reshape's codes mean.
+    """Return the shape that the codes of Reshape mean.
 
-    0 copies a size, -1 is what is left, -2 copies all that remain, -3 joins two, and -4 splits one
-    into the two sizes that follow, of which one may be -1.
+    0 copies a size. -1 is the size that the number of elements leaves. -2 copies all remaining
+    sizes. -3 joins two. -4 splits one into the two sizes that follow, one of which may be -1.
 
     >>> reshaped((2, 3, 4), (0, -1)), reshaped((2, 3, 4), (-3, 0)), reshaped((6, 5), (-4, 2, -1, 0))
     ((2, 12), (6, 4), (2, 3, 5))
@@ -68,16 +68,16 @@ def reshaped(old: Shape, codes: Shape, reverse: bool = False) -> Shape:
 
 
 def filled(old: Shape, new: Shape) -> Shape:
-    """A shape of as many elements as the old one, with -1 replaced by what is left."""
+    """Replace -1 in the new shape, so that it has as many elements as the old one."""
     others = prod(size for size in new if size != -1)
-    found = tuple(prod(old) // others if size == -1 and others else size for size in new)
-    if prod(found) != prod(old):
+    shape = tuple(prod(old) // others if size == -1 and others else size for size in new)
+    if prod(shape) != prod(old):
         raise ShapeError("shape", str(new), f"a shape for the {prod(old)} elements of {old}")
-    return found
+    return shape
 
 
 def axis_of(axis: int, ndim: int) -> int:
-    """An axis counted from the front."""
+    """Return an axis counted from the first."""
     if not -ndim <= axis < ndim:
         raise ArgumentError("axis", str(axis), f"an axis of {ndim}")
     return axis % ndim
@@ -99,7 +99,7 @@ def _slice_like(p: Attributes, x: Array, like: Array) -> Any:
 
 
 def crop_window(p: Attributes, shapes: list[Shape]) -> tuple[Shape, Shape]:
-    """Where Crop's window begins on the last two axes, and its size."""
+    """Return the offset of Crop's window on the last two axes, and its size."""
     size = shapes[1][2:] if len(shapes) > 1 else p.h_w
     room = [full - part for full, part in zip(shapes[0][2:], size, strict=True)]
     begin = tuple(r // 2 for r in room) if p.center_crop else p.offset
@@ -109,7 +109,7 @@ def crop_window(p: Attributes, shapes: list[Shape]) -> tuple[Shape, Shape]:
 
 
 def _crop(p: Attributes, *inputs: Array) -> Any:
-    (y, x), (h, w) = crop_window(p, [each.shape for each in inputs])
+    (y, x), (h, w) = crop_window(p, [data.shape for data in inputs])
     return inputs[0][:, :, y : y + h, x : x + w]
 
 
@@ -136,66 +136,95 @@ def _split(p: Attributes, x: Array) -> list[Array]:
     return [part.squeeze(p.axis) if drop else part for part in parts]
 
 
-moving(
+define_move(
     "Reshape reshape",
     lambda p, x: x.reshape(reshaped(x.shape, p.shape, p.reverse)),
     "shape:shape reverse:bool=False target_shape:shape=() keep_highest:bool=False",
 )
-moving(
+define_move(
     "_npx_reshape",
     lambda p, x: x.reshape(reshaped(x.shape, p.newshape, p.reverse)),
     "newshape:shape reverse:bool=False order:C=C",
 )
-moving(
+define_move(
     "_npi_reshape _np_reshape",
     lambda p, x: x.reshape(filled(x.shape, p.newshape)),
     "newshape:shape order:C=C",
 )
-moving("Flatten flatten", lambda p, x: x.reshape(len(x), -1))
-moving("expand_dims _npi_expand_dims", lambda p, x: np.expand_dims(x, p.axis), "axis:int")
-moving("_npi_squeeze _np_squeeze", lambda p, x: x.squeeze(p.axis), "axis:shape?=None")
-moving("squeeze", lambda p, x: np.atleast_1d(x.squeeze(p.axis)), "axis:shape?=None")
-moving(
+define_move("Flatten flatten", lambda p, x: x.reshape(len(x), -1))
+define_move("expand_dims _npi_expand_dims", lambda p, x: np.expand_dims(x, p.axis), "axis:int")
+define_move("_npi_squeeze _np_squeeze", lambda p, x: x.squeeze(p.axis), "axis:shape?=None")
+define_move("squeeze", lambda p, x: np.atleast_1d(x.squeeze(p.axis)), "axis:shape?=None")
+define_move(
     "transpose _npi_transpose _np_transpose",
     lambda p, x: x.transpose(p.axes or None),
     "axes:shape=()",
 )
-moving("Pad pad", _pad, "mode:constant|edge|reflect pad_width:shape constant_value:number=0")
-moving("slice _npx_slice", _slice, "begin:bounds end:bounds step:bounds=()")
-moving(
+define_move("Pad pad", _pad, "mode:constant|edge|reflect pad_width:shape constant_value:number=0")
+define_move("slice _npx_slice", _slice, "begin:bounds end:bounds step:bounds=()")
+define_move(
     "slice_axis",
     lambda p, x: x[(slice(None),) * axis_of(p.axis, x.ndim) + (slice(p.begin, p.end),)],
     "axis:int begin:int end:int?",
 )
-moving("slice_like", _slice_like, "axes:shape=()", inputs="data shape_like")
-moving("broadcast_to", _broadcast, "shape:shape")
-moving("tile _npi_tile", lambda p, x: np.tile(x, p.reps), "reps:shape")
-moving("reverse flip", lambda p, x: np.flip(x, p.axis), "axis:shape")
-moving("_index", lambda p, x: x[p.key], "key:any")
-moving(
+define_move("slice_like", _slice_like, "axes:shape=()", inputs="data shape_like")
+define_move("broadcast_to", _broadcast, "shape:shape")
+define_move("tile _npi_tile", lambda p, x: np.tile(x, p.reps), "reps:shape")
+define_move("reverse flip", lambda p, x: np.flip(x, p.axis), "axis:shape")
+define_move("_index", lambda p, x: x[p.key], "key:any")
+define_move(
     "Crop",
     _crop,
     "num_args:few=1 offset:shape=(0,0) h_w:shape=(0,0) center_crop:bool=False",
     inputs="data crop_like",
     absent=lambda p: () if p.num_args == 2 else ("crop_like",),
 )
-moving("Concat concat", _concat, "num_args:few dim:int=1", inputs="arg{}")
-moving("_npi_concatenate", _concat, "num_args:few axis:int=0", inputs="arg{}")
-moving(
+define_move("Concat concat", _concat, "num_args:few dim:int=1", inputs="arg{}")
+define_move("_npi_concatenate", _concat, "num_args:few axis:int=0", inputs="arg{}")
+define_move(
     "stack _npi_stack",
     lambda p, *inputs: np.stack(inputs, p.axis),
     "num_args:few axis:int=0",
     inputs="arg{}",
 )
-moving(
+define_move(
     "SliceChannel split",
     _split,
     "num_outputs:few axis:int=1 squeeze_axis:bool=False",
     outputs=lambda p: [f"output{i}" for i in range(p.num_outputs)],
     visible=lambda p: p.num_outputs,
 )
-moving(
+define_move(
     "repeat _np_repeat _npi_repeats",
     lambda p, x: x.repeat(p.repeats, p.axis),
     "repeats:size axis:int?=None",
+)
+
+_CONSTANT = "dtype:dtype=float32 ctx:text="
+_of_shape = lambda p, inputs, outputs: (inputs, [p.shape])  # noqa: E731
+for _name, _value in (("zeros", 0), ("ones", 1)):
+    define(
+        f"_{_name} {_name}",
+        lambda c, value=_value: np.full(c.p.shape, value, c.p.dtype),
+        inputs="",
+        attributes=f"shape:shape {_CONSTANT}",
+        shapes=_of_shape,
+    )
+define(
+    "_full full",
+    lambda c: np.full(c.p.shape, c.p.value, c.p.dtype),
+    inputs="",
+    attributes=f"shape:shape value:scalar {_CONSTANT}",
+    shapes=_of_shape,
+)
+define(
+    "_arange arange",
+    lambda c: (
+        np.arange(*([c.p.start] if c.p.stop is None else [c.p.start, c.p.stop, c.p.step]))
+        .repeat(c.p.repeat)
+        .astype(c.p.dtype)
+    ),
+    inputs="",
+    attributes="start:scalar stop:scalar?=None step:scalar=1 repeat:count=1 "
+    f"infer_range:bool=False {_CONSTANT}",
 )

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ...dialects import values
+from ...dialects import arguments
 from ...dialects.onnx import Rule as Reading
 from ...errors import FileError, brief
 from ...files import published, reported
+from ..inputs import input_shapes
 from ..models import Source, from_model, sources, to_proto
 from ..nodes import known_sizes
-from ..runtimes.inputs import input_shapes
 from ..shapes import inferred
 from .context import Context, contexts
 from .findings import Finding, Findings, Severity
@@ -138,4 +138,4 @@ def _found(model: ir.Model, context: Context, rules: Iterable[Rule]) -> Iterator
 
 
 def _reading(runtime: str | None) -> Reading | None:
-    return None if runtime is None else values.member("runtime", runtime, Reading)
+    return None if runtime is None else arguments.member("runtime", runtime, Reading)

@@ -21,12 +21,11 @@ from ...terminal import Progress, shown
 from ...threads import checked, get_num_threads
 from ...tuning import processor_model
 from ..graphs import named
+from ..inputs import feeds as drawn
 from ..models import Source, digest, from_model, save, stored, to_proto
 from ..passes import PASSES
 from ..passes.base import run
-from ..runtimes import Runtime, ready
-from ..runtimes import feeds as drawn
-from ..runtimes.worker import TIME_LIMIT, borrowed
+from ..runtimes import TIME_LIMIT, Runtime, borrowed, ready
 from .candidates import CANDIDATES, Setup, measured
 from .extract import Layer, layers, mark
 from .results import ORIGINAL, LayerResult, Optimization

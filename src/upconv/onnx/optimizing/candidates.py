@@ -15,8 +15,7 @@ from ...errors import EngineError, MemoryLimitError
 from ...measuring import Ratio, undisturbed
 from ..passes import PASSES
 from ..passes.base import run
-from ..runtimes import Runtime, Session, Worker, timed
-from ..runtimes.worker import borrowed
+from ..runtimes import OpenModel, Runtime, Worker, borrowed, timed
 from ..verifying.differences import Tolerances, difference
 from .extract import Layer
 from .results import ORIGINAL, Candidate
@@ -95,14 +94,14 @@ class _Trial:
                 if worker.usable:
                     return self._timed(found)
 
-    def _values(self, session: Session) -> list[Any]:
+    def _values(self, session: OpenModel) -> list[Any]:
         return [next(iter(session.run(given).values())) for given in self.feeds]
 
     def _checked(
         self, models: Mapping[str, ir.Model], worker: Worker, stack: ExitStack
-    ) -> list[tuple[Candidate, Session]]:
+    ) -> list[tuple[Candidate, OpenModel]]:
         """Those that the runtime takes and whose values are right, up to one that ended it."""
-        found: list[tuple[Candidate, Session]] = []
+        found: list[tuple[Candidate, OpenModel]] = []
         wanted: list[Any] = []
         for name, model in models.items():
             if name in self.refused:
@@ -139,7 +138,7 @@ class _Trial:
             largest = max(largest, one.error)
         return refusal, largest
 
-    def _timed(self, found: Sequence[tuple[Candidate, Session]]) -> list[Candidate]:
+    def _timed(self, found: Sequence[tuple[Candidate, OpenModel]]) -> list[Candidate]:
         """All of them, interleaved, for each set of shapes."""
         told, sessions = [one for one, _ in found], [session for _, session in found]
         for given in self.feeds:

@@ -18,10 +18,11 @@ import onnx_ir as ir
 from ...arrays import Array
 from ...dialects.onnx import Rule
 from ..graphs import follower, is_op
+from ..inputs import feeds
 from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes, known_sizes, read
 from ..passes.base import Refusal, elementwise
 from ..passes.quantised import Operand, weight
-from ..runtimes import Runtime, Worker, feeds
+from ..runtimes import Runtime, Worker
 from ..shapes import inferred
 
 MARK = "upconv.number"  # in a node's own memory, not in the file: of which layer it is made

@@ -18,8 +18,7 @@ import onnx_ir as ir
 from ...errors import EngineError, ModelError
 from ...measuring import GAIN, Ratio, decide, undisturbed
 from ...reports import Report
-from ..runtimes import Session, timed
-from ..runtimes.worker import borrowed
+from ..runtimes import OpenModel, borrowed, timed
 from ..verifying import Run, Side, compared
 from ..verifying.differences import Tolerances
 from .candidates import Setup, apply
@@ -155,7 +154,7 @@ class Selecting:
                 found.append(self._timed(sessions))
         return tuple(found)
 
-    def _timed(self, sessions: Sequence[Session]) -> WholeResult:
+    def _timed(self, sessions: Sequence[OpenModel]) -> WholeResult:
         """Longer where the first look does not decide."""
         seconds = _WHOLE * self.setup.seconds
         rounds = timed(sessions, seconds)

@@ -1,4 +1,4 @@
-"""What the worker's process does: the models that are open in it, by number."""
+"""The worker's process: the models that are open in it, by number, and its requests."""
 
 from __future__ import annotations
 
@@ -7,44 +7,17 @@ import pickle
 import queue
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ... import errors, memory
-from ...arrays import Array
 from ...terminal import one_line
 from ...timing import Call, Rounds, interleaved
+from .backends import BACKENDS, Backend, Feeds
+from .runtime import Runtime
 from .worker import kill
-
-if TYPE_CHECKING:
-    from . import Runtime
-
-
-Feeds = dict[str, Array]
-
-
-class Backend(ABC):
-    """A model in a runtime, in this process: the class `Model` of the runtime's module."""
-
-    @abstractmethod
-    def run(self, feeds: Feeds) -> list[Any]:
-        """The outputs in the model's order, the caller's own."""
-
-    def bind(self, feeds: Feeds) -> Call:
-        """A call that runs the model on `feeds` again and again; it has run once."""
-        self.run(feeds)
-        return lambda: self.run(feeds)
-
-
-def backend(model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> Backend:
-    """A model, its bytes or a path, in a runtime."""
-    module = import_module(f".{runtime.name}", __package__)
-    made: Backend = module.Model(model, runtime, outputs)
-    return made
 
 
 class Host:
@@ -58,7 +31,7 @@ class Host:
     def open(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> int:
         """The number of a model, now open."""
         number = next(self._numbers)
-        self._open[number] = backend(model, runtime, outputs)
+        self._open[number] = BACKENDS[runtime.name](model, runtime, outputs)
         return number
 
     def run(self, number: int, feeds: Feeds) -> list[Any]:
@@ -74,7 +47,7 @@ class Host:
         return interleaved([self._bound[number] for number in numbers], seconds)
 
     def openvino_precision(self, device: str) -> str:
-        """In which OpenVINO computes models in float32 on a device."""
+        """The type in which OpenVINO computes models of float32 on a device."""
         import openvino
 
         kind = openvino.Core().get_property(device, "INFERENCE_PRECISION_HINT")
@@ -84,13 +57,15 @@ class Host:
         """A model with the shapes that follow from its inputs'."""
         import onnx
 
-        told = onnx.shape_inference.infer_shapes(onnx.load_from_string(model), data_prop=True)
-        return bytes(told.SerializeToString())
+        proto = onnx.load_from_string(model)
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        return bytes(inferred.SerializeToString())
 
     def session(self, model: bytes | str, threads: int, feeds: list[Feeds]) -> Any:
         """The report of `upconv.onnx.Session`, measured on these inputs."""
-        upconv = import_module(".upconv", __package__)
-        return upconv.Session(model, threads=threads, feeds=feeds).report()
+        from ..session import Session
+
+        return Session(model, threads=threads, feeds=feeds).report()
 
     def close(self, number: int) -> None:
         """Forget a model."""

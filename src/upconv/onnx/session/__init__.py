@@ -16,10 +16,9 @@ from ...errors import ArgumentError, EngineError, EngineRefusal, MemoryLimitErro
 from ...reports import Report, Row, conditions, restored
 from ...terminal import Progress, shown
 from ...threads import checked, get_num_threads
+from ..inputs import dtype_of, fitting, inputs_of
+from ..inputs import feeds as drawn
 from ..models import Source, digest, from_model
-from ..runtimes import RUNTIMES
-from ..runtimes.inputs import dtype_of, fitting, inputs_of
-from ..runtimes.inputs import feeds as drawn
 from .choosing import HOST, Assembly, decided, measured, unmeasured
 from .interface import (
     PROVIDER,
@@ -101,15 +100,15 @@ class Session:
             raise ArgumentError(beside, "given beside decisions", "one of the two")
         if remeasure and decisions is None:
             raise ArgumentError("remeasure", "True", "decisions beside it, the file to write")
+        import onnxruntime
+
         self._process = os.getpid()
         whole = from_model(model)
         self._inputs = tuple(map(_value, inputs_of(whole)))
         self._outputs = tuple(map(_value, whole.graph.outputs))
         self._metadata = ModelMetadata.of(whole)
         self._names = [str(value.name) for value in self._outputs]
-        here = conditions(
-            self._threads, onnxruntime=RUNTIMES["onnxruntime"].version, model=digest(whole)
-        )
+        here = conditions(self._threads, onnxruntime=onnxruntime.__version__, model=digest(whole))
         measures, stated = layers is None and measure, bool(input_shapes or feeds)
         draw = partial(self._examples, input_shapes, feeds)
         examples = draw() if measures and (stated or decisions is None) else []

@@ -1,13 +1,13 @@
 """Which parts upconv computes: whole models with different parts, timed against ONNX Runtime.
 
 `WAYS` are the partitions that are tried. Of the fastest one, parts are left out that make the model
-slower. docs/onnx.md says why only whole models are timed.
+slower. docs/onnx-session.md says why only whole models are timed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,9 +16,10 @@ from types import MappingProxyType
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
+from ... import memory
 from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
-from ...measuring import Choice, Way, choose
+from ...measuring import Ratio, Way, choose
 from ...reports import Report, Row
 from ...terminal import Progress
 from ..models import load, stored
@@ -36,7 +37,8 @@ WAYS = {
 }
 """What upconv is handed over. The first way is taken where nothing is measured."""
 
-_SECONDS = 6.0
+_SECONDS, _PART_SECONDS = 2.0, 1.0  # to time a way, and one without some part
+_LEAD = 1.5  # a way that is as many times as fast is not compared with others
 _MOST_PARTS = 6  # that are tried one by one
 
 Feeds = Mapping[str, Array]
@@ -52,6 +54,12 @@ class Assembly:
         RemoveUnusedNodesPass()(self._simplified)
         ShapeInferencePass(check_type=False, strict_mode=False)(self._simplified)
         self._ways: dict[str, Partition] = {}
+        memory.release()
+
+    def keep(self, way: str) -> None:
+        """Free the memory of all other ways: their networks and packed weights."""
+        self._ways = {name: each for name, each in self._ways.items() if name == way}
+        memory.release()
 
     def partition(self, way: str) -> Partition:
         """The parts that a way hands over."""
@@ -71,8 +79,11 @@ class Assembly:
         """The model with upconv's operators for these parts."""
         kernels = [Kernel(part) for part in parts]
         numbers = {kernel.number: part for kernel, part in zip(kernels, parts, strict=True)}
-        with stored(with_operators(self._simplified, numbers)) as file:
-            return Native(file, self._threads, kernels)
+        try:
+            with stored(with_operators(self._simplified, numbers)) as file:
+                return Native(file, self._threads, kernels)
+        finally:
+            memory.release()  # copies of the model
 
     def rows(
         self,
@@ -101,9 +112,8 @@ def _simplified(model: ir.Model) -> ir.Model:
     """With constants folded by ONNX Runtime, shapes too, and what does nothing taken out."""
     import onnxruntime
 
-    from ..runtimes.onnxruntime import options
-
-    settings = options(1)
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4  # only what is fatal
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "simplified.onnx"
@@ -117,17 +127,21 @@ def _simplified(model: ir.Model) -> ir.Model:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Candidate:
-    """A session with some parts of a way; `failed`: why other parts could not compute examples."""
+class _Variant:
+    """A session with some parts of a way; without parts it is the model as it was given."""
 
     way: str
     parts: tuple[Part, ...]
     session: Native
-    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Trial:
-    """Sessions of one model on examples of its inputs."""
+    """Variants of one model on examples of its inputs; `best` is the fastest one so far.
+
+    Two variants exist at a time, so that memory holds few copies of the weights. before: seconds of
+    the model as it was given. ratio: how many times as fast the best one is. whys: the reasons why
+    ways were not chosen. failed: the reasons why parts could not compute the examples.
+    """
 
     def __init__(
         self,
@@ -138,30 +152,33 @@ class _Trial:
     ) -> None:
         self._assembly, self._names, self._examples = assembly, names, examples
         self._progress = progress
+        self.best = _Variant(HOST, (), assembly.plain())
+        self.before: float | None = None
+        self.seconds: list[float] = []
+        self.ratio: Ratio | None = None
+        self.whys: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
 
     def outputs(self, session: Native) -> list[Array]:
         """What a session computes of all examples."""
         return [y for feeds in self._examples for y in session.run(self._names, feeds)]
 
-    def choice(self, sessions: Mapping[str, Native], what: str) -> Choice:
-        """The fastest session, of which the first is the baseline."""
-        ways = [Way(name, partial(self.outputs, each)) for name, each in sessions.items()]
-        return choose(ways, seconds=_SECONDS, progress=self._progress, what=what)
-
-    def candidates(self) -> list[_Candidate]:
-        """The ways that differ, each with the parts that can compute the examples."""
-        candidates: dict[frozenset[tuple[str, ...]], _Candidate] = {}
+    def try_ways(self) -> None:
+        """Time each way against the fastest one before it, until one leads by far."""
+        known = set()
         for way in WAYS:
+            if self.ratio is not None and self.ratio.low > _LEAD:
+                break
             parts = self._assembly.partition(way).parts
             key = frozenset(part.nodes for part in parts)
-            if parts and key not in candidates:
-                candidates[key] = self._candidate(way, parts)
-        return [*candidates.values()]
+            if parts and key not in known:
+                known.add(key)
+                self._try_way(way, parts)
+            self._assembly.keep(self.best.way)
 
-    def _candidate(self, way: str, parts: Sequence[Part]) -> _Candidate:
+    def _try_way(self, way: str, parts: Sequence[Part]) -> None:
         failed: dict[str, str] = {}
-        while True:
-            kept = tuple(part for part in parts if part.name not in failed)
+        while kept := tuple(part for part in parts if part.name not in failed):
             session = self._assembly.session(kept)
             try:
                 self.outputs(session)
@@ -170,24 +187,36 @@ class _Trial:
                     raise
                 failed |= session.refused
             else:
-                return _Candidate(way, kept, session, failed)
+                variant, what = _Variant(way, kept, session), f"timing the model with {way}"
+                self.whys |= self._duel(variant, what, _SECONDS)
+                break
+        self.failed |= failed
 
-    def without_slow_part(self, best: _Candidate) -> tuple[_Candidate, float]:
-        """The candidate without the part that slows it down most, and how many times as fast."""
-        if not 2 <= len(best.parts) <= _MOST_PARTS:
-            return best, 1.0
-        others = {}
-        for part in best.parts:
-            kept = tuple(each for each in best.parts if each is not part)
-            others[f"without {part.name}"] = replace(
-                best, parts=kept, session=self._assembly.session(kept)
-            )
-        sessions = {"all parts": best.session}
-        sessions |= {name: other.session for name, other in others.items()}
-        choice = self.choice(sessions, "timing the model without each part")
-        if choice.name not in others or choice.best.ratio is None:
-            return best, 1.0
-        return others[choice.name], choice.best.ratio.median
+    def leave_out_slow_parts(self) -> None:
+        """Time the model without each part, and leave out those that slow it down."""
+        if 2 <= len(self.best.parts) <= _MOST_PARTS:
+            for part in self.best.parts:
+                kept = tuple(other for other in self.best.parts if other is not part)
+                if kept:
+                    variant = _Variant(self.best.way, kept, self._assembly.session(kept))
+                    self._duel(variant, f"timing the model without {part.name}", _PART_SECONDS)
+
+    def _duel(self, other: _Variant, what: str, budget: float) -> dict[str, str]:
+        """Replace the best variant by another one if that is faster; the reason if it is not."""
+        ways = [
+            Way(name, partial(self.outputs, variant.session))
+            for name, variant in ((self.best.way, self.best), (what, other))
+        ]
+        choice = choose(ways, seconds=budget, progress=self._progress, what=what)
+        if self.before is None:
+            self.before = choice.baseline.seconds
+        seconds = choice[what].seconds
+        self.seconds += [] if seconds is None else [seconds]
+        ratio = choice.best.ratio
+        if choice.name != what or ratio is None:
+            return {other.way: choice[what].why}
+        self.best, self.ratio = other, ratio if self.ratio is None else self.ratio.times(ratio)
+        return {}
 
 
 def measured(
@@ -195,41 +224,30 @@ def measured(
 ) -> tuple[Native, Report]:
     """The model as it is fastest on examples of its inputs, and the report of the choice."""
     try:
-        plain = assembly.plain()
+        trial = _Trial(assembly, names, examples, progress)
     except EngineRefusal as refusal:
         # It has no kernel for some layer, as ConvTranspose in float64. Perhaps without that one.
         try:
             return unmeasured(assembly, None)
         except EngineError:
             raise refusal from None
-    trial = _Trial(assembly, names, examples, progress)
     try:
-        trial.outputs(plain)
+        trial.outputs(trial.best.session)
     except EngineError as error:
         remedy = "It was run to be measured: pass feeds that it takes, or measure=False."
         raise EngineError(f"{error} {remedy}") from None
-    candidates = trial.candidates()
-    first, failed = (
-        next(iter(WAYS)),
-        {name: why for c in candidates for name, why in c.failed.items()},
-    )
-    if not any(candidate.parts for candidate in candidates):
-        why = "upconv computes none of its convolutions"
-        return plain, Report(HOST, assembly.rows(first, (), "", failed), why)
-    sessions = {HOST: plain} | {c.way: c.session for c in candidates if c.parts}
-    choice = trial.choice(sessions, "timing the model")
-    before = choice.baseline.seconds
-    if choice.name == HOST:
-        whys = {way: choice[way].why for way in sessions if way != HOST}
-        rows = assembly.rows(first, (), next(iter(whys.values())), failed)
-        seconds = [each.seconds for each in choice.outcomes[1:] if each.seconds is not None]
-        why = "; ".join(f"with {way}, {why}" for way, why in whys.items())
-        return plain, Report(HOST, rows, why, before, min(seconds, default=None))
-    [best] = [candidate for candidate in candidates if candidate.way == choice.name]
-    final, gain = trial.without_slow_part(best)
-    after = None if choice.best.seconds is None else choice.best.seconds / gain
-    rows = assembly.rows(final.way, final.parts, "The model is faster without it.", failed)
-    return final.session, Report(HOST, rows, "", before, after, choice.best.ratio)
+    trial.try_ways()
+    trial.leave_out_slow_parts()
+    best = trial.best
+    if best.parts:
+        why = "The model is faster without it."
+        rows = assembly.rows(best.way, best.parts, why, trial.failed)
+        after = trial.before / trial.ratio.median if trial.before and trial.ratio else None
+        return best.session, Report(HOST, rows, "", trial.before, after, trial.ratio)
+    rows = assembly.rows(next(iter(WAYS)), (), next(iter(trial.whys.values()), ""), trial.failed)
+    why = "; ".join(f"with {way}, {why}" for way, why in trial.whys.items())
+    why = why or "upconv computes none of its convolutions"
+    return best.session, Report(HOST, rows, why, trial.before, min(trial.seconds, default=None))
 
 
 def decided(assembly: Assembly, report: Report) -> Native:

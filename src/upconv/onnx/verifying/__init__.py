@@ -11,11 +11,10 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ...errors import ArgumentError, UpconvError, brief
+from ..inputs import feeds as drawn
+from ..inputs import inputs_of
 from ..models import Source, from_model
-from ..runtimes import Runtime, ready
-from ..runtimes.inputs import feeds as drawn
-from ..runtimes.inputs import inputs_of
-from ..runtimes.worker import TIME_LIMIT
+from ..runtimes import TIME_LIMIT, Runtime, ready
 from .differences import Comparison, Difference, Run, Tolerances, difference
 
 __all__ = ["Comparison", "Run", "Side", "compared", "verify"]
@@ -47,7 +46,7 @@ def verify(
         changed. `a` is the one that counts as right.
     runtimes: names ("onnxruntime", "openvino:f32", "reference") or `Runtime` values.
     sizes: the whole shape of an input by its name, or the size of a symbolic dimension by its; the
-        rest is as `upconv.onnx.runtimes.feeds` has it.
+        rest is as `upconv.onnx.inputs.feeds` has it.
     feeds: arrays to use for some inputs, or all, instead of random ones.
     seed: of the random inputs.
     atol, rtol: if one is given, |b - a| <= atol + rtol * |a| is the rule for floats instead.

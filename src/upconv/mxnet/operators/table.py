@@ -1,4 +1,4 @@
-"""Operators: rows of one table that arrays, symbols and loaded models share.
+"""The table of operators, which arrays, symbols and loaded models share.
 
 A shape is a tuple in which 0 is an unknown size; None is an unknown shape. Arrays are NumPy's.
 """
@@ -37,17 +37,18 @@ class Call:
 
 
 class Operator:
-    """An operator.
+    """An operator: its computation, its gradients, and its interface.
 
-    forward(call, *inputs): the outputs, an array or a list.
-    backward(call, *grads): the inputs' gradients from the outputs', None for an input without one.
-    inputs: their names, or (name + "{}",) for any number. absent(p): the names that these
-        attributes leave out. auxiliary: the names of the states, which are not learned.
-    shapes(p, inputs, outputs): shapes of inputs and outputs as far as they follow, such as
-        `same_shape` and `following`; None: the operator is run on zeros.
-    types(p, inputs, outputs): the same for element types, None for an unknown one.
+    forward(call, *inputs): compute the outputs, an array or a list.
+    backward(call, *grads): compute the gradients of the inputs from those of the outputs, None for
+        an input without one.
+    inputs: names, or (name + "{}",) for any number. absent(p): the names that attributes leave
+        out. auxiliary: the names of the states, which are not learned.
+    shapes(p, inputs, outputs): infer shapes of inputs and outputs as far as they follow, as
+        `same_shape` and `following` do. Without it, the operator is run on zeros.
+    types(p, inputs, outputs): infer element types; None for an unknown one.
     outputs(p): names of the outputs; visible(p): the number of outputs that a caller sees.
-    check(p): raises an error for attributes that contradict each other.
+    check(p): raise an error for attributes that contradict each other.
     """
 
     def __init__(
@@ -72,16 +73,16 @@ class Operator:
         self.outputs, self.visible, self.check = outputs, visible, check
         self.variadic = inputs.endswith("{}")
 
-    def parse(self, given: Mapping[str, Any], inputs: int) -> Attributes:
+    def parse(self, arguments: Mapping[str, Any], inputs: int) -> Attributes:
         """Parse the attributes of a call with so many inputs; raises `ArgumentError`."""
         if "num_args" in self.attributes:
-            given = {"num_args": inputs, **given}
-        p = parsed(self.attributes, given)
+            arguments = {"num_args": inputs, **arguments}
+        p = parsed(self.attributes, arguments)
         self.check(p)
         return p
 
     def named_inputs(self, p: Attributes) -> tuple[str, ...]:
-        """The names of the inputs of a call with these attributes."""
+        """Return the names of the inputs of a call with these attributes."""
         if self.variadic:
             return tuple(self.inputs[0].format(i) for i in range(p.num_args))
         absent = self.absent(p)
@@ -114,13 +115,13 @@ class Operator:
         return call.outputs
 
     def infer(self, p: Attributes, inputs: Shapes, outputs: Shapes) -> tuple[Shapes, Shapes]:
-        """The shapes of inputs and outputs, as far as the known ones determine them."""
+        """Infer the shapes of inputs and outputs, as far as the known ones determine them."""
         if self.shapes is not None:
             return self.shapes(p, inputs, outputs)
         shapes = [shape for shape in inputs if shape is not None]
         if len(shapes) < len(inputs):
             return inputs, []
-        # Two sizes stand for an unknown one; a result's size that differs is unknown too.
+        # Try two sizes for an unknown one; a size of a result that differs is unknown too.
         guesses = (2, 3) if any(0 in shape for shape in shapes) else (1,)
         try:
             first, *second = (self._tried(p, shapes, guess) for guess in guesses)
@@ -132,7 +133,7 @@ class Operator:
         return inputs, [tuple(a if a == b else 0 for a, b in zip(*p, strict=True)) for p in pairs]
 
     def _tried(self, p: Attributes, shapes: list[Shape], guess: int) -> list[Shape]:
-        """The shapes of the outputs for zeros, with `guess` for unknown sizes."""
+        """Return the shapes of the outputs for zeros, with `guess` for unknown sizes."""
         zero = np.zeros((), np.float32)  # repeated without taking memory
         zeros = [np.broadcast_to(zero, [size or guess for size in shape]) for shape in shapes]
         return [x.shape for x in self.run(Call(p, inputs=zeros))]
@@ -142,7 +143,7 @@ OPERATORS: dict[str, Operator] = {}
 """Operators by all their names."""
 
 
-def row(names: str, forward: Any, backward: Any = None, **rest: Any) -> None:
+def define(names: str, forward: Any, backward: Any = None, **rest: Any) -> None:
     """Enter an operator by its name and its other names; see `Operator`."""
     first, *others = names.split()
     operator = Operator(first, forward, backward, **rest)
@@ -160,8 +161,13 @@ def unified(name: str, first: Shape | None, second: Shape | None) -> Shape | Non
     return result
 
 
+def channels_last(p: Attributes) -> bool:
+    """Whether the layout of an operator has the channels as the last axis."""
+    return (getattr(p, "layout", None) or "NCX")[-1] == "C"
+
+
 def same_shape(p: Attributes, inputs: Shapes, outputs: Shapes = ()) -> tuple[Shapes, Shapes]:
-    """All inputs and the first output have one shape."""
+    """Infer shapes where all inputs and the first output have one shape."""
     shape: Shape | None = None
     for i, other in enumerate((*inputs, *outputs[:1])):
         shape = unified(f"the shape of input {i}", shape, other)
@@ -169,17 +175,17 @@ def same_shape(p: Attributes, inputs: Shapes, outputs: Shapes = ()) -> tuple[Sha
 
 
 def same_type(p: Attributes, inputs: Types, outputs: Types) -> tuple[Types, Types]:
-    """All inputs and outputs have one element type; an attribute `dtype` sets the outputs'."""
+    """Infer types where all inputs and outputs have one; an attribute `dtype` sets the outputs'."""
     kind = getattr(p, "dtype", None)
     first = next((t for t in (*inputs, *(() if kind else outputs)) if t is not None), None)
     return [first] * len(inputs), [kind or first] * len(outputs)
 
 
 def following(follow: Callable[..., Any], out: Callable[..., Any]) -> Callable[..., Any]:
-    """`shapes` of an operator whose data determines all other shapes, and the output the batch.
+    """Make `shapes` of an operator whose data determine all other shapes, and outputs the batch.
 
-    follow(p, data): shapes of the other inputs, of which there may be fewer.
-    out(p, data): shapes of the outputs.
+    follow(p, data): infer the shapes of the other inputs, of which there may be fewer.
+    out(p, data): infer the shapes of the outputs.
     """
 
     def shapes(p: Attributes, inputs: Shapes, outputs: Shapes = ()) -> tuple[Shapes, Shapes]:

@@ -20,10 +20,10 @@ from zlib import crc32
 import numpy as np
 import onnx_ir as ir
 
-from ... import memory
-from ...arrays import Array, array_or_numbers, as_shape, copied
-from ...errors import ArgumentError, DTypeError, MemoryLimitError, ShapeError, brief
-from ..models import Source, from_model
+from .. import memory
+from ..arrays import Array, array_or_numbers, as_shape, copied
+from ..errors import ArgumentError, DTypeError, MemoryLimitError, ShapeError, brief
+from .models import Source, from_model
 
 OPEN = 32
 _MOST_AXES = 64  # NumPy's

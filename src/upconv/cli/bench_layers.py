@@ -1,13 +1,12 @@
-"""What `upconv bench` measures, and who computes it: engines by name, and what users would pick
-instead, at their best.
+"""Layers that `upconv bench` measures, and the engines and libraries that compute them.
 
-The layers are those of `layers.json` beside this file, or a file of the user's: a JSON object whose
+The layers are those of `layers.json` beside this file, or of a user's file: a JSON object whose
 "layers" is a list of objects with the fields of `Layer`. A wrong one ends in a `FileError` that
 names file, layer and field.
 
-A peer is imported inside its function and nowhere else. It gets the same arrays and keeps its
-weights prepared outside the timing. PyTorch runs in both memory orders, under inference_mode; ONNX
-Runtime and OpenVINO as `upconv optimize` runs them.
+A library is imported inside its function only. It gets the same arrays, and prepares its weights
+outside the timing. PyTorch runs in both memory orders, under inference_mode. ONNX Runtime and
+OpenVINO run as in `upconv optimize`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import numpy as np
 
 from .. import memory, testing
 from ..arrays import Array
-from ..dialects import values
+from ..dialects import arguments
 from ..engines import load
 from ..errors import ArgumentError, EngineRefusal, FileError, MemoryLimitError, brief
 from ..execution import PreparedCall
@@ -56,35 +55,35 @@ class Layer:
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """As `upconv.conv_transpose` takes them."""
+        """Keywords of `upconv.conv_transpose`."""
         names = {"stride": "s", "padding": "p", "output_padding": "op", "dilation": "d"}
         return {**{word: getattr(self, key) for word, key in names.items()}, "groups": self.g}
 
     def problem(self, dtype: DType) -> Problem:
-        """The forward problem, with a bias; `ArgumentError` if there is none such."""
+        """Return the forward problem, with a bias; raises `ArgumentError` if there is none."""
         columns = self.size, self.k, self.s, self.d, self.p, self.p, self.op
         axes = tuple(padded(*axis) for axis in zip(*columns, strict=True))
         return Problem(Direction.FORWARD, axes, self.n, self.ic, self.oc, self.g, dtype, bias=True)
 
 
 def read(path: Path = _BUILT_IN) -> list[Layer]:
-    """The layers in a file, or those that upconv brings along; `FileError` if it is wrong."""
+    """Read the layers of a file, by default of upconv's own; raises `FileError`."""
     with reported(str(path), "read"), opened(path) as file:
         data = file.read()
     try:
-        whole = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise FileError(f"{path} is not JSON: {error}") from None
-    entries = whole.get("layers") if isinstance(whole, dict) else None
+    entries = document.get("layers") if isinstance(document, dict) else None
     if not isinstance(entries, list) or not entries:
         raise FileError(f'{path}: expected an object whose "layers" is a list of layers.')
-    found: dict[str, Layer] = {}
+    layers: dict[str, Layer] = {}
     for i, entry in enumerate(entries):
         layer = _layer(entry, f"{path}: layers[{i}]")
-        if layer.name in found:
+        if layer.name in layers:
             raise FileError(f"{path}: name {layer.name!r} is used twice; expected each name once.")
-        found[layer.name] = layer
-    return list(found.values())
+        layers[layer.name] = layer
+    return list(layers.values())
 
 
 def _layer(entry: object, where: str) -> Layer:
@@ -101,12 +100,12 @@ def _layer(entry: object, where: str) -> Layer:
     if not isinstance(size, list) or not 1 <= len(size) <= 8:
         raise FileError(f"{where}: 'size' is {brief(size)}; expected a list of 1 to 8 integers.")
     try:
-        single = {key: values.integer(key, entry[key], low=1) for key in ("n", "ic", "oc", "g")}
-        each = {
-            key: values.per_axis_or_one(key, entry[key], len(size), _LEAST.get(key, 1))
+        single = {key: arguments.integer(key, entry[key], low=1) for key in ("n", "ic", "oc", "g")}
+        per_axis = {
+            key: arguments.per_axis(key, entry[key], len(size), _LEAST.get(key, 1), repeated=True)
             for key in ("size", "k", "s", "p", "op", "d")
         }
-        layer = Layer(name=name, **single, **each)  # type: ignore[arg-type]  # by the names above
+        layer = Layer(name=name, **single, **per_axis)  # type: ignore[arg-type]  # by the names above
         problem = layer.problem(DType.FLOAT64)
         if not prod(problem.y_shape):
             raise ArgumentError("'p'", str(layer.p), "less, as no output is left")
@@ -132,7 +131,7 @@ class Case:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What it is, for JSON."""
+        """Fields of the JSON document."""
         return {
             "name": self.layer.name,
             "input_shape": self.problem.x_shape,
@@ -151,26 +150,26 @@ class Case:
 
     @cached_property
     def operands(self) -> testing.Operands:
-        """The operands; `before` is NaN, so that nothing left unwritten looks right."""
-        given = testing.operands(self.problem, seed=7)
-        given.before.fill(np.nan)
-        return given
+        """Operands; `before` is NaN, so that an element that is not written is wrong."""
+        operands = testing.operands(self.problem, seed=7)
+        operands.before.fill(np.nan)
+        return operands
 
     @cached_property
     def expected(self) -> Array:
         """The result in float64, by the reference engine."""
-        given, wide = self.operands, self.problem.replace(dtype=DType.FLOAT64)
-        arrays = (given.a, given.b, given.bias, None, given.before)
+        operands, wide = self.operands, self.problem.replace(dtype=DType.FLOAT64)
+        arrays = (operands.a, operands.b, operands.bias, None, operands.before)
         exact = (None if array is None else array.astype(np.float64) for array in arrays)
         return testing.compute(load("reference"), wide, testing.Operands(*exact))  # type: ignore[arg-type]
 
     @property
     def tolerance(self) -> float:
-        """The largest `error` that rounding explains: summing, and storing the result."""
+        """Largest `error` of rounding, in sums and in the stored result."""
         return testing.tolerance(self.problem) + self.problem.dtype.epsilon
 
     def error(self, result: Array) -> float:
-        """The largest |result - expected| over the largest |expected|; inf for another shape."""
+        """Return the largest |result - expected| over the largest |expected|, or inf."""
         if result.shape != self.expected.shape:
             return float("inf")
         largest = float(np.abs(self.expected).max()) or 1.0
@@ -180,10 +179,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way of computing a case: `run` does it once, `array` makes a NumPy array of its result.
+    """A computation of a case: `run` runs it once, `array` makes a NumPy array of its result.
 
-    `group` is the library, of which there may be several settings; `workspace_bytes` is None where
-    it cannot be asked.
+    group: the library, which may have several candidates. workspace_bytes: None if not known.
     """
 
     name: str
@@ -192,31 +190,31 @@ class Candidate:
     array: Callable[[Any], Array] = np.asarray
     workspace_bytes: int | None = None
     require: Callable[[], None] = lambda: None
-    """Raises `EngineError` where, after a run, another engine than the named one computed it."""
+    """Raises `EngineError` if another engine than the named one computed the latest run."""
 
 
 def engine(name: str, case: Case, threads: int) -> Candidate:
-    """An engine of upconv. The weight of a result is packed beforehand, that of a gradient in every
-    call, as training changes it.
+    """Return an engine of upconv as a candidate; raises `EngineRefusal`.
 
-    Raises `EngineRefusal` where the engine does not do the case.
+    The weight of a forward result is packed beforehand, that of a gradient in every call, because
+    training changes it.
     """
-    chosen, given, result = load(name), case.operands, case.operands.before.copy()
+    chosen, operands, result = load(name), case.operands, case.operands.before.copy()
     refusal = chosen.refuses(case.problem)
     if refusal is not None:
         raise EngineRefusal(refusal)
     call = PreparedCall(Signature.whole(case.problem), chosen, threads, tune=False)
-    packed = call.pack(given.b) if case.direction is Direction.FORWARD else None
+    packed = call.pack(operands.b) if case.direction is Direction.FORWARD else None
 
     def run() -> Array:
         if packed is not None:
-            packed.run(result, given.a, given.bias)
+            packed.run(result, operands.a, operands.bias)
         else:
-            call.run(result, given.a, given.b)
+            call.run(result, operands.a, operands.b)
         return result
 
     def require() -> None:
-        weight = packed or (call.pack(given.b) if call.packs else call)
+        weight = packed or (call.pack(operands.b) if call.packs else call)
         testing.require_engine(case.layer.name, name, call, weight)
 
     nbytes = call.entry().primitive.workspace_bytes
@@ -228,11 +226,11 @@ def _torch(case: Case, threads: int) -> Sequence[Candidate]:
 
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
-    made = [_torch_candidate("torch", case, torch.contiguous_format)]
+    candidates = [_torch_candidate("torch", case, torch.contiguous_format)]
     last = {2: torch.channels_last, 3: torch.channels_last_3d}.get(len(case.layer.size))
     if last is not None:
-        made.append(_torch_candidate("torch-last", case, last))
-    return made
+        candidates.append(_torch_candidate("torch-last", case, last))
+    return candidates
 
 
 def _torch_candidate(name: str, case: Case, order: Any) -> Candidate:
@@ -242,29 +240,29 @@ def _torch_candidate(name: str, case: Case, order: Any) -> Candidate:
         kind = getattr(torch, case.dtype.value)
         return torch.from_numpy(array.astype(np.float64)).to(kind, memory_format=order)
 
-    layer, given = case.layer, case.operands
-    a, b = tensor(given.a), tensor(given.b)
-    if given.bias is not None:
-        bias = torch.from_numpy(given.bias.astype(np.float64)).to(a.dtype)
+    layer, operands = case.layer, case.operands
+    a, b = tensor(operands.a), tensor(operands.b)
+    if operands.bias is not None:
+        bias = torch.from_numpy(operands.bias.astype(np.float64)).to(a.dtype)
         function = getattr(torch.nn.functional, f"conv_transpose{len(layer.size)}d")
         run = lambda: function(a, b, bias, layer.s, layer.p, layer.op, layer.g, layer.d)  # noqa: E731
     else:
         at = int(case.direction is Direction.WEIGHT_GRAD)
-        wanted = torch.empty(case.problem.result_shape, dtype=a.dtype)  # whose shape alone counts
-        x, w = (b, wanted) if at else (wanted.contiguous(memory_format=order), b)
+        shaped = torch.empty(case.problem.result_shape, dtype=a.dtype)  # its values are not read
+        x, w = (b, shaped) if at else (shaped.contiguous(memory_format=order), b)
         sizes = (layer.s, layer.p, layer.d, True, layer.op, layer.g, [at == 0, at == 1, False])
         run = lambda: torch.ops.aten.convolution_backward(a, x, w, [layer.oc], *sizes)[at]  # noqa: E731
     return Candidate(name, "torch", torch.inference_mode()(run), lambda y: y.double().numpy())
 
 
 def _onnx(case: Case, runtime: str, threads: int) -> Sequence[Candidate]:
-    """A runtime of ONNX models, in this process."""
+    """Return a runtime of ONNX models in this process as candidates."""
     from ..onnx.runtimes import Runtime
-    from ..onnx.runtimes.host import backend
+    from ..onnx.runtimes.backends import BACKENDS
 
-    how = replace(Runtime.parse(runtime), threads=threads)
-    model, feeds = backend(_onnx_model(case), how, ["y"]), {"x": case.operands.a}
-    return [Candidate(how.name, how.name, model.bind(feeds), lambda _: model.run(feeds)[0])]
+    chosen = replace(Runtime.parse(runtime), threads=threads)
+    model, feeds = BACKENDS[chosen.name](_onnx_model(case), chosen, ["y"]), {"x": case.operands.a}
+    return [Candidate(chosen.name, chosen.name, model.bind(feeds), lambda _: model.run(feeds)[0])]
 
 
 def _onnx_model(case: Case) -> bytes:
@@ -272,13 +270,13 @@ def _onnx_model(case: Case) -> bytes:
 
     if case.direction is not Direction.FORWARD or case.dtype is not DType.FLOAT32:
         raise EngineRefusal("it is measured forward and in float32 only")
-    layer, given = case.layer, case.operands
+    layer, operands = case.layer, case.operands
     model = parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17]>
         layer (float{[*case.problem.x_shape]} x) => (float{[*case.problem.y_shape]} y) {{
             y = ConvTranspose <strides = {[*layer.s]}, pads = {[*layer.p, *layer.p]}, output_padding
                 = {[*layer.op]}, dilations = {[*layer.d]}, group = {layer.g}> (x, w, b)
         }}""")
-    for name, array in (("w", given.b), ("b", given.bias)):
+    for name, array in (("w", operands.b), ("b", operands.bias)):
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     return model.SerializeToString()  # type: ignore[no-any-return]
 
@@ -288,4 +286,4 @@ PEERS: dict[str, Callable[[Case, int], Sequence[Candidate]]] = {
     "onnxruntime": lambda case, threads: _onnx(case, "onnxruntime", threads),
     "openvino": lambda case, threads: _onnx(case, "openvino:f32", threads),
 }
-"""Name, which is the distribution's -> its candidates for a case and a number of threads."""
+"""Name of a distribution -> its candidates for a case and a number of threads."""

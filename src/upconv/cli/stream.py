@@ -1,0 +1,215 @@
+"""`upconv stream`: a model chunk by chunk, from files or pipes, with its real-time factor."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+import wave
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from typer import Argument, BadParameter, Option
+
+from ..arrays import Array
+from ..errors import ArgumentError, FileError, brief
+from ..files import published, reported
+from . import npy, options
+from .exits import say
+
+_SUFFIXES = {".npy": "npy", ".wav": "wav"}
+_Format = Literal["f32", "s16"]
+
+
+def stream(
+    model: Annotated[Path, Argument(metavar="MODEL", help="The model: .onnx.")],
+    source: Annotated[
+        str,
+        Argument(metavar="IN", help="The input, .npy; others and - (stdin) are raw float32."),
+    ],
+    target: Annotated[
+        str,
+        Argument(metavar="OUT", help="The result, .npy or .wav; others and - (stdout) are raw."),
+    ],
+    *,
+    chunk: Annotated[
+        str, Option(metavar="C", help="Positions of the input per chunk, or a time as 20ms.")
+    ] = "20ms",
+    rate: Annotated[
+        int | None, Option(min=1, metavar="HZ", help="Positions of the result per second.")
+    ] = None,
+    axis: Annotated[int, Option(metavar="A", help="The axis of the input that is time.")] = -1,
+    format_: Annotated[_Format, Option("--format", help="The numbers of raw results.")] = "f32",
+    precision: Annotated[
+        Literal["float32", "bfloat16"], Option(help="The type of all values in between.")
+    ] = "float32",
+    threads: options.Threads = None,
+    force: options.Force = False,
+) -> None:
+    """Compute an ONNX model chunk by chunk along time.
+
+    Raw input has all numbers of a position side by side, as raw results have. The last line on
+    stderr tells how much faster than real time that was, and when the first sound came.
+
+    \b
+    Examples:
+      upconv stream vocoder.onnx mel.npy speech.wav --rate 24000
+      upconv stream vocoder.onnx mel.f32 - --rate 24000 --format s16 > a.raw
+    """
+    path = None
+    if target != "-":
+        inputs = None if source == "-" else Path(source)
+        path = npy.place(target, (), force=force, inputs=[inputs], model=model, option="OUT")
+    kind = _SUFFIXES.get("" if path is None else path.suffix.lower(), format_)
+    if kind == "wav" and rate is None:
+        raise BadParameter("a .wav file needs it", param_hint="--rate")
+    from ..onnx import stream as streamed
+
+    began = time.perf_counter()
+    speech = streamed(model, axis=axis, precision=precision, threads=threads)
+    size = _positions(chunk, rate, speech.progress.rate)
+    clock = _Clock()
+    with _written(path, kind, rate, force) as write:
+        for part in _chunks(source, speech, axis, size):
+            write(clock.timed(speech.push, part))
+        write(clock.timed(speech.finish))
+    say(clock.summary(rate, clock.began - began, speech.latency))
+
+
+def _positions(chunk: str, rate: int | None, factor: Fraction) -> int:
+    """The positions of the input in a chunk."""
+    match = re.fullmatch(r"([0-9]{1,9})(ms)?", chunk.strip())
+    if match is None or not int(match[1]):
+        words = f"{chunk!r}; expected positions, as in 8, or a time, as in 20ms"
+        raise BadParameter(words, param_hint="--chunk")
+    if match[2] is None:
+        return int(match[1])
+    if rate is None:
+        words = f"{chunk} is a time: --rate must say how many positions a second has"
+        raise BadParameter(words, param_hint="--chunk")
+    return max(1, int(int(match[1]) * rate / (1000 * factor)))
+
+
+def _chunks(source: str, speech: Any, axis: int, size: int) -> Iterator[Array]:
+    """The chunks of the input."""
+    shapes = list(speech.signature.shapes.values())
+    if len(shapes) > 1:
+        raise ArgumentError("the model", f"of {len(shapes)} inputs", "of one input")
+    if source != "-" and Path(source).suffix.lower() == ".npy":
+        array = (npy.read_all(Path(source)) or {})[""]
+        if array.ndim != len(shapes[0]):
+            expected = f"of {len(shapes[0])} axes"
+            raise ArgumentError("the input", f"of shape {array.shape}", expected)
+        count = array.shape[axis]
+        yield from np.split(array, range(size, count, size), axis)
+        return
+    number = axis % len(shapes[0])
+    rest = [n for i, n in enumerate(shapes[0]) if i != number]
+    width = int(np.prod(rest)) * 4
+    with reported(source, "read"), _opened(source) as file:
+        while data := _read(file, size * width):
+            if len(data) % width:
+                words = f"has {len(data) % width} bytes behind the last position of {width} bytes"
+                raise FileError(f"{brief(source)} {words}.")
+            rows = np.frombuffer(data, "<f4").reshape(-1, *rest)
+            yield np.ascontiguousarray(np.moveaxis(rows, 0, number), np.float32)
+
+
+@contextmanager
+def _opened(source: str) -> Iterator[Any]:
+    if source == "-":
+        yield sys.stdin.buffer
+        return
+    with Path(source).open("rb") as file:
+        yield file
+
+
+def _read(file: Any, nbytes: int) -> bytes:
+    """All of a chunk, or the rest: a pipe may hand over less at a time."""
+    parts, missing = [], nbytes
+    while missing and (part := file.read(missing)):
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+@contextmanager
+def _written(path: Path | None, kind: str, rate: int | None, force: bool) -> Iterator[Any]:
+    """A function that writes results one after the other; a file is there at the end, or not."""
+    if path is None:
+        out = sys.stdout.buffer
+
+        def write(part: Array) -> None:
+            out.write(_raw(part, kind))
+            out.flush()
+
+        yield write
+        return
+    with reported(str(path)), published(path, force=force) as file:
+        if kind == "npy":
+            parts: list[Array] = []
+            yield parts.append
+            np.save(file, np.concatenate(parts, -1))
+        elif kind == "wav":
+            with wave.open(file, "wb") as audio:
+                audio.setnchannels(1)  # until the first samples tell
+                audio.setsampwidth(2)
+                audio.setframerate(rate or 1)
+                yield lambda part: _add_frames(audio, part)
+        else:
+            yield lambda part: file.write(_raw(part, kind))
+
+
+def _add_frames(audio: wave.Wave_write, part: Any) -> None:
+    """Add samples to a .wav file, whose channels the first ones tell."""
+    samples = _raw(part, "s16")
+    if not audio.getnframes() and not samples:
+        return
+    if not audio.getnframes():
+        audio.setnchannels(int(np.prod(part.shape[:-1])))
+    audio.writeframesraw(samples)
+
+
+def _raw(part: Any, kind: str) -> bytes:
+    """The numbers of each position side by side, little-endian."""
+    if isinstance(part, tuple):
+        raise ArgumentError("the model", f"of {len(part)} outputs", "of one output")
+    rows: Array = np.moveaxis(part, -1, 0)
+    if kind == "s16":
+        rows = (np.clip(rows, -1, 1) * 32767).round().astype("<i2")
+    return np.ascontiguousarray(rows).tobytes()
+
+
+class _Clock:
+    """The time that chunks take, and when the first result came."""
+
+    def __init__(self) -> None:
+        self.began, self.seconds, self.samples = time.perf_counter(), 0.0, 0
+        self.first: float | None = None
+
+    def timed(self, call: Any, *arguments: Any) -> Any:
+        """The result of a call."""
+        start = time.perf_counter()
+        result = call(*arguments)
+        self.seconds += time.perf_counter() - start
+        count = 0 if isinstance(result, tuple) else result.shape[-1]
+        self.samples += count
+        if self.first is None and count:
+            self.first = self.seconds
+        return result
+
+    def summary(self, rate: int | None, opening: float, latency: int) -> str:
+        """The figures in one line."""
+        first = f"first after {(self.first or 0) * 1e3:.0f} ms of computing"
+        words = f"latency {latency} samples"
+        if rate is None:
+            return f"{self.samples} samples in {self.seconds:.2f} s, {first}, {words}"
+        audio = self.samples / rate
+        factor = self.seconds / audio if audio else 0.0
+        times = f"{audio:.2f} s of audio in {self.seconds:.2f} s: real-time factor {factor:.3f}"
+        late = f"{words} ({1e3 * latency / rate:.0f} ms), prepared in {opening:.2f} s"
+        return f"{times}, {first}, {late}"

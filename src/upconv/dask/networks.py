@@ -1,0 +1,133 @@
+"""Networks on Dask arrays: one task for each chunk of a result, with the halo of all layers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import accumulate, product
+from math import prod
+from typing import Any, NamedTuple
+
+import dask.array as da
+import numpy as np
+from dask.base import tokenize
+from dask.highlevelgraph import HighLevelGraph
+
+from ..arrays import Array
+from ..errors import ArgumentError, DTypeError, ShapeError
+from ..network import Network
+from ..network.box_programs import BoxPrograms
+from ..network.boxes import Box
+from ..problem import DataLayout
+from .functions import dask_operand
+from .graphs import Cut, Span, between, ends_of, gathered, normalized, require_few, window
+
+
+def run(
+    network: Network,
+    *arrays: Any,
+    precision: str = "float32",
+    algorithm: str = "direct",
+    chunks: Any = None,
+) -> Any:
+    """A network on Dask arrays, lazily: one task computes a chunk of a result with all layers.
+
+    arrays: float32 Dask arrays (N, C, *size) of any chunks, one for each input. precision: as in
+        `Network.compile`. algorithm: "direct", or "auto" for Winograd's where it is faster.
+    chunks: of the results' spatial axes, in any form that Dask has for them (default: those of the
+        first array, times the network's rate). Each is one task.
+
+    With float32 and "direct" the results of networks without averages have the bits of
+    `network.compile(shapes, algorithm="direct")` on the whole. Each task computes its halo anew.
+
+    Returns a Dask array, or a tuple of several. Raises what the network raises for these shapes, at
+    once, and `EngineRefusal` for one that reads all positions, whose line it names.
+
+    >>> import dask.array as da
+    >>> from upconv.network import Network
+    >>> network = Network({"image": (1, 2, None, None)})
+    >>> y = network.conv(network.inputs["image"], np.ones((3, 2, 3, 3)), padding=1)
+    >>> network.output(network.upsample(y, 2))
+    >>> image = da.ones((1, 2, 60, 60), chunks=(1, 1, 20, 30), dtype="float32")
+    >>> run(network, image).chunks
+    ((1,), (3,), (40, 40, 40), (60, 60))
+    """
+    if not isinstance(network, Network):
+        got = f"a {type(network).__name__}"
+        raise DTypeError("network", got, "an upconv.network.Network", "Build one, or call conv.")
+    names = tuple(network.inputs)
+    if len(arrays) != len(names):
+        expected = f"{len(names)}: {', '.join(names)}"
+        raise ArgumentError("the number of arrays", str(len(arrays)), expected)
+    shapes = {}
+    for name, array in zip(names, arrays, strict=True):
+        shapes[name], dtype = dask_operand(name, array)
+        if dtype != np.float32:
+            raise DTypeError(f"{name}.dtype", str(dtype), "float32", "Convert it with astype.")
+    many = max(shape[0] for shape in shapes.values())
+    first = next(array for array in arrays if array.shape[0] == many)
+    lined = [x.rechunk({0: first.chunks[0]}) if len(x) == many else x for x in arrays]
+    for name, shape in shapes.items():
+        if shape[0] not in (1, many):
+            raise ShapeError(f"{name}.shape", str(shape), f"a batch of {many}, or of 1")
+    programs = network.boxes(shapes, precision=precision, algorithm=algorithm)
+    outputs = programs.boxes.graph.outputs
+    results = tuple(_mapped(programs, value, lined, first.chunks[0], chunks) for value in outputs)
+    return results[0] if len(results) == 1 else results
+
+
+class _Task(NamedTuple):
+    """What one task computes, but for the chunks, and where these lie in its windows."""
+
+    output: int
+    box: Box
+    batch: int
+    cuts: tuple[tuple[Cut, ...], ...]
+
+    def result(self, programs: BoxPrograms, *chunks: list[Array]) -> Array:
+        """A chunk of a result."""
+        part = programs.boxes.part(self.output, self.box, self.batch)
+        float32 = np.dtype(np.float32)
+        pairs = zip(chunks, self.cuts, strict=True)
+        windows = [window(listed, cuts, float32) for listed, cuts in pairs]
+        result: Array = programs.program(part).run(*windows)
+        return result
+
+
+def _mapped(
+    programs: BoxPrograms, output: int, arrays: list[Any], batches: tuple[int, ...], chunks: Any
+) -> Any:
+    """One result, one task per chunk."""
+    boxes = programs.boxes
+    _, channels, *sizes = boxes.graph.shapes[output]
+    spans = _spans(boxes.rates(output), arrays[0], tuple(sizes), chunks)
+    token = tokenize(*(array.name for array in arrays), programs.digest, output, spans)
+    name, shared = f"upconv-network-{token}", f"upconv-programs-{token}"
+    graph: dict[Any, Any] = {shared: programs}
+    require_few(prod(map(len, (batches, *spans))), chunks)
+    for n, *place in product(*(range(len(axis)) for axis in (batches, *spans))):
+        box = tuple(axis[at] for axis, at in zip(spans, place, strict=True))
+        keys, cuts = [], []
+        for array, reads in zip(arrays, boxes.reads(output, box), strict=True):
+            number = n if array.numblocks[0] == len(batches) else 0
+            ranges = [range(*span) for span in reads]
+            listed, cut = gathered(array, number, ranges, DataLayout.NCX)
+            keys.append(listed)
+            cuts.append(cut)
+        task = _Task(output, box, int(batches[n]), tuple(cuts))
+        graph[(name, n, 0, *place)] = (task.result, shared, *keys)
+    lengths = tuple(tuple(high - low for low, high in axis) for axis in spans)
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=arrays)
+    return da.Array(layers, name, (batches, (channels,), *lengths), dtype=np.float32)
+
+
+def _spans(
+    rates: tuple[Fraction, ...], x: Any, sizes: tuple[int, ...], chunks: Any
+) -> list[list[Span]]:
+    """The chunks of a result's spatial axes as [low, high)."""
+    if chunks is not None:
+        listed = normalized(chunks, sizes, np.dtype(np.float32))
+        return [between([0, *accumulate(axis)]) for axis in listed]
+    return [
+        between(ends_of(axis, size, [int(end * rate) for end in (0, *accumulate(axis))]))
+        for axis, size, rate in zip(x.chunks[2:], sizes, rates, strict=True)
+    ]

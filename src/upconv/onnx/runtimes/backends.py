@@ -1,0 +1,241 @@
+"""Backends: a model in one runtime, in this process. `BACKENDS` has them by the runtime's name.
+
+The reference is ONNX's evaluator with some operators of upconv's (`operators`): slow, and right.
+With the precision f64 it computes the whole model in float64. In place of every narrower float
+(8-bit ones are storage, and stay) float64 stands in
+
+1. initialisers and tensors in attributes (Constant, ConstantOfShape);
+2. a Constant's bare numbers, and ConstantOfShape without a value, which are float32 by definition;
+3. attributes that name an element type: Cast's `to`, `dtype`, `output_dtype` and the like.
+
+A few operators (GridSample, DynamicQuantizeLinear) go through float32 inside. Where that shows in
+an output's type, nothing is compared with the output.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from ...arrays import Array
+from ...errors import EngineRefusal
+from ...timing import Call
+from .runtime import PROVIDERS, Runtime
+
+Feeds = dict[str, Array]
+
+
+class Backend(ABC):
+    """A model in a runtime, in this process."""
+
+    @abstractmethod
+    def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
+        """Open a model, its bytes or a path."""
+
+    @abstractmethod
+    def run(self, feeds: Feeds) -> list[Any]:
+        """The outputs in the model's order, the caller's own."""
+
+    def bind(self, feeds: Feeds) -> Call:
+        """A call that runs the model on `feeds` again and again; it has run once."""
+        self.run(feeds)
+        return lambda: self.run(feeds)
+
+
+class _OnnxRuntime(Backend):
+    """A model in a session of ONNX Runtime, whose threads spin as they do by default."""
+
+    def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = runtime.threads or 1, 1
+        options.log_severity_level = 4  # only what is fatal
+        provider, _ = PROVIDERS[runtime.provider]
+        settings = {"device_id": runtime.device} if runtime.device else {}
+        self._session = onnxruntime.InferenceSession(
+            model, options, providers=[(provider, settings)]
+        )
+        self._names = list(outputs)
+        actual = self._session.get_providers()[0]
+        if actual != provider:  # it takes the CPU without a word where a driver is missing
+            raise EngineRefusal(
+                f"its {runtime.provider} does not work here; {actual} took the model"
+            )
+
+    def run(self, feeds: Feeds) -> list[Any]:
+        """See `Backend`."""
+        return list(self._session.run(self._names, feeds))
+
+    def bind(self, feeds: Feeds) -> Call:
+        """Outputs are bound again for each call: a model may be wrong about their shapes."""
+        session, binding = self._session, self._session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, array)
+
+        def call() -> None:
+            for name in self._names:
+                binding.bind_output(name, "cpu")
+            session.run_with_iobinding(binding)
+
+        call()
+        return call
+
+
+class _OpenVino(Backend):
+    """A model compiled by OpenVINO for one call after the other (the hint LATENCY).
+
+    OpenVINO computes float64 in float32.
+    """
+
+    def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
+        import openvino
+
+        core, device = openvino.Core(), runtime.device or "CPU"
+        here = core.available_devices
+        if device not in here and device not in {name.partition(".")[0] for name in here}:
+            raise EngineRefusal(
+                f"it has no device {device} here (it has {', '.join(here)}): install its driver"
+            )
+        setting: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+        if device == "CPU":
+            setting["INFERENCE_NUM_THREADS"] = runtime.threads
+        if runtime.precision:
+            setting["INFERENCE_PRECISION_HINT"] = runtime.precision
+        self._compiled = core.compile_model(core.read_model(model), device, setting)
+        self._ports = {name: port for port in self._compiled.inputs for name in port.names}
+        self._outputs = len(outputs)
+
+    def run(self, feeds: Feeds) -> list[Any]:
+        """The outputs by place: one that only renames another may have lost its name."""
+        request = self._request(feeds)
+        request.infer(share_outputs=True)
+        return [_array(request.get_output_tensor(i)).copy() for i in range(self._outputs)]
+
+    def bind(self, feeds: Feeds) -> Call:
+        """See `Backend`."""
+        request = self._request(feeds)
+        request.infer(share_outputs=True)  # without it every output is copied
+        return lambda: request.infer(share_outputs=True)
+
+    def _request(self, feeds: Feeds) -> Any:
+        request = self._compiled.create_infer_request()
+        for name, array in feeds.items():
+            if name in self._ports:
+                request.set_tensor(self._ports[name], _tensor(array))
+        return request
+
+
+def _tensor(array: Array) -> Any:
+    """An array as OpenVINO's tensor, sharing its memory."""
+    import openvino
+
+    shared = array if array.flags.writeable else array.copy()  # it takes no others
+    if array.dtype != ml_dtypes.bfloat16:
+        return openvino.Tensor(shared, shared_memory=True)
+    return openvino.Tensor(
+        shared.view(np.uint16), openvino.Shape([*array.shape]), openvino.Type.bf16
+    )
+
+
+def _array(tensor: Any) -> Array:
+    """OpenVINO's tensor as an array of its type: OpenVINO shows bfloat16 as float16."""
+    data: Array = tensor.data
+    is_bfloat16 = tensor.element_type.get_type_name() == "bf16"
+    return data.view(ml_dtypes.bfloat16) if is_bfloat16 else data
+
+
+_NARROW = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_TYPES = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")
+
+
+class _Reference(Backend):
+    """A model in ONNX's evaluator."""
+
+    def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        from ..operators import evaluator_operators
+
+        proto = onnx.load(model) if isinstance(model, str) else onnx.load_from_string(model)
+        whole = ir.from_proto(proto)
+        if whole.functions:  # `new_ops` does not go into functions
+            InlinePass()(whole)
+        self._wide = runtime.precision == "f64"
+        if self._wide:
+            _to_float64(whole)
+        operators = evaluator_operators(runtime.rule, whole.opset_imports.get("", 1))
+        self._evaluator = ReferenceEvaluator(ir.to_proto(whole), new_ops=operators)
+        self._names = list(outputs)
+
+    def run(self, feeds: Feeds) -> list[Any]:
+        """The outputs, copied: an Identity hands on the caller's own array, or a weight."""
+        given = {n: _wide_array(a) for n, a in feeds.items()} if self._wide else feeds
+        with np.errstate(all="ignore"):  # infinities are the model's affair, here as elsewhere
+            found = self._evaluator.run(self._names, given)
+        return [np.copy(value) if isinstance(value, np.ndarray) else value for value in found]
+
+
+def _to_float64(model: ir.Model) -> None:
+    for graph in model.graphs():
+        for node in graph:
+            _widen_node(node)
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _wide_tensor(value.const_value)
+
+
+def _wide_array(array: Array) -> Array:
+    narrow = array.dtype.name in ("float32", "float16", "bfloat16")
+    return array.astype(np.float64) if narrow else array
+
+
+def _wide_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if tensor.dtype not in _NARROW:
+        return tensor
+    return ir.tensor(tensor.numpy().astype(np.float64), name=tensor.name)
+
+
+def _widen_node(node: ir.Node) -> None:
+    for name, attribute in list(node.attributes.items()):
+        if attribute.type is ir.AttributeType.TENSOR:
+            node.attributes[name] = ir.AttrTensor(name, _wide_tensor(attribute.as_tensor()))
+        elif name in _TYPES and attribute.value in _NARROW:
+            node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.DOUBLE))
+        elif name in ("value_float", "value_floats") and node.op_type == "Constant":
+            del node.attributes[name]
+            numbers = np.asarray(attribute.value, np.float64)
+            node.attributes["value"] = ir.AttrTensor("value", ir.tensor(numbers))
+    if not node.attributes and node.op_type == "ConstantOfShape":
+        node.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.zeros(1)))
+    elif not node.attributes and node.op_type == "EyeLike":
+        node.attributes["dtype"] = ir.AttrInt64("dtype", int(ir.DataType.DOUBLE))
+
+
+class _Upconv(Backend):
+    """A model in `upconv.onnx.Session`, where upconv computes all parts."""
+
+    def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
+        from ..session import Session
+
+        self._session = Session(model, threads=runtime.threads, measure=False)
+        self._names = list(outputs)
+
+    def run(self, feeds: Feeds) -> list[Any]:
+        """See `Backend`."""
+        return self._session.run(self._names, feeds)
+
+
+BACKENDS: dict[str, type[Backend]] = {
+    "onnxruntime": _OnnxRuntime,
+    "openvino": _OpenVino,
+    "reference": _Reference,
+    "upconv": _Upconv,
+}

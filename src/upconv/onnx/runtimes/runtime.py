@@ -1,0 +1,212 @@
+"""Runtimes by name, and models that are open in them, each in a worker's process (`worker`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import onnx_ir as ir
+
+from ... import memory
+from ...dialects.onnx import Rule
+from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
+from ...installation import install_command
+from ...terminal import one_line
+from ...threads import checked, get_num_threads
+from ...timing import Rounds
+from ..inputs import fitting, inputs_of
+from ..models import Source, from_model, stored
+from .worker import TIME_LIMIT, Worker, borrowed
+
+PROVIDERS = {
+    "CPU": ("CPUExecutionProvider", "onnxruntime"),
+    "CUDA": ("CUDAExecutionProvider", "onnxruntime-gpu"),
+    "TensorRT": ("TensorrtExecutionProvider", "onnxruntime-gpu"),
+    "CoreML": ("CoreMLExecutionProvider", "onnxruntime"),
+    "DirectML": ("DmlExecutionProvider", "onnxruntime-directml"),
+    "OpenVINO": ("OpenVINOExecutionProvider", "onnxruntime-openvino"),
+}
+"""Our word for a provider of ONNX Runtime -> its name there, and the package that has it."""
+
+_KINDS = {
+    "onnxruntime": (
+        *("onnxruntime", "onnx"),
+        rf"(?P<provider>(?i:{'|'.join(PROVIDERS)}))?(:(?P<device>\d+))?",
+        f"a provider of {', '.join(PROVIDERS)} and the number of a device",
+    ),
+    "openvino": (
+        *("openvino", ""),
+        r"(?P<device>[A-Z][A-Z.\d]*)?:?(?P<precision>f32|f16|bf16)?",
+        "a device (CPU, GPU, NPU) and a precision of f32, f16, bf16",
+    ),
+    "reference": ("onnx.reference", "onnx", "(?P<precision>f64)?", "f64 or nothing"),
+    "upconv": ("onnxruntime", "onnx", "", "nothing"),
+}
+"""Runtime -> the module that it needs; the extra with that module, or "" for the package of the
+runtime's name; what may follow the name, as a pattern whose groups are fields, and in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A runtime, its device, precision and number of threads: one value and one word.
+
+    name: one of `RUNTIMES`.
+    provider: of ONNX Runtime: CPU, CUDA, TensorRT, CoreML, DirectML or OpenVINO.
+    device: OpenVINO's name of a device ("GPU.1"), or the number of a provider's.
+    precision: "" leaves it to the runtime; OpenVINO has f32, f16 and bf16, the reference f64.
+    threads: None is `upconv.get_num_threads()` at the time a session is made.
+    rule: of the reference: by whose reading of ConvTranspose ("spec" or a runtime's name).
+
+    >>> str(Runtime("openvino", precision="f32")), Runtime("onnxruntime").provider
+    ('openvino:f32', 'CPU')
+    """
+
+    name: str
+    provider: str = "CPU"
+    device: str = ""
+    precision: str = ""
+    threads: int | None = None
+    rule: str = "spec"
+
+    def __str__(self) -> str:
+        provider = "" if self.provider == "CPU" else self.provider
+        return ":".join(filter(None, (self.name, provider, self.device, self.precision)))
+
+    @classmethod
+    def parse(cls, text: str, argument: str = "runtime") -> Runtime:
+        """The runtime that `text` names; `ArgumentError` where it names none."""
+        name, _, words = str(text).partition(":")
+        if name not in _KINDS:
+            raise ArgumentError(argument, brief(text), f"one of {', '.join(_KINDS)}")
+        *_, pattern, expected = _KINDS[name]
+        match = re.fullmatch(pattern, words)
+        if match is None:
+            raise ArgumentError(argument, brief(text), f"after {name}: {expected}")
+        fields: dict[str, Any] = {key: entry for key, entry in match.groupdict().items() if entry}
+        if "provider" in fields:
+            names = {provider.lower(): provider for provider in PROVIDERS}
+            fields["provider"] = names[fields["provider"].lower()]
+        return cls(name, **fields)
+
+    def missing(self) -> str | None:
+        """Return why it cannot be used here, in a sentence with a remedy; None if it can."""
+        module, extra, *_ = _KINDS[self.name]
+        command = install_command(extra) if extra else f"pip install {self.name}"
+        try:
+            loaded = import_module(module)
+        except (ImportError, OSError) as error:  # OSError: a library of it that does not load
+            return f"The runtime {self.name} is not here ({one_line(error)}): {command}"
+        if self.name == "onnxruntime":
+            wanted, package = PROVIDERS[self.provider]
+            here = loaded.get_available_providers()
+            if wanted not in here:
+                has = ", ".join(p.removesuffix("ExecutionProvider") for p in here)
+                what = f"The ONNX Runtime installed here has no {self.provider} (it has {has})"
+                return f"{what}: pip install {package}"
+        return None
+
+    def working_precision(self) -> str:
+        """Return the type in which it computes models of float32, such as "bf16"; "" is theirs."""
+        return self.precision or (_hint(self.device) if self.name == "openvino" else "")
+
+    @property
+    def reading(self) -> Rule:
+        """The rule by which it reads ConvTranspose."""
+        return Rule(self.name if self.name in {rule.value for rule in Rule} else self.rule)
+
+    @property
+    def version(self) -> str:
+        """The version of its package."""
+        return str(getattr(import_module(_KINDS[self.name][0].split(".")[0]), "__version__", ""))
+
+    @contextmanager
+    def session(
+        self, model: Source, *, worker: Worker | None = None, limit: float = TIME_LIMIT
+    ) -> Iterator[OpenModel]:
+        """`model`, ready to run while the block lasts; the model is not changed.
+
+        worker: the process to run in, for sessions that are timed against each other; without one
+            the session has a process to itself, where one run may take `limit` seconds.
+
+        Raises `EngineRefusal` where the runtime does not take the model, `MemoryLimitError`, and
+        what `upconv.onnx.load` raises.
+        """
+        model = model if isinstance(model, ir.Model) else from_model(model)
+        count = get_num_threads() if self.threads is None else checked(self.threads)
+        runtime, weights = replace(self, threads=count), model.graph.initializers.values()
+        size = sum(weight.const_value.nbytes for weight in weights if weight.const_value)
+        memory.require(2 * size, "copies of the model for a runtime")
+        with ExitStack() as stack:
+            process = worker or stack.enter_context(borrowed(limit))
+            source = stack.enter_context(stored(model))
+            outputs = [str(v.name) for v in model.graph.outputs]
+            session = OpenModel(runtime, process, inputs_of(model), outputs)
+            words = EngineRefusal, "does not take the model", "open"
+            session.number = session.call(*words, source, runtime, outputs)
+            try:
+                yield session
+            finally:
+                if process.usable:
+                    process.call("close", session.number)
+
+
+@dataclass(slots=True)
+class OpenModel:
+    """A model that is open in a worker: its `inputs`, and the names of its `outputs`."""
+
+    runtime: Runtime
+    worker: Worker
+    inputs: tuple[ir.Value, ...]
+    outputs: list[str]
+    number: int = -1
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs by name; raises `ArgumentError` for feeds that do not fit, `EngineError`."""
+        arrays = self.call(EngineError, "failed", "run", self.number, fitting(self.inputs, feeds))
+        return dict(zip(self.outputs, arrays, strict=True))
+
+    def bind(self, feeds: Mapping[str, Any]) -> None:
+        """Take these inputs for `timed`; the model has run on them once when this returns."""
+        self.call(EngineError, "failed", "bind", self.number, fitting(self.inputs, feeds))
+
+    def call(self, kind: type[EngineError], what: str, method: str, *arguments: Any) -> Any:
+        """Return the answer of the process; its `EngineError` becomes one of `kind`."""
+        try:
+            return self.worker.call(method, *arguments)
+        except EngineError as error:
+            raised = type(error) if isinstance(error, EngineRefusal) else kind
+            raise raised(f"{self.runtime} {what}: {error}") from None
+
+
+def timed(sessions: Sequence[OpenModel], seconds: float) -> Rounds:
+    """Interleaved times of bound sessions of one worker; slow models take more than `seconds`."""
+    numbers = [session.number for session in sessions]
+    rounds: Rounds = sessions[0].worker.call("timed", numbers, seconds, times=10 * len(sessions))
+    return rounds
+
+
+@cache
+def _hint(device: str) -> str:
+    with borrowed() as worker:
+        return str(worker.call("openvino_precision", device or "CPU"))
+
+
+RUNTIMES = {name: Runtime(name) for name in _KINDS}
+
+
+def ready(runtime: str | Runtime, argument: str = "runtime") -> Runtime:
+    """The runtime of this name, which can be used; `argument` is what an error calls it.
+
+    Raises `ArgumentError` for an unknown name, `EngineMissing` where it is not installed.
+    """
+    parsed = Runtime.parse(runtime, argument) if isinstance(runtime, str) else runtime
+    if not isinstance(parsed, Runtime):
+        raise ArgumentError(argument, brief(runtime), "a name, or an upconv.onnx Runtime")
+    if missing := parsed.missing():
+        raise EngineMissing(missing)
+    return parsed

@@ -1,0 +1,198 @@
+"""`stream`: a whole model of a file by chunks along an axis, as one network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
+
+from ..arrays import as_shape
+from ..checks import integer
+from ..errors import ArgumentError, EngineRefusal, UpconvError, brief
+from ..network import Network
+from ..network.axes import Arranged, declared_axes
+from ..network.model_streams import Captured, ModelStream, Signature, stream_of_model
+from .constants import fold, replace
+from .graphs import is_op, named
+from .inputs import declared, dtype_of, inputs_of
+from .models import Source, from_model
+from .session.arranging import translate_arranged
+from .session.units import units
+
+_LENGTH = 64  # at which a model is looked at first
+_REMEDY = "Run the model on whole inputs, or stream the part before it."
+_SIZES = (
+    "Gather", "Floor", "Ceil", "Mod", "ConstantOfShape", "Expand", "Range", "Where", "Equal",
+    "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or", "Max", "Min", "Abs",
+    "ReduceProd", "ReduceMax", "Trunc", "Round", "Size", "Reciprocal",
+)  # fmt: skip
+"""Operators by which exporters compute sizes."""
+
+
+def stream(
+    model: Source, *, axis: int = -1, chunk: int | None = None, precision: str = "float32",
+    threads: int | None = None, algorithm: str = "auto",
+    shapes: Mapping[str, Sequence[int | None]] | None = None,
+) -> FileStream:  # fmt: skip
+    """Stream a model along an axis of its inputs: `push(chunk)` as they come, then `finish()`.
+
+    model: a path, the bytes of a file, a ModelProto or an `onnx_ir.Model`, whose operations are
+        local along the axis. Its inputs are float32, and the axis is open in all of them.
+    axis: of every input. chunk: the length of input that kernels are chosen for; that of the first
+        push where None. precision, threads, algorithm: as in `Network.stream`. shapes: of inputs
+        with other open sizes than the batch, by name, None at the axis.
+
+    Results are those of the model on the whole input, of which nothing is computed twice.
+
+    Raises `EngineRefusal` for a model that cannot be streamed, and names the node. Raises what
+    `load` raises, and `ArgumentError` for arguments that do not fit the model.
+
+    >>> import numpy as np, onnx
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 1, L] x) => (float[N, 1, M] y)'
+    >>> text += "<float[1, 1, 2] w = {1, 1}> { y = ConvTranspose<strides = [2]>(x, w) }"
+    >>> speech = stream(onnx.parser.parse_model(text))
+    >>> speech.push(np.array([[[1, 2]]], np.float32)), speech.finish().shape
+    (array([[[1., 1., 2., 2.]]], dtype=float32), (1, 1, 0))
+    """
+    source = from_model(model)
+    RemoveUnusedNodesPass()(source)
+    signature = _signature(inputs_of(source), axis, dict(shapes or {}))
+    capture = partial(_captured, source, signature)
+    options = {"chunk": chunk, "precision": precision, "algorithm": algorithm}
+    network, captured = stream_of_model(capture, signature, _LENGTH, threads=threads, **options)
+    return FileStream(network, signature, captured)
+
+
+class FileStream(ModelStream):
+    """A model of a file in progress, made by `stream`; see `ModelStream`."""
+
+    __slots__ = ()
+
+    @property
+    def input_names(self) -> list[str]:
+        """The names of the inputs, in the order of chunks."""
+        return list(self.signature.shapes)
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of the outputs, in order."""
+        return list(self.captured.structure)
+
+    def push(self, *chunks: Any, **named: Any) -> Any:
+        """All results that no later input can change and that were not returned yet.
+
+        chunks: a float32 array for each input in order, or all by name. Their lengths along the
+        axis are one, which may be 0. Returns an array, or a tuple for several outputs.
+        """
+        if named:
+            names = self.input_names
+            missing = [name for name in names if name not in named]
+            if chunks or missing or len(named) > len(names):
+                got, expected = f"named {', '.join(named)}", f"all inputs, {', '.join(names)}"
+                raise ArgumentError("the chunks", got, expected)
+            chunks = tuple(named[name] for name in names)
+        return self._results(self.network.push(*self.arrays(chunks)))
+
+    def finish(self) -> Any:
+        """The rest of the results, as no more inputs come; `reset` begins anew."""
+        return self._results(self.network.finish())
+
+    def _results(self, arrays: Any) -> Any:
+        results = self.results(arrays)
+        return results[0] if len(results) == 1 else tuple(results)
+
+
+def _signature(
+    inputs: Sequence[ir.Value], axis: int, shapes: dict[str, Sequence[int | None]]
+) -> Signature:
+    """The inputs, with the extent 0 along the stream's axis and an open batch as 1."""
+    known, axes = {}, {}
+    for name in shapes:
+        if name not in (names := [str(value.name) for value in inputs]):
+            raise ArgumentError("the name of an input", brief(name), f"one of {', '.join(names)}")
+    for value in inputs:
+        name = str(value.name)
+        if dtype_of(value) != np.float32 or value.shape is None:
+            expected = "float32 of a known number of axes"
+            raise ArgumentError(f"input {brief(name)}", declared(value), expected)
+        rank = len(value.shape)
+        number = integer("axis", axis, -rank, rank - 1) % max(1, rank)
+        extents = [n if isinstance(n, int) else None for n in value.shape]
+        if extents[number] is not None:
+            remedy = "Export the model with this axis open."
+            expected = f"open along axis {axis}"
+            raise ArgumentError(f"input {brief(name)}", declared(value), expected, remedy)
+        axes[name] = declared_axes(rank, number)
+        stated = list(shapes.get(name, extents))
+        fits = len(stated) == rank and all(
+            a in (None, b) for a, b in zip(extents, stated, strict=True)
+        )
+        if not fits:
+            raise ArgumentError(f"shapes[{name!r}]", str(tuple(stated)), declared(value))
+        batch = axes[name].index(0) if 0 in axes[name] else None
+        sizes = [1 if i == batch and n is None else 0 if i == number else n
+                 for i, n in enumerate(stated)]  # fmt: skip
+        if None in sizes:
+            remedy = f"Pass shapes={{{name!r}: (...)}}."
+            expected = f"known but for the batch and axis {axis}"
+            raise ArgumentError(f"input {brief(name)}", declared(value), expected, remedy)
+        known[name] = as_shape(name, [n or 0 for n in sizes])
+    return Signature(known, axes)
+
+
+def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -> Captured:
+    """The network of a model for inputs of known sizes."""
+    model = source.clone()
+    for value in inputs_of(model):
+        name = str(value.name)
+        pairs = zip(signature.axes[name], signature.shapes[name], strict=True)
+        sizes = [batch if axis == 0 else size or length for axis, size in pairs]
+        value.shape = ir.Shape(sizes)
+    _fold_sizes(model)
+    network = Network(
+        {f"x{i}": shape for i, shape in enumerate(signature.declared(batch, length).values())}
+    )
+    values = {
+        x: Arranged(value, signature.axes[str(x.name)])
+        for x, value in zip(inputs_of(model), network.inputs.values(), strict=True)
+    }
+    opset = model.graph.opset_imports.get("", 0)
+    for unit in (each for each in units(model.graph) if not is_op(each.last, "Constant")):
+        where = f"{unit.last.op_type} {named(unit.last)}"
+        network.at(where)
+        try:
+            translate_arranged(network, unit, values, opset)
+        except (UpconvError, TypeError, ValueError, KeyError) as error:
+            why = str(error).rstrip(".")
+            raise EngineRefusal(f"A stream cannot compute {where}: {why}. {_REMEDY}") from None
+    outputs = []
+    for y in model.graph.outputs:
+        if y not in values:
+            expected = "made of the inputs"
+            raise ArgumentError(f"output {brief(y.name)}", "constant", expected)
+        outputs.append(values[y])
+    network.output(*(each.value for each in outputs))
+    names = [str(y.name) for y in model.graph.outputs]
+    return Captured(network, tuple(each.axes for each in outputs), names)
+
+
+def _fold_sizes(model: ir.Model) -> None:
+    """Replace what a model computes of its inputs' shapes by constants."""
+    count = -1
+    while count != len(model.graph):
+        count = len(model.graph)
+        ShapeInferencePass(check_type=False, strict_mode=False)(model)
+        for node in list(model.graph):
+            if is_op(node, "Shape") and node.inputs[0] is not None:
+                shape = node.inputs[0].shape
+                if shape is not None and shape.is_static():
+                    begin = node.attributes.get_int("start", 0)
+                    end = node.attributes.get_int("end", len(shape))
+                    sizes = list(shape.numpy())[begin:end]
+                    replace(model.graph, node, np.array(sizes, np.int64))
+        fold(model, _SIZES)
+        RemoveUnusedNodesPass()(model)

@@ -1,0 +1,197 @@
+"""The table of operations for tensors whose axes stand in any order.
+
+A row takes a network and the arguments of PyTorch's function, in which values are `Arranged`.
+`MOVES` are operators that move axes. `FUNCTIONS` are taken before PyTorch divides them. All other
+rows are those of `operations`: of arithmetic, along one axis, or for (N, C, *size) alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from ..errors import ArgumentError, EngineRefusal
+from ..network import Network
+from ..network.axes import Arranged, common_axes
+from .operations import ROWS
+from .tensors import array
+
+Row = Callable[..., Any]
+
+_POINTWISE = {
+    "relu", "relu6", "silu", "tanh", "sigmoid", "mish", "selu", "abs", "exp", "sin", "cos",
+    "square", "sqrt", "hardswish", "hardsigmoid", "hardtanh", "pow", "clamp", "clip", "clamp_min",
+    "clamp_max", "leaky_relu", "gelu", "softplus", "elu", "neg", "add", "sub", "rsub", "mul", "div",
+    "maximum", "minimum",
+}  # fmt: skip
+"""Rows whose results do not depend on the order of axes."""
+_ALONG = {"cat": 1, "slice": 1, "narrow": 1, "_softmax": 1, "split": 2, "split_with_sizes": 2}
+"""Rows with an axis among their arguments, at this index."""
+_RENAMED = {"_softmax": "softmax", "fused_convolution": "convolution"}
+
+
+def row_of(name: str) -> Row | None:
+    """The row of an operator of ATen's; None where a network has no such operation."""
+    if name in MOVES or _RENAMED.get(name, name) not in ROWS:
+        return MOVES.get(name)
+    row = ROWS[_RENAMED.get(name, name)]
+    if name in _POINTWISE:
+        return partial(_pointwise, row)
+    return partial(_along, row, _ALONG[name]) if name in _ALONG else partial(_plain, row)
+
+
+def _pointwise(row: Row, network: Network, *args: Any, **kwargs: Any) -> Arranged:
+    """Arithmetic on values, numbers, and tensors of one number per channel."""
+    operands = _operands(args)
+    axes = common_axes(operands)
+    like = Arranged(operands[0].value, axes)
+    args = tuple(_per_channel(like, each) for each in args)
+    return Arranged(row(network, *_values(args), **kwargs), axes)
+
+
+def _per_channel(like: Arranged, operand: Any) -> Any:
+    if not isinstance(operand, torch.Tensor):
+        return operand
+    numbers = like.per_channel(operand.detach().numpy())
+    if isinstance(numbers, float):
+        return numbers
+    return torch.from_numpy(numbers).reshape(1, -1, *[1] * (len(like.value.shape) - 2))
+
+
+def _along(row: Row, index: int, network: Network, *args: Any, **kwargs: Any) -> Any:
+    """A row along one axis, which may stand anywhere."""
+    operands = _operands(args)
+    axes = common_axes(operands)
+    if len(args) <= index and "dim" not in kwargs:
+        args = (*args, 0)
+    number = kwargs.pop("dim") if "dim" in kwargs else args[index]
+    args = (*args[:index], operands[0].axis(number), *args[index + 1 :])
+    results = row(network, *_values(args), **kwargs)
+    if isinstance(results, list):
+        return [Arranged(value, axes) for value in results]
+    return Arranged(results, axes)
+
+
+def _plain(row: Row, network: Network, *args: Any, **kwargs: Any) -> Arranged:
+    """A row for (N, C, *size) alone."""
+    axes = tuple(range(len(_operands(args)[0].plain().shape)))
+    args = tree_map(lambda x: x.plain() if isinstance(x, Arranged) else x, args)
+    return Arranged(row(network, *args, **kwargs), axes)
+
+
+def _operands(args: Any) -> list[Arranged]:
+    return [leaf for leaf in tree_flatten(args)[0] if isinstance(leaf, Arranged)]
+
+
+def _values(args: Any) -> Any:
+    return tree_map(lambda x: x.value if isinstance(x, Arranged) else x, args)
+
+
+# Axes ---------------------------------------------------------------------------------------------
+
+
+def _transpose(_: Network, x: Arranged, first: int = 0, second: int = 1) -> Arranged:
+    order = list(range(len(x.axes)))
+    order[first], order[second] = order[second], order[first]
+    return x.permuted(order)
+
+
+def _squeeze(_: Network, x: Arranged, dim: Any = None) -> Arranged:
+    rank = len(x.axes)
+    dims = range(rank) if dim is None else dim if isinstance(dim, (list, tuple)) else (dim,)
+    gone = {number % rank for number in dims if x.shape[number] == 1}
+    return Arranged(x.value, tuple(axis for i, axis in enumerate(x.axes) if i not in gone))
+
+
+def _unsqueeze(_: Network, x: Arranged, dim: int) -> Arranged:
+    number = dim % (len(x.axes) + 1)
+    return Arranged(x.value, (*x.axes[:number], None, *x.axes[number:]))
+
+
+def _reshape(_: Network, x: Arranged, shape: Sequence[int]) -> Arranged:
+    sizes = tuple(torch.empty(x.shape, device="meta").reshape(tuple(shape)).shape)
+    return x if sizes == x.shape else x.reshaped(sizes)
+
+
+def _expand(_: Network, x: Arranged, shape: Sequence[int], **__: Any) -> Arranged:
+    sizes = tuple(torch.empty(x.shape, device="meta").expand(tuple(shape)).shape)
+    if sizes != x.shape:
+        raise ArgumentError("the shape", str(sizes), f"{x.shape}, the shape of x")
+    return x
+
+
+def _select(network: Network, x: Arranged, dim: int, index: int) -> Arranged:
+    if x.axis(dim) != 1:
+        raise ArgumentError("the axis", str(dim), "the axis of the channels")
+    start = index % x.value.channels
+    part = Arranged(network.slice(x.value, start, start + 1), x.axes)
+    return _squeeze(network, part, dim)
+
+
+MOVES: dict[str, Row] = {
+    "transpose": _transpose, "t": _transpose, "permute": lambda _, x, dims: x.permuted(dims),
+    "squeeze": _squeeze, "unsqueeze": _unsqueeze, "select": _select, "expand": _expand,
+    **dict.fromkeys(("view", "_unsafe_view", "reshape"), _reshape),
+}  # fmt: skip
+
+
+# Functions ----------------------------------------------------------------------------------------
+
+
+def _linear(network: Network, x: Arranged, weight: Any, bias: Any = None) -> Arranged:
+    """A fully connected layer over the last axis: a convolution of one tap."""
+    _require_channels_last(x)
+    kernel = weight.detach().reshape(*weight.shape, *[1] * (len(x.value.shape) - 2))
+    bias = None if bias is None else array(bias.detach())
+    return Arranged(network.conv(x.value, array(kernel), bias), x.axes)
+
+
+def _layer_norm(
+    network: Network, x: Arranged, normalized_shape: Sequence[int], weight: Any = None,
+    bias: Any = None, eps: float = 1e-5,
+) -> Arranged:  # fmt: skip
+    _require_channels_last(x)
+    if len(normalized_shape) > 1:
+        raise ArgumentError("normalized_shape", str(tuple(normalized_shape)), "the channels alone")
+    scale, offset = (None if each is None else array(each.detach()) for each in (weight, bias))
+    return Arranged(network.layer_norm(x.value, scale, offset, eps), x.axes)
+
+
+def _require_channels_last(x: Arranged) -> None:
+    if not x.channels_last():
+        raise EngineRefusal("its last axis is not that of the channels, so it reads positions")
+
+
+def _glu(network: Network, x: Arranged, dim: int = -1) -> Arranged:
+    if x.axis(dim) != 1:
+        raise ArgumentError("dim", str(dim), "the axis of the channels")
+    half = x.value.channels // 2
+    gate = network.activation(network.slice(x.value, half, 2 * half), "sigmoid")
+    return Arranged(network.slice(x.value, 0, half) * gate, x.axes)
+
+
+def _attention(*_: Any, **__: Any) -> Any:
+    raise EngineRefusal("attention reads all positions")
+
+
+def _recurrent(*_: Any, **__: Any) -> Any:
+    raise EngineRefusal(
+        "a network has no recurrent layers. Stream what is before and behind it, and call it with "
+        "its state in between"
+    )
+
+
+_NAMES = {"batch_norm": "functional.batch_norm", "instance_norm": "functional.instance_norm"}
+FUNCTIONS: dict[str, Row] = {
+    "linear": _linear, "layer_norm": _layer_norm, "glu": _glu,
+    **{name: partial(_plain, ROWS[row]) for name, row in _NAMES.items()},
+    **{name: partial(_plain, ROWS[name]) for name in ("group_norm", "conv1d", "conv2d", "conv3d")},
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
+    "dropout": partial(_pointwise, ROWS["dropout"]),
+    **dict.fromkeys(("scaled_dot_product_attention", "multi_head_attention_forward"), _attention),
+}  # fmt: skip
+"""Functions of PyTorch's by name."""

@@ -1,0 +1,137 @@
+"""`stream`: a whole module by chunks along an axis, as one network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._pytree import tree_unflatten
+
+from ..arrays import Array
+from ..checks import integer
+from ..errors import ArgumentError, DTypeError, brief
+from ..network.axes import declared_axes
+from ..network.model_streams import Captured, ModelStream, Signature, stream_of_model
+from .tensors import array, thread_count
+from .tracing import Trace
+
+
+def stream(
+    model: Any, example: Any, *, axis: int = -1, chunk: int | None = None,
+    precision: str = "float32", threads: int | None = None, algorithm: str = "auto",
+) -> ModuleStream:  # fmt: skip
+    """Stream a module along an axis of its inputs: `push(chunk)` as they come, then `finish()`.
+
+    model: a module, in eval mode, whose operations are local along the axis. Its parameters are
+        copied. example: what it is called with: a float32 tensor, a tuple of positional arguments
+        or a dict of keywords. Other sizes than the axis and the batch stay as in the example.
+    axis: of every tensor of the example. chunk: the length of input that kernels are chosen for;
+        that of the first push where None. precision, threads, algorithm: as in `Network.stream`.
+
+    Results are those of the model on the whole input, of which nothing is computed twice.
+
+    Raises `EngineRefusal` for a model that cannot be streamed. The message names the module.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Conv1d(2, 4, 3, padding=1), nn.Tanh()).eval()
+    >>> speech = stream(model, torch.zeros(1, 2, 50))
+    >>> speech.push(torch.zeros(1, 2, 10)).shape, speech.finish().shape
+    (torch.Size([1, 4, 9]), torch.Size([1, 4, 1]))
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError("model", f"of type {type(model).__name__}", "a torch.nn.Module")
+    if "_report" in vars(model):
+        raise ArgumentError("model", "accelerated", "one without", "Call restore(model) first.")
+    names, tensors = _listed(example)
+    signature, length = _signature(names, tensors, axis)
+
+    def capture(batch: int, size: int) -> Captured:
+        def arguments(inputs: list[Any]) -> tuple[Any, Any]:
+            if isinstance(example, Mapping):
+                return (), dict(zip(names, inputs, strict=True))
+            return inputs, {}
+
+        trace = Trace(model, signature.declared(batch, size))
+        return trace.captured(signature.axes, arguments)
+
+    options = {"chunk": chunk, "precision": precision, "algorithm": algorithm}
+    threads = thread_count() if threads is None else threads
+    source, captured = stream_of_model(capture, signature, length, threads=threads, **options)
+    return ModuleStream(source, signature, captured)
+
+
+@dataclass(slots=True, repr=False)
+class ModuleStream(ModelStream):
+    """A module in progress, made by `stream`; see `ModelStream`."""
+
+    tensors: bool = True
+    """Whether the latest chunks were tensors; results are what these were."""
+
+    def push(self, *chunks: Any) -> Any:
+        """All results that no later input can change and that were not returned yet.
+
+        chunks: a float32 tensor or array for each input of the example, in order, of one length
+        along the axis, which may be 0. Returns what the model returns, of that kind.
+        """
+        self.tensors = any(isinstance(each, torch.Tensor) for each in chunks)
+        arrays = [_array(each) if isinstance(each, torch.Tensor) else each for each in chunks]
+        return self._results(self.network.push(*self.arrays(arrays)))
+
+    def finish(self) -> Any:
+        """The rest of the results, as no more inputs come; `reset` begins anew."""
+        return self._results(self.network.finish())
+
+    def _results(self, arrays: Any) -> Any:
+        leaves, places, spec = self.captured.structure
+        leaves = list(leaves)
+        for place, result in zip(places, self.results(arrays), strict=True):
+            leaves[place] = torch.from_numpy(result) if self.tensors else result
+        return tree_unflatten(leaves, spec)
+
+
+def _array(tensor: Any) -> Array:
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        raise DTypeError("a chunk", f"a tensor on {tensor.device}", "one on the CPU")
+    if tensor.dtype is not torch.float32:
+        raise DTypeError("a chunk", f"{tensor.dtype}", "float32", "Convert it.")
+    if not tensor.numel():  # it may have no memory
+        return np.empty(tensor.shape, np.float32)
+    return array(tensor.detach())
+
+
+def _listed(example: Any) -> tuple[list[str], list[Any]]:
+    """The names and the tensors of an example."""
+    if isinstance(example, Mapping):
+        names, tensors = list(example), list(example.values())
+    else:
+        tensors = list(example) if isinstance(example, (tuple, list)) else [example]
+        names = ["x"] if len(tensors) == 1 else [f"x{i}" for i in range(len(tensors))]
+    if not tensors:
+        raise ArgumentError("example", "empty", "at least one tensor")
+    for name, tensor in zip(names, tensors, strict=True):
+        if not isinstance(tensor, torch.Tensor):
+            remedy = "Wrap the model in a module that holds other arguments."
+            raise DTypeError(f"example, {name!r}", brief(tensor), "a tensor", remedy)
+        if tensor.dtype is not torch.float32:
+            remedy = "Call model.float(), and convert the example."
+            raise DTypeError(f"example, {name!r}", f"of {tensor.dtype}", "float32", remedy)
+    return names, tensors
+
+
+def _signature(names: list[str], tensors: list[Any], axis: int) -> tuple[Signature, int]:
+    """The inputs, with the extent 0 along the stream's axis, and the length of the example."""
+    shapes, axes, lengths = {}, {}, set()
+    for name, tensor in zip(names, tensors, strict=True):
+        number = integer("axis", axis, -tensor.dim(), tensor.dim() - 1) % max(1, tensor.dim())
+        shape = list(tensor.shape)
+        lengths.add(shape[number])
+        shape[number] = 0
+        shapes[name], axes[name] = tuple(shape), declared_axes(len(shape), number)
+    if len(lengths) > 1 or lengths == {0}:
+        got, expected = f"of {sorted(lengths)} positions along axis {axis}", "of one length"
+        raise ArgumentError("example", got, expected)
+    return Signature(shapes, axes), lengths.pop()

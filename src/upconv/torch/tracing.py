@@ -1,0 +1,175 @@
+"""Tracing a module's forward into a network: tensors without data run through its Python code.
+
+Whatever depends on parameters and buffers alone is computed by PyTorch, so `weight_norm` and sizes
+that a model holds in buffers are numbers. ATen's operators on traced tensors add nodes, by the
+table of operations. Some functions are taken before PyTorch divides them into operators.
+
+The traced sizes are those of one input. `model_streams` compares the traces of several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from ..errors import ArgumentError, EngineRefusal, UpconvError, brief
+from ..network import Network
+from ..network.axes import Arranged
+from ..network.model_streams import Captured
+from . import arranging
+from .operators import FUSED
+
+_REMEDY = "Run the model on whole inputs, or stream the part before it."
+_COPIES = ("detach", "clone", "alias", "lift_fresh", "_to_copy")
+
+
+class Traced(torch.Tensor):  # type: ignore[misc]  # PyTorch is untyped here
+    """A tensor without data that stands for a value of a network.
+
+    family: the traced tensors that share its memory.
+    """
+
+    trace: Trace
+    arranged: Arranged
+    family: list[Traced]
+
+    @staticmethod
+    def of(trace: Trace, arranged: Arranged) -> Traced:
+        """The tensor of a value."""
+        size, kind = arranged.shape, {"dtype": torch.float32, "device": "cpu"}
+        result: Traced = torch.Tensor._make_wrapper_subclass(Traced, size, **kind)
+        result.trace, result.arranged, result.family = trace, arranged, [result]
+        return result
+
+    @classmethod
+    def __torch_function__(cls, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, row = kwargs or {}, arranging.FUNCTIONS.get(getattr(func, "__name__", ""))
+        if row is not None:
+            return _traced(args, kwargs)[0].trace.add(func.__name__, row, args, kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _traced(args, kwargs)[0].trace.operator(func, args, kwargs or {})
+
+    def __repr__(self) -> str:
+        return f"<Traced {tuple(self.shape)}>"
+
+
+class Trace:
+    """A network that is being built, and the modules in which the forward is."""
+
+    def __init__(self, model: Any, declared: Mapping[str, Any]) -> None:
+        self._network, self._model = Network(declared), model
+        self._modules: list[str] = []
+
+    def captured(
+        self, axes: Mapping[str, Any], arguments: Callable[[list[Traced]], tuple[Any, Any]]
+    ) -> Captured:
+        """The network of the model's forward.
+
+        axes: of the inputs. arguments: those of the forward, for the traced inputs.
+        """
+        values = zip(self._network.inputs.values(), axes.values(), strict=True)
+        inputs = [Traced.of(self, Arranged(value, each)) for value, each in values]
+        args, kwargs = arguments(inputs)
+        with torch.no_grad(), self._watched():
+            try:
+                results = self._model(*args, **kwargs)
+            except UpconvError:
+                raise
+            except Exception as error:  # whatever the code of a model raises without data
+                reason = f"{type(error).__name__}: {brief(str(error))}"
+                self._refuse(f"{type(self._model).__name__}'s forward", reason)
+        leaves, structure = tree_flatten(results)
+        outputs = [leaf for leaf in leaves if isinstance(leaf, Traced)]
+        if not outputs or len(outputs) < sum(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            raise ArgumentError("the model's result", brief(results), "tensors made of the inputs")
+        self._network.output(*(each.arranged.value for each in outputs))
+        numbers = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Traced)]
+        kept = [None if isinstance(leaf, Traced) else leaf for leaf in leaves]
+        arrangement = tuple(each.arranged.axes for each in outputs)
+        return Captured(self._network, arrangement, (kept, numbers, structure))
+
+    def add(self, name: str, row: arranging.Row, args: Any, kwargs: Any) -> Any:
+        """The traced results of a row, whose nodes are added to the network."""
+        self._network.at(self._modules[-1] or type(self._model).__name__)
+        args, kwargs = tree_map(_arranged, (tuple(args), dict(kwargs)))
+        args = (*(kwargs.pop(word) for word in ("input", "self") if word in kwargs), *args)
+        try:
+            results = row(self._network, *args, **kwargs)
+        except (UpconvError, TypeError, ValueError) as error:
+            self._refuse(name, str(error).rstrip("."))
+        return tree_map(lambda x: Traced.of(self, x) if isinstance(x, Arranged) else x, results)
+
+    def operator(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The results of an operator of ATen's, of which some are views and some write in place."""
+        space, _, name = func._schema.name.partition("::")
+        if space != "aten" and func is not FUSED:
+            self._refuse(str(func), "a network has no such operation")
+        aliases = [(i, each.alias_info) for i, each in enumerate(func._schema.arguments)]
+        written = [i for i, alias in aliases if alias is not None and alias.is_write]
+        if name.endswith("_like") or name.startswith("new_"):  # of a shape alone
+            return func(torch.empty(()).expand(args[0].shape), *args[1:], **kwargs)
+        if name in _COPIES and kwargs.get("dtype") in (None, torch.float32):
+            result = Traced.of(self, args[0].arranged)
+        else:
+            row = arranging.row_of(name.removesuffix("_") if written else name)
+            if row is None:
+                self._refuse(name, "a network has no such operation")
+            result = self.add(name, row, args, kwargs)
+        if written:
+            return self._written(name, [args[i] for i in written if i < len(args)], result)
+        if any(alias is not None for _, alias in aliases):
+            family = _traced(args, kwargs)[0].family
+            for each in tree_flatten(result)[0]:
+                each.family = family
+                family.append(each)
+        return result
+
+    def _written(self, name: str, targets: list[Any], result: Traced) -> Traced:
+        """The tensor that an operator writes in place, with its new value."""
+        if len(targets) != 1 or not isinstance(targets[0], Traced) or len(targets[0].family) > 1:
+            self._refuse(name, "it writes in place to memory that other tensors share")
+        if targets[0].shape != result.shape:
+            self._refuse(name, "its result has another shape than the tensor that it writes")
+        targets[0].arranged = result.arranged
+        return targets[0]
+
+    def _refuse(self, name: str, why: str) -> NoReturn:
+        module = next(filter(None, reversed(self._modules)), "")
+        where = f"{name} in {module}" if module else name
+        raise EngineRefusal(f"A stream cannot compute {where}: {why}. {_REMEDY}") from None
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Know which module's forward runs."""
+
+        def entering(name: str) -> Callable[..., None]:
+            return lambda *_: self._modules.append(name)
+
+        def leaving(*_: object) -> None:
+            self._modules.pop()
+
+        handles = []
+        for name, module in self._model.named_modules():
+            handles.append(module.register_forward_pre_hook(entering(name), prepend=True))
+            handles.append(module.register_forward_hook(leaving))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _traced(args: Any, kwargs: Any) -> list[Traced]:
+    return [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Traced)]
+
+
+def _arranged(leaf: Any) -> Any:
+    return leaf.arranged if isinstance(leaf, Traced) else leaf
