@@ -56,8 +56,8 @@ def apply(activation: Activation, slope: float | Array, values: Array) -> None:
 def erf(x: Array) -> Array:
     """The error function, elementwise, in the dtype of `x`."""
     values = np.ascontiguousarray(x, np.float64).ravel()
-    found = np.fromiter(map(math.erf, values.data), np.float64, values.size)
-    return found.astype(x.dtype, copy=False).reshape(x.shape)
+    results = np.fromiter(map(math.erf, values.data), np.float64, values.size)
+    return results.astype(x.dtype, copy=False).reshape(x.shape)
 
 
 def _silu(values: Array, slope: float) -> None:

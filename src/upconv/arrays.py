@@ -148,12 +148,12 @@ def dtype_of(name: object) -> np.dtype[Any]:
     return dtype
 
 
-def same_dtype(first: str, expected: np.dtype[Any], second: str, given: np.dtype[Any]) -> None:
+def same_dtype(first: str, expected: np.dtype[Any], second: str, actual: np.dtype[Any]) -> None:
     """Raise `DTypeError` unless two operands have one dtype."""
-    if expected != given:
+    if expected != actual:
         raise DTypeError(
             f"{second}.dtype",
-            str(given),
+            str(actual),
             f"{expected}, the dtype of {first}",
             f"Convert one of them, as in {second}.astype('{expected}').",
         )

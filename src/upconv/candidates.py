@@ -45,7 +45,7 @@ class Rated:
     def cells(self) -> tuple[str, str, str, str]:
         """Its name and figures as text."""
         cycles, packing = (
-            "-" if each is None else f"{each:,.0f}" for each in (self.cycles, self.packing)
+            "-" if number is None else f"{number:,.0f}" for number in (self.cycles, self.packing)
         )
         return (
             self.name,
@@ -82,22 +82,22 @@ def rated(problem: Problem, chosen: Selection, threads: int, *, once: bool) -> I
         (c for c in listed if c not in taken),
         key=lambda c: (not c.possible, c.eligible is Eligible.ON_REQUEST, c.cost(once=once)),
     )
-    for each in (*taken, *_few_tiles(others)):
-        name = f"{each.engine} {each.variant}".rstrip()
-        if not each.possible:
-            yield Rated(name, None, None, None, f"never: {each.reason}")
+    for candidate in (*taken, *_few_tiles(others)):
+        name = f"{candidate.engine} {candidate.variant}".rstrip()
+        if not candidate.possible:
+            yield Rated(name, None, None, None, f"never: {candidate.reason}")
             continue
-        reason = "taken" if each in taken else _reason(each, least, once=once)
-        workspace = each.workspace if each.engine == "jit" else None
-        yield Rated(name, each.cycles, each.packing, workspace, reason)
+        reason = "taken" if candidate in taken else _reason(candidate, least, once=once)
+        workspace = candidate.workspace if candidate.engine == "jit" else None
+        yield Rated(name, candidate.cycles, candidate.packing, workspace, reason)
 
 
 def _few_tiles(listed: Iterable[Candidate]) -> Iterator[Candidate]:
     tiles = 0
-    for each in listed:
-        tiles += each.winograd
-        if not each.winograd or tiles <= _TILES:
-            yield each
+    for candidate in listed:
+        tiles += candidate.winograd
+        if not candidate.winograd or tiles <= _TILES:
+            yield candidate
 
 
 def _reason(candidate: Candidate, least: float, *, once: bool) -> str:
@@ -114,10 +114,13 @@ def table_of(listed: tuple[Rated, ...]) -> list[str]:
     """The table's lines, of at most 80 columns: a reason that is too long has lines of its own."""
     if not listed:
         return []
-    rows = [("candidate", "cycles", "packing", "memory"), *(each.cells for each in listed)]
+    rows = [
+        ("candidate", "cycles", "packing", "memory"),
+        *(candidate.cells for candidate in listed),
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [""]
-    for cells, reason in zip(rows, ("", *(each.reason for each in listed)), strict=True):
+    for cells, reason in zip(rows, ("", *(candidate.reason for candidate in listed)), strict=True):
         name, *figures = (
             cell.ljust(w) if i == 0 else cell.rjust(w)
             for i, (cell, w) in enumerate(zip(cells, widths, strict=True))

@@ -132,10 +132,12 @@ class _Question(NamedTuple):
         every = self.algorithm is Algorithm.WINOGRAD
         rated = candidates(engine, self.problem, self.threads, every=every)
         if every:  # the algorithm is asked for: no margin counts, and the same tiles for all calls
-            tiles = (each for each in rated if each.winograd and each.possible)
-            return sorted(tiles, key=lambda each: each.cycles)
+            tiles = (candidate for candidate in rated if candidate.winograd and candidate.possible)
+            return sorted(tiles, key=lambda candidate: candidate.cycles)
         auto = self.algorithm is Algorithm.AUTO
-        return ranked((each for each in rated if auto or not each.winograd), once=self.once)
+        return ranked(
+            (candidate for candidate in rated if auto or not candidate.winograd), once=self.once
+        )
 
 
 @lru_cache(maxsize=4096)
@@ -148,8 +150,10 @@ def _asked(question: _Question, engine: Engine) -> Choice:
     reason = engine.refuses(question.problem)
     if reason is not None:
         return Choice(None, (Refusal(engine.name, reason),))
-    own = (each for each in question.ranked(engine) if each.engine == engine.name)
-    return Choice(engine, (), _variant(next(own, None)))
+    candidates_of_engine = (
+        candidate for candidate in question.ranked(engine) if candidate.engine == engine.name
+    )
+    return Choice(engine, (), _variant(next(candidates_of_engine, None)))
 
 
 def _first_able(question: _Question) -> Choice:
@@ -227,9 +231,9 @@ def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
     if engine is not None or first.name == _asked_variable():
         yield first
         return
-    for each in map(_usable, ENGINES):
-        if each is not None and each.refuses(problem) is None:
-            yield each
+    for usable in map(_usable, ENGINES):
+        if usable is not None and usable.refuses(problem) is None:
+            yield usable
 
 
 def by_model(
@@ -248,17 +252,17 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """Return an engine's candidates for a problem that it does not refuse; () without a model."""
     rated = getattr(engine, "candidates", None)
-    found: tuple[Candidate, ...] = rated(problem, threads, every=every) if rated else ()
-    return found
+    listed: tuple[Candidate, ...] = rated(problem, threads, every=every) if rated else ()
+    return listed
 
 
 def rating_engine(problem: Problem, engine: Engine) -> Engine | None:
     """The engine whose model rates a problem: the one chosen, or the first that lists it."""
     if getattr(engine, "candidates", None):
         return engine
-    usable = (each for each in map(_usable, ENGINES) if each is not None)
-    able = (each for each in usable if each.refuses(problem) is None)
-    return next((each for each in able if getattr(each, "candidates", None)), None)
+    usable = (candidate for candidate in map(_usable, ENGINES) if candidate is not None)
+    able = (candidate for candidate in usable if candidate.refuses(problem) is None)
+    return next((candidate for candidate in able if getattr(candidate, "candidates", None)), None)
 
 
 def variants(
@@ -270,9 +274,13 @@ def variants(
         return direct
     auto = algorithm is Algorithm.AUTO
     rated = candidates(engine, problem, threads, every=True)
-    tiles = [each for each in rated if each.winograd and each.possible and (each.exact or not auto)]
-    tiles.sort(key=lambda each: each.cycles)
-    names = tuple(each.variant for each in tiles)[:_MOST_TILES]
+    tiles = [
+        candidate
+        for candidate in rated
+        if candidate.winograd and candidate.possible and (candidate.exact or not auto)
+    ]
+    tiles.sort(key=lambda candidate: candidate.cycles)
+    names = tuple(candidate.variant for candidate in tiles)[:_MOST_TILES]
     return (*direct, *names) if auto else names
 
 
@@ -281,10 +289,10 @@ _MOST_TILES = 6  # three axes have some sixty choices; the model knows which are
 
 def _no_winograd(problem: Problem, engine: str | Engine | None, threads: int) -> str:
     reasons = []
-    for each in able(problem, engine):
-        rated = candidates(each, problem, threads, every=True)
+    for usable in able(problem, engine):
+        rated = candidates(usable, problem, threads, every=True)
         refused = (c.reason for c in rated if c.winograd and not c.possible)
-        reasons.append(f"{each.name}: {next(refused, 'it computes directly')}")
+        reasons.append(f"{usable.name}: {next(refused, 'it computes directly')}")
     message = "; ".join(reasons)
     return f'No engine does {problem} by Winograd. {message}. Use algorithm="auto" or "direct".'
 

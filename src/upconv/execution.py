@@ -196,8 +196,8 @@ def prepared(
     call: PreparedCall | None = calls.get(key)
     if call is None:
         operands = described(x), described(weight), described(bias), described(residual)
-        signature, how = rule(*operands, keywords, activation), Algorithm.of(algorithm)
-        call = PreparedCall(signature, engine, threads, algorithm=how, once=True)
+        signature, choice = rule(*operands, keywords, activation), Algorithm.of(algorithm)
+        call = PreparedCall(signature, engine, threads, algorithm=choice, once=True)
         remember(key, call)
     return call
 
@@ -236,7 +236,7 @@ def run(
 
 
 def engine_key(engine: object) -> Hashable:
-    """What stands in a key for the engine asked for; the prepared call keeps the engine alive."""
+    """The key of the requested engine; the prepared call keeps the engine alive."""
     return engine if engine is None or isinstance(engine, str) else id(engine)
 
 
@@ -249,7 +249,7 @@ def remember(key: Hashable, call: object) -> None:
 
 
 def result_array(signature: Signature, out: Array | None, operands: Iterable[Any]) -> Array:
-    """Where to compute: a new array, `out` itself, or a copy of it where it overlaps an operand."""
+    """Return a new array, `out`, or a copy of it where it overlaps an operand, to compute into."""
     if out is None:
         return new_result(signature)
     target = check_out("out", out, signature.shape, signature.problem.dtype.numpy)

@@ -1,4 +1,4 @@
-"""What upconv would do and why, without running it: `explain`, and the sizes by `output_shape`."""
+"""Explanations of what upconv would do and why (`explain`), and sizes by `output_shape`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _status(name: str) -> EngineStatus:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a plan would do: `print` it, or read the fields.
+    """An explanation of a plan: `print` it, or read the fields.
 
     `engine` is None when every engine refuses; `refusals` holds the sentence of each engine that
     was asked before. Bytes, counts and seconds are of one call.
@@ -123,6 +123,7 @@ class Explanation:
     def __str__(self) -> str:
         rows = [
             ("problem", str(self.problem)),
+            *self._precision_rows(),
             ("engine", f"{self.engine or 'none'} {self.variant}".rstrip()),
             *((use.name, str(use)) for use in self.uses),
             *(("refused by", str(refusal)) for refusal in self.refusals),
@@ -136,6 +137,14 @@ class Explanation:
         width = max(len(name) for name, _ in rows)
         lines = [f"{name:{width}}  {value}" for name, value in rows]
         return "\n".join([*lines, *table_of(self.candidates)])
+
+    def _precision_rows(self) -> list[tuple[str, str]]:
+        """The rounding of operands, and how far it may carry a result."""
+        if not self.problem.rounded:
+            return []
+        precision = self.problem.precision
+        error = (1 + precision.epsilon / 2) ** 2 - 1
+        return [("precision", f"{precision.value}: a product errs by up to {error:.2g} of it")]
 
     def _time_rows(self) -> list[tuple[str, str]]:
         """The schedule and the times, as far as they are known."""
@@ -151,10 +160,10 @@ class Explanation:
         """One row per spatial axis: its sizes, and how many of its phases have taps."""
         rows = []
         for i, axis in enumerate(self.problem.axes):
-            live, whole = min(axis.period, axis.kernel), axis.out >= axis.stride
+            live, stretched = min(axis.period, axis.kernel), axis.out >= axis.stride
             sizes = f"{axis.size} -> {axis.out} of {axis.full}"
             cuts = f"cut {axis.crop_begin} and {axis.crop_end}"
-            phases = f"; {live} of {axis.stride} phases have taps" if whole else ""
+            phases = f"; {live} of {axis.stride} phases have taps" if stretched else ""
             rows.append((f"axis {i}", f"{sizes}, {cuts}{phases}"))
         return rows
 
@@ -177,12 +186,13 @@ def explain(
     direction: str = "forward",
     engine: str | Engine | None = None,
     algorithm: str = "auto",
+    precision: str | None = None,
     dtype: Any = None,
     threads: int | None = None,
     tune: bool | None = None,
     roofline: bool = False,
 ) -> Explanation:
-    """What `plan` with the same arguments would do: the problem, the engine, every refusal, memory.
+    """Explain what `plan` would do with the same arguments: problem, engine, refusals, memory.
 
     `weight` and `bias` may be shapes (tuples of ints) instead of arrays, with `dtype` then float32
     if not given. An engine asked for by name that refuses is reported, not raised. The primitive is
@@ -200,9 +210,8 @@ def explain(
     >>> print(explain((1, 8, 5), (8, 4, 3), direction="weight_grad", engine="jit").schedule)
     weight gradient: tiles of ...
     """
-    keywords = Keywords.of(
-        stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
-    )
+    geometry = stride, padding, output_padding, dilation, groups, output_size
+    keywords = Keywords.of(*geometry, layout, weight_layout, precision)
     of_weight = _operand("weight", weight, dtype)
     of_bias = None if bias is None else _operand("bias", bias, dtype)
     x = Operand(as_shape("input_shape", input_shape), of_weight.dtype)
@@ -212,12 +221,12 @@ def explain(
     if way is not Direction.FORWARD:
         signature = request.gradient(way)
     problem, count = signature.problem, resolved(threads)
-    how = Algorithm.DIRECT if way is Direction.WEIGHT_GRAD else Algorithm.of(algorithm)
+    algorithm_of_way = Algorithm.DIRECT if way is Direction.WEIGHT_GRAD else Algorithm.of(algorithm)
     once = way is not Direction.FORWARD  # a gradient packs the weight for one call
-    choice = choose(problem, engine, count, how, once=once)
+    choice = choose(problem, engine, count, algorithm_of_way, once=once)
     limits = roofline_of(count, measure=boolean("roofline", roofline))
     work = problem.multiply_adds, problem.nbytes, problem.dtype
-    told = Explanation(
+    explanation = Explanation(
         problem=problem,
         engine=None,
         refusals=choice.refusals,
@@ -228,35 +237,39 @@ def explain(
         roofline_seconds=None if limits is None else limits.seconds(*work),
     )
     if choice.engine is None:
-        return told
+        return explanation
     tuned = tuning_asked(tune)
-    chosen = selected(problem, engine, count, tune=tuned, algorithm=how, once=once and not tuned)
+    chosen = selected(
+        problem, engine, count, tune=tuned, algorithm=algorithm_of_way, once=once and not tuned
+    )
     guarded = way is not Direction.WEIGHT_GRAD and getattr(
         chosen.engine, "finite_weights_only", False
     )
     shape_only = isinstance(weight, tuple | list)
     if guarded and not shape_only and not is_finite(as_array("weight", weight)):
         refusal = Refusal(chosen.engine.name, _NONFINITE)
-        refusals = (*told.refusals, refusal)
-        return replace(told, engine=NonFiniteWeight.engine, refusals=refusals)
-    told = replace(
-        told,
+        refusals = (*explanation.refusals, refusal)
+        return replace(explanation, engine=NonFiniteWeight.engine, refusals=refusals)
+    explanation = replace(
+        explanation,
         uses=tuple(_uses(request, problem, way, engine, count, Algorithm.of(algorithm))),
         candidates=tuple(rated(problem, chosen, count, once=once)),
     )
     clock = limits.clock if limits else None
-    return _built(told, chosen, remembered(problem, count, engine, how), count, clock)
+    return _built(
+        explanation, chosen, remembered(problem, count, engine, algorithm_of_way), count, clock
+    )
 
 
 def _built(
-    told: Explanation, chosen: Selection, winner: Selection | None, threads: int,
+    explanation: Explanation, chosen: Selection, winner: Selection | None, threads: int,
     clock: float | None,
 ) -> Explanation:  # fmt: skip
     """An explanation with what only the primitive knows, which is built and stays in the cache."""
-    entry = shared_cache().entry(told.problem, chosen.engine, threads, chosen.variant)
+    entry = shared_cache().entry(explanation.problem, chosen.engine, threads, chosen.variant)
     primitive, cycles = entry.primitive, entry.primitive.predicted_cycles
     return replace(
-        told,
+        explanation,
         engine=chosen.engine.name,
         variant=chosen.variant,
         workspace_bytes=primitive.workspace_bytes,
@@ -271,11 +284,11 @@ def _uses(
     request: Request, problem: Problem, way: Direction, engine: str | Engine | None, threads: int,
     algorithm: Algorithm,
 ) -> Iterator[Use]:  # fmt: skip
-    """What a plan, a call and both gradients of a layer do, by models."""
+    """Yield the choices of a plan, a call and both gradients of a layer, by cost models."""
     if way is not Direction.FORWARD:
         return
     gradients = (Direction.INPUT_GRAD, Direction.WEIGHT_GRAD)
-    x, weight = (request.gradient(each).problem for each in gradients)
+    x, weight = (request.gradient(gradient).problem for gradient in gradients)
     for name, asked, how, once in (
         ("plan", problem, algorithm, False),
         ("conv_transpose", problem, algorithm, True),

@@ -52,7 +52,9 @@ def require_free(
     if path.is_dir():
         raise FileError(f"{brief(name)} is a directory; expected the name of a file.")
     if path.exists():
-        if any(given is not None and given.exists() and path.samefile(given) for given in inputs):
+        if any(
+            source is not None and source.exists() and path.samefile(source) for source in inputs
+        ):
             raise FileError(f"{brief(name)} is an input of this very call. Name another output.")
         if not stat.S_ISREG(path.stat().st_mode):
             raise FileError(f"{brief(name)} is not a regular file. Name another output.")

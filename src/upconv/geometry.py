@@ -30,7 +30,7 @@ class Tap(NamedTuple):
 
 
 class Product(NamedTuple):
-    """What one tap makes of one input: x[input] * w[tap]."""
+    """The product of one input and one tap: x[input] * w[tap]."""
 
     input: int
     tap: int
@@ -193,17 +193,17 @@ class Axis:
         return Trimmed(again.axis, _within(again.inputs, inputs), _within(again.taps, taps))
 
     def products(self, o: int) -> tuple[Product, ...]:
-        """What position `o` is the sum of, in order of input; `o` may also be one that is cropped.
+        """Return the products whose sum is position `o`, in order of input; `o` may be cropped.
 
         >>> Axis(size=3, kernel=3, stride=2, crop_begin=1).products(1)
         (Product(input=0, tap=2), Product(input=1, tap=0))
         """
-        found = []
+        pairs = []
         for t in reversed(range(self.kernel)):
             i, beside = divmod(o + self.crop_begin - self.dilation * t, self.stride)
             if not beside and 0 <= i < self.size:
-                found.append(Product(i, t))
-        return tuple(found)
+                pairs.append(Product(i, t))
+        return tuple(pairs)
 
     @property
     def uncropped(self) -> range:
@@ -370,9 +370,9 @@ def _full(size: int, kernel: int, stride: int, dilation: int) -> int:
     return stride * (size - 1) + dilation * (kernel - 1) + 1
 
 
-def _within(part: range, whole: range) -> range:
+def _within(part: range, domain: range) -> range:
     """A part of a range, given by its places in it."""
-    return range(whole.start + part.start, whole.start + part.stop) if part else part
+    return range(domain.start + part.start, domain.start + part.stop) if part else part
 
 
 def _signed(value: int) -> str:

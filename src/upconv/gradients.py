@@ -73,8 +73,8 @@ class _Layer:
         call = self.calls.get(name)
         if call is None:
             signature = self.signatures[name]
-            how = self.algorithm if name == "x" else Algorithm.DIRECT
-            call = PreparedCall(signature, self.engine, self.threads, algorithm=how, once=True)
+            choice = self.algorithm if name == "x" else Algorithm.DIRECT
+            call = PreparedCall(signature, self.engine, self.threads, algorithm=choice, once=True)
             self.calls[name] = call
         return call
 
@@ -119,27 +119,27 @@ def gradients(
     layer = _layer(rule, engine, algorithm, keywords, accumulate, grad, x, weight)
     targets = gradient_targets(NEEDS, Gradients, needs, out, accumulate=accumulate)
     calls = [(name, layer.call(name)) for name in ("x", "weight") if name in targets]
-    given: dict[str, Array] = {}
+    operands: dict[str, Array] = {}
     if out is not None:
         channels = (grad.shape[layer.channel_axis],)
         shapes = {"x": x.shape, "weight": weight.shape, "bias": channels}
-        given = fitting(targets, shapes, dict.fromkeys(shapes, grad.dtype))
+        operands = fitting(targets, shapes, dict.fromkeys(shapes, grad.dtype))
         # An operand that a result is written over is copied: the next gradient still reads it.
         grad, x, weight = (
             copied("a copy of an operand that out overlaps", operand)
-            if overlap(operand, given.values())
+            if overlap(operand, operands.values())
             else operand
             for operand in (grad, x, weight)
         )
         for _, call in calls:  # whatever refuses refuses before anything of the caller's is written
             call.entry()
     work = [
-        (name, call, given[name] if name in given else new_result(call.signature))
+        (name, call, operands[name] if name in operands else new_result(call.signature))
         for name, call in calls
     ]
     results: dict[str, Array | None] = {}
     if "bias" in targets:
-        results["bias"] = _bias_gradient(layer, grad, given.get("bias"), accumulate=accumulate)
+        results["bias"] = _bias_gradient(layer, grad, operands.get("bias"), accumulate=accumulate)
     for name, call, target in work:
         a, b = (grad, weight) if name == "x" else (x, grad) if layer.swaps else (grad, x)
         call.run(target, a, b)
@@ -194,16 +194,16 @@ def fitting(
     dtypes: Mapping[str, np.dtype[Any]],
 ) -> dict[str, Array]:
     """The targets given, each checked to fit its result and to share no memory with another."""
-    given = {
+    operands = {
         name: check_out(f"out.{name}", target, shapes[name], dtypes[name])
         for name, target in targets.items()
         if target is not None
     }
-    for first, second in combinations(given, 2):  # one result would be lost
-        if shares_memory(given[first], given[second]):
+    for first, second in combinations(operands, 2):  # one result would be lost
+        if shares_memory(operands[first], operands[second]):
             got = f"one in which {first} and {second} share memory"
             raise ArgumentError("out", got, "separate arrays", "Copy one of them.")
-    return given
+    return operands
 
 
 def gradient_targets(

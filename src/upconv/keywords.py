@@ -17,7 +17,7 @@ from .activations import Activation
 from .checks import Frozen, frozen, integer
 from .errors import ArgumentError, DTypeError, ShapeError, brief
 from .geometry import LIMIT, Axis, centred, convolved, fitted, padded, same_padding, scaled, strided
-from .problem import Epilogue
+from .problem import DType, Epilogue
 
 _LEAKY_SLOPE = 0.01  # the slope PyTorch, ONNX and Keras 2 take where none is given
 
@@ -33,25 +33,48 @@ class Keywords(NamedTuple):
     output_size: Frozen = None
     layout: Frozen = "NCX"
     weight_layout: Frozen = "IOX"
+    precision: Frozen = None
 
     @classmethod
     def of(cls, *given: object) -> Keywords:
-        """A caller's keywords in this order, frozen; `DTypeError` for what no keyword can be."""
+        """A caller's keywords in this order, frozen; `DTypeError` for what no keyword can be.
+
+        The last ones may be left out.
+        """
         for value in given:  # most calls have nothing to freeze
             if type(value) not in _EXACT:
                 return cls(*map(frozen, cls._fields, given))
-        return tuple.__new__(cls, given)
+        return tuple.__new__(cls, given) if len(given) == _COUNT else cls(*given)
 
 
 _EXACT = (int, str, type(None))
+_COUNT = len(Keywords._fields)
+
+
+def rounds(precision: object, dtype: DType) -> bool:
+    """Whether a `precision` asks for operands of `dtype` to be rounded to bfloat16.
+
+    Raises `ArgumentError` for anything but None, the arrays' own type, and bfloat16 for float32.
+    """
+    if precision is None or precision == dtype.value:
+        return False
+    if precision == DType.BFLOAT16.value and dtype is DType.FLOAT32:
+        return True
+    allowed = f"None or {dtype.value!r}, the arrays' own type"
+    if dtype is DType.FLOAT32:
+        allowed = "None, 'float32' or 'bfloat16'"
+    raise ArgumentError("precision", brief(precision), allowed, _PRECISION)
+
+
+_PRECISION = "Only float32 is rounded, to bfloat16; convert other arrays with .astype(np.float32)."
 
 
 def integers(argument: str, value: Frozen, rank: int, low: int) -> tuple[int, ...]:
     """One integer per axis, each >= `low`; a single one stands for all axes."""
     if isinstance(value, int):
         return (_bounded(argument, value, low),) * rank
-    whole = isinstance(value, tuple) and all(isinstance(entry, int) for entry in value)
-    if not whole or len(value) != rank:
+    all_integers = isinstance(value, tuple) and all(isinstance(entry, int) for entry in value)
+    if not all_integers or len(value) != rank:
         raise ArgumentError(argument, brief(value), _FORMS.format(rank=rank), _ONE_EACH)
     return tuple(_bounded(f"{argument}[{i}]", entry, low) for i, entry in enumerate(value))
 
@@ -106,11 +129,11 @@ def _pair(argument: str, entry: Frozen) -> tuple[int, int]:
     if (
         not isinstance(entry, tuple)
         or len(entry) != 2
-        or any(type(end) is not int for end in entry)
+        or any(type(number) is not int for number in entry)
     ):
         raise ArgumentError(argument, brief(entry), "an int or a (begin, end) pair of ints", _PAIRS)
-    begin, end = (_bounded(argument, value, -LIMIT) for value in entry)
-    return begin, end
+    begin, number = (_bounded(argument, value, -LIMIT) for value in entry)
+    return begin, number
 
 
 def _bounded(argument: str, value: int, low: int) -> int:
@@ -264,11 +287,11 @@ def _of_class(
 
 def _axes(make: Callable[..., Axis], *columns: Sequence[int]) -> tuple[Axis, ...]:
     """`make` for every axis, of its number and an entry of each column; errors say which it is."""
-    made = []
+    axes = []
     for i, row in enumerate(zip(*columns, strict=True)):
         try:
-            made.append(make(i, *row))
+            axes.append(make(i, *row))
         except ArgumentError as error:
             name = f"spatial axis {i}: {error.argument}"
             raise ShapeError(name, error.got, error.expected, error.remedy) from None
-    return tuple(made)
+    return tuple(axes)

@@ -6,6 +6,7 @@
 3. A way is compared with the baseline by a `Ratio`, whose interval contains the measured noise.
    It wins if the whole interval lies above `required_gain`; of several, the one that begins
    highest. Otherwise the baseline stays.
+4. Rounds end early where they leave no doubt (`is_clear`).
 
 The result says of each other way why it was not chosen.
 """
@@ -39,6 +40,7 @@ Identical ways should not win, and few samples show little of the noise. docs/ch
 rates at which they do.
 """
 
+_ALIKE, _NARROW = 1.03, 1.25
 _RESAMPLES = 1000
 
 
@@ -59,7 +61,7 @@ def required_gain(rounds: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as fast one call is as another, with an interval of its uncertainty.
+    """The speed of one call over that of another, with an interval of its uncertainty.
 
     Whatever disturbs a machine makes calls slower, never faster. Calls are therefore compared by
     the mean of the fastest third of their samples. The interval is between the quartiles of the
@@ -96,8 +98,34 @@ class Ratio:
         """The ratio of the first call of some rounds to another."""
         return cls.between(rounds.samples[0], rounds.samples[call], rounds.again)
 
+    def times(self, other: Ratio) -> Ratio:
+        """The ratio of a to c, of this one of a to b and another of b to c."""
+        return Ratio(self.median * other.median, self.low * other.low, self.high * other.high)
+
     def __str__(self) -> str:
         return f"{self.median:.2f} times as fast ({self.low:.2f} to {self.high:.2f})"
+
+
+def is_clear(rounds: Rounds) -> bool:
+    """Return whether further rounds would hardly change the choice.
+
+    Either all ways are slower than the baseline by a margin, or one is faster by it, with an
+    interval of at most `_NARROW`, and no other can be `_ALIKE` times as fast as that one. The
+    margin is five times that of `required_gain`, since the question is asked after every round.
+
+    >>> is_clear(Rounds(([2.0] * 5, [1.0] * 5, [1.5] * 5), [2.0] * 5))
+    True
+    >>> is_clear(Rounds(([2.0] * 5, [1.9] * 5), [2.0] * 5))
+    False
+    """
+    margin = 1 + 5 * _FEW / len(rounds.again)
+    ratios = [Ratio.of(rounds, call) for call in range(1, len(rounds.samples))]
+    best = max(ratios, key=lambda ratio: ratio.low)
+    if best.low > margin:
+        return best.high < _NARROW * best.low and all(
+            ratio.high < _ALIKE * best.median for ratio in ratios if ratio is not best
+        )
+    return all(ratio.high < 1 / margin for ratio in ratios)
 
 
 def undisturbed(samples: Sequence[float]) -> float:
@@ -127,7 +155,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one way.
+    """The outcome of one way.
 
     seconds: of a run, None where it was not timed. ratio: how many times as fast as the baseline.
     why: the reason why it was not chosen, "" for the chosen one.
@@ -194,7 +222,7 @@ def _error(y: Array, z: Array, precision: str) -> tuple[float, float]:
     if z.dtype.kind not in "fcV":
         return float(np.mean(y != z)) if z.size else 0.0, OTHER_INTEGERS
     name = {"complex64": "float32", "complex128": "float64"}.get(z.dtype.name, z.dtype.name)
-    allowed = max(TOLERANCES[each] for each in (name, precision or name))
+    allowed = max(TOLERANCES[dtype] for dtype in (name, precision or name))
     wide = np.complex128 if z.dtype.kind == "c" else np.float64
     y, z = y.astype(wide), z.astype(wide)
     finite = np.isfinite(z)
@@ -268,7 +296,9 @@ def decide(
     ('parts', {'layers': 'it is not faster beyond the noise: 1.10 times as fast (0.90 to 1.20)', \
 'PyTorch': 'parts is faster'})
     """
-    least = {name: min(each, key=lambda one: one.low) for name, each in ratios.items() if each}
+    least = {
+        name: min(samples, key=lambda one: one.low) for name, samples in ratios.items() if samples
+    }
     surely = {name: ratio for name, ratio in least.items() if ratio.low > required}
     best = max(surely, key=lambda name: surely[name].low, default=baseline)
     whys = {
@@ -319,7 +349,7 @@ class _Trial:
         self, timed: Sequence[int], seconds: float, begins: Callable[[int], object]
     ) -> Rounds:
         """Interleaved samples of the ways of these indices."""
-        bounds = Bounds(seconds, None, PATIENCE, FEWEST_ROUNDS)
+        bounds = Bounds(seconds, None, PATIENCE, FEWEST_ROUNDS, is_clear)
         if self._most is not None:
             bounds = Bounds(self._end - time.perf_counter(), self._most - self.runs)
         calls = [partial(self._run, i) for i in timed] if len(timed) > 1 else []

@@ -1,4 +1,4 @@
-"""How much memory this process may still take, and refusing what would not fit before allocating.
+"""Memory that this process may still take, and refusals, before allocation, of what would not fit.
 
 Sources: `MemAvailable` of /proc/meminfo, the limits of the control group (v2 and v1), the resource
 limit of the address space; elsewhere the operating system's count of physical memory.
@@ -7,9 +7,11 @@ limit of the address space; elsewhere the operating system's count of physical m
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -100,7 +102,7 @@ def _meminfo() -> Iterator[int]:
 
 
 def _control_group() -> Iterator[int]:
-    """What the control group leaves: its limit less its use, page cache not counted as used."""
+    """Memory that the control group leaves: its limit less its use, without the page cache."""
     pairs = (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         (
@@ -155,3 +157,10 @@ def _read(path: str) -> str:
         return Path(path).read_text()
     except OSError:  # this system has no such file; another source decides
         return ""
+
+
+def release() -> None:
+    """Return freed memory to the system: garbage in cycles, and what the C library keeps."""
+    gc.collect()
+    with suppress(OSError, AttributeError, TypeError):  # glibc has it alone
+        ctypes.CDLL(None).malloc_trim(0)

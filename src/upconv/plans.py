@@ -43,6 +43,7 @@ def plan(
     residual: Any = None,
     engine: str | Engine | None = None,
     algorithm: str = "auto",
+    precision: str | None = None,
     dtype: Any = None,
     threads: int | None = None,
     tune: bool | None = None,
@@ -67,11 +68,12 @@ def plan(
     array([[[1., 1., 2., 2., 3., 3.]]], dtype=float32)
     """
     keywords = Keywords.of(
-        stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
-    )
-    (end, slopes), how = activation_of(activation, dtype), Algorithm.of(algorithm)
+        stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout,
+        precision,
+    )  # fmt: skip
+    (end, slopes), choice = activation_of(activation, dtype), Algorithm.of(algorithm)
     request, arrays = _request(input_shape, weight, bias, dtype, keywords, end, convolves=False)
-    return Plan(request, engine, resolved(threads), *arrays, residual, tune, how, slopes=slopes)
+    return Plan(request, engine, resolved(threads), *arrays, residual, tune, choice, slopes=slopes)
 
 
 def conv_plan(
@@ -89,6 +91,7 @@ def conv_plan(
     residual: Any = None,
     engine: str | Engine | None = None,
     algorithm: str = "auto",
+    precision: str | None = None,
     dtype: Any = None,
     threads: int | None = None,
     tune: bool | None = None,
@@ -105,17 +108,18 @@ def conv_plan(
     >>> edges(np.array([[[1, 2, 4, 8]]], np.float32))
     array([[[ 1.,  2.,  4., -8.]]], dtype=float32)
     """
-    keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
-    (end, slopes), how = activation_of(activation, dtype), Algorithm.of(algorithm)
+    geometry = stride, padding, 0, dilation, groups, None
+    keywords = Keywords.of(*geometry, layout, weight_layout, precision)
+    (end, slopes), choice = activation_of(activation, dtype), Algorithm.of(algorithm)
     request, arrays = _request(input_shape, weight, bias, dtype, keywords, end, convolves=True)
-    return Plan(request, engine, resolved(threads), *arrays, residual, tune, how, slopes=slopes)
+    return Plan(request, engine, resolved(threads), *arrays, residual, tune, choice, slopes=slopes)
 
 
 def _request(
     input_shape: Sequence[int], weight: Any, bias: Any, dtype: Any, keywords: Keywords,
     activation: Frozen, *, convolves: bool,
 ) -> tuple[Request, tuple[Array, Array | None]]:  # fmt: skip
-    """What is to be planned, and the weight and the bias in the type to work in."""
+    """The request to plan, and the weight and the bias in the type to work in."""
     weight = converted("weight", weight, dtype)
     bias = None if bias is None else converted("bias", bias, dtype)
     x = Operand(as_shape("input_shape", input_shape), weight.dtype)
@@ -239,9 +243,9 @@ class Plan:
         """
         form = self._form(self._residual)
         x = Operand(as_shape("input_shape", input_shape), self._request.x.dtype)
-        how = self._request._replace(x=x), self._engine, self._threads, form.weight, form.bias
+        fixed = self._request._replace(x=x), self._engine, self._threads, form.weight, form.bias
         others = self._residual, self._tune, self._algorithm, self._packings, form.slopes
-        return Plan(*how, *others)
+        return Plan(*fixed, *others)
 
     def close(self) -> None:
         """Let go of primitives and weights; a call that is running ends as if nothing happened."""
@@ -255,10 +259,10 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         form = self._form(self._residual)
-        how = self._request, self._engine, self._threads
+        fixed = self._request, self._engine, self._threads
         arrays = form.weight, form.bias
         others = self._residual, self._tune, self._algorithm, None, form.slopes
-        return Plan, (*how, *arrays, *others)
+        return Plan, (*fixed, *arrays, *others)
 
     def __repr__(self) -> str:
         return f"<Plan {self.problem} on {self.engine}>"
@@ -276,11 +280,11 @@ class Plan:
         self, residual: bool, weight: Array, bias: Array | None, slopes: Array | None
     ) -> _Form:
         signature = self._request.signature(residual=residual)
-        how = self._engine, self._threads
+        fixed = self._engine, self._threads
         if self._tune is None and signature.batched:
-            call = prepared_problem(signature.problem, *how, self._algorithm)
+            call = prepared_problem(signature.problem, *fixed, self._algorithm)
         else:
-            call = PreparedCall(signature, *how, self._tune, self._algorithm)
+            call = PreparedCall(signature, *fixed, self._tune, self._algorithm)
         return _Form(call.pack(weight, self._packings), weight, bias, slopes)
 
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:

@@ -39,7 +39,7 @@ _TOTALS = ("hits", "misses", "builds", "evictions", "seconds", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """What a cache has done and holds; `seconds` is the time spent building, all builds added up.
+    """Counts of a cache; `seconds` is the time spent building, all builds added up.
 
     `fallbacks` counts, for the whole process, the weights and weight gradients that were not finite
     and that the reference engine computed with in place of the engine chosen.
@@ -107,9 +107,9 @@ class PrimitiveCache:
         entry = self._entries.get(key)
         if entry is not None and self.used(entry):
             return entry
-        own = threading.Lock()
+        new_lock = threading.Lock()
         with self._lock:
-            building = self._builds.setdefault(key, own)
+            building = self._builds.setdefault(key, new_lock)
         with building:  # one thread builds; those who waited find it done, or try themselves
             entry = self._entries.get(key)
             if entry is None or not self.used(entry):
@@ -183,11 +183,11 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _bound(variable: str, given: int | None, default: int) -> int:
-    if given is not None:
-        return given
-    found = integer_variable(variable, 0, 10**18)
-    return default if found is None else found
+def _bound(variable: str, limit: int | None, default: int) -> int:
+    if limit is not None:
+        return limit
+    from_variable = integer_variable(variable, 0, 10**18)
+    return default if from_variable is None else from_variable
 
 
 _shared: dict[str, PrimitiveCache] = {}
@@ -200,7 +200,7 @@ def shared_cache() -> PrimitiveCache:
 
 
 def cache_info() -> CacheInfo:
-    """What the cache of primitives has done and holds.
+    """Return the counts of the cache of primitives.
 
     >>> cache_info().entries >= 0
     True

@@ -1,4 +1,4 @@
-"""What is to be computed, as one frozen value: the signature by which primitives are cached.
+"""The problem to compute, as one frozen value: the signature by which primitives are cached.
 
 Transposed convolution is one form t(g, x, w), linear in the output gradient g, the input x and the
 weight w. Its three partial derivatives are the three directions:
@@ -80,9 +80,7 @@ class DType(_Member):
     @property
     def epsilon(self) -> float:
         """The distance from 1 to the next number."""
-        return {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}[
-            self.value
-        ]
+        return 2.0 ** {"float16": -10, "bfloat16": -7, "float32": -23, "float64": -52}[self.value]
 
 
 class DataLayout(_Member):
@@ -149,7 +147,7 @@ class WeightLayout(_Member):
             letter: [next(places) for _ in range(rank if letter == "X" else 1)]
             for letter in self.value
         }
-        return tuple(place for letter in "IOX" for place in axes[letter])
+        return tuple(axis for letter in "IOX" for axis in axes[letter])
 
     @cache
     def swapped(self) -> WeightLayout:
@@ -159,7 +157,7 @@ class WeightLayout(_Member):
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What happens to a result after the bias: + residual, then the activation.
+    """The operations after the bias: + residual, then the activation.
 
     A problem that accumulates adds what the output array holds before the activation.
 
@@ -222,7 +220,8 @@ class Problem:
 
     `axes` holds one `Axis` per spatial dimension; `in_channels` and `out_channels` are whole
     counts, over all groups. `bias` adds one value per channel of the result (never for
-    WEIGHT_GRAD); `accumulate` adds what the output array holds, before the activation.
+    WEIGHT_GRAD); `accumulate` adds what the output array holds, before the activation. `rounded`
+    says that both operands, of float32, are rounded to bfloat16 first; all else stays float32.
 
     Raises `ArgumentError` for a combination that no problem can have.
 
@@ -243,6 +242,7 @@ class Problem:
     bias: bool = False
     epilogue: Epilogue = NO_EPILOGUE
     accumulate: bool = False
+    rounded: bool = False
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -254,6 +254,8 @@ class Problem:
             self._refuse_groups()
         if self.direction is Direction.WEIGHT_GRAD and (self.bias or not self.epilogue.empty):
             raise ArgumentError("bias or epilogue", "set", "none for a weight gradient")
+        if self.rounded and self.dtype is not DType.FLOAT32:
+            raise ArgumentError("dtype", self.dtype.value, "float32 where operands are rounded")
         # A signature is hashed on every call, and a hash of nested values costs microseconds.
         object.__setattr__(self, "_hash", hash(_fields(self)))
 
@@ -275,8 +277,13 @@ class Problem:
                 raise ArgumentError("groups", str(self.groups), expected)
 
     @property
+    def precision(self) -> DType:
+        """The type that operands have when they are multiplied."""
+        return DType.BFLOAT16 if self.rounded else self.dtype
+
+    @property
     def rank(self) -> int:
-        """How many spatial axes there are."""
+        """Number of spatial axes."""
         return len(self.axes)
 
     @property
@@ -357,7 +364,9 @@ class Problem:
         return self.dtype.itemsize * sum(prod(shape) for shape in shapes)
 
     def replace(self, **changes: Any) -> Problem:
-        """This problem with some fields changed."""
+        """This problem with some fields changed; arrays of another dtype are not rounded."""
+        if "dtype" in changes:
+            changes = {"rounded": False} | changes
         return Problem(**{name: getattr(self, name) for name in _NAMES} | changes)
 
     def __str__(self) -> str:
@@ -376,6 +385,7 @@ class Problem:
             "bias" if self.bias else "",
             str(self.epilogue),
             "accumulate" if self.accumulate else "",
+            f"precision {self.precision.value}" if self.rounded else "",
         ]
         return " ".join(word for word in words if word)
 

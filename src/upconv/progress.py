@@ -13,10 +13,11 @@ inputs came in: T alone says what has been returned and what must be kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import ceil, lcm, prod
+from math import ceil
+from typing import Protocol
 
 from .geometry import Axis, convolved, fitted
 
@@ -61,7 +62,7 @@ class Progress:
         return Fraction(1, self.stride) if self.convolves else Fraction(self.stride)
 
     def final(self, taken: int) -> int:
-        """How many results no later input can change after `taken` inputs."""
+        """Number of results that no later input can change after `taken` inputs."""
         if self.convolves:
             return max(0, (taken - 1 - self.lag) // self.stride + 1)
         return max(0, self.stride * taken - self.lag)
@@ -73,7 +74,7 @@ class Progress:
         return max(0, -(-(results + self.lag) // self.stride))
 
     def total(self, taken: int) -> int:
-        """How many results there are if no more inputs come; `ShapeError` where that is no size."""
+        """Number of results if no more inputs come; `ShapeError` where that is no size."""
         if self.convolves:
             around = (self.begin, self.end)
             return convolved(taken, self.kernel, self.stride, self.dilation, *around).size
@@ -94,84 +95,43 @@ class Progress:
             return self.begin - self.stride * result + first
         return self.begin + result - self.stride * first
 
+    @property
+    def latency(self) -> int:
+        """The most results by which a stream is behind rate * inputs, once it is under way."""
+        rate = self.rate
+        return ceil(self._most(lambda t: rate * t - self.final(t)))
+
+    @property
+    def lookahead(self) -> int:
+        """The most inputs that a result waits for beyond the one at its own time, o // rate."""
+        rate = self.rate
+        return int(self._most(lambda o: Fraction(self.takes(o + 1) - 1 - o // rate)))
+
+    def _most(self, late: Callable[[int], Fraction]) -> Fraction:
+        """The most over one period, far from the begin: at one of three positions."""
+        period = self.stride
+        return max(late(period * _FAR + i) for i in (0, period - 1, self.lag % period))
+
     def window(self, inputs: int, shift: int, results: int) -> Axis:
         """So many results, as an axis of their own over so many inputs."""
         size, out = (results, inputs) if self.convolves else (inputs, results)
         return fitted(size, self.kernel, self.stride, self.dilation, shift, out)
 
 
-@dataclass(frozen=True, slots=True)
-class Chained:
-    """Flows one after another; none of them is the identity."""
-
-    flows: tuple[Flow, ...]
+class Flow(Protocol):
+    """What turns a number of inputs into a number of final results."""
 
     @property
     def rate(self) -> Fraction:
-        """The product of all."""
-        return prod((flow.rate for flow in self.flows), start=Fraction(1))
-
-    def final(self, taken: int) -> int:
-        """What the last one has returned."""
-        for flow in self.flows:
-            taken = flow.final(taken)
-        return taken
-
-    def takes(self, results: int) -> int:
-        """What the first one needs."""
-        for flow in reversed(self.flows):
-            results = flow.takes(results)
-        return results
-
-
-@dataclass(frozen=True, slots=True)
-class Abreast:
-    """Flows of one rate on one input whose results are added: the slowest decides."""
-
-    flows: tuple[Flow, ...]
+        """Results per input."""
 
     @property
-    def rate(self) -> Fraction:
-        """That of each."""
-        return self.flows[0].rate
+    def latency(self) -> int:
+        """The most results by which a stream is behind rate * inputs."""
+
+    @property
+    def lookahead(self) -> int:
+        """The most inputs that a result waits for beyond the one at its own time."""
 
     def final(self, taken: int) -> int:
-        """What all of them have returned."""
-        return min(flow.final(taken) for flow in self.flows)
-
-    def takes(self, results: int) -> int:
-        """What all of them need."""
-        return max(flow.takes(results) for flow in self.flows)
-
-
-Flow = Progress | Chained | Abreast
-"""What turns a number of inputs into a number of final results: an axis, or several."""
-
-
-def latency(flow: Flow) -> int:
-    """The most results by which a stream is behind rate * inputs, once it is under way."""
-    rate = flow.rate
-    return ceil(_most(lambda t: rate * t - flow.final(t), rate.denominator, flow))
-
-
-def lookahead(flow: Flow) -> int:
-    """The most inputs that a result waits for beyond the one at its own time, floor(o / rate)."""
-    rate = flow.rate
-    late = _most(lambda o: Fraction(flow.takes(o + 1) - 1 - o // rate), rate.numerator, flow)
-    return int(late)
-
-
-def _most(late: Callable[[int], Fraction], period: int, flow: Flow) -> Fraction:
-    """The most over one period, far from the begin; of a chain, all its strides' together."""
-    period = lcm(period, _period(flow))
-    places: Iterable[int] = range(period)
-    if isinstance(flow, Progress):  # of one axis it is known where the most may be
-        places = (0, period - 1, flow.lag % period)
-    return max(late(period * _FAR + i) for i in places)
-
-
-def _period(flow: Flow) -> int:
-    if isinstance(flow, Progress):
-        return flow.stride
-    periods = [_period(each) for each in flow.flows]
-    return lcm(*periods) if isinstance(flow, Abreast) else prod(periods)
+        """The number of results that no later input can change after `taken` inputs."""

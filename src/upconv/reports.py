@@ -95,12 +95,12 @@ class Report:
         return "\n".join(self._lines())
 
     def _lines(self) -> list[str]:
-        table = aligned([HEADINGS, *(row.cells for row in self.rows)]) if self.rows else []
+        table = aligned([row.cells for row in self.rows], HEADINGS)
         return [*table, *self.sentences]
 
     @property
     def sentences(self) -> list[str]:
-        """What there is to say about the whole model."""
+        """Sentences about the whole model."""
         sentences = []
         if self.before is not None and self.after is not None:
             times = f"{_time(self.before)} in {self.host}, {_time(self.after)} with upconv"
@@ -124,13 +124,13 @@ class Report:
         rows = [
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells) for row in self.rows
         ]
-        said = [f"<p>{escape(sentence)}</p>" for sentence in self.sentences]
+        paragraphs = [f"<p>{escape(sentence)}</p>" for sentence in self.sentences]
         facts = [
             f"<dt>{escape(neutral(name))}</dt><dd>{escape(neutral(str(value)))}</dd>"
             for name, value in self.conditions.items()
         ]
         table = [f"<table><thead><tr>{head}</tr></thead><tbody>", *rows, "</tbody></table>"]
-        return "\n".join([_HEAD, *said, *table, "<dl>", *facts, "</dl></body></html>\n"])
+        return "\n".join([_HEAD, *paragraphs, *table, "<dl>", *facts, "</dl></body></html>\n"])
 
     def save(self, path: FilePath) -> None:
         """Write the report to a file, whole or not at all: a page if its name ends in .html.

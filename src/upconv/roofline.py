@@ -30,9 +30,12 @@ def measured(threads: int) -> Limits | None:
     if limits is None:
         return None
     with tuning.measuring:
-        found = limits.measure(threads)
-    known = _remembered(threads) or found
-    flops, bandwidth = max(found.flops, known.flops), max(found.bandwidth, known.bandwidth)
+        measurement = limits.measure(threads)
+    known = _remembered(threads) or measurement
+    flops, bandwidth = (
+        max(measurement.flops, known.flops),
+        max(measurement.bandwidth, known.bandwidth),
+    )
     record = {"flops": flops, "bandwidth": bandwidth}
     shared_store().remember(ROOFLINES, _key(limits.key(), threads), record)
     return limits.Limits(threads, flops, bandwidth)  # type: ignore[no-any-return]

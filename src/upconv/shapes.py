@@ -23,6 +23,7 @@ from .keywords import (
     epilogue,
     frozen_activation,
     is_prelu,
+    rounds,
     transposed_axes,
 )
 from .problem import NO_EPILOGUE, DataLayout, Direction, Epilogue, Problem, WeightLayout
@@ -76,8 +77,8 @@ class Request(NamedTuple):
         """The signature of a gradient of a transposed convolution, without an epilogue."""
         bare = self._replace(bias=None, activation=None).signature(residual=False)
         grad = Operand(bare.shape, self.x.dtype)
-        found = transposed_gradient(grad, self.x, self.weight, self.keywords, False)
-        return found["x" if direction is Direction.INPUT_GRAD else "weight"]
+        signatures = transposed_gradient(grad, self.x, self.weight, self.keywords, False)
+        return signatures["x" if direction is Direction.INPUT_GRAD else "weight"]
 
     def takes_residual(self, residual: object) -> bool:
         """Whether a `residual` asks for one: None, a bool, or an array of the result's shape."""
@@ -222,7 +223,7 @@ def _problem(
     kind = element_type("x", x.dtype)
     problem = Problem(
         direction, axes, frame.batch, *channels, groups, kind, frame.layout, order,
-        bias is not None, end, accumulate,
+        bias is not None, end, accumulate, rounds(keywords.precision, kind),
     )  # fmt: skip
     return problem, frame.batched
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import b64decode, b64encode
+from fractions import Fraction
 from typing import Any, Self
 
 import numpy as np
 
 from .errors import ArgumentError, DTypeError, EngineError
-from .progress import Flow, latency, lookahead
+from .progress import Flow
 
 _MAGIC, _HASH = b"upconvS2", 32
 _REMEDY = "Pass what to_bytes of the same stream returned, unchanged."
@@ -32,11 +33,11 @@ def decoded(layer: bytes, data: object) -> Any:
     """The state in these bytes; `ArgumentError` where `encoded` has not made them so."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise DTypeError("data", f"a {type(data).__name__}", "bytes", _REMEDY)
-    given, body = bytes(data), bytes(data)[len(_MAGIC) + _HASH :]
+    received, body = bytes(data), bytes(data)[len(_MAGIC) + _HASH :]
     got = ""
-    if not given.startswith(_MAGIC) or len(body) < _HASH:
-        got = f"{len(given)} bytes that do not begin like one"
-    elif hashlib.sha256(body).digest() != given[len(_MAGIC) :][:_HASH]:
+    if not received.startswith(_MAGIC) or len(body) < _HASH:
+        got = f"{len(received)} bytes that do not begin like one"
+    elif hashlib.sha256(body).digest() != received[len(_MAGIC) :][:_HASH]:
         got = "damaged: its checksum does not match"
     elif body[:_HASH] != layer:
         got = "of a stream with other weights or geometry"
@@ -55,7 +56,7 @@ def _array(plain: dict[str, Any]) -> Any:
 
 
 class Stateful:
-    """What streams, chains and sums have in common: how late they are, and their state as bytes."""
+    """The base of streams, chains and sums: their latency, and their state as bytes."""
 
     __slots__ = ()
     _ended: bool
@@ -73,7 +74,7 @@ class Stateful:
         <Stream along axis -2: 1/2 output samples per input sample, latency 0 output samples>
         """
         axis = -1 if self.kind is None else self.kind[0]
-        rate = f"{self.progress.rate} output samples per input sample"
+        rate = f"{self.rate} output samples per input sample"
         latency = f"latency {self.latency} output samples"
         return f"<{type(self).__name__} along axis {axis}: {rate}, {latency}>"
 
@@ -83,16 +84,21 @@ class Stateful:
         raise NotImplementedError
 
     @property
+    def rate(self) -> Fraction:
+        """Results per input."""
+        return self.progress.rate
+
+    @property
     def latency(self) -> int:
         """Results, at most, that are not returned yet of those that rate * inputs makes: samples of
         the output, exact. Below 0 where results are returned ahead of that."""
-        return latency(self.progress)
+        return self.progress.latency
 
     @property
     def lookahead(self) -> int:
         """Inputs, at most, that a result waits for after the one at its own time: samples of the
         input, exact."""
-        return lookahead(self.progress)
+        return self.progress.lookahead
 
     def to_bytes(self) -> bytes:
         """The state, without the weights; for `from_bytes` of a stream that is made alike.

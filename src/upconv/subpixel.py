@@ -63,14 +63,14 @@ class SubPixel:
     def of(cls, axis: Axis, cut: int) -> SubPixel:
         """The convolution whose shuffled result loses `cut` positions at its begin."""
         begin = axis.crop_begin - cut
-        whole = replace(axis, size=_ANY_SIZE, crop_begin=begin)
-        return cls._of(whole, whole.phases(), (cut, 0))
+        unsized = replace(axis, size=_ANY_SIZE, crop_begin=begin)
+        return cls._of(unsized, unsized.phases(), (cut, 0))
 
     @classmethod
     def of_phase(cls, axis: Axis, phase: int) -> SubPixel:
         """The convolution that makes one phase alone, as long as the longest; it may be zero."""
-        whole = replace(axis, size=_ANY_SIZE)
-        return cls._of(whole, (whole.phases()[phase],), (0, 0))
+        unsized = replace(axis, size=_ANY_SIZE)
+        return cls._of(unsized, (unsized.phases()[phase],), (0, 0))
 
     @classmethod
     def _of(cls, axis: Axis, phases: Sequence[Phase], cut: tuple[int, int]) -> SubPixel:

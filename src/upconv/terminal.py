@@ -35,14 +35,20 @@ def shown(progress: Progress | None) -> Iterator[Progress]:
         line("")
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the rows as lines, each column as wide as its widest cell.
+def aligned(
+    rows: Sequence[Sequence[str]], headings: Sequence[str] | None = None, *, left: int | None = None
+) -> list[str]:
+    """Return the rows, if there are any, as lines, each column as wide as its widest cell.
 
-    >>> aligned([("layer", "ms"), ("up1", "2.5")])
-    ['layer  ms', 'up1    2.5']
+    left: the number of columns of text before those of numbers; by default all are text.
+
+    >>> aligned([("up1", "2.5"), ("up2", "13.5")], ("layer", "ms"), left=1)
+    ['layer    ms', 'up1     2.5', 'up2    13.5']
     """
+    rows = [headings, *rows] if rows and headings else rows
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    edges = [f"{'<' if left is None or i < left else '>'}{n}" for i, n in enumerate(widths)]
+    return ["  ".join(map(format, row, edges)).rstrip() for row in rows]
 
 
 def neutral(text: str) -> str:

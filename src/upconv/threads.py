@@ -1,4 +1,4 @@
-"""How many threads an engine may use, and whose.
+"""The number of threads that an engine may use, and their owner.
 
 How many, in this order: the argument of a call, `set_num_threads`, `UPCONV_NUM_THREADS`,
 `OMP_NUM_THREADS`, the processors this process may run on (affinity and control-group quota).
@@ -41,7 +41,7 @@ def set_num_threads(n: int | None) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads engines use when a call does not say.
+    """Number of threads that engines use when a call does not say.
 
     >>> get_num_threads() >= 1
     True
@@ -76,9 +76,9 @@ def _own() -> int | None:
 
 
 def _from_environment() -> int | None:
-    own = _own()
-    if own is not None:
-        return own
+    available = _own()
+    if available is not None:
+        return available
     # OpenMP allows a list, one number per nesting level; a value it would reject is not ours to
     # judge.
     outer = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
@@ -124,7 +124,7 @@ def borrow(pool: ThreadPool | None) -> None:
 
 
 def borrowed() -> ThreadPool | None:
-    """What may do the engines' work in place of threads of our own, or None."""
+    """The threads that do the engines' work in place of upconv's own, or None."""
     return _lent.pool or _pool
 
 

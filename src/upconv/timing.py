@@ -56,8 +56,8 @@ def rest() -> None:
 
     Libraries' threads spin after their work, and what is measured then shares processors with them.
     """
-    end = time.perf_counter() + _LONGEST_REST
-    while time.perf_counter() < end:
+    deadline = time.perf_counter() + _LONGEST_REST
+    while time.perf_counter() < deadline:
         start, busy = time.perf_counter(), time.process_time()
         time.sleep(_LOOK)
         if time.process_time() - busy < _ASLEEP * (time.perf_counter() - start):
@@ -95,17 +95,19 @@ def interleaved(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long sampling may go on.
+    """The time that sampling may take.
 
     seconds: after these no sample begins, but `_ENOUGH_ROUNDS` may take `patience` times as long
     and `fewest_rounds` any time. calls: most calls in all; a sample then is the faster of two, or
-    one where few are left.
+    one where few are left. decided: asked after `_TRIED` rounds and each that follows; True ends
+    the sampling.
     """
 
     seconds: float
     calls: int | None = None
     patience: float = 1.0
     fewest_rounds: int = 0
+    decided: Callable[[Rounds], bool] | None = None
 
     def over(self, rounds: int, calls: int, begin: float) -> bool:
         """Whether no further call begins after so many rounds and calls."""
@@ -151,6 +153,9 @@ def sampled(
         if done + 1 == _TRIED:
             bound = _HOPELESS * min(map(min, samples))
             staying = [i for i, series in enumerate(samples) if i == 0 or min(series) <= bound]
+        rounds = Rounds(samples, again)
+        if bounds.decided and done + 1 >= _TRIED and bounds.decided(rounds):
+            break
     return Rounds(samples, again)
 
 
@@ -161,8 +166,8 @@ def sample(
 
     most, fewest: bounds on the calls after the first; one that is long is alone.
     """
-    best, count, end = _seconds(call), 1, time.perf_counter() + length
-    while best < _LONG and count < most and (count <= fewest or time.perf_counter() < end):
+    best, count, deadline = _seconds(call), 1, time.perf_counter() + length
+    while best < _LONG and count < most and (count <= fewest or time.perf_counter() < deadline):
         best, count = min(best, _seconds(call)), count + 1
     return best, count
 

@@ -72,8 +72,8 @@ class ConvolutionOperator(linalg.LinearOperator):  # type: ignore[misc]  # SciPy
         return out.reshape(-1)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = self._signature, self.input_shape, self._weight, self._engine
-        return ConvolutionOperator, given
+        arguments = self._signature, self.input_shape, self._weight, self._engine
+        return ConvolutionOperator, arguments
 
 
 def operator(
@@ -150,8 +150,8 @@ def as_matrix(
     n, c, f = n[..., None], c[..., None], f[..., None]
     iox = weight.transpose(problem.weight_layout.to_iox(problem.rank))
     values = iox.reshape(problem.in_channels, each, prod(problem.kernel))[c[0], f[0], t]
-    made = f + c // (problem.in_channels // problem.groups) * each
-    rows = _flat(problem, n, made, o, problem.out_channels, prod(problem.out_size))
+    column = f + c // (problem.in_channels // problem.groups) * each
+    rows = _flat(problem, n, column, o, problem.out_channels, prod(problem.out_size))
     columns = _flat(problem, n, c, i, problem.in_channels, prod(problem.size))
     entries = np.broadcast_arrays(values, rows, columns)
     data, at, to = (each.reshape(-1) for each in entries)
@@ -201,13 +201,13 @@ def _pairs(axes: tuple[Axis, ...], times: int, lines: int) -> tuple[Array, Array
     `MemoryLimitError`, before anything is listed, where the matrix would not fit.
     """
     meetings = [[axis.meeting(tap) for tap in range(axis.kernel)] for axis in axes]
-    count = times * prod(sum(len(inputs) for inputs, _ in each) for each in meetings)
+    count = times * prod(sum(len(inputs) for inputs, _ in phases) for phases in meetings)
     memory.require(40 * count + 8 * lines, f"a matrix of {count} products")
     o, i, t = (np.zeros(1, np.int64) for _ in range(3))
-    for axis, each in zip(axes, meetings, strict=True):
-        inputs = np.concatenate([np.asarray(inputs, np.int64) for inputs, _ in each])
-        outputs = np.concatenate([np.asarray(outputs, np.int64) for _, outputs in each])
-        taps = np.repeat(np.arange(axis.kernel), [len(inputs) for inputs, _ in each])
+    for axis, phases in zip(axes, meetings, strict=True):
+        inputs = np.concatenate([np.asarray(inputs, np.int64) for inputs, _ in phases])
+        outputs = np.concatenate([np.asarray(outputs, np.int64) for _, outputs in phases])
+        taps = np.repeat(np.arange(axis.kernel), [len(inputs) for inputs, _ in phases])
         sizes, positions = (axis.out, axis.size, axis.kernel), (outputs, inputs, taps)
         o, i, t = (
             (flat[:, None] * size + along).reshape(-1)

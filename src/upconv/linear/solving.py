@@ -27,7 +27,7 @@ _MOST_DAMP = 1e150  # whose square is a number
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deconvolved:
-    """What `deconvolve` found.
+    """The result of `deconvolve`.
 
     x: the input. residual: |A x - y| / |y|. gradient: |A'(A x - y) + damp^2 x| / |A'y|, which is 0
     at the minimum. converged: whether it is below the tolerance, or the answer in closed form.
@@ -88,8 +88,8 @@ def deconvolve(
     >>> found.converged, bool(np.abs(found.x - x).max() < 1e-9)
     (True, True)
     """
-    given = as_array("y", y)
-    y, weight = given.astype(np.float64), as_array("weight", weight).astype(np.float64)
+    y_array = as_array("y", y)
+    y, weight = y_array.astype(np.float64), as_array("weight", weight).astype(np.float64)
     _require("method", method, _METHODS)
     _require("border", border, _BORDERS)
     damp, tolerance = (
@@ -99,7 +99,7 @@ def deconvolve(
     order = order_of(weight_layout, transposed)
     keywords = Keywords.of(stride, padding, output_padding, dilation, groups, None, layout, order)
     if border == "circular":
-        return _cast(_by_frequency(y, weight, keywords, transposed, damp), given.dtype)
+        return _cast(_by_frequency(y, weight, keywords, transposed, damp), y_array.dtype)
     shape = _input_shape(y, weight, keywords, transposed) if input_shape is None else input_shape
     A = operator_of(shape, weight, keywords, transposed, engine)  # noqa: N806  # as in the formula
     if A.output_shape != y.shape:
@@ -108,7 +108,7 @@ def deconvolve(
     limit = max(1000, 4 * A.shape[1])
     if iterations is not None:
         limit = integers("iterations", iterations, 1, 1)[0]
-    return _cast(_solved(A, y, damp, method, tolerance, limit), given.dtype)
+    return _cast(_solved(A, y, damp, method, tolerance, limit), y_array.dtype)
 
 
 def _require(argument: str, value: object, names: tuple[str, ...]) -> None:
@@ -124,14 +124,14 @@ def _input_shape(y: Array, weight: Array, keywords: Keywords, transposed: bool) 
     crops on y. A y that does not fit is refused later.
     """
     rank = max(1, weight.ndim - 2)  # else the weight is refused, further on
-    given = paddings(keywords.padding, rank)
-    if isinstance(given, Same):
+    pads = paddings(keywords.padding, rank)
+    if isinstance(pads, Same):
         if transposed:
             return _before(y, weight, keywords._replace(output_padding=0), transposed)
         remedy = "'same' does not say of which input y is the result."
         raise ArgumentError("input_shape", "None", "the shape of x", remedy)
     extra = integers("output_padding", keywords.output_padding, rank, 0)
-    ends = tuple((b, e - more) for (b, e), more in zip(given, extra, strict=True))
+    ends = tuple((b, e - more) for (b, e), more in zip(pads, extra, strict=True))
     call = keywords._replace(padding=ends, output_padding=0)
     return _before(y, weight, call, transposed)
 
@@ -148,9 +148,9 @@ def _before(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tu
         raise error.renamed("x.shape", "y.shape") from None
 
 
-def _cast(found: Deconvolved, dtype: np.dtype[Any]) -> Deconvolved:
+def _cast(result: Deconvolved, dtype: np.dtype[Any]) -> Deconvolved:
     with np.errstate(all="ignore"):
-        return replace(found, x=found.x.astype(dtype, copy=False))
+        return replace(result, x=result.x.astype(dtype, copy=False))
 
 
 _WORDS = {
@@ -220,11 +220,11 @@ def _by_frequency(
     call = shapes.transposed if transposed else shapes.convolution
     signature = call(Operand(shape, y.dtype), described(weight), None, None, wide, None)
     problem, rank = signature.problem, signature.problem.rank
-    given = paddings(keywords.padding, rank)
-    if isinstance(given, Same):
-        given = tuple((axis.crop_begin, 0) for axis in problem.axes)
+    pads = paddings(keywords.padding, rank)
+    if isinstance(pads, Same):
+        pads = tuple((axis.crop_begin, 0) for axis in problem.axes)
     size = problem.out_size
-    spectrum = _spectrum(problem, weight, [begin for begin, _ in given], size)
+    spectrum = _spectrum(problem, weight, [begin for begin, _ in pads], size)
     W = spectrum if transposed else spectrum.conj().swapaxes(-1, -2)  # noqa: N806
     batched = y if signature.batched else y[None]
     grouped = batched.transpose(problem.layout.to_ncx(rank))
@@ -232,10 +232,10 @@ def _by_frequency(
     axes = tuple(range(3, 3 + rank))
     right = np.moveaxis(np.fft.fftn(grouped, axes=axes), (0, 2), (-1, -2))  # (g, *size, f, n)
     inverse = _damped_inverse(W, damp)
-    found = inverse @ right
-    x = np.fft.ifftn(np.moveaxis(found, (-1, -2), (0, 2)), axes=axes).real
-    residual = W @ found - right
-    gradient = W.conj().swapaxes(-1, -2) @ residual + damp**2 * found
+    solution = inverse @ right
+    x = np.fft.ifftn(np.moveaxis(solution, (-1, -2), (0, 2)), axes=axes).real
+    residual = W @ solution - right
+    gradient = W.conj().swapaxes(-1, -2) @ residual + damp**2 * solution
     ncx = x.reshape(len(x), -1, *size)
     there = ncx.transpose(np.argsort(problem.layout.to_ncx(rank)))
     slope = _ratio(gradient, W.conj().swapaxes(-1, -2) @ right)
@@ -256,8 +256,8 @@ def _spectrum(problem: Problem, weight: Array, begin: list[int], size: tuple[int
             for axis, t, p, n in zip(problem.axes, tap, begin, size, strict=True)
         )
         to: Any = (..., *at)
-        own: Any = (..., *tap)
-        impulse[to] += iox[own].reshape(groups, i, f)
+        index: Any = (..., *tap)
+        impulse[to] += iox[index].reshape(groups, i, f)
     axes = tuple(range(3, 3 + rank))
     return np.moveaxis(np.fft.fftn(impulse, axes=axes), (2, 1), (-2, -1))
 

@@ -45,6 +45,10 @@ def _forward_cases() -> Iterator[Problem]:
         yield base.replace(dtype=dtype, layout=layout)
     for batch, i, o in ((0, 6, 12), (1, 1, 1), (1, 7, 5), (5, 1, 3), (3, 17, 2), (1, 3, 33)):
         yield base.replace(batch=batch, in_channels=i, out_channels=o)
+    for layout in DataLayout:
+        yield base.replace(rounded=True, layout=layout)
+        yield base.replace(rounded=True, layout=layout, groups=3, accumulate=True)
+        yield base.replace(rounded=True, layout=layout, groups=6, axes=_AXES["stride 1"])
     yield from _epilogue_cases(base)
     yield from _end_cases(base)
     for axes in (_CROPPED, _AXES["rank 1"], _AXES["rank 3"]):
@@ -79,12 +83,12 @@ def _end_cases(base: Problem) -> Iterator[Problem]:
         Epilogue(leaky, slopes=True, second=Activation.RELU),
         Epilogue(Activation.TANH, residual=True, second=leaky, second_slope=0.3),
     )
-    for end, layout in product(ends, DataLayout):
-        yield base.replace(epilogue=end, layout=layout, bias=not end.residual)
+    for epilogue, layout in product(ends, DataLayout):
+        yield base.replace(epilogue=epilogue, layout=layout, bias=not epilogue.residual)
     square = _AXES["stride 1"]
-    for end, layout in product(ends[1:4], DataLayout):
-        yield base.replace(epilogue=end, layout=layout, axes=square, groups=3)
-        yield base.replace(epilogue=end, layout=layout, axes=square, groups=6, out_channels=6)
+    for epilogue, layout in product(ends[1:4], DataLayout):
+        yield base.replace(epilogue=epilogue, layout=layout, axes=square, groups=3)
+        yield base.replace(epilogue=epilogue, layout=layout, axes=square, groups=6, out_channels=6)
     for dtype, axes in ((DType.BFLOAT16, _CROPPED), (DType.FLOAT64, _AXES["rank 3"])):
         yield base.replace(epilogue=ends[3], dtype=dtype, axes=axes, accumulate=True)
     for name in ("grown at both ends", "no input", "rank 1", "large stride"):

@@ -10,10 +10,10 @@ from ..engines.base import Engine
 from ..errors import EngineError
 from ..problem import NO_EPILOGUE, Direction, Problem
 from .error_bounds import tolerance
-from .oracle import Expected, Operands, expected, finfo_type, operands
+from .oracle import Expected, Operands, expected, finfo_type, multiplied, operands
 
 
-def compute(engine: Engine, problem: Problem, given: Operands, threads: int = 1) -> Array:
+def compute(engine: Engine, problem: Problem, inputs: Operands, threads: int = 1) -> Array:
     """The engine's result, written into a copy of `given.before`.
 
     >>> from upconv.engines import load
@@ -22,29 +22,29 @@ def compute(engine: Engine, problem: Problem, given: Operands, threads: int = 1)
     >>> compute(load("reference"), problem, operands(problem)).shape
     (1, 5, 8)
     """
-    return compute_all(engine, problem, given, threads)[0]
+    return compute_all(engine, problem, inputs, threads)[0]
 
 
 def compute_all(
-    engine: Engine, problem: Problem, given: Operands, threads: int = 1
+    engine: Engine, problem: Problem, inputs: Operands, threads: int = 1
 ) -> tuple[Array, ...]:
     """The engine's result, and the second one of a problem that has one."""
     primitive = engine.build(problem, threads)
     try:
-        b = given.b if problem.direction is Direction.WEIGHT_GRAD else primitive.pack(given.b)
-        results = [given.before.copy() for _ in range(1 + problem.epilogue.has_second)]
-        primitive.run(results[0], given.a, b, *ends_of(problem, given, *results[1:]))
+        b = inputs.b if problem.direction is Direction.WEIGHT_GRAD else primitive.pack(inputs.b)
+        results = [inputs.before.copy() for _ in range(1 + problem.epilogue.has_second)]
+        primitive.run(results[0], inputs.a, b, *ends_of(problem, inputs, *results[1:]))
         return tuple(results)
     finally:
         primitive.close()
 
 
 def ends_of(
-    problem: Problem, given: Operands, second: Array | None = None
+    problem: Problem, inputs: Operands, second: Array | None = None
 ) -> tuple[Array | None, ...]:
     """The arguments of `Primitive.run` after the weight: the first two where others are None, so
     that engines need not know what they refuse."""
-    ends = given.bias, given.residual, given.slopes, second
+    ends = inputs.bias, inputs.residual, inputs.slopes, second
     return ends if problem.epilogue.slopes or problem.epilogue.has_second else ends[:2]
 
 
@@ -78,26 +78,26 @@ def check(engine: Engine, problem: Problem, seed: int = 0, threads: int = 1) -> 
     >>> from upconv.geometry import Axis
     >>> check(load("reference"), Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5))
     """
-    given = operands(problem, seed)
-    wanted = expected(problem, given)
-    results = compute_all(engine, problem, given, threads)
+    inputs = operands(problem, seed)
+    wanted = expected(problem, inputs)
+    results = compute_all(engine, problem, inputs, threads)
     for name, result, right in zip(("", "second result, "), results, _both(wanted), strict=False):
-        said = f"{engine.name}, {name}seed {seed}: {problem}"
-        _compare(said, result.astype(np.float64), right)
+        context = f"{engine.name}, {name}seed {seed}: {problem}"
+        _compare(context, result.astype(np.float64), right)
 
 
 def _both(wanted: Expected) -> list[Expected]:
     return [wanted] if wanted.second is None else [wanted, wanted.second]
 
 
-def _compare(said: str, got: Array, wanted: Expected) -> None:
+def _compare(context: str, got: Array, wanted: Expected) -> None:
     if got.shape != wanted.value.shape:
-        raise AssertionError(f"{said}: shape {got.shape}, expected {wanted.value.shape}")
+        raise AssertionError(f"{context}: shape {got.shape}, expected {wanted.value.shape}")
     wrong = ~(np.abs(got - wanted.value) <= wanted.allowed)
     if wrong.any():
         where = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
         raise AssertionError(
-            f"{said}: {int(wrong.sum())} of {wrong.size} elements"
+            f"{context}: {int(wrong.sum())} of {wrong.size} elements"
             f" are wrong, the first at {tuple(map(int, where))}: {got[where]!r}, expected"
             f" {wanted.value[where]!r} within {wanted.allowed[where]:.3g}"
         )
@@ -117,8 +117,9 @@ def check_adjoint(engine: Engine, problem: Problem, seed: int = 0, threads: int 
     bare = problem.replace(bias=False, epilogue=NO_EPILOGUE, accumulate=False)
     by_direction = {way: bare.replace(direction=way) for way in Direction}
     forward, backward = by_direction[Direction.FORWARD], by_direction[Direction.INPUT_GRAD]
-    given, other = operands(forward, seed), operands(backward, seed + 1)
-    x, w, g = given.a, given.b, other.a
+    inputs, other = operands(forward, seed), operands(backward, seed + 1)
+    # Each is an operand twice and a factor once: it is as it is multiplied all three times.
+    x, w, g = (multiplied(problem, array) for array in (inputs.a, inputs.b, other.a))
     pairs = {
         Direction.FORWARD: ((x, w), g),
         Direction.INPUT_GRAD: ((g, w), x),

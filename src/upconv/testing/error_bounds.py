@@ -1,4 +1,4 @@
-"""How far a result can be from the exact one: the bound that docs/error-bounds.md derives.
+"""The largest error of a result: the bound that docs/error-bounds.md derives.
 
 A sum of k rounded operations errs by at most gamma(k) = k*u / (1 - k*u), relative to the sum of
 magnitudes, in whatever order it is added up; u is the accumulator's unit roundoff (N. J. Higham,
@@ -32,7 +32,8 @@ def error_bound(problem: Problem, variant: str = "") -> float:
     residual and what it is added to. By Winograd's algorithm M is that of the largest possible
     element, `problem.longest_sum * max|x| * max|w|` and the largest of the others. On top come the
     rounding of the stored result to its dtype, and the activation's own error. Operands and results
-    are taken to be finite, and to be normal numbers. Returns inf where no digit is certain.
+    are taken to be finite, and to be normal numbers. Returns inf where no digit is certain. Where
+    operands are rounded to bfloat16, the exact result is that of the numbers before.
 
     >>> from upconv.geometry import Axis
     >>> layer = Problem(Direction.FORWARD, (Axis(40, 4, 2),), 1, 64, 32)
@@ -48,11 +49,15 @@ def error_bound(problem: Problem, variant: str = "") -> float:
     else:
         growth, steps = 1.0, problem.longest_sum
     rounded = (steps + others) * unit
-    return _steepness(problem) * growth * rounded / (1 - rounded) if rounded < 1 else inf
+    if rounded >= 1:
+        return inf
+    sums = growth * rounded / (1 - rounded)
+    product = (1 + problem.precision.epsilon / 2) ** 2 - 1 if problem.rounded else 0.0
+    return _steepness(problem) * (sums + (1 + sums) * product)
 
 
 def tolerance(problem: Problem) -> float:
-    """How far an element of direct sums may err in tests on random numbers, as a multiple of M.
+    """The largest error allowed to direct sums in tests on random numbers, as a multiple of M.
 
     Rounding errors of random numbers cancel: they grow like the root of a sum's length (N. J.
     Higham and T. Mary, "A new approach to probabilistic rounding error analysis", 2019). So for
@@ -63,6 +68,7 @@ def tolerance(problem: Problem) -> float:
     >>> tolerance(Problem(Direction.FORWARD, axes, 1, 16, 5)) < 2e-6
     True
     """
+    problem = problem.replace(rounded=False)  # the oracle rounds operands too
     unit = problem.dtype.accumulator.epsilon / 2
     oracles = 2 if problem.dtype is DType.FLOAT64 else 1  # which errs as much as what is tested
     return min(unit * (8 + 4 * sqrt(problem.longest_sum)), oracles * error_bound(problem))

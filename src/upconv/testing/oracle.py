@@ -1,4 +1,4 @@
-"""What results should be: operands, the definition in float64, tolerances.
+"""Expected results: operands, the definition in float64, tolerances.
 
 `scatter` is the definition itself: for every input position i and tap t the product x[i] * w[t]
 belongs to output s*i + d*t - p. `by_taps` is the same, all positions of one tap at a time, for
@@ -44,7 +44,7 @@ class Operands:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """What a result should be, in float64, and how far each element may be from it; and the same of
+    """The expected result in float64, and the tolerance of each element; and the same of
     the second result, where there is one."""
 
     value: Array
@@ -95,13 +95,13 @@ def scatter(problem: Problem, a: Array, b: Array) -> Array:
         for t in product(*(range(axis.kernel) for axis in problem.axes)):
             o = tuple(_lands(axis, *at) for axis, *at in zip(problem.axes, i, t, strict=True))
             if all(0 <= at < axis.out for axis, at in zip(problem.axes, o, strict=True)):
-                here = (tuple(slice(at, at + 1) for at in place) for place in (i, o))
+                here = (tuple(slice(at, at + 1) for at in index) for index in (i, o))
                 form.meet(problem.direction, t, *here)
     return form.result(problem)
 
 
 def by_taps(problem: Problem, a: Array, b: Array) -> Array:
-    """What `scatter` gives, by one matrix product per tap: for problems of any size.
+    """The result of `scatter`, by one matrix product per tap: for problems of any size.
 
     >>> problem = Problem(Direction.FORWARD, (Axis(3, 3, 2, crop_begin=1),), 1, 1, 1)
     >>> x, w = np.array([[[1.0, 2.0, 3.0]]]), np.array([[[1.0, 10.0, 100.0]]])
@@ -119,7 +119,7 @@ def by_taps(problem: Problem, a: Array, b: Array) -> Array:
 _SMALL = 4000  # pairs of positions and taps, up to which `expected` loops
 
 
-def expected(problem: Problem, given: Operands) -> Expected:
+def expected(problem: Problem, inputs: Operands) -> Expected:
     """The whole result of a problem on operands, and its tolerance, by the definition.
 
     >>> problem = Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5)
@@ -128,21 +128,22 @@ def expected(problem: Problem, given: Operands) -> Expected:
     """
     small = prod(problem.size) * prod(problem.kernel) <= _SMALL
     defined = scatter if small else by_taps
-    value = defined(problem, given.a, given.b)
-    magnitude = defined(problem, np.abs(given.a), np.abs(given.b))
-    if given.bias is not None:
+    a, b = (multiplied(problem, array) for array in (inputs.a, inputs.b))
+    value = defined(problem, a, b)
+    magnitude = defined(problem, np.abs(a), np.abs(b))
+    if inputs.bias is not None:
         shape = problem.layout.by_channel(problem.rank)
-        value = value + given.bias.astype(np.float64).reshape(shape)
-        magnitude = magnitude + np.abs(given.bias.astype(np.float64)).reshape(shape)
-    if given.residual is not None:
-        value = value + given.residual.astype(np.float64)
-        magnitude = magnitude + np.abs(given.residual.astype(np.float64))
+        value = value + inputs.bias.astype(np.float64).reshape(shape)
+        magnitude = magnitude + np.abs(inputs.bias.astype(np.float64)).reshape(shape)
+    if inputs.residual is not None:
+        value = value + inputs.residual.astype(np.float64)
+        magnitude = magnitude + np.abs(inputs.residual.astype(np.float64))
     if problem.accumulate:
-        value = value + given.before.astype(np.float64)
-        magnitude = magnitude + np.abs(given.before.astype(np.float64))
+        value = value + inputs.before.astype(np.float64)
+        magnitude = magnitude + np.abs(inputs.before.astype(np.float64))
     epilogue, slope = problem.epilogue, np.asarray(problem.epilogue.slope)
-    if given.slopes is not None:
-        slope = given.slopes.astype(np.float64).reshape(problem.layout.by_channel(problem.rank))
+    if inputs.slopes is not None:
+        slope = inputs.slopes.astype(np.float64).reshape(problem.layout.by_channel(problem.rank))
     value = _ACTIVATED[epilogue.activation](value, slope)
     allowed = tolerance(problem) * magnitude
     second = None
@@ -151,6 +152,16 @@ def expected(problem: Problem, given: Operands) -> Expected:
         steepest = max(1.13, abs(epilogue.second_slope))  # of GELU, of all others at most 1
         second = Expected(other, steepest * allowed + 2 * _rounding(problem, other))
     return Expected(value, allowed + _rounding(problem, value), second)
+
+
+def multiplied(problem: Problem, array: Array) -> Array:
+    """An operand as it is multiplied: in `Problem.precision`, rounded to nearest even."""
+    if not problem.rounded:
+        return array
+    mantissa, exponent = np.frexp(array.astype(np.float64))
+    one = 2 / problem.precision.epsilon
+    rounded: Array = np.ldexp(np.rint(mantissa * one) / one, exponent).astype(array.dtype)
+    return rounded
 
 
 _erf = np.vectorize(erf, otypes=[float])  # slow, and no approximation
@@ -167,7 +178,7 @@ _ACTIVATED: dict[Activation, Callable[[Array, Any], Array]] = {
 
 
 def _rounding(problem: Problem, value: Array) -> Array:
-    """What storing the result may change, the smallest numbers of the type included."""
+    """The rounding error of storing the result, the smallest numbers of the type included."""
     smallest = float(np.finfo(finfo_type(problem.dtype)).tiny)
     allowed: Array = problem.dtype.epsilon * np.abs(value) + smallest
     if {problem.epilogue.activation, problem.epilogue.second} != {Activation.NONE}:
@@ -214,11 +225,11 @@ class _Form:
     def result(self, problem: Problem) -> Array:
         """The summed one, back in the problem's layout."""
         if problem.direction is Direction.WEIGHT_GRAD:
-            whole = self.w.reshape(problem.in_channels, *self.w.shape[2:])
-            return whole.transpose(np.argsort(problem.weight_layout.to_iox(problem.rank)))
+            ungrouped = self.w.reshape(problem.in_channels, *self.w.shape[2:])
+            return ungrouped.transpose(np.argsort(problem.weight_layout.to_iox(problem.rank)))
         data = self.g if problem.direction is Direction.FORWARD else self.x
-        whole = data.reshape(data.shape[0], problem.result_channels, *data.shape[3:])
-        return whole.transpose(np.argsort(problem.layout.to_ncx(problem.rank)))
+        ungrouped = data.reshape(data.shape[0], problem.result_channels, *data.shape[3:])
+        return ungrouped.transpose(np.argsort(problem.layout.to_ncx(problem.rank)))
 
 
 def _data_view(problem: Problem, data: Array) -> Array:

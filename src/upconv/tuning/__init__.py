@@ -68,7 +68,7 @@ class TuningInfo:
 
 
 class _Question(NamedTuple):
-    """What a winner is remembered for: a problem, and the engines that compete."""
+    """The key of a winner: a problem, and the engines that compete."""
 
     problem: Problem
     threads: int
@@ -81,7 +81,7 @@ class _Question(NamedTuple):
     ) -> _Question:
         """With the engines that do the problem by the algorithm; `EngineRefusal` for none."""
         engines = tuple(able(problem, engine))
-        tiles = (variants(each, problem, threads, Algorithm.WINOGRAD) for each in engines)
+        tiles = (variants(member, problem, threads, Algorithm.WINOGRAD) for member in engines)
         if algorithm is Algorithm.AUTO and not any(tiles):
             algorithm = Algorithm.DIRECT  # no engine knows another: one winner serves both
         if algorithm is Algorithm.WINOGRAD:
@@ -198,7 +198,7 @@ def remembered(
 
 
 def tuning_info() -> TuningInfo:
-    """Where measurements are kept, and how many there are.
+    """Return the file of measurements, and their number.
 
     >>> tuning_info().measured >= 0
     True

@@ -150,6 +150,6 @@ def autotune(
 
 
 def _within(factor: float, candidates: list[_Candidate]) -> list[_Candidate]:
-    """Those whose best time is within a factor of the best of all."""
+    """Return the candidates whose best time is within a factor of the best of all."""
     bound = factor * min(candidate.seconds for candidate in candidates)
     return [candidate for candidate in candidates if candidate.seconds <= bound]

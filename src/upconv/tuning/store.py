@@ -1,4 +1,4 @@
-"""What was measured on this machine, kept in one SQLite file between processes.
+"""Measurements of this machine, kept in one SQLite file between processes.
 
 A record is a small dictionary of texts and numbers under a section and a key. What a section means
 is known only to its owner, who also checks what a record says: the file is trusted with nothing,
@@ -58,7 +58,7 @@ class TuningStore:
         self._warned: set[str] = set()
 
     def find(self, section: str, key: str) -> Record | None:
-        """What is remembered under a key: this process's own record, else the file's."""
+        """Return the record of a key: this process's own, else the file's."""
         with importing:
             import json
 
@@ -91,7 +91,7 @@ class TuningStore:
             self._run("cleared", ("DELETE FROM records", ()))
 
     def count(self, section: str) -> int:
-        """How many records a section has."""
+        """Number of records of a section."""
         keys = {key for (key,) in self._rows((_KEYS, (section,)))}
         return len(keys | {key for own, key in self._own if own == section})
 
@@ -103,7 +103,7 @@ class TuningStore:
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def _rows(self, query: tuple[str, tuple[Any, ...]]) -> list[Any]:
-        """What the file holds; nothing where there is none."""
+        """Rows of the file; none where there is no file."""
         return self._run("read", query) if os.path.lexists(self.path) else []
 
     def _run(self, verb: str, *statements: tuple[str, tuple[Any, ...]]) -> list[Any]:
@@ -120,7 +120,7 @@ class TuningStore:
                 raise ValueError("it is not a regular file")
             with closing(sqlite3.connect(self.path, timeout=_LOCK_SECONDS)) as database, database:
                 _require_own(database)
-                return [row for each in statements for row in database.execute(*each)]
+                return [row for statement in statements for row in database.execute(*statement)]
         except (OSError, ValueError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or error
             self.warn(f"cannot be {verb} ({reason}); {_REMEDY}")
@@ -140,7 +140,7 @@ def _require_own(database: Any) -> None:
 
 
 def cache_directory() -> Path:
-    """Where measurements are kept: `UPCONV_CACHE_DIR`, or the user's cache directory."""
+    """Return the folder of measurements: `UPCONV_CACHE_DIR`, or the user's cache directory."""
     chosen = os.environ.get("UPCONV_CACHE_DIR", "").strip()
     if chosen:
         return Path(chosen)
