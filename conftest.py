@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pages import PageFile
+from tests.support.pages import PageFile
 
 # What doctests need beyond the extra `test`. They skip where it is absent; `-rs` shows the reasons.
 _ROOT = Path(__file__).parent

@@ -9,8 +9,8 @@ from functools import lru_cache
 import pytest
 from hypothesis import HealthCheck, settings
 
-import repeating
 import upconv
+from tests.support import repeating
 from upconv import primitives, threads
 from upconv.engines import load
 from upconv.engines.jit import compile as compiling
@@ -79,6 +79,14 @@ def zen4(monkeypatch: pytest.MonkeyPatch) -> cpus.Cpu:
     cpu = replace(known, l1=32 << 10, l2=1 << 20)
     monkeypatch.setattr(cpus, "_host", lambda forced: cpu)
     return cpu
+
+
+@pytest.fixture(autouse=True)
+def number_of_threads() -> Iterator[None]:
+    """What a test, or a command that it runs here, sets for the whole process is taken back."""
+    before = threads._chosen
+    yield
+    threads.set_num_threads(before)
 
 
 @pytest.fixture

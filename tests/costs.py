@@ -2,7 +2,7 @@
 
     python tests/costs.py [arguments of pytest]          (make test-costs)
 
-An area is the first word of a file's name (`test_onnx_folds.py` is onnx), or where doctests are.
+An area is a folder of tests, or where doctests are.
 Seconds are of the processor, child processes included, and so the same on a busy machine; with
 `-n` they are those that tests and their fixtures took, added up over all workers. What pytest needs
 to collect tests and to start is not in them.
@@ -55,13 +55,13 @@ def summed(costs: Counter[str], name_of) -> Counter[str]:
 def area(file: str) -> str:
     """The part of the project that a file of tests is about.
 
-    >>> area("tests/test_onnx_folds.py"), area("src/upconv/ops.py"), area("docs/onnx.md")
+    >>> area("tests/onnx/test_folds.py"), area("src/upconv/ops.py"), area("docs/onnx.md")
     ('onnx', 'doctests of src', 'doctests of docs')
     """
     path = Path(file)
     if path.parts[0] != "tests":
         return f"doctests of {path.parts[0]}"
-    return path.stem.removeprefix("test_").partition("_")[0]
+    return "/".join(path.parts[1:-1])
 
 
 def table(title: str, costs: Counter[str], most: int | None = None) -> None:

@@ -1,0 +1,1 @@
+"""The tests of upconv, in folders named after those of `src/upconv`."""

@@ -1,0 +1,409 @@
+"""The command line as a process: values, exit codes, streams, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import upconv
+import upconv.mxnet as mx
+from tests.support.paths import ROOT
+from tests.support.processes import called, environment, failed, ran
+from upconv.installation import install_command
+
+pytest.importorskip("typer", reason="the command line needs typer")
+pytest.importorskip("rich", reason="the command line needs rich")
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals, pipes and limits of POSIX")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A model with one transposed convolution, as MXNet saves it, and its input."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(5)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 6, 5, 7), (6, 4, 3, 2)))
+    how = {"kernel": (3, 2), "stride": (2, 3), "num_filter": 12, "num_group": 3}
+    mx.sym.Deconvolution(mx.sym.var("data"), name="up", **how).save("net.json")
+    mx.nd.save("net.params", {"arg:up_weight": mx.nd.array(w)})
+    np.save("x.npy", x)
+    np.save("w.npy", w)
+    return tmp_path
+
+
+RUN = ["mxnet", "run", "net.json", "net.params", "--inputs", "x.npy", "-o", "y.npz"]
+GEOMETRY = ["--stride", "2,3", "--padding", "0:1,-2:3", "--groups", "3"]
+JSON = ["--output-format", "json"]
+KEYWORDS = {"stride": (2, 3), "padding": ((0, 1), (-2, 3)), "groups": 3}
+
+
+def result(name="y.npz"):
+    with np.load(name) as arrays:
+        return arrays["up_output"]
+
+
+# Results in files ---------------------------------------------------------------------------------
+
+
+def test_a_model_computes_what_the_library_computes(folder):
+    done = ran(*RUN)
+    assert (done.returncode, done.stdout) == (0, b"up_output 2x12x11x20\n")
+    assert re.fullmatch(rb"wrote y.npz, [0-9.]+ (s|ms|us)\n", done.stderr)
+    expected = upconv.conv_transpose(np.load("x.npy"), np.load("w.npy"), stride=(2, 3), groups=3)
+    np.testing.assert_allclose(result(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_file_is_overwritten_with_force_only(folder):
+    (folder / "y.npz").write_bytes(b"precious")
+    assert "--force" in failed(called(*RUN), 2)
+    assert (folder / "y.npz").read_bytes() == b"precious"
+    assert called(*RUN, "--force").returncode == 0
+    assert result().shape == (2, 12, 11, 20)
+
+
+@posix
+def test_the_mode_of_the_result_follows_the_umask_and_links_stay_links(folder):
+    (folder / "link.npz").symlink_to("real.npz")
+    before = os.umask(0o027)
+    try:
+        done = called(*RUN[:-1], "link.npz")
+    finally:
+        os.umask(before)
+    assert done.returncode == 0
+    assert (folder / "link.npz").is_symlink()
+    assert (folder / "real.npz").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("x.npz", "is an input"),
+        ("sub.npz", "is a directory"),
+        ("nowhere/y.npz", "Make it first"),
+        ("pipe.npz", "not a regular file"),
+        ("x" * 300 + ".npz", "Cannot write"),
+    ],
+)
+@posix
+def test_targets_that_are_refused(folder, target, words):
+    (folder / "x.npy").rename(folder / "x.npz")  # numpy.load looks at the content alone
+    (folder / "sub.npz").mkdir()
+    os.mkfifo(folder / "pipe.npz")
+    before = sorted(folder.iterdir())
+    done = called(*RUN[:-3], "x.npz", "-o", target, "--force")
+    assert words in failed(done, 2)
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@posix
+def test_a_signal_while_it_writes_leaves_nothing(folder, number, code):
+    """Planted where the data is in the temporary file and the target does not exist yet."""
+    before = sorted(folder.iterdir())
+    driver = f"import os\nos.fsync = lambda fd: os.kill(os.getpid(), {int(number)})"
+    done = ran(*RUN, driver=driver)
+    assert (done.returncode, b"Traceback" in done.stderr) == (code, False), done
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_write_that_fails_leaves_nothing(folder, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    before = sorted(folder.iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert "No space left" in failed(called(*RUN), 2)
+    assert sorted(folder.iterdir()) == before
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lambda _: Path("y.npz").write_text("theirs"))
+        assert "exists by now" in failed(called(*RUN), 2)
+    assert Path("y.npz").read_text() == "theirs"
+    Path("y.npz").unlink()
+    assert called(*RUN).returncode == 0
+    assert result().shape == (2, 12, 11, 20)
+    assert sorted(folder.iterdir()) == sorted([*before, folder / "y.npz"])
+
+
+# Words, codes and streams -------------------------------------------------------------------------
+
+
+def test_library_errors_are_one_line_and_a_traceback_on_request():
+    args = ["explain", "1,2,3", "2,1,3", "--stride", 0]
+    assert "stride is 0" in failed(called(*args), 2)
+    for done in (ran("--traceback", *args), ran(*args, env={"UPCONV_TRACEBACK": "1"})):
+        assert b"Traceback" in done.stderr
+        assert b"ArgumentError" in done.stderr
+    with pytest.raises(upconv.ArgumentError):  # --traceback may stand anywhere
+        called(*args, "--traceback")
+
+
+def test_bugs_keep_their_traceback():
+    driver = "import upconv.cli.explain as e\ne.output_shape = lambda *a, **k: 1 / 0"
+    done = ran("explain", "1,2,3", "2,1,3", driver=driver)
+    assert b"ZeroDivisionError" in done.stderr
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nonsense"],
+        ["explain", "1,2,3"],
+        ["explain", "1,2,3", "2,a,3"],
+        ["explain", "1,2,3", "2,1,3", "--padding", "1:"],
+        ["explain", "1,2,3", "2,1,3", "--layout", "NHWC"],
+        ["mxnet", "run"],
+        ["mxnet", "run", "net.json", "-o", "y.txt"],
+        ["bench", "--peers", "abacus"],
+        ["bench", "--threads", "0"],
+    ],
+    ids=" ".join,
+)
+def test_usage_errors_are_one_line_and_exit_2(args):
+    assert " See `upconv" in failed(called(*args), 2)
+
+
+@pytest.mark.parametrize(
+    ("args", "shape"),
+    [
+        (["1,64,32,32", "64,16,4,4", "--stride", "2", "--padding", "1"], [1, 16, 64, 64]),
+        (["1x5x7x6", "3x2x6x4", "--layout", "NXC", "--weight-layout", "XIO"], [1, 7, 8, 4]),
+        (["6,5", "6,4,3", "--stride", "2", "--padding", "same_upper"], [4, 10]),
+        (["6,5", "6,4,3", "--padding", "-1:2"], [4, 6]),
+    ],
+)
+def test_explain_shows_the_shape_of_the_result(args, shape):
+    text = called("explain", *args, "--engine", "reference").stdout.decode()
+    assert re.search(rf"(?m)^output +{'x'.join(map(str, shape))}$", text)
+    fields = json.loads(called("explain", *args, "--engine", "reference", *JSON).stdout)
+    assert (fields["schema"], fields["output_shape"]) == (1, shape)
+
+
+def test_a_missing_spatial_axis_is_named():
+    said = failed(called("explain", "1,64,32", "64,16,4,4"), 2)
+    assert "input_shape is (1, 64, 32), with 1 spatial axis; expected 2, as many as the" in said
+
+
+def test_help_starts_quickly_without_heavy_imports():
+    command = [sys.executable, "-X", "importtime", "-m", "upconv", "explain", "--help"]
+    done = subprocess.run(command, env=environment(), capture_output=True, timeout=60)
+    loaded = {line.split("|")[-1].strip() for line in done.stderr.decode().splitlines()}
+    assert "typer.core" in loaded
+    assert not loaded & {"rich.console", "torch", "llvmlite", "openvino", "onnxruntime", "onnx"}
+
+
+def test_explain():
+    args = ["explain", "2,6,5,7", "6,4,3,2", *GEOMETRY, "--bias", "--residual", "--activation",
+            "leaky_relu:0.25", "--dtype", "float64"]  # fmt: skip
+    answer = upconv.explain((2, 6, 5, 7), (6, 4, 3, 2), (12,), residual=True, dtype="float64",
+                            activation="leaky_relu:0.25", roofline=True, **KEYWORDS)  # fmt: skip
+    assert called(*args).stdout.decode() == f"{answer}\n"
+    fields = json.loads(called(*args, *JSON).stdout)
+    for name in ("roofline_seconds", "predicted_seconds", "schedule", "variant"):
+        assert fields[name] == getattr(answer, name)
+    assert fields["problem"]["text"] == str(answer.problem)
+    assert fields["engine"] == answer.engine
+    assert tuple(fields["output_shape"]) == answer.output_shape
+    assert fields["multiply_adds"] == answer.multiply_adds
+    assert [axis["out"] for axis in fields["problem"]["axes"]] == list(answer.problem.out_size)
+
+
+def test_explain_measures_when_told(tmp_path, monkeypatch):
+    args = ["explain", "1,4,9", "4,3,4", "--stride", 2, "--engine", "reference"]
+    monkeypatch.setenv("UPCONV_TUNING_FILE", str(tmp_path / "t.json"))
+    before, during, after = (
+        json.loads(called(*args, *JSON, *more).stdout) for more in ([], ["--tune"], [])
+    )
+    assert before["measured_seconds"] is None
+    assert before["roofline_seconds"] == during["roofline_seconds"] > 0  # the same ceilings
+    assert during["measured_seconds"] == after["measured_seconds"] > during["roofline_seconds"]
+    assert after["measured_by"] == "reference"
+    plain = ran(*args, env={"UPCONV_TUNING_FILE": str(tmp_path / "t.json")})
+    assert re.search(rb"(?m)^measured +[0-9.]+ (s|ms|us) by reference$", plain.stdout)
+    assert re.search(rb"(?m)^direct roofline +[0-9.]+ (s|ms|us)$", plain.stdout)
+    assert plain.stderr == b""
+
+
+def test_a_damaged_tuning_file_is_one_line_and_a_finding(tmp_path):
+    file = tmp_path / "t.json"
+    args = ["explain", "1,4,9", "4,3,4", "--engine", "reference"]
+    env = {"UPCONV_TUNING_FILE": str(file)}
+    file.write_text("my thesis")
+    done = ran(*args, env=env)
+    lines = done.stderr.decode().splitlines()
+    assert done.returncode == 0
+    assert lines
+    assert all(line.startswith(f"warning: the tuning file '{file}' cannot be") for line in lines)
+    done = ran("doctor", *JSON, env=env)
+    assert done.returncode == 1
+    assert "file is not a database" in " ".join(json.loads(done.stdout)["findings"])
+    assert file.read_text() == "my thesis"
+
+
+def test_doctor_when_all_is_well():
+    env = {"UPCONV_CACHE_DIR": "/here", "UPCONV_NUM_THREADS": "3"}
+    done = ran("doctor", *JSON, env=env)
+    fields = json.loads(done.stdout)
+    assert (done.returncode, fields["findings"]) == (0, [])
+    assert fields["versions"]["numpy"] == np.__version__
+    assert fields["engines"][-1]["name"] == "reference"
+    assert (fields["threads"], fields["threads_from"]) == (3, "UPCONV_NUM_THREADS")
+    assert fields["cache_directory"] == "/here"
+    assert fields["roofline"]["threads"] == 3
+    assert 1e8 < fields["roofline"]["flops"] < 1e15
+    assert fields["tuning"]["file"] == os.environ["UPCONV_TUNING_FILE"]
+    assert fields["environment"]["UPCONV_CACHE_DIR"] == "/here"
+    plain = ran("doctor")
+    assert b"engine reference" in plain.stdout
+    assert b"\x1b" not in plain.stdout
+
+
+def test_doctor_finds_faults():
+    env = {"UPCONV_NUM_THREADS": "many", "UPCONV_ENGINE": "steam", "UPCONV_TUNE": "maybe"}
+    driver = "import upconv.cli.doctor as m\nm.REQUIRED += ('no-such-package',)"
+    done = ran("doctor", *JSON, env=env, driver=driver)
+    findings = " ".join(json.loads(done.stdout)["findings"])
+    assert done.returncode == 1
+    assert all(word in findings for word in ("many", "steam", "maybe", "no-such-package"))
+
+
+COMMANDS = [
+    "doctor",
+    "bench",
+    "explain",
+    "lint",
+    "rewrite",
+    "optimize",
+    "verify",
+    "stream",
+    "mxnet",
+]
+OF_MXNET = ["mxnet info", "mxnet run", "mxnet to-onnx"]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, *OF_MXNET])
+def test_help_at_80_columns(command, monkeypatch):
+    """No line is cut or too long, and nothing of Python shows."""
+    monkeypatch.setenv("COLUMNS", "80")
+    done = called(*command.split(), "--help")
+    text = done.stdout.decode()
+    assert (done.returncode, done.stderr) == (0, b"")
+    usage, *lines = text.splitlines()
+    assert usage.startswith(f"Usage: upconv {command}".rstrip())
+    for line in lines:
+        assert len(line) <= 80, line
+        assert not re.search(r"[{}\x1b\u2026]|\.\.\.$|<[^>|]*>", line), line
+    assert not re.search(r"[{}]|<", usage)
+    assert not re.search(r"\b(str|int|float|bool|list|tuple|Path|Any|None)\b", text)
+    assert ("\n    upconv " in text) != (command in ("mxnet", "mxnet info"))
+
+
+@pytest.mark.parametrize("command", ["optimize", "verify"])
+def test_help_names_every_runtime(command):
+    text = " ".join(called(command, "--help").stdout.decode().split())
+    pytest.importorskip("onnx_ir")
+    from upconv.onnx.runtimes import RUNTIMES
+
+    for name in RUNTIMES:
+        assert re.search(rf"\b{name}[,. ]", text), name
+
+
+def test_the_commands_are_those_of_the_page(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    listed = re.findall(r"(?m)^\| `upconv (\w+)` \|", page)
+    shown = called("-h").stdout.decode().partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in shown] == listed == COMMANDS
+
+
+def test_explain_takes_a_precision():
+    args = "1,4,9", "4,3,2", "--engine", "reference", "--precision", "bfloat16"
+    assert (
+        "bfloat16: a product errs by up to 0.0078 of it" in called("explain", *args).stdout.decode()
+    )
+    problem = json.loads(called("explain", *args, "--output-format", "json").stdout)["problem"]
+    assert (problem["dtype"], problem["precision"]) == ("float32", "bfloat16")
+
+
+def test_version():
+    assert called("--version").stdout.decode() == f"upconv {upconv.__version__}\n"
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_the_extra_one_line_says_how_to_get_it(package):
+    said = failed(ran("doctor", driver=f"import sys; sys.modules[{package!r}] = None"), 2)
+    assert said.endswith(install_command("cli") + "\n")
+
+
+@posix
+def test_a_closed_pipe_is_quiet():
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "upconv", "doctor"]
+    done = subprocess.run(command, env=environment(), stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+    piped = f"'{sys.executable}' -m upconv doctor | head -1"
+    done = subprocess.run(piped, shell=True, env=environment(), capture_output=True)
+    assert done.stdout.startswith(b"python")
+    assert done.stderr == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize(
+    "args", [["explain", "1,2,3", "2,1,3"], ["--version"], ["--help"], ["lint", "--help"]]
+)
+def test_a_full_disk_is_an_error(args):
+    command = [sys.executable, "-m", "upconv", *args]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, env=environment(), stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr == b"error: Cannot write the standard output: No space left on device.\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["explan"], "Did you mean 'explain'? See `upconv --help`."),
+        (["explain", "1,2,3", "2,1,3", "--engine", "steam"], "--engine is 'steam'; expected"),
+        (["bench", "--peers", "abacus"], "'abacus' is not one of torch, "),
+    ],
+)
+def test_a_mistake_is_told_in_the_words_of_the_command_line(args, words):
+    assert words in failed(called(*args), 2)
+
+
+@posix
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_an_object_is_finalised_is_not_lost(name, code):
+    text = f"""
+import os, signal, time
+from upconv.cli import exits
+
+exits._AGAIN = 0.5
+
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{name})
+        time.sleep(0.01)
+
+with exits.ended(traceback=False):
+    Last()
+    os.write(1, b"lost\\n")  # whole, whenever the signal comes
+    time.sleep(60)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environment(), capture_output=True, timeout=30
+    )
+    assert (done.returncode, done.stdout) == (code, b"lost\n")
+    if name == "SIGINT":
+        assert done.stderr == b"interrupted\n"

@@ -1,0 +1,112 @@
+"""`upconv mxnet run` on untrusted arrays: a message and exit code 2, whatever they hold."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+
+import upconv.mxnet as mx
+from tests.support.processes import called, failed, ran
+
+pytest.importorskip("typer", reason="the command line needs typer")
+pytest.importorskip("rich", reason="the command line needs rich")
+
+posix = pytest.mark.skipif(os.name != "posix", reason="pipes and limits of POSIX")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mx.sym.relu(mx.sym.var("data")).save("net.json")
+    return tmp_path
+
+
+RUN = ["mxnet", "run", "net.json", "-o", "y.npz", "--inputs"]
+
+
+def npy(header, data=b"", version=b"\x01\x00"):
+    text = header if isinstance(header, bytes) else repr(header).encode()
+    length = struct.pack("<H" if version[0] == 1 else "<I", len(text))
+    return b"\x93NUMPY" + version + length + text + data
+
+
+def described(shape, descr="<f4"):
+    return {"descr": descr, "fortran_order": False, "shape": shape}
+
+
+def pickled():
+    file = io.BytesIO()
+    np.save(file, np.array([{}, 1], object), allow_pickle=True)
+    return file.getvalue()
+
+
+def zipped(member, data):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(member, data)
+    return file.getvalue()
+
+
+HOSTILE = {
+    "empty": (b"", "Cannot read"),
+    "text": (b"hello", "neither a .npy nor a .npz"),
+    "magic alone": (b"\x93NUMPY", "Cannot read"),
+    "header cut off": (npy(described((4,)))[:30], "Cannot read"),
+    "data cut off": (npy(described((4,)), b"\0" * 15), "Cannot read"),
+    "a trillion elements": (npy(described((10**6, 10**6))), "Cannot read"),
+    "more than 2**64": (npy(described((10**18, 10**18))), "Cannot read"),
+    "negative": (npy(described((-4, -4)), b"\0" * 64), "Cannot read"),
+    "objects": (pickled(), "never unpickled"),
+    "header of 3 GB": (b"\x93NUMPY\x02\x00" + b"\xff\xff\xff\xbf", "Cannot read"),
+    "nested header": (npy(b"(" * 9000), "Cannot read"),
+    "header of code": (npy(b"__import__('os').system('touch owned')"), "Cannot read"),
+    "zip cut off": (zipped("x.npy", npy(described((4,)), b"\0" * 16))[:-30], "Cannot read"),
+    "zip without arrays": (zipped("x.txt", b"hello"), "neither"),
+    "member with objects": (zipped("x.npy", pickled()), "never unpickled"),
+    "member that lies": (zipped("x.npy", npy(described((10**12,)))), "Cannot read"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_end_in_a_message(folder, name):
+    data, words = HOSTILE[name]
+    (folder / "bad.npy").write_bytes(data)
+    before = sorted(folder.iterdir())
+    said = failed(called(*RUN, "bad.npy"), 2)
+    assert words in said
+    assert "bad.npy" in said
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("missing.npy", "No such file"), ("sub", "is a directory"), ("pipe", "not a regular file")],
+)
+@posix
+def test_names_that_are_no_array(folder, name, words):
+    (folder / "sub").mkdir()
+    os.mkfifo(folder / "pipe")
+    assert words in failed(called(*RUN, name), 2)
+
+
+@posix
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(folder):
+    resource = pytest.importorskip("resource")
+    with (
+        zipfile.ZipFile(folder / "bomb.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as bomb,
+        bomb.open("x.npy", "w", force_zip64=True) as member,
+    ):
+        member.write(npy(described((1200, 1 << 18))))
+        for _ in range(1200):
+            member.write(bytes(1 << 20))
+    assert (folder / "bomb.npz").stat().st_size < 10 << 20
+    limit = 1100 << 20
+    done = ran(*RUN, "bomb.npz", env={"OPENBLAS_NUM_THREADS": "1"},
+               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+               )  # fmt: skip
+    assert "needs 1.17 GiB" in failed(done, 2)

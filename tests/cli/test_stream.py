@@ -1,0 +1,89 @@
+"""`upconv stream`: results of files and pipes, figures on stderr, and errors in one line."""
+
+from __future__ import annotations
+
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("typer", reason="the command line needs typer")
+
+import upconv.onnx as uo  # noqa: E402
+from tests.support.processes import called, failed, ran  # noqa: E402
+
+TEXT = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 3, T] mel) => (float[1, 1, M] y) {
+    a = ConvTranspose<strides = [4], pads = [2, 2]>(mel, w)
+    y = Tanh(a)
+}"""
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def mel(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    proto = onnx.parser.parse_model(TEXT)
+    weight = RNG.standard_normal((3, 1, 8), np.float32) / 4
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(proto, "model.onnx")
+    array = RNG.standard_normal((1, 3, 50), np.float32)
+    np.save("mel.npy", array)
+    np.ascontiguousarray(array[0].T).tofile("mel.f32")
+    return array
+
+
+def _expected(mel):
+    stream = uo.stream("model.onnx")
+    return np.concatenate([stream.push(mel), stream.finish()], -1)
+
+
+def test_files_of_every_kind(mel) -> None:
+    expected = _expected(mel)
+    done = called("stream", "model.onnx", "mel.npy", "y.npy", "--chunk", "20ms", "--rate", "800")
+    assert done.returncode == 0, done
+    assert b"0.25 s of audio" in done.stderr
+    assert b"real-time factor" in done.stderr
+    np.testing.assert_allclose(np.load("y.npy"), expected, atol=1e-6)
+    for source, target in (("mel.npy", "y.wav"), ("mel.f32", "y.raw")):
+        words = ("stream", "model.onnx", source, target, "--chunk", "7", "--rate", "800")
+        assert called(*words).returncode == 0
+    np.testing.assert_allclose(np.fromfile("y.raw", "<f4"), expected.ravel(), atol=1e-6)
+    with wave.open("y.wav") as audio:
+        assert (audio.getframerate(), audio.getnframes()) == (800, 200)
+        samples = np.frombuffer(audio.readframes(200), "<i2")
+    clipped = np.clip(expected, -1, 1).ravel()
+    np.testing.assert_allclose(samples / 32767, clipped, atol=1e-4)
+
+
+def test_pipes(mel) -> None:
+    words = ("stream", "model.onnx", "-", "-", "--chunk", "7", "--format", "s16")
+    done = ran(*words, stdin=Path("mel.f32").read_bytes())
+    assert done.returncode == 0, done
+    samples = np.frombuffer(done.stdout, "<i2") / 32767
+    np.testing.assert_allclose(samples, np.clip(_expected(mel), -1, 1).ravel(), atol=1e-4)
+    assert b"200 samples in" in done.stderr
+
+
+REFUSED = {
+    "a time without a rate": (["mel.npy", "y.npy"], "--rate must say"),
+    "no chunk": (["mel.npy", "y.npy", "--chunk", "0"], "expected positions"),
+    "wav without a rate": (["mel.npy", "y.wav", "--chunk", "4"], "a .wav file needs it"),
+    "the input as the output": (["mel.npy", "mel.npy", "--chunk", "4", "-f"], "input"),
+    "no such file": (["no.npy", "y.npy", "--chunk", "4"], "Cannot read"),
+    "cut off": (["cut.f32", "y.npy", "--chunk", "4"], "behind the last position"),
+    "axis": (["mel.npy", "y.npy", "--chunk", "4", "--axis", "1"], "open along axis 1"),
+    "shape": (["flat.npy", "y.npy", "--chunk", "4"], "of 3 axes"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_errors_are_one_line_and_leave_no_file(mel, name: str) -> None:
+    Path("cut.f32").write_bytes(bytes(12 * 5 + 3))
+    np.save("flat.npy", mel[0])
+    before = sorted(Path().iterdir())
+    arguments, words = REFUSED[name]
+    assert words in failed(called("stream", "model.onnx", *arguments), 2)
+    assert sorted(Path().iterdir()) == before

@@ -1,0 +1,238 @@
+"""The channel-vectorised kernel: against the definition, with values that must not spread, by any
+threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import upconv
+from upconv import testing
+from upconv.engines.base import Primitive
+from upconv.engines.jit import packing
+from upconv.engines.jit.channels import primitive as channels_module
+from upconv.engines.jit.channels import schedule as channel_schedule
+from upconv.engines.jit.channels import tables
+from upconv.engines.jit.channels.blocks import spatial_blocks
+from upconv.engines.jit.channels.lanes import Lanes, lanes_of
+from upconv.engines.jit.channels.primitive import Channels
+from upconv.engines.jit.channels.schedule import Block
+from upconv.engines.jit.choose import direct_variant
+from upconv.engines.jit.correlation import Correlation
+from upconv.engines.jit.cpu import VARIABLE, host
+from upconv.engines.reference import ReferenceEngine
+from upconv.geometry import Axis, padded
+from upconv.problem import DataLayout, Direction, DType, Problem
+
+CASES = [
+    case.replace(layout=layout)
+    for case in testing.cases()
+    if not case.rounded
+    if case.direction is Direction.FORWARD and 0 not in case.y_shape
+    for layout in DataLayout
+]
+
+
+class Engine:
+    """What `testing.check` needs of an engine."""
+
+    name = "channels"
+
+    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
+        return Channels(Correlation.of(problem), threads, host())
+
+
+def layer(channels: tuple[int, int], size: int, batch: int = 1) -> Problem:
+    axes = (padded(size, 4, 2, 1, 1, 1, 0),) * 2
+    return Problem(Direction.FORWARD, axes, batch, *channels, bias=True)
+
+
+@pytest.mark.parametrize("problem", CASES, ids=str)
+def test_every_case_of_both_layouts(problem: Problem) -> None:
+    testing.check(Engine(), problem, threads=2)
+
+
+@pytest.fixture
+def thin_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels-first data is transposed one position of the first axis at a time."""
+    monkeypatch.setattr(channels_module, "transposed_bytes", lambda problem, threads: 1)
+
+
+FIRST = [case for case in CASES if case.layout is DataLayout.NCX]
+
+
+@pytest.mark.usefixtures("thin_blocks")
+@pytest.mark.parametrize("problem", FIRST, ids=str)
+def test_every_case_in_blocks_of_one_position(problem: Problem) -> None:
+    testing.check(Engine(), problem, threads=2)
+
+
+@pytest.mark.parametrize("problem", [c for c in CASES if c.layout is DataLayout.NXC], ids=str)
+def test_every_case_channels_last_in_blocks(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables of where points lie are made for some of them."""
+    monkeypatch.setattr(channels_module, "_MOST_POINTS", 4)
+    testing.check(Engine(), problem, threads=2)
+
+
+def test_tables_of_a_large_image_are_small() -> None:
+    axes = (Axis(2048, 3, 1, 1, 1, 1),) * 2
+    problem = Problem(Direction.FORWARD, axes, 1, 64, 64, layout=DataLayout.NXC)
+    assert Channels(Correlation.of(problem), 2, host()).resident_bytes < 2 << 20
+
+
+@pytest.mark.usefixtures("thin_blocks")
+def test_spatial_blocks_are_what_they_should_be() -> None:
+    problem = layer((6, 20), 9, 2)
+    correlation = Correlation.of(problem)
+    cut = channel_schedule.schedule(correlation, 2, host()).cut
+    parts = spatial_blocks(correlation, cut, 1, 4)
+    assert [part.output for part in parts[:3]] == [0, 2, 4]
+    assert [part.kind.correlation.lines[0].out for part in parts[:3]] == [2, 2, 2]
+    assert [part.input for part in parts[:3]] == [0, 0, 1]
+    assert [part.kind.correlation.lines[0].size for part in parts[:3]] == [2, 3, 3]
+    assert len(parts) == 2 * 9
+    assert len({part.kind for part in parts}) == 3, "a first, a last, and those between"
+    walks = {walk for walk, *_ in Channels(correlation, 2, host())._steps}
+    assert len(walks) == 3
+
+
+def test_spatial_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = layer((70, 40), 17, 2)
+    given = testing.operands(problem)
+    whole = testing.compute(Engine(), problem, given)
+    for allowed in (1, 30_000, 100_000):
+        monkeypatch.setattr(channels_module, "transposed_bytes", lambda *_, n=allowed: n)
+        assert np.array_equal(testing.compute(Engine(), problem, given), whole)
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+@pytest.mark.parametrize("channels", [1, 3, 21])
+def test_merged_taps_change_no_bit(
+    channels: int, layout: DataLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = layer((24, channels), 19).replace(layout=layout, direction=Direction.INPUT_GRAD)
+    problem, given = problem.replace(bias=False), testing.operands(problem.replace(bias=False))
+    merged = testing.compute(Engine(), problem, given)
+    assert tables.merged_taps(*lanes_and_block(problem)) == 4
+    monkeypatch.setattr(tables, "merged_taps", lambda *_: 1)
+    assert np.array_equal(testing.compute(Engine(), problem, given), merged)
+
+
+def lanes_and_block(problem: Problem) -> tuple[Lanes, Block]:
+    correlation = Correlation.of(problem)
+    plan = channel_schedule.schedule(correlation, 1, host())
+    return lanes_of(correlation, host()), plan.cut.blocks[0]
+
+
+def test_taps_are_merged_where_they_read_one_run_of_memory() -> None:
+    def taps(*, kernel: int = 5, dilation: int = 1, groups: int = 1) -> int:
+        axes = (Axis(20, 3), Axis(20, kernel, 2, dilation, 2, 2))
+        return tables.merged_taps(
+            *lanes_and_block(
+                Problem(Direction.INPUT_GRAD, axes, 1, 32, 32, groups, layout=DataLayout.NXC)
+            )
+        )
+
+    assert [taps(), taps(kernel=1), taps(dilation=2), taps(groups=2)] == [5, 1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["haswell", "x86-64"])
+@pytest.mark.parametrize("channels", [1, 3, 5, 17, 33])
+def test_odd_channels_on_older_processors(
+    name: str, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, name)
+    for layout in DataLayout:
+        problem = layer((channels, channels + 2), 3, 2).replace(layout=layout)
+        testing.check(Engine(), problem)
+        testing.check(Engine(), problem.replace(dtype=DType.FLOAT64))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 16])
+def test_nan_and_infinity_stay_where_they_belong(channels: int) -> None:
+    problem = layer((5, channels), 6).replace(layout=DataLayout.NXC)
+    given = testing.operands(problem)
+    given.a[0, 2, 3, 1], given.a[0, 5, 0, 4] = np.nan, np.inf
+    got = testing.compute(Engine(), problem, given)
+    wanted = testing.compute(ReferenceEngine(), problem, given)
+    assert np.array_equal(np.isnan(got), np.isnan(wanted))
+    assert np.array_equal(np.isinf(got), np.isinf(wanted))
+    assert np.isnan(got).any()
+    assert np.isinf(got).any()
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+def test_threads_change_no_bit(layout: DataLayout) -> None:
+    # Weights of more than a cache, so that sums wait in the output between passes.
+    problem = layer((700, 80), 7, 2).replace(layout=layout)
+    given = testing.operands(problem)
+    results = [testing.compute(Engine(), problem, given, threads) for threads in (1, 2, 3)]
+    assert np.array_equal(results[0], results[1])
+    assert np.array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+def test_arrays_may_lie_apart(layout: DataLayout) -> None:
+    problem = layer((6, 20), 5, 3).replace(layout=layout)
+    given = testing.operands(problem)
+    primitive = Channels(Correlation.of(problem), 2, host())
+    wanted = testing.compute(Engine(), problem, given)
+    x = np.zeros((5, *problem.x_shape[1:-1], 2 * problem.x_shape[-1]), np.float32)
+    y = np.full((6, *problem.y_shape[1:-1], 3 * problem.y_shape[-1]), 7, np.float32)
+    for cut in (slice(None, problem.x_shape[-1]), slice(None, None, 2)):
+        source = x[1:4, ..., cut]
+        source[...] = given.a
+        result = y[::2, ..., : problem.y_shape[-1]]
+        primitive.run(result, source, primitive.pack(given.b), given.bias)
+        assert np.array_equal(result, wanted)
+    assert (y[1::2] == 7).all()
+    assert (y[..., problem.y_shape[-1] :] == 7).all()
+
+
+def test_a_new_image_size_of_a_layer_compiles_next_to_nothing() -> None:
+    from upconv.engines.jit.channels.code import tile_code
+
+    for size in range(40, 48):
+        Channels(Correlation.of(layer((48, 64), size).replace(layout=DataLayout.NXC)), 2, host())
+    before = tile_code.cache_info().misses
+    for size in range(48, 120, 7):
+        Channels(Correlation.of(layer((48, 64), size).replace(layout=DataLayout.NXC)), 2, host())
+    assert tile_code.cache_info().misses - before <= 2
+
+
+@pytest.mark.parametrize("size", [1, 4, 16, 40])
+def test_memory_stays_within_its_bound(size: int) -> None:
+    for layout in DataLayout:
+        problem = layer((64, 96), size, 8).replace(layout=layout)
+        if direct_variant(problem, 2, host()) == "channels":
+            primitive = Channels(Correlation.of(problem), 2, host())
+            assert primitive.workspace_bytes <= 1.3 * np.prod(problem.x_shape) * 4 + 2 * (5 << 20)
+
+
+def test_few_positions_are_preferred_and_many_are_not() -> None:
+    for size in (1, 2, 3, 5, 7, 8):
+        assert direct_variant(layer((512, 256), size), 1, host()) == "channels", size
+    assert direct_variant(layer((64, 3), 64), 1, host()) == "positions"
+    long = Problem(Direction.FORWARD, (Axis(6400, 4, 2, 1, 1, 1),), 1, 16, 8)
+    assert direct_variant(long, 1, host()) == "positions"
+    assert direct_variant(long.replace(layout=DataLayout.NXC), 1, host()) == "channels"
+
+
+def test_weights_are_turned_also_where_crops_leave_a_result_no_tap(monkeypatch) -> None:
+    """The table of blocks is no table of elements: gathering by it would read anywhere."""
+
+    def gathers(*given) -> None:
+        raise AssertionError("gathered by a table of blocks")
+
+    monkeypatch.setattr(packing, "gather_code", gathers)
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 2, 2, 3, 4)), rng.standard_normal((2, 1, 2, 2, 2))
+    given = {
+        "stride": (4, 4, 1), "padding": (5, 2, 0), "output_padding": (3, 3, 2), "dilation": 3,
+    }  # fmt: skip
+    y = upconv.conv_transpose(x, w, **given, engine="reference")
+    found = upconv.conv_transpose_backward(y, x, w, **given, needs=["x"], engine="jit").x
+    wanted = upconv.conv_transpose_backward(y, x, w, **given, needs=["x"], engine="reference").x
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)

@@ -1,0 +1,464 @@
+"""Streams of networks: schedules by definition, values and bits of programs, states, refusals."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import random_networks
+from upconv.errors import ArgumentError, DTypeError, EngineError, EngineRefusal, ShapeError
+from upconv.network import Network
+from upconv.network.compile import resized, simplified
+from upconv.network.convolutions import problem_of
+from upconv.network.definitions import evaluate
+from upconv.network.graph import Convolution, Form
+from upconv.network.histories import Copies
+from upconv.network.phases import Schedule
+from upconv.network.program import Program
+from upconv.network.reach import Edges, Taps
+from upconv.network.streams import NetworkStream
+
+_FAR = 1 << 20
+
+
+def _cuts(rng: random.Random, length: int) -> list[int]:
+    """Chunks of a length, some of them empty."""
+    chunks = []
+    while sum(chunks) < length:
+        rest = length - sum(chunks)
+        chunks.append(min(rest, rng.choice((0, 1, 1, 2, 3, 5, 8, length))))
+    return chunks
+
+
+def _tuple(results: Any) -> tuple[np.ndarray, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _streamed(
+    stream: NetworkStream, arrays: list[np.ndarray], axis: int, chunks: list[int]
+) -> list[np.ndarray]:
+    """All results of a stream, which is left as it was at the begin."""
+    parts, start = [], 0
+    for count in chunks:
+        cut = (*[slice(None)] * axis, slice(start, start + count))
+        parts.append(_tuple(stream.push(*(array[cut] for array in arrays))))
+        start += count
+    parts.append(_tuple(stream.finish()))
+    stream.reset()
+    return [np.concatenate(each, axis) for each in zip(*parts, strict=True)]
+
+
+def _case(seed: int) -> tuple[random_networks.Case, int] | None:
+    """A random network and an axis; None where its inputs have several lengths or batches."""
+    case = random_networks.case(seed)
+    shapes = list(case.inputs.values())
+    axis = 2 + random.Random(seed).randrange(len(shapes[0]) - 2)
+    alike = len({(shape[0], shape[axis]) for shape in shapes}) == 1
+    return (case, axis) if alike else None
+
+
+def _stream(case: random_networks.Case, axis: int, **options: Any) -> NetworkStream | None:
+    """A stream of a network, None where it refuses."""
+    shapes = {n: (None, *s[1:axis], None, *s[axis + 1 :]) for n, s in case.inputs.items()}
+    try:
+        return case.network(opened=True).stream(axis, shapes=shapes, **options)
+    except EngineRefusal:
+        return None
+
+
+# Schedules ----------------------------------------------------------------------------------------
+
+
+def _by_definition(case: random_networks.Case, axis: int, rng: random.Random) -> list[np.ndarray]:
+    """The results of the phases of a random cut, each evaluated by definition in float64."""
+    graph = simplified(case.graph())
+    shapes = {
+        name: (*graph.shapes[v][:axis], _FAR, *graph.shapes[v][axis + 1 :])
+        for name, v in graph.inputs.items()
+    }
+    try:
+        far = resized(graph, shapes)
+    except ShapeError:
+        raise EngineRefusal("its values fit together at some lengths only") from None
+    axes = {
+        i: problem_of(node.operation, far.shapes[node.inputs[0]], Form()).axes
+        for i, node in enumerate(far.nodes)
+        if isinstance(node.operation, Convolution)
+    }
+    schedule, arrays = Schedule(far, axes, axis - 2), case.arrays(np.float64)
+    inputs = dict(zip(graph.inputs, arrays, strict=True))
+    state, start, kept = schedule.begin, 0, dict[int, np.ndarray]()
+    parts: list[list[np.ndarray]] = [[] for _ in graph.outputs]
+    for count in (*_cuts(rng, arrays[0].shape[axis]), None):
+        after = schedule.after(state, count or 0, ended=count is None)
+        phase = schedule.phase(state, after)
+        cut = (*[slice(None)] * axis, slice(start, start + (count or 0)))
+        feeds = [inputs[name][cut] for name in phase.graph.inputs if name in inputs]
+        feeds += [kept[value] for value in phase.waiting]
+        results = evaluate(phase.graph, feeds) if feeds else ()
+        for number, result in zip(phase.results, results, strict=False):
+            parts[number].append(result)
+        kept = dict(zip(phase.kept, results[len(phase.results) :], strict=True))
+        state, start = after, start + (count or 0)
+    return [np.concatenate(each, axis) for each in parts]
+
+
+def _check_schedule(seed: int) -> None:
+    pair = _case(seed)
+    if pair is None:
+        return
+    case, axis = pair
+    try:
+        results = _by_definition(case, axis, random.Random(seed))
+    except EngineRefusal:
+        return
+    whole = evaluate(simplified(case.graph()), case.arrays(np.float64))
+    for result, expected in zip(results, whole, strict=True):
+        scale = 1e-9 * max(1.0, np.abs(expected).max())
+        np.testing.assert_allclose(result, expected, rtol=1e-9, atol=scale)
+
+
+def _check_schedules(seeds: range) -> None:
+    for seed in seeds:
+        _check_schedule(seed)
+
+
+@pytest.mark.parametrize("first", range(0, 100, 20))
+def test_phases_compute_the_whole_by_definition(first: int) -> None:
+    _check_schedules(range(first, first + 20))
+
+
+@pytest.mark.long
+def test_phases_of_many_networks() -> None:
+    _check_schedules(range(100, 3000))
+
+
+FAULTS = {
+    "too little is kept": (Taps, "first", lambda self, result, first: first(self, result) + 1),
+    "results too early": (Taps, "final", lambda self, taken, final: final(self, taken) + 1),
+    "an end is forgotten": (Edges, "total", lambda self, taken, total: total(self, taken) - 1),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, name, wrong = FAULTS[fault]
+    right = getattr(kind, name)
+    monkeypatch.setattr(kind, name, lambda self, number: wrong(self, number, right))
+    with pytest.raises(Exception):  # noqa: B017, PT011 - values, or shapes that do not fit
+        _check_schedules(range(40))
+
+
+# Programs -----------------------------------------------------------------------------------------
+
+
+def _check_values(seed: int, precision: str, algorithm: str) -> None:
+    pair = _case(seed)
+    if pair is None:
+        return
+    case, axis = pair
+    rng = random.Random(seed)
+    chunk = rng.choice((1, 4, 64))
+    options = {"precision": precision, "algorithm": algorithm, "chunk": chunk}
+    stream = _stream(case, axis, threads=2, **options)
+    if stream is None:
+        return
+    arrays = case.arrays()
+    length = arrays[0].shape[axis]
+    results = [_streamed(stream, arrays, axis, _cuts(rng, length)) for _ in range(2)]
+    epsilon = {"float32": 2.0**-22, "bfloat16": 2.0**-7}[precision]
+    wanted = random_networks.expected(case.graph(), arrays, epsilon)
+    for result, (expected, tolerance) in zip(results[0], wanted, strict=True):
+        np.testing.assert_allclose(result, expected, rtol=0, atol=4 * tolerance + 1e-5)
+    averages = "avg_pool", "layer_norm", "upsample", "softmax", "mean_channels"
+    promised = not any(name in averages for name, *_ in case.calls) and arrays[0].ndim == 3
+    if algorithm == "direct" and precision == "float32" and promised:
+        for one, other in zip(*results, strict=True):
+            assert one.tobytes() == other.tobytes(), case
+
+
+@pytest.mark.parametrize("first", range(0, 40, 20))
+@pytest.mark.parametrize(
+    ("precision", "algorithm"), [("float32", "direct"), ("float32", "auto"), ("bfloat16", "auto")]
+)
+def test_values_and_bits(precision: str, algorithm: str, first: int) -> None:
+    if precision == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    for seed in range(first, first + 20):
+        _check_values(seed, precision, algorithm)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("algorithm", ["direct", "auto"])
+def test_values_of_many_networks(algorithm: str) -> None:
+    for seed in range(40, 2000):
+        _check_values(seed, "float32", algorithm)
+
+
+def vocoder(channels: int = 16, *, causal: bool = False) -> Network:
+    """A small HiFi-GAN: 8 samples for each frame, two branches of residual blocks each time."""
+    rng = np.random.default_rng(0)
+
+    def weight(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape) / np.prod(shape[1:]) ** 0.5
+
+    network = Network({"mel": (None, channels, None)})
+
+    def conv(x: Any, taps: int, dilation: int = 1, out: int = channels) -> Any:
+        both = dilation * (taps - 1)
+        padding = ((both, 0),) if causal else both // 2
+        return network.conv(
+            x, weight(out, channels, taps), weight(out, 1)[:, 0], dilation=dilation, padding=padding
+        )
+
+    x = conv(network.inputs["mel"], 7)
+    for stride in (4, 2):
+        x = network.activation(x, ("leaky_relu", 0.1))
+        padding = ((0, stride),) if causal else stride // 2
+        up = weight(channels, channels, 2 * stride)
+        x = network.conv_transpose(x, up, stride=stride, padding=padding)
+        branches = []
+        for taps in (3, 7):
+            y = x
+            for dilation in (1, 3):
+                z = conv(network.activation(y, ("leaky_relu", 0.1)), taps, dilation)
+                y = y + conv(network.activation(z, ("leaky_relu", 0.1)), taps)
+            branches.append(y)
+        x = (branches[0] + branches[1]) * 0.5
+    network.output(network.activation(conv(x, 7, out=1), "tanh"))
+    return network
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_vocoder_in_chunks_is_the_whole(batch: int, causal: bool) -> None:
+    network = vocoder(causal=causal)
+    x = np.random.default_rng(1).standard_normal((batch, 16, 40)).astype(np.float32)
+    stream = network.stream(threads=1)
+    for chunks in ([40], [4] * 10, [1] * 40, [7, 0, 33]):
+        (result,) = _streamed(stream, [x], 2, chunks)
+        np.testing.assert_allclose(result, network(x), rtol=0, atol=2e-6)
+
+
+def test_equal_chunks_repeat_one_program() -> None:
+    stream = vocoder().stream(threads=1)
+    chunk = np.zeros((1, 16, 4), np.float32)
+    for _ in range(30):
+        stream.push(chunk)
+    streamed = stream._streamed
+    assert streamed is not None
+    first = len(streamed._steps)
+    for _ in range(100):
+        stream.push(chunk)
+    assert len(streamed._steps) == first < 16
+
+
+def test_what_is_kept_lies_in_place() -> None:
+    """A push of one image copies its chunk and results, and sums that begin in another place."""
+    stream = vocoder().stream(threads=1)
+    for _ in range(30):
+        stream.push(np.zeros((1, 16, 4), np.float32))
+    streamed = stream._streamed
+    assert streamed is not None
+    step = streamed.step(stream._key, stream._counts, 4, ended=False)
+    assert isinstance(step.program, Program)
+    kinds = [type(node.operation).__name__ for node in step.program._open().graph.nodes]
+    copies = [kind for kind in kinds if kind != "Convolution"]
+    assert sorted(copies) == ["Concat", *["Convert"] * 4, "Pad"]
+
+
+def test_a_push_that_fails_late_leaves_the_stream_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = vocoder().stream(chunk=4, algorithm="direct")
+    x = np.random.default_rng(2).standard_normal((1, 16, 24)).astype(np.float32)
+    (whole,) = _streamed(stream, [x], 2, [4] * 6)
+    parts, copy = [], Copies.run
+    for start in range(0, 24, 4):
+
+        def interrupted(self: Copies, dst: np.ndarray, src: np.ndarray) -> None:
+            copy(self, dst, src)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Copies, "run", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                stream.push(x[..., start : start + 4] + 1)
+        parts.append(stream.push(x[..., start : start + 4]))
+    assert np.concatenate([*parts, stream.finish()], -1).tobytes() == whole.tobytes()
+
+
+def test_a_second_round_compiles_nothing() -> None:
+    stream = vocoder().stream(chunk=4, threads=1)
+    x = np.zeros((1, 16, 24), np.float32)
+    steps = []
+    for _ in range(2):
+        _streamed(stream, [x], 2, [4] * 6)
+        streamed = stream._source.streamed(1, 4)
+        steps.append(dict(streamed._steps))
+    assert len(steps[0]) == len(steps[1])
+    assert all(step is steps[1][key] for key, step in steps[0].items())
+
+
+def _check_memory(pushes: int) -> None:
+    """Check Python's memory, NumPy's arrays included, after so many pushes more."""
+    stream = vocoder().stream(threads=1)
+    chunk = np.zeros((1, 16, 4), np.float32)
+    for _ in range(30):
+        stream.push(chunk)
+    tracemalloc.start()
+    try:
+        stream.push(chunk)
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(pushes):
+            stream.push(chunk)
+        # Python keeps up to 2000 free tuples, of 56 bytes.
+        most = min(64 * pushes, 128 << 10) + (4 << 10)
+        assert tracemalloc.get_traced_memory()[0] - before < most
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_is_flat() -> None:
+    _check_memory(300)
+
+
+@pytest.mark.long
+def test_memory_is_flat_for_ten_thousand_pushes() -> None:
+    _check_memory(10_000)
+
+
+def test_latency_and_lookahead() -> None:
+    assert (vocoder(causal=True).stream().latency, vocoder(causal=True).stream().lookahead) == (
+        0,
+        0,
+    )
+    stream = vocoder().stream(chunk=4)
+    pushed = [stream.push(np.zeros((1, 16, 1), np.float32)).shape[-1] for _ in range(40)]
+    behind = [8 * (i + 1) - sum(pushed[: i + 1]) for i in range(40)]
+    assert max(behind) == behind[-1] == stream.latency
+    # All results of input 20 are there after so many more inputs, and not before.
+    assert sum(pushed[: 21 + stream.lookahead]) >= 8 * 21 > sum(pushed[: 20 + stream.lookahead])
+    assert repr(stream) == (
+        f"<NetworkStream along axis -1: 8 output samples per input sample, latency"
+        f" {stream.latency} output samples>"
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_states(batch: int) -> None:
+    """Copies and bytes go on where they were taken; `reset` begins anew."""
+    stream = vocoder().stream(chunk=4, algorithm="direct")
+    x = np.random.default_rng(2).standard_normal((batch, 16, 30)).astype(np.float32)
+    (whole,) = _streamed(stream, [x], 2, [30])
+    first = stream.push(x[..., :11])
+    others = [stream.copy(), stream.from_bytes(stream.to_bytes())]
+    for other in (stream, *others):
+        rest = [other.push(x[..., 11:12]), other.push(x[..., 12:]), other.finish()]
+        assert np.concatenate([first, *rest], -1).tobytes() == whole.tobytes()
+    with pytest.raises(ArgumentError, match="of a stream with other weights"):
+        vocoder(8).stream(chunk=4).from_bytes(stream.to_bytes())
+    with pytest.raises(ArgumentError, match="damaged"):
+        stream.from_bytes(stream.to_bytes()[:-3])
+
+
+def test_errors_leave_the_stream_as_it_was() -> None:
+    stream = vocoder().stream(chunk=4, algorithm="direct")
+    x = np.random.default_rng(2).standard_normal((1, 16, 30)).astype(np.float32)
+    (whole,) = _streamed(stream, [x], 2, [30])
+    first = stream.push(x[..., :11])
+    for bad, error in [
+        ((x[:, :3],), ShapeError),
+        ((x.astype(np.float64),), DTypeError),
+        ((np.repeat(x, 2, 0),), ShapeError),
+        ((x[0],), ShapeError),
+        ((x, x), ArgumentError),
+        (("x",), ArgumentError),
+    ]:
+        with pytest.raises(error):
+            stream.push(*bad)
+    rest = [stream.push(x[..., 11:]), stream.finish()]
+    assert np.concatenate([first, *rest], -1).tobytes() == whole.tobytes()
+    with pytest.raises(EngineError, match="finished"):
+        stream.push(x)
+
+
+def test_a_stream_without_a_chunk_or_with_too_few_positions() -> None:
+    network = Network({"x": (1, 1, None)})
+    network.output(network.conv(network.inputs["x"], np.ones((1, 1, 5))))
+    stream = network.stream()
+    with pytest.raises(ArgumentError, match="empty"):
+        stream.finish()
+    assert stream.push(np.zeros((1, 1, 3), np.float32)).shape == (1, 1, 0)
+    with pytest.raises(ShapeError):
+        stream.finish()
+    assert stream.push(np.zeros((1, 1, 2), np.float32)).shape == (1, 1, 1)
+
+
+def test_what_reads_all_positions_is_refused_by_its_line() -> None:
+    network = Network({"x": (1, 4, None)})
+    network.output(network.instance_norm(network.inputs["x"]))
+    with pytest.raises(EngineRefusal, match=r"norm at .*test_streams.py:\d+: mean and"):
+        network.stream()
+    network = Network({"x": (1, 4, 8, None)})
+    x = network.inputs["x"]
+    network.output(network.conv(x, np.ones((4, 4, 3, 3)), padding="same_upper", stride=2))
+    with pytest.raises(EngineRefusal, match="its padding depends on the size"):
+        network.stream()
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "words"),
+    [
+        ((1, 4, 8), {}, r"input 'x' is \(1, 4, 8\); expected open along axis -1. Declare it as"),
+        ((1, 4, None), {"axis": 1}, "axis is 1; expected a spatial axis"),
+        ((1, 4, None), {"axis": 3}, "axis"),
+        ((1, 4, None), {"chunk": 0}, "chunk"),
+        ((1, 4, None, None), {}, r"expected known but for the batch and axis -1. Pass shapes="),
+        ((1, 4, None), {"precision": "float16"}, "precision"),
+        ((1, 4, None), {"shapes": {"y": (1, 4, None)}}, "the name of an input is 'y'; expected"),
+        ((1, 4, None), {"shapes": {"x": 5}}, r"inputs\['x'\] is 5; expected \(N, C, \*size\)"),
+        ((1, 4, None), {"shapes": {"x": (1, 7, None)}}, r"shapes\['x'\] is \(1, 7, \?\)"),
+        ((1, 4, None), {"shapes": {"x": (1, 4, 8, None)}}, r"as declared"),
+    ],
+)
+def test_bad_arguments(shape: Any, options: dict[str, Any], words: str) -> None:
+    network = Network({"x": shape})
+    network.output(network.activation(network.inputs["x"], "relu"))
+    with pytest.raises(ArgumentError, match=words):
+        network.stream(**options)
+
+
+def test_several_inputs_and_outputs() -> None:
+    network = Network({"x": (1, 2, None), "y": (1, 2, None)})
+    x, y = network.inputs.values()
+    smooth = network.conv(x, np.ones((2, 2, 3)), padding=1)
+    network.output(smooth + y, network.max_pool(y, 2))
+    arrays = [
+        np.random.default_rng(i).standard_normal((1, 2, 12)).astype(np.float32) for i in (0, 1)
+    ]
+    results = _streamed(network.stream(), arrays, 2, [5, 1, 6])
+    for result, expected in zip(results, network(*arrays), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("branch", [False, True])
+def test_a_trimmed_end_delays_no_result(branch: bool) -> None:
+    rng = np.random.default_rng(0)
+    network = Network({"x": (1, 3, None)})
+    up = network.conv_transpose(
+        network.inputs["x"], rng.standard_normal((3, 4, 8)), rng.standard_normal(4), stride=4
+    )
+    y = network.activation(network.crop(up, ((1, 3),)), "tanh")
+    network.output(*([y, up] if branch else [y]))
+    x = rng.standard_normal((1, 3, 12)).astype(np.float32)
+    stream = network.stream()
+    # Where nothing else reads the layer, the crop is its padding: no result waits for it.
+    assert stream.latency == (4 if branch else 1)
+    results = _streamed(stream, [x], 2, [3, 1, 8])
+    for result, expected in zip(results, _tuple(network(x)), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)

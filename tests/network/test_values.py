@@ -1,0 +1,209 @@
+"""Compiled networks have the values of their definitions, in every layout and precision.
+
+A planted fault in each pass must be found by the same comparison.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from tests.support import random_networks
+from tests.support.random_networks import Case
+from upconv.network import compile as compiling
+from upconv.network import fuse
+from upconv.network.graph import Concat, Convert, Convolution, Graph, Input, Node
+from upconv.network.layout import laid_out
+from upconv.network.place import place
+from upconv.problem import DataLayout
+
+EPSILON = {"float32": 2.0**-22, "bfloat16": 2.0**-8}
+LAYOUTS: dict[str, Callable[[int, int], DataLayout]] = {
+    "first": lambda seed, number: DataLayout.NCX,
+    "last": lambda seed, number: DataLayout.NXC,
+    "mixed": lambda seed, number: random.Random(99 * seed + number).choice(list(DataLayout)),
+}
+
+
+def in_layout(monkeypatch: pytest.MonkeyPatch, name: str, seed: int = 0) -> None:
+    """Let networks be laid out so, whatever it costs."""
+    labels = compiling.labels
+
+    def forced(graph: Graph, *rest: Any) -> tuple[DataLayout, ...]:
+        count = len(labels(graph, *rest))  # asks for the kernels of all convolutions
+        return tuple(LAYOUTS[name](seed, number) for number in range(count))
+
+    monkeypatch.setattr(compiling, "labels", forced)
+
+
+def wrong(case: Case, precision: str = "float32", threads: int = 2) -> str:
+    """What is wrong with the results of a compiled network; "" where nothing is."""
+    graph, arrays = case.graph(), case.arrays()
+    program = case.network().compile(precision=precision, threads=threads)
+    results = program.run(*arrays)
+    expected = random_networks.expected(graph, arrays, EPSILON[precision])
+    for result, (value, bound) in zip(
+        results if isinstance(results, tuple) else (results,), expected, strict=True
+    ):
+        with np.errstate(invalid="ignore"):  # faults may end in infinity
+            error = np.abs(result - value).max(initial=0)
+        if not error <= bound + EPSILON[precision]:
+            return f"off by {error}, at most {bound} allowed: {case}"
+    return ""
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS)
+@pytest.mark.parametrize("seed", range(100, 118))
+def test_layouts(monkeypatch: pytest.MonkeyPatch, layouts: str, seed: int) -> None:
+    in_layout(monkeypatch, layouts, seed)
+    assert not wrong(random_networks.case(seed))
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS)
+@pytest.mark.parametrize("seed", range(200, 210))
+def test_bfloat16(monkeypatch: pytest.MonkeyPatch, layouts: str, seed: int) -> None:
+    pytest.importorskip("ml_dtypes", reason="bfloat16 arrays are ml_dtypes'")
+    in_layout(monkeypatch, layouts, seed)
+    assert not wrong(random_networks.case(seed), "bfloat16")
+
+
+@pytest.mark.parametrize("threads", [1, 3, 16])
+def test_threads(threads: int) -> None:
+    for seed in range(300, 306):
+        assert not wrong(random_networks.case(seed), threads=threads)
+
+
+@settings(max_examples=25)
+@given(random_networks.networks())
+def test_small_networks(case: Case) -> None:
+    assert not wrong(case)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_sums_and_second_results_inside_a_concatenation(
+    monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    in_layout(monkeypatch, "first")
+    weight = random_networks.A(4, 4, 3)
+    calls: list[random_networks.Call] = [
+        ("conv", [0], [weight], {"padding": 1}),
+        ("add", [1, 0], [], {}),
+        ("activation", [2], [("leaky_relu", 0.1)], {}),
+        ("conv", [3], [weight], {"padding": 1}),
+        ("add", [4, 0], [], {}),
+        ("concat", [2, 5], [], {}),
+        ("activation", [6], [("prelu", random_networks.P(8))], {}),
+    ]
+    assert not wrong(Case({"x": (batch, 4, 40)}, calls, [7, 6]))
+
+
+def test_open_sizes() -> None:
+    for seed in range(400, 406):
+        case = random_networks.case(seed)
+        network, arrays = case.network(opened=True), case.arrays()
+        expected = random_networks.expected(case.graph(), arrays, EPSILON["float32"])
+        for _ in range(2):
+            results = network(*arrays)
+            listed = results if isinstance(results, tuple) else (results,)
+            for result, (value, bound) in zip(listed, expected, strict=True):
+                assert np.abs(result - value).max(initial=0) <= bound + 1e-6, case
+
+
+# Planted faults -----------------------------------------------------------------------------------
+
+
+def _unscaled(operation: Convolution, weight: Any, factor: Any) -> Any:
+    """`_scaled` that forgets the factor."""
+    return weight
+
+
+def _misplaced(graph: Graph) -> Graph:
+    """`place` that puts parts of concatenations one channel too far to the front."""
+    placed = place(graph)
+    views = {value: (array, max(0, at - 1)) for value, (array, at) in placed.views.items()}
+    return replace(placed, views=views)
+
+
+def _mistaken(graph: Graph, *rest: Any) -> Graph:
+    """`laid_out` that takes one converted value for another one of the same shape and form."""
+    graph = laid_out(graph, *rest)
+    first: dict[object, int] = {}
+    same = {
+        node.outputs[0]: first.setdefault(
+            (graph.shapes[node.outputs[0]], graph.form(node.outputs[0])), node.outputs[0]
+        )
+        for node in graph.nodes
+        if isinstance(node.operation, Convert)
+    }
+    nodes = (replace(n, inputs=tuple(same.get(v, v) for v in n.inputs)) for n in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def test_a_fault_in_layout_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_layout(monkeypatch, "mixed")
+    monkeypatch.setattr(compiling, "laid_out", _mistaken)
+    assert found()
+
+
+def test_a_fault_in_folding_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("upconv.network.fold._scaled", _unscaled)
+    assert found()
+
+
+def test_a_fault_in_placing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_layout(monkeypatch, "first")
+    monkeypatch.setattr(compiling, "place", _misplaced)
+    assert found(lambda graph: any(isinstance(node.operation, Concat) for node in graph.nodes))
+
+
+def test_a_fault_in_fusing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    appended = fuse._appended
+
+    def wrongly(maker: Node, end: Any, node: Node, *, stored: bool) -> Node:
+        joined = appended(maker, end, node, stored=stored)
+        shift = len(maker.inputs) - 1
+        if shift < 1:
+            return joined
+        ops = tuple(
+            replace(op, operand=op.operand._replace(number=1))
+            if isinstance(op.operand, Input)
+            else op
+            for op in fuse.end_of(joined) or ()
+        )
+        return fuse.with_end(joined, ops, joined.inputs, joined.outputs)
+
+    monkeypatch.setattr(fuse, "_appended", wrongly)
+    assert found()
+
+
+def test_a_fault_in_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from upconv.network import memory
+
+    real = memory._lives
+
+    def shorter(graph: Graph) -> Any:
+        """Values let go of one node too early."""
+        homes, lives = real(graph)
+        return homes, {v: life._replace(end=life.end - 1) for v, life in lives.items()}
+
+    monkeypatch.setattr(memory, "_lives", shorter)
+    assert found()
+
+
+def found(fits: Callable[[Graph], bool] = lambda graph: True) -> bool:
+    """Whether some random network has wrong results."""
+    cases = (random_networks.case(seed) for seed in range(500, 540))
+    for case in cases:
+        if fits(case.graph()):
+            try:
+                if wrong(case):
+                    return True
+            except (AssertionError, IndexError, ValueError):
+                return True
+    return False

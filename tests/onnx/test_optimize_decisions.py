@@ -1,0 +1,115 @@
+"""Decisions of `optimize`: saved, applied without measuring, refused where they do not hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
+pytest.importorskip("onnxruntime", reason="forms are run in it")
+
+import onnx
+
+from tests.support.onnx_clock import decided_by
+from tests.support.onnx_rewriting import values
+from tests.support.onnx_texts import normal, parsed
+from upconv.errors import ArgumentError, EngineError, FileError
+from upconv.onnx import optimize
+from upconv.onnx.optimizing import candidates, select
+
+TEXT = """two (float[1, 3, 5, N] x) => (float[1, 2, H, W] y) {
+  [up_a] a = ConvTranspose <strides = [2, 2], pads = [1, 1, 1, 1]> (x, w, b)
+  r = Relu(a)
+  [up_y] y = ConvTranspose <strides = [2, 2]> (r, v)
+}"""
+FAST = {"sub_pixel:unfolded": 0.5, "whole": 0.7}
+SIZES = {"N": (7,)}
+
+
+def model() -> onnx.ModelProto:
+    """Two transposed convolutions."""
+    return parsed(TEXT, w=normal(0, 3, 4, 4, 4), b=normal(1, 4), v=normal(2, 4, 2, 6, 6))
+
+
+def optimized(path: Path, **more: Any) -> Any:
+    """The model with the decisions of a file."""
+    return optimize(model(), input_shapes=SIZES, threads=1, float64=False, decisions=path, **more)
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of decisions by made-up times; whatever measures after it fails."""
+    decided_by(monkeypatch)(FAST)
+    path = tmp_path / "d.json"
+    optimized(path, remeasure=True)
+    monkeypatch.setattr(candidates, "timed", None)
+    monkeypatch.setattr(select, "timed", None)
+    return path
+
+
+def test_saved_decisions_are_applied_and_verified_without_measuring(saved: Path) -> None:
+    result = optimized(saved)
+    assert [layer.chosen for layer in result.layers] == ["sub_pixel:unfolded"] * 2
+    assert result.verified
+    assert result.checks
+    assert "ConvTranspose" not in {node.op_type for node in result.proto.graph.node}
+    assert (
+        json.loads(json.dumps(result.report.as_json())).items()
+        <= json.loads(saved.read_text()).items()
+    )
+    x = {"x": np.ones((1, 3, 5, 7), np.float32)}
+    [y], [z] = values(model(), x), values(result.proto, x)
+    np.testing.assert_allclose(y, z, atol=1e-4)
+
+
+def test_a_model_that_stayed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decided_by(monkeypatch)({})
+    first = optimized(tmp_path / "d.json", remeasure=True)
+    monkeypatch.setattr(candidates, "timed", None)
+    again = optimized(tmp_path / "d.json")
+    assert not first.rewritten
+    assert not again.rewritten
+    assert again.verified is None
+    assert again.report == first.report
+
+
+@pytest.mark.parametrize("name", ["processor", "threads", "upconv", "runtime", "model", "shapes"])
+def test_decisions_of_elsewhere_are_refused_or_measured_again(
+    saved: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = json.loads(saved.read_text())
+    wrong = right | {"conditions": right["conditions"] | {name: "another"}}
+    saved.write_text(json.dumps(wrong))
+    with pytest.raises(ArgumentError, match=f"{name} 'another'; expected .* {name} .*remeasure"):
+        optimized(saved)
+    assert json.loads(saved.read_text()) == wrong
+    decided_by(monkeypatch)(FAST)
+    optimized(saved, remeasure=True)
+    assert json.loads(saved.read_text())["conditions"] == right["conditions"]
+
+
+def test_decisions_that_do_not_fit_are_refused(saved: Path, tmp_path: Path) -> None:
+    right = json.loads(saved.read_text())
+    odd = right["rows"][0] | {"by": "no_such_pass"}
+    saved.write_text(json.dumps(right | {"rows": [odd]}))
+    with pytest.raises(ArgumentError, match=r"with 'no_such_pass'; expected .*sub_pixel"):
+        optimized(saved)
+    saved.write_text(json.dumps(right | {"host": "openvino"}))
+    with pytest.raises(FileError, match="of 'openvino'; expected one of onnxruntime"):
+        optimized(saved)
+    with pytest.raises(FileError, match="No such file"):
+        optimized(tmp_path / "none.json")
+    with pytest.raises(ArgumentError, match="remeasure is True; expected decisions"):
+        optimize(model(), input_shapes=SIZES, remeasure=True)
+
+
+def test_what_is_not_equal_any_more_is_an_error(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select.Selecting, "check", lambda *_: (select.Run("onnxruntime"),))
+    with pytest.raises(EngineError, match=r"Not equal in onnxruntime.*remeasure=True"):
+        optimized(saved)

@@ -1,0 +1,398 @@
+"""Parts of ONNX models: each row of the table against ONNX Runtime, refusals, and partitions."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
+pytest.importorskip("onnxruntime", reason="sessions run in it")
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.support.onnx_sessions import plain, same
+from tests.support.repeating import seeds, single
+from upconv.onnx import Session
+from upconv.onnx.session.translation import TABLE
+
+SIZES = (7, 6, 5)
+Weights = dict[str, np.ndarray]
+
+
+def source(
+    body: list[onnx.NodeProto], weights: Weights, rank: int = 2, opset: int = 20, open_: bool = True
+) -> onnx.ModelProto:
+    """Nodes from v to y between a convolution before them (x to v) and nothing behind them."""
+    kernel = (3,) * rank
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((6, 4, *kernel), np.float32) / 6, **weights}
+    first = [
+        helper.make_node("Conv", ["x", "w"], ["u0"], pads=[1] * 2 * rank),
+        helper.make_node("LeakyRelu", ["u0"], ["v"]),
+    ]
+    size = [f"s{i}" for i in range(rank)] if open_ else [*SIZES[:rank]]
+    shape = ["n" if open_ else 2, 4, *size]
+    graph = helper.make_graph(
+        [*first, *body],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def node(kind: str, *inputs: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(kind, ["v", *inputs], ["y"], **attributes)
+
+
+def image(rank: int = 2, batch: int = 2) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((batch, 4, *SIZES[:rank]), np.float32)
+
+
+def vector(number: int = 6, seed: int = 2) -> np.ndarray:
+    return np.random.default_rng(seed).random(number, np.float32) + 0.5
+
+
+def spread(rank: int) -> np.ndarray:
+    """One number per channel, of both signs, as exporters write it."""
+    return (vector() - 1).reshape(6, *(1,) * rank)
+
+
+def rows(rank: int) -> dict[str, tuple[list[onnx.NodeProto], Weights]]:
+    """Nodes for every row of the table, and operands, for values with some spatial axes."""
+    ones = (1,) * rank
+    floats = {name: vector(seed=i) for i, name in enumerate("abcd")}
+    whole = np.array([1, 1, *(2,) * rank], np.float32)
+    none = np.zeros(0, np.float32)
+    pads = np.array([0, 0, *(2,) * rank, 0, 0, *(1,) * rank])
+    cut = {"s": np.full(rank, 1), "e": np.full(rank, -2), "ax": np.arange(2, 2 + rank)}
+    made: dict[str, tuple[list[onnx.NodeProto], Weights]] = {
+        "Conv": (
+            [node("Conv", "u", "a", strides=[2] * rank, auto_pad="SAME_LOWER")],
+            {"u": np.ones((6, 6, *(3,) * rank), np.float32) / 9, "a": floats["a"]},
+        ),
+        "ConvTranspose": (
+            [node("ConvTranspose", "u", strides=[3] * rank, auto_pad="SAME_UPPER", group=2)],
+            {"u": np.arange(36 * 4**rank, dtype=np.float32).reshape(6, 6, *(4,) * rank) / 999},
+        ),
+        "BatchNormalization": ([node("BatchNormalization", *"abcd", epsilon=0.1)], floats),
+        "InstanceNormalization": ([node("InstanceNormalization", "a", "b")], floats),
+        "PRelu, one slope": ([node("PRelu", "a")], {"a": np.float32([0.2])}),
+        "PRelu": ([node("PRelu", "a")], {"a": spread(rank)}),
+        "Clip": ([node("Clip", "a", "b")], {"a": np.float32(-0.1), "b": np.float32(0.4)}),
+        "Clip, above": ([node("Clip", "", "b")], {"b": np.float32(0.4)}),
+        "HardSigmoid": ([node("HardSigmoid", alpha=0.3)], {}),
+        "Pow": ([node("Pow", "a")], {"a": np.float32(2)}),
+        "LeakyRelu": ([node("LeakyRelu", alpha=0.3)], {}),
+        "Elu": ([node("Elu", alpha=0.7)], {}),
+        "Gelu": ([node("Gelu")], {}),
+        "Gelu, tanh": ([node("Gelu", approximate="tanh")], {}),
+        "Concat": ([node("Concat", "v", axis=1 - 2 - rank)], {}),
+        "Slice": ([node("Slice", "s", "e", "ax")], cut),
+        "Slice, channels": (
+            [node("Slice", "s", "e", "ax")],
+            {"s": np.array([-5]), "e": np.array([99]), "ax": np.array([1])},
+        ),
+        "Split": (
+            [
+                helper.make_node("Split", ["v", "p"], ["l", "r"], axis=1),
+                helper.make_node("Sub", ["r", "l"], ["y"]),
+            ],
+            {"p": np.array([3, 3])},
+        ),
+        "Pad": ([node("Pad", "p")], {"p": pads}),
+        "Pad, a number": ([node("Pad", "p", "a")], {"p": pads, "a": np.float32(3)}),
+        "GlobalAveragePool": ([node("GlobalAveragePool")], {}),
+        "GlobalMaxPool": ([node("GlobalMaxPool")], {}),
+        "Softmax": ([node("Softmax", axis=1)], {}),
+        "Pad, reflect": ([node("Pad", "p", mode="reflect")], {"p": pads}),
+        "Pad, edge": ([node("Pad", "p", mode="edge")], {"p": pads}),
+        "Pad, negative": ([node("Pad", "p")], {"p": -pads}),
+        "MaxPool": ([node("MaxPool", kernel_shape=[3] * rank, pads=[1] * 2 * rank)], {}),
+        "AveragePool": (
+            [node("AveragePool", kernel_shape=[2] * rank, strides=[2] * rank, pads=[1] * 2 * rank)],
+            {},
+        ),
+        "Resize, nearest": (
+            [
+                node("Resize", "", "a", coordinate_transformation_mode="asymmetric",
+                     nearest_mode="floor")
+            ],
+            {"a": whole},
+        ),
+        "Resize, half pixel": ([node("Resize", "z", "a")], {"a": whole, "z": none}),
+        "Resize, linear": ([node("Resize", "z", "a", mode="linear")], {"a": whole, "z": none}),
+        "Identity": ([node("Identity")], {}),
+        "Dropout": ([node("Dropout")], {}),
+    }  # fmt: skip
+    for kind in ("Relu", "Tanh", "Sigmoid", "Softplus", "Mish", "HardSwish", "Abs", "Exp", "Sin"):
+        made[kind] = [node(kind)], {}
+    for kind in ("Cos",):
+        made[kind] = [node(kind)], {}
+    made["Sqrt"] = (
+        [helper.make_node("Abs", ["v"], ["p"]), helper.make_node("Sqrt", ["p"], ["y"])],
+        {},
+    )
+    for kind in ("Add", "Sub", "Mul", "Div", "Max", "Min"):
+        made[kind] = [node(kind, "a")], {"a": spread(rank) + 2}
+        made[f"{kind}, a number"] = [node(kind, "a")], {"a": np.float32(1.7)}
+        made[f"{kind}, constant first"] = (
+            [
+                helper.make_node("Exp", ["v"], ["p"]),
+                helper.make_node(kind, ["a", "p"], ["y"]),
+            ],
+            {"a": spread(rank).reshape(1, 6, *ones)},
+        )
+        made[f"{kind}, two values"] = (
+            [helper.make_node("Exp", ["v"], ["p"]), helper.make_node(kind, ["v", "p"], ["y"])],
+            {},
+        )
+    if rank == 2:
+        for mode in ("CRD", "DCR"):
+            made[f"DepthToSpace, {mode}"] = (
+                [
+                    helper.make_node("Concat", ["v", "v"], ["p"], axis=1),
+                    helper.make_node("DepthToSpace", ["p"], ["y"], blocksize=2, mode=mode),
+                ],
+                {},
+            )
+    return made
+
+
+def check(model: onnx.ModelProto, x: np.ndarray, parts: int = 1, left: int = 0) -> Session:
+    """A session has the values of ONNX Runtime, with so many parts and convolutions in none."""
+    session = Session(model, measure=False)
+    found = session.report().rows
+    assert [row.upconv for row in found] == [True] * parts + [False] * left, str(session.report())
+    same(session.run(None, {"x": x}), plain(model, {"x": x}))
+    return session
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("name", rows(2))
+def test_rows(name: str, rank: int) -> None:
+    """The whole model is one part, whose sizes are open."""
+    if name not in rows(rank):
+        pytest.skip("ONNX has it for images alone")
+    body, weights = rows(rank)[name]
+    model = source(body, weights, rank)
+    try:
+        plain(model, {"x": image(rank)})
+    except Exception:
+        pytest.skip("ONNX Runtime has no kernel")
+    session = check(model, image(rank))
+    [part] = session._assembly.partition("parts").parts
+    assert (part.inputs, part.outputs) == (("x",), ("y",))
+    other = np.concatenate([image(rank), image(rank)], axis=-1)[:1]
+    same(session.run(None, {"x": other}), plain(model, {"x": other}))
+    assert "ONNX Runtime computed" not in str(session.report())
+
+
+def test_every_row_of_the_table_is_tested() -> None:
+    tested = {name.partition(",")[0] for name in rows(2)}
+    assert tested == TABLE.keys() - {"GroupNormalization"}  # ONNX Runtime runs it as a function
+
+
+REFUSALS = {
+    "Resize": (
+        [node("Resize", "", "a")],
+        {"a": np.float32([1, 1, 1.5, 1.5])},
+        "Its factors, [1.0, 1.0, 1.5, 1.5], are not whole.",
+    ),
+    "Softmax": ([node("Softmax", axis=2)], {}, "axis 2, not 1"),
+    "Slice": (
+        [node("Slice", "s", "e", "ax")],
+        {"s": np.array([0]), "e": np.array([3]), "ax": np.array([2])},
+        "size that the model leaves open",
+    ),
+    "MaxPool": ([node("MaxPool", kernel_shape=[2, 2], ceil_mode=1)], {}, "ceil_mode"),
+    "Add": ([node("Add", "a")], {"a": np.ones((6, 1, 5), np.float32)}, "one number per channel"),
+    "Softsign": ([node("Softsign")], {}, "A network has no Softsign."),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_a_network_does_not_have_ends_a_part(name: str) -> None:
+    body, weights, reason = REFUSALS[name]
+    model = source(body, weights)
+    x = image() if name != "Slice" else image()[:, :, :5]
+    if name == "Add":
+        x = x[..., :5]
+    session = check(model, x)
+    [row] = session.report().rows
+    assert name not in row.kind
+    assert reason in row.why
+    assert "It ends at" in str(row.why) or not row.upconv
+
+
+# Partitions ---------------------------------------------------------------------------------------
+
+TEXT = """<ir_version: 8, opset_import: ["": 17]>
+g (float[n, 4, h, w] x, bool flag) => (float[n, 4, h, w] y, float[n, 4, h, w] middle)
+<float one = {1}>
+{ %s }"""
+
+GRAPHS: dict[str, tuple[str, int, int]] = {
+    "an output in the middle": ("middle = Conv <pads=[1,1,1,1]> (x, k) y = Relu(middle)", 1, 0),
+    "a path that leaves and comes back": (
+        (
+            "a = Conv <pads=[1,1,1,1]> (x, k) b = Relu(a) c = Softsign(b)"
+            " d = Add(b, c) middle = Conv <pads=[1,1,1,1]> (d, k) y = Mul(middle, b)"
+        ),
+        2,
+        0,
+    ),
+    "two branches": (
+        (
+            "a = Conv <pads=[1,1,1,1]> (x, k) b = Conv <pads=[1,1,1,1]> (a, k) c = Tanh(a)"
+            " middle = Add(b, c) e = Sub(middle, one) y = Max(e, a)"
+        ),
+        1,
+        0,
+    ),
+    "a branch through another operator": (
+        (
+            "a = Conv <pads=[1,1,1,1]> (x, k) c = Softsign(a) b = Conv <pads=[1,1,1,1]> (a, k)"
+            " middle = Add(b, c) y = Conv <pads=[1,1,1,1]> (middle, k)"
+        ),
+        2,
+        0,
+    ),
+    "a value that a subgraph reads": (
+        (
+            "a = Conv <pads=[1,1,1,1]> (x, k) b = Relu(a) middle = If (flag) <"
+            " then_branch = yes () => (float[n, 4, h, w] t) { t = Neg(a) },"
+            " else_branch = no () => (float[n, 4, h, w] e) { e = Identity(b) } >"
+            " y = Conv <pads=[1,1,1,1]> (middle, k)"
+        ),
+        2,
+        0,
+    ),
+    "an output that is an input too": (
+        "a = Conv <pads=[1,1,1,1]> (x, k) middle = Identity(x) y = Add(a, middle)",
+        1,
+        0,
+    ),
+    "values that nobody reads": (
+        "a = Conv <pads=[1,1,1,1]> (x, k) dead = Conv (a, k) middle = Relu(a) y = Relu(middle)",
+        1,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_partitions(name: str) -> None:
+    body, parts, left = GRAPHS[name]
+    model = onnx.parser.parse_model(TEXT % body)
+    kernel = np.random.default_rng(0).standard_normal((4, 4, 3, 3), np.float32) / 6
+    model.graph.initializer.append(numpy_helper.from_array(kernel, "k"))
+    session = Session(model, measure=False)
+    found = session.report().rows
+    assert [row.upconv for row in found] == [True] * parts + [False] * left, str(session.report())
+    for flag, batch in ((True, 2), (False, 1), (True, 0)):
+        feeds = {"x": image(2, batch), "flag": np.array(flag)}
+        same(session.run(None, feeds), plain(model, feeds))
+
+
+PATTERNS = {
+    "SiLU": "s = Sigmoid(v) y = Mul(s, v)",
+    "Gelu": "d = Div(v, r) e = Erf(d) a = Add(e, one) m = Mul(v, a) y = Mul(m, half)",
+    "snake": "m = Mul(v, al) s = Sin(m) p = Pow(s, two) q = Mul(inv, p) y = Add(v, q)",
+    "group norm": "a = Reshape(v, to) b = InstanceNormalization(a, g, g) s = Shape(v)"
+    " y = Reshape(b, s)",
+    "layer norm": "a = Transpose <perm=[0,2,3,1]> (v)"
+    " b = LayerNormalization <axis=-1> (a, six, six) y = Transpose <perm=[0,3,1,2]> (b)",
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_patterns_of_exporters(name: str) -> None:
+    """One operation of the network stands for all nodes."""
+    alpha = vector().reshape(1, 6, 1, 1)
+    operands = {
+        "w": np.random.default_rng(0).standard_normal((6, 4, 3, 3), np.float32) / 6,
+        "r": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5),
+        "two": np.float32(2), "al": alpha, "inv": 1 / alpha, "to": np.array([0, 3, -1]),
+        "g": vector(3), "six": vector(),
+    }  # fmt: skip
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+    g (float[n, 4, h, w] x) => (float[n, 6, a, b] y)
+    {{ u = Conv (x, w) v = LeakyRelu(u) {PATTERNS[name]} }}"""
+    model = onnx.parser.parse_model(text)
+    used = [each for each in operands if f"{each}," in text or f" {each})" in text]
+    model.graph.initializer.extend(numpy_helper.from_array(operands[n], n) for n in {*used, "w"})
+    session = check(model, image())
+    [part] = session._assembly.partition("parts").parts
+    assert part.outputs == ("y",)
+    assert part.kind.count(",") == 2  # Conv, LeakyRelu, and the pattern's last node
+
+
+def test_a_part_that_does_not_fit_some_shapes_is_left_to_onnx_runtime_for_them() -> None:
+    """Two inputs are added that are alike in one run, and broadcast over some axes in another."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[n, 4, h, w] x, float[m, 4, i, j] z) => (float[a, 4, b, c] y)
+    { u = Conv <pads=[1,1,1,1]> (x, k) y = Add(u, z) }"""
+    model = onnx.parser.parse_model(text)
+    kernel = np.random.default_rng(0).standard_normal((4, 4, 3, 3), np.float32) / 6
+    model.graph.initializer.append(numpy_helper.from_array(kernel, "k"))
+    session = Session(model, measure=False)
+    for z in (image(), image()[:, :, :1], image()[:1]):
+        feeds = {"x": image(), "z": z}
+        same(session.run(None, feeds), plain(model, feeds))
+    [row] = session.report().rows
+    assert "ONNX Runtime computed some shapes: " in row.why
+
+
+def random_graph(seed: int) -> onnx.ModelProto:
+    """Values of one shape and the nodes between them, some of which no network has."""
+    rng = random.Random(seed)
+    values, nodes = ["x"], list[onnx.NodeProto]()
+    for number in range(rng.randint(4, 14)):
+        kind = rng.choice(
+            ("Conv", "Conv", "Relu", "Tanh", "Softsign", "Add", "Sub", "Max", "Concat")
+        )
+        inputs, y = [rng.choice(values[-5:])], f"v{number}"
+        if kind in ("Add", "Sub", "Max"):
+            inputs.append(rng.choice(values))
+        if kind == "Conv":
+            nodes.append(helper.make_node("Conv", [*inputs, "k"], [y], pads=[1, 1]))
+        elif kind == "Concat":
+            nodes.append(
+                helper.make_node("Concat", [*inputs, rng.choice(values)], [f"c{number}"], axis=1)
+            )
+            nodes.append(helper.make_node("Conv", [f"c{number}", "k2"], [y], pads=[1, 1]))
+        else:
+            nodes.append(helper.make_node(kind, inputs, [y]))
+        values.append(y)
+    outputs = {values[-1], *rng.sample(values[1:], min(2, len(values) - 1))}
+    weights = np.random.default_rng(seed)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "l"])],
+        [helper.make_tensor_value_info(y, TensorProto.FLOAT, None) for y in sorted(outputs)],
+        [
+            numpy_helper.from_array(weights.standard_normal((3, 3, 3), np.float32) / 3, "k"),
+            numpy_helper.from_array(weights.standard_normal((3, 6, 3), np.float32) / 4, "k2"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("first", [0, pytest.param(12, marks=pytest.mark.long)])
+def test_random_graphs(first: int) -> None:
+    met = 0
+    for seed in seeds(first, first + 12):
+        model = random_graph(seed)
+        session = Session(model, measure=False)
+        met += any(row.upconv for row in session.report().rows)
+        for batch, length in ((2, 9), (1, 20), (0, 4)):
+            x = np.random.default_rng(seed).standard_normal((batch, 3, length), np.float32)
+            same(session.run(None, {"x": x}), plain(model, {"x": x}))
+    assert met >= 8 or single()

@@ -1,0 +1,151 @@
+"""Streams of files: values as of ONNX Runtime on the whole, and refusals that name the node."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+import upconv.onnx as uo  # noqa: E402
+from upconv.errors import ArgumentError, DTypeError, EngineRefusal, ShapeError  # noqa: E402
+
+_HEAD = '<ir_version: 8, opset_import: ["": 17]> g '
+_RNG = np.random.default_rng(0)
+
+
+def model(text: str, **weights: np.ndarray) -> onnx.ModelProto:
+    """A model with these weights as initialisers."""
+    proto = onnx.parser.parse_model(_HEAD + text)
+    for name, array in weights.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return proto
+
+
+def normal(*shape: int) -> np.ndarray:
+    return _RNG.standard_normal(shape, np.float32)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+VOCODER = model(
+    """(float[N, T, 4] mel) => (float[N, M] speech) {
+        scaled = Sub(mel, mean)
+        x = Transpose<perm = [0, 2, 1]>(scaled)
+        a = LeakyRelu<alpha = 0.1>(x)
+        up = ConvTranspose<strides = [3], pads = [1, 1]>(a, w)
+        b = Conv<pads = [2, 2], dilations = [2]>(up, v, bias)
+        sum = Add(b, up)
+        y = Tanh(sum)
+        speech = Squeeze(y, one)
+    }""",
+    mean=normal(4), w=normal(4, 1, 5) / 4, v=normal(1, 1, 3), bias=normal(1), one=ints(1),
+)  # fmt: skip
+
+SIZES = model(
+    """(float[N, 4, T] x) => (float[N, 4, M] y) {
+        padded = Pad(x, left)
+        a = Conv(padded, w)
+        shape = Shape(x)
+        time = Gather(shape, two)
+        rows = Reshape(time, one)
+        cut = Slice(a, zero, rows, axes)
+        sizes = Shape(cut)
+        same = Reshape(cut, sizes)
+        last = Transpose<perm = [0, 2, 1]>(same)
+        normal = LayerNormalization(last, scale, offset)
+        wide = MatMul(normal, up)
+        gate = Sigmoid(wide)
+        back = MatMul(gate, down)
+        first = Transpose<perm = [0, 2, 1]>(back)
+        y = Add(x, first)
+    }""",
+    left=ints(0, 0, 4, 0, 0, 2), w=normal(4, 4, 5) / 4, two=np.array(2), one=ints(1), zero=ints(0),
+    axes=ints(2), scale=normal(4), offset=normal(4), up=normal(4, 7), down=normal(7, 4),
+)  # fmt: skip
+SIZES.opset_import[0].version = 17
+
+
+def whole(proto: onnx.ModelProto, *arrays: np.ndarray) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    names = [each.name for each in session.get_inputs()]
+    return session.run(None, dict(zip(names, arrays, strict=True)))
+
+
+@pytest.mark.parametrize(("proto", "axis", "rate"), [(VOCODER, 1, 3), (SIZES, -1, 1)])
+def test_values_of_chunks(proto: onnx.ModelProto, axis: int, rate: int) -> None:
+    x = normal(2, 23, 4) if axis == 1 else normal(2, 4, 23)
+    stream = uo.stream(proto, axis=axis)
+    chunks = np.split(x, [3, 4, 4, 9], axis)
+    result = np.concatenate([*map(stream.push, chunks), stream.finish()], -1)
+    np.testing.assert_allclose(result, whole(proto, x)[0], rtol=1e-4, atol=1e-5)
+    assert stream.progress.rate == rate
+
+
+def test_files_and_several_inputs_by_name(tmp_path) -> None:
+    proto = model(
+        """(float[1, 2, T] x, float[1, 1, T] pitch) => (float[1, 2, T] y, float[1, 2, T] z) {
+            y = Conv<pads = [1, 1]>(x, w)
+            z = Mul(y, pitch)
+        }""",
+        w=normal(2, 2, 3),
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    stream, x, pitch = uo.stream(path, chunk=4), normal(1, 2, 9), normal(1, 1, 9)
+    assert (stream.input_names, stream.output_names) == (["x", "pitch"], ["y", "z"])
+    parts = [stream.push(pitch=pitch[..., :5], x=x[..., :5])]
+    parts += [stream.push(x[..., 5:], pitch[..., 5:]), stream.finish()]
+    for number, expected in enumerate(whole(proto, x, pitch)):
+        result = np.concatenate([part[number] for part in parts], -1)
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ArgumentError, match="all inputs, x, pitch"):
+        stream.push(x=x)
+
+
+REFUSED = {
+    "InstanceNormalization": "y = InstanceNormalization(x, s, s)",
+    "Slice": "y = Slice(x, zero, five, two)",
+    "ReduceMean": "y = ReduceMean<axes = [2]>(x)",
+    "MatMul": "t = Transpose<perm = [0, 2, 1]>(x) y = MatMul(x, t)",
+    "Softmax": "y = Softmax<axis = 2>(x)",
+    "LSTM": 't = Transpose<perm = [2, 0, 1]>(x) y = LSTM<direction = "reverse">(t, w, r)',
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_refusals_name_the_node(kind: str) -> None:
+    nodes = REFUSED[kind]
+    proto = model(
+        f"(float[1, 4, T] x) => (y) {{ {nodes} }}",
+        s=normal(4), zero=ints(0), five=ints(5), two=ints(2),
+        w=normal(1, 16, 4), r=normal(1, 16, 4),
+    )  # fmt: skip
+    proto.graph.node[-1].name = "last"
+    with pytest.raises(EngineRefusal, match=f"A stream cannot compute .*{kind} last") as error:
+        uo.stream(proto)
+    assert "whole inputs" in str(error.value)
+
+
+def test_bad_arguments() -> None:
+    fixed = model("(float[1, 4, 9] x) => (float[1, 4, 9] y) { y = Relu(x) }")
+    other = model("(double[1, 4, T] x) => (double[1, 4, T] y) { y = Relu(x) }")
+    plane = model("(float[1, 4, H, T] x) => (float[1, 4, H, T] y) { y = Relu(x) }")
+    for proto, words in (
+        (fixed, "open along axis -1. Export"), (other, "expected float32"), (plane, "shapes="),
+    ):  # fmt: skip
+        with pytest.raises(ArgumentError, match=words):
+            uo.stream(proto)
+    with pytest.raises(ArgumentError, match="axis"):
+        uo.stream(VOCODER, axis=3)
+    with pytest.raises(ArgumentError, match="name of an input"):
+        uo.stream(VOCODER, axis=1, shapes={"y": (1, 2, None)})
+    stream = uo.stream(plane, shapes={"x": (1, 4, 5, None)})
+    with pytest.raises(ShapeError, match=r"\(1, 4, 6, 3\)"):
+        stream.push(normal(1, 4, 6, 3))
+    with pytest.raises(DTypeError, match="float32"):
+        stream.push(np.zeros((1, 4, 5, 3)))
+    assert stream.push(normal(1, 4, 5, 3)).shape == (1, 4, 5, 3)

@@ -1,0 +1,152 @@
+"""Native steps of a network's operations against their definitions, on arrays of every kind.
+
+`checked` computes one case; `main`, for a process of its own, computes many between unmapped pages,
+as guarded.py fences arrays.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.support.guarded import Fence, Side, zoned_stacks
+from upconv.engines.jit import pool
+from upconv.engines.jit.cpu import host
+from upconv.engines.jit.steps import Step
+from upconv.network.definitions import define
+from upconv.network.graph import Operation
+from upconv.problem import DataLayout, DType
+
+Array = NDArray[Any]
+LAYOUTS = (DataLayout.NCX, DataLayout.NXC)
+DTYPES = (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An operation on arrays of these shapes, channels first.
+
+    `slack` is how many units of rounding, of `scale` at least, a result may err. Inputs are views
+    of some channels of larger arrays if `view`, outputs too if `out_view`; output 0 is input 0 if
+    `in_place`. With `special` some elements are infinite or NaN.
+    """
+
+    operation: Operation
+    shapes: tuple[tuple[int, ...], ...]
+    layout: DataLayout = DataLayout.NCX
+    dtype: DType = DType.FLOAT32
+    threads: int = 1
+    slack: float = 16
+    scale: float | Array = 1.0
+    view: bool = False
+    out_view: bool = False
+    in_place: bool = False
+    special: bool = False
+    seed: int = 0
+    spread: float = 3.0
+    mean: float = 0.0
+
+
+def run(steps: Sequence[Step]) -> None:
+    """Run steps one after another."""
+    for step in steps:
+        step.block.restart()
+        pool.run(step.work, step.block.address, step.threads)
+
+
+def laid_out(array: Array, layout: DataLayout, dtype: DType, view: bool) -> tuple[Array, Array]:
+    """A channels-first array in a layout, and the array that holds it: of more channels if it is a
+    view of some."""
+    first = 2 if view else 0
+    batch, channels, *size = array.shape
+    shape = layout.shape(batch, channels + (5 if view else 0), tuple(size))
+    holder = np.full(shape, -77, dtype.numpy)
+    axis = layout.to_ncx(len(size))[1]
+    index: list[Any] = [slice(None)] * holder.ndim
+    index[axis] = slice(first, first + channels)
+    result = holder[tuple(index)]
+    result[...] = array.transpose(np.argsort(layout.to_ncx(len(size))))
+    return result, holder
+
+
+def checked(case: Case, steps: Callable[..., list[Step]], fence: Any = None) -> None:
+    """Raise `AssertionError` unless a case has the values of its definition, at every thread."""
+    rng = np.random.default_rng(case.seed)
+    inputs = [_numbers(rng, shape, case) for shape in case.shapes]
+    wanted = define(case.operation, tuple(array.astype(np.float64) for array in inputs))
+    with nullcontext() if fence is None else fence:
+        pairs = [laid_out(array, case.layout, case.dtype, case.view) for array in inputs]
+        given = [pair[0] for pair in pairs]
+        outputs, holders = [], []
+        for number, array in enumerate(wanted):
+            if case.in_place and number == 0:
+                outputs.append(given[0])
+                continue
+            empty = np.full(array.shape, -77.0)
+            out, holder = laid_out(empty, case.layout, case.dtype, case.out_view)
+            outputs.append(out)
+            holders.append((out, holder))
+        listed = steps(case.operation, outputs, given, case.layout, case.threads, host())
+        run(listed)
+    _compare(case, outputs, wanted)
+    for out, holder in holders:
+        out[...] = -77
+        assert (holder == -77).all(), "channels beside the result have changed"
+    for array, before in zip(given[case.in_place :], inputs[case.in_place :], strict=True):
+        now = array.transpose(case.layout.to_ncx(array.ndim - 2))
+        assert np.array_equal(now.astype(np.float64), before.astype(np.float64), equal_nan=True)
+
+
+def _numbers(rng: np.random.Generator, shape: tuple[int, ...], case: Case) -> Array:
+    array = rng.standard_normal(shape) * case.spread + case.mean
+    if case.special and array.size:
+        flat = array.reshape(-1)
+        places = rng.integers(0, flat.size, max(1, flat.size // 50))
+        flat[places] = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0], len(places))
+    return array.astype(case.dtype.numpy)
+
+
+def _compare(case: Case, outputs: Sequence[Array], wanted: Sequence[Array]) -> None:
+    unit, wide = case.dtype.epsilon, case.dtype.accumulator.epsilon
+    for number, (out, expected) in enumerate(zip(outputs, wanted, strict=True)):
+        got = out.transpose(case.layout.to_ncx(out.ndim - 2)).astype(np.float64)
+        size = np.abs(expected)
+        allowed = case.slack * wide * np.maximum(size, case.scale)
+        if case.dtype is DType.BFLOAT16:
+            allowed = allowed + unit * size
+        with np.errstate(invalid="ignore"):
+            right = np.abs(got - expected) <= allowed
+        right |= (got == expected) | (np.isnan(got) & np.isnan(expected))
+        if not right.all():
+            at = tuple(int(i) for i in np.argwhere(~right)[0])
+            raise AssertionError(
+                f"output {number}: {(~right).sum()} of {right.size} are wrong, the first at {at}:"
+                f" {got[at]!r}, expected {expected[at]!r}; {case}"
+            )
+
+
+def main(draw: Callable[[int], Case], steps: Callable[..., list[Step]], seeds: range) -> None:
+    """Compute the cases of seeds on both sides of the fence, in a process that ends here."""
+    faulthandler.enable()
+    try:
+        fence = Fence()
+        with zoned_stacks():
+            for seed in seeds:
+                case = draw(seed)
+                for side in Side:
+                    print(seed, side.value, case, flush=True)
+                    checked(case, steps, fence.raised(side))
+                    fence.check()
+        print("done", flush=True)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)

@@ -1,0 +1,111 @@
+"""A run tells of what it leaves out, and how to repeat what fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+from tests.support.repeating import VARIABLE, only, seeds
+
+# `find_spec` finds no module whose entry is None, and its import raises ModuleNotFoundError.
+WITHOUT_TORCH = "import sys\nsys.modules['torch'] = None\n"
+
+RANDOM = """
+import pytest
+from hypothesis import given, strategies
+from tests.support.repeating import only, seeds
+
+@pytest.mark.parametrize("name", ["a b"])
+def test_loop(name):
+    for seed in seeds(10, 40):
+        assert seed != 17, f"planted at {seed}"
+
+def test_process():
+    ran = list(only(range(40)))
+    assert 23 not in ran, f"WRONG seed 23 of {ran}"
+
+@pytest.mark.long
+def test_long():
+    for seed in seeds(3):
+        pass
+    assert not seed, "after the loop"
+
+@given(strategies.integers(0, 1000))
+def test_drawn(number):
+    assert number < 500
+"""
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """pytest on a folder, with the settings of this project."""
+    modules = [
+        f"support/{name}" for name in ("__init__", "pages", "page_files", "paths", "repeating")
+    ]
+    tests = [f"tests/{name}.py" for name in ("__init__", "conftest", *modules)]
+    for name in ("conftest.py", "pyproject.toml", *tests):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def test_a_module_that_needs_an_absent_framework_skips_with_a_reason(tmp_path: Path) -> None:
+    """And only such a module: its neighbour's error is an error."""
+    files = {
+        "without_torch.py": WITHOUT_TORCH,
+        "src/upconv/torch/module.py": '"""\n>>> 1\n2\n"""\nimport torch\n',
+        "src/upconv/other.py": '"""\n>>> 1\n2\n"""\nimport torch\n',
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    done = run(tmp_path, "-p", "without_torch", "-rsE", "src")
+    assert re.search(r"SKIPPED \[1\] .*: needs torch$", done.stdout, re.MULTILINE)
+    assert "1 skipped, 1 error" in done.stdout, done.stdout + done.stderr
+    assert "ERROR src/upconv/other.py" in done.stdout
+
+
+def test_a_failure_is_repeated_by_the_line_it_prints(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_random.py").write_text(RANDOM)
+    done = run(tmp_path, "-m", "", "tests")
+    lines = re.findall(r"^(.*python -m pytest.*)$", done.stdout, re.MULTILINE)
+    assert lines == [
+        "UPCONV_SEED=17 python -m pytest 'tests/test_random.py::test_loop[a b]'",
+        "UPCONV_SEED=23 python -m pytest tests/test_random.py::test_process",
+        "python -m pytest -m long tests/test_random.py::test_long",
+        "python -m pytest tests/test_random.py::test_drawn",
+    ], done.stdout + done.stderr
+    again = subprocess.run(
+        lines[0].replace("python", f"'{sys.executable}'", 1),
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert again.returncode == 1
+    assert re.search("^E .*planted at 17", again.stdout, re.MULTILINE), again.stdout
+
+
+def test_one_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [*seeds(3, 6)] == [3, 4, 5]
+    monkeypatch.setenv(VARIABLE, "4")
+    assert [*seeds(3, 6)] == [4]
+    assert [*only(range(4))] == []

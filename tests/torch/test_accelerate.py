@@ -1,0 +1,569 @@
+"""`accelerate`, `report` and `restore`: what is replaced, what is kept, and saved decisions."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import upconv.torch as ut  # noqa: E402
+from tests.support.small_models import MODELS, Vocoder, close, dcgan, stirred  # noqa: E402
+from upconv import measuring, timing  # noqa: E402
+from upconv.errors import ArgumentError, DTypeError, FileError  # noqa: E402
+from upconv.measuring import Choice, Outcome  # noqa: E402
+from upconv.reports import Report  # noqa: E402
+from upconv.torch import acceleration, packing, selection, swaps, trials  # noqa: E402
+from upconv.torch.forwards import Forward  # noqa: E402
+from upconv.tuning import processor_model  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+def pair(name):
+    build, shape = MODELS[name]
+    model = stirred(build())
+    return model, copy.deepcopy(model) if name != "vocoder" else twin(model), torch.randn(shape)
+
+
+def twin(model):
+    """A copy of a model that deepcopy refuses for its parametrizations' weights."""
+    other = type(model)().eval()
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+def classes(model):
+    """Each module's class; a parametrized one has its own, and its name and base are compared."""
+    kinds = [type(each) for each in model.modules()]
+    return [(kind.__name__, kind.__bases__) for kind in kinds]
+
+
+def layer_rows(model):
+    """The rows of the layers in a model's report, parts left out."""
+    return [row for row in ut.report(model).rows if "inference" in row.details]
+
+
+@pytest.mark.usefixtures("layers_are_faster")
+@pytest.mark.parametrize("name", MODELS)
+class TestEveryModel:
+    def test_has_the_values_it_had_and_packs_once(self, name) -> None:
+        model, plain, x = pair(name)
+        keys = list(model.state_dict())
+        assert ut.accelerate(model, x) is model
+        assert len(layer_rows(model)) == {"dcgan": 3, "unet": 4, "vocoder": 3}[name]
+        assert all(row.details["inference"] for row in layer_rows(model))
+        assert list(model.state_dict()) == keys
+        with torch.no_grad():
+            assert close(model(x), plain(x))
+            before = packing.counts()
+            for _ in range(3):
+                assert close(model(x), plain(x))
+        assert packing.counts() == before
+
+    def test_follows_its_parameters(self, name) -> None:
+        model, plain, x = pair(name)
+        ut.accelerate(model, x)
+        with torch.no_grad():
+            model(x)
+            for change in (lambda t: t.mul_(1.5), lambda t: t.data.copy_(t * 0.7)):
+                for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+                    change(one)
+                    change(other)
+                assert close(model(x), plain(x))
+            model.load_state_dict({k: v + 0.1 for k, v in plain.state_dict().items()})
+            plain.load_state_dict({k: v + 0.1 for k, v in plain.state_dict().items()})
+            assert close(model(x), plain(x))
+
+    def test_is_restored(self, name) -> None:
+        model, plain, x = pair(name)
+        before = classes(model)
+        hooks = [len(each._forward_pre_hooks) for each in model.modules()]
+        ut.accelerate(model, x)
+        assert ut.restore(model) is model
+        assert classes(model) == before
+        assert [len(each._forward_pre_hooks) for each in model.modules()] == hooks
+        with torch.no_grad():
+            assert torch.equal(model(x), plain(x))
+        with pytest.raises(ArgumentError, match="model is not accelerated"):
+            ut.report(model)
+
+    def test_trains_as_before(self, name) -> None:
+        """In train mode PyTorch's operators compute, unless training was asked for."""
+        model, plain, x = pair(name)
+        ut.accelerate(model, x)
+        for each in (model, plain):
+            torch.manual_seed(3)
+            each.train()(x).square().mean().backward()
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(one.grad, other.grad)
+
+    def test_trains_by_upconv_where_asked(self, name) -> None:
+        model, plain, x = pair(name)
+        ut.accelerate(model, x, training=True)
+        assert {row.details["training"] for row in layer_rows(model)} == {7}
+        for each in (model, plain):
+            torch.manual_seed(3)
+            each.train()(x).square().mean().backward()
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert close(one.grad, other.grad, 1e-4)
+
+    def test_decisions_are_saved_and_applied(self, name, tmp_path) -> None:
+        model, plain, x = pair(name)
+        ut.accelerate(model, x, training=True)
+        ut.report(model).save(tmp_path / "decisions.json")
+        ut.accelerate(plain, decisions=tmp_path / "decisions.json")
+        assert classes(plain) == classes(model)
+        with torch.no_grad():
+            assert torch.equal(model(x), plain(x))
+        assert ut.report(plain) == ut.report(model)
+
+    def test_state_is_as_it_was(self, name) -> None:
+        model, plain, x = pair(name)
+        model.train()
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        seed = torch.random.get_rng_state()
+        ut.accelerate(model, x, training=True)
+        assert torch.equal(torch.random.get_rng_state(), seed)
+        assert all(each.training for each in model.modules())
+        assert all(bool((each.grad == 1).all()) for each in model.parameters())
+        for one, other in zip(model.buffers(), plain.buffers(), strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("name", ["dcgan", "vocoder"])
+def test_a_traced_model_follows_its_parameters(name, warm) -> None:
+    model, plain, x = pair(name)
+    ut.accelerate(model, x)
+    with torch.no_grad():
+        for _ in range(warm):
+            model(x)
+        traced = torch.jit.trace(model, x)
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            one.mul_(1.5)
+            other.mul_(1.5)
+        assert close(traced(x), plain(x))
+
+
+def normed(kind: str) -> nn.Sequential:
+    """Two layers whose weights are computed of other tensors."""
+    norm = {
+        "weight norm": nn.utils.parametrizations.weight_norm,
+        "old weight norm": nn.utils.weight_norm,
+        "spectral norm": nn.utils.parametrizations.spectral_norm,
+        "orthogonal": nn.utils.parametrizations.orthogonal,
+    }[kind]
+    return nn.Sequential(
+        norm(nn.ConvTranspose1d(3, 4, 4, 2)), nn.ReLU(), norm(nn.Conv1d(4, 4, 3))
+    ).eval()
+
+
+NORMS = ["weight norm", "old weight norm", "spectral norm", "orthogonal"]
+
+
+@pytest.mark.usefixtures("layers_are_faster")
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
+@pytest.mark.parametrize("kind", NORMS)
+class TestParametrizations:
+    def both(self, kind, **more):
+        torch.manual_seed(2)
+        model = normed(kind)
+        torch.manual_seed(2)
+        plain, x = normed(kind), torch.randn(2, 3, 9)
+        return ut.accelerate(model, x, **more), plain, x
+
+    @pytest.mark.parametrize("training", [False, True])
+    def test_are_computed_once_in_each_step(self, kind, training) -> None:
+        """`spectral_norm` iterates in every computation, and its buffers say how often."""
+        model, plain, x = self.both(kind, training=training)
+        for each in (model, plain):
+            for _ in range(3):
+                each.train()(x).square().sum().backward()
+            with torch.no_grad():
+                each(x)
+        state, expected = model.state_dict(), plain.state_dict()
+        for name, value in expected.items():
+            assert torch.equal(state[name], value)
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert close(one.grad, other.grad, 1e-4)
+
+    def test_are_removed_and_registered_after_acceleration(self, kind) -> None:
+        model, plain, x = self.both(kind)
+        with torch.no_grad():
+            expected = plain(x)
+            for layer in (model[0], model[2]):
+                if kind == "old weight norm":
+                    nn.utils.remove_weight_norm(layer)
+                else:
+                    nn.utils.parametrize.remove_parametrizations(layer, "weight")
+            assert [type(model[0]), type(model[2])] == [ut.ConvTranspose1d, ut.Conv1d]
+            assert close(model(x), expected)
+            model[0].weight.mul_(1.5)
+            expected = ut.restore(copy.deepcopy(model))(x)
+            assert close(model(x), expected)
+            nn.utils.parametrizations.weight_norm(model[0])
+            assert close(model(x), expected)
+            assert close(ut.restore(model)(x), expected)
+            assert "parametrizations.weight.original0" in model[0].state_dict()
+
+    def test_weights_made_in_inference_mode_serve_gradients(self, kind) -> None:
+        model, plain, x = self.both(kind, training=True)
+        with torch.inference_mode():
+            model(x)
+        for each in (model, plain):
+            each.requires_grad_(False)
+        gradients = []
+        for each in (model, plain):
+            with torch.no_grad():
+                each(x)
+            leaf = x.clone().requires_grad_()
+            gradients += torch.autograd.grad(each(leaf).square().sum(), leaf)
+        assert close(*gradients, 1e-4)
+
+    def test_writes_to_the_computed_weight_last_until_the_next_call(self, kind) -> None:
+        model, plain, x = self.both(kind)
+        with torch.no_grad():
+            model(x)
+            for each in (model, plain):
+                each[0].weight.data.fill_(3.0)
+                each[2].weight.data.fill_(3.0)
+            assert close(model(x), plain(x))
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
+def test_several_inputs_and_every_form_of_them() -> None:
+    model = Vocoder().eval()
+    shapes = [torch.randn(1, 5, length) for length in (7, 12, 9)]
+    ut.accelerate(model, [shapes[0], (shapes[1],), {"x": shapes[2]}])
+    assert ut.report(model).rows[0].by == "upconv"
+    for wrong in ([], None, shapes * 2):
+        with pytest.raises(ArgumentError, match="example_inputs"):
+            ut.accelerate(model, wrong)
+    with pytest.raises(ArgumentError, match="model is of type list"):
+        ut.accelerate([], shapes[0])
+
+
+def test_a_layer_is_taken_only_where_it_surely_pays() -> None:
+    assert trials.Samples([2.0] * 3, [1.0] * 3).verdict() == (True, "")
+    assert "not faster beyond the noise" in trials.Samples([2.0] * 3, [2.1] * 3).verdict()[1]
+    assert "not faster beyond the noise" in trials.Samples([2.0, 9, 1], [1.0, 8, 2]).verdict()[1]
+    assert trials.Samples([2.0] * 3).verdict() == (False, "no time was left")
+    assert trials.Samples([0.0], [0.0]).verdict() == (False, "not called")
+    assert trials.Samples([2.0] * 3, [1.0] * 3, "it differs").verdict() == (False, "it differs")
+
+
+@pytest.mark.usefixtures("layers_are_faster")
+@pytest.mark.parametrize("seconds", [0.002, 0.003])
+def test_a_model_that_is_not_faster_is_given_back(seconds, monkeypatch) -> None:
+    why = "it is not faster beyond the noise"
+
+    def choose(ways, **_):
+        outcomes = Outcome(ways[0].name, 0.002), Outcome(ways[1].name, seconds, why=why)
+        return Choice(ways[0].name, outcomes, 2)
+
+    monkeypatch.setattr(selection, "choose", choose)
+    model = ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))
+    assert classes(model) == classes(dcgan())
+    assert "forward" not in vars(model)
+    assert {row.by for row in ut.report(model).rows} == {"PyTorch"}
+    line = str(ut.report(model)).splitlines()[-1]
+    assert line.startswith("PyTorch runs the model as it is: ")
+
+
+class Clock:
+    """A clock that only runs of a model move, a second each."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.now, self.runs = 0.0, 0
+        for module in (trials, acceleration, selection, measuring, timing):
+            monkeypatch.setattr(module, "time", self)
+        monkeypatch.setattr(timing, "rest", lambda: None)
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def model(self):
+        model = dcgan()
+        model.register_forward_pre_hook(self.tick)
+        return model
+
+    def tick(self, *_) -> None:
+        self.now += 1.0
+        self.runs += 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("captured", [True, False])
+def test_the_model_runs_at_most_thirty_times(count, captured, monkeypatch) -> None:
+    clock = Clock(monkeypatch)
+    if not captured:
+        monkeypatch.setattr(Forward, "capture", unwatchable)
+    inputs = [torch.randn(n, 6, 1, 1) for n in range(1, count + 1)]
+    ut.accelerate(clock.model(), inputs, seconds=10_000)
+    assert clock.runs <= selection.MOST_RUNS == 30
+
+
+def unwatchable(*_):
+    raise selection.Unwatchable("a test says so")
+
+
+@pytest.mark.parametrize("seconds", [0, 12])
+def test_seconds_bound_the_measuring(seconds, monkeypatch) -> None:
+    clock, x = Clock(monkeypatch), torch.randn(2, 6, 1, 1)
+    model = ut.accelerate(clock.model(), x, seconds=seconds)
+    assert clock.now <= seconds + 3
+    if not seconds:
+        assert classes(model) == classes(dcgan())
+    for wrong in (-1, "1", float("nan")):
+        with pytest.raises(ArgumentError, match="seconds is "):
+            ut.accelerate(model, x, seconds=wrong)
+
+
+@pytest.mark.usefixtures("layers_are_faster")
+def test_progress_is_told_to_a_function_or_a_terminal(monkeypatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    steps, terminal, file = [], Terminal(), io.StringIO()
+    x = torch.randn(2, 6, 1, 1)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    ut.accelerate(dcgan(), x, training=True, progress=lambda *step: steps.append(step))
+    assert {what for what, _, _ in steps} == {
+        "capturing the model",
+        "measuring the layers, round",
+        "measuring training, layer",
+    }
+    assert [i for what, i, of in steps if "training, layer" in what and of == 3] == [1, 2, 3]
+    assert terminal.getvalue() == ""
+    ut.accelerate(dcgan(), x)
+    lines = terminal.getvalue().split("\r")
+    assert any(line.startswith("capturing the model (1 of 1)") for line in lines)
+    assert lines[-2].isspace()  # the line is cleared
+    monkeypatch.setattr(sys, "stderr", file)
+    ut.accelerate(dcgan(), x)
+    assert file.getvalue() == ""
+    with pytest.raises(DTypeError, match="progress is 3; expected a function"):
+        ut.accelerate(dcgan(), x, progress=3)
+
+
+@pytest.fixture
+def saved(tmp_path, layers_are_faster):
+    """A file of measured decisions about `dcgan()`."""
+    path = tmp_path / "decisions.json"
+    ut.report(ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))).save(path)
+    return path
+
+
+def refused(kind, match, path, example_inputs=None, **more) -> None:
+    """The file is refused and kept, and the model stays PyTorch's."""
+    model, before = dcgan(), path.read_bytes()
+    with pytest.raises(kind, match=match):
+        ut.accelerate(model, example_inputs, decisions=path, **more)
+    assert [type(each) for each in model] == [type(each) for each in dcgan()]
+    assert type(model) is nn.Sequential
+    assert path.read_bytes() == before
+
+
+def stated(name: str):
+    return lambda content, _: content["conditions"].update({name: "another"}), f"{name} 'another'"
+
+
+FOREIGN = {
+    **{name: stated(name) for name in ("processor", "threads", "upconv", "torch", "model")},
+    "no processor": (lambda content, _: content["conditions"].pop("processor"), "processor None"),
+}
+
+
+@pytest.mark.parametrize("how", FOREIGN)
+def test_decisions_for_something_else_are_refused_or_measured_again(how, saved) -> None:
+    right, wrong = json.loads(saved.read_text()), json.loads(saved.read_text())
+    (change, words), x = FOREIGN[how], torch.randn(2, 6, 1, 1)
+    change(wrong, wrong["rows"][0])
+    saved.write_text(json.dumps(wrong))
+    name = words.rpartition(" ")[0]
+    match = f"measured with {words}.*; expected decisions measured with {name} .*remeasure=True"
+    refused(ArgumentError, match, saved)
+    model = ut.accelerate(dcgan(), x, decisions=saved, remeasure=True)
+    again = json.loads(saved.read_text())
+    assert again["conditions"] == right["conditions"]
+    assert [row["details"] for row in again["rows"]] == [row["details"] for row in right["rows"]]
+    assert ut.report(ut.accelerate(dcgan(), decisions=saved)) == ut.report(model)
+
+
+def test_decisions_that_hold_are_not_measured_again(saved, monkeypatch) -> None:
+    conditions = json.loads(saved.read_text())["conditions"]
+    assert conditions["processor"] == processor_model() != ""
+    assert conditions["threads"] == torch.get_num_threads()
+    monkeypatch.setattr(trials, "measured", None)
+    model = ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1), decisions=saved, remeasure=True)
+    assert type(model[0]) is ut.ConvTranspose2d
+
+
+def test_training_that_was_not_measured_is_refused_or_measured(saved) -> None:
+    refused(ArgumentError, "training None; expected .* training 1", saved, training=True)
+    both = {"decisions": saved, "training": True}
+    ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1), remeasure=True, **both)
+    for more in (both, {"decisions": saved}):
+        rows = layer_rows(ut.accelerate(dcgan(), **more))
+        assert {row.details["training"] for row in rows} == {7}
+
+
+def test_a_missing_file_is_written_where_that_is_asked_for(
+    upconv_is_faster, tmp_path, monkeypatch
+) -> None:
+    path, x = tmp_path / "new.json", torch.randn(2, 6, 1, 1)
+    with pytest.raises(FileError, match=r"new\.json.*No such file"):
+        ut.accelerate(dcgan(), decisions=path)
+    first = ut.report(ut.accelerate(dcgan(), x, decisions=path, remeasure=True))
+    assert [each.name for each in tmp_path.iterdir()] == ["new.json"]
+    assert ut.report(ut.accelerate(dcgan(), decisions=path)) == first
+    monkeypatch.setattr(trials, "measured", None)
+    with pytest.raises(FileError, match=r"nowhere.*is not a directory"):  # before it measures
+        ut.accelerate(dcgan(), x, decisions=tmp_path / "nowhere" / "d.json", remeasure=True)
+
+
+def test_a_model_whose_decisions_cannot_be_written_is_restored(
+    upconv_is_faster, tmp_path, monkeypatch
+) -> None:
+    def full(_report, path):
+        raise FileError(f"Cannot write {path}: No space left on device.")
+
+    monkeypatch.setattr(Report, "save", full)
+    model, x = dcgan(), torch.randn(2, 6, 1, 1)
+    with pytest.raises(FileError, match="No space left"):
+        ut.accelerate(model, x, decisions=tmp_path / "d.json", remeasure=True)
+    assert [type(each) for each in model] == [type(each) for each in dcgan()]
+    with pytest.raises(ArgumentError, match="model is not accelerated"):
+        ut.report(model)
+
+
+def test_inputs_and_decisions_that_do_not_go_together_are_refused(saved) -> None:
+    x = torch.randn(2, 6, 1, 1)
+    refused(ArgumentError, "example_inputs is given beside decisions; expected either", saved, x)
+    for given in ((), (x,)):
+        with pytest.raises(ArgumentError, match="remeasure is True; expected decisions beside it"):
+            ut.accelerate(dcgan(), *given, remeasure=True)
+    refused(ArgumentError, "remeasure is True; .* and example_inputs", saved, remeasure=True)
+    refused(ArgumentError, "remeasure is 1", saved, x, remeasure=1)
+    refused(ArgumentError, "example_inputs is an empty list", saved, [], remeasure=True)
+
+
+def test_wrong_results_are_not_taken(layers_are_faster, monkeypatch) -> None:
+    from upconv.torch import modules
+
+    right = modules.convolved
+    monkeypatch.setattr(modules, "convolved", lambda *args: right(*args) * 1.01)
+    model = ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))
+    assert all("differs by" in row.why for row in layer_rows(model))
+    assert {row.by for row in ut.report(model).rows} == {"PyTorch"}
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
+def test_what_is_not_taken() -> None:
+    class Mine(nn.Conv1d):
+        pass
+
+    class Double(nn.Module):
+        def forward(self, weight):
+            return 2 * weight
+
+    odd = nn.Conv1d(2, 2, 1)
+    nn.utils.parametrize.register_parametrization(odd, "weight", Double())
+    model = nn.Sequential(Mine(2, 2, 1), odd)
+    assert swaps.candidates(model) == []
+    assert swaps.candidates(nn.Conv1d(2, 2, 1, device="meta")) == []
+    padded = nn.Conv1d(2, 2, 3, padding=1, padding_mode="reflect")
+    assert swaps.candidates(nn.Sequential(padded, nn.Conv1d(2, 2, 2, padding="same"))) == []
+    ut.accelerate(model, torch.randn(1, 2, 4))
+
+
+DAMAGES = {
+    "host": lambda content, first: content.update(host="ONNX Runtime"),
+    "no rows": lambda content, first: content.pop("rows"),
+    "a row": lambda content, first: content.update(rows=[3]),
+    "a field less": lambda content, first: first.pop("kind"),
+    "a field more": lambda content, first: first.update(run="rm"),
+    "time": lambda content, first: first.update(before="1"),
+    "no details": lambda content, first: first.update(details=None),
+    "bits": lambda content, first: first["details"].update(training=8),
+    "type": lambda content, first: first["details"].update(inference="yes"),
+    "conditions": lambda content, first: content.update(conditions=3),
+}
+TEXTS = {
+    "cut": lambda text: text[:-20],
+    "no text": lambda text: "\x00\xff[",
+    "nested": lambda text: "[" * 100_000,
+    "a list": lambda text: f"[{text}]",
+    "empty": lambda text: "",
+}
+
+
+@pytest.mark.parametrize("how", [*DAMAGES, *TEXTS])
+def test_damaged_files_are_refused_and_kept(how, saved) -> None:
+    content = json.loads(saved.read_text())
+    DAMAGES.get(how, lambda *_: None)(content, content["rows"][0])
+    saved.write_text(TEXTS.get(how, str)(json.dumps(content)))
+    x = torch.randn(2, 6, 1, 1)
+    for more in ({}, {"example_inputs": x, "remeasure": True}):
+        refused(FileError, r"Cannot read .*decisions\.json", saved, **more)
+
+
+def test_what_is_no_file_is_refused(tmp_path) -> None:
+    with pytest.raises(FileError, match="is a directory"):
+        ut.accelerate(dcgan(), decisions=tmp_path)
+    with pytest.raises(FileError, match="Cannot write"):
+        Report("PyTorch").save(tmp_path / "none" / "decisions.json")
+    with pytest.raises(DTypeError, match="a path"):
+        ut.accelerate(dcgan(), decisions=3)
+
+
+def test_whatever_is_chosen_values_agree() -> None:
+    """With the real clock."""
+    model, x = dcgan(12, 16), torch.randn(4, 12, 1, 1)
+    with torch.no_grad():
+        expected = model(x)
+        ut.accelerate(model, x)
+        assert close(model(x), expected)
+    report = ut.report(model)
+    assert len(report.rows) >= 3
+    assert report.why or report.before > report.after > 0
+
+
+def test_a_filter_leaves_layers_out(upconv_is_faster) -> None:
+    calls, x = [], torch.randn(2, 6, 1, 1)
+
+    def only_last(name, module):
+        calls.append((name, type(module)))
+        return name == "7"
+
+    model = ut.accelerate(dcgan(), x, filter_fn=only_last)
+    assert calls == [(name, nn.ConvTranspose2d) for name in "037"]
+    part, *rows = ut.report(model).rows
+    assert (part.layers, part.details["layers"]) == (1, ["7"])
+    assert [row.name for row in rows if "inference" in row.details] == ["7"]
+
+
+def test_a_module_in_training_mode_inside_a_model_in_eval_mode(upconv_is_faster) -> None:
+    """Copies of einops' layers are in training mode, whatever the model's is."""
+    layers = nn.Conv1d(4, 8, 3), nn.Identity(), nn.ReLU(), nn.Conv1d(8, 4, 3)
+    model, x = nn.Sequential(*layers).eval(), torch.randn(1, 4, 30)
+    model[1].train()
+    with torch.no_grad():
+        expected = model(x)
+        ut.accelerate(model, x)
+        assert model[1].training
+        forward = vars(model).get("forward")
+        assert forward is not None
+        assert forward._snapshot.holds()
+        assert torch.allclose(model(x), expected, atol=1e-5)
