@@ -24,7 +24,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from upconv.cli.cases import Layer, read
+from upconv.cli.bench_layers import Layer, read
 
 COLUMNS = ("cold", "warm", "both", "pack", "then", "next size")
 
@@ -32,7 +32,7 @@ MEASURE = """
 import json, sys, time
 import numpy as np
 import upconv
-from upconv.cli.cases import Layer
+from upconv.cli.bench_layers import Layer
 from upconv.testing import require_engine
 
 fields, engine, threads, state = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]

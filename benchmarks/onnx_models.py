@@ -1,4 +1,4 @@
-"""Real models before and after `upconv.onnx.optimize`, per runtime: the table of docs/onnx.md.
+"""Models before and after `upconv.onnx.optimize`, per runtime: the table of docs/onnx-optimize.md.
 
     pip install transformers monai onnxscript onnxruntime openvino
     python benchmarks/onnx_models.py --models DIR    # all models; names and --runtime choose some

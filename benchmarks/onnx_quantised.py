@@ -26,9 +26,9 @@ import numpy as np
 import onnx
 import onnxruntime
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from quantised_models import KINDS, feed, quantised
+from tests.support.quantised_models import KINDS, feed, quantised
 from upconv.onnx import rewrite
 
 SIZES = {

@@ -1,4 +1,4 @@
-"""`upconv.onnx.Session` beside ONNX Runtime's own session: the table of docs/onnx.md.
+"""`upconv.onnx.Session` beside ONNX Runtime's own session, model by model.
 
     pip install transformers monai onnxscript
     python benchmarks/onnx_session.py --models DIR       # all models; names and --threads choose

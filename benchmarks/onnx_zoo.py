@@ -1,4 +1,4 @@
-"""Real architectures exported from PyTorch to ONNX: the models of docs/onnx.md.
+"""Real architectures exported from PyTorch to ONNX: the models of docs/onnx-optimize.md.
 
     pip install transformers monai onnxscript     # what is missing is left out, and said
     python benchmarks/onnx_zoo.py --models DIR    # all models; names choose some

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-from benchmarks import NAMES, layers
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from style import HUES
+
+from benchmarks import NAMES, layers
 
 
 def draw() -> Figure:

@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "tests"))
+sys.path.insert(0, str(HERE.parents[1]))
 
-import browser as browsers  # noqa: E402
-import onnx_reports  # noqa: E402
+from tests.support import browser as browsers  # noqa: E402
+from tests.support import onnx_reports  # noqa: E402
 from upconv.onnx.report import write_report  # noqa: E402
 
 WIDTH, LAYER = 900, 1

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from math import exp, log, log2
 
-from benchmarks import NAMES, ratios
 from svg import Drawing
+
+from benchmarks import NAMES, ratios
 
 WIDTH, LEFT, RIGHT, TOP, STEP = 440, 16, 424, 76, 52  # narrow: a telephone shows it whole
 LEAST, MOST = 0.72, 15
