@@ -24,7 +24,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"errors", "_version"},
     {"checks", "installation", "documents"},
-    {"geometry", "memory", "threads", "forks", "activations", "files", "terminal"},
+    {"geometry", "memory", "threads", "workers", "forks", "activations", "files", "terminal"},
     {"problem", "subpixel", "progress", "timing"},
     {"engines", "dialects", "keywords", "states"},
     {"arrays", "choices"},

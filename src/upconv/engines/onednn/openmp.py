@@ -6,7 +6,7 @@
     than there are processors, a run waits until enough teams are done. One of one thread never
     waits.
 3.  In the child of a fork, the thread that forked still believes in the threads of its team, and
-    would wait for them for ever. Its runs are made by a new thread, which has a new team.
+    would wait for them for ever. Its runs are made by another thread, which has a new team.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
+from ... import workers
 from ...threads import processors
 from .library import Runtime
 
-_gates: dict[int, threading.Lock | threading.Semaphore] = {}
+_gates: dict[int, list[threading.Lock]] = {}
 _forked = 0
-_stand_in: ThreadPoolExecutor | None = None
 
 
 class OpenMP:
@@ -37,9 +36,9 @@ class OpenMP:
         if self._threads == 1:
             self._run_here(work)
             return
-        with _gates.get(self._threads) or _gate(self._threads):
+        with _gate(self._threads):
             if _forked and _forked == threading.get_ident():
-                _stand_in_pool().submit(self._run_here, work).result()
+                workers.call(self._run_here, work)
             else:
                 self._run_here(work)
 
@@ -55,25 +54,21 @@ class OpenMP:
             self._set(before)
 
 
-def _gate(threads: int) -> threading.Lock | threading.Semaphore:
-    """Lets as many teams of so many threads through as there are processors for; at least one."""
-    teams = processors() // threads
-    gate = threading.Semaphore(teams) if teams > 1 else threading.Lock()
-    return _gates.setdefault(threads, gate)
-
-
-def _stand_in_pool() -> ThreadPoolExecutor:
-    global _stand_in
-    if _stand_in is None:
-        _stand_in = ThreadPoolExecutor(1, "upconv-onednn")
-    return _stand_in
+def _gate(threads: int) -> threading.Lock:
+    """One of as many locks as there are processors for teams of so many threads: a free one, if
+    any. A semaphore would not do: Ctrl-C can leave the lock inside it taken."""
+    gates = _gates.get(threads)
+    if gates is None:
+        made = [threading.Lock() for _ in range(max(1, processors() // threads))]
+        gates = _gates.setdefault(threads, made)
+    return next((gate for gate in gates if not gate.locked()), gates[0])
 
 
 def _after_fork() -> None:
-    """The gates may be held, and the stand-in was a thread, of the parent."""
-    global _forked, _stand_in
+    """The gates may be held by threads of the parent."""
+    global _forked
     _gates.clear()
-    _forked, _stand_in = threading.get_ident(), None
+    _forked = threading.get_ident()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork

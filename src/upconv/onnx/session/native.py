@@ -1,9 +1,8 @@
 """A session of ONNX Runtime's C library, in which upconv's operators are known.
 
-Whatever ONNX Runtime does here, it does on threads of the session's own, which the caller waits
-for. Python handles signals in its main thread alone, so that Ctrl-C ends the waiting and never
-interrupts an operator, whose error ONNX Runtime could not be told; and the interpreter waits at its
-end for these threads, as for all of `concurrent.futures`.
+Whatever ONNX Runtime does here, it does on threads for which the caller waits (`workers`). Python
+handles signals in its main thread alone, so that Ctrl-C ends the waiting and never interrupts an
+operator, whose error ONNX Runtime could not be told; and the interpreter's end waits for them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_char_p, c_int64
 from ctypes import c_void_p as pointer
 from typing import Any
@@ -21,8 +19,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ... import workers
 from ...arrays import Array
-from ...errors import EngineError
 from .abi import library
 from .operators import Kernel, array_at, domain
 
@@ -35,17 +33,12 @@ class Native:
 
     def __init__(self, model: bytes | str, threads: int, kernels: Sequence[Kernel] = ()) -> None:
         self._kernels = kernels  # nodes name them by their numbers
-        self._threads = ThreadPoolExecutor(thread_name_prefix="upconv-session")
-        self._session = self._threads.submit(_created, model, threads).result()
+        self._session = workers.call(_created, model, threads)
         weakref.finalize(self, library().release, "Session", self._session).atexit = False
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """The outputs of these names, the caller's own; feeds: C-contiguous, of all inputs."""
-        try:
-            future = self._threads.submit(self._run, names, feeds)
-        except RuntimeError as error:  # the interpreter is ending
-            raise EngineError(f"No session runs any more: {error}.") from None
-        return future.result()
+        return workers.call(self._run, names, feeds)
 
     @property
     def refused(self) -> dict[str, str]:

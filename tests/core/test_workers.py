@@ -1,0 +1,127 @@
+"""Work on threads for which a caller waits: answers, errors, Ctrl-C, forks and the end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support.paths import ROOT
+from upconv import workers
+from upconv.errors import EngineError
+
+
+def test_results_and_errors_come_back_from_another_thread() -> None:
+    assert workers.call(divmod, 7, 2) == (3, 1)
+    assert workers.call(threading.get_ident) != threading.get_ident()
+    with pytest.raises(ZeroDivisionError, match="division"):
+        workers.call(divmod, 7, 0)
+    assert workers.call(workers.call, divmod, 7, 2) == (3, 1)
+
+
+def test_a_thread_does_one_job_after_another() -> None:
+    workers.call(int)
+    assert len({workers.call(threading.get_ident) for _ in range(20)}) <= len(workers._busy)
+    before = len(workers._busy)
+    for _ in range(50):
+        workers.call(int)
+    assert len(workers._busy) == before
+
+
+def test_many_callers_get_their_own_answers() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda n: workers.call(int, n), range(500))) == list(range(500))
+
+
+def test_nothing_is_kept() -> None:
+    class Kept:
+        pass
+
+    argument = Kept()
+    watched = weakref.ref(workers.call(lambda kept: kept, argument))
+    del argument
+    workers.call(int)
+    gc.collect()
+    assert watched() is None
+
+
+def test_no_thread_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(workers, "_idle", type(workers._idle)())
+    monkeypatch.setattr(workers._thread, "start_new_thread", refuse)
+    with pytest.raises(EngineError, match="No thread could be started: can't start new thread"):
+        workers.call(int)
+
+
+INTERRUPTED = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.support.interrupts import interrupted_everywhere
+from upconv import workers
+from upconv.engines.onednn import openmp
+
+class Runtime:
+    def get_threads(): return 1
+    def set_threads(n): pass
+
+def run():
+    openmp.OpenMP(Runtime, 2).run(int)
+
+openmp.processors = lambda: 8
+for call in (lambda: workers.call(divmod, 7, 2), run):
+    assert interrupted_everywhere(call) > 5
+    for _ in range(3):
+        call()
+        assert workers.call(divmod, 7, 2) == (3, 1)
+        workers.call(call)
+"""
+
+
+ENDING = """
+import atexit, sys, threading, time
+sys.path.insert(0, {root!r})
+
+@atexit.register
+def last():
+    try:
+        workers.call(int)
+    except errors.EngineError as error:
+        print(error)
+
+from upconv import errors, workers
+workers.call(int)
+threading.Thread(target=workers.call, args=(time.sleep, 0.2), daemon=True).start()
+started = time.monotonic()
+time.sleep(0.05)
+atexit.register(lambda: print(workers.call(int)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [(INTERRUPTED, ""), (ENDING, "0\nThe interpreter is ending: nothing runs on")],
+    ids=["interrupted", "ending"],
+)
+def test_interrupts_and_the_end(script: str, printed: str) -> None:
+    code = script.format(root=str(ROOT))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(printed)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_the_child_of_a_fork_has_threads_of_its_own() -> None:
+    workers.call(int)
+    child = os.fork()
+    if not child:
+        os._exit(workers.call(int, 7))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
