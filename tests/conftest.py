@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 import upconv
 from tests.support import repeating
 from upconv import primitives, threads
-from upconv.engines import load
+from upconv.engines import ON_DEVICES, load
 from upconv.engines.jit import compile as compiling
 from upconv.engines.jit import cpu as cpus
 from upconv.testing import checks
@@ -55,7 +55,9 @@ def remembered(function):
 checks.operands = remembered(checks.operands)
 checks.expected = remembered(checks.expected)
 
-AVAILABLE = [status.name for status in upconv.engines() if status.available]
+AVAILABLE = [
+    status.name for status in upconv.engines() if status.available and status.name != ON_DEVICES
+]
 
 
 @pytest.fixture(params=AVAILABLE)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from . import onnx as onnx, torch as torch
 
     # isort: on
+    from .engines.cudnn.engine import Cudnn
     from .normalization import (
         BatchNormGradients,
         BatchNormResult,
@@ -56,6 +57,7 @@ __all__ = [
     "BatchNormGradients",
     "BatchNormResult",
     "CacheInfo",
+    "Cudnn",
     "DTypeError",
     "EngineError",
     "EngineMissing",
@@ -116,6 +118,7 @@ _LAZY_MODULES = {
 _LAZY_NAMES = {
     "BatchNormGradients": "normalization",
     "BatchNormResult": "normalization",
+    "Cudnn": "engines.cudnn.engine",
     "FoldedWeights": "normalization",
     "batch_norm": "normalization",
     "batch_norm_backward": "normalization",

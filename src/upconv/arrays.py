@@ -3,20 +3,21 @@
 Accepted: NumPy arrays and everything with `__array__` or `__dlpack__` that lies in this process's
 memory; float16, bfloat16 (ml_dtypes), float32 and float64; any strides; read-only. Nothing is
 copied unless its bytes are in the other order. Refused in words: lists, integers, complex numbers,
-masked arrays, arrays on another device.
+masked arrays, arrays on another device. `as_operand` takes arrays on NVIDIA GPUs too (`devices`).
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import memory
 from .checks import frozen, integer
+from .devices import DeviceArray, device_array
 from .errors import ArgumentError, DTypeError, ShapeError, brief
 from .problem import DType
 
@@ -39,6 +40,23 @@ def as_array(argument: str, value: object) -> Array:
         array = _astype(f"{argument} in native byte order", array, native)
     element_type(f"{argument}.dtype", array.dtype)
     return array
+
+
+def as_operand(argument: str, value: object) -> Array:
+    """`as_array`, or the `DeviceArray` of an array on an NVIDIA GPU, which is typed as the other
+    because all that follows treats both alike."""
+    if type(value) is not np.ndarray:
+        found: Any = device_array(argument, value)
+        if found is not None:
+            return cast(Array, found)
+    elif value.dtype in _KNOWN:
+        return value  # as `as_array` would say, without two calls more
+    return as_array(argument, value)
+
+
+def optional_operand(argument: str, value: object) -> Array | None:
+    """`as_operand`, with None left as it is."""
+    return None if value is None else as_operand(argument, value)
 
 
 def on_host(argument: str, value: object) -> Array:
@@ -65,15 +83,20 @@ def array_or_numbers(argument: str, value: object, dtype: np.dtype[Any] | None) 
 
 def converted(argument: str, value: object, dtype: object) -> Array:
     """`as_array`, and then in `dtype` unless that is None."""
-    array = as_array(argument, value)
+    array = as_operand(argument, value)
     if dtype is None:
         return array
     kind = dtype_of(dtype)
+    if isinstance(array, DeviceArray):
+        same_dtype("dtype", kind, argument, array.dtype)
+        return array
     return _astype(f"{argument} as {kind}", array, kind)
 
 
 def copied(purpose: str, array: Array) -> Array:
     """A contiguous copy in native byte order; `MemoryLimitError` if it would not fit."""
+    if isinstance(array, DeviceArray):
+        return array.copy()
     return _astype(purpose, array, array.dtype.newbyteorder("="), copy=True)
 
 
@@ -161,6 +184,8 @@ def same_dtype(first: str, expected: np.dtype[Any], second: str, actual: np.dtyp
 
 def check_out(argument: str, out: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """`out` as a plain array, if a result of `shape` and `dtype` can be written into it."""
+    if isinstance(out, DeviceArray):
+        return _checked_on_device(argument, out, shape, dtype)
     if type(out) is not np.ndarray:
         if not isinstance(out, np.ndarray) or _is_masked(out):
             kind = f"of type {type(out).__name__}"
@@ -184,6 +209,24 @@ def check_out(argument: str, out: object, shape: tuple[int, ...], dtype: np.dtyp
     return out
 
 
+def _checked_on_device(
+    argument: str, out: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
+    if out.shape != shape:
+        raise ShapeError(
+            f"{argument}.shape", str(out.shape), str(shape), "Results are never broadcast."
+        )
+    if out.dtype != dtype:
+        raise DTypeError(f"{argument}.dtype", str(out.dtype), str(dtype), _NEW)
+    if any(size > 1 and not step for size, step in zip(out.shape, out.strides, strict=True)):
+        got, expected = (
+            f"an array with strides {out.strides}",
+            "an array whose elements are separate",
+        )
+        raise ArgumentError(argument, got, expected, "Pass a copy.")
+    return cast(Array, out)
+
+
 def _is_masked(value: object) -> bool:
     """Whether it is a masked array; numpy.ma, whose import takes 8 ms, is not imported for that."""
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
@@ -192,14 +235,24 @@ def _is_masked(value: object) -> bool:
 
 def overlap(array: Array, others: Iterable[Array | None]) -> bool:
     """Whether `array` may share memory with another one (by bounds: never a wrong False)."""
+    if isinstance(array, DeviceArray):
+        return any(_spans_meet(array, other) for other in others if other is not None)
     for other in others:  # noqa: SIM110 (any takes twice as long, in every call)
         if other is not None and np.may_share_memory(array, other):
             return True
     return False
 
 
+def _spans_meet(first: DeviceArray, second: Any) -> bool:
+    one: range = first.span
+    other: range = second.span
+    return max(one.start, other.start) < min(one.stop, other.stop)
+
+
 def shares_memory(first: Array, second: Array) -> bool:
     """Whether two arrays have an element in common; True where that is too hard to tell."""
+    if isinstance(first, DeviceArray):
+        return _spans_meet(first, second)
     try:
         return np.shares_memory(first, second, max_work=100_000)  # type: ignore[arg-type]  # stub is narrow
     except np.exceptions.TooHardError:
@@ -253,7 +306,8 @@ def _require_host(argument: str, value: object) -> None:
             argument,
             f"an object of type {type(value).__name__} on DLPack device {device}",
             "an array in main memory",
-            "Copy it to the CPU first.",
+            "Copy it to the CPU first. Arrays on NVIDIA GPUs go to conv_transpose, conv, their"
+            " gradients and plans.",
         )
 
 

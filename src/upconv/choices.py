@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .checks import boolean, frozen, one_of
-from .engines import ENGINES, load
+from .devices import Library
+from .engines import ENGINES, ON_DEVICES, load
 from .engines.base import Candidate, Engine, ranked
 from .errors import ArgumentError, DTypeError, EngineMissing, EngineRefusal, brief
 from .problem import Problem
@@ -40,6 +41,26 @@ class Algorithm(Enum):
 
 
 _ALGORITHMS = '"auto" takes Winograd where it is expected to be faster and as exact as direct sums.'
+
+
+def engine_on(engine: str | Engine | None, library: Library, device: int) -> Engine:
+    """The engine asked for, bound to a device; None asks for the only one that there is: cuDNN.
+
+    Raises `EngineRefusal` for an engine that computes in main memory.
+    """
+    asked: Any = load(ON_DEVICES) if engine is None else engine
+    if isinstance(asked, str):
+        asked = load(asked)
+    if getattr(asked, "library", None) is library and asked.device == device:
+        bound: Engine = asked  # for a call that was bound before
+        return bound
+    if not hasattr(asked, "bound"):
+        raise EngineRefusal(
+            f"Engine {getattr(asked, 'name', asked)!r} computes in main memory, and the arrays lie"
+            f" on cuda:{device}. Leave engine out, or copy the arrays to the CPU."
+        )
+    there: Engine = asked.bound(library, device)
+    return there
 
 
 class Selection(NamedTuple):

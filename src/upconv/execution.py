@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from . import memory
-from .arrays import Array, check_out, copied, described, overlap
+from .arrays import Array, as_operand, check_out, copied, described, overlap
 from .checks import Frozen
-from .choices import Algorithm, tuning_asked
-from .engines.base import Engine, PackedWeight, Primitive
+from .choices import Algorithm, engine_on, tuning_asked
+from .devices import DeviceArray, same_place
+from .engines.base import Engine, PackedWeight, Primitive, on_device
+from .errors import DTypeError
 from .keywords import Keywords
 from .primitives import Entry, shared_cache
 from .problem import Direction, Problem
@@ -94,7 +96,7 @@ class PreparedCall:
             except MemoryError as error:
                 raise memory.refused("what is prepared for this call", error) from None
             self._entry = weakref.ref(entry)
-        if entry.primitive.workspace_bytes > memory.ALWAYS_FINE:
+        if entry.primitive.workspace_bytes > memory.ALWAYS_FINE and not on_device(self.engine):
             memory.require(entry.primitive.workspace_bytes, "the scratch memory of this call")
         return entry
 
@@ -160,6 +162,31 @@ class PackedCall(NamedTuple):
                 self.primitive.run(out, a, self.weight, bias, residual, slopes)
         except MemoryError as error:
             raise memory.refused("the scratch memory of this call", error) from None
+
+
+def engine_for(engine: str | Engine | None, **operands: Array | None) -> str | Engine | None:
+    """The engine that a call asks for: one that is bound to the device where its arrays lie.
+
+    Raises `DTypeError` where arrays lie in different places, and `EngineRefusal` for an engine that
+    does not compute there.
+    """
+    for operand in operands.values():
+        if isinstance(operand, DeviceArray):
+            same_place(operands)
+            return _engine_on(engine, operand)
+    return engine
+
+
+def _engine_on(engine: str | Engine | None, operand: DeviceArray) -> Engine:
+    """`choices.engine_on`, remembered."""
+    key = "engine on", engine_key(engine), id(operand.library), operand.device
+    calls = shared_cache().calls
+    found: tuple[Engine, object] | None = calls.get(key)
+    if found is None:
+        bound = engine_on(engine, operand.library, operand.device)
+        found = bound, engine  # which is kept alive: its id is in the key
+        remember(key, found)
+    return found[0]
 
 
 Rule = Callable[..., Signature]
@@ -248,8 +275,10 @@ def remember(key: Hashable, call: object) -> None:
     calls[key] = call
 
 
-def result_array(signature: Signature, out: Array | None, operands: Iterable[Any]) -> Array:
+def result_array(signature: Signature, out: Array | None, operands: Sequence[Any]) -> Array:
     """Return a new array, `out`, or a copy of it where it overlaps an operand, to compute into."""
+    if isinstance(operands[0], DeviceArray):
+        return _device_result(signature, out, operands)
     if out is None:
         return new_result(signature)
     target = check_out("out", out, signature.shape, signature.problem.dtype.numpy)
@@ -258,10 +287,43 @@ def result_array(signature: Signature, out: Array | None, operands: Iterable[Any
 
 def delivered(target: Array, out: Array | None) -> Array:
     """`out` with the result in it, or the new array where there is no `out`."""
+    if isinstance(target, DeviceArray):
+        return _delivered_on_device(target, out)
     if out is None:
         return target
     if target is not out and not np.may_share_memory(target, out):
         out[...] = target
+    return out
+
+
+def new_result_beside(signature: Signature, operand: Array) -> Array:
+    """An uninitialised array for the result, where an operand lies."""
+    if isinstance(operand, DeviceArray):
+        return operand.empty(signature.shape, signature.problem.dtype.numpy)
+    return new_result(signature)
+
+
+def _device_result(signature: Signature, out: Any, operands: Sequence[Any]) -> Array:
+    """`result_array` on a device; JAX's arrays and the like cannot be written into."""
+    x = operands[0]
+    if out is None:
+        return new_result_beside(signature, x)
+    target: Any = as_operand("out", out)
+    same_place({"x": x, "out": target})
+    if x.given_back is not None:
+        expected = "None: this library's arrays are never written into"
+        raise DTypeError("out", f"a {type(out).__name__}", expected, "Leave it out.")
+    check_out("out", target, signature.shape, signature.problem.dtype.numpy)
+    return copied("a copy of out", target) if overlap(target, operands) else target
+
+
+def _delivered_on_device(target: DeviceArray, out: Any) -> Any:
+    """The caller's kind of array with the result in it."""
+    if out is None:
+        return target.native if target.given_back is None else target.given_back(target.native)
+    place: Any = as_operand("out", out)
+    if target.pointer != place.pointer:  # `out` overlaps an operand
+        place.native[...] = target.native
     return out
 
 

@@ -192,6 +192,19 @@ class Axis:
         again = axis.trimmed()  # without some inputs fewer taps reach, and the other way round
         return Trimmed(again.axis, _within(again.inputs, inputs), _within(again.taps, taps))
 
+    def evened(self) -> tuple[Axis, int]:
+        """The layer with as much cut off both ends, and where these outputs begin in its own.
+
+        Its end may lack stride - 1 positions of the crop. Only for crops of 0 and more.
+
+        >>> Axis(size=4, kernel=3, crop_begin=2).evened()[1]
+        2
+        """
+        both = min(self.crop_begin, self.crop_end + self.stride - 1)
+        end = min(both, self.crop_end)
+        axis = Axis(self.size, self.kernel, self.stride, self.dilation, both, end)
+        return axis, self.crop_begin - both
+
     def products(self, o: int) -> tuple[Product, ...]:
         """Return the products whose sum is position `o`, in order of input; `o` may be cropped.
 

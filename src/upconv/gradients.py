@@ -14,12 +14,29 @@ from typing import Any
 import numpy as np
 
 from . import memory
-from .arrays import Array, as_array, check_out, copied, described, overlap, shares_memory
+from .arrays import (
+    Array,
+    as_operand,
+    check_out,
+    copied,
+    described,
+    optional_operand,
+    overlap,
+    shares_memory,
+)
 from .checks import Frozen, boolean
 from .choices import Algorithm
+from .devices import DeviceArray, same_place
 from .engines.base import Engine
 from .errors import ArgumentError, DTypeError, brief
-from .execution import PreparedCall, engine_key, new_result, remember
+from .execution import (
+    PreparedCall,
+    delivered,
+    engine_for,
+    engine_key,
+    new_result_beside,
+    remember,
+)
 from .keywords import Keywords
 from .primitives import shared_cache
 from .problem import Direction
@@ -114,8 +131,15 @@ def gradients(
     accumulate: bool,
 ) -> Gradients:
     """The gradients named in `needs`, by a rule that says the signatures of "x" and "weight"."""
-    grad, x, weight = as_array("grad", grad), as_array("x", x), as_array("weight", weight)
+    grad, x, weight = as_operand("grad", grad), as_operand("x", x), as_operand("weight", weight)
     accumulate = boolean("accumulate", accumulate)
+    engine = engine_for(engine, x=x, grad=grad, weight=weight)
+    if type(grad) is DeviceArray and isinstance(out, Gradients):
+        named = {
+            f"out.{name}": optional_operand(f"out.{name}", getattr(out, name)) for name in NEEDS
+        }
+        same_place({"grad": grad} | named)
+        out = Gradients(*named.values())
     layer = _layer(rule, engine, algorithm, keywords, accumulate, grad, x, weight)
     targets = gradient_targets(NEEDS, Gradients, needs, out, accumulate=accumulate)
     calls = [(name, layer.call(name)) for name in ("x", "weight") if name in targets]
@@ -134,7 +158,11 @@ def gradients(
         for _, call in calls:  # whatever refuses refuses before anything of the caller's is written
             call.entry()
     work = [
-        (name, call, operands[name] if name in operands else new_result(call.signature))
+        (
+            name,
+            call,
+            operands[name] if name in operands else new_result_beside(call.signature, grad),
+        )
         for name, call in calls
     ]
     results: dict[str, Array | None] = {}
@@ -144,7 +172,9 @@ def gradients(
         a, b = (grad, weight) if name == "x" else (x, grad) if layer.swaps else (grad, x)
         call.run(target, a, b)
         results[name] = target
-    if out is not None:  # the very objects that the caller passed
+    if type(grad) is DeviceArray:
+        results = {name: delivered(a, None) for name, a in results.items() if a is not None}
+    elif out is not None:  # the very objects that the caller passed
         results |= {name: target for name, target in targets.items() if target is not None}
     return Gradients(**results)
 
@@ -162,6 +192,8 @@ def _bias_gradient(layer: _Layer, grad: Array, out: Array | None, *, accumulate:
     halves, of 256 positions where they come last.
     """
     channel_axis, axes, sums = layer.channel_axis, layer.axes, grad
+    if isinstance(grad, DeviceArray):
+        return device_total(grad, axes, out, accumulate=accumulate)
     memory.require(3 * 8 * grad.shape[channel_axis], "the bias gradient")
     with np.errstate(all="ignore"):
         if grad.size > _SMALL and grad.dtype == np.float32 and grad.flags.c_contiguous:
@@ -175,6 +207,17 @@ def _bias_gradient(layer: _Layer, grad: Array, out: Array | None, *, accumulate:
                 sums = np.add.reduce(grad.reshape(*shape, -1), axis=-1)
         total = np.asarray(np.add.reduce(sums, axis=axes, dtype=np.float64))
     return rounded_total(total, grad.dtype, out, accumulate=accumulate)
+
+
+def device_total(grad: DeviceArray, axes: tuple[int, ...], out: Any, *, accumulate: bool) -> Any:
+    """The sum over axes on a device, added up in float64, into `out` or a new array."""
+    total = grad.library.sums(grad.native, axes)
+    if out is None:
+        new = grad.empty(tuple(total.shape))
+        new.native[...] = total
+        return new
+    out.native[...] = out.native + total if accumulate else total
+    return out
 
 
 def rounded_total(

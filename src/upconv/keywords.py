@@ -17,7 +17,7 @@ from .activations import Activation
 from .checks import Frozen, frozen, integer
 from .errors import ArgumentError, DTypeError, ShapeError, brief
 from .geometry import LIMIT, Axis, centred, convolved, fitted, padded, same_padding, scaled, strided
-from .problem import DType, Epilogue
+from .problem import TF32, DType, Epilogue
 
 _LEAKY_SLOPE = 0.01  # the slope PyTorch, ONNX and Keras 2 take where none is given
 
@@ -54,15 +54,18 @@ _COUNT = len(Keywords._fields)
 def rounds(precision: object, dtype: DType) -> bool:
     """Whether a `precision` asks for operands of `dtype` to be rounded to bfloat16.
 
-    Raises `ArgumentError` for anything but None, the arrays' own type, and bfloat16 for float32.
+    Raises `ArgumentError` for anything but None, the arrays' own type, and bfloat16 or TF32 for
+    float32.
     """
     if precision is None or precision == dtype.value:
+        return False
+    if precision == TF32 and dtype is DType.FLOAT32:
         return False
     if precision == DType.BFLOAT16.value and dtype is DType.FLOAT32:
         return True
     allowed = f"None or {dtype.value!r}, the arrays' own type"
     if dtype is DType.FLOAT32:
-        allowed = "None, 'float32' or 'bfloat16'"
+        allowed = "None, 'float32', 'bfloat16' or, on a GPU, 'tf32'"
     raise ArgumentError("precision", brief(precision), allowed, _PRECISION)
 
 

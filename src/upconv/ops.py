@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .arrays import Array, as_array, optional_array
+from .arrays import Array, as_operand, optional_operand
 from .checks import frozen
 from .engines.base import Engine
-from .execution import delivered, prepared, result_array
+from .execution import delivered, engine_for, prepared, result_array
 from .gradients import NEEDS, Gradients, gradients
 from .keywords import Keywords
 from .shapes import (
@@ -89,9 +89,10 @@ def conv_transpose(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout,
         precision,
     )  # fmt: skip
-    x, weight = as_array("x", x), as_array("weight", weight)
-    bias, residual = optional_array("bias", bias), optional_array("residual", residual)
+    x, weight = as_operand("x", x), as_operand("weight", weight)
+    bias, residual = optional_operand("bias", bias), optional_operand("residual", residual)
     choice, (end, slopes) = frozen("algorithm", algorithm), activation_of(activation)
+    engine = engine_for(engine, x=x, weight=weight, bias=bias, residual=residual, slopes=slopes)
     call = prepared(transposed, engine, choice, keywords, end, x, weight, bias, residual)
     target = result_array(call.signature, out, (x, weight, bias, residual, slopes))
     call.run(target, x, weight, bias, residual, slopes)
@@ -181,9 +182,10 @@ def conv(
     """
     geometry = stride, padding, 0, dilation, groups, None
     keywords = Keywords.of(*geometry, layout, weight_layout, precision)
-    x, weight = as_array("x", x), as_array("weight", weight)
-    bias, residual = optional_array("bias", bias), optional_array("residual", residual)
+    x, weight = as_operand("x", x), as_operand("weight", weight)
+    bias, residual = optional_operand("bias", bias), optional_operand("residual", residual)
     choice, (end, slopes) = frozen("algorithm", algorithm), activation_of(activation)
+    engine = engine_for(engine, x=x, weight=weight, bias=bias, residual=residual, slopes=slopes)
     call = prepared(convolution, engine, choice, keywords, end, x, weight, bias, residual)
     target = result_array(call.signature, out, (x, weight, bias, residual, slopes))
     call.run(target, x, weight, bias, residual, slopes)

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from numpy import ndarray
 
-from .arrays import Array, Operand, as_array, as_shape, converted, copied, described
+from .arrays import Array, Operand, as_operand, as_shape, converted, copied, described
 from .checks import Frozen
 from .choices import Algorithm
+from .devices import DeviceArray, same_place
 from .engines.base import Engine
 from .errors import DTypeError, EngineError, ShapeError
 from .execution import (
@@ -17,6 +18,7 @@ from .execution import (
     Packings,
     PreparedCall,
     delivered,
+    engine_for,
     prepared_problem,
     result_array,
 )
@@ -167,7 +169,9 @@ class Plan:
         packings: of a plan whose copies these are already.
         """
         self._request = request
-        self._engine = engine
+        # Arrays of this type need no second look; None where they lie on a device.
+        self._kind = None if isinstance(weight, DeviceArray) else ndarray
+        self._engine = engine_for(engine, weight=weight, bias=bias, slopes=slopes)
         self._threads = threads
         self._residual = residual = request.takes_residual(residual)
         self._tune = tune
@@ -259,6 +263,10 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         form = self._form(self._residual)
+        if isinstance(form.weight, DeviceArray):
+            raise EngineError(
+                "A plan on a GPU cannot be copied or pickled. Plan anew from its weight."
+            )
         fixed = self._request, self._engine, self._threads
         arrays = form.weight, form.bias
         others = self._residual, self._tune, self._algorithm, None, form.slopes
@@ -289,9 +297,11 @@ class Plan:
 
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:
         dtype = self._request.weight.dtype
-        if type(value) is ndarray and value.dtype is dtype and value.shape == shape:
+        if type(value) is self._kind and value.dtype is dtype and value.shape == shape:
             return value  # what comes below would say so too, in five times as many steps
-        array = as_array(name, value)
+        array = as_operand(name, value)
+        if isinstance(array, DeviceArray) or self._kind is None:
+            same_place({"the plan's weight": self._form(self._residual).weight, name: array})
         if array.shape != shape:
             expected, remedy = f"{shape}, as planned", "Make a plan for this shape."
             raise ShapeError(f"{name}.shape", str(array.shape), expected, remedy)

@@ -83,6 +83,9 @@ class DType(_Member):
         return 2.0 ** {"float16": -10, "bfloat16": -7, "float32": -23, "float64": -52}[self.value]
 
 
+TF32 = "tf32"  # float32, multiplied with ten bits of fraction: a precision, no type of arrays
+
+
 class DataLayout(_Member):
     """The order of a data array's axes: N batch, C channels, X all spatial axes."""
 
@@ -221,7 +224,8 @@ class Problem:
     `axes` holds one `Axis` per spatial dimension; `in_channels` and `out_channels` are whole
     counts, over all groups. `bias` adds one value per channel of the result (never for
     WEIGHT_GRAD); `accumulate` adds what the output array holds, before the activation. `rounded`
-    says that both operands, of float32, are rounded to bfloat16 first; all else stays float32.
+    says that both operands, of float32, are rounded to bfloat16 first, `tf32` that an engine may
+    round them to ten bits of fraction, as GPUs do; all else stays float32.
 
     Raises `ArgumentError` for a combination that no problem can have.
 
@@ -243,6 +247,7 @@ class Problem:
     epilogue: Epilogue = NO_EPILOGUE
     accumulate: bool = False
     rounded: bool = False
+    tf32: bool = False
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -254,7 +259,7 @@ class Problem:
             self._refuse_groups()
         if self.direction is Direction.WEIGHT_GRAD and (self.bias or not self.epilogue.empty):
             raise ArgumentError("bias or epilogue", "set", "none for a weight gradient")
-        if self.rounded and self.dtype is not DType.FLOAT32:
+        if (self.rounded or self.tf32) and self.dtype is not DType.FLOAT32:
             raise ArgumentError("dtype", self.dtype.value, "float32 where operands are rounded")
         # A signature is hashed on every call, and a hash of nested values costs microseconds.
         object.__setattr__(self, "_hash", hash(_fields(self)))
@@ -366,7 +371,7 @@ class Problem:
     def replace(self, **changes: Any) -> Problem:
         """This problem with some fields changed; arrays of another dtype are not rounded."""
         if "dtype" in changes:
-            changes = {"rounded": False} | changes
+            changes = {"rounded": False, "tf32": False} | changes
         return Problem(**{name: getattr(self, name) for name in _NAMES} | changes)
 
     def __str__(self) -> str:
@@ -386,6 +391,7 @@ class Problem:
             str(self.epilogue),
             "accumulate" if self.accumulate else "",
             f"precision {self.precision.value}" if self.rounded else "",
+            f"precision {TF32}" if self.tf32 else "",
         ]
         return " ".join(word for word in words if word)
 

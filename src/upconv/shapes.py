@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import Array, Operand, as_array, converted, described, element_type, same_dtype
+from .arrays import Array, Operand, as_operand, converted, described, element_type, same_dtype
 from .checks import Frozen, integer, one_of
 from .errors import ArgumentError, DTypeError, ShapeError
 from .keywords import (
@@ -26,7 +26,7 @@ from .keywords import (
     rounds,
     transposed_axes,
 )
-from .problem import NO_EPILOGUE, DataLayout, Direction, Epilogue, Problem, WeightLayout
+from .problem import NO_EPILOGUE, TF32, DataLayout, Direction, Epilogue, Problem, WeightLayout
 
 Shape = tuple[int, ...]
 
@@ -87,7 +87,7 @@ class Request(NamedTuple):
         if not any(hasattr(type(residual), name) for name in ("__array__", "__dlpack__")):
             expected, remedy = "None, a bool or an array", "Write True to plan for a residual."
             raise DTypeError("residual", f"a {type(residual).__name__}", expected, remedy)
-        self._with(described(as_array("residual", residual)))
+        self._with(described(as_operand("residual", residual)))
         return True
 
     def _with(self, residual: Operand | None) -> Signature:
@@ -224,6 +224,7 @@ def _problem(
     problem = Problem(
         direction, axes, frame.batch, *channels, groups, kind, frame.layout, order,
         bias is not None, end, accumulate, rounds(keywords.precision, kind),
+        keywords.precision == TF32,
     )  # fmt: skip
     return problem, frame.batched
 

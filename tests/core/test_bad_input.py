@@ -37,7 +37,7 @@ KINDS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("x raw bytes", lambda: T(X.astype("f2").view("V2"), W), DTypeError, "x.dtype is |V2; expected float16, bfloat16, float32 or float64. A bfloat16 file is read as raw bytes: give them the type by .view(ml_dtypes.bfloat16)."),
     ("x structured", lambda: T(np.zeros((1, 6, 5), "f4,f4"), W), DTypeError, "x.dtype is [("),
     ("x masked", lambda: T(np.ma.array(X), W), DTypeError, "x is a masked array; expected an array without a mask. Fill it first: x.filled(0)."),
-    ("x on a device", lambda: T(OnDevice(), W), DTypeError, "x is an object of type OnDevice on DLPack device (2, 0); expected an array in main memory. Copy it to the CPU first."),
+    ("x on a device", lambda: T(OnDevice(), W), DTypeError, "x is an object of type OnDevice on DLPack device (2, 0); expected an array of PyTorch or CuPy there. Install CuPy (cupy-cuda13x, or cupy-cuda12x), or copy it to the CPU first."),
     ("x failing", lambda: T(Failing(), W), DTypeError, "x is an object of type Failing whose __array__ failed (RuntimeError('not today')); expected an array NumPy can look at"),
     ("weight a list", lambda: T(X, [[[1.0]]]), DTypeError, "weight is [[[1.0]]] (list)"),
     ("weight mixed dtype", lambda: T(X, W.astype("d")), DTypeError, "weight.dtype is float64; expected float32, the dtype of x. Convert one of them, as in weight.astype('float32')."),

@@ -26,6 +26,7 @@ LAYERS = [
     {"checks", "installation", "documents"},
     {"geometry", "memory", "threads", "workers", "forks", "activations", "files", "terminal"},
     {"problem", "subpixel", "progress", "timing"},
+    {"devices"},
     {"engines", "dialects", "keywords", "states"},
     {"arrays", "choices"},
     {"shapes", "primitives", "measuring"},

@@ -43,6 +43,7 @@ CHANGES = {
     "epilogue": Epilogue(residual=True),
     "accumulate": True,
     "rounded": True,
+    "tf32": True,
 }
 
 

@@ -19,9 +19,13 @@ from .base import Engine
 ENGINES: dict[str, str] = {
     "jit": "upconv.engines.jit:JitEngine",
     "onednn": "upconv.engines.onednn.engine:OnednnEngine",
+    "cudnn": "upconv.engines.cudnn.engine:Cudnn",
     "reference": "upconv.engines.reference:ReferenceEngine",
 }
 """Name -> "module:Class", the preferred first."""
+
+ON_DEVICES = "cudnn"
+"""The engine for arrays on GPUs; the others compute in main memory."""
 
 
 def load(name: str, argument: str = "engine") -> Engine:

@@ -112,6 +112,20 @@ class Engine(Protocol):
         """
 
 
+def tf32_refusal(problem: Problem) -> str | None:
+    """Why no engine of a processor does a problem: a sentence where it asks for TF32."""
+    return "TF32 is a type of NVIDIA's tensor cores: pass arrays of a GPU" if problem.tf32 else None
+
+
+def on_device(engine: Engine) -> bool:
+    """Whether an engine computes on a device, whose memory the arrays' own library hands out.
+
+    Such an engine has an attribute `library`. For tuning it has `placed`, which copies an array of
+    main memory there, and `sample`, the seconds of a call by the device's own clock.
+    """
+    return getattr(engine, "library", None) is not None
+
+
 class Eligible(Enum):
     """When a candidate is taken."""
 

@@ -33,7 +33,7 @@ from .. import memory
 from ..activations import SCRATCH_BYTES, Activation, apply
 from ..errors import EngineMissing
 from ..problem import Direction, Problem
-from .base import Array, Maybe
+from .base import Array, Maybe, tf32_refusal
 from .im2col import ConflictFree, IndexSet, Sets, columns_of, combined
 from .rounding import rounded
 
@@ -61,7 +61,7 @@ class ReferenceEngine:
             _ = problem.dtype.numpy
         except EngineMissing as missing:
             return str(missing)
-        return None
+        return tf32_refusal(problem)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
         """Blocks follow from the problem alone."""

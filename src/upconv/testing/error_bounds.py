@@ -33,7 +33,8 @@ def error_bound(problem: Problem, variant: str = "") -> float:
     element, `problem.longest_sum * max|x| * max|w|` and the largest of the others. On top come the
     rounding of the stored result to its dtype, and the activation's own error. Operands and results
     are taken to be finite, and to be normal numbers. Returns inf where no digit is certain. Where
-    operands are rounded to bfloat16, the exact result is that of the numbers before.
+    operands are rounded to bfloat16, the exact result is that of the numbers before; so with TF32,
+    which cuts numbers after ten bits of fraction.
 
     >>> from upconv.geometry import Axis
     >>> layer = Problem(Direction.FORWARD, (Axis(40, 4, 2),), 1, 64, 32)
@@ -52,7 +53,7 @@ def error_bound(problem: Problem, variant: str = "") -> float:
     if rounded >= 1:
         return inf
     sums = growth * rounded / (1 - rounded)
-    product = (1 + problem.precision.epsilon / 2) ** 2 - 1 if problem.rounded else 0.0
+    product = (1 + _operand_error(problem)) ** 2 - 1
     return _steepness(problem) * (sums + (1 + sums) * product)
 
 
@@ -71,7 +72,14 @@ def tolerance(problem: Problem) -> float:
     problem = problem.replace(rounded=False)  # the oracle rounds operands too
     unit = problem.dtype.accumulator.epsilon / 2
     oracles = 2 if problem.dtype is DType.FLOAT64 else 1  # which errs as much as what is tested
-    return min(unit * (8 + 4 * sqrt(problem.longest_sum)), oracles * error_bound(problem))
+    product = (1 + _operand_error(problem)) ** 2 - 1
+    likely = unit * (8 + 4 * sqrt(problem.longest_sum)) + product
+    return min(likely, oracles * error_bound(problem))
+
+
+def _operand_error(problem: Problem) -> float:
+    """The relative error by which operands are rounded before they are multiplied."""
+    return problem.precision.epsilon / 2 if problem.rounded else 2.0**-10 * problem.tf32
 
 
 def _steepness(problem: Problem) -> float:

@@ -119,8 +119,11 @@ def by_taps(problem: Problem, a: Array, b: Array) -> Array:
 _SMALL = 4000  # pairs of positions and taps, up to which `expected` loops
 
 
-def expected(problem: Problem, inputs: Operands) -> Expected:
+def expected(problem: Problem, inputs: Operands, rounds_sums: bool = False) -> Expected:
     """The whole result of a problem on operands, and its tolerance, by the definition.
+
+    rounds_sums: whether the sums are stored in the problem's dtype before bias, residual and
+        activation, as by engines with that attribute.
 
     >>> problem = Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5)
     >>> bool(expected(problem, operands(problem)).allowed.max() < 1e-5)
@@ -131,6 +134,7 @@ def expected(problem: Problem, inputs: Operands) -> Expected:
     a, b = (multiplied(problem, array) for array in (inputs.a, inputs.b))
     value = defined(problem, a, b)
     magnitude = defined(problem, np.abs(a), np.abs(b))
+    stored = problem.dtype.epsilon * np.abs(value) if rounds_sums else 0.0
     if inputs.bias is not None:
         shape = problem.layout.by_channel(problem.rank)
         value = value + inputs.bias.astype(np.float64).reshape(shape)
@@ -145,7 +149,7 @@ def expected(problem: Problem, inputs: Operands) -> Expected:
     if inputs.slopes is not None:
         slope = inputs.slopes.astype(np.float64).reshape(problem.layout.by_channel(problem.rank))
     value = _ACTIVATED[epilogue.activation](value, slope)
-    allowed = tolerance(problem) * magnitude
+    allowed = tolerance(problem) * magnitude + max(1.13, abs(epilogue.slope)) * stored
     second = None
     if epilogue.has_second:
         other = _ACTIVATED[epilogue.second](value, epilogue.second_slope)

@@ -157,8 +157,12 @@ def selected(
     algorithm: Algorithm = Algorithm.DIRECT,
     once: bool = False,
 ) -> Selection:
-    """The engine and variant by models, or tuned; `once`: the weight is packed for one call."""
-    if not tune:
+    """The engine and variant by models, or tuned; `once`: the weight is packed for one call.
+
+    An engine's own setting `tunes`, where it has one, says whether it is tuned.
+    """
+    asked = getattr(engine, "tunes", None)
+    if not (tune if asked is None else asked):
         return by_model(problem, engine, threads, algorithm, once)
     if once and algorithm is Algorithm.AUTO:
         algorithm = Algorithm.DIRECT  # autotuning does not count packing

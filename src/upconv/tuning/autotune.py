@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import count
 from math import inf, prod, sqrt
+from typing import Any
 
 import numpy as np
 from numpy.random import default_rng  # with this module, so that no fork finds it half imported
 
 from .. import memory, timing
 from ..choices import Algorithm, Selection, variants
-from ..engines.base import Array, Engine, PackedWeight, Primitive
-from ..errors import MemoryLimitError
+from ..engines.base import Array, Engine, PackedWeight, Primitive, on_device
+from ..errors import EngineRefusal, MemoryLimitError
 from ..problem import Direction, Problem
 
 _SECONDS = 0.5  # in all ...
@@ -45,6 +46,16 @@ class _Data:
     slopes: Array | None
     second: Array | None
     packs: bool
+
+    def placed(self, engine: Engine) -> _Data:
+        """The same data where an engine computes, if that is a device."""
+        place = getattr(engine, "placed", None)
+        if place is None:
+            return self
+        arrays = {each.name: getattr(self, each.name) for each in fields(self)}
+        packs = arrays.pop("packs")
+        there: dict[str, Any] = {name: a if a is None else place(a) for name, a in arrays.items()}
+        return _Data(**there, packs=packs)
 
     @property
     def ends(self) -> tuple[Array | None, ...]:
@@ -89,7 +100,8 @@ class _Candidate:
 
     def __post_init__(self) -> None:
         data, primitive = self.data, self.primitive
-        memory.require(primitive.workspace_bytes + data.b.nbytes, "the scratch memory")
+        if not on_device(self.engine):
+            memory.require(primitive.workspace_bytes + data.b.nbytes, "the scratch memory")
         self.b = primitive.pack(data.b) if data.packs else data.b
 
     def __del__(self) -> None:
@@ -99,7 +111,8 @@ class _Candidate:
         """The seconds of the fastest run of `length` seconds; at least one."""
         data = self.data
         run = partial(self.primitive.run, data.out, data.a, self.b, *data.ends)
-        seconds, _ = timing.sample(run, length, fewest=0)
+        measured = getattr(self.engine, "sample", None)  # a device's own clock
+        seconds = measured(run, length) if measured else timing.sample(run, length, fewest=0)[0]
         self.seconds = min(self.seconds, seconds)
         return seconds
 
@@ -122,14 +135,16 @@ def autotune(
     algorithm: Algorithm = Algorithm.DIRECT,
 ) -> Selection:
     """The winner among all variants of the engines; `MemoryLimitError` where none of them fits."""
-    start, data = time.perf_counter(), _Data.of(problem)
+    start, data = time.perf_counter(), _Data.of(problem).placed(engines[0])
+    # A device has a clock of its own, and nothing else runs there: the fewest rounds are enough.
+    enough = 0.0 if on_device(engines[0]) else _SECONDS
     staying: list[_Candidate] = []
     pairs = [(e, variant) for e in engines for variant in variants(e, problem, threads, algorithm)]
     for engine, variant in pairs:
         try:
             candidate = _Candidate(engine, variant, engine.build(problem, threads, variant), data)
             candidate.first()
-        except MemoryError:  # this one drops out; MemoryLimitError is one
+        except (MemoryError, EngineRefusal):  # this one drops out; MemoryLimitError is one
             continue
         staying = _within(_HOPELESS, [*staying, candidate])
         if time.perf_counter() - start > _LAST_START:
@@ -138,7 +153,7 @@ def autotune(
         raise MemoryLimitError("no engine's scratch memory fits beside random data")
     for rounds in count():
         seconds = time.perf_counter() - start
-        if seconds >= (_LAST_START if rounds < _FEWEST_ROUNDS else _SECONDS):
+        if seconds >= (_LAST_START if rounds < _FEWEST_ROUNDS else enough):
             break
         for candidate in staying:
             candidate.round()

@@ -18,7 +18,7 @@ from math import prod
 from ...forks import importing
 from ...geometry import Axis
 from ...problem import DataLayout, Direction, DType, Problem
-from ..base import Candidate, Eligible, ranked
+from ..base import Candidate, Eligible, ranked, tf32_refusal
 from ..interior import Interior
 from . import libdnnl
 from .channels.candidates import CHANNELS, DOTS
@@ -158,6 +158,8 @@ def direct_variant(problem: Problem, threads: int, cpu: Cpu) -> str:
 @lru_cache(maxsize=512)  # as many as there are tables
 def refusal(problem: Problem, cpu: Cpu) -> str | None:
     """Why the engine does not do a problem, or None; lists no phases, which may be too many."""
+    if problem.tf32:
+        return tf32_refusal(problem)
     if problem.dtype is DType.FLOAT16 and not cpu.half:
         return "this processor converts no float16"
     inner = interior_of(problem, margins=True).problem

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -89,6 +90,13 @@ def parsed_for(module: Module, cpu: Cpu) -> Any:
     if VERIFYING:
         parsed.verify()
     return parsed
+
+
+@contextmanager
+def parsing() -> Iterator[Callable[[str], Any]]:
+    """LLVM's parser of IR, and LLVM for this thread alone; for code of other machines."""
+    with _lock:
+        yield llvm.parse_assembly
 
 
 def assembly(module: Module, cpu: Cpu) -> str:

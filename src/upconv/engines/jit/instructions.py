@@ -101,6 +101,10 @@ class Instructions:
         arguments = ", ".join(f"{v.type} {v.name}" for v in operands)
         return self._do(kind, f"call {kind} @{name}({arguments})")
 
+    def called(self, kind: str, name: str) -> Value:
+        """The result of a function without parameters that the module declares."""
+        return self._do(kind, f"call {kind} {name}()")
+
     def convert(self, op: str, value: Value, kind: str) -> Value:
         """fpext, fptrunc, bitcast, sext, zext, trunc, sitofp or fptosi."""
         return self._do(kind, f"{op} {value.type} {value.name} to {kind}")

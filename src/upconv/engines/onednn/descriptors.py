@@ -21,6 +21,7 @@ from enum import Enum
 from math import prod
 
 from ...problem import Direction, DType, Problem
+from ..base import tf32_refusal
 from ..copies import contiguous_strides
 
 MOST = 1 << 30
@@ -88,6 +89,8 @@ def cannot(problem: Problem) -> str | None:
         return f"libdnnl works on one to three spatial axes, and there are {problem.rank}"
     if problem.rounded:
         return "libdnnl rounds no operands, only arrays of bfloat16 are that to it"
+    if problem.tf32:
+        return tf32_refusal(problem)
     if problem.dtype is DType.FLOAT64:
         return "libdnnl computes on no float64"
     if problem.epilogue.slopes or problem.epilogue.has_second:

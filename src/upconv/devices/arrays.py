@@ -1,0 +1,186 @@
+"""The view of an array on a GPU, and what is asked of the library that the array is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import DTypeError, MemoryLimitError
+from ..problem import DType
+
+Native = Any
+"""An array as its library has it."""
+
+
+class Library(Protocol):
+    """What upconv asks of a library of arrays on GPUs."""
+
+    name: str
+
+    def __hash__(self) -> int:
+        """Of the object: there is one for each library."""
+
+    def array(self, argument: str, native: Native) -> DeviceArray:
+        """The view of one of its arrays."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> Native:
+        """Memory that the library owns; its error for too little of it."""
+
+    def address(self, native: Native) -> int:
+        """The address of the first element."""
+
+    def contiguous(self, native: Native) -> bool:
+        """Whether the elements lie one behind the other in the order of the axes."""
+
+    def copy(self, native: Native) -> Native:
+        """A contiguous copy."""
+
+    def permuted(self, native: Native, axes: tuple[int, ...]) -> Native:
+        """A view with its axes in another order."""
+
+    def cast(self, native: Native, dtype: np.dtype[Any]) -> Native:
+        """The values in another type; the array itself if it has that type."""
+
+    def sums(self, native: Native, axes: tuple[int, ...]) -> Native:
+        """Sums over axes, added up in float64."""
+
+    def stream(self, device: int) -> int:
+        """The handle of the caller's stream: the one that the library would use now."""
+
+    def capturing(self, device: int) -> bool:
+        """Whether a CUDA graph is being captured on that stream."""
+
+    def on(self, device: int) -> Any:
+        """A context in which a device is the current one."""
+
+    def from_host(self, array: np.ndarray[Any, Any], device: int) -> Native:
+        """A copy of an array in main memory."""
+
+    def to_host(self, native: Native) -> np.ndarray[Any, Any]:
+        """A copy in main memory, once all work before it is done."""
+
+    def seconds(self, run: Callable[[], object], count: int, device: int) -> float:
+        """The time between two events around `count` runs, per run."""
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        """Whether an error says that the device has too little memory."""
+
+
+class DeviceArray:
+    """A view of an array on a GPU; `given_back` makes the caller's kind of a result."""
+
+    __slots__ = (
+        "device",
+        "dtype",
+        "given_back",
+        "library",
+        "native",
+        "pointer",
+        "shape",
+        "strides",
+    )
+
+    def __init__(
+        self,
+        library: Library,
+        native: Native,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: np.dtype[Any],
+        pointer: int,
+        device: int,
+    ) -> None:
+        """strides: in elements. pointer: the address of the first element. device: its number."""
+        self.library, self.native, self.device = library, native, device
+        self.shape, self.strides, self.dtype, self.pointer = shape, strides, dtype, pointer
+        self.given_back: Callable[[Native], Any] | None = None
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def place(self) -> str:
+        """Its device, as people write it."""
+        return f"cuda:{self.device}"
+
+    @property
+    def span(self) -> range:
+        """The addresses from its first byte to its last."""
+        if not self.size:
+            return range(self.pointer, self.pointer)
+        steps = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        low, high = sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
+        width = self.dtype.itemsize
+        return range(self.pointer + low * width, self.pointer + (high + 1) * width)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements lie one behind the other in the order of the axes."""
+        return self.library.contiguous(self.native)
+
+    def __getitem__(self, index: Any) -> DeviceArray:
+        return self._view(self.native[index])
+
+    def transpose(self, axes: tuple[int, ...]) -> DeviceArray:
+        """A view with its axes in another order."""
+        return self._view(self.library.permuted(self.native, axes))
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> DeviceArray:
+        """New memory beside this array; `MemoryLimitError` where there is too little."""
+        kind = self.dtype if dtype is None else dtype
+        with out_of_memory(self.library, f"an array of shape {shape}"):
+            return self._view(self.library.empty(shape, kind, self.device))
+
+    def copy(self) -> DeviceArray:
+        """A contiguous copy; `MemoryLimitError` where there is too little memory."""
+        with out_of_memory(self.library, f"a copy of an array of shape {self.shape}"):
+            return self._view(self.library.copy(self.native))
+
+    def _view(self, native: Native) -> DeviceArray:
+        view = self.library.array("an array", native)
+        view.given_back = self.given_back
+        return view
+
+    def __repr__(self) -> str:
+        return f"<array of {self.library.name} on {self.place}: {self.shape}, {self.dtype}>"
+
+
+@contextmanager
+def out_of_memory(library: Library, purpose: str) -> Iterator[None]:
+    """Turn a library's error for too little memory into `MemoryLimitError`."""
+    try:
+        yield
+    except Exception as error:
+        if not library.is_out_of_memory(error):
+            raise
+        raise MemoryLimitError(
+            f"{purpose} does not fit on the GPU: {' '.join(str(error).split())[:300]}"
+            " Work on smaller pieces of the input."
+        ) from None
+
+
+def dtype_named(argument: str, name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a library's name; `DTypeError` where upconv does not compute on it."""
+    if name not in _KNOWN:
+        expected = "float16, bfloat16, float32 or float64"
+        raise DTypeError(f"{argument}.dtype", name, expected, "Convert it first.")
+    return _KNOWN[name].numpy
+
+
+_KNOWN = {kind.value: kind for kind in DType}

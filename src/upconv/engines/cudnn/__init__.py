@@ -1,0 +1,1 @@
+"""cuDNN, NVIDIA's library, for arrays on NVIDIA GPUs: see `engine.Cudnn`."""

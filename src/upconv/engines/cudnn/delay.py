@@ -1,0 +1,44 @@
+"""A kernel that waits: work that is queued behind it runs without gaps.
+
+Tuning compares plans by what the device does. Between two events lies what the processor takes to
+queue each call, too, wherever that is longer: behind a wait the calls are all queued when the first
+one begins.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+
+from .driver import Kernel, driver
+from .elementwise import assembled
+
+_TIMER = "@llvm.nvvm.read.ptx.sreg.globaltimer"
+_TEXT = f"""
+declare i64 {_TIMER}()
+define ptx_kernel void @wait(i64 %nanoseconds) {{
+entry:
+  %begin = call i64 {_TIMER}()
+  br label %again
+again:
+  %now = call i64 {_TIMER}()
+  %passed = sub i64 %now, %begin
+  %waiting = icmp ult i64 %passed, %nanoseconds
+  br i1 %waiting, label %again, label %done
+done:
+  ret void
+}}
+"""
+
+_LONGEST = 0.05
+
+
+@lru_cache(maxsize=16)
+def _kernel(device: int, processor: str) -> Kernel:
+    return driver().kernel(device, assembled(_TEXT, processor), "wait")
+
+
+def wait(device: int, processor: str, stream: int, seconds: float) -> None:
+    """Let a stream wait; 50 ms at most."""
+    nanoseconds = int(min(seconds, _LONGEST) * 1e9)
+    _kernel(device, processor).launch(1, 1, stream, struct.pack("q", nanoseconds))

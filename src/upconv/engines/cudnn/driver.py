@@ -1,0 +1,134 @@
+"""The CUDA driver: kernels in PTX, loaded into a device's context and launched on a stream.
+
+The driver's library belongs to the system, not to a package, so nothing is to be installed. A
+module belongs to the primary context of its device, which PyTorch and CuPy use too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from functools import lru_cache
+from typing import Any
+
+from ...errors import EngineError, EngineMissing
+
+_POINTER, _SIZE, _END = 1, 2, 0  # of the list of arguments of a launch
+_OTHER_CONTEXT = 201, 400  # no context, or a handle that is not of the current one
+_CAPABILITY = 75, 76  # attributes of a device: major and minor
+
+_lock = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def driver() -> Driver:
+    """The driver, made once per process; `EngineMissing` where there is none, or no GPU."""
+    return Driver()
+
+
+class Driver:
+    """What is called of libcuda."""
+
+    def __init__(self) -> None:
+        try:
+            self._library: Any = ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            raise EngineMissing("there is no NVIDIA driver here (libcuda.so.1)") from None
+        self._call("cuInit", c_uint(0))
+        count = c_int()
+        self._call("cuDeviceGetCount", byref(count))
+        if not count.value:
+            raise EngineMissing("the NVIDIA driver sees no GPU here")
+        self.count = count.value
+        self._contexts: dict[int, c_void_p] = {}
+        # Each argument's type, so that a launch converts nothing it need not.
+        self._library.cuLaunchKernel.argtypes = [
+            c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p,
+        ]  # fmt: skip
+
+    def name(self, device: int) -> str:
+        """The device's name, such as "NVIDIA H200"."""
+        text = ctypes.create_string_buffer(256)
+        self._call("cuDeviceGetName", text, c_int(256), self._device(device))
+        return text.value.decode()
+
+    def capability(self, device: int) -> tuple[int, int]:
+        """The device's compute capability, such as (9, 0)."""
+        values = []
+        for attribute in _CAPABILITY:
+            value = c_int()
+            self._call("cuDeviceGetAttribute", byref(value), c_int(attribute), self._device(device))
+            values.append(value.value)
+        return values[0], values[1]
+
+    @contextmanager
+    def context(self, device: int) -> Iterator[None]:
+        """Make the device's primary context this thread's current one."""
+        context = self._contexts.get(device)
+        if context is None:
+            context = c_void_p()
+            self._call("cuDevicePrimaryCtxRetain", byref(context), self._device(device))
+            self._contexts[device] = context
+        self._call("cuCtxPushCurrent_v2", context)
+        try:
+            yield
+        finally:
+            self._call("cuCtxPopCurrent_v2", byref(c_void_p()))
+
+    def kernel(self, device: int, ptx: str, name: str) -> Kernel:
+        """The kernel of a name in a text of PTX."""
+        with _lock, self.context(device):
+            module, function = c_void_p(), c_void_p()
+            self._call("cuModuleLoadData", byref(module), c_char_p(ptx.encode()))
+            self._call("cuModuleGetFunction", byref(function), module, c_char_p(name.encode()))
+        return Kernel(self, device, function)
+
+    def launch(self, kernel: Kernel, blocks: int, threads: int, stream: int, packed: bytes) -> None:
+        """Run a kernel on a stream with its arguments as they lie in memory."""
+        size = c_size_t(len(packed))
+        listed = (c_void_p * 5)(
+            _POINTER, ctypes.cast(c_char_p(packed), c_void_p), _SIZE,
+            ctypes.cast(byref(size), c_void_p), _END,
+        )  # fmt: skip
+        launch = self._library.cuLaunchKernel
+        how = kernel.function, blocks, 1, 1, threads, 1, 1, 0, stream, None, listed
+        code = launch(*how)
+        if code in _OTHER_CONTEXT:  # seldom: in a thread that has done nothing on this device
+            with self.context(kernel.device):
+                code = launch(*how)
+        if code:
+            self._fail("cuLaunchKernel", code)
+
+    def _device(self, ordinal: int) -> c_int:
+        device = c_int()
+        self._call("cuDeviceGet", byref(device), c_int(ordinal))
+        return device
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            self._fail(name, code)
+
+    def _fail(self, name: str, code: int) -> None:
+        text = c_char_p()
+        self._library.cuGetErrorString(c_int(code), byref(text))
+        reason = text.value.decode() if text.value else "unknown"
+        if name == "cuInit":
+            raise EngineMissing(f"the NVIDIA driver cannot start: {reason}")
+        raise EngineError(f"The CUDA driver's {name} failed with error {code}: {reason}.")
+
+
+class Kernel:
+    """A loaded kernel; its module stays loaded, as classes of kernels are few."""
+
+    __slots__ = ("_driver", "device", "function")
+
+    def __init__(self, owner: Driver, device: int, function: c_void_p) -> None:
+        self._driver, self.device, self.function = owner, device, function
+
+    def launch(self, blocks: int, threads: int, stream: int, packed: bytes) -> None:
+        """Run it; see `Driver.launch`."""
+        self._driver.launch(self, blocks, threads, stream, packed)

@@ -1,0 +1,235 @@
+"""A kernel of our own for what cuDNN does not do in its graphs: the end of a layer, and copies.
+
+    result[i] = activation(source[i] * scale[c] + bias[c] + residual[i] + result[i])
+
+rounded once, for arrays of any strides, each term only where there is one. The source may be a
+window: around it, and where there is no source, it counts as zero. So the same kernel crops, pads,
+converts, adds what lies beside a layer and computes a second result.
+
+The kernel is LLVM IR, emitted and with the activations of the JIT, and becomes PTX by LLVM's own
+backend. One is made for each class: types, terms and number of axes; sizes and strides are
+arguments. Tests compile the same IR for the processor.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache, reduce
+from itertools import chain
+from math import prod
+from operator import and_
+from typing import NamedTuple
+
+import llvmlite.binding as llvm
+
+from ...problem import DType
+from ..jit.activation import End, activated
+from ..jit.compile import parsing
+from ..jit.emit import Function, Module
+from ..jit.values import I32, I64, PTR, STORED, Value, computed
+
+THREADS = 256
+"""Threads of a block."""
+
+POINTERS = ("result", "second", "source", "bias", "residual", "slopes", "scale")
+"""The arrays of a kernel in the order of its arguments; one that is absent has the address 0."""
+
+_PER_AXIS = (*(f"{name}_stride" for name in POINTERS), "begin")
+_SIZES = ("size", "extent")
+
+
+class Move(NamedTuple):
+    """The class of a kernel: its axes, the types of source, result and of arrays with one number
+    per channel, and its terms."""
+
+    axes: int
+    source: DType | None
+    result: DType
+    vectors: DType
+    windowed: bool = False
+    scale: bool = False
+    bias: bool = False
+    residual: bool = False
+    accumulate: bool = False
+    end: End = End()
+
+
+class Row(NamedTuple):
+    """One axis: its size, the step of each array of `POINTERS` along it (0 for one that has no such
+    axis), and where the source's window begins and how long it is."""
+
+    size: int
+    strides: tuple[int, ...]
+    begin: int
+    extent: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether the source has all positions of the axis."""
+        return self.begin == 0 and self.extent == self.size
+
+
+def merged(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows with neighbours made one that lie one behind the other in every array.
+
+    >>> inner, outer = Row(4, (1,) * 7, 0, 4), Row(3, (4,) * 7, 0, 3)
+    >>> merged([outer, inner]) == (Row(12, (1,) * 7, 0, 12),)
+    True
+    """
+    kept: list[Row] = []
+    for row in rows:
+        if row.size == 1 and row.whole:
+            continue
+        if kept and row.whole and kept[-1].whole:
+            outer = kept[-1]
+            steps = zip(outer.strides, row.strides, strict=True)
+            if all(step == inner * row.size for step, inner in steps):
+                size = outer.size * row.size
+                kept[-1] = Row(size, row.strides, 0, size)
+                continue
+        kept.append(row)
+    return tuple(kept or [Row(1, (0,) * len(POINTERS), 0, 1)])
+
+
+def arguments(rows: Sequence[Row]) -> bytes:
+    """A kernel's arguments behind the addresses, as they lie in memory."""
+    words = chain.from_iterable((*row.strides, row.begin) for row in rows)
+    sizes = chain.from_iterable((row.size, row.extent) for row in rows)
+    total = prod(row.size for row in rows)
+    return struct.pack(f"{len(_PER_AXIS) * len(rows)}q{2 * len(rows) + 1}i", *words, *sizes, total)
+
+
+def parameters(axes: int) -> dict[str, str]:
+    """The parameters of a kernel and their types."""
+    words = {f"{name}{axis}": I64 for axis in range(axes) for name in _PER_AXIS}
+    sizes = {f"{name}{axis}": I32 for axis in range(axes) for name in _SIZES}
+    return dict.fromkeys(POINTERS, PTR) | words | sizes | {"total": I32}
+
+
+_Address = Callable[..., Value]
+
+
+def element(f: Function, move: Move, index: Value) -> None:
+    """Compute the element of a 32-bit index."""
+    places = _places(f, move.axes, index)
+    kind, stored = computed(move.result), STORED[move.result]
+
+    def address(name: str, element_type: str, shift: bool = False) -> Value:
+        offset = f.integer(0)
+        for axis, place in enumerate(places):
+            at = place - f[f"begin{axis}"] if shift else place
+            offset = offset + at * f[f"{name}_stride{axis}"]
+        return f.at(f[name], offset, element_type)
+
+    def read(name: str, dtype: DType = move.vectors) -> Value:
+        of = STORED[dtype]
+        return _widened(f, f.load(of, address(name, of)), kind)
+
+    value = f.constant(kind, 0.0)
+    if move.source is not None:
+        value = _source(f, move.source, places, address, kind, windowed=move.windowed)
+    if move.scale:
+        value = value * read("scale")
+    if move.bias:
+        value = value + read("bias")
+    if move.residual:
+        value = value + read("residual", move.result)
+    if move.accumulate:
+        value = value + read("result", move.result)
+    end = move.end
+    slope = read("slopes") if end.slopes else end.slope
+    value = activated(f, end.activation, slope, value)
+    f.store(_narrowed(f, value, stored), address("result", stored))
+    if end.has_second:
+        other = activated(f, end.second, end.second_slope, value)
+        f.store(_narrowed(f, other, stored), address("second", stored))
+
+
+def _places(f: Function, axes: int, index: Value) -> list[Value]:
+    """The position along each axis, of 64 bits, of an index that counts the last axis first."""
+    places = []
+    for axis in reversed(range(axes)):
+        if axis:
+            size = f[f"size{axis}"]
+            places.append(index % size)
+            index = index // size
+        else:
+            places.append(index)
+    return [f.convert("zext", place, I64) for place in reversed(places)]
+
+
+def _source(
+    f: Function, dtype: DType, places: list[Value], address: _Address, kind: str, *, windowed: bool
+) -> Value:
+    """The source's element, or zero outside its window, where its first element is read."""
+    stored = STORED[dtype]
+    if not windowed:
+        return _widened(f, f.load(stored, address("source", stored)), kind)
+    within = (
+        f.compare("ult", place - f[f"begin{axis}"], f.convert("zext", f[f"extent{axis}"], I64))
+        for axis, place in enumerate(places)
+    )
+    inside = reduce(and_, within)
+    at = f.select(inside, address("source", stored, shift=True), f["source"])
+    return f.select(inside, _widened(f, f.load(stored, at), kind), 0.0)
+
+
+def _widened(f: Function, value: Value, kind: str) -> Value:
+    return value if value.type == kind else f.convert("fpext", value, kind)
+
+
+def _narrowed(f: Function, value: Value, stored: str) -> Value:
+    return value if value.type == stored else f.convert("fptrunc", value, stored)
+
+
+def _kernel(module: Module, move: Move) -> None:
+    with module.function("move", parameters(move.axes)) as f:
+        block, size, thread = (_register(module, f, n) for n in ("ctaid", "ntid", "tid"))
+        index = block * size + thread
+        with f.when(f.compare("ult", index, f["total"])):
+            element(f, move, index)
+
+
+def _register(module: Module, f: Function, name: str) -> Value:
+    intrinsic = f"@llvm.nvvm.read.ptx.sreg.{name}.x"
+    module.declare(f"declare i32 {intrinsic}()")
+    return f.called(I32, intrinsic)
+
+
+@lru_cache(maxsize=256)
+def ptx(move: Move, processor: str) -> str:
+    """The kernel of a class in PTX, for processors from `processor` on, such as "sm_90"."""
+    module = Module()
+    _kernel(module, move)
+    text = module.text().replace("define void @move", "define ptx_kernel void @move")
+    return assembled(text, processor)
+
+
+def assembled(text: str, processor: str) -> str:
+    """PTX of a module of LLVM IR, for processors from `processor` on."""
+    with parsing() as parse:
+        parsed = parse(f'target triple = "{_TRIPLE}"\n{text}')
+        return str(_machine(processor).emit_assembly(parsed))
+
+
+_TRIPLE = "nvptx64-nvidia-cuda"
+_VERSIONS = {"sm_70": "+ptx63", "sm_80": "+ptx70", "sm_90": "+ptx78"}
+
+
+def processor_of(capability: tuple[int, int]) -> str:
+    """The newest of the processors that code is made for and that a device is compatible with.
+
+    >>> processor_of((9, 0)), processor_of((8, 6)), processor_of((12, 0))
+    ('sm_90', 'sm_80', 'sm_90')
+    """
+    major = min(max(capability[0], 7), 9)
+    return f"sm_{major}0"
+
+
+@lru_cache(maxsize=4)
+def _machine(processor: str) -> llvm.TargetMachine:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    target = llvm.Target.from_triple(_TRIPLE)
+    return target.create_target_machine(cpu=processor, features=_VERSIONS[processor], opt=3)

@@ -1,0 +1,301 @@
+"""The engine: bound to a device and a library of arrays, or not bound, as its name is looked up."""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import lru_cache
+from math import ceil
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ... import devices
+from ...checks import boolean, frozen, integer, one_of
+from ...devices import DeviceArray, Library
+from ...errors import EngineError, EngineRefusal
+from ...forks import importing
+from ...problem import DType, Problem
+from ..base import Primitive
+from . import abi, graphs
+from .abi import handles
+from .delay import wait
+from .driver import Kernel, driver
+from .elementwise import POINTERS, THREADS, Move, processor_of, ptx
+from .graphs import BIAS, RESIDUAL, RESULT, A, B, Graph, Options, Unsupported
+from .moves import Ends, Maybe, Moves
+from .operation import Convolution, cannot
+from .primitive import primitive, variants
+
+_DEFAULT_WORKSPACE = 1024  # MiB, as MXNet's
+_MOST_PLANS = 24  # of one graph that tuning may measure
+_MOST_GRAPHS = 4
+_MOST_NORMS = 64
+_SAMPLE_SECONDS = 0.003
+_QUEUED = 5e-5
+
+
+class Tune(Enum):
+    """How a plan is chosen, in MXNet's words; see `Cudnn`."""
+
+    OFF = "off"
+    LIMITED_WORKSPACE = "limited_workspace"
+    FASTEST = "fastest"
+
+
+class Cudnn:
+    """cuDNN for arrays on NVIDIA GPUs, with its settings; pass it as `engine=`.
+
+    tune: how a plan is chosen, in MXNet's words. "off": cuDNN's own expectation.
+        "limited_workspace": the fastest of those that `workspace` allows, measured on this GPU and
+        remembered. "fastest": the fastest of all. None: "limited_workspace" where a call is asked
+        to tune (`tune=True`, or `UPCONV_TUNE=1`), else "off".
+    workspace: MiB of scratch memory that a plan may take, an int of 0 or more; "fastest" has no
+        bound.
+    deterministic: whether results must be the same bits in every run.
+
+    Raises `EngineMissing` at the first call without an NVIDIA GPU or cuDNN.
+
+    >>> Cudnn(tune="fastest", workspace=256).tune
+    'fastest'
+    """
+
+    name = "cudnn"
+
+    def __init__(
+        self, *, tune: str | None = None, workspace: int = _DEFAULT_WORKSPACE,
+        deterministic: bool = False,
+    ) -> None:  # fmt: skip
+        remedy = '"limited_workspace" measures the plans that `workspace` allows.'
+        self.tune = (
+            None if tune is None else one_of("tune", frozen("tune", tune), Tune, remedy).value
+        )
+        self.workspace = integer("workspace", workspace, 0, remedy="It counts MiB.")
+        self.deterministic = boolean("deterministic", deterministic)
+
+    @property
+    def options(self) -> Options:
+        """What plans may be taken."""
+        limit = None if self.tune == Tune.FASTEST.value else self.workspace << 20
+        return Options(limit, self.deterministic)
+
+    def fingerprint(self) -> str:
+        """The versions of the library."""
+        driver()
+        return f"cuDNN {abi.library().version}"
+
+    def refuses(self, problem: Problem) -> str:
+        """Why it computes nothing in main memory."""
+        return "it computes on arrays of a GPU, such as CuPy's and PyTorch's, not in main memory"
+
+    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
+        """Nothing to choose from in main memory."""
+        return ("",)
+
+    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
+        """Refuse: only a bound engine builds."""
+        raise EngineRefusal(f"cuDNN cannot do {problem}: {self.refuses(problem)}.")
+
+    def bound(self, library: Library, device: int) -> BoundCudnn:
+        """The engine for arrays of a library on a device."""
+        return _bound(self.tune, self.workspace, self.deterministic, library, device)
+
+
+@lru_cache(maxsize=64)
+def _bound(
+    tune: str | None, workspace: int, deterministic: bool, library: Library, device: int
+) -> BoundCudnn:
+    settings = Cudnn(tune=tune, workspace=workspace, deterministic=deterministic)
+    return BoundCudnn(settings, library, device)
+
+
+class BoundCudnn:
+    """cuDNN on one device, for the arrays of one library; made by `Cudnn.bound`."""
+
+    name = "cudnn"
+    rounds_sums = True  # to the arrays' type, where the end is not in cuDNN's own kernel
+
+    def __init__(self, settings: Cudnn, library: Library, device: int) -> None:
+        self._machine = Gpu(library, device, settings.options)
+        self.library, self.device = library, device
+        self._options, self._norms = settings.options, dict[Any, Any]()
+        self.tunes = None if settings.tune is None else settings.tune != Tune.OFF.value
+        limit = settings.options.workspace
+        self._fingerprint = (
+            f"cuDNN {abi.library().version} {driver().name(device)} cuda:{device} {library.name}"
+            f" workspace {'any' if limit is None else limit}"
+            f"{' deterministic' * settings.deterministic}"
+        )
+
+    def fingerprint(self) -> str:
+        """The versions of the library, the device and the settings."""
+        return self._fingerprint
+
+    def refuses(self, problem: Problem) -> str | None:
+        """None when cuDNN can do `problem`, else why not."""
+        return cannot(problem)
+
+    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
+        """The plans that tuning may measure; "" is the first that cuDNN expects to be fast."""
+        return ("", *variants(self._machine, problem, _MOST_PLANS))
+
+    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
+        """Make a plan ready: tens of milliseconds, a fused one some hundreds."""
+        if self.library.capturing(self.device):
+            raise EngineError(
+                "A layer cannot be prepared while a CUDA graph is captured."
+                " Call it once before the capture."
+            )
+        return primitive(self._machine, problem, variant)
+
+    # Batch normalization.
+
+    def normalize(
+        self, which: str, sizes: tuple[int, int, int], last: bool,
+        arrays: dict[str, DeviceArray], eps: float,
+    ) -> None:  # fmt: skip
+        """Normalize "forward" or "backward" in training; see `norms` for sizes and arrays."""
+        with importing:
+            from . import norms
+        norm = norms.Norm(norms.Pass(which), sizes, DType(arrays["x"].dtype.name), last)
+        plan = self._norms.get((norm, eps))
+        if plan is None:
+            found = self._machine.built(lambda handle: norms.graph(norm, handle, self._options))
+            if found is None:
+                raise EngineRefusal(f"cuDNN has no plan for batch normalization of {sizes}.")
+            plan = self._norms[norm, eps] = norms.NormPlan(norm, found, eps)
+            while len(self._norms) > _MOST_NORMS:
+                self._norms.pop(next(iter(self._norms)))
+        self._machine.execute(plan.plan, *plan.addresses(arrays))
+
+    def scaled(
+        self, y: DeviceArray, x: DeviceArray, scale: DeviceArray, shift: DeviceArray | None,
+        channel: int,
+    ) -> None:  # fmt: skip
+        """Write x * scale + shift into y, scale and shift being of the axis `channel`."""
+        Moves(self._machine, channel).run(y, x, (0,) * y.ndim, Ends(bias=shift, scale=scale))
+
+    # For tuning.
+
+    def placed(self, array: np.ndarray[Any, Any]) -> DeviceArray:
+        """A copy of an array of main memory on this device."""
+        with devices.out_of_memory(self.library, "the random data to tune with"):
+            native = self.library.from_host(array, self.device)
+        return self.library.array("an array", native)
+
+    def sample(self, run: Callable[[], object], length: float) -> float:
+        """Seconds of a call on the device, the mean of as many as `length` seconds take."""
+        once = self.library.seconds(run, 1, self.device)
+        count = min(max(ceil(min(length, _SAMPLE_SECONDS) / max(once, 1e-6)), 3), 200)
+        begin = perf_counter()
+        run()  # its time here is what the processor takes to queue it
+        queueing = (perf_counter() - begin) * (count + 1)
+        self._machine.wait(1.5 * queueing + _QUEUED)
+        return self.library.seconds(run, count, self.device)
+
+
+class Gpu:
+    """A device that runs graphs of cuDNN and our kernels; see `primitive.Machine`."""
+
+    def __init__(self, library: Library, device: int, options: Options) -> None:
+        self._library, self._device, self._options = library, device, options
+        self._processor = processor_of(driver().capability(device))
+        self._kernels: dict[Move, Kernel] = {}
+        self._graphs: OrderedDict[Convolution, Graph | None] = OrderedDict()
+
+    def plan(self, convolution: Convolution, name: str = "") -> GpuPlan | None:
+        """The plan of a name, or the first that can be built."""
+        graph = self._graph(convolution)
+        if graph is None:
+            return None
+        with self._library.on(self._device):
+            plan = next(graph.plans([name] if name else graph.names), None)
+        return None if plan is None else GpuPlan(self, plan, convolution)
+
+    def built(self, graph: Callable[[int], Graph]) -> graphs.Plan | None:
+        """The first plan of a graph that is made with this thread's handle."""
+        library, device = self._library, self._device
+        with library.on(device):
+            try:
+                made = graph(handles.of(device, library.stream(device)))
+            except Unsupported:
+                return None
+            return next(made.plans(made.names), None)
+
+    def names(self, convolution: Convolution) -> list[str]:
+        """The names of its engines, some of which may give no plan."""
+        graph = self._graph(convolution)
+        return [] if graph is None else graph.names
+
+    def move(self, move: Move, packed: bytes, total: int, arrays: Sequence[Maybe]) -> None:
+        """Run a kernel of ours on the caller's stream."""
+        kernel = self._kernels.get(move)
+        if kernel is None:
+            kernel = driver().kernel(self._device, ptx(move, self._processor), "move")
+            self._kernels[move] = kernel
+        addresses = (0 if array is None else array.pointer for array in arrays)
+        packed = struct.pack(f"{len(POINTERS)}Q", *addresses) + packed
+        stream = self._library.stream(self._device)
+        kernel.launch(-(-total // THREADS), THREADS, stream, packed)
+
+    def wait(self, seconds: float) -> None:
+        """Let the caller's stream wait."""
+        wait(self._device, self._processor, self._library.stream(self._device), seconds)
+
+    def execute(
+        self, plan: graphs.Plan, numbers: tuple[int, ...], addresses: tuple[int, ...]
+    ) -> None:
+        """Run a plan on the caller's stream; nothing waits for it."""
+        library, device = self._library, self._device
+        with library.on(device):
+            scratch, address = None, 0
+            if plan.workspace:
+                with devices.out_of_memory(library, "the scratch memory of this call"):
+                    scratch = library.empty((plan.workspace,), _BYTES, device)
+                address = library.address(scratch)
+            plan.run(numbers, addresses, address, handles.of(device, library.stream(device)))
+
+    def _graph(self, convolution: Convolution) -> Graph | None:
+        """The graph of a convolution, None where the library takes none; the latest are kept."""
+        if convolution in self._graphs:
+            return self._graphs[convolution]
+        library, device = self._library, self._device
+        graph: Graph | None = None
+        try:
+            with library.on(device):
+                handle = handles.of(device, library.stream(device))
+                graph = graphs.convolution_graph(convolution, handle, self._options)
+        except Unsupported:
+            pass
+        self._graphs[convolution] = graph
+        while len(self._graphs) > _MOST_GRAPHS:
+            self._graphs.popitem(last=False)
+        return graph
+
+
+_BYTES = np.dtype(np.uint8)
+
+
+class GpuPlan:
+    """A plan that is built, on a device; see `primitive.Plan`."""
+
+    def __init__(self, gpu: Gpu, plan: graphs.Plan, convolution: Convolution) -> None:
+        self._gpu, self._plan = gpu, plan
+        self.name, self.workspace = plan.name, plan.workspace
+        ends = convolution.ends
+        self._bias, self._residual = ends.bias, ends.residual
+        more = (BIAS,) * ends.bias + (RESIDUAL,) * ends.residual
+        self._numbers = (A, B, RESULT, *more)
+
+    def run(
+        self, result: DeviceArray, operands: Sequence[DeviceArray], ends: Sequence[Maybe]
+    ) -> None:
+        """Compute on the caller's stream; nothing waits for it."""
+        a, b = operands
+        addresses = a.pointer, b.pointer, result.pointer
+        if self._bias or self._residual:
+            addresses += tuple(end.pointer for end in ends if end is not None)  # type: ignore[assignment]
+        self._gpu.execute(self._plan, self._numbers, addresses)

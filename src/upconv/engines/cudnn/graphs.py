@@ -1,0 +1,273 @@
+"""Graphs of cuDNN: one convolution and its end, their plans, and running them.
+
+A plan is one way to run a graph: an engine of the library with its settings ("knobs"). Its name,
+such as "eng22_k2=5", is the same in every process with the same library.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ...activations import Activation
+from ...problem import DType
+from . import abi
+from .abi import Attribute, CudnnError, Descriptor, Mode, Note, Object, Type, library, tensor
+from .operation import Convolution, Kind, Tensor
+
+A, B, BIAS, RESIDUAL, RESULT = range(1, 6)
+"""Numbers of a graph's tensors: the operands in the order of `Primitive.run`, and so on."""
+
+_VIRTUAL = 100
+
+TYPES = {
+    DType.FLOAT16: abi.HALF,
+    DType.BFLOAT16: abi.BFLOAT16,
+    DType.FLOAT32: abi.FLOAT,
+    DType.FLOAT64: abi.DOUBLE,
+}
+
+
+class Options(NamedTuple):
+    """Which plans may be taken: bytes of scratch memory (None: any number), and whether results
+    must be the same bit for bit in every run."""
+
+    workspace: int | None
+    deterministic: bool
+
+
+class Unsupported(Exception):
+    """Raised where the library has no plan for a graph; the text is its reason."""
+
+
+class Engine(NamedTuple):
+    """An engine of the library with its settings, not yet a plan."""
+
+    name: str
+    config: Object
+
+
+class Plan:
+    """A plan that is built: `run` gives it the addresses of its tensors."""
+
+    def __init__(self, name: str, config: Object, handle: int) -> None:
+        self.name = name
+        self._plan = (
+            Object(Descriptor.EXECUTION_PLAN)
+            .set(Attribute.EXECUTION_PLAN_HANDLE, Type.HANDLE, handle)
+            .set(Attribute.EXECUTION_PLAN_ENGINE_CONFIG, Type.BACKEND_DESCRIPTOR, config)
+            .finalized()
+        )
+        (self.workspace,) = self._plan.get(Attribute.EXECUTION_PLAN_WORKSPACE_SIZE, Type.INT64)
+        self._latest = threading.local()
+
+    def run(
+        self, numbers: tuple[int, ...], addresses: tuple[int, ...], workspace: int, handle: int
+    ) -> None:
+        """Run on the handle's stream; addresses of tensors by their numbers, and of scratch."""
+        key = addresses, workspace
+        latest = self._latest.__dict__.get("pack")
+        if latest is None or latest[0] != key:  # callers often come with the same memory
+            latest = self._latest.pack = key, _variant_pack(numbers, addresses, workspace)
+        code = library().execute(handle, self._plan.address, latest[1].address)
+        if code:
+            library().check(code, "execution")
+
+
+def _variant_pack(numbers: tuple[int, ...], addresses: tuple[int, ...], workspace: int) -> Object:
+    pack = Object(Descriptor.VARIANT_PACK)
+    pack.set(Attribute.VARIANT_PACK_UNIQUE_IDS, Type.INT64, *numbers)
+    pack.set(Attribute.VARIANT_PACK_DATA_POINTERS, Type.VOID_PTR, *addresses)
+    if workspace:
+        pack.set(Attribute.VARIANT_PACK_WORKSPACE, Type.VOID_PTR, workspace)
+    return pack.finalized()
+
+
+class Graph:
+    """A graph and the engines that may run it; `Unsupported` where there is none.
+
+    What is built is kept as long as the graph.
+    """
+
+    def __init__(
+        self, operations: Sequence[Object], handle: int, options: Options, unwanted: set[Note]
+    ) -> None:
+        self._options, self._handle, self._lock = options, handle, threading.Lock()
+        self._built: dict[str, Plan | None] = {}
+        try:
+            self._graph = (
+                Object(Descriptor.OPERATIONGRAPH)
+                .set(Attribute.OPERATIONGRAPH_OPS, Type.BACKEND_DESCRIPTOR, *operations)
+                .set(Attribute.OPERATIONGRAPH_HANDLE, Type.HANDLE, handle)
+                .finalized()
+            )
+        except CudnnError as error:
+            raise Unsupported(str(error)) from None
+        engines = {engine.name: engine for engine in _engines(self._graph, unwanted)}
+        if not engines:
+            raise Unsupported("no engine of the library takes this graph")
+        self._engines = engines
+
+    @property
+    def names(self) -> list[str]:
+        """The engines, the one first that the library expects to be the fastest."""
+        return list(self._engines)
+
+    def plans(self, names: Iterable[str]) -> Iterator[Plan]:
+        """The plans of some engines, built in turn; those that cannot be, or take too much scratch
+        memory, are left out."""
+        for name in names:
+            with self._lock:
+                if name not in self._built:
+                    self._built[name] = self._plan(name)
+                plan = self._built[name]
+            if plan is not None:
+                yield plan
+
+    def _plan(self, name: str) -> Plan | None:
+        engine = self._engines.get(name)
+        if engine is None:
+            return None
+        try:
+            plan = Plan(name, engine.config, self._handle)
+        except CudnnError:
+            return None
+        limit = self._options.workspace
+        return None if limit is not None and plan.workspace > limit else plan
+
+
+def _engines(graph: Object, unwanted: set[Note]) -> Iterator[Engine]:
+    """The engines that the library lists for a graph, without those that have an unwanted note."""
+    for mode in (Mode.A, Mode.B, Mode.FALLBACK):
+        try:
+            listed = (
+                Object(Descriptor.ENGINEHEUR)
+                .set(Attribute.ENGINEHEUR_OPERATION_GRAPH, Type.BACKEND_DESCRIPTOR, graph)
+                .set(Attribute.ENGINEHEUR_MODE, Type.HEUR_MODE, mode)
+                .finalized()
+            )
+            configs = listed.objects(Attribute.ENGINEHEUR_RESULTS, Descriptor.ENGINECFG)
+        except CudnnError:  # this list does not know the graph
+            continue
+        for config in configs:
+            config.kept.append(listed)
+            (engine,) = config.objects(Attribute.ENGINECFG_ENGINE, Descriptor.ENGINE)
+            if not unwanted.intersection(
+                engine.get(Attribute.ENGINE_NUMERICAL_NOTE, Type.NUMERICAL_NOTE)
+            ):
+                yield Engine(_name(engine, config), config)
+
+
+def _name(engine: Object, config: Object) -> str:
+    (index,) = engine.get(Attribute.ENGINE_GLOBAL_INDEX, Type.INT64)
+    knobs = config.objects(Attribute.ENGINECFG_KNOB_CHOICES, Descriptor.KNOB_CHOICE)
+    settings = sorted(
+        (knob.get(Attribute.KNOB_CHOICE_KNOB_TYPE, Type.KNOB_TYPE)[0],
+         knob.get(Attribute.KNOB_CHOICE_KNOB_VALUE, Type.INT64)[0])
+        for knob in knobs
+    )  # fmt: skip
+    return f"eng{index}" + "".join(f"_k{kind}={value}" for kind, value in settings)
+
+
+def unwanted_notes(dtype: DType, *, tf32: bool, deterministic: bool) -> set[Note]:
+    """Notes of engines that multiply or add less exactly than asked, or not the same each time."""
+    notes = {Note.REDUCED_PRECISION_REDUCTION}
+    if dtype is DType.FLOAT32:
+        notes.add(Note.DOWN_CONVERT_INPUTS)
+        if not tf32:
+            notes.add(Note.TENSOR_CORE)
+    return notes | ({Note.NONDETERMINISTIC} if deterministic else set())
+
+
+def convolution_graph(convolution: Convolution, handle: int, options: Options) -> Graph:
+    """The graph of a convolution and its end; `Unsupported` where the library takes none."""
+    dtype, deterministic = convolution.dtype, options.deterministic
+    unwanted = unwanted_notes(dtype, tf32=convolution.tf32, deterministic=deterministic)
+    try:
+        operations = list(_operations(convolution))
+    except CudnnError as error:
+        raise Unsupported(str(error)) from None
+    return Graph(operations, handle, options, unwanted)
+
+
+def _operations(convolution: Convolution) -> Iterator[Object]:
+    kind, sums = TYPES[convolution.dtype], TYPES[convolution.dtype.accumulator]
+    result = convolution.result
+    count = sum(1 for _ in _steps(convolution))
+    numbers = [*(_VIRTUAL + i for i in range(count)), RESULT]
+    values = [
+        tensor(number, *result, kind if number == RESULT else sums, virtual=number != RESULT)
+        for number in numbers
+    ]
+    yield _convolution(convolution, kind, sums, values[0])
+    for i, (mode, slope, other) in enumerate(_steps(convolution)):
+        how = Object(Descriptor.POINTWISE)
+        how.set(Attribute.POINTWISE_MODE, Type.POINTWISE_MODE, mode)
+        how.set(Attribute.POINTWISE_MATH_PREC, Type.DATA_TYPE, sums)
+        if slope is not None:
+            how.set(Attribute.POINTWISE_RELU_LOWER_CLIP_SLOPE, Type.DOUBLE, slope)
+        step = Object(Descriptor.OPERATION_POINTWISE)
+        of = Type.BACKEND_DESCRIPTOR
+        step.set(Attribute.OPERATION_POINTWISE_PW_DESCRIPTOR, of, how.finalized())
+        step.set(Attribute.OPERATION_POINTWISE_XDESC, of, values[i])
+        if other is not None:
+            number, (dims, strides) = other
+            step.set(Attribute.OPERATION_POINTWISE_BDESC, of, tensor(number, dims, strides, kind))
+        step.set(Attribute.OPERATION_POINTWISE_YDESC, of, values[i + 1])
+        yield step.finalized()
+
+
+_Step = tuple[int, float | None, tuple[int, Tensor] | None]
+"""A step of an end: cudnnPointwiseMode_t, a slope, and the second operand's number and shape."""
+
+_ADD, _RELU = 0, 100
+_MODES = {
+    Activation.TANH: 101,
+    Activation.SIGMOID: 102,
+    Activation.GELU: 104,
+    Activation.SILU: 106,
+}
+
+
+def _steps(convolution: Convolution) -> Iterator[_Step]:
+    ends, dims = convolution.ends, convolution.result.dims
+    if ends.bias:
+        ones = [1] * (len(dims) - 2)
+        shape = Tensor((1, dims[1], *ones), (dims[1], 1, *[dims[1]] * len(ones)))
+        yield _ADD, None, (BIAS, shape)
+    if ends.residual:
+        yield _ADD, None, (RESIDUAL, convolution.result)
+    if ends.activation in (Activation.RELU, Activation.LEAKY_RELU):
+        yield _RELU, ends.slope, None
+    elif ends.activation is not Activation.NONE:
+        yield _MODES[ends.activation], None, None
+
+
+def _convolution(convolution: Convolution, kind: int, sums: int, result: Object) -> Object:
+    how = Object(Descriptor.CONVOLUTION)
+    how.set(Attribute.CONVOLUTION_COMP_TYPE, Type.DATA_TYPE, sums)
+    how.set(Attribute.CONVOLUTION_CONV_MODE, Type.CONVOLUTION_MODE, abi.CROSS_CORRELATION)
+    how.set(Attribute.CONVOLUTION_SPATIAL_DIMS, Type.INT64, len(convolution.stride))
+    how.set(Attribute.CONVOLUTION_DILATIONS, Type.INT64, *convolution.dilation)
+    how.set(Attribute.CONVOLUTION_FILTER_STRIDES, Type.INT64, *convolution.stride)
+    how.set(Attribute.CONVOLUTION_PRE_PADDINGS, Type.INT64, *convolution.pre)
+    how.set(Attribute.CONVOLUTION_POST_PADDINGS, Type.INT64, *convolution.post)
+    first, second = (tensor(A + i, *shape, kind) for i, shape in enumerate(convolution.operands))
+    operation, base, places = _KINDS[convolution.kind]
+    made, scalar = Object(operation), Type.DOUBLE if sums == abi.DOUBLE else Type.FLOAT
+    made.set(base + Attribute.CONV_DESC, Type.BACKEND_DESCRIPTOR, how.finalized())
+    made.set(base + Attribute.ALPHA, scalar, 1.0)
+    made.set(base + Attribute.BETA, scalar, float(convolution.ends.accumulate))
+    for place, value in zip(places, (first, second, result), strict=True):
+        made.set(place, Type.BACKEND_DESCRIPTOR, value)
+    return made.finalized()
+
+
+_KINDS = {
+    Kind.CONVOLUTION: (Descriptor.OPERATION_CONVOLUTION_FORWARD, 0, (704, 703, 705)),
+    Kind.DATA_GRADIENT: (Descriptor.OPERATION_CONVOLUTION_BACKWARD_DATA, 6, (711, 709, 710)),
+    Kind.WEIGHT_GRADIENT: (Descriptor.OPERATION_CONVOLUTION_BACKWARD_FILTER, 12, (716, 717, 715)),
+}
+"""The operation, what its attributes lie behind those of the first, and those of the operands, in
+the order of `Primitive.run`, and of the result."""

@@ -1,0 +1,110 @@
+"""Runs of our elementwise kernel: from arrays to a kernel's class and its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from ...devices import DeviceArray
+from ...problem import DType
+from ..jit.activation import NO_END, End
+from .elementwise import Move, Row, arguments, merged
+
+Maybe = DeviceArray | None
+
+_MOST = 64  # prepared runs of one primitive: its arrays seldom lie in more ways
+
+
+class Mover(Protocol):
+    """Runs elementwise kernels."""
+
+    def move(self, move: Move, packed: bytes, total: int, arrays: Sequence[Maybe]) -> None:
+        """Run the kernel of a class on arrays in the order of `elementwise.POINTERS`."""
+
+
+class Ends(NamedTuple):
+    """The arrays of a problem's end, None where it has none."""
+
+    bias: Maybe = None
+    residual: Maybe = None
+    slopes: Maybe = None
+    second: Maybe = None
+    scale: Maybe = None
+
+
+NO_ARRAYS = Ends()
+
+
+class Moves:
+    """The runs of one primitive, prepared once for each way in which arrays lie.
+
+    channel: the axis of the results along which a bias has its values.
+    """
+
+    def __init__(self, mover: Mover, channel: int) -> None:
+        self._mover, self._channel = mover, channel
+        self._prepared: dict[object, tuple[Move, bytes, int]] = {}
+
+    def run(
+        self,
+        target: DeviceArray,
+        source: Maybe,
+        begins: tuple[int, ...],
+        ends: Ends = NO_ARRAYS,
+        end: End = NO_END,
+        *,
+        accumulate: bool = False,
+    ) -> None:
+        """Write what a source and the ends make of all of `target`.
+
+        The source, None for zeros, lies in it from `begins` on.
+        """
+        vectors = ends.slopes, ends.scale
+        arrays = (target, ends.second, source, ends.bias, ends.residual, *vectors)
+        lie = tuple(None if array is None else (array.shape, array.strides) for array in arrays)
+        key = lie, begins, accumulate, source and source.dtype
+        found = self._prepared.get(key)
+        if found is None:
+            if len(self._prepared) >= _MOST:
+                self._prepared.clear()
+            found = self._prepare(arrays, begins, end, accumulate=accumulate)
+            self._prepared[key] = found
+        self._mover.move(*found, arrays)
+
+    def _prepare(
+        self, arrays: tuple[Maybe, ...], begins: tuple[int, ...], end: End, *, accumulate: bool
+    ) -> tuple[Move, bytes, int]:
+        target, _, source, bias, residual, slopes, scale = arrays
+        if target is None:
+            raise TypeError("a run has a target")
+        rows = merged([
+            Row(
+                size,
+                tuple(_stride(array, axis, self._channel) for array in arrays),
+                begins[axis],
+                size if source is None else source.shape[axis],
+            )
+            for axis, size in enumerate(target.shape)
+        ])  # fmt: skip
+        move = Move(
+            len(rows),
+            None if source is None else DType(source.dtype.name),
+            DType(target.dtype.name),
+            DType(next((v for v in (bias, slopes, scale) if v is not None), target).dtype.name),
+            not all(row.whole for row in rows),
+            scale is not None,
+            bias is not None,
+            residual is not None,
+            accumulate,
+            end,
+        )
+        return move, arguments(rows), target.size
+
+
+def _stride(array: Maybe, axis: int, channel: int) -> int:
+    """The step of an array along an axis of the result; of one per channel only along that one."""
+    if array is None:
+        return 0
+    if array.ndim == 1:
+        return array.strides[0] if axis == channel else 0
+    return array.strides[axis]

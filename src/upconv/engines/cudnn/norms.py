@@ -1,0 +1,103 @@
+"""Graphs of batch normalization in training, and of its gradients.
+
+    forward    y, mean, 1 / sqrt(var + eps), and the batch's own mean and unbiased variance
+    backward   dx, dgamma, dbeta
+
+The library counts four axes, (N, C, 1, X), of data whose channels come first or last, and keeps one
+number per channel in float32, in the order (1, C, 1, 1). What it calls running statistics are
+those of the batch here: they are weighted with 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import addressof, c_float
+from enum import Enum
+from typing import NamedTuple
+
+from ...devices import DeviceArray
+from ...problem import DType
+from . import abi
+from .abi import Descriptor, Object, Type, tensor
+from .graphs import TYPES, Graph, Options, Plan
+
+_BATCH_NORM, _TRAINING = 2, 1  # cudnnBackendNormMode_t, cudnnBackendNormFwdPhase_t
+
+
+class Pass(Enum):
+    """Which of the two is computed."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+class Norm(NamedTuple):
+    """One normalization: (batch, channels, positions), the type of x, and where channels lie."""
+
+    which: Pass
+    sizes: tuple[int, int, int]
+    dtype: DType
+    last: bool
+
+
+# Attributes of OPERATION_NORM_FORWARD and OPERATION_NORM_BACKWARD, in the order of the arrays.
+_FORWARD = {
+    "x": 2002, "gamma": 2005, "beta": 2006, "old_mean": 2009, "old_var": 2010,
+    "y": 2013, "mean": 2003, "invstd": 2004, "batch_mean": 2011, "batch_var": 2012,
+}  # fmt: skip
+_BACKWARD = {
+    "x": 2101, "grad": 2104, "mean": 2102, "invstd": 2103, "gamma": 2105,
+    "dx": 2109, "dgamma": 2107, "dbeta": 2108,
+}  # fmt: skip
+_SCALARS = {"eps": 2007, "weight": 2008}
+_LIKE_X = {"x", "y", "grad", "dx"}
+_MODE, _PHASE = {Pass.FORWARD: 2000, Pass.BACKWARD: 2100}, 2001
+
+
+def graph(norm: Norm, handle: int, options: Options) -> Graph:
+    """The graph of a normalization; `graphs.Unsupported` where the library takes none."""
+    return Graph([_operation(norm)], handle, options, set())
+
+
+def _operation(norm: Norm) -> Object:
+    forward = norm.which is Pass.FORWARD
+    kind = Descriptor.OPERATION_NORM_FORWARD if forward else Descriptor.OPERATION_NORM_BACKWARD
+    made = Object(kind).set(_MODE[norm.which], Type.NORM_MODE, _BATCH_NORM)
+    if forward:
+        made.set(_PHASE, Type.NORM_FWD_PHASE, _TRAINING)
+    for attribute, value in _tensors(norm):
+        made.set(attribute, Type.BACKEND_DESCRIPTOR, value)
+    return made.finalized()
+
+
+def _tensors(norm: Norm) -> Iterator[tuple[int, Object]]:
+    n, c, x = norm.sizes
+    strides = (c * x, 1, c * x, c) if norm.last else (c * x, x, x, 1)
+    for number, (name, attribute) in enumerate(_names(norm).items(), 1):
+        if name in _LIKE_X:
+            yield attribute, tensor(number, (n, c, 1, x), strides, TYPES[norm.dtype])
+        elif name in _SCALARS:
+            yield attribute, tensor(number, (1,) * 4, (1,) * 4, abi.FLOAT, by_value=True)
+        else:
+            yield attribute, tensor(number, (1, c, 1, 1), (c, 1, c, c), abi.FLOAT)
+
+
+def _names(norm: Norm) -> dict[str, int]:
+    return _FORWARD | _SCALARS if norm.which is Pass.FORWARD else _BACKWARD
+
+
+class NormPlan:
+    """A plan of a normalization, which is given its arrays by their names."""
+
+    def __init__(self, norm: Norm, plan: Plan, eps: float) -> None:
+        self.plan = plan
+        self._names = tuple(_names(norm))
+        self._scalars = {"eps": c_float(eps), "weight": c_float(1.0)}
+
+    def addresses(self, arrays: dict[str, DeviceArray]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The numbers of the graph's tensors, and their addresses."""
+        addresses = (
+            addressof(self._scalars[name]) if name in self._scalars else arrays[name].pointer
+            for name in self._names
+        )
+        return tuple(range(1, len(self._names) + 1)), tuple(addresses)

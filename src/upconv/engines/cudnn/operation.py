@@ -1,0 +1,207 @@
+"""A problem as one convolution of cuDNN: which of its three operations, on which tensors.
+
+    FORWARD       data gradient      loss x, filter w  ->  image y
+    INPUT_GRAD    convolution        image g, filter w ->  loss dx
+    WEIGHT_GRAD   weight gradient    image g, loss x   ->  filter dw
+
+cuDNN's names are an ordinary convolution's: its *image* is what the transposed convolution gives,
+its *loss*, the gradient of a convolution's result, is what the transposed convolution takes. All
+tensors are contiguous, the filter in the order of the data: (I, O/g, *k) where channels come first,
+(I, *k, O/g) where they come last. cuDNN counts at least two spatial axes; a missing one has size 1.
+
+Nothing here imports cuDNN: these records are tested on every machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+from typing import NamedTuple
+
+from ...activations import Activation
+from ...geometry import Axis
+from ...problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLayout
+from ..copies import contiguous_strides
+
+MOST = 1 << 31
+"""No tensor may have so many elements: cuDNN's kernels count them in 32 bits."""
+
+
+class Kind(Enum):
+    """An operation of cuDNN; the value is its name in graphs."""
+
+    DATA_GRADIENT = "conv_dgrad"
+    CONVOLUTION = "conv_fprop"
+    WEIGHT_GRADIENT = "conv_wgrad"
+
+
+KINDS = {
+    Direction.FORWARD: Kind.DATA_GRADIENT,
+    Direction.INPUT_GRAD: Kind.CONVOLUTION,
+    Direction.WEIGHT_GRAD: Kind.WEIGHT_GRADIENT,
+}
+
+
+class Tensor(NamedTuple):
+    """Sizes (N, C, *X), or (I, O/g, *k) of a filter, and strides in elements in that order."""
+
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class Ends(NamedTuple):
+    """What a graph does to a convolution's result: + bias, + residual, then the activation; or it
+    adds what the result held before, and nothing else."""
+
+    bias: bool = False
+    residual: bool = False
+    activation: Activation = Activation.NONE
+    slope: float = 0.0
+    accumulate: bool = False
+
+    def __bool__(self) -> bool:
+        return self != Ends()
+
+
+NO_ENDS = Ends()
+
+_FUSED = {
+    Activation.NONE,
+    Activation.RELU,
+    Activation.LEAKY_RELU,
+    Activation.TANH,
+    Activation.SIGMOID,
+    Activation.SILU,
+    Activation.GELU,
+}
+
+
+def fusible(problem: Problem) -> Ends | None:
+    """What a graph may do at a problem's end; None where the end is a step of its own."""
+    epilogue = problem.epilogue
+    if problem.accumulate:
+        return None if problem.bias or not epilogue.empty else Ends(accumulate=True)
+    if epilogue.slopes or epilogue.has_second:
+        return None
+    if epilogue.activation not in _FUSED:
+        return None
+    return Ends(problem.bias, epilogue.residual, epilogue.activation, epilogue.slope)
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """One operation of cuDNN; a graph's cache key and its printout. `pre` and `post` are paddings.
+
+    `tf32`: products may be of numbers rounded to ten bits, on tensor cores.
+    """
+
+    kind: Kind
+    image: Tensor
+    filter: Tensor
+    loss: Tensor
+    pre: tuple[int, ...]
+    post: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    dtype: DType
+    tf32: bool = False
+    ends: Ends = NO_ENDS
+
+    @classmethod
+    def of(cls, problem: Problem, ends: Ends = NO_ENDS) -> Convolution:
+        """The operation for a problem none of whose axes has a crop below zero."""
+        axes = problem.axes if problem.rank > 1 else (Axis(1, 1), *problem.axes)
+        wide = problem.replace(axes=axes)
+        image = _data(wide, wide.out_channels, wide.out_size)
+        loss = _data(wide, wide.in_channels, wide.size)
+        pre, post = zip(*map(_pads, axes), strict=True)
+        stride, dilation = zip(*((axis.stride, axis.dilation) for axis in axes), strict=True)
+        return cls(
+            KINDS[problem.direction], image, _filter(wide), loss, pre, post, stride, dilation,
+            problem.dtype, problem.tf32, ends,
+        )  # fmt: skip
+
+    @property
+    def result(self) -> Tensor:
+        """The tensor that is computed."""
+        return {
+            Kind.DATA_GRADIENT: self.image,
+            Kind.CONVOLUTION: self.loss,
+            Kind.WEIGHT_GRADIENT: self.filter,
+        }[self.kind]
+
+    @property
+    def operands(self) -> tuple[Tensor, Tensor]:
+        """The operands in the order of `Primitive.run`."""
+        return {
+            Kind.DATA_GRADIENT: (self.loss, self.filter),
+            Kind.CONVOLUTION: (self.image, self.filter),
+            Kind.WEIGHT_GRADIENT: (self.image, self.loss),
+        }[self.kind]
+
+    def __str__(self) -> str:
+        def by(sizes: tuple[int, ...]) -> str:
+            return "x".join(map(str, sizes))
+
+        pads = by(self.pre) if self.pre == self.post else f"{by(self.pre)}..{by(self.post)}"
+        return (
+            f"{self.kind.value} image {by(self.image.dims)} filter {by(self.filter.dims)} loss"
+            f" {by(self.loss.dims)} pad {pads} stride {by(self.stride)} {self.dtype.value}"
+        )
+
+
+def _pads(axis: Axis) -> tuple[int, int]:
+    """The paddings of an axis, equal if the remainder of a stride allows for it."""
+    even = axis.evened()[0] == axis
+    return axis.crop_begin, axis.crop_begin if even else axis.crop_end
+
+
+def evened(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
+    """The problem with equal paddings at both ends, and where its own outputs begin in that one."""
+    axes, offsets = zip(*(axis.evened() for axis in problem.axes), strict=True)
+    return problem.replace(axes=axes), offsets
+
+
+def cannot(problem: Problem) -> str | None:
+    """Why cuDNN cannot be given a problem, in one sentence; None if it can."""
+    if problem.rank > 3:
+        return f"cuDNN works on one to three spatial axes, and there are {problem.rank}"
+    if problem.rounded:
+        return (
+            "cuDNN gives results of the operands' type, so none is rounded to bfloat16 here; pass"
+            " bfloat16 arrays, or precision='tf32'"
+        )
+    axes = problem.axes
+    shapes = (problem.x_shape, problem.y_shape, problem.weight_shape)
+    sizes = (max(a.full, a.extent, a.stride, abs(a.crop_begin), abs(a.crop_end)) for a in axes)
+    largest = max(*map(prod, shapes), *sizes)
+    if largest >= MOST:
+        return f"cuDNN counts in 32 bits, and this problem has {largest} elements or positions"
+    return None
+
+
+def filter_layout(layout: DataLayout) -> WeightLayout:
+    """The order of weights that cuDNN reads beside data of a layout."""
+    return WeightLayout.IOX if layout is DataLayout.NCX else WeightLayout.IXO
+
+
+def without_end(problem: Problem) -> Problem:
+    """The bare products of a problem."""
+    return problem.replace(bias=False, epilogue=Epilogue(), accumulate=False)
+
+
+def _data(problem: Problem, channels: int, size: tuple[int, ...]) -> Tensor:
+    order = problem.layout.to_ncx(problem.rank)
+    lies = problem.layout.shape(problem.batch, channels, size)
+    strides = contiguous_strides(lies)
+    return Tensor(tuple(lies[i] for i in order), tuple(strides[i] for i in order))
+
+
+def _filter(problem: Problem) -> Tensor:
+    layout = filter_layout(problem.layout)
+    order = layout.to_iox(problem.rank)
+    per_group = problem.out_channels // problem.groups
+    lies = layout.shape(problem.in_channels, per_group, problem.kernel)
+    strides = contiguous_strides(lies)
+    return Tensor(tuple(lies[i] for i in order), tuple(strides[i] for i in order))

@@ -1,0 +1,294 @@
+"""A problem on a GPU: cuDNN's convolution of its interior, and our own kernel around it.
+
+cuDNN computes contiguous tensors with equal paddings well, and others slowly or not at all. So
+
+    outputs that nothing reaches      are no part of what cuDNN is given (`interior`)
+    operands that lie otherwise       are copied into contiguous memory first
+    unequal paddings                  become equal ones of a larger image, where cuDNN lacks them
+    a bias, residual and activation   are part of the graph, where cuDNN fuses them
+    all else                          our kernel does on the way from scratch memory to the result
+
+`Machine` is what runs convolutions and kernels: a device, or in tests the processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ...devices import DeviceArray
+from ...errors import EngineError, EngineRefusal
+from ...problem import Direction, Problem
+from ..base import Primitive
+from ..interior import Interior
+from ..jit.activation import NO_END, End
+from . import operation
+from .moves import Ends, Maybe, Mover, Moves
+from .operation import NO_ENDS, Convolution, evened, filter_layout, fusible, without_end
+
+_ALIGNED = 16
+"""Bytes: an address that is a multiple of it may be given to any kernel of cuDNN."""
+
+_MOST_FUSED = 4  # plans with a fused end that tuning may measure: some take a second to compile
+
+_Index = tuple[slice | int, ...]
+
+
+class Plan(Protocol):
+    """A convolution that is ready to run; `name` is the library's, `workspace` bytes of scratch."""
+
+    name: str
+    workspace: int
+
+    def run(
+        self, result: DeviceArray, operands: Sequence[DeviceArray], ends: Sequence[Maybe]
+    ) -> None:
+        """Compute into contiguous memory; ends: bias and residual where the graph has them."""
+
+
+class Machine(Mover, Protocol):
+    """Runs convolutions and elementwise kernels."""
+
+    def plan(self, convolution: Convolution, name: str = "") -> Plan | None:
+        """The plan of a name, or for "" the first that can be built; None without one."""
+
+    def names(self, convolution: Convolution) -> Sequence[str]:
+        """The names of its plans, not all of which can be built, the one first that is expected to
+        be the fastest."""
+
+
+class Form(NamedTuple):
+    """One way to give cuDNN the interior.
+
+    prefix: what its variants' names begin with. problem: what cuDNN computes. offsets: where the
+    interior's image begins in that one's. ends: what the graph does to the result.
+    """
+
+    prefix: str
+    problem: Problem
+    offsets: tuple[int, ...]
+    ends: operation.Ends
+
+    @property
+    def convolution(self) -> Convolution:
+        """The operation."""
+        return Convolution.of(self.problem, self.ends)
+
+
+def forms(problem: Problem, interior: Interior) -> Iterator[Form]:
+    """The forms of a problem, the one first that does the most in one kernel."""
+    inner = interior.problem
+    if inner is None:
+        return
+    bare = without_end(inner)
+    larger, offsets = evened(bare)
+    nowhere = (0,) * len(offsets)
+    ends = fusible(problem) if inner == problem else None
+    if ends:
+        yield Form("fused ", bare, nowhere, ends)
+    yield Form("", bare, nowhere, NO_ENDS)
+    if larger != bare:
+        yield Form("even ", larger, offsets, NO_ENDS)
+
+
+def variants(machine: Machine, problem: Problem, most: int) -> tuple[str, ...]:
+    """The names of all forms' plans, at most so many of each form."""
+    return tuple(
+        f"{form.prefix}{name}"
+        for form in forms(problem, _interior(problem))
+        for name in machine.names(form.convolution)[: _MOST_FUSED if form.ends else most]
+    )
+
+
+def primitive(machine: Machine, problem: Problem, variant: str = "") -> Primitive:
+    """The primitive of a problem; variant: one of `variants`, or "" for the first plan there is.
+
+    Raises `EngineRefusal` where the library has no such plan.
+    """
+    interior = _interior(problem)
+    ways = list(forms(problem, interior))
+    if not ways:
+        return EndAlone(machine, problem)  # type: ignore[return-value]  # arrays of a device
+    *words, name = variant.split(" ") if variant else ("",)
+    for form in ways:
+        if not variant or form.prefix.split() == words:
+            plan = machine.plan(form.convolution, name)
+            if plan is not None:
+                return CudnnPrimitive(machine, problem, interior, form, plan)  # type: ignore[return-value]
+    wanted = f" called {variant!r}" if variant else " within the workspace allowed"
+    raise EngineRefusal(f"cuDNN has no plan{wanted} for {problem}.")
+
+
+def _interior(problem: Problem) -> Interior:
+    return Interior.of(problem, margins=False, points=True)
+
+
+class EndAlone:
+    """A problem in which nothing is multiplied: its end, made of zeros."""
+
+    predicted_cycles, workspace_bytes, resident_bytes, order = 0.0, 0, 0, None
+    description = "nothing to multiply"
+
+    def __init__(self, machine: Machine, problem: Problem) -> None:
+        self._problem = problem
+        self._moves = Moves(machine, problem.layout.to_ncx(problem.rank)[1])
+
+    def pack(self, weight: DeviceArray) -> None:
+        """Nothing of the weight is needed."""
+
+    def run(self, out: DeviceArray, a: DeviceArray, b: Any, *ends: Maybe) -> None:
+        """Compute into `out`; see `Primitive.run`."""
+        if out.size:
+            problem = self._problem
+            begins, end = (0,) * out.ndim, End.of(problem.epilogue)
+            self._moves.run(out, None, begins, Ends(*ends), end, accumulate=problem.accumulate)
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
+class CudnnPrimitive:
+    """A problem by a plan of cuDNN for one of its forms."""
+
+    predicted_cycles, order = 0.0, None
+    resident_bytes = 1 << 16  # about: the library does not say
+
+    def __init__(
+        self, machine: Machine, problem: Problem, interior: Interior, form: Form, plan: Plan
+    ) -> None:
+        self._problem, self._interior, self._form = problem, interior, form
+        self._plan: Plan | None = plan
+        self._moves = Moves(machine, problem.layout.to_ncx(problem.rank)[1])
+        self._forward = problem.direction is Direction.FORWARD
+        self._of_weight = problem.direction is Direction.WEIGHT_GRAD
+        self._axes = _filter_axes(problem)
+        self._in_order = self._axes == tuple(range(problem.rank + 2))
+        self._end = NO_END if form.ends else End.of(problem.epilogue)
+        self._accumulates = problem.accumulate and not form.ends
+        self._whole = interior.problem == problem
+        # Whether the plan's result is the problem's, but for where it lies.
+        self._complete = bool(form.ends) or problem == without_end(problem)
+        fits = self._whole and form.problem.axes == problem.axes
+        self._direct = fits and self._complete and (self._in_order or not self._of_weight)
+        self.workspace_bytes = 2 * problem.nbytes + plan.workspace  # at most: copies and a result
+        self.description = ", ".join(self._words(plan))
+
+    def _words(self, plan: Plan) -> Iterator[str]:
+        yield f"cuDNN {plan.name}"
+        if self._form.ends:
+            yield "the end in the same kernel"
+        elif not self._complete:
+            yield "then a kernel for the end"
+        if any(self._form.offsets):
+            yield "on a larger image"
+
+    def pack(self, weight: DeviceArray) -> DeviceArray:
+        """The taps of the interior, contiguous in the order that cuDNN reads beside the data."""
+        taps = weight if self._whole else weight[self._interior.w]
+        return _ready(taps if self._in_order else taps.transpose(self._axes))
+
+    def run(
+        self,
+        out: DeviceArray,
+        a: DeviceArray,
+        b: Any,
+        bias: Maybe = None,
+        residual: Maybe = None,
+        slopes: Maybe = None,
+        second: Maybe = None,
+    ) -> None:
+        """Compute into `out`; see `Primitive.run`."""
+        plan = self._plan
+        if plan is None:
+            raise EngineError("This primitive is closed.")
+        present = (each for each in (out, a, b, bias, residual) if each is not None)
+        if self._direct and all(map(_fits, present)):
+            plan.run(out, (a, b), (bias, residual))
+        elif out.size:
+            self._run(plan, out, a, b, Ends(bias, residual, slopes, second))
+
+    def close(self) -> None:
+        """Let go of the plan."""
+        self._plan = None
+
+    def _run(self, plan: Plan, out: DeviceArray, a: DeviceArray, b: Any, ends: Ends) -> None:
+        """`run` for all cases: copies of what lies otherwise, and the end by our kernel."""
+        target, place = out, self._interior.result(self._problem.direction)
+        if self._of_weight:
+            target, place = out.transpose(self._axes), tuple(place[axis] for axis in self._axes)
+        operands, shape, form = self._operands(a, b), self._result_shape(), self._form
+        within: tuple[Maybe, Maybe] = None, None
+        if form.ends:
+            bias, residual = (None if each is None else _ready(each) for each in ends[:2])
+            within, ends = (bias, residual), Ends()
+        if self._complete and shape == target.shape and _fits(target):
+            plan.run(target, operands, within)
+            return
+        source = target.copy() if form.ends.accumulate else out.empty(shape)
+        plan.run(source, operands, within)
+        if self._forward and any(form.offsets):
+            source = source[self._window()]
+        begins = tuple(part if isinstance(part, int) else part.start or 0 for part in place)
+        self._moves.run(target, source, begins, ends, self._end, accumulate=self._accumulates)
+
+    def _operands(self, a: DeviceArray, b: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+        """The operands of the interior as cuDNN reads them."""
+        interior = self._interior
+        if not self._whole:
+            a = a[interior.x if self._forward else interior.y]
+            b = b[interior.x] if self._of_weight else b
+        return _ready(a) if self._forward else self._image(a), _ready(b)
+
+    def _image(self, image: DeviceArray) -> DeviceArray:
+        """An image as it is, or within a larger one of zeros."""
+        shape = self._form.problem.y_shape
+        if image.shape == shape:
+            return _ready(image)
+        larger, begins = image.empty(shape), [0] * image.ndim
+        for axis, offset in zip(self._spatial(), self._form.offsets, strict=True):
+            begins[axis] = offset
+        self._moves.run(larger, image, tuple(begins))
+        return larger
+
+    def _window(self) -> _Index:
+        """The index of the interior's image in the larger one."""
+        index = [slice(None)] * (self._problem.rank + 2)
+        sizes = (len(range(*part.indices(size))) for part, size in self._image_parts())
+        for axis, offset, size in zip(self._spatial(), self._form.offsets, sizes, strict=True):
+            index[axis] = slice(offset, offset + size)
+        return tuple(index)
+
+    def _image_parts(self) -> Iterator[tuple[slice, int]]:
+        """Along each spatial axis: where the interior's image lies, and the whole image's size."""
+        for axis, size in zip(self._spatial(), self._problem.out_size, strict=True):
+            part = self._interior.y[axis]
+            yield part if isinstance(part, slice) else slice(part, part + 1), size
+
+    def _spatial(self) -> tuple[int, ...]:
+        """The spatial axes of data."""
+        return self._problem.layout.to_ncx(self._problem.rank)[2:]
+
+    def _result_shape(self) -> tuple[int, ...]:
+        """The shape of what the plan computes, in the order of the target's axes."""
+        problem = self._form.problem
+        if not self._of_weight:
+            return problem.result_shape
+        per_group = problem.out_channels // problem.groups
+        layout = filter_layout(problem.layout)
+        return layout.shape(problem.in_channels, per_group, problem.kernel)
+
+
+def _filter_axes(problem: Problem) -> tuple[int, ...]:
+    """The permutation from a problem's order of weights to cuDNN's."""
+    given = problem.weight_layout.to_iox(problem.rank)
+    wanted = filter_layout(problem.layout).to_iox(problem.rank)
+    return tuple(given[wanted.index(axis)] for axis in range(problem.rank + 2))
+
+
+def _fits(array: DeviceArray) -> bool:
+    """Whether cuDNN may read or write an array where it lies."""
+    return array.pointer % _ALIGNED == 0 and array.contiguous
+
+
+def _ready(array: DeviceArray) -> DeviceArray:
+    return array if _fits(array) else array.copy()

@@ -1,0 +1,59 @@
+"""The library's own view of our descriptors, where it is installed; no GPU is needed for that."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.made_up_gpu import MadeUpEngine
+from upconv.engines.cudnn import abi, graphs, norms
+from upconv.engines.cudnn.operation import Convolution, Ends
+from upconv.errors import EngineMissing
+from upconv.geometry import Axis
+from upconv.problem import Activation, DataLayout, Direction, DType, Problem
+
+
+def _missing() -> str:
+    try:
+        abi.library()
+    except EngineMissing as missing:
+        return str(missing)
+    return ""
+
+
+pytestmark = pytest.mark.skipif(bool(_missing()), reason=_missing())
+
+AXES = (Axis(10, 4, 2, 1, 1, 1), Axis(9, 3, 1, 2, 0, 2))
+
+
+def test_attributes_are_read_back() -> None:
+    made = abi.tensor(7, (2, 3, 4, 5), (60, 20, 5, 1), abi.HALF)
+    read = (abi.Attribute.TENSOR_DIMENSIONS, abi.Attribute.TENSOR_UNIQUE_ID)
+    assert [made.get(name, abi.Type.INT64) for name in read] == [[2, 3, 4, 5], [7]]
+    assert made.get(abi.Attribute.TENSOR_DATA_TYPE, abi.Type.DATA_TYPE) == [abi.HALF]
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("direction", Direction)
+def test_operations_are_accepted(direction: Direction, dtype: DType, layout: DataLayout) -> None:
+    problem = Problem(direction, AXES, 2, 8, 4, dtype=dtype, layout=layout)
+    assert MadeUpEngine().refuses(problem) is None
+    ends = [Ends(), Ends(accumulate=True)]
+    if direction is not Direction.WEIGHT_GRAD:
+        ends += [
+            Ends(True, True, each, 0.2 * (each is Activation.LEAKY_RELU)) for each in Activation
+        ]
+    for end in ends:
+        steps = 1 + end.bias + end.residual + (end.activation is not Activation.NONE)
+        assert len(list(graphs._operations(Convolution.of(problem, end)))) == steps
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("which", norms.Pass)
+def test_norms_are_accepted(which: norms.Pass, last: bool) -> None:
+    assert norms._operation(norms.Norm(which, (4, 32, 256), DType.FLOAT16, last)).address
+
+
+def test_a_wrong_attribute_is_an_error_with_its_reason() -> None:
+    with pytest.raises(abi.CudnnError, match="CUDNN_STATUS"):
+        abi.tensor(1, (2, -3), (1, 1), abi.FLOAT)
