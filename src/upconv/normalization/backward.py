@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import memory
-from ..arrays import Array, as_array, same_dtype
+from ..arrays import Array, as_operand
 from ..checks import boolean
-from ..errors import ShapeError
+from ..devices import DeviceArray
 from ..execution import delivered
+from ..forks import importing
 from ..gradients import fitting, gradient_targets, rounded_total
 from .channels import Channels, affine, inverse_deviation
-from .checks import GIVEN, ChannelAxis, epsilon
+from .checks import GIVEN, ChannelAxis, epsilon, require_like_x
 
 _NEEDS = ("x", "gamma", "beta")
 
@@ -83,12 +84,13 @@ def batch_norm_backward(
     >>> d_x.round(4), d_gamma.round(4), d_beta
     (array([[ 0.1021], [-0.2041], [ 0.1021]]), array([-1.2247]), array([1.]))
     """
-    x, grad = as_array("x", x), as_array("grad", grad)
+    x, grad = as_operand("x", x), as_operand("grad", grad)
+    if isinstance(x, DeviceArray):
+        arrays = grad, saved_mean, saved_invstd, x, gamma, beta, mean, var
+        flags = training, fix_gamma, use_global_stats
+        return _on_device(arrays, flags, eps, axis, needs, out, accumulate)
     channel_axis = ChannelAxis.of(x, axis)
-    same_dtype("x", x.dtype, "grad", grad.dtype)
-    if grad.shape != x.shape:
-        remedy = "It is the gradient of y."
-        raise ShapeError("grad.shape", str(grad.shape), f"{x.shape}, the shape of x", remedy)
+    require_like_x(grad, x)
     gamma, beta = channel_axis.parameter("gamma", gamma), channel_axis.parameter("beta", beta)
     uses_batch = channel_axis.uses_batch(training, use_global_stats)
     fixed, adds = boolean("fix_gamma", fix_gamma), boolean("accumulate", accumulate)
@@ -130,6 +132,13 @@ def batch_norm_backward(
     # Return the caller's objects, not views of them.
     passed = {name: target for name, target in wanted.items() if target is not None}
     return BatchNormGradients(**results | passed)
+
+
+def _on_device(arrays: tuple[Any, ...], flags: tuple[Any, ...], *rest: Any) -> BatchNormGradients:
+    with importing:
+        from . import on_device
+    wanted = _NEEDS, BatchNormGradients
+    return BatchNormGradients(**on_device.batch_norm_backward(arrays, flags, wanted, *rest))
 
 
 _SAVED = "In training it is the forward's result: result.saved_mean, result.saved_invstd."

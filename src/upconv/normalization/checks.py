@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import memory
-from ..arrays import Array, copied, element_type, optional_array, overlap
+from ..arrays import Array, copied, element_type, optional_operand, overlap, same_dtype
 from ..checks import boolean, frozen, number, one_of
 from ..errors import DTypeError, ShapeError, brief
 from ..problem import DType
@@ -130,7 +130,7 @@ def per_channel(
 
     Without an `owner` it may have any floating type.
     """
-    array = optional_array(name, value)
+    array = optional_operand(name, value)
     if array is None:
         return None
     if array.shape != (channels,):
@@ -182,6 +182,14 @@ def require_spread(channel_axis: ChannelAxis, rule: Statistics) -> None:
             "more than 1 for the unbiased variance of statistics='torch'",
             "Train on more elements, or take statistics='mxnet', whose variance is then 0.",
         )
+
+
+def require_like_x(grad: Array, x: Array) -> None:
+    """Raise unless the gradient of y has the shape and dtype of x."""
+    same_dtype("x", x.dtype, "grad", grad.dtype)
+    if grad.shape != x.shape:
+        remedy = "It is the gradient of y."
+        raise ShapeError("grad.shape", str(grad.shape), f"{x.shape}, the shape of x", remedy)
 
 
 def _is_same(first: Array, second: Array) -> bool:

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import memory
-from ..arrays import Array, as_array, check_out
+from ..arrays import Array, as_operand, check_out
 from ..checks import boolean
+from ..devices import DeviceArray
 from ..errors import ArgumentError
 from ..execution import delivered
+from ..forks import importing
 from ..gradients import fitting, gradient_targets
 from .channels import Channels, affine, inverse_deviation
 from .checks import GIVEN, ChannelAxis, epsilon, moving_rule, require_spread
@@ -73,6 +75,8 @@ def batch_norm(
     float32 with 16-bit x. Sums are in float64. In training, variance and y of a channel with a NaN
     or an infinity are NaN. Without elements the moving statistics keep their values.
 
+    On a GPU cuDNN computes in training; statistics are float32 there, and all results new arrays.
+
     Returns a `BatchNormResult`: y; saved_mean and saved_invstd, for `batch_norm_backward`; and
     moving_mean and moving_var, new arrays, with the old values if the batch was not used.
     Raises `ArgumentError` (`ShapeError`, `DTypeError`) for arguments that do not fit together, and
@@ -86,7 +90,10 @@ def batch_norm(
     >>> result.moving_mean, result.moving_var
     (array([0.2, 2. ]), array([ 1.1, 20.9]))
     """
-    x = as_array("x", x)
+    x = as_operand("x", x)
+    if isinstance(x, DeviceArray):
+        arrays, flags = (x, gamma, beta, mean, var), (training, fix_gamma, use_global_stats)
+        return _on_device(arrays, flags, eps, momentum, axis, statistics, out)
     channel_axis = ChannelAxis.of(x, axis)
     rule, weight = moving_rule(statistics, momentum)
     gamma, beta = channel_axis.parameter("gamma", gamma), channel_axis.parameter("beta", beta)
@@ -131,6 +138,12 @@ def batch_norm(
             delivered(value, targets.get(name))
     # Return the caller's objects, not views of them.
     return BatchNormResult(**{name: passed.get(name, value) for name, value in values.items()})
+
+
+def _on_device(arrays: tuple[Any, ...], flags: tuple[Any, ...], *rest: Any) -> BatchNormResult:
+    with importing:
+        from . import on_device  # what is on the processor never loads it
+    return BatchNormResult(**on_device.batch_norm(arrays, flags, *rest))
 
 
 def _targets(

@@ -1,0 +1,68 @@
+"""Batch normalization of arrays on a GPU that is made up, by cuDNN's graphs and without them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import upconv
+from tests.support.made_up_gpu import GpuArray, MadeUpNorms, made_up_array
+from upconv import arrays
+from upconv.normalization import on_device
+
+RNG = np.random.default_rng(3)
+SHAPES = [((4, 6, 5, 7), 1), ((4, 5, 7, 6), -1), ((3, 16, 40), 1), ((64, 8), 1), ((2, 3, 4, 8), 2)]
+
+
+@pytest.fixture(params=["by cuDNN", "by sums"], autouse=True)
+def on_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    norms = MadeUpNorms(refuses=request.param == "by sums")
+    monkeypatch.setattr(arrays, "device_array", made_up_array)
+    monkeypatch.setattr(on_device, "_engine", lambda x: norms)
+
+
+def given(shape, axis: int, dtype: str):
+    x = RNG.standard_normal(shape).astype(dtype)
+    return x, *(RNG.uniform(0.5, 1.5, shape[axis]).astype("float32") for _ in range(4))
+
+
+@pytest.mark.parametrize("flags", [{}, {"fix_gamma": True}])
+@pytest.mark.parametrize("how", [{"training": True}, {"training": True, "statistics": "mxnet"}, {}])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+def test_values_beside_the_processors(shape, axis: int, dtype: str, how, flags) -> None:
+    near = {"float32": 2e-5, "float16": 4e-3}[dtype]
+    x, *parameters = given(shape, axis, dtype)
+    wanted = upconv.batch_norm(x, *parameters, axis=axis, **how, **flags)
+    there = [GpuArray(each) for each in (x, *parameters)]
+    got = upconv.batch_norm(*there, axis=axis, **how, **flags)
+    for name in wanted._fields:
+        np.testing.assert_allclose(getattr(got, name), getattr(wanted, name), rtol=near, atol=near)
+    g = RNG.standard_normal(shape).astype(dtype)
+    saved = [each.astype("float32") for each in (wanted.saved_mean, wanted.saved_invstd)]
+    how = {"training": how.get("training", False), "axis": axis} | flags
+    gradients = upconv.batch_norm_backward(g, *saved, x, *parameters, **how)
+    there = [GpuArray(each) for each in (g, *saved, x, *parameters)]
+    found = upconv.batch_norm_backward(*there, **how)
+    for name in gradients._fields:
+        mine, theirs = getattr(found, name), getattr(gradients, name)
+        np.testing.assert_allclose(mine, theirs, rtol=40 * near, atol=40 * near)
+        assert mine.dtype == theirs.dtype
+    only = upconv.batch_norm_backward(*there, needs="beta", **how)
+    assert only.x is None
+    np.testing.assert_array_equal(only.beta, found.beta)
+
+
+def test_refusals() -> None:
+    x, gamma, *_ = given((4, 6, 5), 1, "float32")
+    there = GpuArray(x)
+    with pytest.raises(upconv.DTypeError, match=r"out .*None.*Leave it out"):
+        upconv.batch_norm(there, training=True, out=x)
+    with pytest.raises(upconv.DTypeError, match=r"gamma .*main memory.*cuda:0"):
+        upconv.batch_norm(there, gamma, training=True)
+    with pytest.raises(upconv.ShapeError, match=r"gamma\.shape"):
+        upconv.batch_norm(there, GpuArray(gamma[:5]), training=True)
+    with pytest.raises(upconv.DTypeError, match="mean is None"):
+        upconv.batch_norm(there)
+    with pytest.raises(upconv.ShapeError, match="elements to train on"):
+        upconv.batch_norm(GpuArray(x[:0]), training=True, statistics="mxnet")
