@@ -144,7 +144,7 @@ def input_grad(g: Tensor, weight: Tensor, size: Any, *how: Any) -> Tensor:
     geometry, last = Geometry.of(how), channels_last(g) or channels_last(weight)
     shape = input_shape(g, weight, size, geometry)
     direction = Direction.INPUT_GRAD if geometry.transposed else Direction.FORWARD
-    problem = _gradient(shape, weight.shape, g, last, geometry, direction)
+    problem = gradient_problem(shape, weight.shape, g, last, geometry, direction)
     ready = None
     if problem is not None and g.dtype is weight.dtype:
         ready = packing.ready(problem, weight, thread_count())
@@ -159,7 +159,7 @@ def weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
     """The gradient of a weight with `kernel` taps; channels-last if g and x are."""
     geometry, last = Geometry.of(how), channels_last(g) and channels_last(x)
     shape = weight_shape(g, x, kernel, geometry)
-    problem = _gradient(x.shape, shape, g, last, geometry, Direction.WEIGHT_GRAD)
+    problem = gradient_problem(x.shape, shape, g, last, geometry, Direction.WEIGHT_GRAD)
     call = None
     if problem is not None and g.dtype is x.dtype:
         call = packing.prepared(problem, thread_count())
@@ -201,7 +201,7 @@ def formatted(tensor: Tensor, last: bool) -> Tensor:
     return new_result(tensor.shape, tensor, last).copy_(tensor)
 
 
-def _gradient(
+def gradient_problem(
     x: Any, weight: Any, g: Tensor, last: bool, how: Geometry, direction: Direction
 ) -> Problem | None:
     """The problem of a gradient, if g has the shape of that call's result."""

@@ -8,8 +8,8 @@
 
 Every operator takes the arguments of `aten::convolution` (stride, padding, dilation, transposed,
 output_padding, groups) after its operands. `convolution` takes at its end which of its results
-upconv computes, as `problems.Ours`; PyTorch's operators compute the others. On other devices than
-the CPU PyTorch's operators compute all.
+upconv computes, as `problems.Ours`; PyTorch's operators compute the others. On a GPU upconv
+computes where that was measured to be faster (`cuda`), on other devices PyTorch's operators do.
 
 Derivatives of the gradients are made of PyTorch's operators, so there are derivatives of every
 order. Loading this module registers: PyTorch's registry is the only one there is.
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from . import compute, packing
+from . import compute, cuda, packing
 from .compute import (
     ATEN,
     ATEN_BACKWARD,
@@ -67,6 +67,19 @@ def _anywhere(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
 
 def _fused_anywhere(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
     return by_pytorch(x, weight, bias, rest[:6], *rest[6:])
+
+
+# CUDA kernels, of which those in `cuda` choose.
+
+
+def _on_cuda(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    if rest[6:] and not rest[6] & Ours.FORWARD:
+        return ATEN(x, weight, bias, *rest[:6])
+    return cuda.forward(x, weight, bias, rest[:6])
+
+
+def _fused_on_cuda(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    return cuda.forward(x, weight, bias, rest[:6], *rest[6:])
 
 
 # Fake kernels: PyTorch's shapes and checks; on the CPU our memory formats.
@@ -160,12 +173,16 @@ def _lowered(value: Any, dtype: Any) -> Any:
 
 
 _LIBRARY = torch.library.Library("upconv", "DEF")
-_KERNELS: dict[str, tuple[Any, Any, Any]] = {  # on the CPU, on other devices, fake
-    "convolution": (_convolution, _anywhere, _fake),
-    "fused_convolution": (_fused, _fused_anywhere, _fake),
-    "convolution_input_grad": (input_grad, input_grad_by_pytorch, _fake_input_grad),
-    "convolution_weight_grad": (weight_grad, weight_grad_by_pytorch, _fake_weight_grad),
-}
+_KERNELS: dict[str, tuple[Any, ...]] = {  # on the CPU, on GPUs, on other devices, fake
+    "convolution": (_convolution, _on_cuda, _anywhere, _fake),
+    "fused_convolution": (_fused, _fused_on_cuda, _fused_anywhere, _fake),
+    "convolution_input_grad": (
+        input_grad, cuda.input_grad, input_grad_by_pytorch, _fake_input_grad,
+    ),
+    "convolution_weight_grad": (
+        weight_grad, cuda.weight_grad, weight_grad_by_pytorch, _fake_weight_grad,
+    ),
+}  # fmt: skip
 _DERIVATIVES = {
     "convolution": _backward,
     "convolution_input_grad": partial(_gradient_backward, True),
@@ -176,9 +193,10 @@ _DERIVATIVES = {
 def _register() -> None:
     # Results have strides that follow from the operands', so compilers must not change those.
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-    for name, (on_cpu, anywhere, fake) in _KERNELS.items():
+    for name, (on_cpu, on_cuda, anywhere, fake) in _KERNELS.items():
         _LIBRARY.define(name + _SCHEMAS[name], tags=tags)
         _LIBRARY.impl(name, on_cpu, "CPU")
+        _LIBRARY.impl(name, on_cuda, "CUDA")
         _LIBRARY.impl(name, anywhere, "CompositeExplicitAutograd")
         torch.library.register_fake(f"upconv::{name}", fake, lib=_LIBRARY)
     for name, derivative in _DERIVATIVES.items():

@@ -1,0 +1,221 @@
+"""The kernels of the operators on CUDA tensors: PyTorch's own, or cuDNN by upconv.
+
+Both end in cuDNN, but in different ways: upconv adds bias, residual and activation in the same
+kernel where the library fuses them, and chooses among more plans. Which is faster, only the device
+can say. So a signature is measured once, as PyTorch measures its own algorithms: in the first call
+under `torch.backends.cudnn.benchmark = True`. Without that, while a CUDA graph is captured, and
+where upconv was not faster by 3%, PyTorch computes.
+
+PyTorch's other settings hold too: `torch.backends.cudnn.enabled`, `.deterministic` and
+`.allow_tf32`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from ..devices import DeviceArray, Library, device_array
+from ..engines.base import Engine
+from ..engines.cudnn.engine import Cudnn
+from ..errors import EngineMissing, EngineRefusal, MemoryLimitError
+from ..execution import PreparedCall, prepared_problem
+from ..problem import Direction, DType, Problem
+from . import compute
+from .problems import Geometry, Operands, axis_order, forward_problem, result_shape
+from .tensors import DTYPES, Tensor, channels_last, dense_strides
+
+_GAIN = 1.03
+_ROUNDS, _SECONDS = 3, 0.004
+_MOST_CHOICES = 4096
+
+
+class _Signature(NamedTuple):
+    """All that a choice depends on."""
+
+    operator: str
+    operands: tuple[Any, ...]
+    how: Any
+    activation: str
+    device: int
+    deterministic: bool
+    tf32: bool
+
+
+_choices: dict[_Signature, Callable[..., Tensor] | None] = {}
+"""What was measured: upconv's kernel, or None for PyTorch's."""
+
+
+def forget() -> None:
+    """Measure every signature anew."""
+    _choices.clear()
+
+
+def forward(
+    x: Tensor, weight: Tensor, bias: Tensor, how: Any, residual: Tensor = None, activation: str = ""
+) -> Tensor:
+    """`compute.forward` on a CUDA device."""
+    operands = x, weight, bias, residual
+    ours = _chosen(
+        "forward", operands, how, activation, lambda: _forward(operands, how, activation)
+    )
+    if ours is None:
+        return compute.by_pytorch(x, weight, bias, how, residual, activation)
+    return ours(x, weight, bias, residual)
+
+
+def input_grad(g: Tensor, weight: Tensor, size: Any, *how: Any) -> Tensor:
+    """`compute.input_grad` on a CUDA device."""
+    make = lambda: _input_grad(g, weight, size, how)  # noqa: E731
+    ours = _chosen("input_grad", (g, weight), (tuple(size), *how), "", make)
+    return compute.input_grad_by_pytorch(g, weight, size, *how) if ours is None else ours(g, weight)
+
+
+def weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
+    """`compute.weight_grad` on a CUDA device."""
+    make = lambda: _weight_grad(g, x, kernel, how)  # noqa: E731
+    ours = _chosen("weight_grad", (g, x), (tuple(kernel), *how), "", make)
+    return compute.weight_grad_by_pytorch(g, x, kernel, *how) if ours is None else ours(g, x)
+
+
+def _described(tensor: Tensor | None) -> Any:
+    return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype)
+
+
+def _chosen(
+    operator: str, operands: tuple[Any, ...], how: Any, activation: str,
+    make: Callable[[], tuple[Callable[..., Tensor], Callable[..., Tensor]] | None],
+) -> Callable[..., Tensor] | None:  # fmt: skip
+    """upconv's kernel if it was faster, None for PyTorch's; measured in the first call."""
+    settings = torch.backends.cudnn
+    if not settings.enabled:
+        return None
+    frozen = tuple(tuple(each) if isinstance(each, list | tuple) else each for each in how)
+    described = tuple(map(_described, operands))
+    flags = bool(settings.deterministic), bool(settings.allow_tf32)
+    device = operands[0].device.index
+    signature = _Signature(operator, described, frozen, activation, device, *flags)
+    if signature in _choices:
+        return _choices[signature]
+    if not settings.benchmark or torch.cuda.is_current_stream_capturing():
+        return None
+    if len(_choices) >= _MOST_CHOICES:
+        _choices.clear()
+    _choices[signature] = chosen = _measured(operands, make)
+    return chosen
+
+
+def _measured(
+    operands: tuple[Any, ...],
+    make: Callable[[], tuple[Callable[..., Tensor], Callable[..., Tensor]] | None],
+) -> Callable[..., Tensor] | None:
+    """The faster of both on these operands; PyTorch's where upconv cannot compute it."""
+    try:
+        made = make()
+        if made is None:
+            return None
+        calls = [partial(call, *operands) for call in made]
+        best = [1e9, 1e9]
+        library, device = _library(operands[0])
+        for call in calls:
+            call()
+        for _ in range(_ROUNDS):
+            for i, call in enumerate(calls):
+                once = library.seconds(call, 1, device)
+                count = min(max(int(_SECONDS / max(once, 1e-6)), 1), 100)
+                best[i] = min(best[i], library.seconds(call, count, device))
+    except (EngineMissing, EngineRefusal, MemoryLimitError) as error:
+        if isinstance(error, EngineMissing):
+            warnings.warn(f"PyTorch computes CUDA tensors: {error}", RuntimeWarning, stacklevel=5)
+        return None
+    return made[0] if best[0] * _GAIN <= best[1] else None
+
+
+def _library(tensor: Tensor) -> tuple[Library, int]:
+    with torch.no_grad():
+        array = _array(tensor)
+    return array.library, array.device
+
+
+def _array(tensor: Tensor, order: tuple[int, ...] | None = None) -> DeviceArray:
+    native = tensor.detach()
+    array = device_array("a tensor", native if order is None else native.permute(order))
+    if array is None:
+        raise TypeError("a CUDA tensor is expected")
+    return array
+
+
+def _call(problem: Problem, tensor: Tensor) -> PreparedCall:
+    """The prepared call of a problem under PyTorch's settings, its plan measured."""
+    settings, (library, device) = torch.backends.cudnn, _library(tensor)
+    if problem.dtype is DType.FLOAT32 and settings.allow_tf32:
+        problem = problem.replace(tf32=True)
+    asked = Cudnn(tune="limited_workspace", deterministic=bool(settings.deterministic))
+    engine: Engine = asked.bound(library, device)
+    return prepared_problem(problem, engine, 1)
+
+
+def _forward(operands: tuple[Any, ...], how: Any, activation: str) -> Any:
+    x, weight, bias, residual = operands
+    last = channels_last(x) or channels_last(weight)
+    given = bias is not None, residual is not None, activation
+    described = Operands(tuple(x.shape), tuple(weight.shape), x.dtype, last, *given)
+    if x.dtype is not weight.dtype or x.dtype not in DTYPES:
+        return None
+    problem = forward_problem(described, Geometry.of(how))
+    if problem is None:
+        return None
+    call, order = _call(problem, x), axis_order(problem)
+    shape = result_shape(problem)
+    strides = dense_strides(shape, last)
+
+    def ours(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
+        y = torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device)
+        more = None if residual is None else _array(residual, order)
+        offset = None if bias is None else _array(bias)
+        call.run(_array(y, order), _array(x, order), _array(weight), offset, more)  # type: ignore[arg-type]
+        return y
+
+    def theirs(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
+        return compute.by_pytorch(x, weight, bias, how, residual, activation)
+
+    return ours, theirs
+
+
+def _input_grad(g: Tensor, weight: Tensor, size: Any, how: Any) -> Any:
+    geometry, last = Geometry.of(how), channels_last(g) or channels_last(weight)
+    shape = compute.input_shape(g, weight, size, geometry)
+    direction = Direction.INPUT_GRAD if geometry.transposed else Direction.FORWARD
+    problem = compute.gradient_problem(shape, weight.shape, g, last, geometry, direction)
+    if problem is None or g.dtype is not weight.dtype:
+        return None
+    call, order, strides = _call(problem, g), axis_order(problem), dense_strides(shape, last)
+
+    def ours(g: Tensor, weight: Tensor) -> Tensor:
+        dx = torch.empty_strided(shape, strides, dtype=g.dtype, device=g.device)
+        call.run(_array(dx, order), _array(g, order), _array(weight))  # type: ignore[arg-type]
+        return dx
+
+    return ours, lambda g, weight: compute.input_grad_by_pytorch(g, weight, size, *how)
+
+
+def _weight_grad(g: Tensor, x: Tensor, kernel: Any, how: Any) -> Any:
+    geometry, last = Geometry.of(how), channels_last(g) and channels_last(x)
+    shape = compute.weight_shape(g, x, kernel, geometry)
+    direction = Direction.WEIGHT_GRAD
+    problem = compute.gradient_problem(x.shape, shape, g, last, geometry, direction)
+    if problem is None or g.dtype is not x.dtype:
+        return None
+    call, order, strides = _call(problem, g), axis_order(problem), dense_strides(shape, last)
+
+    def ours(g: Tensor, x: Tensor) -> Tensor:
+        dw = torch.empty_strided(shape, strides, dtype=g.dtype, device=g.device)
+        operands = (g, x) if geometry.transposed else (x, g)
+        call.run(_array(dw), *(_array(each, order) for each in operands))  # type: ignore[arg-type]
+        return dw
+
+    return ours, lambda g, x: compute.weight_grad_by_pytorch(g, x, kernel, *how)
