@@ -46,6 +46,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.FAIL_FAST
 NOT_RUN = {
     r"make [\w-]+": "makes an environment, and runs the tests; continuous integration runs them",
     r"pip install .*": "changes the environment, or needs a network",
+    r"upconv bench --device cuda.*": "needs an NVIDIA GPU",
     r"python (benchmarks/(?!table)\w+\.py)( .*)?": "measures for minutes",
 }
 if platform.machine() not in ("x86_64", "AMD64"):
@@ -57,6 +58,7 @@ ONLY_SHOWN = {
     "--- a/src/upconv/engines/__init__.py": _SKETCH,
     "--- /dev/null": _SKETCH,
     "--- a/src/upconv/onnx/passes/__init__.py": _SKETCH,
+    "import torch, upconv": "needs an NVIDIA GPU; tests/engines/cudnn/test_on_gpu.py has it",
     "repos:": "read by pre-commit, which clones a repository",
     "layer kind layers computed by before after faster why": "times of one machine",
     ".LBB0_5:": "machine code of one processor and one version of LLVM, with gaps and remarks",

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from typer import BadParameter, Option
 
 from .. import memory, roofline
 from ..arrays import dtype_of
-from ..engines import load
+from ..engines import ON_DEVICES, load
 from ..errors import EngineError, EngineRefusal, MemoryLimitError, brief
 from ..explanations import engines as known_engines
 from ..problem import Direction, DType
@@ -58,6 +58,12 @@ def bench(
     seconds: Annotated[
         float, Option(min=0.0, max=3600.0, metavar="S", help="For each candidate on each layer.")
     ] = 0.3,
+    device: Annotated[
+        Literal["cpu", "cuda"], Option(help="Where to compute; cuda: by cuDNN beside PyTorch.")
+    ] = "cpu",
+    precision: Annotated[
+        Literal["float32", "tf32"], Option(help="What float32 is multiplied as; tf32: on a GPU.")
+    ] = "float32",
     output_format: options.OutputFormat = "text",
 ) -> None:
     """Measure real layers by every engine and other libraries.
@@ -75,10 +81,15 @@ def bench(
       upconv bench --only hifigan_up1,unet_up1 --peers torch --threads 1
       upconv bench --direction weight_grad --engines reference --peers none
       upconv bench --layers my_layers.json --output-format json
+      upconv bench --device cuda --dtype float16
     """
+    chosen = _chosen_layers(layers, only, quick)
+    if device == "cuda":
+        _on_gpu(chosen, direction, dtype, precision, output_format)
+        return
+    _require_processor(chosen, precision, dtype)
     options.use_threads(threads)
-    dtype_of(dtype.value)  # raises for bfloat16 where ml_dtypes is missing
-    statuses, chosen = known_engines(), _chosen_layers(layers, only, quick)
+    statuses = [status for status in known_engines() if status.name != ON_DEVICES]
     computing = engines or [status.name for status in statuses if status.available]
     for name in computing:
         load(name, "--engines")  # raises for what is no engine, or not here
@@ -133,6 +144,26 @@ def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -
             words = f"no layer has at most {most:,} multiply-adds"
             raise BadParameter(words, param_hint="--quick")
     return layers
+
+
+def _on_gpu(
+    layers: Sequence[Layer], direction: Direction, dtype: DType, precision: str, output: Any
+) -> None:
+    from . import bench_gpu  # with what it needs of the engines, for this alone
+
+    bench_gpu.measure(layers, direction, dtype, tf32=precision == "tf32", output_format=output)
+
+
+def _require_processor(layers: Sequence[Layer], precision: str, dtype: DType) -> None:
+    """Refuse what only a GPU is measured on, and what is not installed."""
+    dtype_of(dtype.value)  # raises for bfloat16 where ml_dtypes is missing
+    if precision == "tf32":
+        words = "TF32 is a type of GPUs; add --device cuda"
+        raise BadParameter(words, param_hint="--precision")
+    conv = [layer.name for layer in layers if layer.conv]
+    if conv:
+        words = f"{conv[0]} is an ordinary convolution; add --device cuda"
+        raise BadParameter(words, param_hint="--layers")
 
 
 def _require_known(option: str, wanted: Sequence[str], known: Sequence[str]) -> None:

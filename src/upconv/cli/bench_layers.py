@@ -23,12 +23,13 @@ import numpy as np
 
 from .. import memory, testing
 from ..arrays import Array
+from ..checks import boolean
 from ..dialects import arguments
 from ..engines import load
 from ..errors import ArgumentError, EngineRefusal, FileError, MemoryLimitError, brief
 from ..execution import PreparedCall
 from ..files import opened, reported
-from ..geometry import LIMIT, padded
+from ..geometry import LIMIT, convolved, padded
 from ..problem import Direction, DType, Problem
 from ..shapes import Signature
 
@@ -39,7 +40,7 @@ _LEAST = {"p": -LIMIT, "op": 0}
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One layer: batch, channels, spatial size, and per axis kernel, stride, padding, output
-    padding, dilation; groups."""
+    padding, dilation; groups. `conv`: an ordinary convolution."""
 
     name: str
     n: int
@@ -52,6 +53,7 @@ class Layer:
     op: tuple[int, ...]
     d: tuple[int, ...]
     g: int
+    conv: bool = False
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -59,11 +61,26 @@ class Layer:
         names = {"stride": "s", "padding": "p", "output_padding": "op", "dilation": "d"}
         return {**{word: getattr(self, key) for word, key in names.items()}, "groups": self.g}
 
-    def problem(self, dtype: DType) -> Problem:
-        """Return the forward problem, with a bias; raises `ArgumentError` if there is none."""
-        columns = self.size, self.k, self.s, self.d, self.p, self.p, self.op
-        axes = tuple(padded(*axis) for axis in zip(*columns, strict=True))
-        return Problem(Direction.FORWARD, axes, self.n, self.ic, self.oc, self.g, dtype, bias=True)
+    def problem(self, dtype: DType, direction: Direction = Direction.FORWARD) -> Problem:
+        """Return the problem of the result, with a bias, or of a gradient.
+
+        Raises `ArgumentError` if there is none.
+        """
+        columns = [self.size, self.k, self.s, self.d, self.p, self.p]
+        channels, bias = (self.ic, self.oc), direction is Direction.FORWARD
+        if self.conv:  # the gradient of its transpose, whose input it makes
+            axes = tuple(convolved(*axis) for axis in zip(*columns, strict=True))
+            channels, direction = channels[::-1], _OF_CONV[direction]
+        else:
+            axes = tuple(padded(*axis) for axis in zip(*columns, self.op, strict=True))
+        return Problem(direction, axes, self.n, *channels, self.g, dtype, bias=bias)
+
+
+_OF_CONV = {
+    Direction.FORWARD: Direction.INPUT_GRAD,
+    Direction.INPUT_GRAD: Direction.FORWARD,
+    Direction.WEIGHT_GRAD: Direction.WEIGHT_GRAD,
+}
 
 
 def read(path: Path = _BUILT_IN) -> list[Layer]:
@@ -89,6 +106,7 @@ def read(path: Path = _BUILT_IN) -> list[Layer]:
 def _layer(entry: object, where: str) -> Layer:
     if not isinstance(entry, dict):
         raise FileError(f"{where} is {brief(entry)}; expected an object.")
+    entry = {"conv": False} | entry
     wanted = [field.name for field in fields(Layer)]
     for key in {*wanted} ^ {*entry}:
         fault = "missing" if key in wanted else "unknown"
@@ -105,7 +123,8 @@ def _layer(entry: object, where: str) -> Layer:
             key: arguments.per_axis(key, entry[key], len(size), _LEAST.get(key, 1), repeated=True)
             for key in ("size", "k", "s", "p", "op", "d")
         }
-        layer = Layer(name=name, **single, **per_axis)  # type: ignore[arg-type]  # by the names above
+        conv = boolean("conv", entry["conv"])
+        layer = Layer(name=name, conv=conv, **single, **per_axis)
         problem = layer.problem(DType.FLOAT64)
         if not prod(problem.y_shape):
             raise ArgumentError("'p'", str(layer.p), "less, as no output is left")
@@ -126,8 +145,7 @@ class Case:
     @cached_property
     def problem(self) -> Problem:
         """The problem to solve."""
-        forward = self.direction is Direction.FORWARD
-        return self.layer.problem(self.dtype).replace(direction=self.direction, bias=forward)
+        return self.layer.problem(self.dtype, self.direction)
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import memory, testing
 from ..choices import tuning_asked
-from ..engines import load
+from ..engines import ON_DEVICES, load
 from ..engines.onednn import selftest
 from ..engines.onednn.library import runtime
 from ..errors import ArgumentError, EngineMissing, UpconvError
@@ -40,7 +40,8 @@ REQUIRED = ("numpy", "llvmlite", "platformdirs")
 """The dependencies in upconv's metadata."""
 
 _OPTIONAL = ("typer", "rich", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch",
-             "onednn-cpu-gomp", "onednn", "nvidia-cudnn-frontend", "dask")  # fmt: skip
+             "onednn-cpu-gomp", "onednn", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12",
+             "cupy-cuda13x", "dask")  # fmt: skip
 
 _THREADS = ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS")
 """Variables of the number of threads, in the order of `upconv.threads`."""
@@ -149,7 +150,8 @@ def _checked(statuses: tuple[EngineStatus, ...], threads: int) -> Iterator[str]:
     axes = (Axis(4, 3, stride=2, crop_begin=1), Axis(5, 4, stride=2, crop_end=1))
     problem = Problem(Direction.FORWARD, axes, 2, 6, 4, groups=2, bias=True)
     for status in statuses:
-        engine = load(status.name) if status.available else None
+        here = status.available and status.name != ON_DEVICES  # whose arrays are a library's
+        engine = load(status.name) if here else None
         if engine is None or engine.refuses(problem):
             continue
         try:

@@ -1,0 +1,287 @@
+"""`upconv bench --device cuda`: layers by cuDNN through upconv beside PyTorch's own call.
+
+Both compute the same arrays in the same memory order, verified against PyTorch in float64 before
+they are timed. Plans are the fastest measured on both sides: upconv's of tuning, PyTorch's of
+`torch.backends.cudnn.benchmark`. Two times are taken:
+
+    on the device    ten calls in a CUDA graph, replayed: what the GPU does, without the processor
+    a call           calls one after the other, between two events: what an eager program sees
+
+The peak is what a matrix product and a copy of 1 GiB reach on this GPU, in the type measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import geometric_mean
+from typing import Any, NamedTuple
+
+from .. import execution, testing
+from ..devices import DeviceArray, library
+from ..engines.cudnn.engine import Cudnn
+from ..errors import EngineMissing, EngineRefusal, MemoryLimitError
+from ..problem import DataLayout, Direction, DType, Problem
+from ..terminal import aligned
+from ..timing import format_seconds
+from . import report
+from .bench_layers import Layer
+from .exits import FINDINGS
+
+_CALLS, _REPLAYS, _ROUNDS, _EAGER = 10, 2, 3, 20
+
+
+@dataclass(slots=True)
+class Line:
+    """One layer in one memory order; the fields are those of the JSON document.
+
+    seconds, torch_seconds: on the device, per call, the best of some rounds; call_seconds and
+    torch_call_seconds: of eager calls. error: the largest, as a multiple of what rounding allows.
+    """
+
+    layer: str
+    layout: str
+    plan: str = ""
+    error: float | None = None
+    seconds: float | None = None
+    torch_seconds: float | None = None
+    call_seconds: float | None = None
+    torch_call_seconds: float | None = None
+    flops: float | None = None
+    bandwidth: float | None = None
+    reason: str = ""
+
+    @property
+    def wrong(self) -> bool:
+        """Whether rounding does not explain the error."""
+        return self.error is not None and not self.error <= 1
+
+
+def measure(
+    layers: Sequence[Layer], direction: Direction, dtype: DType, *, tf32: bool, output_format: Any
+) -> None:
+    """Measure layers in both memory orders, and print the table or the document."""
+    torch = _torch()
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    lines = []
+    with report.progress() as step:
+        for number, layer in enumerate(layers, 1):
+            step(f"{number} of {len(layers)}  {layer.name}: verifying and timing")
+            for layout in DataLayout:
+                problem = layer.problem(dtype, direction).replace(layout=layout, tf32=tf32)
+                lines.append(_line(torch, layer, problem))
+    peak = _peak(torch, dtype)
+    document = {
+        "gpu": torch.cuda.get_device_name(0),
+        "cudnn": torch.backends.cudnn.version(),
+        "torch": torch.__version__,
+        "direction": direction,
+        "dtype": "tf32" if tf32 else dtype.value,
+        "peak_flops": peak[0],
+        "peak_bandwidth": peak[1],
+        "layers": lines,
+        "geometric_means": dict(_means(lines)),
+    }
+    code = FINDINGS if any(line.wrong for line in lines) else 0
+    report.finish(
+        "bench", output_format, document, aligned(*_table(lines, peak), left=2), code=code
+    )
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise EngineMissing("bench --device cuda measures beside PyTorch: install it") from None
+    Cudnn().fingerprint()  # raises where there is no GPU, or no cuDNN
+    return torch
+
+
+def _line(torch: Any, layer: Layer, problem: Problem) -> Line:
+    line = Line(layer.name, problem.layout.value)
+    try:
+        _fill(torch, line, problem)
+    except (EngineRefusal, MemoryLimitError, torch.cuda.OutOfMemoryError) as error:
+        line.reason = " ".join(str(error).split())
+    torch.cuda.empty_cache()
+    return line
+
+
+def _fill(torch: Any, line: Line, problem: Problem) -> None:
+    arrays = _Arrays.random(torch, problem)
+    primitive, weight = _prepared(problem, arrays)
+    theirs = _peer(torch, problem, arrays)
+
+    def ours() -> None:
+        primitive.run(arrays.out, arrays.a, weight, arrays.bias)
+
+    ours()
+    line.plan, line.error = primitive.description, _error(torch, problem, arrays)
+    line.seconds = line.torch_seconds = line.call_seconds = line.torch_call_seconds = inf
+    seconds = library("torch").seconds
+    for _ in range(_ROUNDS):
+        line.seconds = min(line.seconds, _on_device(torch, ours))
+        line.torch_seconds = min(line.torch_seconds, _on_device(torch, theirs))
+        line.call_seconds = min(line.call_seconds, seconds(ours, _EAGER, 0))
+        line.torch_call_seconds = min(line.torch_call_seconds, seconds(theirs, _EAGER, 0))
+    line.flops = 2 * problem.multiply_adds / line.seconds
+    line.bandwidth = problem.nbytes / line.seconds
+
+
+class _Arrays(NamedTuple):
+    """Random operands of a problem on the device, and the memory of its result."""
+
+    a: DeviceArray
+    b: DeviceArray
+    bias: DeviceArray | None
+    out: DeviceArray
+
+    @classmethod
+    def random(cls, torch: Any, problem: Problem) -> _Arrays:
+        torch.manual_seed(0)
+        kind, scale = getattr(torch, problem.dtype.value), problem.longest_sum**-0.5
+
+        def draw(shape: tuple[int, ...], factor: float = 1.0) -> DeviceArray:
+            return library("torch").array(
+                "x", (torch.randn(shape, device="cuda") * factor).to(kind)
+            )
+
+        a, b = problem.operand_shapes
+        bias = draw((problem.result_channels,)) if problem.bias else None
+        return cls(draw(a), draw(b, scale), bias, draw(problem.result_shape))
+
+    def changed(self, change: Callable[[Any], Any]) -> _Arrays:
+        """The same of other numbers."""
+        a, b, bias, out = (
+            None if each is None else library("torch").array("x", change(each.native))
+            for each in self
+        )
+        if a is None or b is None or out is None:
+            raise TypeError("only a bias may be absent")
+        return _Arrays(a, b, bias, out)
+
+
+def _prepared(problem: Problem, arrays: _Arrays) -> tuple[Any, Any]:
+    """The primitive of the fastest plan, and its second operand: a weight is packed once."""
+    engine = Cudnn(tune="limited_workspace").bound(library("torch"), 0)
+    call = execution.prepared_problem(problem, engine, 1)
+    primitive: Any = call.entry().primitive
+    return primitive, primitive.pack(arrays.b) if call.packs else arrays.b
+
+
+def _error(torch: Any, problem: Problem, arrays: _Arrays) -> float:
+    """The largest error beside PyTorch in float64, over what rounding allows."""
+    wide = arrays.changed(lambda native: native.double())
+    value = _peer(torch, problem, wide)()
+    magnitude = _peer(torch, problem, wide.changed(lambda native: native.abs()))()
+    result = _tensor(problem, arrays.out)
+    # The sums are stored once before a bias that is added by a kernel of its own.
+    bare = _peer(torch, problem, wide._replace(bias=None))()
+    stored = value.abs() + bare.abs()
+    allowed = testing.tolerance(problem) * magnitude + problem.dtype.epsilon * stored
+    worst = ((result.double() - value).abs() / (allowed + 1e-30)).max()
+    return float(worst)
+
+
+def _tensor(problem: Problem, array: DeviceArray) -> Any:
+    """An array of data or a weight as PyTorch has it; of one axis with channels last as of two."""
+    tensor, rank = array.native, problem.rank
+    if array.shape != problem.weight_shape or problem.direction is not Direction.WEIGHT_GRAD:
+        tensor = tensor.permute(problem.layout.to_ncx(rank))
+    return tensor.unsqueeze(2) if _widened(problem) else tensor
+
+
+def _widened(problem: Problem) -> bool:
+    return problem.rank == 1 and problem.layout is DataLayout.NXC
+
+
+def _peer(torch: Any, problem: Problem, arrays: _Arrays) -> Callable[[], Any]:
+    """PyTorch's call on the same memory, its weight in the memory order of the data."""
+    one = problem.layout is DataLayout.NXC
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+    def weight(native: Any) -> Any:
+        wide = native.unsqueeze(2) if _widened(problem) else native
+        return wide.contiguous(memory_format=form[wide.dim()]) if one else wide
+
+    def per_axis(values: Iterator[int], missing: int) -> list[int]:
+        return [*[missing] * _widened(problem), *values]
+
+    axes = problem.axes
+    strides = per_axis((axis.stride for axis in axes), 1)
+    pads = per_axis((axis.crop_begin for axis in axes), 0)
+    dilations = per_axis((axis.dilation for axis in axes), 1)
+    extra = per_axis((axis.crop_begin - axis.crop_end for axis in axes), 0)
+    aten, groups = torch.ops.aten, problem.groups
+    first, bias = _tensor(problem, arrays.a), arrays.bias and arrays.bias.native
+    if problem.direction is Direction.WEIGHT_GRAD:
+        x = _tensor(problem, arrays.b)
+        like = weight(arrays.a.empty(problem.weight_shape).native)
+        gradient = None, strides, pads, dilations, True, extra, groups, (False, True, False)
+        return lambda: aten.convolution_backward(first, x, like, *gradient)[1]
+    forward = problem.direction is Direction.FORWARD
+    how = strides, pads, dilations, forward, extra if forward else [0] * len(pads), groups
+    w = weight(arrays.b.native)
+    return lambda: aten.convolution(first, w, bias, *how)
+
+
+def _on_device(torch: Any, call: Callable[[], object]) -> float:
+    """Seconds of a call in a CUDA graph of some calls."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(_CALLS):
+            call()
+    graph.replay()
+    return library("torch").seconds(graph.replay, _REPLAYS, 0) / _CALLS
+
+
+def _peak(torch: Any, dtype: DType) -> tuple[float, float]:
+    """FLOP/s of a matrix product, and bytes read and written in a second by a copy."""
+    kind = getattr(torch, dtype.value)
+    a, b = (torch.randn(8192, 8192, device="cuda").to(kind) for _ in range(2))
+    source = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    seconds = library("torch").seconds
+    torch.mm(a, b)
+    product = min(seconds(lambda: torch.mm(a, b), 3, 0) for _ in range(3))
+    copy = min(seconds(lambda: target.copy_(source), 3, 0) for _ in range(3))
+    return 2 * 8192**3 / product, 2 * source.numel() / copy
+
+
+def _means(lines: Sequence[Line]) -> Iterator[tuple[str, float]]:
+    """Geometric means of PyTorch's time over upconv's, by memory order."""
+    for layout in DataLayout:
+        rows = [r for r in lines if r.layout == layout.value and r.seconds and r.torch_seconds]
+        if rows:
+            yield layout.value, geometric_mean(r.torch_seconds / r.seconds for r in rows)  # type: ignore[operator]
+            calls = (r.torch_call_seconds / r.call_seconds for r in rows)  # type: ignore[operator]
+            yield f"{layout.value} call", geometric_mean(calls)
+
+
+def _table(lines: Sequence[Line], peak: tuple[float, float]) -> tuple[list[list[str]], list[str]]:
+    rows = []
+    for r in lines:
+        if r.seconds is None or r.torch_seconds is None:
+            rows.append([r.layer, r.layout, *["-"] * 7, r.reason[:60]])
+            continue
+        flops, bandwidth = r.flops or 0.0, r.bandwidth or 0.0
+        of_peak = max(flops / peak[0], bandwidth / peak[1])
+        eager = (r.torch_call_seconds or 0.0) / (r.call_seconds or 1.0)
+        rows.append([
+            r.layer, r.layout, format_seconds(r.seconds), format_seconds(r.torch_seconds),
+            f"{r.torch_seconds / r.seconds:.2f}", f"{eager:.2f}", f"{flops / 1e12:.1f}",
+            f"{bandwidth / 1e9:.0f}", f"{of_peak:.0%}",
+            "WRONG" if r.wrong else f"{r.error or 0.0:.1g}",
+        ])  # fmt: skip
+    for name, mean in _means(lines):
+        where = ("", f"{mean:.2f}") if name.endswith("call") else (f"{mean:.2f}", "")
+        rows.append(["geometric mean", name.split()[0], "", "", *where, "", "", "", ""])
+    headings = ["layer", "layout", "device", "PyTorch", "x PyTorch", "x a call", "TFLOP/s"]
+    return rows, [*headings, "GB/s", "of peak", "error"]
