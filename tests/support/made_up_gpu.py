@@ -175,7 +175,7 @@ class MadeUpPlan:
         if form.ends.accumulate:
             value += target
         if bias is not None:
-            value += bias.native.astype(np.float64).reshape(-1, *[1] * (value.ndim - 2))
+            value += np.asarray(bias.native, np.float64).reshape(-1, *[1] * (value.ndim - 2))
         if residual is not None:
             value += _view(residual, form.result)
         if form.ends:
@@ -191,7 +191,7 @@ def _view(array: DeviceArray, tensor: Tensor) -> np.ndarray:
     assert array.pointer % 16 == 0
     assert array.size == np.prod(tensor.dims)
     steps = [step * array.dtype.itemsize for step in tensor.strides]
-    return as_strided(array.native, tensor.dims, steps)
+    return as_strided(np.asarray(array.native), tensor.dims, steps)
 
 
 def _pairs(form: Convolution):

@@ -144,8 +144,11 @@ class DeviceArray:
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> DeviceArray:
         """New memory beside this array; `MemoryLimitError` where there is too little."""
         kind = self.dtype if dtype is None else dtype
-        with out_of_memory(self.library, f"an array of shape {shape}"):
-            return self._view(self.library.empty(shape, kind, self.device))
+        try:  # not `out_of_memory`, which takes two microseconds
+            native = self.library.empty(shape, kind, self.device)
+        except Exception as error:
+            raise _limit(self.library, f"an array of shape {shape}", error) from None
+        return self._view(native)
 
     def copy(self) -> DeviceArray:
         """A contiguous copy; `MemoryLimitError` where there is too little memory."""
@@ -167,12 +170,16 @@ def out_of_memory(library: Library, purpose: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not library.is_out_of_memory(error):
-            raise
-        raise MemoryLimitError(
-            f"{purpose} does not fit on the GPU: {' '.join(str(error).split())[:300]}"
-            " Work on smaller pieces of the input."
-        ) from None
+        raise _limit(library, purpose, error) from None
+
+
+def _limit(library: Library, purpose: str, error: Exception) -> Exception:
+    """The error to raise for a library's own."""
+    if not library.is_out_of_memory(error):
+        return error
+    reason = " ".join(str(error).split())[:300]
+    words = f"{purpose} does not fit on the GPU: {reason} Work on smaller pieces of the input."
+    return MemoryLimitError(words)
 
 
 def dtype_named(argument: str, name: str) -> np.dtype[Any]:

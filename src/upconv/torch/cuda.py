@@ -92,7 +92,7 @@ def _chosen(
 ) -> Callable[..., Tensor] | None:  # fmt: skip
     """upconv's kernel if it was faster, None for PyTorch's; measured in the first call."""
     settings = torch.backends.cudnn
-    if not settings.enabled:
+    if not settings.enabled or not (settings.benchmark or _choices):
         return None
     frozen = tuple(tuple(each) if isinstance(each, list | tuple) else each for each in how)
     described = tuple(map(_described, operands))

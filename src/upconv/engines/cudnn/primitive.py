@@ -201,8 +201,14 @@ class CudnnPrimitive:
         plan = self._plan
         if plan is None:
             raise EngineError("This primitive is closed.")
-        present = (each for each in (out, a, b, bias, residual) if each is not None)
-        if self._direct and all(map(_fits, present)):
+        if (
+            self._direct
+            and _fits(out)
+            and _fits(a)
+            and _fits(b)
+            and (bias is None or _fits(bias))
+            and (residual is None or _fits(residual))
+        ):
             plan.run(out, (a, b), (bias, residual))
         elif out.size:
             self._run(plan, out, a, b, Ends(bias, residual, slopes, second))
