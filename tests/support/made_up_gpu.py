@@ -135,7 +135,8 @@ def _host_code(move: Move) -> Code:
     module = Module(host())
     names = elementwise.parameters(move.axes)
     with module.function("move", names | {"index": I32}, exported=False) as f:
-        elementwise.element(f, move, f["index"])
+        for value, address in elementwise.element(f, move, f["index"]):
+            f.store(value, address)
     words = [name for name, kind in names.items() if kind == I64]
     sizes = [name for name, kind in names.items() if kind == I32]
     with module.function("move_all", dict.fromkeys((*POINTERS, "packed"), PTR)) as f:

@@ -29,8 +29,8 @@ from ..jit.compile import parsing
 from ..jit.emit import Function, Module
 from ..jit.values import I32, I64, PTR, STORED, Value, computed
 
-THREADS = 256
-"""Threads of a block."""
+THREADS, PER_THREAD = 256, 4
+"""Threads of a block, and elements of a thread: one at a time would wait for memory."""
 
 POINTERS = ("result", "second", "source", "bias", "residual", "slopes", "scale")
 """The arrays of a kernel in the order of its arguments; one that is absent has the address 0."""
@@ -110,8 +110,8 @@ def parameters(axes: int) -> dict[str, str]:
 _Address = Callable[..., Value]
 
 
-def element(f: Function, move: Move, index: Value) -> None:
-    """Compute the element of a 32-bit index."""
+def element(f: Function, move: Move, index: Value) -> list[tuple[Value, Value]]:
+    """Compute the element of a 32-bit index: what is to be written, and where."""
     places = _places(f, move.axes, index)
     kind, stored = computed(move.result), STORED[move.result]
 
@@ -140,10 +140,11 @@ def element(f: Function, move: Move, index: Value) -> None:
     end = move.end
     slope = read("slopes") if end.slopes else end.slope
     value = activated(f, end.activation, slope, value)
-    f.store(_narrowed(f, value, stored), address("result", stored))
+    written = [(_narrowed(f, value, stored), address("result", stored))]
     if end.has_second:
         other = activated(f, end.second, end.second_slope, value)
-        f.store(_narrowed(f, other, stored), address("second", stored))
+        written.append((_narrowed(f, other, stored), address("second", stored)))
+    return written
 
 
 def _places(f: Function, axes: int, index: Value) -> list[Value]:
@@ -186,9 +187,16 @@ def _narrowed(f: Function, value: Value, stored: str) -> Value:
 def _kernel(module: Module, move: Move) -> None:
     with module.function("move", parameters(move.axes)) as f:
         block, size, thread = (_register(module, f, n) for n in ("ctaid", "ntid", "tid"))
-        index = block * size + thread
-        with f.when(f.compare("ult", index, f["total"])):
-            element(f, move, index)
+        first = block * (size * PER_THREAD) + thread
+        elements = []
+        for number in range(PER_THREAD):  # all are read before any is written
+            index = first + size * number
+            inside = f.compare("ult", index, f["total"])
+            elements.append((inside, element(f, move, f.select(inside, index, 0))))
+        for inside, written in elements:
+            with f.when(inside):
+                for value, address in written:
+                    f.store(value, address)
 
 
 def _register(module: Module, f: Function, name: str) -> Value:

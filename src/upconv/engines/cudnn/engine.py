@@ -24,7 +24,7 @@ from . import abi, graphs
 from .abi import handles
 from .delay import wait
 from .driver import Kernel, driver
-from .elementwise import POINTERS, THREADS, Move, processor_of, ptx
+from .elementwise import PER_THREAD, POINTERS, THREADS, Move, processor_of, ptx
 from .graphs import BIAS, RESIDUAL, RESULT, A, B, Graph, Options, Unsupported
 from .moves import Ends, Maybe, Moves
 from .operation import Convolution, cannot
@@ -239,7 +239,7 @@ class Gpu:
         addresses = (0 if array is None else array.pointer for array in arrays)
         packed = struct.pack(f"{len(POINTERS)}Q", *addresses) + packed
         stream = self._library.stream(self._device)
-        kernel.launch(-(-total // THREADS), THREADS, stream, packed)
+        kernel.launch(-(-total // (THREADS * PER_THREAD)), THREADS, stream, packed)
 
     def wait(self, seconds: float) -> None:
         """Let the caller's stream wait."""

@@ -24,8 +24,8 @@ from ...geometry import Axis
 from ...problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLayout
 from ..copies import contiguous_strides
 
-MOST = 1 << 31
-"""No tensor may have so many elements: cuDNN's kernels count them in 32 bits."""
+MOST = (1 << 31) - (1 << 12)
+"""No tensor may have so many elements: kernels count them in 32 bits, ours a block beyond."""
 
 
 class Kind(Enum):
