@@ -119,7 +119,7 @@ class Progress:
 
 
 class Flow(Protocol):
-    """What turns a number of inputs into a number of final results."""
+    """A rule that turns a number of inputs into a number of final results."""
 
     @property
     def rate(self) -> Fraction:

@@ -72,7 +72,7 @@ def _last(problem: Problem) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What one task computes, but for the chunks it is given, and where these lie in its window."""
+    """The computation of one task, but for its chunks, and where these lie in its window."""
 
     problem: Problem
     engine: str | Engine | None
@@ -210,7 +210,7 @@ def require_few(count: int, chunks: Any) -> None:
 
 
 def ends_of(sizes: tuple[int, ...], total: int, moved: list[int]) -> list[int]:
-    """Where a result is cut: where the operand is; evenly, as zarr asks for, if that is even.
+    """The chunks of a result: those of the operand; even ones, as zarr asks for, if those are even.
 
     `moved` are the ends of the operand's chunks as positions of the result, 0 first.
     """

@@ -76,7 +76,7 @@ def run(
 
 
 class _Task(NamedTuple):
-    """What one task computes, but for the chunks, and where these lie in its windows."""
+    """The computation of one task, but for its chunks, and where these lie in its windows."""
 
     output: int
     box: Box

@@ -17,12 +17,12 @@ Native = Any
 
 
 class Library(Protocol):
-    """What upconv asks of a library of arrays on GPUs."""
+    """A library of arrays on GPUs, as upconv needs it."""
 
     name: str
 
     def __hash__(self) -> int:
-        """Of the object: there is one for each library."""
+        """Hash the object: there is one for each library."""
 
     def array(self, argument: str, native: Native) -> DeviceArray:
         """The view of one of its arrays."""

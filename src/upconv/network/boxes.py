@@ -187,7 +187,7 @@ def _with_begin(rule: Reach, span: Span, size: int) -> Span:
 
 
 def ends_of(operation: ir.Operation) -> object:
-    """What boxes change in an operation."""
+    """The changes of an operation by boxes."""
     if isinstance(operation, ir.Convolution):
         return operation.keywords.padding
     return getattr(operation, "padding", getattr(operation, "amounts", None))

@@ -198,7 +198,7 @@ class Network(Layers):
     def _sized(
         self, shapes: dict[str, Any], make: Callable[[Programs, dict[str, ir.Shape]], Made]
     ) -> Made:
-        """What is made for the shapes of all inputs."""
+        """The program for the shapes of all inputs."""
         from .programs import Programs  # the builder itself needs no engine
 
         self._programs = self._programs or Programs(self.graph(**shapes))

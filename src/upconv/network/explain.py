@@ -1,4 +1,4 @@
-"""What a program does, as a table for people: one row for each step."""
+"""A program as a table for people: one row for each step."""
 
 from __future__ import annotations
 

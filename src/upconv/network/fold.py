@@ -185,7 +185,7 @@ def _factors_forward(graph: Graph) -> Graph:
 
 
 def _factor_start(end: tuple[Op, ...]) -> int | None:
-    """Where a chain multiplies by a positive number that may as well come last."""
+    """The step of a chain that multiplies by a positive number and may as well come last."""
     for start in range(len(end) - 1, -1, -1):
         op = end[start]
         if op.name == "mul" and isinstance(op.operand, int | float):

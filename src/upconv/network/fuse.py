@@ -227,7 +227,7 @@ def _renumbered(chain: Chain, inputs: tuple[int, ...]) -> tuple[Chain, tuple[int
 
 
 def sums(end: Chain) -> int:
-    """How many values a kernel adds first: a residual, and what its result's array held before."""
+    """The number of values that a kernel adds first: a residual, and the old result."""
     added = [
         op.name == "add" and isinstance(op.operand, Input) and not op.operand.broadcast
         for op in end[:2]
@@ -236,8 +236,10 @@ def sums(end: Chain) -> int:
 
 
 def kernel_part(end: Chain) -> int:
-    """How many operations of a convolution's end its kernel does: a residual, a second one, an
-    activation, and a second result by another one."""
+    """The number of operations at the end of a convolution's kernel.
+
+    They are a residual, a second one, an activation, and a second result by another activation.
+    """
     count = sums(end)
     if count < len(end) and end[count].name in {*ACTIVATIONS, "prelu"}:
         count += 1

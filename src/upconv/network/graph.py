@@ -58,7 +58,7 @@ EXCHANGED = {
 
 
 class Operation:
-    """What a node computes: one of the frozen classes below."""
+    """The operation of a node: one of the frozen classes below."""
 
     __slots__ = ()
 
@@ -231,7 +231,7 @@ class Node:
 
 
 class Form(NamedTuple):
-    """How a value lies in memory."""
+    """The memory order of a value."""
 
     layout: DataLayout = DataLayout.NCX
     dtype: DType = DType.FLOAT32

@@ -84,7 +84,7 @@ def _tables(operation: Windows, out: Array, x: Array) -> StepTables:
 
 
 def _images(out: Array, x: Array, to: int, step: int, sources: Array | None) -> Array:
-    """Where each channel of each image begins; those of the result are `to` bytes apart."""
+    """The begin of each channel of each image; those of the result are `to` bytes apart."""
     batch, channels = out.shape[:2]
     if sources is None:
         sources = np.arange(channels) * (x.shape[1] // channels * step)
@@ -125,14 +125,14 @@ _UP = ("nearest", "linear", "shuffle")
 
 
 def _reduce(operation: Windows) -> str:
-    """What is done with the taps of a position."""
+    """The computation on the taps of a position."""
     if isinstance(operation, Pool):
         return "max" if operation.mode == "max" else "sum"
     return "sum" if isinstance(operation, Resample) and operation.mode == "linear" else "pick"
 
 
 def _last_axis(operation: Windows) -> tuple[str, str, int, str, int, int]:
-    """What `Line` wants to know of the last axis, the positions added in front, and the extent of
+    """The facts that `Line` needs of the last axis, the positions added in front, and the extent of
     a window."""
     reduce = _reduce(operation)
     if isinstance(operation, Pool):

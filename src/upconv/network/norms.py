@@ -73,7 +73,7 @@ def steps(
 
 
 class _Plan(NamedTuple):
-    """How an image is summed and normalised: rows of `columns` columns, parts of them, the means
+    """The plan to sum and normalise an image: rows of `columns` columns, parts of them, the means
     made of these, the pieces of the chain, and what units of all three there can be."""
 
     columns: int

@@ -135,7 +135,7 @@ class Program:
                     self._free.remove(instance)
 
     def _open(self) -> Compiled:
-        """What this program runs; `EngineError` if it is closed."""
+        """The steps that this program runs; `EngineError` if it is closed."""
         if self._compiled is None:
             raise EngineError("This program is closed. Compile the network again.")
         return self._compiled

@@ -1,4 +1,4 @@
-"""How far an operation of a network reaches along the axis of a stream.
+"""The reach of a network's operations along the axis of a stream.
 
 A row of the table says, for one axis: how many results are final after so many inputs, which inputs
 later results need, and the operation that computes some results from some inputs. An operation
@@ -53,7 +53,7 @@ class Reach(Protocol):
         """The first input that the results from `result` on need; it may lie before the begin."""
 
     def shift(self, first: int, result: int) -> int:
-        """Where inputs from `first` on begin, seen from results from `result` on."""
+        """The begin of inputs from `first` on, seen from results from `result` on."""
 
     def window(self, shift: int, size: int, count: int) -> Window:
         """The operation for `count` results by `size` inputs, which begin at a shift."""
@@ -213,7 +213,7 @@ class Edges:
 
 
 def reach(operation: ir.Operation, axes: Axes, number: int) -> Reach:
-    """How an operation reaches along a spatial axis; axes: of a convolution, of any size.
+    """The reach of an operation along a spatial axis; axes: of a convolution, of any size.
 
     Raises `EngineRefusal`, which says why, for one that needs all positions at once.
     """

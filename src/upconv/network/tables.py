@@ -82,7 +82,7 @@ class StepTables:
 
 
 def images(out: Array, x: Array) -> NDArray[Any]:
-    """Where the images of two arrays begin."""
+    """The begins of the images of two arrays."""
     number = np.arange(len(x))
     return records(IMAGE, len(x), src=number * image_stride(x), dst=number * image_stride(out))
 

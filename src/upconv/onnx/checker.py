@@ -1,4 +1,4 @@
-"""What a model must be to be taken: ONNX's own checker, and what it leaves to its callers.
+"""The checks of a model: ONNX's own checker, and what that leaves to its callers.
 
 1. Opset 13 and IR version 4 or later, at most `MOST_NODES` nodes, no cycle.
 2. ONNX's checker. Three things that runtimes take and it does not are allowed: operators that ONNX

@@ -77,7 +77,7 @@ def fold(model: ir.Model, more: Sequence[str] = ()) -> None:
 
 
 def _result(node: ir.Node, opset: int, kinds: Sequence[str]) -> Array | None:
-    """What a node computes of constants; None where it shall be left as it is."""
+    """The results of a node on constants; None where it shall be left as it is."""
     if not (is_op(node, *kinds) and node.inputs) or len(node.outputs) > 1:
         return None
     if node.outputs[0].is_graph_output():

@@ -1,4 +1,4 @@
-"""What a model takes and gives, whether arrays are that, and random ones that are.
+"""The inputs and results of a model: checks of arrays, and random ones that fit.
 
     floats            standard normal
     bool              either, evenly
@@ -30,7 +30,7 @@ _MOST_AXES = 64  # NumPy's
 
 
 def inputs_of(model: ir.Model) -> tuple[ir.Value, ...]:
-    """What a model is fed: its inputs that have no value of their own."""
+    """The feeds of a model: its inputs that have no value of their own."""
     weights = model.graph.initializers
     return tuple(value for value in model.graph.inputs if value.name not in weights)
 

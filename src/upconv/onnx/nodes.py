@@ -89,7 +89,7 @@ class ConvTransposeNode:
 
     @property
     def auto_pad(self) -> AutoPad:
-        """How the node asks for its padding."""
+        """The way in which the node asks for its padding."""
         return AutoPad(self.node.attributes.get_string("auto_pad", "NOTSET"))
 
     @property
@@ -174,7 +174,7 @@ def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
-    """What the node states, by ONNX's names."""
+    """The attributes that the node states, by ONNX's names."""
     parameters = [name for name, each in node.attributes.items() if each.is_ref()]
     if parameters:
         raise _UnknownError(f"its {parameters[0]} is a parameter of the function it stands in")

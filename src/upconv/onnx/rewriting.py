@@ -93,7 +93,7 @@ def rewrite(
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What must not be left: how it is recognised, in words, and the pass that sees to it."""
+    """A kind of node that must not be left: its test, its words, and the pass that removes it."""
 
     broken_by: Callable[[ConvTransposeNode], bool]
     words: str

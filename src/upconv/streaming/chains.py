@@ -89,7 +89,7 @@ def _stage(name: str, value: Any) -> Stage:
 
 
 class Composed(Stateful):
-    """What chains and sums share: their parts, and the stream of the network that these are.
+    """The base of chains and sums: their parts, and the stream of the network that these are.
 
     A stream has the channels and the element type of its layers; without any, of its first chunk.
     """
@@ -191,7 +191,7 @@ class Composed(Stateful):
         return network.graph()
 
     def value(self, x: Value, dtype: np.dtype[Any]) -> Value:
-        """What the parts compute of a value of a network."""
+        """Apply the parts to a value of a network."""
         raise NotImplementedError
 
     def _streams(self) -> Iterator[Stream]:

@@ -1,4 +1,4 @@
-"""What a stream computes: one convolution along one axis, checked, and primitives for its windows.
+"""The layer of a stream: one convolution along one axis, checked, and primitives for its windows.
 
 Windows that look alike share a primitive and its packed weight; chunks of one size soon make one or
 two kinds of windows. The engine is one whose sums do not depend on the size.
@@ -48,7 +48,7 @@ def layer_of(
     length: int,
     convolves: bool,
 ) -> Layer:
-    """What a stream computes, checked."""
+    """The checked layer of a stream."""
     weight = converted("weight", weight, dtype)
     bias = None if bias is None else converted("bias", bias, dtype)
     if weight.ndim != 3:
@@ -108,7 +108,7 @@ def chain_of(epilogue: Epilogue) -> Chain:
 
 
 class Layer:
-    """What a stream and its copies share: the problem, the weight, primitives for windows."""
+    """The values that a stream and its copies share: problem, weight, primitives for windows."""
 
     def __init__(
         self,

@@ -116,7 +116,7 @@ class Stream(Stateful):
 
     @property
     def engine(self) -> FixedOrder:
-        """What a whole call is given as `engine=` to have the same bits."""
+        """The `engine=` with which a whole call has the same bits."""
         return self.layer.engine
 
     @property

@@ -104,7 +104,7 @@ def accelerate(
 
 
 def report(model: Any) -> Report:
-    """What `accelerate` decided about a model.
+    """The decisions of `accelerate` about a model.
 
     Raises `ArgumentError` for a model that was not accelerated.
 

@@ -217,7 +217,7 @@ class _Reader:
 
 
 def _state(program: Any, model: Any) -> dict[Any, Callable[[], Any]]:
-    """How the value of each placeholder that is no input is read."""
+    """Readers of the values of the placeholders that are no inputs."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     readers: dict[Any, Callable[[], Any]] = {}
     for spec in program.graph_signature.input_specs:

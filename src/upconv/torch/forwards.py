@@ -67,12 +67,12 @@ class Forward:
 
     @property
     def __code__(self) -> Any:
-        """What `torch.export` reads the names of arguments from."""
+        """The signature from which `torch.export` reads the names of arguments."""
         return type(self._model).forward.__code__
 
     @property
     def __wrapped__(self) -> Any:
-        """What `inspect.signature` reads."""
+        """The signature that `inspect.signature` reads."""
         return self.original
 
     @property
@@ -237,7 +237,7 @@ def difference(results: Any, expected: Any) -> str:
 
 
 def _structure(value: Any, inputs: list[Tensor]) -> Any:
-    """What inputs are besides their tensors, hashable; the tensors are added to `inputs`."""
+    """A hashable form of inputs without their tensors; the tensors are added to `inputs`."""
     kind = type(value)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         if not value.is_cpu or value.layout is not torch.strided:
@@ -268,7 +268,7 @@ def _rebuilt(structure: Any, flat: Iterator[Tensor]) -> Any:
 
 
 def _form(structure: Any, inputs: list[Tensor]) -> Key:
-    """What a capture is for: any sizes but 0 and 1, and memory formats, stay open."""
+    """The key of a capture: any sizes but 0 and 1, and memory formats, stay open."""
     return structure, *(
         (x.dtype, tuple(min(size, 2) for size in x.shape), _layout(x)) for x in inputs
     )

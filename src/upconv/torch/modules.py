@@ -26,7 +26,7 @@ from .tensors import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Acceleration:
-    """What upconv computes of an accelerated layer; of one made by its constructor it is all."""
+    """The results of an accelerated layer that upconv computes; of a new module, all."""
 
     inference: bool = True
     training: int = Ours.ALL
@@ -40,7 +40,7 @@ LAYER_ATTRIBUTES = ("_acceleration", "_packed", "_baked")
 
 
 class Layer:
-    """What the six modules share: packed weights end with a change of mode, device or dtype."""
+    """The base of the six modules: packed weights end with a change of mode, device or dtype."""
 
     def train(self, mode: bool = True) -> Any:
         """PyTorch's; lets go of packed weights."""
@@ -181,7 +181,7 @@ class CachedWeightNorm(WeightNorm):  # type: ignore[misc]
 
 
 def _derived(layer: Any, name: str, sources: list[Tensor], make: Callable[[], Any]) -> Any:
-    """What is made of some tensors, made anew only where one of them has changed."""
+    """A value computed from some tensors, anew only where one of them has changed."""
     graded = torch.is_grad_enabled() and any(each.requires_grad for each in sources)
     if graded or _in_graph() or not all(each.is_cpu for each in sources):
         return make()

@@ -79,7 +79,7 @@ def writes(node: fx.Node) -> list[fx.Node]:
 
 
 def add_node(network: Network, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """What a node computes, added to a network.
+    """Add the operation of a node to a network.
 
     args, kwargs: the node's arguments, `Value`s or tensors in place of nodes.
 

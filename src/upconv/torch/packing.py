@@ -38,7 +38,7 @@ _PROBES = 64
 
 
 class Packed:
-    """What is prepared of one weight; copied or pickled it is None: a copy has another weight."""
+    """The calls prepared for one weight; None in copies and pickles, which have another weight."""
 
     __slots__ = (
         "__weakref__",
@@ -105,7 +105,7 @@ def _distinct(calls: Iterable[Any]) -> set[int]:
 
 
 def key_of(tensor: Tensor) -> tuple[Any, ...]:
-    """What changes when a tensor is written in place, or its memory exchanged."""
+    """A key that changes when a tensor is written in place, or its memory exchanged."""
     version = -1 if tensor.is_inference() else tensor._version
     return tensor.data_ptr(), version, tensor.shape, tensor.stride(), tensor.dtype
 
@@ -142,7 +142,7 @@ def owned(weight: Tensor, before: Packed | None) -> Packed:
 
 
 def found(weight: Tensor) -> Packed | None:
-    """What is prepared of a weight: its owner's, or the table's (case 2); None the first time."""
+    """The `Packed` of a weight: its owner's, or the table's (case 2); None the first time."""
     pointer = weight.data_ptr()
     known = _by_address.get(pointer)
     if known is not None:
@@ -185,7 +185,7 @@ def ready(
 
 
 def counts() -> int:
-    """How many times a weight was packed in this process."""
+    """The number of times that a weight was packed in this process."""
     return _count
 
 

@@ -36,7 +36,7 @@ class Ours(IntFlag):
 
 
 class Geometry(NamedTuple):
-    """How a layer combines its operands, in the order of `aten::convolution`'s arguments."""
+    """The geometry of a layer, in the order of `aten::convolution`'s arguments."""
 
     stride: Shape
     padding: Shape
@@ -125,7 +125,7 @@ def result_shape(problem: Problem) -> Shape:
 
 
 def axis_order(problem: Problem) -> Shape | None:
-    """Where the problem's axes of data are among a tensor's; None where they are in its order."""
+    """The positions of a problem's axes of data among a tensor's; None where the order is the same."""
     if problem.layout is DataLayout.NCX:
         return None
     return (0, *range(2, problem.rank + 2), 1)

@@ -20,7 +20,7 @@ from .tensors import Tensor
 
 
 def value_of(node: Any) -> Any:
-    """What a node gives: a tensor without data, a list of tensors, a number; None if unknown."""
+    """The value of a node: a tensor without data, a list of tensors, a number; None if unknown."""
     meta = node.meta if isinstance(node, fx.Node) else {}
     return meta.get("val", meta.get("example_value"))
 

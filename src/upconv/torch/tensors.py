@@ -26,7 +26,7 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class View(NamedTuple):
-    """How tensors of one shape and strides, in elements, are seen as arrays.
+    """The array that is seen of tensors of one shape and strides, in elements.
 
     `Tensor.numpy()` would do, but it marks the tensor's memory as never to be resized, for good.
     So the array is made from the address, and keeps the tensor alive.

@@ -58,7 +58,7 @@ class Samples:
 
     @property
     def ratio(self) -> Ratio | None:
-        """How many times as fast the layer is; None for one that was not called or not timed."""
+        """The speed of the layer over PyTorch's; None for one that was not called or not timed."""
         timed = self.before and self.after and all((*self.before, *self.after))
         return Ratio.between(self.before, self.after) if timed else None
 
@@ -73,7 +73,7 @@ class Samples:
         return name == "upconv", whys.get("upconv", "")
 
     def seconds(self) -> tuple[float | None, float | None]:
-        """What reports state."""
+        """The facts that reports state."""
         one, other = (undisturbed(each) if each else None for each in (self.before, self.after))
         return one or None, other or None
 
@@ -188,7 +188,7 @@ class Case:
 
     @property
     def key(self) -> Any:
-        """What the measurement depends on."""
+        """The conditions of the measurement."""
         operands = [
             (tuple(each.shape), each.stride(), each.dtype) for each in (self.x, self.weight)
         ]

@@ -116,7 +116,7 @@ class Attribute(IntEnum):
 
 
 class Note(IntEnum):
-    """What an engine does to numbers: cudnnBackendNumericalNote_t."""
+    """Notes on how an engine treats numbers: cudnnBackendNumericalNote_t."""
 
     TENSOR_CORE = 0
     DOWN_CONVERT_INPUTS = 1

@@ -30,7 +30,7 @@ def driver() -> Driver:
 
 
 class Driver:
-    """What is called of libcuda."""
+    """The functions of libcuda that upconv calls."""
 
     def __init__(self) -> None:
         try:

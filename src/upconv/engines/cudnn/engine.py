@@ -39,7 +39,7 @@ _QUEUED = 5e-5
 
 
 class Tune(Enum):
-    """How a plan is chosen, in MXNet's words; see `Cudnn`."""
+    """Ways to choose a plan, in MXNet's words; see `Cudnn`."""
 
     OFF = "off"
     LIMITED_WORKSPACE = "limited_workspace"
@@ -78,7 +78,7 @@ class Cudnn:
 
     @property
     def options(self) -> Options:
-        """What plans may be taken."""
+        """The plans that may be taken."""
         limit = None if self.tune == Tune.FASTEST.value else self.workspace << 20
         return Options(limit, self.deterministic)
 

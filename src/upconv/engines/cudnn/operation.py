@@ -51,7 +51,7 @@ class Tensor(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What a graph does to a convolution's result: + bias, + residual, then the activation; or it
+    """The steps of a graph after its convolution: + bias, + residual, then the activation; or it
     adds what the result held before, and nothing else."""
 
     bias: bool = False
@@ -78,7 +78,7 @@ _FUSED = {
 
 
 def fusible(problem: Problem) -> Ends | None:
-    """What a graph may do at a problem's end; None where the end is a step of its own."""
+    """The end of a problem as a graph may do it; None where the end is a step of its own."""
     epilogue = problem.epilogue
     if problem.accumulate:
         return None if problem.bias or not epilogue.empty else Ends(accumulate=True)

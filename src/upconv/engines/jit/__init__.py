@@ -33,7 +33,7 @@ class JitEngine:
     finite_weights_only = True  # others go to the reference engine
 
     def fingerprint(self) -> str:
-        """What compiled code depends on besides its problem."""
+        """The version, processor and features that compiled code depends on besides its problem."""
         return _fingerprint(host())
 
     def refuses(self, problem: Problem) -> str | None:

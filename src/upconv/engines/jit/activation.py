@@ -76,7 +76,7 @@ _CHEAP = {Activation.NONE, Activation.RELU, Activation.LEAKY_RELU}
 
 
 class _Format(NamedTuple):
-    """What the code of one element type is made of.
+    """The constants of the code for one element type.
 
     `fraction` and `bias` describe its bits. `lift` is a power of two that makes every subnormal
     quotient's divisor normal. `ln2` is log 2 in two parts; n times the first is exact. `series` is
@@ -204,7 +204,7 @@ _EMITTERS = {
 
 
 class Lanes:
-    """What the activations have in common, on values of one type."""
+    """The operations that the activations share, on values of one type."""
 
     def __init__(self, f: Function, kind: str) -> None:
         element, lanes = split(kind)

@@ -1,4 +1,4 @@
-"""Where helpers run: not on the processor of the thread that leads.
+"""Processors for helpers: any but that of the thread that leads.
 
 Linux likes to wake a thread where its waker runs, although that one is about to be busy; virtual
 machines make it worse, because a processor that the host has put to sleep does not look idle
@@ -44,7 +44,7 @@ def current(f: Function, affinity: Affinity) -> Value:
 
 
 def new_place(f: Function) -> Value:
-    """What a helper knows of its place: nothing is avoided, and nothing was set."""
+    """The state of a helper at its start: nothing is avoided, and nothing was set."""
     place = f.scratch(_NBYTES)
     with f.loop(0, _AVOIDED // 8) as loop:
         f.store(f.integer(0), f.at(place, loop.index, I64))

@@ -106,7 +106,7 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChainClass:
-    """What the code of a chain depends on: element types, names with kinds of operands, and which
+    """The class of a chain's code: element types, names with kinds of operands, and which
     inputs have one element for a whole row."""
 
     computed: str
@@ -123,7 +123,7 @@ class ChainClass:
 
     @property
     def parameters(self) -> str:
-        """What stands in the argument block behind the walk's numbers."""
+        """The words of the argument block behind the walk's numbers."""
         names = [f"{name}* {name}_image {name}_row" for name in self.arrays]
         operands = {operand for _, operand in self.ops}
         for kind, number in sorted(operands):
@@ -186,7 +186,7 @@ class _Body:
         }
 
     def tables(self, image: Value, row: Value, column: Value) -> dict[Operand, Value]:
-        """Where the tables of an image begin at a row or column."""
+        """The begin of an image's tables at a row or column."""
         a, result = self._arguments, {}
         for operand in self._operands:
             if operand.kind in ("row", "column"):

@@ -255,7 +255,7 @@ def costs_of(vector_bytes: int) -> Costs:
 
 
 def dots_of(name: str) -> float:
-    """What AVX512-BF16 is worth on a processor, by LLVM's name for it.
+    """The worth of AVX512-BF16 on a processor, by LLVM's name for it.
 
     A Xeon with AMX (2026-11-21, 24 accumulators in registers, 512 bits): an instruction, of two
     products for each lane, every 2.0 cycles, where two of FMA are issued in every cycle. Zen 4

@@ -59,7 +59,7 @@ class Cpu:
 
     @property
     def attributes(self) -> str:
-        """What every function is marked with."""
+        """The attributes of every function."""
         wide = f'"prefer-vector-width"="{8 * self.vector_bytes}"'
         return f'nounwind "target-cpu"="{self.name}" "target-features"="{self.features}" {wide}'
 

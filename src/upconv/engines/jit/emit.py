@@ -30,7 +30,7 @@ def signature(parameters: str) -> dict[str, str]:
 
 
 class Loop:
-    """What the body of a loop sees, and after it the carried values' results."""
+    """The values that a loop's body sees, and after it the results of those it carries."""
 
     def __init__(self, index: Value, carried: list[Value]) -> None:
         self.index = index
@@ -39,7 +39,7 @@ class Loop:
         self.results: list[Value] = []
 
     def next(self, values: Sequence[Value]) -> None:
-        """What is carried into the next iteration."""
+        """Set the values that the next iteration carries."""
         self.following = list(values)
 
 

@@ -156,7 +156,7 @@ class Instructions:
         return self.load(I64, self.at(base, index, I64))
 
     def load(self, kind: str, address: Value) -> Value:
-        """What lies at an address, which need only be aligned to an element."""
+        """Load the value at an address, which need only be aligned to an element."""
         return self._do(kind, f"load {kind}, ptr {address.name}, align {BYTES[split(kind)[0]]}")
 
     def store(self, value: Value, address: Value) -> None:
@@ -172,7 +172,7 @@ class Instructions:
         )
 
     def drain(self) -> None:
-        """What was written before this is seen by other threads before what comes after it."""
+        """Let other threads see what was written before this ahead of what comes after it."""
         self._lines.append("  fence seq_cst")
 
     def load_lanes(self, kind: str, address: Value, mask: Value) -> Value:
@@ -251,7 +251,7 @@ class Instructions:
             self._lines.append("  call void @llvm.aarch64.hint(i32 1)")  # yield
 
     def order(self) -> None:
-        """What is read after this is not read before: LLVM would load more than registers hold."""
+        """Keep later reads behind this: LLVM would load more than registers hold."""
         self._lines.append('  fence syncscope("singlethread") seq_cst')
 
     def scratch(self, nbytes: int) -> Value:

@@ -132,7 +132,7 @@ class Arguments:
         self._f, self._places, self._types = f, places, types
 
     def address(self, name: str) -> Value:
-        """Where a number of the block lies."""
+        """The position of a number in the block."""
         return self._f.at(self._f["args"], self._places[name], I64)
 
     def __getitem__(self, name: str) -> Value:

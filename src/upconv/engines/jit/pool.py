@@ -52,7 +52,7 @@ _ALONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def useful_threads(multiply_adds: int, threads: int) -> int:
-    """How many of at most `threads` threads so much work is worth."""
+    """The number of threads, at most `threads`, that so much work is worth."""
     return max(1, min(threads, multiply_adds // WORTH_A_THREAD))
 
 
@@ -120,7 +120,7 @@ class _Pool:
         self.tokens = None if self._native else threading.Semaphore(0)
 
     def _measured(self, iteration: Callable[[int, int], None]) -> int:
-        """How many iterations helpers poll: processors take from 10 to 150 cycles for one."""
+        """The iterations that helpers poll: processors take from 10 to 150 cycles for one."""
         count, shortest = 1000, float("inf")
         for _ in range(5):  # the shortest, since others may have had the processor meanwhile
             start = time.perf_counter()

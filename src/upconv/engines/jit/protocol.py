@@ -94,7 +94,7 @@ class Futex(NamedTuple):
 
 
 class System(NamedTuple):
-    """What there is to call; `switch` is the address of sched_yield or its like."""
+    """The functions to call; `switch` is the address of sched_yield or its like."""
 
     triple: str
     switch: int
@@ -200,7 +200,7 @@ def _wait(f: Function, system: System, expected: Value) -> None:
 
 
 class _Helper(NamedTuple):
-    """Where a helper keeps what it has heard, the iterations it has left, and its place."""
+    """The state of a helper: what it has heard, the iterations it has left, and its place."""
 
     heard: Value
     iterations: Value
@@ -245,7 +245,7 @@ def _poll(f: Function, system: System, me: _Helper) -> None:
 
 
 def _make_way(f: Function, system: System, me: _Helper) -> None:
-    """Beside the leader, move; and if there is no other processor, let the leader go first."""
+    """Move away from the leader's processor; where there is no other, let the leader go first."""
     if system.affinity:
         leader, here = f.observe(_word(f, LEADER)), current(f, system.affinity)
         with f.when(f.compare("eq", leader, here)):

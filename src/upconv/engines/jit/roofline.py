@@ -85,7 +85,7 @@ def measure(threads: int) -> Limits:
 
 
 def key() -> str:
-    """What the ceilings depend on besides the number of threads, for who remembers them."""
+    """The key of remembered ceilings, besides the number of threads."""
     cpu = host()
     return f"{cpu.name} {8 * cpu.vector_bytes} bit"
 

@@ -39,7 +39,7 @@ class Step(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """How threads run a compiled function: `over` names the counter of its finished jobs, which
+    """A compiled function as threads run it: `over` names the counter of its finished jobs, which
     comes to `jobs`, and `flag` the counter that is 0 where results hold."""
 
     blocks: Blocks

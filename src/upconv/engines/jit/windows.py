@@ -123,7 +123,7 @@ class _Gather:
         self._edges(to, None, element)
 
     def _from(self, row: Value) -> Value:
-        """Where the line's first real position lies in a row of the input."""
+        """The place of the line's first real position in a row of the input."""
         return self._f.at(row, self._first + self._low, self._line.stored)
 
     def _neutral(self, element: str) -> Value:

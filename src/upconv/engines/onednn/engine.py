@@ -90,6 +90,9 @@ class OnednnEngine:
 
 
 def _interior(problem: Problem) -> Interior:
-    """What the library is given: it adds no positions that nothing reaches, and errs, or writes
-    where it must not, where a part of the input or of the kernel meets nothing."""
+    """The interior of a problem, which alone the library is given.
+
+    It adds no positions that nothing reaches, and errs, or writes where it must not, where a part
+    of the input or of the kernel meets nothing.
+    """
     return Interior.of(problem, margins=False, points=True)

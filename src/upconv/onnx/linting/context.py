@@ -1,4 +1,4 @@
-"""What a rule sees: one ConvTranspose node of a model, with what is known about it."""
+"""The view of a rule: one ConvTranspose node of a model, with what is known about it."""
 
 from __future__ import annotations
 

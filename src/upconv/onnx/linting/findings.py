@@ -1,4 +1,4 @@
-"""What a lint found, as plain values, text, JSON and workflow commands for GitHub."""
+"""Findings of a lint as plain values, text, JSON and workflow commands for GitHub."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WIDTH = 100
 
 
 class Severity(Enum):
-    """How bad a finding is; the words are SARIF's levels.
+    """The severity of a finding; the words are SARIF's levels.
 
     ERROR: the model is wrong, or the runtime refuses it. WARNING: results may be other than meant.
     NOTE: could be better, or could not be checked.

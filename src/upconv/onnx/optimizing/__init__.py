@@ -157,7 +157,7 @@ def _require_seconds(seconds: float) -> None:
 def _conditions(
     runtime: Runtime, model: ir.Model, inputs: Sequence[Mapping[str, Array]]
 ) -> dict[str, Condition]:
-    """What decisions hold for."""
+    """The conditions under which decisions hold."""
     shapes = "; ".join(str({n: [*a.shape] for n, a in one.items()}) for one in inputs)
     name = f"{runtime} {runtime.version}"
     return conditions(runtime.threads or 1, runtime=name, model=digest(model), shapes=shapes)

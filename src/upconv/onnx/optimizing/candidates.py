@@ -35,7 +35,7 @@ CANDIDATES: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """What all steps of one `optimize` share; `inputs` are arrays by name, per set of shapes."""
+    """The values that all steps of `optimize` share; `inputs`: arrays by name, per set of shapes."""
 
     runtime: Runtime
     inputs: tuple[Mapping[str, Array], ...]
@@ -100,7 +100,7 @@ class _Trial:
     def _checked(
         self, models: Mapping[str, ir.Model], worker: Worker, stack: ExitStack
     ) -> list[tuple[Candidate, OpenModel]]:
-        """Those that the runtime takes and whose values are right, up to one that ended it."""
+        """The candidates that the runtime takes and that are right, up to one that ended it."""
         found: list[tuple[Candidate, OpenModel]] = []
         wanted: list[Any] = []
         for name, model in models.items():

@@ -1,4 +1,4 @@
-"""What an optimisation found: plain frozen values, from which text, JSON and the report are made.
+"""Results of an optimisation: plain frozen values, from which text, JSON and reports are made.
 
 Times are seconds of undisturbed calls, sizes are bytes. Ratios are "before over after": above 1 is
 faster. Where something was measured for several sets of input shapes, it is a tuple in their order.

@@ -1,4 +1,4 @@
-"""What a pass is, and the driver that runs passes over a model."""
+"""The interface of a pass, and the driver that runs passes over a model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one pass did at one node: `refusal` is None where it rewrote it."""
+    """The outcome of one pass at one node: `refusal` is None where it rewrote it."""
 
     node: str
     by: str

@@ -169,7 +169,7 @@ def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
 
 
 def _integers(node: ir.Node, index: int) -> list[int] | None:
-    """What a constant input holds; None where it is left out."""
+    """The value of a constant input; None where it is left out."""
     value = node.inputs[index] if len(node.inputs) > index else None
     if value is None:
         return None

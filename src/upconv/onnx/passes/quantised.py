@@ -167,7 +167,7 @@ def again(builder: Builder, x: ir.Value, nodes: Sequence[ir.Node]) -> ir.Value:
 def before(
     builder: Builder, x: ir.Value, moved: Callable[[ir.Value], Sequence[ir.Value]]
 ) -> list[ir.Value]:
-    """What `moved`, which only moves elements, makes of x: of its integers where it has such."""
+    """Apply `moved`, which only moves elements, to x: to its integers where it has such."""
     node = x.producer()
     if node is None or not is_transparent(node, "DequantizeLinear") or node.inputs[0] is None:
         return list(moved(x))

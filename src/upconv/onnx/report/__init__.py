@@ -82,7 +82,7 @@ def _template() -> Any:
 
 
 def _shown(value: Any) -> Any:
-    """What is put into the page: markup of ours as it is, text harmless and not too long."""
+    """Prepare a value for the page: our markup as it is, text harmless and not too long."""
     ours = hasattr(value, "__html__")
     return value if ours else terminal.shortened(str(value), terminal.LONGEST_SENTENCE)
 

@@ -55,7 +55,7 @@ class Worker:
         return self.owner == os.getpid() and self._process.poll() is None
 
     def call(self, method: str, *arguments: Any, times: float = 1.0) -> Any:
-        """What a method of the `Host` gives; raises what that raises.
+        """Call a method of the `Host`; raises what that raises.
 
         Raises `EngineError` where the process ends or takes longer than `times` the limit.
         """

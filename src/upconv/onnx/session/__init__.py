@@ -134,7 +134,7 @@ class Session:
             self._report.save(decisions)
 
     def report(self) -> Report:
-        """What was decided about each layer and about the whole model, and why."""
+        """The decisions about each layer and about the whole model, with reasons."""
         return self._report
 
     def get_inputs(self) -> list[NodeArg]:
@@ -150,7 +150,7 @@ class Session:
         return [PROVIDER]
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model's file says of itself."""
+        """The metadata of the model's file."""
         return self._metadata
 
     @memory.bounded("what the model computes")
@@ -248,7 +248,7 @@ def _shapes(examples: Sequence[Mapping[str, Array]]) -> str:
 
 
 def _value(value: ir.Value) -> ir.Value:
-    """What a value declares, without the model that it is of."""
+    """The declaration of a value, without the model that it is of."""
     dtype = dtype_of(value)
     if dtype is None or dtype.kind == "c":
         words = f"{brief(value.name)} is not a tensor of real numbers"

@@ -103,13 +103,13 @@ class Library:
             raise EngineError(f"ONNX Runtime's {name} failed: {message}")
 
     def made(self, name: str, *arguments: Any) -> int:
-        """What a function gives by its last argument."""
+        """Call a function, and return the value of its last argument."""
         made = pointer()
         self.call(name, *arguments, byref(made))
         return made.value or 0
 
     def status(self, name: str, *arguments: Any) -> int:
-        """What a function that returns a status returns, 0 where all is well."""
+        """Call a function that returns a status, 0 where all is well."""
         return self._calls[name](*arguments) or 0
 
     def release(self, kind: str, handle: int) -> None:

@@ -160,7 +160,7 @@ class _Trial:
         self.failed: dict[str, str] = {}
 
     def outputs(self, session: Native) -> list[Array]:
-        """What a session computes of all examples."""
+        """The results of a session on all examples."""
         return [y for feeds in self._examples for y in session.run(self._names, feeds)]
 
     def try_ways(self) -> None:

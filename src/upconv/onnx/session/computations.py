@@ -13,7 +13,7 @@ Run = Callable[[Sequence[Array], Sequence[Array]], object]
 
 
 class Computation(Protocol):
-    """What computes a part."""
+    """The computation of a part."""
 
     dtype: str
 

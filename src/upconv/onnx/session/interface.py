@@ -1,4 +1,4 @@
-"""What a session takes and tells as ONNX Runtime's `InferenceSession` does."""
+"""The arguments and answers of a session as ONNX Runtime's `InferenceSession` has them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NodeArg:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What a model's file says of itself, under ONNX Runtime's names."""
+    """The metadata of a model's file, under ONNX Runtime's names."""
 
     producer_name: str
     graph_name: str

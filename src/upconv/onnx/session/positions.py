@@ -39,7 +39,7 @@ def slice_of(call: Call) -> Any:
 
 
 def _ends(call: Call, start: int, end: int, size: int | None) -> tuple[int, int]:
-    """How many positions a slice cuts off at the begin and at the end of an axis."""
+    """The numbers of positions that a slice cuts off the begin and the end of an axis."""
     if size is not None:
         begin, stop = (min(max(n + size * (n < 0), 0), size) for n in (start, end))
         return begin, size - stop

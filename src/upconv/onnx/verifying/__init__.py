@@ -109,7 +109,7 @@ class Side:
         self._given: dict[Runtime, Mapping[str, Any] | UpconvError] = {}
 
     def outputs(self, runtime: Runtime) -> Mapping[str, Any]:
-        """What the model gives, or raises; computed once, since it may take minutes."""
+        """The model's results, or its error; computed once, since it may take minutes."""
         if runtime not in self._given:
             try:
                 with runtime.session(self.model, limit=self.limit) as session:

@@ -47,7 +47,7 @@ _COPIES = 80  # bytes that a comparison takes for each element
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
-    """What was asked for, and in which precision the runtime computes, "" for the model's own."""
+    """The runtime asked for, and the precision in which it computes, "" for the model's own."""
 
     atol: float | None = None
     rtol: float | None = None
@@ -96,7 +96,7 @@ class Difference:
 def difference(
     made: ir.Value, a: Any, b: Any, tolerances: Tolerances = _BY_ROUNDING, exact: Any = None
 ) -> Difference:
-    """How a value differs.
+    """The difference of a value.
 
     made: the value in the first model. a, b: what the models make of it; exact: what the first
     makes in float64, None for none.

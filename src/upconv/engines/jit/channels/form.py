@@ -64,7 +64,7 @@ class Form:
 
 
 class ChannelsLast:
-    """Where the data of a correlation, or of a spatial block, lies if channels are its last axis.
+    """The memory order of a correlation's data, or a spatial block's, with channels last.
 
     `x_steps` and `y_steps` are bytes from one image to the next, and along each axis; `counts` are
     the points of each grid along each axis, and `missing` the lanes of each that do not exist at

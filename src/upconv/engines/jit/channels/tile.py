@@ -47,7 +47,7 @@ does, and `CROSSING` where some does along the last axis."""
 
 @dataclass(frozen=True, slots=True)
 class ChannelTile:
-    """What a tile's code depends on: its class.
+    """The class of a tile: all that its code depends on.
 
     `stored` is the type of the inputs, `element` of all else. A *depthwise* tile has one input
     channel per output channel (or per `multiplier` neighbouring ones): lanes of input meet lanes of

@@ -152,7 +152,7 @@ def in_tile(correlation: Correlation) -> End:
 
 
 def finish_of(correlation: Correlation) -> Finish:
-    """What is left to do, where tiles apply `in_tile`, for results that go by way of a stage."""
+    """The rest of an end, where tiles apply `in_tile`, for results that go by way of a stage."""
     stored, layout = STORED[correlation.dtype], correlation.layout
     whole = Finish.of(
         correlation.element, stored, correlation.epilogue, layout,

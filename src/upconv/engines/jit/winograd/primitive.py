@@ -208,7 +208,7 @@ def _address(code: Code) -> int:
 
 
 def _ends(correlation: Correlation) -> tuple[End, Finish]:
-    """What the inverse transform ends in, and what `finish` does after it."""
+    """The end of the inverse transform, and the rest that `finish` does after it."""
     element, epilogue = correlation.element, correlation.epilogue
     end = End.of(epilogue)
     if epilogue.residual or correlation.accumulate:
