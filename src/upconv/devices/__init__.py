@@ -31,8 +31,8 @@ def library(name: str) -> Library:
     """The library "torch" or "cupy"; `ImportError` where it is not installed."""
     with importing:
         module = import_module(f".{name}", __name__)
-    made: Library = getattr(module, name.capitalize())()
-    return made
+    instance: Library = getattr(module, name.capitalize())()
+    return instance
 
 
 def device_array(argument: str, value: object) -> DeviceArray | None:

@@ -154,8 +154,8 @@ def _by_sums(
     var = x.library.sums(spread, layout.others) / count
     unbiased = var * (count / (count - 1)) if count > 1 else var
     invstd = (var + eps) ** -0.5
-    found = {"mean": mean, "invstd": invstd, "batch_mean": mean, "batch_var": unbiased}
-    stats = {name: _float_vector(x, value) for name, value in found.items()}
+    statistics_ = {"mean": mean, "invstd": invstd, "batch_mean": mean, "batch_var": unbiased}
+    stats = {name: _float_vector(x, value) for name, value in statistics_.items()}
     y, slope = x.empty(x.shape), scale.native * invstd
     offset = shift.native - mean * slope
     _engine(x).scaled(y, x, _float_vector(x, slope), _float_vector(x, offset), layout.channel)

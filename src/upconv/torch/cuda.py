@@ -115,10 +115,10 @@ def _measured(
 ) -> Callable[..., Tensor] | None:
     """The faster of both on these operands; PyTorch's where upconv cannot compute it."""
     try:
-        made = make()
-        if made is None:
+        calls_of = make()
+        if calls_of is None:
             return None
-        calls = [partial(call, *operands) for call in made]
+        calls = [partial(call, *operands) for call in calls_of]
         best = [1e9, 1e9]
         library, device = _library(operands[0])
         for call in calls:
@@ -132,7 +132,7 @@ def _measured(
         if isinstance(error, EngineMissing):
             warnings.warn(f"PyTorch computes CUDA tensors: {error}", RuntimeWarning, stacklevel=5)
         return None
-    return made[0] if best[0] * _GAIN <= best[1] else None
+    return calls_of[0] if best[0] * _GAIN <= best[1] else None
 
 
 def _library(tensor: Tensor) -> tuple[Library, int]:

@@ -125,7 +125,7 @@ def result_shape(problem: Problem) -> Shape:
 
 
 def axis_order(problem: Problem) -> Shape | None:
-    """The positions of a problem's axes of data among a tensor's; None where the order is the same."""
+    """The positions of a problem's axes of data among a tensor's; None if they are in order."""
     if problem.layout is DataLayout.NCX:
         return None
     return (0, *range(2, problem.rank + 2), 1)

@@ -264,11 +264,11 @@ class Object:
         return list(array)[:count]
 
     def objects(self, name: int, of: Descriptor) -> list[Object]:
-        """The descriptors that an attribute has, made for the library to fill."""
+        """The descriptors that an attribute has, which the library fills."""
         kind = Type.BACKEND_DESCRIPTOR
-        made = [Object(of) for _ in range(self._count(name, kind))]
-        array = (c_void_p * len(made))(*(each.address for each in made))
-        return made[: self._read(name, kind, array)]
+        descriptors = [Object(of) for _ in range(self._count(name, kind))]
+        array = (c_void_p * len(descriptors))(*(one.address for one in descriptors))
+        return descriptors[: self._read(name, kind, array)]
 
     def _count(self, name: int, kind: Type) -> int:
         count = c_int64()
@@ -296,12 +296,12 @@ class _Handles(threading.local):
 
     def of(self, device: int, stream: int) -> int:
         """The handle for a device, which is the current one, on a stream."""
-        found = self._handles.get(device)
-        if found is None:
+        entry = self._handles.get(device)
+        if entry is None:
             new = c_void_p()
             library().check(library().create(byref(new)), "handle")
-            found = self._handles[device] = (new.value or 0, [-1])
-        handle, streams = found
+            entry = self._handles[device] = (new.value or 0, [-1])
+        handle, streams = entry
         if streams[0] != stream:
             library().check(library().setstream(handle, stream), "stream")
             streams[0] = stream
@@ -324,14 +324,14 @@ def tensor(
 
     virtual: a value between two operations. by_value: one number, whose address is in main memory.
     """
-    made = Object(Descriptor.TENSOR)
-    made.set(Attribute.TENSOR_DATA_TYPE, Type.DATA_TYPE, dtype)
-    made.set(Attribute.TENSOR_DIMENSIONS, Type.INT64, *dims)
-    made.set(Attribute.TENSOR_STRIDES, Type.INT64, *strides)
-    made.set(Attribute.TENSOR_UNIQUE_ID, Type.INT64, number)
-    made.set(Attribute.TENSOR_BYTE_ALIGNMENT, Type.INT64, 16)
+    descriptor = Object(Descriptor.TENSOR)
+    descriptor.set(Attribute.TENSOR_DATA_TYPE, Type.DATA_TYPE, dtype)
+    descriptor.set(Attribute.TENSOR_DIMENSIONS, Type.INT64, *dims)
+    descriptor.set(Attribute.TENSOR_STRIDES, Type.INT64, *strides)
+    descriptor.set(Attribute.TENSOR_UNIQUE_ID, Type.INT64, number)
+    descriptor.set(Attribute.TENSOR_BYTE_ALIGNMENT, Type.INT64, 16)
     if virtual:
-        made.set(Attribute.TENSOR_IS_VIRTUAL, Type.BOOLEAN, True)
+        descriptor.set(Attribute.TENSOR_IS_VIRTUAL, Type.BOOLEAN, True)
     if by_value:
-        made.set(Attribute.TENSOR_IS_BY_VALUE, Type.BOOLEAN, True)
-    return made.finalized()
+        descriptor.set(Attribute.TENSOR_IS_BY_VALUE, Type.BOOLEAN, True)
+    return descriptor.finalized()

@@ -94,11 +94,11 @@ class Driver:
             ctypes.cast(byref(size), c_void_p), _END,
         )  # fmt: skip
         launch = self._library.cuLaunchKernel
-        how = kernel.function, blocks, 1, 1, threads, 1, 1, 0, stream, None, listed
-        code = launch(*how)
+        call = kernel.function, blocks, 1, 1, threads, 1, 1, 0, stream, None, listed
+        code = launch(*call)
         if code in _OTHER_CONTEXT:  # seldom: in a thread that has done nothing on this device
             with self.context(kernel.device):
-                code = launch(*how)
+                code = launch(*call)
         if code:
             self._fail("cuLaunchKernel", code)
 

@@ -112,13 +112,13 @@ _Address = Callable[..., Value]
 
 def element(f: Function, move: Move, index: Value) -> list[tuple[Value, Value]]:
     """Compute the element of a 32-bit index: what is to be written, and where."""
-    places = _places(f, move.axes, index)
+    positions = _places(f, move.axes, index)
     kind, stored = computed(move.result), STORED[move.result]
 
     def address(name: str, element_type: str, shift: bool = False) -> Value:
         offset = f.integer(0)
-        for axis, place in enumerate(places):
-            at = place - f[f"begin{axis}"] if shift else place
+        for axis, position in enumerate(positions):
+            at = position - f[f"begin{axis}"] if shift else position
             offset = offset + at * f[f"{name}_stride{axis}"]
         return f.at(f[name], offset, element_type)
 
@@ -128,7 +128,7 @@ def element(f: Function, move: Move, index: Value) -> list[tuple[Value, Value]]:
 
     value = f.constant(kind, 0.0)
     if move.source is not None:
-        value = _source(f, move.source, places, address, kind, windowed=move.windowed)
+        value = _source(f, move.source, positions, address, kind, windowed=move.windowed)
     if move.scale:
         value = value * read("scale")
     if move.bias:
@@ -137,39 +137,44 @@ def element(f: Function, move: Move, index: Value) -> list[tuple[Value, Value]]:
         value = value + read("residual", move.result)
     if move.accumulate:
         value = value + read("result", move.result)
-    end = move.end
-    slope = read("slopes") if end.slopes else end.slope
-    value = activated(f, end.activation, slope, value)
+    slope = read("slopes") if move.end.slopes else move.end.slope
+    value = activated(f, move.end.activation, slope, value)
     written = [(_narrowed(f, value, stored), address("result", stored))]
-    if end.has_second:
-        other = activated(f, end.second, end.second_slope, value)
+    if move.end.has_second:
+        other = activated(f, move.end.second, move.end.second_slope, value)
         written.append((_narrowed(f, other, stored), address("second", stored)))
     return written
 
 
 def _places(f: Function, axes: int, index: Value) -> list[Value]:
     """The position along each axis, of 64 bits, of an index that counts the last axis first."""
-    places = []
+    positions = []
     for axis in reversed(range(axes)):
         if axis:
             size = f[f"size{axis}"]
-            places.append(index % size)
+            positions.append(index % size)
             index = index // size
         else:
-            places.append(index)
-    return [f.convert("zext", place, I64) for place in reversed(places)]
+            positions.append(index)
+    return [f.convert("zext", position, I64) for position in reversed(positions)]
 
 
 def _source(
-    f: Function, dtype: DType, places: list[Value], address: _Address, kind: str, *, windowed: bool
+    f: Function,
+    dtype: DType,
+    positions: list[Value],
+    address: _Address,
+    kind: str,
+    *,
+    windowed: bool,
 ) -> Value:
     """The source's element, or zero outside its window, where its first element is read."""
     stored = STORED[dtype]
     if not windowed:
         return _widened(f, f.load(stored, address("source", stored)), kind)
     within = (
-        f.compare("ult", place - f[f"begin{axis}"], f.convert("zext", f[f"extent{axis}"], I64))
-        for axis, place in enumerate(places)
+        f.compare("ult", position - f[f"begin{axis}"], f.convert("zext", f[f"extent{axis}"], I64))
+        for axis, position in enumerate(positions)
     )
     inside = reduce(and_, within)
     at = f.select(inside, address("source", stored, shift=True), f["source"])

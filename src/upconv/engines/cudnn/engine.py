@@ -163,10 +163,10 @@ class BoundCudnn:
         norm = norms.Norm(norms.Pass(which), sizes, DType(arrays["x"].dtype.name), last)
         plan = self._norms.get((norm, eps))
         if plan is None:
-            found = self._machine.built(lambda handle: norms.graph(norm, handle, self._options))
-            if found is None:
+            built = self._machine.built(lambda handle: norms.graph(norm, handle, self._options))
+            if built is None:
                 raise EngineRefusal(f"cuDNN has no plan for batch normalization of {sizes}.")
-            plan = self._norms[norm, eps] = norms.NormPlan(norm, found, eps)
+            plan = self._norms[norm, eps] = norms.NormPlan(norm, built, eps)
             while len(self._norms) > _MOST_NORMS:
                 self._norms.pop(next(iter(self._norms)))
         self._machine.execute(plan.plan, *plan.addresses(arrays))
@@ -220,10 +220,10 @@ class Gpu:
         library, device = self._library, self._device
         with library.on(device):
             try:
-                made = graph(handles.of(device, library.stream(device)))
+                candidate = graph(handles.of(device, library.stream(device)))
             except Unsupported:
                 return None
-            return next(made.plans(made.names), None)
+            return next(candidate.plans(candidate.names), None)
 
     def names(self, convolution: Convolution) -> list[str]:
         """The names of its engines, some of which may give no plan."""

@@ -202,14 +202,14 @@ def _operations(convolution: Convolution) -> Iterator[Object]:
     ]
     yield _convolution(convolution, kind, sums, values[0])
     for i, (mode, slope, other) in enumerate(_steps(convolution)):
-        how = Object(Descriptor.POINTWISE)
-        how.set(Attribute.POINTWISE_MODE, Type.POINTWISE_MODE, mode)
-        how.set(Attribute.POINTWISE_MATH_PREC, Type.DATA_TYPE, sums)
+        settings = Object(Descriptor.POINTWISE)
+        settings.set(Attribute.POINTWISE_MODE, Type.POINTWISE_MODE, mode)
+        settings.set(Attribute.POINTWISE_MATH_PREC, Type.DATA_TYPE, sums)
         if slope is not None:
-            how.set(Attribute.POINTWISE_RELU_LOWER_CLIP_SLOPE, Type.DOUBLE, slope)
+            settings.set(Attribute.POINTWISE_RELU_LOWER_CLIP_SLOPE, Type.DOUBLE, slope)
         step = Object(Descriptor.OPERATION_POINTWISE)
         of = Type.BACKEND_DESCRIPTOR
-        step.set(Attribute.OPERATION_POINTWISE_PW_DESCRIPTOR, of, how.finalized())
+        step.set(Attribute.OPERATION_POINTWISE_PW_DESCRIPTOR, of, settings.finalized())
         step.set(Attribute.OPERATION_POINTWISE_XDESC, of, values[i])
         if other is not None:
             number, (dims, strides) = other
@@ -245,23 +245,23 @@ def _steps(convolution: Convolution) -> Iterator[_Step]:
 
 
 def _convolution(convolution: Convolution, kind: int, sums: int, result: Object) -> Object:
-    how = Object(Descriptor.CONVOLUTION)
-    how.set(Attribute.CONVOLUTION_COMP_TYPE, Type.DATA_TYPE, sums)
-    how.set(Attribute.CONVOLUTION_CONV_MODE, Type.CONVOLUTION_MODE, abi.CROSS_CORRELATION)
-    how.set(Attribute.CONVOLUTION_SPATIAL_DIMS, Type.INT64, len(convolution.stride))
-    how.set(Attribute.CONVOLUTION_DILATIONS, Type.INT64, *convolution.dilation)
-    how.set(Attribute.CONVOLUTION_FILTER_STRIDES, Type.INT64, *convolution.stride)
-    how.set(Attribute.CONVOLUTION_PRE_PADDINGS, Type.INT64, *convolution.pre)
-    how.set(Attribute.CONVOLUTION_POST_PADDINGS, Type.INT64, *convolution.post)
+    settings = Object(Descriptor.CONVOLUTION)
+    settings.set(Attribute.CONVOLUTION_COMP_TYPE, Type.DATA_TYPE, sums)
+    settings.set(Attribute.CONVOLUTION_CONV_MODE, Type.CONVOLUTION_MODE, abi.CROSS_CORRELATION)
+    settings.set(Attribute.CONVOLUTION_SPATIAL_DIMS, Type.INT64, len(convolution.stride))
+    settings.set(Attribute.CONVOLUTION_DILATIONS, Type.INT64, *convolution.dilation)
+    settings.set(Attribute.CONVOLUTION_FILTER_STRIDES, Type.INT64, *convolution.stride)
+    settings.set(Attribute.CONVOLUTION_PRE_PADDINGS, Type.INT64, *convolution.pre)
+    settings.set(Attribute.CONVOLUTION_POST_PADDINGS, Type.INT64, *convolution.post)
     first, second = (tensor(A + i, *shape, kind) for i, shape in enumerate(convolution.operands))
-    operation, base, places = _KINDS[convolution.kind]
-    made, scalar = Object(operation), Type.DOUBLE if sums == abi.DOUBLE else Type.FLOAT
-    made.set(base + Attribute.CONV_DESC, Type.BACKEND_DESCRIPTOR, how.finalized())
-    made.set(base + Attribute.ALPHA, scalar, 1.0)
-    made.set(base + Attribute.BETA, scalar, float(convolution.ends.accumulate))
-    for place, value in zip(places, (first, second, result), strict=True):
-        made.set(place, Type.BACKEND_DESCRIPTOR, value)
-    return made.finalized()
+    operation, base, attributes = _KINDS[convolution.kind]
+    node, scalar = Object(operation), Type.DOUBLE if sums == abi.DOUBLE else Type.FLOAT
+    node.set(base + Attribute.CONV_DESC, Type.BACKEND_DESCRIPTOR, settings.finalized())
+    node.set(base + Attribute.ALPHA, scalar, 1.0)
+    node.set(base + Attribute.BETA, scalar, float(convolution.ends.accumulate))
+    for attribute, value in zip(attributes, (first, second, result), strict=True):
+        node.set(attribute, Type.BACKEND_DESCRIPTOR, value)
+    return node.finalized()
 
 
 _KINDS = {

@@ -63,13 +63,13 @@ class Moves:
         arrays = (target, ends.second, source, ends.bias, ends.residual, *vectors)
         lie = tuple(None if array is None else (array.shape, array.strides) for array in arrays)
         key = lie, begins, accumulate, source and source.dtype
-        found = self._prepared.get(key)
-        if found is None:
+        prepared = self._prepared.get(key)
+        if prepared is None:
             if len(self._prepared) >= _MOST:
                 self._prepared.clear()
-            found = self._prepare(arrays, begins, end, accumulate=accumulate)
-            self._prepared[key] = found
-        self._mover.move(*found, arrays)
+            prepared = self._prepare(arrays, begins, end, accumulate=accumulate)
+            self._prepared[key] = prepared
+        self._mover.move(*prepared, arrays)
 
     def _prepare(
         self, arrays: tuple[Maybe, ...], begins: tuple[int, ...], end: End, *, accumulate: bool

@@ -62,12 +62,12 @@ def graph(norm: Norm, handle: int, options: Options) -> Graph:
 def _operation(norm: Norm) -> Object:
     forward = norm.which is Pass.FORWARD
     kind = Descriptor.OPERATION_NORM_FORWARD if forward else Descriptor.OPERATION_NORM_BACKWARD
-    made = Object(kind).set(_MODE[norm.which], Type.NORM_MODE, _BATCH_NORM)
+    node = Object(kind).set(_MODE[norm.which], Type.NORM_MODE, _BATCH_NORM)
     if forward:
-        made.set(_PHASE, Type.NORM_FWD_PHASE, _TRAINING)
+        node.set(_PHASE, Type.NORM_FWD_PHASE, _TRAINING)
     for attribute, value in _tensors(norm):
-        made.set(attribute, Type.BACKEND_DESCRIPTOR, value)
-    return made.finalized()
+        node.set(attribute, Type.BACKEND_DESCRIPTOR, value)
+    return node.finalized()
 
 
 def _tensors(norm: Norm) -> Iterator[tuple[int, Object]]:

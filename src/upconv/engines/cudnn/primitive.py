@@ -219,13 +219,13 @@ class CudnnPrimitive:
 
     def _run(self, plan: Plan, out: DeviceArray, a: DeviceArray, b: Any, ends: Ends) -> None:
         """`run` for all cases: copies of what lies otherwise, and the end by our kernel."""
-        target, place = out, self._interior.result(self._problem.direction)
+        target, index = out, self._interior.result(self._problem.direction)
         if self._of_weight:
-            target, place = out.transpose(self._axes), tuple(place[axis] for axis in self._axes)
+            target, index = out.transpose(self._axes), tuple(index[axis] for axis in self._axes)
         operands, shape, form = self._operands(a, b), self._result_shape(), self._form
         within: tuple[Maybe, Maybe] = None, None
         if form.ends:
-            bias, residual = (None if each is None else _ready(each) for each in ends[:2])
+            bias, residual = (None if array is None else _ready(array) for array in ends[:2])
             within, ends = (bias, residual), Ends()
         if self._complete and shape == target.shape and _fits(target):
             plan.run(target, operands, within)
@@ -234,7 +234,7 @@ class CudnnPrimitive:
         plan.run(source, operands, within)
         if self._forward and any(form.offsets):
             source = source[self._window()]
-        begins = tuple(part if isinstance(part, int) else part.start or 0 for part in place)
+        begins = tuple(part if isinstance(part, int) else part.start or 0 for part in index)
         self._moves.run(target, source, begins, ends, self._end, accumulate=self._accumulates)
 
     def _operands(self, a: DeviceArray, b: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
@@ -286,9 +286,9 @@ class CudnnPrimitive:
 
 def _filter_axes(problem: Problem) -> tuple[int, ...]:
     """The permutation from a problem's order of weights to cuDNN's."""
-    given = problem.weight_layout.to_iox(problem.rank)
+    order = problem.weight_layout.to_iox(problem.rank)
     wanted = filter_layout(problem.layout).to_iox(problem.rank)
-    return tuple(given[wanted.index(axis)] for axis in range(problem.rank + 2))
+    return tuple(order[wanted.index(axis)] for axis in range(problem.rank + 2))
 
 
 def _fits(array: DeviceArray) -> bool:

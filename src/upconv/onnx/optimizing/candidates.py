@@ -35,7 +35,7 @@ CANDIDATES: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """The values that all steps of `optimize` share; `inputs`: arrays by name, per set of shapes."""
+    """The values that all steps share; `inputs`: arrays by name, per set of shapes."""
 
     runtime: Runtime
     inputs: tuple[Mapping[str, Array], ...]
