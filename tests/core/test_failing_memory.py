@@ -100,10 +100,11 @@ def test_every_allocation_that_fails(name: str) -> None:
     check(name, sys.maxsize)
 
 
-def test_an_onnx_session() -> None:
-    """Its threads and this one: where it is made, and where it runs."""
+def test_an_onnx_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This thread and those that work for it: where the session is made, and where it runs."""
     onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
     pytest.importorskip("onnxruntime", reason="needs ONNX Runtime")
+    from upconv import workers
     from upconv.onnx import Session
 
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 2, L] x) => (float[N, 2, M] y)'
@@ -112,17 +113,28 @@ def test_an_onnx_session() -> None:
     )
     model, feeds = onnx.parser.parse_model(text), {"x": np.ones((1, 2, 9), np.float32)}
 
+    there = workers.call
+    failing: list[FailingMemory] = []
+    functions: list[str] = []
+
+    def call(function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function on another thread, whose arrays lie in the memory that fails."""
+        functions.append(function.__name__)
+        return there(in_memory, function, *arguments)
+
+    def in_memory(function: Callable[..., Any], *arguments: Any) -> Any:
+        with failing[-1]:
+            return function(*arguments)
+
     def run(memory: FailingMemory) -> list[np.ndarray]:
+        failing.append(memory)
         with Session(model, measure=False) as session:
-            worker = session._runner._threads
-            worker.submit(memory.__enter__).result()
-            try:
-                results: list[np.ndarray] = session.run(None, feeds)
-            finally:
-                worker.submit(memory.__exit__).result()
+            results: list[np.ndarray] = session.run(None, feeds)
             return results
 
+    monkeypatch.setattr(workers, "call", call)
     assert list(faults(run, 5)) == []
+    assert {"_created", "_run"} <= set(functions)
 
 
 def test_faults_are_seen() -> None:
