@@ -205,9 +205,9 @@ def test_a_new_size_or_number_compiles_nothing():
     before = chain_code.cache_info().misses
     times = []
     for positions in range(1001, 1011):
-        start = time.perf_counter()
+        start = time.thread_time()
         prepared(positions, positions / 1e4)
-        times.append(time.perf_counter() - start)
+        times.append(time.thread_time() - start)
     assert chain_code.cache_info().misses == before
     assert min(times) < 1e-3  # 0.1 ms on a machine without other work
 

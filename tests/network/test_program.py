@@ -375,7 +375,7 @@ def test_closing_while_others_run() -> None:
             program: Program = program, expected: Any = expected, others: Any = others
         ) -> None:
             try:
-                for _ in range(1000):
+                while len(others) < 3:
                     if [array.tobytes() for array in program(x_of())] != expected:
                         others.append("another result")
             except EngineError as error:

@@ -138,10 +138,8 @@ def test_a_run_that_does_not_come_back_is_ended():
     given = {"x": normal(0, 2), "n": np.array(1 << 60), "c": np.array(True)}
     opened = RUNTIMES["onnxruntime"].session
     with closing(worker.Worker(1.0)) as process, opened(parsed(FOREVER), worker=process) as session:
-        began = time.monotonic()
         with pytest.raises(EngineError, match="did not come back within 1 s and was ended"):
             session.run(given)
-        assert time.monotonic() - began < 10
         assert not process.usable
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 
+from tests.support.made_up_clock import MadeUpClock
 from upconv.measuring import GAIN, Ratio
 from upconv.onnx.optimizing import select
 from upconv.onnx.optimizing.results import ORIGINAL, Candidate, WholeResult
@@ -60,20 +60,21 @@ def test_what_disturbs_some_rounds_does_not_decide() -> None:
     assert Ratio.of(rounds, 2).low < 1.01 < Ratio.of(rounds, 2).high
 
 
-def test_rounds_take_turns_and_leave_the_hopeless_out() -> None:
+def test_rounds_take_turns_and_leave_the_hopeless_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = MadeUpClock(monkeypatch)
     order: list[str] = []
 
     def call(name: str, seconds: float) -> Callable[[], None]:
         def run() -> None:
             order.append(name)
-            time.sleep(seconds)
+            clock.now += seconds
 
         return run
 
     rounds = interleaved([call("a", 0.001), call("b", 0.001), call("slow", 0.02)], 0.001)
     assert len(rounds.samples[0]) == len(rounds.samples[1]) == len(rounds.again) == 5
     assert len(rounds.samples[2]) == 3
-    assert rounds.again != rounds.samples[0]
-    assert all(0.001 <= s < 0.02 for s in rounds.samples[0])
+    assert rounds.again is not rounds.samples[0]
+    assert rounds.samples[0] == pytest.approx([0.001] * 5)
     turns = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
     assert turns[3:9] == ["a", "b", "slow", "a", "b", "slow"]

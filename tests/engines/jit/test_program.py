@@ -141,9 +141,10 @@ def test_a_flag_says_that_results_do_not_hold() -> None:
 def test_a_step_that_nobody_waits_for_is_caught() -> None:
     """The planted fault: a step counts as over when a thread has begun it.
 
-    It shows when two threads run at once, for which a busy machine takes its time.
+    It shows when two threads run at once, for which a busy machine takes its time: the bound is on
+    what this process has computed.
     """
-    end = time.monotonic() + 60
+    end = time.process_time() + 60
     for seed in itertools.count():
         chain = Chain(seed % 5)
         expected = chain.expected()
@@ -157,7 +158,7 @@ def test_a_step_that_nobody_waits_for_is_caught() -> None:
             sequence.run(4)
             if chain.outputs() != expected:
                 return
-        assert time.monotonic() < end, "no run differs"
+        assert time.process_time() < end, "no run differs"
 
 
 PRELUDE = """
