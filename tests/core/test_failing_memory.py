@@ -100,7 +100,8 @@ def test_every_allocation_that_fails(name: str) -> None:
     check(name, sys.maxsize)
 
 
-def test_an_onnx_session(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", [5, pytest.param(sys.maxsize, marks=pytest.mark.long)])
+def test_an_onnx_session(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """This thread and those that work for it: where the session is made, and where it runs."""
     onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
     pytest.importorskip("onnxruntime", reason="needs ONNX Runtime")
@@ -133,7 +134,7 @@ def test_an_onnx_session(monkeypatch: pytest.MonkeyPatch) -> None:
             return results
 
     monkeypatch.setattr(workers, "call", call)
-    assert list(faults(run, 5)) == []
+    assert list(faults(run, most)) == []
     assert {"_created", "_run"} <= set(functions)
 
 

@@ -92,6 +92,8 @@ class FailingMemory:
 
     def __init__(self) -> None:
         self._state = (ctypes.c_int64 * 3)()
+        llvm.initialize_native_target()  # the JIT does so too, if a test has used it
+        llvm.initialize_native_asmprinter()
         machine = llvm.Target.from_default_triple().create_target_machine()
         self._code = llvm.create_mcjit_compiler(llvm.parse_assembly(HANDLER), machine)
         names = ("take", "take_zeros", "move", "give_back")
