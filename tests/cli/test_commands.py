@@ -376,6 +376,7 @@ def test_a_full_disk_is_an_error(args):
         (["explan"], "Did you mean 'explain'? See `upconv --help`."),
         (["explain", "1,2,3", "2,1,3", "--engine", "steam"], "--engine is 'steam'; expected"),
         (["bench", "--peers", "abacus"], "'abacus' is not one of torch, "),
+        (["bench", "--threads"], "requires an argument. See `upconv bench --help`."),
     ],
 )
 def test_a_mistake_is_told_in_the_words_of_the_command_line(args, words):

@@ -76,7 +76,7 @@ def optimize(
       upconv optimize vocoder.onnx --dry-run --input-shape mel:1,80,200
     """
     if output is None and not dry_run:
-        raise BadParameter("is missing: name a file, or give --dry-run", param_hint="OUT")
+        raise BadParameter("no file is named; name one, or give --dry-run", param_hint="OUT")
     output = None if dry_run else output
     sizes = options.shape_sets(input_shape)
     written: list[Path] = []  # refuse wrong names before minutes of measuring

@@ -145,6 +145,15 @@ Threads = Annotated[
 class Command(TyperCommand):
     """A command whose help shows `IN` where typer shows `{IN}` and `IN <path>`."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of a call; an error that they cause knows its command."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:  # an option without its value
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words after the command's name in the line of its usage."""
         named = [(param.metavar, param.required) for param in self._parameters("argument")]
