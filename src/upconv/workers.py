@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 from .errors import EngineError
 
 T = TypeVar("T")
-_Answer = tuple[Any, BaseException | None]
+_Answer = list[Any]  # the result, and the error or None; emptied by the caller
 _Job = tuple[Callable[..., Any], tuple[Any, ...], SimpleQueue[_Answer]]
 _jobs = SimpleQueue[_Job]()
 _idle = deque[None]()  # one entry for each thread that nobody counts on
@@ -42,7 +42,9 @@ def call(function: Callable[..., T], *arguments: Any) -> T:
     except IndexError:
         _start()
     _jobs.put((function, arguments, answer))
-    result, error = answer.get()
+    reply = answer.get()
+    result, error = reply
+    reply.clear()  # the other thread may hold it for a while yet
     if error is not None:
         raise error
     return cast(T, result)
@@ -63,17 +65,20 @@ def _work(jobs: SimpleQueue[_Job], idle: deque[None]) -> None:
 
 
 def _do(job: _Job, busy: Lock, idle: deque[None]) -> None:
-    """Do one job, of which nothing is kept."""
-    (function, arguments, answer), result, error = job, None, None
+    """Do one job, of which nothing is kept from the moment on when its caller has the answer."""
+    function, arguments, answer = job
+    del job
+    reply: _Answer = [None, None]
     with busy:
         if _ended:
             return  # its caller is a thread that ends with the interpreter
         try:
-            result = function(*arguments)
+            reply[0] = function(*arguments)
         except BaseException as raised:
-            error = raised
+            reply[1] = raised
+    del function, arguments
     idle.append(None)  # first, so that the caller's next job finds this thread
-    answer.put((result, error))
+    answer.put(reply)
 
 
 def _end() -> None:
