@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -55,6 +61,8 @@ def remembered(function):
 checks.operands = remembered(checks.operands)
 checks.expected = remembered(checks.expected)
 
+VARIABLES = ("UPCONV_", "ONEDNN_", "OMP_")
+SIGNALS = ("SIGINT", "SIGTERM", "SIGALRM")
 AVAILABLE = [
     status.name for status in upconv.engines() if status.available and status.name != ON_DEVICES
 ]
@@ -84,11 +92,26 @@ def zen4(monkeypatch: pytest.MonkeyPatch) -> cpus.Cpu:
 
 
 @pytest.fixture(autouse=True)
-def number_of_threads() -> Iterator[None]:
-    """What a test, or a command that it runs here, sets for the whole process is taken back."""
-    before = threads._chosen
+def process_as_before() -> Iterator[None]:
+    """Take the number of threads back that a test, or a command it runs here, has set, and fail
+    where it leaves the process changed in another way: tests after it would find that."""
+    torch = sys.modules.get("torch")
+    chosen, before = threads._chosen, _settings(torch)
     yield
-    threads.set_num_threads(before)
+    threads.set_num_threads(chosen)
+    assert _settings(torch) == before
+
+
+def _settings(torch: Any) -> dict[str, object]:
+    """What tests could leave changed in this process; of PyTorch where it was imported before."""
+    settings: dict[str, object] = {
+        name: value for name, value in os.environ.items() if name.startswith(VARIABLES)
+    }
+    for name in SIGNALS:
+        settings[name] = signal.getsignal(getattr(signal, name)) if hasattr(signal, name) else None
+    settings["folder"], settings["errors"] = Path.cwd(), np.geterr()
+    settings["PyTorch's threads"] = torch and torch.get_num_threads()
+    return settings
 
 
 @pytest.fixture
