@@ -5,9 +5,10 @@
 The model is HiFi-GAN with SpeechT5's rates: 13 million parameters, 78 layers, all of them known
 from the first length, which is not counted. Then each of the lengths, in random order, comes twice:
 `first` is the median of the first calls, `again` of the second ones. `total` is the sum of the
-first calls, which is what a vocoder takes for that many sentences. The runtimes take turns at each
-length. `new` is what a first call takes of processors over the second one, per layer: other work on
-the machine does not count in it. Every result is compared with PyTorch's.
+first calls, which is what a vocoder takes for that many sentences, and `work` what processors
+worked in them: other work on the machine does not count. The runtimes take turns at each length.
+`new` is the work of a first call over the second one's, per layer. Every result is compared with
+PyTorch's.
 """
 
 from __future__ import annotations
@@ -141,8 +142,9 @@ def measured(threads: int, lengths: list[int], folder: Path) -> None:
     for name, pairs in calls.items():
         first, again = ([pair[i][0] for pair in pairs] for i in (0, 1))
         new = statistics.median(one[1] - two[1] for one, two in pairs) / layers
-        cells = [name, str(threads), f"{sum(first):.0f}", f"{statistics.median(first):.0f}"]
-        cells += [f"{statistics.median(again):.0f}", f"{new:.2f}"]
+        work = sum(one[1] for one, _ in pairs)
+        cells = [name, str(threads), f"{sum(first):.0f}", f"{work:.0f}"]
+        cells += [f"{statistics.median(each):.0f}" for each in (first, again)] + [f"{new:.2f}"]
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
@@ -153,7 +155,7 @@ def main() -> None:
     arguments = parser.parse_args()
     lengths = [n for n in range(SHORTEST, LONGEST + 1) if n != KNOWN]
     lengths = random.Random(0).sample(lengths, arguments.lengths)
-    heads = ("runtime", "threads", "total ms", "first", "again", "new, ms per layer")
+    heads = ("runtime", "threads", "total ms", "work", "first", "again", "new, ms per layer")
     print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for threads in arguments.threads:
