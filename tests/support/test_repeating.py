@@ -1,4 +1,4 @@
-"""A run tells of what it leaves out, and how to repeat what fails."""
+"""A run tells of what it leaves out, how to repeat what fails, and what a test leaves behind."""
 
 from __future__ import annotations
 
@@ -40,6 +40,31 @@ def test_long():
 @given(strategies.integers(0, 1000))
 def test_drawn(number):
     assert number < 500
+"""
+
+CHANGES = """
+import os, signal
+import numpy as np
+import upconv
+from upconv import threads
+
+def test_threads():
+    upconv.set_num_threads(7)
+
+def test_threads_are_taken_back():
+    assert threads._chosen is None
+
+def test_variable():
+    os.environ["UPCONV_LEFT"] = "1"
+
+def test_folder(tmp_path):
+    os.chdir(tmp_path)
+
+def test_signal():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+def test_errors():
+    np.seterr(all="raise")
 """
 
 
@@ -102,6 +127,15 @@ def test_a_failure_is_repeated_by_the_line_it_prints(tmp_path: Path) -> None:
     )
     assert again.returncode == 1
     assert re.search("^E .*planted at 17", again.stdout, re.MULTILINE), again.stdout
+
+
+def test_what_a_test_changes_for_the_next_one_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_changes.py").write_text(CHANGES)
+    done = run(tmp_path, "tests/test_changes.py")
+    failed = re.findall(r"^ERROR \S+::(\w+)", done.stdout, re.MULTILINE)
+    assert failed == ["test_variable", "test_folder", "test_signal", "test_errors"], done.stdout
+    assert "6 passed, 4 errors" in done.stdout
 
 
 def test_one_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
