@@ -183,6 +183,16 @@ def test_nan_and_infinity_in_maxima(layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", ["max", "average"])
+def test_windows_as_large_as_the_input_with_gaps_or_padding(layout, mode):
+    """A window of two positions, two apart, on an input of two reads one of them, not both."""
+    for counted in (False, True):
+        for padding, dilation in (((1, 1), 2), ((0, 1), 2), ((0, 0), 1)):
+            operation = Pool(mode, (2,), (2,), (padding,), counted, (dilation,))
+            checked(Case(operation, ((2, 5, 2),), layout), steps)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_long_rows_are_cut(layout):
     """A row of many jobs: each reads what lies beside its part."""
     shape = (1, 2, 70_001)

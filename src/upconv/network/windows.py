@@ -84,7 +84,8 @@ def _pool(
     first = layout is DataLayout.NCX
     size = x.shape[2:] if first else x.shape[1:-1]
     operation = operation.at(size)
-    if operation.kernel == size == operation.stride:
+    side_by_side = not any(map(any, operation.padding)) and set(operation.dilation) <= {1}
+    if operation.kernel == size == operation.stride and side_by_side:
         count = prod(size)
         length = max(n for n in range(1, min(count, _ROW) + 1) if count % n == 0)
         shape = (count // length, length) if length >= _ROW // 16 else (1, count)
