@@ -106,6 +106,17 @@ def test_files_and_several_inputs_by_name(tmp_path) -> None:
         stream.push(x=x)
 
 
+def test_a_batch_of_streams() -> None:
+    batch, signals = uo.stream(VOCODER, axis=1).batch(), [normal(1, 23, 4), normal(2, 23, 4)]
+    numbers = [batch.join() for _ in signals]
+    parts = [batch.push({n: x[:, i : i + 8] for n, x in zip(numbers, signals, strict=True)})
+             for i in range(0, 23, 8)]  # fmt: skip
+    for number, x in zip(numbers, signals, strict=True):
+        rest = batch.leave(number).finish()
+        result = np.concatenate([*(part[number] for part in parts), rest], -1)
+        np.testing.assert_allclose(result, whole(VOCODER, x)[0], rtol=1e-4, atol=1e-5)
+
+
 REFUSED = {
     "InstanceNormalization": "y = InstanceNormalization(x, s, s)",
     "Slice": "y = Slice(x, zero, five, two)",

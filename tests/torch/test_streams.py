@@ -176,6 +176,25 @@ def test_arrays_states_and_the_batch() -> None:
     assert stream.push(x[..., :5]).tobytes() == first.tobytes()
 
 
+def test_a_batch_of_streams_that_join_and_leave() -> None:
+    model = Causal("constant").eval()
+    batch = ut.stream(model, torch.zeros(1, 4, 20), chunk=3).batch()
+    signals = [torch.randn(1, 4, 24), torch.randn(1, 4, 21)]
+    parts = [[batch.push({batch.join(): signals[0][..., :3]})[0]], []]
+    batch.join()
+    for start in range(0, 21, 3):
+        late = signals[1][..., start : start + 3].numpy()
+        results = batch.push({0: signals[0][..., start + 3 : start + 6], 1: late})
+        assert isinstance(results[1], np.ndarray)
+        parts[0].append(results[0])
+        parts[1].append(torch.from_numpy(results[1]))
+    for number, x in enumerate(signals):
+        rest = batch.leave(number).finish()
+        assert isinstance(rest, np.ndarray) == number  # as the chunks of this member are
+        result = torch.cat([*parts[number], torch.as_tensor(rest)], -1)
+        torch.testing.assert_close(result, model(x).detach(), rtol=1e-4, atol=1e-5)
+
+
 def test_a_change_of_the_model_does_not_reach_a_stream() -> None:
     model, x = nn.Conv1d(2, 2, 3, padding=1).eval(), torch.randn(1, 2, 9)
     stream, expected = ut.stream(model, x), model(x).detach()

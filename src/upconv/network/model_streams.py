@@ -20,6 +20,7 @@ from .axes import Axes, from_network, to_network
 from .builder import Network
 from .kinds import KINDS, described_shape
 from .phases import Schedule
+from .stream_batches import StreamBatch
 from .streams import NetworkStream
 
 FAR = 1_000_003
@@ -178,6 +179,18 @@ class ModelStream:
     def __repr__(self) -> str:
         rate = f"{self.progress.rate} output samples per input sample"
         return f"<{type(self).__name__}: {rate}, latency {self.latency} output samples>"
+
+    def batch(self) -> StreamBatch[Self]:
+        """Independent streams of this model that share their pushes, none of them yet."""
+        return StreamBatch(self)
+
+    def with_network(self, network: NetworkStream) -> Self:
+        """The same stream in the state of `network`."""
+        return replace(self, network=network)
+
+    def converted(self, chunks: Sequence[Any]) -> tuple[list[Array], Callable[[Any], Any]]:
+        """The chunks as the network's inputs, and a function that converts its results."""
+        raise NotImplementedError
 
     def arrays(self, chunks: Sequence[Any]) -> list[Array]:
         """The chunks as (N, C, *size); raises where they do not fit the inputs."""

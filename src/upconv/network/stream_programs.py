@@ -75,7 +75,8 @@ class Streamed:
         }
         self._by_definition = any(n.operation.sums == ORDERED.sums for _, n in convolutions)  # type: ignore[attr-defined]
         self.schedule = Schedule(graph, {i: p.axes for i, p in problems.items()}, axis - 2)
-        self._keys = {self.schedule.key(self.schedule.begin): 0}
+        self._listed = [self.schedule.key(self.schedule.begin)]
+        self._keys = {self._listed[0]: 0}
         self._steps: dict[tuple[int, int, bool], Step] = {}
         self._buffers, self._lock = Buffers(), threading.Lock()
         forks.hold(self._lock)
@@ -163,7 +164,15 @@ class Streamed:
 
     def number(self, state: State) -> int:
         """The number of a state; states that differ by a shift of the whole stream are one."""
-        return self._keys.setdefault(self.schedule.key(state), len(self._keys))
+        key = self.schedule.key(state)
+        if key not in self._keys:
+            self._keys[key] = len(self._listed)
+            self._listed.append(key)
+        return self._keys[key]
+
+    def key(self, number: int) -> tuple[int, ...]:
+        """The key of the state that has a number."""
+        return self._listed[number]
 
     def _laid_out(self, phase: Phase) -> Graph:
         """A phase's graph with forms; what is kept stays in its own."""

@@ -16,7 +16,7 @@ from ..arrays import Array, as_array
 from ..checks import integer
 from ..choices import Algorithm
 from ..errors import ArgumentError, DTypeError, EngineRefusal, ShapeError
-from ..problem import DType
+from ..problem import DataLayout, DType
 from ..states import Stateful
 from .compile import Compiler
 from .graph import Shape
@@ -24,11 +24,13 @@ from .histories import Kept
 from .kinds import described_shape
 from .operands import one_of
 from .phases import Schedule, State
+from .stream_batches import StreamBatch
 from .stream_programs import FAR, Streamed
 from .values import declared_shape
 
 OpenShape = tuple[int | None, ...]
 Opening = Callable[[dict[str, Shape]], Streamed]
+Moment = tuple[Streamed | None, int, State, int, Kept | None, bool]
 _MOST_OPENED = 8
 
 
@@ -108,6 +110,10 @@ class NetworkStream(Stateful):
         """After how many inputs a result is final; of several outputs, that of the first one."""
         return self._source.schedule
 
+    def batch(self) -> StreamBatch[NetworkStream]:
+        """Independent streams of this network that share their pushes, none of them yet."""
+        return StreamBatch(self)
+
     @memory.bounded("this chunk")
     def push(self, *chunks: Any) -> Any:
         """All results that no later input can change and that were not returned yet.
@@ -119,7 +125,7 @@ class NetworkStream(Stateful):
         `DTypeError`, and `EngineError` after `finish`; the stream then is as it was.
         """
         self._require_open()
-        arrays = self._checked(chunks)
+        arrays = self.checked(chunks, None if self._streamed is None else self._streamed.batch)
         count = arrays[0].shape[self._source.axis]
         if self._streamed is None:
             self._chunk = max(1, count)
@@ -165,14 +171,13 @@ class NetworkStream(Stateful):
             return []
         return list(self._streamed.histories.arrays(self._kept, self._counts.kept))
 
-    def _checked(self, chunks: tuple[Any, ...]) -> list[Array]:
-        """The chunks as dense arrays, if they fit the inputs and each other."""
+    def checked(self, chunks: Sequence[Any], batch: int | None) -> list[Array]:
+        """The chunks as dense arrays, if they fit the inputs, each other and the batch."""
         shapes, axis = self._source.shapes, self._source.axis
         if len(chunks) != len(shapes):
             expected = f"{len(shapes)}: {', '.join(shapes)}"
             raise ArgumentError("the number of chunks", str(len(chunks)), expected)
         arrays = []
-        batch = None if self._streamed is None else self._streamed.batch
         length = None
         for (name, shape), chunk in zip(shapes.items(), chunks, strict=True):
             array = as_array(name, chunk)
@@ -206,16 +211,103 @@ class NetworkStream(Stateful):
 
     def _with(self, state: list[Any]) -> Self:
         other = type(self)(self._source)
-        batch, other._chunk, counts, kept, other._ended = state
+        batch, chunk, counts, kept, other._ended = state
         if batch is not None:
-            other._streamed = streamed = self._source.streamed(batch, other._chunk)
-            other._counts = State(*map(tuple, counts))
-            other._key = streamed.number(other._counts)
-            forms = [streamed.forms[value].dtype.numpy for value in other._counts.kept]
+            streamed, known = self._source.streamed(batch, chunk), State(*map(tuple, counts))
+            forms = [streamed.forms[value].dtype.numpy for value in known.kept]
             arrays = [array.view(dtype) for array, dtype in zip(kept, forms, strict=True)]
-            histories = streamed.histories
-            other._kept = histories.kept(histories.layout, other._counts.kept, arrays)
+            other._go_on(streamed, chunk, known, arrays)
         return other
+
+    def _go_on(self, streamed: Streamed, chunk: int, counts: State, arrays: list[Array]) -> None:
+        """Take a state; arrays: what is kept of each value, in the forms of `streamed`."""
+        histories = streamed.histories
+        self._streamed, self._chunk = streamed, chunk
+        self._counts, self._key = counts, streamed.number(counts)
+        self._kept = histories.kept(histories.layout, counts.kept, arrays)
+
+    # What batches of streams need ----------------------------------------------------------------
+
+    @property
+    def network(self) -> NetworkStream:
+        """Itself, as `ModelStream.network` is the stream of its network."""
+        return self
+
+    def with_network(self, network: NetworkStream) -> NetworkStream:
+        """The stream that stands for `network`: itself."""
+        return network
+
+    def converted(self, chunks: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
+        """The chunks as the network's inputs, and a function that converts its results."""
+        return list(chunks), lambda results: results
+
+    def require_alike(self, other: NetworkStream) -> None:
+        """Raise unless another stream is of the same call of `Network.stream`, and goes on."""
+        if other._source is not self._source:
+            remedy = "Copy one stream for all of them, or join without a stream."
+            expected = "of the same call"
+            raise ArgumentError("stream", "of another call of stream()", expected, remedy)
+        other._require_open()
+
+    @property
+    def batch_size(self) -> int:
+        """The number of streams side by side; 0 before the first chunk."""
+        return 0 if self._streamed is None else self._streamed.batch
+
+    def length(self, arrays: Sequence[Array]) -> int:
+        """The number of positions in a chunk."""
+        return int(arrays[0].shape[self._source.axis])
+
+    @property
+    def phase(self) -> tuple[int, ...]:
+        """All that later results depend on but for values; equal for streams that may be joined."""
+        if self._streamed is None:
+            return self._source.schedule.key(self._counts)
+        return self._streamed.key(self._key)
+
+    @property
+    def moment(self) -> Moment:
+        """The state as long as at most one push follows; for `go_back`."""
+        return self._streamed, self._chunk, self._counts, self._key, self._kept, self._ended
+
+    def go_back(self, moment: Moment) -> None:
+        """Undo the push since a moment."""
+        self._streamed, self._chunk, self._counts, self._key, self._kept, self._ended = moment
+
+    def rows(self, first: int, stop: int) -> NetworkStream:
+        """A copy of some of the streams in this one."""
+        one = NetworkStream(self._source)
+        if self._streamed is not None:
+            one._adopt(self, stop - first, [array[first:stop] for array in self._channels_first()])
+        return one
+
+    def beside(self, others: Sequence[NetworkStream], batch: int) -> NetworkStream:
+        """A stream of this one and others of the same phase, in the order of the batch."""
+        one, opened = NetworkStream(self._source), [s for s in (self, *others) if s._streamed]
+        if opened:
+            columns = zip(*(each._channels_first() for each in opened), strict=True)
+            one._adopt(opened[0], batch, [np.concatenate(column) for column in columns])
+        return one
+
+    def _channels_first(self) -> list[Array]:
+        """What is kept of each value, as (N, C, *size)."""
+        forms = {} if self._streamed is None else self._streamed.forms
+        pairs = zip(self._counts.kept, self._arrays(), strict=True)
+        return [moved(array, forms[value].layout, first=True) for value, array in pairs]
+
+    def _adopt(self, other: NetworkStream, batch: int, arrays: Sequence[Array]) -> None:
+        """Go on where another stream is, with these (N, C, *size) kept of each value."""
+        streamed = self._source.streamed(batch, other._chunk)
+        pairs = zip(other._counts.kept, arrays, strict=True)
+        kept = [moved(array, streamed.forms[value].layout, first=False) for value, array in pairs]
+        self._go_on(streamed, other._chunk, other._counts, kept)
+
+
+def moved(array: Array, layout: DataLayout, *, first: bool) -> Array:
+    """An array of a layout as (N, C, *size), or the other way round."""
+    if layout is DataLayout.NCX:
+        return np.ascontiguousarray(array)
+    return np.ascontiguousarray(np.moveaxis(array, *((-1, 1) if first else (1, -1))))
 
 
 def stream_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
-from ..arrays import as_shape
+from ..arrays import Array, as_shape
 from ..checks import integer
 from ..errors import ArgumentError, EngineRefusal, UpconvError, brief
 from ..network import Network
@@ -81,6 +81,10 @@ class FileStream(ModelStream):
     def output_names(self) -> list[str]:
         """The names of the outputs, in order."""
         return list(self.captured.structure)
+
+    def converted(self, chunks: Sequence[Any]) -> tuple[list[Array], Callable[[Any], Any]]:
+        """The chunks as the network's inputs, and a function that converts its results."""
+        return self.arrays(chunks), self._results
 
     def push(self, *chunks: Any, **named: Any) -> Any:
         """All results that no later input can change and that were not returned yet.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,19 +78,24 @@ class ModuleStream(ModelStream):
         chunks: a float32 tensor or array for each input of the example, in order, of one length
         along the axis, which may be 0. Returns what the model returns, of that kind.
         """
-        self.tensors = any(isinstance(each, torch.Tensor) for each in chunks)
-        arrays = [_array(each) if isinstance(each, torch.Tensor) else each for each in chunks]
-        return self._results(self.network.push(*self.arrays(arrays)))
+        arrays, back = self.converted(chunks)
+        return back(self.network.push(*arrays))
 
     def finish(self) -> Any:
         """The rest of the results, as no more inputs come; `reset` begins anew."""
-        return self._results(self.network.finish())
+        return self._results(self.tensors, self.network.finish())
 
-    def _results(self, arrays: Any) -> Any:
+    def converted(self, chunks: Sequence[Any]) -> tuple[list[Array], Callable[[Any], Any]]:
+        """The chunks as the network's inputs, and a function that converts its results."""
+        self.tensors = any(isinstance(each, torch.Tensor) for each in chunks)
+        arrays = [_array(each) if isinstance(each, torch.Tensor) else each for each in chunks]
+        return self.arrays(arrays), partial(self._results, self.tensors)
+
+    def _results(self, tensors: bool, arrays: Any) -> Any:
         leaves, places, spec = self.captured.structure
         leaves = list(leaves)
         for place, result in zip(places, self.results(arrays), strict=True):
-            leaves[place] = torch.from_numpy(result) if self.tensors else result
+            leaves[place] = torch.from_numpy(result) if tensors else result
         return tree_unflatten(leaves, spec)
 
 

@@ -1,0 +1,180 @@
+"""`StreamBatch`: independent streams of one network that share their pushes.
+
+Streams that are equally far, but for a shift, are computed as one batch, which reads each weight
+once for all of them. A stream that has just begun is computed by itself for some pushes, until it
+keeps as much as the others do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+
+from ..arrays import Array
+from ..errors import ArgumentError, DTypeError, brief
+
+
+class Member(Protocol):
+    """A stream that a batch may hold: a `NetworkStream`, or a model's stream around one."""
+
+    @property
+    def network(self) -> Any:
+        """The stream of the network."""
+
+    def converted(self, chunks: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
+        """The chunks as the network's inputs, and a function that converts its results."""
+
+    def copy(self) -> Self:
+        """A stream in the same state that goes on by itself."""
+
+    def with_network(self, network: Any) -> Self:
+        """The same stream in the state of the network's stream `network`."""
+
+
+Kind = TypeVar("Kind", bound=Member)
+
+
+class _Group:
+    """Members that are computed as one batch: their rows by number, and the network's stream."""
+
+    def __init__(self, rows: Mapping[int, int], stream: Any) -> None:
+        self.rows, self.stream = dict(rows), stream
+
+    def part(self, number: int) -> Any:
+        """The stream of one member."""
+        if len(self.rows) == 1:
+            return self.stream
+        first = sum(rows for other, rows in self.rows.items() if other < number)
+        return self.stream.rows(first, first + self.rows[number])
+
+
+class StreamBatch(Generic[Kind]):
+    """Independent streams of one network, which join and leave at any time.
+
+    Made by `batch` of a stream. For one thread at a time. Where the network states its batch, each
+    stream is computed by itself.
+
+    >>> import numpy as np
+    >>> from upconv.network import Network
+    >>> network = Network({"x": (None, 1, None)})
+    >>> network.output(network.conv(network.inputs["x"], np.ones((1, 1, 3)), padding=1))
+    >>> batch = network.stream(chunk=2).batch()
+    >>> one, other = batch.join(), batch.join()
+    >>> x = np.ones((1, 1, 2), np.float32)
+    >>> batch.push({one: x, other: 3 * x})
+    {0: array([[[2.]]], dtype=float32), 1: array([[[6.]]], dtype=float32)}
+    >>> batch.leave(other).finish()
+    array([[[6.]]], dtype=float32)
+    >>> batch.push({one: x})
+    {0: array([[[3., 3.]]], dtype=float32)}
+    """
+
+    def __init__(self, stream: Kind) -> None:
+        """A batch without members; call `batch` of a stream instead."""
+        self._fresh = stream.copy()
+        self._fresh.network.reset()
+        shapes = self._fresh.network.shapes.values()
+        self._apart = any(shape[0] is not None for shape in shapes)  # the batch is stated
+        self._members: dict[int, Kind] = {}
+        self._groups: dict[int, _Group] = {}  # by member
+        self._next = 0
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The numbers of the streams, in the order in which they joined."""
+        return tuple(self._members)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self._groups)} of {self._fresh!r}>"
+
+    def join(self, stream: Kind | None = None) -> int:
+        """Add a stream, or a copy of one that is under way; return its number.
+
+        Raises `ArgumentError` for a stream that was made by another call of `stream`.
+        """
+        member = self._fresh if stream is None else stream
+        if type(member) is not type(self._fresh):
+            got, expected = brief(stream), f"a {type(self._fresh).__name__}"
+            raise DTypeError("stream", got, expected)
+        self._fresh.network.require_alike(member.network)
+        number, self._next = self._next, self._next + 1
+        self._members[number] = member = member.copy()
+        self._groups[number] = _Group({number: member.network.batch_size}, member.network)
+        return number
+
+    def leave(self, number: int) -> Kind:
+        """Take a stream out, to go on with it or to `finish` it; others are not touched."""
+        group = self._group(number)
+        parts = {other: group.part(other) for other in group.rows}
+        for other, part in parts.items():  # the next push joins the others again
+            self._groups[other] = _Group({other: group.rows[other]}, part)
+        del self._groups[number]
+        return self._members.pop(number).with_network(parts[number])
+
+    def push(self, chunks: Mapping[int, Any]) -> dict[int, Any]:
+        """Push a chunk to each of some streams, by their numbers; return their results.
+
+        chunks: what `push` of each stream takes, a tuple for several inputs. Their lengths may
+        differ, and streams without a chunk wait. Raises what `push` raises; all streams then are as
+        they were.
+        """
+        inputs: dict[int, list[Array]] = {}
+        back: dict[int, Callable[[Any], Any]] = {}
+        alike: dict[object, list[int]] = defaultdict(list)
+        for number, chunk in chunks.items():
+            group = self._group(number)
+            several = chunk if isinstance(chunk, tuple) else (chunk,)
+            arrays, back[number] = self._members[number].converted(several)
+            inputs[number] = arrays = group.stream.checked(arrays, group.rows[number] or None)
+            apart = number if self._apart else None
+            alike[group.stream.phase, group.stream.length(arrays), apart].append(number)
+        results: dict[int, Any] = {}
+        pushed: list[tuple[Any, Any]] = []
+        try:
+            for numbers in map(sorted, alike.values()):
+                rows = {number: len(inputs[number][0]) for number in numbers}
+                stream = self._together(rows)
+                pushed.append((stream, stream.moment))
+                joined = map(np.concatenate, zip(*(inputs[n] for n in numbers), strict=True))
+                arrays = stream.push(*joined)
+                several = arrays if isinstance(arrays, tuple) else (arrays,)
+                cuts = np.cumsum(list(rows.values()))[:-1]
+                parts = [np.split(array, cuts) if len(cuts) else [array] for array in several]
+                for number, part in zip(numbers, zip(*parts, strict=True), strict=True):
+                    results[number] = back[number](part if len(part) > 1 else part[0])
+        except BaseException:
+            for stream, moment in pushed:
+                stream.go_back(moment)
+            for group in self._groups.values():
+                if not group.stream.batch_size:  # the next chunk says what it is
+                    group.rows = dict.fromkeys(group.rows, 0)
+            raise
+        return {number: results[number] for number in chunks}
+
+    def _group(self, number: int) -> _Group:
+        if number not in self._groups:
+            expected = (
+                f"one of {', '.join(map(str, self.members))}" if self._groups else "no number"
+            )
+            raise ArgumentError("the number of a stream", brief(number), expected)
+        return self._groups[number]
+
+    def _together(self, rows: Mapping[int, int]) -> Any:
+        """The stream of exactly these members, which are equally far; the others lose nothing."""
+        groups = {id(self._groups[number]): self._groups[number] for number in rows}
+        first = next(iter(groups.values()))
+        if len(groups) == 1 and first.rows.keys() == rows.keys():
+            first.rows = dict(rows)  # a stream that has just begun has no rows yet
+            return first.stream
+        parts = {number: group.part(number) for group in groups.values() for number in group.rows}
+        one, *others = (parts[number] for number in rows)
+        stream = one.beside(others, sum(rows.values()))
+        rest = {number: part for number, part in parts.items() if number not in rows}
+        known = {number: group.rows[number] for group in groups.values() for number in group.rows}
+        self._groups |= dict.fromkeys(rows, _Group(rows, stream))
+        for number, part in rest.items():
+            self._groups[number] = _Group({number: known[number]}, part)
+        return stream
