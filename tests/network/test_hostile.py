@@ -27,6 +27,7 @@ VALID: dict[str, dict[str, Any]] = {
     "instance_norm": {"scale": B, "offset": B, "epsilon": 1e-5},
     "group_norm": {"groups": 2, "scale": B, "offset": B, "epsilon": 1e-5},
     "layer_norm": {"scale": B, "offset": B, "epsilon": 1e-5},
+    "lstm": {"weight": np.ones((8, 4)), "hidden_weight": np.ones((8, 2)), "bias": np.ones(8)},
     "slice": {"start": 1, "stop": 3},
     "permute": {"order": [3, 0]},
     "channel_shuffle": {"groups": 2},

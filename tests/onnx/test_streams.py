@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 
@@ -106,6 +108,48 @@ def test_files_and_several_inputs_by_name(tmp_path) -> None:
         stream.push(x=x)
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_an_lstm_in_a_stream(biased: bool) -> None:
+    proto = model(
+        f"""(float[N, 4, T] x) => (float[N, 6, M] y) {{
+            t = Transpose<perm = [2, 0, 1]>(x)
+            h = LSTM<hidden_size = 6>(t, w, r{", b" if biased else ""})
+            s = Squeeze(h, one)
+            p = Transpose<perm = [1, 2, 0]>(s)
+            y = Conv<pads = [1, 1]>(p, v)
+        }}""",
+        w=normal(1, 24, 4), r=normal(1, 24, 6) / 2, b=normal(1, 48), one=ints(1), v=normal(6, 6, 3),
+    )  # fmt: skip
+    x, stream = normal(2, 4, 23), uo.stream(proto)
+    chunks = np.split(x, [3, 4, 4, 9], -1)
+    result = np.concatenate([*map(stream.push, chunks), stream.finish()], -1)
+    np.testing.assert_allclose(result, whole(proto, x)[0], rtol=1e-4, atol=1e-5)
+    assert stream.latency == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_exported_lstm() -> None:
+    """Exporters compute the state at the begin of the batch's size."""
+    torch = pytest.importorskip("torch")
+
+    class Layers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = torch.nn.LSTM(4, 6, num_layers=2)
+
+        def forward(self, x):
+            return self.lstm(x.permute(2, 0, 1))[0].permute(1, 2, 0)
+
+    layers, x, file = Layers().eval(), normal(2, 4, 23), io.BytesIO()
+    names = {"input_names": ["x"], "dynamic_axes": {"x": {0: "N", 2: "T"}}}
+    torch.onnx.export(layers, (torch.from_numpy(x),), file, dynamo=False, **names)
+    stream = uo.stream(file.getvalue())
+    result = np.concatenate([stream.push(x[..., :9]), stream.push(x[..., 9:])], -1)
+    with torch.no_grad():
+        expected = layers(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_a_batch_of_streams() -> None:
     batch, signals = uo.stream(VOCODER, axis=1).batch(), [normal(1, 23, 4), normal(2, 23, 4)]
     numbers = [batch.join() for _ in signals]
@@ -124,6 +168,7 @@ REFUSED = {
     "MatMul": "t = Transpose<perm = [0, 2, 1]>(x) y = MatMul(x, t)",
     "Softmax": "y = Softmax<axis = 2>(x)",
     "LSTM": 't = Transpose<perm = [2, 0, 1]>(x) y = LSTM<direction = "reverse">(t, w, r)',
+    "GRU": "t = Transpose<perm = [2, 0, 1]>(x) y = GRU(t, w, r)",
 }
 
 

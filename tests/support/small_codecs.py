@@ -44,4 +44,6 @@ def encodec():
     return (first, middle.lstm, torch.nn.Sequential(*last)), decoder, torch.randn(1, 16, 23)
 
 
-DECODERS = {"hifigan": hifigan, "vits": vits, "dac": dac}
+DECODERS = {
+    "hifigan": hifigan, "vits": vits, "dac": dac, "encodec": lambda: (*encodec()[1:], 2),
+}  # fmt: skip

@@ -36,14 +36,15 @@ def check(model, x, axis=-1, result_axis=-1, **options):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["hifigan", "vits", "dac"])
+@pytest.mark.parametrize("name", ["hifigan", "vits", "dac", "encodec"])
 def test_decoders_of_transformers(name: str) -> None:
     from tests.support.small_codecs import DECODERS
 
     model, x, axis = DECODERS[name]()
     stream, parts = check(model, x, axis)
     assert stream.progress.rate == 8
-    assert sum(part.shape[-1] for part in parts[:-1]) == max(0, 8 * 11 - stream.latency)
+    most = 8 * x.shape[axis]
+    assert sum(part.shape[-1] for part in parts[:-1]) == max(0, most - stream.latency)
 
 
 def check_around_lstm(before, lstm, behind, model, x):
@@ -60,6 +61,31 @@ def check_around_lstm(before, lstm, behind, model, x):
     parts.append(last.finish())
     torch.testing.assert_close(torch.cat(parts, -1), expected, rtol=1e-4, atol=1e-5)
     return first.latency, last.latency
+
+
+class Recurrent(nn.Module):
+    """An LSTM beside a residual connection, as in EnCodec; `keywords` are those of nn.LSTM."""
+
+    def __init__(self, channels: int = 6, **keywords) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(4, channels, 3, padding=1)
+        self.lstm = nn.LSTM(channels, channels, **keywords)
+        self.up = nn.ConvTranspose1d(channels, 2, 4, 2, 1)
+
+    def forward(self, x):
+        y = self.first(x)
+        order = (0, 2, 1) if self.lstm.batch_first else (2, 0, 1)
+        z = self.lstm(y.permute(order))[0]
+        return self.up(y + z.permute(*(order.index(i) for i in range(3))))
+
+
+@pytest.mark.parametrize(
+    "keywords", [{"num_layers": 2}, {"batch_first": True, "bias": False}, {"num_layers": 3}]
+)
+def test_an_lstm_in_a_stream(keywords) -> None:
+    model = Recurrent(**keywords)
+    stream, _ = check(model, torch.randn(2, 4, 23))
+    assert stream.latency == 3  # that of the layers around it
 
 
 def test_a_recurrent_layer_between_two_streams() -> None:
@@ -224,11 +250,29 @@ def _attention(y):
 
 
 def _recurrent(y):
-    return nn.LSTM(4, 4, bidirectional=True)(y.transpose(1, 2))[0]
+    return nn.GRU(4, 4)(y.permute(2, 0, 1))[0]
+
+
+def _last_state(y):
+    return nn.LSTM(4, 4)(y.permute(2, 0, 1))[1]
+
+
+def _started(y):
+    state = torch.ones(1, y.shape[0], 4)
+    return nn.LSTM(4, 4)(y.permute(2, 0, 1), (state, state))[0]
+
+
+def _across(y):
+    return nn.LSTM(4, 4, batch_first=True)(y.transpose(1, 2).transpose(0, 1))[0]
 
 
 REFUSED = {
-    "recurrent": (Calls(_recurrent), "lstm: a network has no recurrent layers"),
+    "recurrent": (Calls(_recurrent), "gru: of recurrent layers a network has LSTMs alone"),
+    "both directions": (Recurrent(bidirectional=True), "lstm in lstm: it runs in both directions"),
+    "projected": (Recurrent(proj_size=2), "lstm in lstm: its results are projected"),
+    "the last state": (Calls(_last_state), "results: the state of a recurrent layer is known at"),
+    "a state": (Calls(_started), "lstm: its state begins with other numbers than 0"),
+    "over the batch": (Calls(_across), "lstm: it does not run along time"),
     "norm over time": (nn.Sequential(nn.Conv1d(4, 4, 1), nn.GroupNorm(2, 4)), "norm at 1: mean"),
     "instance norm": (nn.Sequential(nn.Conv1d(4, 4, 1), nn.InstanceNorm1d(4)), "norm at 1: mean"),
     "attention": (Calls(_attention), "scaled_dot_product_attention: attention reads all"),

@@ -40,7 +40,7 @@ class Everything:
     size: int
     results: int
     reason: str
-    trails = False
+    trails = recurs = False
 
     @property
     def rate(self) -> Fraction:
@@ -143,7 +143,10 @@ def _reaches(node: ir.Node, graph: ir.Graph) -> tuple[Reach, ...]:
     if isinstance(operation, ir.Convolution):
         axes = problem_of(operation, shape, ir.Form()).axes
     try:
-        return tuple(reach(operation, axes, number) for number in range(len(shape) - 2))
+        rules = tuple(reach(operation, axes, number) for number in range(len(shape) - 2))
+        if any(rule.recurs for rule in rules):
+            raise EngineRefusal("it computes one position after another")
+        return rules
     except EngineRefusal as refusal:
         results = graph.shapes[node.outputs[0]][2:]
         pairs = zip(shape[2:], results, strict=True)

@@ -138,6 +138,22 @@ def _convolution(operation: ir.Convolution, inputs: Arrays) -> Arrays:
     return chain_results(operation.end, result, inputs)
 
 
+def _lstm(operation: ir.Lstm, inputs: Arrays) -> Arrays:
+    x, channels = inputs[0], operation.channels
+    state = np.zeros((len(x), 2 * channels), x.dtype)
+    if len(inputs) > 1:
+        state = inputs[1][:, :, -1]
+    results, weight = [], operation.weight.astype(x.dtype)
+    for gates in np.moveaxis(x, -1, 0):
+        h, cell = np.split(state, 2, axis=1)
+        i, forget, g, o = np.split(gates + h @ weight.T, 4, axis=1)
+        i, forget, o = (1 / (1 + np.exp(-v)) for v in (i, forget, o))
+        cell = forget * cell + i * np.tanh(g)
+        state = np.concatenate([o * np.tanh(cell), cell], axis=1)
+        results.append(state)
+    return (np.stack(results, axis=-1),)
+
+
 def _pad(operation: ir.Pad, inputs: Arrays) -> Arrays:
     """Ends are cut off first, so that what is reflected is what stays."""
     x = inputs[0]
@@ -250,6 +266,7 @@ DEFINITIONS: dict[type[ir.Operation], Callable[[Any, Arrays], Arrays]] = {
     ir.Slice: lambda operation, inputs: (inputs[0][:, operation.start : operation.stop],),
     ir.Pad: _pad,
     ir.Norm: _norm,
+    ir.Lstm: _lstm,
     ir.Resample: _resample,
     ir.Pool: _pool,
     ir.ChannelPool: _channel_pool,

@@ -129,6 +129,23 @@ class Norm(Operation):
     end: Chain = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Lstm(Operation):
+    """The recurrence of an LSTM along the only spatial axis, on its inputs times their weights.
+
+    Input 0 has the channels of the input, forget, cell and output gates. The result has those of
+    h, and behind them those of the cell. Input 1, where there is one, is a result whose last
+    position comes before the first one here; else that is zero. weight: (4 H, H), for h.
+    """
+
+    weight: Array
+
+    @property
+    def channels(self) -> int:
+        """The channels of h."""
+        return int(self.weight.shape[1])
+
+
 @dataclass(frozen=True, slots=True)
 class Resample(Operation):
     """Upsampling by whole factors, one per spatial axis; "nearest" or "linear" (half-pixel).

@@ -21,12 +21,13 @@ from ..engines.jit.cpu import host
 from ..engines.jit.program import StepSequence
 from ..engines.jit.steps import Step
 from ..errors import EngineError
-from . import norms, pointwise, windows
+from . import norms, pointwise, recurrent, windows
 from .compile import Compiled
 from .graph import (
     Array,
     Convert,
     Graph,
+    Lstm,
     Node,
     Norm,
     Operation,
@@ -44,6 +45,7 @@ _ROUNDS = 10  # of timing steps
 _LINE = 64
 
 STEPS: dict[type[Operation], Callable[..., list[Step]]] = {
+    Lstm: recurrent.steps,
     Norm: norms.steps,
     Pointwise: pointwise.steps,
     **dict.fromkeys(windows.OPERATIONS, windows.steps),

@@ -207,6 +207,18 @@ def _pool(operation: ir.Pool, shapes: Shapes) -> Shapes:
     return ((batch, channels, *sizes),)
 
 
+def _lstm(operation: ir.Lstm, shapes: Shapes) -> Shapes:
+    """h and the cell; the state may have any number of positions."""
+    batch, channels, *size = shapes[0]
+    if len(size) > 1:
+        expected = "(N, C, positions), one spatial axis"
+        raise ShapeError("x.shape", described_shape(shapes[0]), expected)
+    if channels != 4 * operation.channels:
+        expected = f"{4 * operation.channels} channels, four gates of {operation.channels}"
+        raise ShapeError("x.shape", described_shape(shapes[0]), expected)
+    return ((batch, 2 * operation.channels, *size),)
+
+
 KINDS: dict[type[ir.Operation], Kind] = {
     ir.Convolution: Kind("convolution", _convolution),
     ir.Pointwise: Kind("pointwise", lambda op, shapes: _chain(op.chain, shapes[0], shapes)),
@@ -214,6 +226,7 @@ KINDS: dict[type[ir.Operation], Kind] = {
     ir.Slice: Kind("slice", _slice),
     ir.Pad: Kind("pad", _pad),
     ir.Norm: Kind("norm", _norm),
+    ir.Lstm: Kind("lstm", _lstm),
     ir.Resample: Kind("resample", _resample),
     ir.Pool: Kind("pool", _pool),
     ir.ChannelPool: Kind("pool of channels", lambda _, s: ((s[0][0], 1, *s[0][2:]),)),

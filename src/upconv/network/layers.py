@@ -100,6 +100,25 @@ class Layers:
         arguments = (scale, offset, mean, variance, epsilon, self._nodes.check("x", x).channels)
         return self._nodes.insert(ir.Pointwise(operands.batch_norm_chain(*arguments)), x)
 
+    def lstm(self, x: Value, weight: Any, hidden_weight: Any, bias: Any = None) -> Value:
+        """An LSTM of one layer along the only spatial axis, from the first position to the last.
+
+        weight: (4 H, C) for x; hidden_weight: (4 H, H) for the result before; bias: (4 H,). Rows
+        are those of the input, forget, cell and output gates, as in PyTorch; its two biases are
+        added up. The result has H channels. The state begins with zero.
+        """
+        weight, hidden = (
+            operands.array_of(name, each)
+            for name, each in (("weight", weight), ("hidden_weight", hidden_weight))
+        )
+        if hidden.ndim != 2 or hidden.shape[0] != 4 * hidden.shape[1] or not hidden.size:
+            raise ShapeError("hidden_weight.shape", str(hidden.shape), "(4 H, H)")
+        if weight.ndim != 2 or len(weight) != len(hidden):
+            expected = f"({len(hidden)}, C), as many rows as hidden_weight has"
+            raise ShapeError("weight.shape", str(weight.shape), expected)
+        gates = self.conv(x, weight[:, :, None], bias)
+        return self.slice(self._nodes.insert(ir.Lstm(hidden), gates), 0, hidden.shape[1])
+
     def instance_norm(
         self, x: Value, scale: Any = None, offset: Any = None, epsilon: float = 1e-5
     ) -> Value:

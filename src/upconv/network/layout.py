@@ -20,6 +20,7 @@ from .graph import (
     Convolution,
     Form,
     Graph,
+    Lstm,
     Node,
     Permute,
     PixelUnshuffle,
@@ -88,6 +89,8 @@ def labels(graph: Graph, dtype: DType, threads: int, cost: Cost) -> tuple[DataLa
             shape = graph.shapes[node.inputs[0]]
             flow.add(_FIRST, name, cost(operation, shape, DataLayout.NXC))
             flow.add(name, _LAST, cost(operation, shape, DataLayout.NCX))
+        elif isinstance(operation, Lstm):
+            flow.add(name, _LAST, inf)
         elif isinstance(operation, Concat | Slice):
             flow.add(_FIRST, name, copy(node.outputs[0]))
         elif isinstance(operation, Permute | PixelUnshuffle):  # by single channels

@@ -138,6 +138,10 @@ class Schedule:
             for value in node.outputs:
                 produced[value] = max(produced[value], results)
         needed = list(produced)
+        if not ended:
+            for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
+                if rule.recurs:
+                    needed[node.outputs[0]] -= 1
         for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
             result = produced[node.outputs[0]]
             for number, value in enumerate(node.inputs):
@@ -241,6 +245,8 @@ class _Build:
             number = self._buffer(value)
             size = self._shapes[number][self._axis]
             inputs.append(self._cropped(number, (shift, size - shift - count), value))
+        if rule.recurs and node.outputs[0] in self._kept:
+            inputs.append(self._kept[node.outputs[0]])
         outputs = self._node(window.operation, tuple(inputs), node.outputs[0], node.line)
         for value, number in zip(node.outputs, outputs, strict=True):
             self._new[value] = self._cropped(number, window.after, value)

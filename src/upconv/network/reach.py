@@ -40,6 +40,10 @@ class Reach(Protocol):
         """Whether the last results need no input: then one input is kept for them."""
 
     @property
+    def recurs(self) -> bool:
+        """Whether a result needs the one before it."""
+
+    @property
     def rate(self) -> Fraction:
         """Results for each input."""
 
@@ -61,9 +65,10 @@ class Reach(Protocol):
 
 @dataclass(frozen=True)
 class Even:
-    """One result for each input, computed from it alone."""
+    """One result for each input, computed from it alone, or from it and the result before."""
 
     operation: ir.Operation
+    recurs: bool = False
     trails, rate = False, Fraction(1)
 
     def final(self, taken: int) -> int:
@@ -92,6 +97,7 @@ class Taps:
     progress: Progress
     with_ends: Callable[[int, int], ir.Operation]
     cuts: bool = True
+    recurs = False
 
     @property
     def rate(self) -> Fraction:
@@ -138,7 +144,7 @@ class Multiplied:
     operation: ir.Operation
     factor: int
     linear: bool
-    trails = False
+    trails = recurs = False
 
     @property
     def rate(self) -> Fraction:
@@ -176,7 +182,7 @@ class Edges:
 
     operation: ir.Pad
     axis: int
-    trails, rate = False, Fraction(1)  # `first` keeps what ends are made of
+    trails, recurs, rate = False, False, Fraction(1)  # `first` keeps what ends are made of
 
     @property
     def ends(self) -> Ends:
@@ -290,6 +296,7 @@ REACHES: dict[type[ir.Operation], Callable[[Any, Axes, int], Reach]] = {
     ir.PixelShuffle: _multiplied,
     ir.PixelUnshuffle: _divided,
     ir.Norm: _norm,
+    ir.Lstm: lambda operation, *_: Even(operation, recurs=True),
     ir.Pad: lambda operation, _, number: Edges(operation, number),
     **dict.fromkeys(_EVEN, lambda operation, *_: Even(operation)),
 }

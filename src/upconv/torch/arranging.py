@@ -178,10 +178,38 @@ def _attention(*_: Any, **__: Any) -> Any:
     raise EngineRefusal("attention reads all positions")
 
 
+class LastState:
+    """Stands for the state of a recurrent layer behind the last position."""
+
+
+def _lstm(
+    network: Network, x: Arranged, state: Any, weights: Sequence[Any], has_biases: bool,
+    layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    """The layers of an LSTM one after another, along the only spatial axis."""
+    if bidirectional:
+        raise EngineRefusal("it runs in both directions, and so reads all positions")
+    if dropout and train:
+        raise EngineRefusal("it drops numbers at random. Call model.eval()")
+    per_layer = 4 if has_biases else 2
+    if len(weights) != per_layer * layers:
+        raise EngineRefusal("its results are projected")
+    if any(isinstance(each, Arranged) or bool(each.any()) for each in state):
+        raise EngineRefusal("its state begins with other numbers than 0")
+    _require_channels_last(x)
+    if x.axes[1 if batch_first else 0] != 2 or len(x.value.shape) != 3:
+        raise EngineRefusal("it does not run along time")
+    value, arrays = x.value, [array(each.detach()) for each in weights]
+    for first in range(0, len(arrays), per_layer):
+        weight, hidden, *biases = arrays[first : first + per_layer]
+        value = network.lstm(value, weight, hidden, sum(biases) if biases else None)
+    return Arranged(value, x.axes), LastState(), LastState()
+
+
 def _recurrent(*_: Any, **__: Any) -> Any:
     raise EngineRefusal(
-        "a network has no recurrent layers. Stream what is before and behind it, and call it with "
-        "its state in between"
+        "of recurrent layers a network has LSTMs alone. Stream what is before and behind it, and "
+        "call it with its state in between"
     )
 
 
@@ -190,7 +218,7 @@ FUNCTIONS: dict[str, Row] = {
     "linear": _linear, "layer_norm": _layer_norm, "glu": _glu,
     **{name: partial(_plain, ROWS[row]) for name, row in _NAMES.items()},
     **{name: partial(_plain, ROWS[name]) for name in ("group_norm", "conv1d", "conv2d", "conv3d")},
-    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
+    "lstm": _lstm, **dict.fromkeys(("gru", "rnn_tanh", "rnn_relu"), _recurrent),
     "dropout": partial(_pointwise, ROWS["dropout"]),
     **dict.fromkeys(("scaled_dot_product_attention", "multi_head_attention_forward"), _attention),
 }  # fmt: skip

@@ -87,6 +87,9 @@ class Trace:
                 reason = f"{type(error).__name__}: {brief(str(error))}"
                 self._refuse(f"{type(self._model).__name__}'s forward", reason)
         leaves, structure = tree_flatten(results)
+        if any(isinstance(leaf, arranging.LastState) for leaf in leaves):
+            reason = "the state of a recurrent layer is known at the end alone. Return its results"
+            self._refuse(f"{type(self._model).__name__}'s results", reason)
         outputs = [leaf for leaf in leaves if isinstance(leaf, Traced)]
         if not outputs or len(outputs) < sum(isinstance(leaf, torch.Tensor) for leaf in leaves):
             raise ArgumentError("the model's result", brief(results), "tensors made of the inputs")

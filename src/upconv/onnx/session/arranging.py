@@ -168,13 +168,43 @@ def _layer_norm(call: Call, values: Values) -> Arranged:
     )
 
 
+def _lstm(call: Call, values: Values) -> Arranged:
+    """An LSTM along the only spatial axis; its results have an axis of directions."""
+    x = _x(call, values)
+    forward = call.text("direction", "forward") == "forward"
+    call.require(forward, "it runs from the end to the begin, and so reads all positions")
+    rest = ("activations", "activation_alpha", "activation_beta", "clip", "input_forget")
+    plain = not any(name in call.node.attributes for name in rest) and not call.has(7)
+    call.require(plain, "it has other activations, a clip or peepholes")
+    call.require(not call.has(4), "it has lengths of its own for each image")
+    states = [call.optional(i) for i in (5, 6)]
+    zero = all(each is None or not np.any(each) for each in states)
+    call.require(zero, "its state begins with other numbers than 0")
+    last = bool(call.integer("layout", 0))
+    call.require(x.channels_last(), "the last axis of its input is not that of the channels")
+    along = x.axes[1 if last else 0] == 2 and len(x.value.shape) == 3
+    call.require(along, "it does not run along time")
+    weight, hidden = (_gates(call.constant(i)[0]) for i in (1, 2))
+    bias = call.optional(3)
+    if bias is not None:
+        bias = _gates(np.add(*np.split(bias[0], 2)))
+    axes = (*x.axes[:2], None, x.axes[2]) if last else (x.axes[0], None, *x.axes[1:])
+    return Arranged(call.network.lstm(x.value, weight, hidden, bias), axes)
+
+
+def _gates(rows: Any) -> Any:
+    """Rows of the gates i, o, f, g in the order i, f, g, o."""
+    i, o, f, g = np.split(rows, 4)
+    return np.concatenate([i, f, g, o])
+
+
 def _recurrent(*_: object) -> Any:
     words = "Stream what is before and behind it, and run it with its state in between"
-    raise EngineRefusal(f"A network has no recurrent layers. {words}.")
+    raise EngineRefusal(f"Of recurrent layers a network has LSTMs alone. {words}.")
 
 
 ROWS: dict[str, Row] = {
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    "LSTM": _lstm, **dict.fromkeys(("GRU", "RNN"), _recurrent),
     "Transpose": _transpose, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Reshape": _reshape,
     "Expand": _expand, "MatMul": _matmul, "Gemm": _gemm, "LayerNormalization": _layer_norm,
     **{kind: _binary(kind.lower()) for kind in ("Add", "Sub", "Mul", "Div")},

@@ -1,0 +1,113 @@
+"""The recurrence of an LSTM as native code: positions of an image one after another.
+
+    i, f, o = sigmoid(x + W h), g = tanh(x + W h), each with its own rows of x and W
+    c' = f c + i g,   h' = o tanh(c')
+
+A position's results are h and c side by side, which the next position reads. Weights lie in blocks
+of as many channels as a vector has lanes: for each channel of h four vectors, one for each gate. So
+a block reads its weights from first to last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...activations import Activation
+from .activation import activated
+from .compile import compiled
+from .cpu import Cpu
+from .emit import Function, Module
+from .kernel_arguments import ArgumentLayout
+from .packing import aligned
+from .rows import Span, converted
+from .values import BYTES, FLOAT, I64, Value, vector
+from .walk import COUNTERS, JOB, NUMBERS
+
+GATES = 4
+_PARTS = 2  # sums of every second channel, so that products do not wait for each other
+_ARGUMENTS = (
+    "x* x_image x_row y* y_image y_row state* state_image"  # bytes between images and positions
+    " weight* count channels "  # positions, and channels of h
+)
+LAYOUT = ArgumentLayout(NUMBERS + _ARGUMENTS, counters=COUNTERS)
+
+
+def packed(weight: NDArray[np.float32], lanes: int) -> NDArray[np.float32]:
+    """The weight, (4 H, H), as blocks (H / lanes, H, 4, lanes); missing channels are zero."""
+    channels = weight.shape[1]
+    blocks = -(-channels // lanes)
+    result = aligned(blocks * channels * GATES * lanes, np.dtype(np.float32))
+    result[...] = 0
+    rows = np.zeros((GATES, blocks * lanes, channels), np.float32)
+    rows[:, :channels] = weight.reshape(GATES, channels, channels)
+    shape = blocks, channels, GATES, lanes
+    order = rows.reshape(GATES, blocks, lanes, channels).transpose(1, 3, 0, 2)
+    result.reshape(shape)[...] = order
+    return result
+
+
+@compiled("lstm", kept=4)
+def lstm_code(module: Module, stored: str, cpu: Cpu) -> None:
+    """The job `lstm(args, mine, inner, image)`: all positions of the image of this number."""
+    lanes = cpu.lanes(BYTES[FLOAT])
+    with module.function("lstm", JOB) as f:
+        a, image = LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
+        channels, weight = a["channels"], a["weight"]
+        whole = channels // lanes * lanes
+        mask = f.lanes_below(channels - whole, lanes)
+        x, y = a["x"] + image * a["x_image"], a["y"] + image * a["y_image"]
+        before = a["state"] + image * a["state_image"]
+        with f.loop(0, a["count"], carried=[before]) as step:
+            gates, state = x + step.index * a["x_row"], step.carried[0]
+            result = y + step.index * a["y_row"]
+
+            def block(span: Span, gates: Value, state: Value, result: Value) -> None:
+                here = weight + span.start * channels * (GATES * BYTES[FLOAT])
+                sums = []
+                for gate in range(GATES):
+                    place = f.at(gates, channels * gate + span.start, stored)
+                    sums.append(converted(f, span.load(place, stored), FLOAT))
+                i, forget, g, o = _products(f, sums, here, state, channels, stored, lanes)
+                i, forget, o = (activated(f, Activation.SIGMOID, 0.0, v) for v in (i, forget, o))
+                g = activated(f, Activation.TANH, 0.0, g)
+                cell = f.at(state, channels + span.start, stored)
+                kept = forget * converted(f, span.load(cell, stored), FLOAT)
+                c = f.multiply_add(i, g, kept)
+                h = o * activated(f, Activation.TANH, 0.0, c)
+                for value, first in ((h, span.start), (c, channels + span.start)):
+                    span.store(converted(f, value, stored), f.at(result, first, stored))
+
+            with f.loop(0, whole, lanes) as loop:
+                block(Span(f, loop.index, lanes, None), gates, state, result)
+            with f.when(whole < channels):
+                block(Span(f, whole, lanes, mask), gates, state, result)
+            step.next([result])
+
+
+def _products(
+    f: Function, sums: Sequence[Value], weight: Value, state: Value, channels: Value, stored: str,
+    lanes: int,
+) -> list[Value]:  # fmt: skip
+    """The sums of gates, with the products of a block of weights and h."""
+    kind, row = vector(FLOAT, lanes), GATES * lanes
+    zeros = [f.constant(kind, 0.0) for _ in range(GATES * (_PARTS - 1))]
+    even = channels // _PARTS * _PARTS
+
+    def multiplied(totals: Sequence[Value], channel: Value) -> list[Value]:
+        number = converted(f, f.load(stored, f.at(state, channel, stored)), FLOAT)
+        h, first = f.broadcast(number, lanes), channel * row
+        vectors = (f.load(kind, f.at(weight, first + gate * lanes, FLOAT)) for gate in range(GATES))
+        return [f.multiply_add(h, w, t) for w, t in zip(vectors, totals, strict=True)]
+
+    with f.loop(0, even, _PARTS, [*sums, *zeros]) as loop:
+        following: list[Value] = []
+        for part in range(_PARTS):
+            totals = loop.carried[GATES * part : GATES * (part + 1)]
+            following += multiplied(totals, loop.index + part)
+        loop.next(following)
+    with f.loop(even, channels, 1, loop.results[:GATES]) as rest:
+        rest.next(multiplied(rest.carried, rest.index))
+    return [a + b for a, b in zip(rest.results, loop.results[GATES:], strict=True)]

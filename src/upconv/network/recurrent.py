@@ -1,0 +1,58 @@
+"""Steps of recurrent layers: each image is a job, whose positions follow one another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ..engines.jit.cpu import Cpu
+from ..engines.jit.recurrence import LAYOUT, lstm_code, packed
+from ..engines.jit.steps import Step
+from ..engines.jit.values import STORED
+from ..engines.jit.walk import Phase
+from ..errors import EngineError
+from ..problem import DataLayout, DType
+from .graph import Array, Lstm
+from .matrices import image_stride, position_stride
+from .tables import walk_step
+
+
+def steps(
+    operation: Lstm,
+    outputs: Sequence[Array],
+    inputs: Sequence[Array],
+    layout: DataLayout,
+    threads: int,
+    cpu: Cpu,
+) -> list[Step]:
+    """The native step of an LSTM, on arrays whose channels come last."""
+    if layout is not DataLayout.NXC:
+        raise EngineError("An LSTM is computed channels last.")  # `labels` sees to it
+    (y,), x, channels = outputs, inputs[0], operation.weight.shape[1]
+    if not y.size:
+        return []
+    state = np.zeros((1, 1, 2 * channels), y.dtype) if len(inputs) < 2 else inputs[1][:, -1:]
+    weight = _packed(operation, cpu.lanes(4))
+    values = {
+        "x": x.ctypes.data, "x_image": image_stride(x), "x_row": position_stride(x),
+        "y": y.ctypes.data, "y_image": image_stride(y), "y_row": position_stride(y),
+        "state": state.ctypes.data, "state_image": image_stride(state),
+        "weight": weight.ctypes.data, "count": x.shape[1], "channels": channels,
+    }  # fmt: skip
+    code = lstm_code(STORED[DType(y.dtype.name)], cpu)
+    phase = Phase(code.addresses["lstm"], None, None, outer_count=len(x))
+    kept = (code, weight, state, x, y)
+    return [walk_step(LAYOUT, values, [phase], threads, cpu, kept)]
+
+
+_weights: WeakKeyDictionary[Lstm, tuple[int, Array]] = WeakKeyDictionary()
+
+
+def _packed(operation: Lstm, lanes: int) -> Array:
+    """The packed weight, which all programs of a network share."""
+    known = _weights.get(operation)
+    if known is None or known[0] != lanes:
+        _weights[operation] = known = lanes, packed(operation.weight, lanes)
+    return known[1]
