@@ -150,6 +150,25 @@ def test_an_exported_lstm() -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["hifigan", "vits", "dac", "encodec"])
+def test_decoders_of_transformers(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    from tests.support.small_codecs import DECODERS
+
+    module, x, axis = DECODERS[name]()
+    module, file = module.eval(), io.BytesIO()
+    names = {"input_names": ["x"], "dynamic_axes": {"x": {axis: "T"}}}
+    torch.onnx.export(module, (x,), file, dynamo=False, **names)
+    stream = uo.stream(file.getvalue(), axis=axis)
+    chunks = np.split(x.numpy(), [3, 4, 4, 9], axis)
+    result = np.concatenate([*map(stream.push, chunks), stream.finish()], -1)
+    with torch.no_grad():
+        expected = module(x).numpy()
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_a_batch_of_streams() -> None:
     batch, signals = uo.stream(VOCODER, axis=1).batch(), [normal(1, 23, 4), normal(2, 23, 4)]
     numbers = [batch.join() for _ in signals]
