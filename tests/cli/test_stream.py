@@ -67,6 +67,19 @@ def test_pipes(mel) -> None:
     assert b"200 samples in" in done.stderr
 
 
+@pytest.mark.parametrize("source", ["-", "mel.s16"])
+def test_samples_of_16_bits(mel, source: str) -> None:
+    """What one `--format s16` writes another command reads, number by number."""
+    samples = (np.clip(mel[0].T, -1, 1) * 32767).round().astype("<i2")
+    Path("mel.s16").write_bytes(samples.tobytes())
+    expected = _expected(np.ascontiguousarray(samples.T[None] / np.float32(32767), np.float32))
+    stdin = Path("mel.s16").read_bytes() if source == "-" else b""
+    done = ran("stream", "model.onnx", source, "-", "--chunk", "7", "--input-format", "s16",
+               stdin=stdin)  # fmt: skip
+    assert done.returncode == 0, done
+    np.testing.assert_allclose(np.frombuffer(done.stdout, "<f4"), expected.ravel(), atol=1e-6)
+
+
 REFUSED = {
     "a time without a rate": (["mel.npy", "y.npy"], "--rate must say"),
     "no chunk": (["mel.npy", "y.npy", "--chunk", "0"], "expected positions"),
@@ -74,6 +87,14 @@ REFUSED = {
     "the input as the output": (["mel.npy", "mel.npy", "--chunk", "4", "-f"], "input"),
     "no such file": (["no.npy", "y.npy", "--chunk", "4"], "Cannot read"),
     "cut off": (["cut.f32", "y.npy", "--chunk", "4"], "behind the last position"),
+    "cut off within 16 bits": (
+        ["cut.f32", "y.npy", "--chunk", "4", "--input-format", "s16"],
+        "3 bytes behind the last",
+    ),
+    "16 bits in a .npy": (
+        ["mel.npy", "y.npy", "--chunk", "4", "--input-format", "s16"],
+        "a .npy file tells its own",
+    ),
     "axis": (["mel.npy", "y.npy", "--chunk", "4", "--axis", "1"], "open along axis 1"),
     "shape": (["flat.npy", "y.npy", "--chunk", "4"], "of 3 axes"),
 }

@@ -22,6 +22,7 @@ from . import npy, options
 from .exits import say
 
 _SUFFIXES = {".npy": "npy", ".wav": "wav"}
+_LOUDEST = 32767  # 1.0 in 16 bits
 _Format = Literal["f32", "s16"]
 
 
@@ -29,7 +30,7 @@ def stream(
     model: Annotated[Path, Argument(metavar="MODEL", help="The model: .onnx.")],
     source: Annotated[
         str,
-        Argument(metavar="IN", help="The input, .npy; others and - (stdin) are raw float32."),
+        Argument(metavar="IN", help="The input, .npy; others and - (stdin) are raw."),
     ],
     target: Annotated[
         str,
@@ -43,6 +44,9 @@ def stream(
         int | None, Option(min=1, metavar="HZ", help="Positions of the result per second.")
     ] = None,
     axis: Annotated[int, Option(metavar="A", help="The axis of the input that is time.")] = -1,
+    input_format: Annotated[
+        _Format | None, Option(help="The numbers of raw input, f32 by default.")
+    ] = None,
     format_: Annotated[_Format, Option("--format", help="The numbers of raw results.")] = "f32",
     precision: Annotated[
         Literal["float32", "bfloat16"], Option(help="The type of all values in between.")
@@ -59,6 +63,7 @@ def stream(
     Examples:
       upconv stream vocoder.onnx mel.npy speech.wav --rate 24000
       upconv stream vocoder.onnx mel.f32 - --rate 24000 --format s16 > a.raw
+      upconv stream denoiser.onnx a.s16 b.wav --rate 16000 --input-format s16
     """
     path = None
     if target != "-":
@@ -67,6 +72,8 @@ def stream(
     kind = _SUFFIXES.get("" if path is None else path.suffix.lower(), format_)
     if kind == "wav" and rate is None:
         raise BadParameter("a .wav file needs it", param_hint="--rate")
+    if input_format is not None and _is_npy(source):
+        raise BadParameter("a .npy file tells its own", param_hint="--input-format")
     from ..onnx import stream as streamed
 
     began = time.perf_counter()
@@ -74,7 +81,7 @@ def stream(
     size = _positions(chunk, rate, speech.progress.rate)
     clock = _Clock()
     with _written(path, kind, rate, force) as write:
-        for part in _chunks(source, speech, axis, size):
+        for part in _chunks(source, input_format or "f32", speech, axis, size):
             write(clock.timed(speech.push, part))
         write(clock.timed(speech.finish))
     say(clock.summary(rate, clock.began - began, speech.latency))
@@ -94,12 +101,16 @@ def _positions(chunk: str, rate: int | None, factor: Fraction) -> int:
     return max(1, int(int(match[1]) * rate / (1000 * factor)))
 
 
-def _chunks(source: str, speech: Any, axis: int, size: int) -> Iterator[Array]:
+def _is_npy(source: str) -> bool:
+    return source != "-" and Path(source).suffix.lower() == ".npy"
+
+
+def _chunks(source: str, kind: str, speech: Any, axis: int, size: int) -> Iterator[Array]:
     """The chunks of the input."""
     shapes = list(speech.signature.shapes.values())
     if len(shapes) > 1:
         raise ArgumentError("the model", f"of {len(shapes)} inputs", "of one input")
-    if source != "-" and Path(source).suffix.lower() == ".npy":
+    if _is_npy(source):
         array = (npy.read_all(Path(source)) or {})[""]
         if array.ndim != len(shapes[0]):
             expected = f"of {len(shapes[0])} axes"
@@ -109,14 +120,16 @@ def _chunks(source: str, speech: Any, axis: int, size: int) -> Iterator[Array]:
         return
     number = axis % len(shapes[0])
     rest = [n for i, n in enumerate(shapes[0]) if i != number]
-    width = int(np.prod(rest)) * 4
+    dtype = np.dtype("<f4" if kind == "f32" else "<i2")
+    width = int(np.prod(rest)) * dtype.itemsize
     with reported(source, "read"), _opened(source) as file:
         while data := _read(file, size * width):
             if len(data) % width:
                 words = f"has {len(data) % width} bytes behind the last position of {width} bytes"
                 raise FileError(f"{brief(source)} {words}.")
-            rows = np.frombuffer(data, "<f4").reshape(-1, *rest)
-            yield np.ascontiguousarray(np.moveaxis(rows, 0, number), np.float32)
+            rows = np.frombuffer(data, dtype).reshape(-1, *rest)
+            chunk = np.ascontiguousarray(np.moveaxis(rows, 0, number), np.float32)
+            yield chunk if kind == "f32" else chunk / np.float32(_LOUDEST)
 
 
 @contextmanager
@@ -180,7 +193,7 @@ def _raw(part: Any, kind: str) -> bytes:
         raise ArgumentError("the model", f"of {len(part)} outputs", "of one output")
     rows: Array = np.moveaxis(part, -1, 0)
     if kind == "s16":
-        rows = (np.clip(rows, -1, 1) * 32767).round().astype("<i2")
+        rows = (np.clip(rows, -1, 1) * _LOUDEST).round().astype("<i2")
     return np.ascontiguousarray(rows).tobytes()
 
 
