@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import wave
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,13 @@ def test_files_of_every_kind(mel) -> None:
         samples = np.frombuffer(audio.readframes(200), "<i2")
     clipped = np.clip(expected, -1, 1).ravel()
     np.testing.assert_allclose(samples / 32767, clipped, atol=1e-4)
+
+
+def test_a_time_is_the_nearest_number_of_positions() -> None:
+    from upconv.cli.stream import _positions
+
+    assert [_positions(f"{ms}ms", 24_000, Fraction(256)) for ms in (1, 10, 20, 40)] == [1, 1, 2, 4]
+    assert _positions("7", None, Fraction(256)) == 7
 
 
 def test_pipes(mel) -> None:

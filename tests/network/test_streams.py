@@ -293,6 +293,23 @@ def test_a_push_that_fails_late_leaves_the_stream_as_it_was(
     assert np.concatenate([*parts, stream.finish()], -1).tobytes() == whole.tobytes()
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_prepared_streams_compile_nothing(causal: bool) -> None:
+    stream = vocoder(causal=causal).stream(chunk=4, threads=1)
+    stream.prepare()
+    streamed = stream._source.streamed(1, 4)
+    steps = list(streamed._steps.values())
+    _streamed(stream, [np.zeros((1, 16, 80), np.float32)], 2, [4] * 20)
+    assert list(streamed._steps.values()) == steps
+    two = stream.copy()
+    two.prepare(2, batch=3)
+    assert stream._source.streamed(3, 4)._steps
+    with pytest.raises(ArgumentError, match="made without one"):
+        vocoder().stream().prepare()
+    with pytest.raises(ArgumentError, match="chunk"):
+        stream.prepare(0)
+
+
 def test_a_second_round_compiles_nothing() -> None:
     stream = vocoder().stream(chunk=4, threads=1)
     x = np.zeros((1, 16, 24), np.float32)

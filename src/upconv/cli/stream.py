@@ -79,6 +79,7 @@ def stream(
     began = time.perf_counter()
     speech = streamed(model, axis=axis, precision=precision, threads=threads)
     size = _positions(chunk, rate, speech.progress.rate)
+    speech.prepare(size)
     clock = _Clock()
     with _written(path, kind, rate, force) as write:
         for part in _chunks(source, input_format or "f32", speech, axis, size):
@@ -98,7 +99,7 @@ def _positions(chunk: str, rate: int | None, factor: Fraction) -> int:
     if rate is None:
         words = f"{chunk} is a time: --rate must say how many positions a second has"
         raise BadParameter(words, param_hint="--chunk")
-    return max(1, int(int(match[1]) * rate / (1000 * factor)))
+    return max(1, round(int(match[1]) * rate / (1000 * factor)))
 
 
 def _is_npy(source: str) -> bool:

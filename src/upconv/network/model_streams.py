@@ -164,6 +164,10 @@ class ModelStream:
         """Go back to the begin; what was prepared stays."""
         self.network.reset()
 
+    def prepare(self, chunk: int | None = None, batch: int = 1) -> None:
+        """Compile now what a stream of equal chunks would compile in its first pushes."""
+        self.network.prepare(chunk, batch)
+
     def copy(self) -> Self:
         """A stream in the same state that goes on by itself."""
         return replace(self, network=self.network.copy())

@@ -7,6 +7,7 @@ that nothing is computed twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import numpy as np
@@ -109,6 +110,27 @@ class NetworkStream(Stateful):
     def progress(self) -> Schedule:
         """After how many inputs a result is final; of several outputs, that of the first one."""
         return self._source.schedule
+
+    def prepare(self, chunk: int | None = None, batch: int = 1) -> None:
+        """Compile now what a stream of equal chunks would compile in its first pushes.
+
+        These differ until all values have a history; then one program repeats. Other streams of
+        this network have them too. chunk: positions of each push; that of the stream where None.
+        batch: the number of streams side by side.
+        """
+        default, stated = self._source.chunk, next(iter(self._source.shapes.values()))[0]
+        if chunk is None and default is None:
+            expected = "a length, as the stream was made without one"
+            raise ArgumentError("chunk", "None", expected, "Pass prepare(chunk=...).")
+        count = integer("chunk", default if chunk is None else chunk, 1)
+        streamed = self._source.streamed(stated or integer("batch", batch, 1), count)
+        counts, key, met = self._source.schedule.begin, 0, set[int]()
+        while key not in met:
+            met.add(key)
+            step = streamed.step(key, counts, count, ended=False)
+            counts, key = counts.plus(step.state), step.key
+        with suppress(ShapeError):  # the network may have no result for so few positions
+            streamed.step(key, counts, 0, ended=True)
 
     def batch(self) -> StreamBatch[NetworkStream]:
         """Independent streams of this network that share their pushes, none of them yet."""
