@@ -7,14 +7,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import llvmlite.binding as llvm
+import numpy as np
 import pytest
 
 from tests.support.code_caches import forget
 from upconv.activations import Activation
 from upconv.engines import jit, load
+from upconv.engines.base import ranked
 from upconv.engines.jit import compile as compiling
 from upconv.engines.jit.cpu import target
 from upconv.geometry import padded
+from upconv.keywords import Keywords
+from upconv.network.convolutions import problem_of
+from upconv.network.graph import Convolution, Form
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
 
 # Channels in and out, kernel, stride, padding of every axis.
@@ -129,3 +134,13 @@ def test_what_only_hands_out_jobs_is_not_optimised(monkeypatch: pytest.MonkeyPat
     quick = {functions for functions, level in levels.items() if level == 0}
     assert quick == {("passes", "transpose_in", "transpose_out", "finish_out"), ("walk",)}
     assert {("wide", "narrow"), ("tile",), ("pack", "job"), ("walk",)} <= {*levels}
+
+
+def test_a_network_takes_winograd_where_it_seems_faster_by_little() -> None:
+    """A convolution of HiFi-GAN in a push of two frames; a single call asks for a margin."""
+    weight = np.zeros((256, 256, 11), np.float32)
+    keywords = Keywords.of(1, 0, 0, 1, 1, None, "NCX", "OIX")
+    operation = Convolution(weight, None, keywords, transposed=False)
+    problem = problem_of(operation, (1, 256, 26), Form(DataLayout.NXC))
+    best = [ranked(load("jit").candidates(problem, 1, prepared=each))[0] for each in (False, True)]
+    assert [each.winograd for each in best] == [False, True]

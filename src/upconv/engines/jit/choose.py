@@ -69,7 +69,10 @@ def table(
     best = ranked(direct_sums)[0]
     costs = cpu.costs.winograd
     least = costs.prepared_products if prepared else costs.products
-    products = _winograd(problem, inner, threads, cpu, every=every, direct=best.cycles, least=least)
+    margin = costs.prepared_margin if prepared else costs.margin
+    products = _winograd(
+        problem, inner, threads, cpu, every=every, direct=best.cycles, least=least, margin=margin
+    )
     return (
         *direct_sums,
         *_cast(problem, products, threads, cpu),
@@ -106,7 +109,7 @@ def _eligible(candidates: list[Candidate]) -> list[Candidate]:
 
 def _winograd(
     problem: Problem, inner: Problem, threads: int, cpu: Cpu, *, every: bool, direct: float,
-    least: int,
+    least: int, margin: float,
 ) -> tuple[Candidate, ...]:  # fmt: skip
     """The candidates by Winograd's algorithm, where direct sums take `direct` cycles; `least` is
     the fewest multiply-adds that are worth a choice.
@@ -117,8 +120,9 @@ def _winograd(
     border = prod(problem.result_shape) - prod(reached.result_shape)
     filling, correlation = cpu.costs.packing.border * border, Correlation.of(reached)
     return winograd(
-        correlation, threads, cpu, every=every, border=filling, direct=direct, least=least
-    )
+        correlation, threads, cpu, every=every, border=filling, direct=direct, least=least,
+        margin=margin,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=256)

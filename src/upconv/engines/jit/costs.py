@@ -172,6 +172,10 @@ class Winograd(NamedTuple):
     """Part of the time that each doubling beyond the second-level cache adds."""
     margin: float = 1.12
     """Part of the cycles that direct sums must exceed."""
+    prepared_margin: float = 1.0
+    """The same for a network, which chooses once. On a Zen 4 direct sums took 2.0 times as long as
+    predicted and these 1.8 times, with weights from memory (HiFi-GAN's at two frames, one thread):
+    its pushes take 0.97 of the time, and no network of fifteen more time (2026-11-26)."""
     few: int = 8
     """Fewer channels to sum over than this, along several axes, have a larger margin."""
     few_margin: float = 1.6

@@ -16,11 +16,12 @@ _MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times t
 
 def candidates(
     correlation: Correlation, threads: int, cpu: Cpu, *, every: bool, border: float, direct: float,
-    least: int,
+    least: int, margin: float,
 ) -> tuple[Candidate, ...]:  # fmt: skip
     """List `every` candidate, or those that the model might take, the fastest first.
 
-    The model takes none for fewer multiply-adds than `least`.
+    The model takes none for fewer multiply-adds than `least`, and none unless the cycles times
+    `margin` are fewer than those of others.
 
     Filling the border takes `border` cycles more. The model takes none that direct sums beat, which
     take `direct` cycles.
@@ -33,7 +34,7 @@ def candidates(
     if reason and not every:
         return ()
     few = correlation.rank > 1 and correlation.reduced < costs.few * correlation.groups
-    margin = costs.few_margin if few else costs.margin
+    margin = costs.few_margin if few else margin
     most = inf if every else direct / margin - border
     plans = schedules(correlation, threads, cpu, exact=not every, most=most)
     return tuple(
