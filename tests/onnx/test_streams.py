@@ -87,6 +87,37 @@ def test_values_of_chunks(proto: onnx.ModelProto, axis: int, rate: int) -> None:
     assert stream.progress.rate == rate
 
 
+def test_sizes_of_layers_are_told_node_by_node(monkeypatch) -> None:
+    """Each layer pads by its input's length: one inference for all would be one for each layer."""
+    layers = "".join(
+        f"""s{i} = Shape<start = 2>(x{i})
+            h{i} = Mul(s{i}, two)
+            e{i} = Sub(h{i}, s{i})
+            d{i} = Sub(e{i}, s{i})
+            p{i} = Concat<axis = 0>(left, d{i})
+            a{i} = Pad(x{i}, p{i})
+            x{i + 1} = Conv(a{i}, w)
+        """
+        for i in range(12)
+    )
+    proto = model(
+        f"(float[N, 4, T] x0) => (float[N, 4, M] x12) {{ {layers} }}",
+        two=ints(2), left=ints(0, 0, 4, 0, 0), w=normal(4, 4, 5) / 4,
+    )  # fmt: skip
+    calls, infer = [], onnx.shape_inference.infer_shapes
+
+    def counted(*arguments, **keywords):
+        calls.append(arguments)
+        return infer(*arguments, **keywords)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", counted)
+    stream, x = uo.stream(proto), normal(2, 4, 23)
+    assert len(calls) < 3
+    result = np.concatenate([stream.push(x[..., :9]), stream.push(x[..., 9:]), stream.finish()], -1)
+    np.testing.assert_allclose(result, whole(proto, x)[0], rtol=1e-4, atol=1e-4)
+    assert stream.latency == 0
+
+
 def test_files_and_several_inputs_by_name(tmp_path) -> None:
     proto = model(
         """(float[1, 2, T] x, float[1, 1, T] pitch) => (float[1, 2, T] y, float[1, 2, T] z) {

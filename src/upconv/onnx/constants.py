@@ -1,7 +1,7 @@
 """Constants of a model: folded once, when it is read, and then the data of initialisers.
 
 A weight is constant when it is an initialiser or the output of a Constant node. `fold` makes
-initialisers of what weight normalisation and exporters compute of such (`_FOLDED`), with ONNX's own
+initialisers of what weight normalisation and exporters compute of such (`FOLDED`), with ONNX's own
 reference evaluator.
 
 1. An initialiser that is also an input of its graph is not constant: a caller may feed another.
@@ -29,7 +29,7 @@ from .graphs import is_op, remove
 _SMALL = 1 << 16
 _NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _BROADCAST = ("Mul", "Div", "Add", "Sub", "Pow")
-_FOLDED = (
+FOLDED = (
     *("Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice"),
     *("Neg", "Sqrt", *_BROADCAST, "ReduceL2", "ReduceSum", "Concat"),
 )
@@ -68,15 +68,15 @@ def fold(model: ir.Model, more: Sequence[str] = ()) -> None:
 
     more: operators to be folded too.
     """
-    kinds = (*_FOLDED, *more)
+    kinds = (*FOLDED, *more)
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in list(graph):
-            result = _result(node, model.opset_imports[""], kinds)
+            result = folded(node, model.opset_imports[""], kinds)
             if result is not None:
                 replace(graph, node, result)
 
 
-def _result(node: ir.Node, opset: int, kinds: Sequence[str]) -> Array | None:
+def folded(node: ir.Node, opset: int, kinds: Sequence[str] = FOLDED) -> Array | None:
     """The results of a node on constants; None where it shall be left as it is."""
     if not (is_op(node, *kinds) and node.inputs) or len(node.outputs) > 1:
         return None

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ..arrays import Array, as_shape
 from ..checks import integer
@@ -16,7 +17,7 @@ from ..errors import ArgumentError, EngineRefusal, UpconvError, brief
 from ..network import Network
 from ..network.axes import Arranged, declared_axes
 from ..network.model_streams import Captured, ModelStream, Signature, stream_of_model
-from .constants import fold, replace
+from .constants import FOLDED, constant_value, folded, replace
 from .graphs import is_op, named
 from .inputs import declared, dtype_of, inputs_of
 from .models import Source, from_model
@@ -24,6 +25,7 @@ from .session.arranging import translate_arranged
 from .session.units import units
 
 _LENGTH = 64  # at which a model is looked at first
+_SMALL = 1024  # bytes of a constant that may be a size
 _REMEDY = "Run the model on whole inputs, or stream the part before it."
 _SIZES = (
     "Gather", "Floor", "Ceil", "Mod", "ConstantOfShape", "Expand", "Range", "Where", "Equal",
@@ -185,18 +187,55 @@ def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -
 
 
 def _fold_sizes(model: ir.Model) -> None:
-    """Replace what a model computes of its inputs' shapes by constants."""
-    count = -1
-    while count != len(model.graph):
-        count = len(model.graph)
-        ShapeInferencePass(check_type=False, strict_mode=False)(model)
-        for node in list(model.graph):
-            if is_op(node, "Shape") and node.inputs[0] is not None:
-                shape = node.inputs[0].shape
-                if shape is not None and shape.is_static():
-                    begin = node.attributes.get_int("start", 0)
-                    end = node.attributes.get_int("end", len(shape))
-                    sizes = list(shape.numpy())[begin:end]
-                    replace(model.graph, node, np.array(sizes, np.int64))
-        fold(model, _SIZES)
-        RemoveUnusedNodesPass()(model)
+    """Replace what a model computes of its inputs' shapes by constants, node after node."""
+    opset = model.opset_imports[""]
+    for node in list(model.graph):
+        x = node.inputs[0] if node.inputs else None
+        if is_op(node, "Shape") and x is not None and _static(x):
+            begin, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+            replace(model.graph, node, np.array(_sizes(x)[begin:end], np.int64))
+            continue
+        constant = folded(node, opset, (*FOLDED, *_SIZES))
+        if constant is not None:
+            replace(model.graph, node, constant)
+        elif not all(map(_static, node.outputs)):
+            _infer(node, opset)
+    RemoveUnusedNodesPass()(model)
+
+
+def _static(value: ir.Value) -> bool:
+    return value.shape is not None and value.shape.is_static() and value.dtype is not None
+
+
+def _sizes(value: ir.Value) -> list[int]:
+    assert value.shape is not None  # noqa: S101 - it is static
+    return [int(n) for n in value.shape.numpy()]
+
+
+def _infer(node: ir.Node, opset: int) -> None:
+    """Give the outputs of a node their types and shapes, where ONNX can tell these."""
+    types, data = {}, {}
+    for x in {x for x in node.inputs if x is not None}:
+        array = constant_value(x).array
+        if array is not None:
+            kind, sizes = onnx.helper.np_dtype_to_tensor_dtype(array.dtype), list(array.shape)
+            if array.nbytes <= _SMALL:
+                data[x.name] = onnx.numpy_helper.from_array(array, x.name)
+        elif _static(x):
+            kind, sizes = x.dtype, _sizes(x)
+        else:
+            return
+        types[x.name] = onnx.helper.make_tensor_type_proto(kind, sizes)
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    proto = ir.serde.serialize_node(node)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+        results = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, None, opsets)
+    except Exception:  # foreign code; the translation says what it does not know
+        return
+    for y in node.outputs:
+        told = results.get(y.name)
+        if told is not None and told.tensor_type.HasField("shape"):
+            y.dtype = ir.DataType(told.tensor_type.elem_type)
+            dims = told.tensor_type.shape.dim
+            y.shape = ir.Shape([d.dim_value if d.HasField("dim_value") else None for d in dims])
