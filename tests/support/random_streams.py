@@ -210,6 +210,10 @@ def _same(g: _Growing) -> None:
         (("channel_pool", [x], [rng.choice(("max", "average"))], {}), 1),
         (("softmax", [x], [], {}), channels),
     ]
+    if g.rank == 1:
+        width = rng.randint(1, 9)
+        weights = [A(4 * width, channels), A(4 * width, width), A(4 * width)]
+        calls.append((("lstm", [x], weights, {}), width))
     call, out = rng.choice(calls)
     g.add(call, out or call[2][1] - call[2][0], rate)
 
