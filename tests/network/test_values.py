@@ -18,7 +18,7 @@ from tests.support import random_networks
 from tests.support.random_networks import Case
 from upconv.network import compile as compiling
 from upconv.network import fuse
-from upconv.network.graph import Concat, Convert, Convolution, Graph, Input, Node
+from upconv.network.graph import Concat, Convert, Convolution, Graph, Input, Lstm, Node
 from upconv.network.layout import laid_out
 from upconv.network.place import place
 from upconv.problem import DataLayout
@@ -36,8 +36,11 @@ def in_layout(monkeypatch: pytest.MonkeyPatch, name: str, seed: int = 0) -> None
     labels = compiling.labels
 
     def forced(graph: Graph, *rest: Any) -> tuple[DataLayout, ...]:
-        count = len(labels(graph, *rest))  # asks for the kernels of all convolutions
-        return tuple(LAYOUTS[name](seed, number) for number in range(count))
+        labels(graph, *rest)  # asks for the kernels of all convolutions
+        return tuple(
+            DataLayout.NXC if isinstance(node.operation, Lstm) else LAYOUTS[name](seed, number)
+            for number, node in enumerate(graph.nodes)
+        )
 
     monkeypatch.setattr(compiling, "labels", forced)
 

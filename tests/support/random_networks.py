@@ -369,6 +369,14 @@ def _norm(rng: random.Random, values: list[Value]) -> Iterator[Call]:
         yield (method, [x], affine, {"epsilon": 0.01})
 
 
+def _lstm(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+    x = _pick(rng, values)
+    _, channels, *size = values[x].shape
+    width = rng.randint(1, 9)
+    weights = [A(4 * width, channels), A(4 * width, width), A(4 * width)]
+    yield ("lstm", [x], weights, {}) if len(size) == 1 else ("activation", [x], ["tanh"], {})
+
+
 def _upsample(rng: random.Random, values: list[Value]) -> Iterator[Call]:
     x = _pick(rng, values)
     factors = _each(rng, values[x].shape, 1, 3)
@@ -442,5 +450,5 @@ _CALLS: dict[str, Generator] = {
     "product": _product, "concat": _concat, "slice": _slice, "pad": _pad, "crop": _crop,
     "norm": _norm, "upsample": _upsample, "pool": _pool, "whole": _whole_pool,
     "pixel_shuffle": _pixel_shuffle, "resize": _resize, "permute": _permute,
-    "pixel_unshuffle": _pixel_unshuffle,
+    "pixel_unshuffle": _pixel_unshuffle, "lstm": _lstm,
 }  # fmt: skip
