@@ -150,7 +150,7 @@ def mapped(
         task = _Task(own, chosen, keep, (cuts,))
         key = (name, *_laid(problem, n, 0, place))
         graph[key] = (task.result, keys, shared, f"{shared}-bias" if bias is not None else None)
-    sizes = tuple(tuple(hi - lo for lo, hi in each) for each in spans)
+    sizes = tuple(tuple(hi - lo for lo, hi in span) for span in spans)
     made = _laid(problem, batches, (problem.result_channels,), sizes)
     layers = HighLevelGraph.from_collections(name, graph, dependencies=[operand])
     result = da.Array(layers, name, made, dtype=operand.dtype)

@@ -319,7 +319,10 @@ class ReferencePrimitive:
             elements += items * groups * max(group_inputs, channels) * prod(self.padded_size)
         if problem.direction is Direction.WEIGHT_GRAD:
             elements += (
-                groups * group_inputs * channels * prod(each.kernel for each in self.index_sets)
+                groups
+                * group_inputs
+                * channels
+                * prod(index_set.kernel for index_set in self.index_sets)
             )
         plain = problem.epilogue.activation is Activation.NONE
         return self.dtype.itemsize * elements + (0 if plain else SCRATCH_BYTES)

@@ -154,7 +154,7 @@ def as_matrix(
     rows = _flat(problem, n, column, o, problem.out_channels, prod(problem.out_size))
     columns = _flat(problem, n, c, i, problem.in_channels, prod(problem.size))
     entries = np.broadcast_arrays(values, rows, columns)
-    data, at, to = (each.reshape(-1) for each in entries)
+    data, at, to = (entry.reshape(-1) for entry in entries)
     matrix = sparse.coo_array((data, (at, to)), shape=shape)
     return (matrix if problem.direction is Direction.FORWARD else matrix.T).tocsr()
 

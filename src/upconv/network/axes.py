@@ -80,20 +80,20 @@ class Arranged:
 
 def common_axes(operands: Sequence[Arranged]) -> Axes:
     """The axes of the result of arithmetic on values, which broadcasting aligns at the end."""
-    rank = max(len(each.axes) for each in operands)
+    rank = max(len(operand.axes) for operand in operands)
     result: list[int | None] = []
     for number in range(-rank, 0):
-        present = [each for each in operands if len(each.axes) >= -number]
+        present = [operand for operand in operands if len(operand.axes) >= -number]
         wide = {each.axes[number] for each in present if each.shape[number] != 1}
         any_axis = {each.axes[number] for each in present} - {None}
         result.append(next(iter(wide or any_axis), None))
         if len(wide) > 1:
             break
     named = [axis for axis in result if axis is not None]
-    ranks = {len(each.value.shape) for each in operands}
+    ranks = {len(operand.value.shape) for operand in operands}
     if len(result) < rank or len(set(named)) < len(named) or len(ranks) > 1:
-        shapes = " and ".join(described_shape(each.shape) for each in operands)
-        axes = " and ".join(described_shape(each.axes) for each in operands)
+        shapes = " and ".join(described_shape(operand.shape) for operand in operands)
+        axes = " and ".join(described_shape(operand.axes) for operand in operands)
         got = f"of shapes {shapes}, axes {axes} of a network"
         raise ShapeError("the operands", got, "of axes that mean the same", "Transpose one.")
     return tuple(result)

@@ -228,7 +228,7 @@ class NetworkStream(Stateful):
         streamed = self._streamed
         batch = None if streamed is None else streamed.batch
         arrays = self._arrays()
-        kept = [each.view(np.uint16) if each.dtype.itemsize == 2 else each for each in arrays]
+        kept = [array.view(np.uint16) if array.dtype.itemsize == 2 else array for array in arrays]
         return [batch, self._chunk, [*map(list, self._counts)], kept, self._ended]
 
     def _with(self, state: list[Any]) -> Self:

@@ -247,7 +247,7 @@ def _gradients_by_sums(
 
     d_x = gamma * r * (g - mean(g) - xh * mean(g * xh)), as in `backward`.
     """
-    mean, invstd = (each.native.reshape(layout.along) for each in stats)
+    mean, invstd = (statistic.native.reshape(layout.along) for statistic in stats)
     normal, products, total = _sums(x, grad, layout, mean, invstd)
     count = x.size // scale.shape[0]
     of_mean, of_products = (each.reshape(layout.along) / count for each in (total, products))

@@ -181,9 +181,9 @@ def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -
             expected = "made of the inputs"
             raise ArgumentError(f"output {brief(y.name)}", "constant", expected)
         outputs.append(values[y])
-    network.output(*(each.value for each in outputs))
+    network.output(*(output.value for output in outputs))
     names = [str(y.name) for y in model.graph.outputs]
-    return Captured(network, tuple(each.axes for each in outputs), names)
+    return Captured(network, tuple(output.axes for output in outputs), names)
 
 
 def _fold_sizes(model: ir.Model) -> None:

@@ -80,7 +80,7 @@ def accelerate(
     examples = _examples(example_inputs)
     restore(model)
     refused = _refused(model, filter_fn)
-    layers = [each for each in swaps.candidates(model) if each.name not in refused]
+    layers = [candidate for candidate in swaps.candidates(model) if candidate.name not in refused]
     conditions = _conditions(model, layers, training)
     if decisions is not None:
         saved = reports.restored(decisions, PYTORCH, conditions, remeasure)
@@ -164,7 +164,7 @@ def _refused(model: Any, filter_fn: Callable[[str, Any], bool] | None) -> frozen
 def _conditions(
     model: Any, layers: list[Candidate], training: bool
 ) -> dict[str, reports.Condition]:
-    texts = [f"{each.name}: {each.kind} {each.weight_shape}" for each in layers]
+    texts = [f"{layer.name}: {layer.kind} {layer.weight_shape}" for layer in layers]
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
     described = f"{type(model).__name__}, {len(layers)} layers ({digest})"
     versions = {"torch": str(torch.__version__), "model": described}

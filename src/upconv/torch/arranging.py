@@ -49,7 +49,7 @@ def _pointwise(row: Row, network: Network, *args: Any, **kwargs: Any) -> Arrange
     operands = _operands(args)
     axes = common_axes(operands)
     like = Arranged(operands[0].value, axes)
-    args = tuple(_per_channel(like, each) for each in args)
+    args = tuple(_per_channel(like, argument) for argument in args)
     return Arranged(row(network, *_values(args), **kwargs), axes)
 
 

@@ -172,7 +172,7 @@ def _open_sizes(x: Tensor) -> dict[int, Any]:
 def _checked(program: Any) -> Any:
     """The program, if running its graph does what the forward does."""
     outputs = program.graph_signature.output_specs
-    if any(each.kind is not OutputKind.USER_OUTPUT for each in outputs):
+    if any(output.kind is not OutputKind.USER_OUTPUT for output in outputs):
         raise Unwatchable("its forward exchanges its buffers")
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is FUSED:

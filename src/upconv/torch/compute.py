@@ -167,7 +167,7 @@ def weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
         return formatted(weight_grad_by_pytorch(g, x, kernel, *how), last)
     dw, order = new_result(shape, g, last), axis_order(problem)
     operands = (g, x) if geometry.transposed else (x, g)
-    call.run(array(dw), *(array(each, order) for each in operands))
+    call.run(array(dw), *(array(operand, order) for operand in operands))
     return dw
 
 

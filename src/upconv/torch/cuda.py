@@ -215,7 +215,7 @@ def _weight_grad(g: Tensor, x: Tensor, kernel: Any, how: Any) -> Any:
     def ours(g: Tensor, x: Tensor) -> Tensor:
         dw = torch.empty_strided(shape, strides, dtype=g.dtype, device=g.device)
         operands = (g, x) if geometry.transposed else (x, g)
-        call.run(_array(dw), *(_array(each, order) for each in operands))  # type: ignore[arg-type]
+        call.run(_array(dw), *(_array(operand, order) for operand in operands))  # type: ignore[arg-type]
         return dw
 
     return ours, lambda g, x: compute.weight_grad_by_pytorch(g, x, kernel, *how)

@@ -206,7 +206,7 @@ class Watch:
     """Sees whether calls change the model, its tensors or their inputs."""
 
     def __init__(self, model: Any, inputs: Any) -> None:
-        tensors = [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
+        tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
         self._tensors = [*model.parameters(), *model.buffers(), *tensors]
         self._versions = self._now()
         self._reason = ""
@@ -224,13 +224,13 @@ class Watch:
         return self._snapshot
 
     def _now(self) -> list[int]:
-        return [-1 if each.is_inference() else each._version for each in self._tensors]
+        return [-1 if tensor.is_inference() else tensor._version for tensor in self._tensors]
 
 
 def difference(results: Any, expected: Any) -> str:
     """In what two results of a model differ by more than rounding; "" for nothing."""
     pairs = [tree_leaves(results), tree_leaves(expected)]
-    others = [[each for each in leaves if not isinstance(each, torch.Tensor)] for leaves in pairs]
+    others = [[leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)] for leaves in pairs]
     if others[0] != others[1]:
         return "values other than tensors differ"
     return disagreement(arrays_of(pairs[0]), arrays_of(pairs[1]))
@@ -264,7 +264,7 @@ def _rebuilt(structure: Any, flat: Iterator[Tensor]) -> Any:
         return parts[1]
     if kind is dict:
         return {name: _rebuilt(each, flat) for name, each in parts}
-    return kind(_rebuilt(each, flat) for each in parts)
+    return kind(_rebuilt(part, flat) for part in parts)
 
 
 def _form(structure: Any, inputs: list[Tensor]) -> Key:

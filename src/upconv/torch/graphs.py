@@ -278,7 +278,7 @@ def _choice(found: _Found, graded: bool) -> int:
     """Which results upconv computes faster on random data of the known shapes; 0 for none."""
     x, weight = value_of(found.x), value_of(found.weight)
     how = tuple(tuple(each) if isinstance(each, (list, tuple)) else each for each in found.how)
-    if any(isinstance(each, torch.SymInt) for axes in how[:3] for each in axes):
+    if any(isinstance(axis, torch.SymInt) for axes in how[:3] for axis in axes):
         return 0
     shapes = [(_sizes(each.shape), _sizes(each.stride())) for each in (x, weight)]
     flows = graded and bool(x.requires_grad)
@@ -289,7 +289,7 @@ def _choice(found: _Found, graded: bool) -> int:
 
 def _sizes(sizes: Any) -> tuple[int, ...]:
     """Sizes as numbers, a symbol by the value that it was traced with."""
-    return tuple(each if type(each) is int else int(each.node.hint) for each in sizes)
+    return tuple(size if type(size) is int else int(size.node.hint) for size in sizes)
 
 
 @lru_cache(maxsize=1024)

@@ -182,8 +182,8 @@ class CachedWeightNorm(WeightNorm):  # type: ignore[misc]
 
 def _derived(layer: Any, name: str, sources: list[Tensor], make: Callable[[], Any]) -> Any:
     """A value computed from some tensors, anew only where one of them has changed."""
-    graded = torch.is_grad_enabled() and any(each.requires_grad for each in sources)
-    if graded or _in_graph() or not all(each.is_cpu for each in sources):
+    graded = torch.is_grad_enabled() and any(source.requires_grad for source in sources)
+    if graded or _in_graph() or not all(source.is_cpu for source in sources):
         return make()
     packed, value = vars(layer).get(name) or ((), None)
     now = _watched(sources, value)

@@ -63,9 +63,11 @@ def writes(node: fx.Node) -> list[fx.Node]:
     """The nodes whose memory a node writes in place."""
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
-        named = dict(zip((each.name for each in target._schema.arguments), node.args, strict=False))
+        named = dict(
+            zip((argument.name for argument in target._schema.arguments), node.args, strict=False)
+        )
         named.update(node.kwargs)
-        schema = {each.name: each.alias_info for each in target._schema.arguments}
+        schema = {argument.name: argument.alias_info for argument in target._schema.arguments}
         written = [named[name] for name, alias in schema.items() if alias and alias.is_write]
     else:
         name = getattr(target, "__name__", str(target))

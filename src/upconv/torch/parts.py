@@ -52,12 +52,12 @@ class Part:
         self.operations = tuple(map(name_of, body))
         self.layers = sum(map(is_convolution, body))
         self.reason = ""
-        self._roles = tuple(each in weights for each in sources)
-        self._writes = any(each in sources for node in body for each in writes(node))
-        self._inputs = [value_of(each) for each in sources if each not in weights]
+        self._roles = tuple(source in weights for source in sources)
+        self._writes = any(write in sources for node in body for write in writes(node))
+        self._inputs = [value_of(source) for source in sources if source not in weights]
         self._dtype = self._inputs[0].dtype
         results = [node for node in nodes if not set(node.users) <= set(nodes)]
-        self._last = tuple(channels_last(value_of(each)) for each in results)
+        self._last = tuple(channels_last(value_of(result)) for result in results)
         self.module = _module(sources, body, results)
         self._networks: dict[tuple[int, ...], _Current] = {}
         digest = hashlib.sha256(repr((self.module.code, self._roles, self._last)).encode())
@@ -150,8 +150,8 @@ class Part:
             torch.empty_strided(shape, dense_strides(shape, last), dtype=torch.float32)
             for shape, last in zip(program.output_shapes, self._last, strict=True)
         ]
-        program.run(*arrays, out=[array(each) for each in results])
-        return [each.to(self._dtype) for each in results]
+        program.run(*arrays, out=[array(result) for result in results])
+        return [result.to(self._dtype) for result in results]
 
     def build(self, weights: list[Tensor]) -> Network:
         """The network with the weights' values as they are now.
@@ -163,13 +163,13 @@ class Part:
         }
         network = Network(declared)
         with torch.no_grad():
-            merged = self._merged(network.inputs.values(), [each.detach() for each in weights])
+            merged = self._merged(network.inputs.values(), [weight.detach() for weight in weights])
             results = _Building(self.module, network).run(*merged)
         network.output(*results)
         return network
 
     def _network(self, weights: list[Tensor]) -> Network:
-        address = tuple(each.data_ptr() for each in weights)
+        address = tuple(weight.data_ptr() for weight in weights)
         current = self._networks.get(address)
         if current is None or not current.of(weights):
             current = _Current.of_weights(self.build(weights), weights)
@@ -193,7 +193,7 @@ class _Current(NamedTuple):
 
     @classmethod
     def of_weights(cls, network: Network, weights: list[Tensor]) -> _Current:
-        aliases = [each.detach() for each in weights]
+        aliases = [weight.detach() for weight in weights]
         memory = [each for each in map(spread, aliases) if each.size]
         return cls(network, aliases, list(map(key_of, weights)), memory, _probed(memory))
 
@@ -222,7 +222,7 @@ class _Building(fx.Interpreter):  # type: ignore[misc]
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         leaves: list[Any] = []
         fx.node.map_aggregate((args, kwargs), leaves.append)
-        if any(isinstance(each, Value) for each in leaves):
+        if any(isinstance(leaf, Value) for leaf in leaves):
             return add_node(self._network, n, args, dict(kwargs))
         return super().run_node(n)
 
@@ -311,7 +311,7 @@ def _dependent(graph: fx.Graph, call: fx.Node) -> list[fx.Node]:
     for node in graph.nodes:
         if node is call:
             break
-        if any(each in seen or each in late for each in node.all_input_nodes):
+        if any(source in seen or source in late for source in node.all_input_nodes):
             late[node] = None
     return list(late)
 
@@ -347,7 +347,7 @@ def _module(sources: list[fx.Node], body: list[fx.Node], results: list[fx.Node])
         known[source].meta = dict(source.meta)
     for node in body:
         known[node] = graph.node_copy(node, known.__getitem__)
-    graph.output(tuple(known[each] for each in results))
+    graph.output(tuple(known[result] for result in results))
     return fx.GraphModule(torch.nn.Module(), graph)
 
 

@@ -108,7 +108,7 @@ def _regular(operands: Operands, how: Geometry) -> bool:
     entries = (how.stride, how.padding, how.dilation, how.output_padding)
     if not 1 <= rank <= 3 or len(operands.weight) != rank + 2:
         return False
-    if any(len(each) != rank for each in entries) or min(how.padding + how.output_padding) < 0:
+    if any(len(entry) != rank for entry in entries) or min(how.padding + how.output_padding) < 0:
         return False
     limits = map(max, how.stride, how.dilation)
     if not all(extra < limit for extra, limit in zip(how.output_padding, limits, strict=True)):

@@ -52,7 +52,7 @@ class Selection:
         budget: Budget,
     ) -> None:
         self.model, self.layers, self.examples, self.budget = model, layers, examples, budget
-        self.rows = {each: _row(each) for each in layers}
+        self.rows = {layer: _row(layer) for layer in layers}
         self.parts: list[Row] = []
         self.left: Counter[str] = Counter()
         self.why = self.parts_why = ""
@@ -246,7 +246,7 @@ class Selection:
 def _elements(example: Example) -> int:
     """The number of elements of all tensors in an example."""
     leaves = tree_leaves(example)
-    return sum(int(each.numel()) for each in leaves if isinstance(each, torch.Tensor))
+    return sum(int(leaf.numel()) for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def _row(layer: Candidate) -> Row:
@@ -267,8 +267,8 @@ def _step(model: Any, example: Example) -> None:
     """Forward and backward of the mean square of all results."""
     with torch.enable_grad():
         results = tree_leaves(model(*example[0], **example[1]))
-        tensors = [each for each in results if isinstance(each, torch.Tensor)]
-        losses = [each.float().square().mean() for each in tensors if each.requires_grad]
+        tensors = [result for result in results if isinstance(result, torch.Tensor)]
+        losses = [tensor.float().square().mean() for tensor in tensors if tensor.requires_grad]
         if losses:
             torch.stack(losses).sum().backward()
     for parameter in model.parameters():

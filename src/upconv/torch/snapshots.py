@@ -88,7 +88,10 @@ class Snapshot:
             self._values.append(([*module._modules.values()], module._modules.values()))
         else:
             self._hooks.append(module._modules)
-        tensors = [each if each is None else _ANYTHING for each in module._parameters.values()]
+        tensors = [
+            parameter if parameter is None else _ANYTHING
+            for parameter in module._parameters.values()
+        ]
         self._values.append((tensors, module._parameters.values()))
         for name in LAYER_ATTRIBUTES if isinstance(module, Layer) else ():
             state.setdefault(name, None)  # or they would come and go

@@ -87,8 +87,8 @@ class ModuleStream(ModelStream):
 
     def converted(self, chunks: Sequence[Any]) -> tuple[list[Array], Callable[[Any], Any]]:
         """The chunks as the network's inputs, and a function that converts its results."""
-        self.tensors = any(isinstance(each, torch.Tensor) for each in chunks)
-        arrays = [_array(each) if isinstance(each, torch.Tensor) else each for each in chunks]
+        self.tensors = any(isinstance(chunk, torch.Tensor) for chunk in chunks)
+        arrays = [_array(chunk) if isinstance(chunk, torch.Tensor) else chunk for chunk in chunks]
         return self.arrays(arrays), partial(self._results, self.tensors)
 
     def _results(self, tensors: bool, arrays: Any) -> Any:

@@ -52,14 +52,14 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
             node.op in ("call_function", "call_method")
             and isinstance(value_of(node), torch.Tensor)
             and bool(operands)
-            and all(each in self.weights for each in operands)
+            and all(operand in self.weights for operand in operands)
             and not writes(node)
         )
 
     def any(self) -> bool:
         """Whether any convolution has values of the dtype."""
         values = [value_of(node) for node in self._nodes if is_convolution(node)]
-        return any(getattr(each, "dtype", None) is self.dtype for each in values)
+        return any(getattr(value, "dtype", None) is self.dtype for value in values)
 
     def is_node_supported(self, _: Any, node: fx.Node) -> bool:
         """Whether a network computes the node, in the dtype."""
@@ -76,7 +76,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
     def is_ordered(self, node: fx.Node) -> bool:
         """Whether a node must keep its place among others, as memory that it uses is written."""
         operands = (node, *node.all_input_nodes)
-        return bool(writes(node)) or any(each in self._written for each in operands)
+        return bool(writes(node)) or any(operand in self._written for operand in operands)
 
     def reasons(self) -> dict[str, str]:
         """Why each node that is in no part is left to PyTorch."""
@@ -91,15 +91,15 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         """Why a network cannot compute a node; "" if it can."""
         if row_of(node) is None:
             return "a network has no such operation"
-        if node in self._written or any(each in self._written for each in node.all_input_nodes):
+        if node in self._written or any(source in self._written for source in node.all_input_nodes):
             return "memory that it reads or gives is written in place"
         try:
             results, values = self._tried(node)
         except UpconvError as error:
             return str(error)
-        expected = [_open(each.shape) for each in values]
-        if [each.shape for each in results] != expected:
-            return f"its shape is {expected}, a network's {[each.shape for each in results]}"
+        expected = [_open(value.shape) for value in values]
+        if [result.shape for result in results] != expected:
+            return f"its shape is {expected}, a network's {[result.shape for result in results]}"
         self._dtypes[node] = values[0].dtype
         return ""
 
@@ -208,7 +208,7 @@ def _written(nodes: list[fx.Node]) -> set[fx.Node]:
     """
     seen: list[fx.Node] = []
     for node in nodes:
-        seen += [each for each in writes(node) if row_of(node) is None or not _is_alone(each)]
+        seen += [write for write in writes(node) if row_of(node) is None or not _is_alone(write)]
     family: set[fx.Node] = set()
     while seen:
         node = seen.pop()

@@ -102,7 +102,10 @@ OURS_OF: dict[type, type] = {original: ours for ours, original in ORIGINALS.item
 
 def _known(module: Any) -> bool:
     """Whether upconv computes it, the weight plain or made by what depends on its own tensors."""
-    known = all(each.device.type == "cpu" and each.dtype in DTYPES for each in module.parameters())
+    known = all(
+        parameter.device.type == "cpu" and parameter.dtype in DTYPES
+        for parameter in module.parameters()
+    )
     padding = layer_geometry(module, module.kernel_size)[1]
     known = known and not isinstance(padding, str)
     known = known and module.padding_mode == "zeros"

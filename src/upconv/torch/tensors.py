@@ -98,7 +98,7 @@ def thread_count() -> int:
 
 def arrays_of(values: Iterable[Any]) -> list[NDArray[Any]]:
     """The tensors among some values as arrays, for comparing them."""
-    return [_compared(each.detach()) for each in values if isinstance(each, torch.Tensor)]
+    return [_compared(value.detach()) for value in values if isinstance(value, torch.Tensor)]
 
 
 def _compared(tensor: Tensor) -> NDArray[Any]:

@@ -93,10 +93,10 @@ class Trace:
         outputs = [leaf for leaf in leaves if isinstance(leaf, Traced)]
         if not outputs or len(outputs) < sum(isinstance(leaf, torch.Tensor) for leaf in leaves):
             raise ArgumentError("the model's result", brief(results), "tensors made of the inputs")
-        self._network.output(*(each.arranged.value for each in outputs))
+        self._network.output(*(output.arranged.value for output in outputs))
         numbers = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Traced)]
         kept = [None if isinstance(leaf, Traced) else leaf for leaf in leaves]
-        arrangement = tuple(each.arranged.axes for each in outputs)
+        arrangement = tuple(output.arranged.axes for output in outputs)
         return Captured(self._network, arrangement, (kept, numbers, structure))
 
     def add(self, name: str, row: arranging.Row, args: Any, kwargs: Any) -> Any:

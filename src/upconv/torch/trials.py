@@ -82,7 +82,7 @@ def measured(
     model: Any, layers: list[Candidate], example: Example, budget: Budget, rounds: int
 ) -> dict[Candidate, Samples]:
     """Each layer's samples without gradients on one example; no layer stays installed."""
-    table = {each: Samples() for each in layers}
+    table = {layer: Samples() for layer in layers}
     with torch.no_grad():
         if layers and budget.left:
             with _checking(layers, table):

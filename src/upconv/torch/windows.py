@@ -63,7 +63,7 @@ def _reduce(
 ) -> Value:  # fmt: skip
     """The mean or the largest of channels, or of all positions, which stay as an axis of one."""
     axes = dim if isinstance(dim, (list, tuple)) else (dim,)
-    numbers = tuple(sorted(each % len(x.shape) for each in axes if each is not None))
+    numbers = tuple(sorted(axis % len(x.shape) for axis in axes if axis is not None))
     if keepdim and numbers == (1,):
         return network.channel_pool(x, mode)
     if keepdim and numbers == tuple(range(2, len(x.shape))):

@@ -49,9 +49,9 @@ class JitEngine:
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
         """The kernels that add up directly, where there is more than one."""
         names = tuple(
-            each.variant
-            for each in self.candidates(problem, threads)
-            if each.engine == self.name and not each.winograd and each.possible
+            candidate.variant
+            for candidate in self.candidates(problem, threads)
+            if candidate.engine == self.name and not candidate.winograd and candidate.possible
         )
         return ("", *names) if len(names) > 1 else ("",)
 

@@ -99,11 +99,13 @@ def _cast(
 
 def _eligible(candidates: list[Candidate]) -> list[Candidate]:
     """Candidates of which the model takes some: those on request, if there is no other."""
-    if any(each.eligible is Eligible.BY_MODEL for each in candidates):
+    if any(candidate.eligible is Eligible.BY_MODEL for candidate in candidates):
         return candidates
     return [
-        replace(each, eligible=Eligible.BY_MODEL) if each.eligible is Eligible.ON_REQUEST else each
-        for each in candidates
+        replace(candidate, eligible=Eligible.BY_MODEL)
+        if candidate.eligible is Eligible.ON_REQUEST
+        else candidate
+        for candidate in candidates
     ]
 
 
@@ -155,7 +157,7 @@ _EXACT = 64  # sizes that fill few vectors: each has a table of its own
 def direct_variant(problem: Problem, threads: int, cpu: Cpu) -> str:
     """The kernel that the model takes for direct sums."""
     candidates = table(size_class(problem), threads, cpu, every=False, prepared=False)
-    direct = (each for each in candidates if not each.winograd)
+    direct = (candidate for candidate in candidates if not candidate.winograd)
     return next(each.variant for each in ranked(direct) if each.engine == "jit")
 
 

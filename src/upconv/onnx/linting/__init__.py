@@ -97,7 +97,9 @@ def fix(
 
 def _repaired(model: ir.Model, finding: Finding, reading: Reading | None) -> bool:
     repair, place = RULES[finding.rule].repair, (finding.graph, finding.node)
-    nodes = [each.found.node for each in contexts(model, reading, {}) if each.place == place]
+    nodes = [
+        context.found.node for context in contexts(model, reading, {}) if context.place == place
+    ]
     return repair is not None and any(repair(model, node, reading) for node in nodes)
 
 

@@ -199,7 +199,7 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        ours = [each.upconv for each in self._report.rows]
+        ours = [row.upconv for row in self._report.rows]
         return f"<Session with {sum(ours)} of {len(ours)} parts by upconv>"
 
     def _without_upconv(self, refused: Mapping[str, str]) -> Native:
@@ -243,7 +243,7 @@ class Session:
 
 def _shapes(examples: Sequence[Mapping[str, Array]]) -> str:
     """Shapes of the inputs by name, as a condition of a report."""
-    sets = ([f"{name} {list(x.shape)}" for name, x in each.items()] for each in examples)
+    sets = ([f"{name} {list(x.shape)}" for name, x in example.items()] for example in examples)
     return "; ".join(", ".join(one) for one in sets)
 
 

@@ -178,7 +178,7 @@ def _lstm(call: Call, values: Values) -> Arranged:
     call.require(plain, "it has other activations, a clip or peepholes")
     call.require(not call.has(4), "it has lengths of its own for each image")
     states = [call.optional(i) for i in (5, 6)]
-    zero = all(each is None or not np.any(each) for each in states)
+    zero = all(state is None or not np.any(state) for state in states)
     call.require(zero, "its state begins with other numbers than 0")
     last = bool(call.integer("layout", 0))
     call.require(x.channels_last(), "the last axis of its input is not that of the channels")

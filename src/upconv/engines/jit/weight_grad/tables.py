@@ -177,7 +177,7 @@ def _operands(plan: Plan) -> tuple[Numbers, _Operand, _Operand]:
     met, rank = np.unique(some * outputs + g_row, return_inverse=True)
     g_starts = met.searchsorted(np.arange(ranges + 1) * outputs)
     x_starts = np.minimum(np.arange(ranges + 1) * count, reached.shape[1])
-    start, stop = np.array([(each.start, each.stop) for each in plan.columns]).T
+    start, stop = np.array([(column.start, column.stop) for column in plan.columns]).T
     low = (axis.stride * start - axis.crop_begin).clip(0, axis.out)
     high = axis.stride * (stop - 1) + axis.extent - axis.crop_begin
     operands = [
@@ -237,7 +237,9 @@ def _runs(plan: Plan, x_begin: Numbers, g_begin: Numbers) -> tuple[Numbers, Numb
     """
     axis, many = plan.problem.axes[-1], plan.sides.tile.taps
     taps = np.arange(axis.kernel).reshape(-1, many)
-    begin, end = np.array([(each.start, each.stop) for each in plan.columns]).T[:, :, None, None]
+    begin, end = np.array([(column.start, column.stop) for column in plan.columns]).T[
+        :, :, None, None
+    ]
     shift = axis.crop_begin - axis.dilation * taps
     start = np.maximum(begin, -(-shift // axis.stride))
     stop = np.maximum(start, np.minimum(end, (axis.out - 1 + shift) // axis.stride + 1))

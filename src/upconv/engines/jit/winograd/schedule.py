@@ -170,8 +170,8 @@ class Form:
     ) -> None:  # fmt: skip
         self.weight, self.layout, self.cpu = weight, layout, cpu
         self.windows, self.transforms, self.name = windows, transforms, named(transforms)
-        self.exact = all(each.exact for each in transforms)
-        self.points = prod(each.points for each in transforms)
+        self.exact = all(transform.exact for transform in transforms)
+        self.points = prod(transform.points for transform in transforms)
         # For each point, the pieces of each axis.
         axes = [t.pieces_of(w.r) for t, w in zip(transforms, windows, strict=True)]
         self.pieces = [*product(*axes)]
@@ -195,7 +195,7 @@ class Form:
         self.sizes = tuple(sorted(sizes, reverse=True))
         self.piece_bytes = self.reduction * self.vectors * lanes * self.item  # of a panel
         self.panels = self.columns // (self.vectors * lanes)
-        self.panel_bytes = prod(each.pieces for each in transforms) * self.piece_bytes
+        self.panel_bytes = prod(transform.pieces for transform in transforms) * self.piece_bytes
         self.point_bytes = self.panels * self.panel_bytes
         self.unit_bytes = self.points * self.point_bytes
         # A line more for each row, which keeps rows out of each other's cache sets.
@@ -207,7 +207,7 @@ class Form:
     @property
     def growth(self) -> float:
         """Rounding errors beside those of direct sums, as a model."""
-        return max(1.0, prod(each.growth for each in self.transforms))
+        return max(1.0, prod(transform.growth for transform in self.transforms))
 
     @property
     def saving(self) -> tuple[int, int]:
@@ -220,7 +220,7 @@ class Form:
     def cycles(self) -> Cycles:
         """The model of this form."""
         costs, kernel, across = self.cpu.costs, self.cpu.costs.winograd, self.columns // self.lanes
-        outputs = prod(each.m for each in self.transforms)
+        outputs = prod(transform.m for transform in self.transforms)
         pack = kernel.pack_rows if self.layout is DataLayout.NCX else kernel.pack
         inputs = kernel.input_addition * _additions([t.b for t in self.transforms])
         inputs += kernel.input * self.points + pack * outputs
