@@ -174,8 +174,8 @@ def _conditions(
 def _apply(model: Any, layers: list[Candidate], refused: frozenset[str], saved: Report) -> None:
     """Install what a report says. The model is captured in its first call."""
     rows = {row.name: row.details for row in saved.rows if "inference" in row.details}
-    for each in layers:
-        install_layer(each, rows.get(each.name, {}))
+    for layer in layers:
+        install_layer(layer, rows.get(layer.name, {}))
     parts = any(row.by == "upconv" and "inference" not in row.details for row in saved.rows)
     vars(model)["_report"] = saved
     set_forward(model, Forward(model, refused) if parts else None)

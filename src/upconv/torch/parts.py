@@ -325,13 +325,13 @@ def _with_computed_weights(
     seen = set(nodes)
 
     def visit(node: fx.Node) -> None:
-        for each in node.all_input_nodes:
-            if each not in seen:
-                seen.add(each)
-                if each in weights and each.op.startswith("call_"):
-                    visit(each)
+        for source in node.all_input_nodes:
+            if source not in seen:
+                seen.add(source)
+                if source in weights and source.op.startswith("call_"):
+                    visit(source)
                 else:
-                    sources.append(each)
+                    sources.append(source)
         body.append(node)
 
     for node in nodes:

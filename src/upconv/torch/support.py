@@ -119,16 +119,16 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
 
     def _collect(self, node: fx.Node, inputs: dict[fx.Node, Any]) -> None:
         """The operands of a node that change between calls; a list's are those of its node."""
-        for each in node.all_input_nodes:
-            value = value_of(each)
-            if each in self.weights:
-                _check_weight(node, each, value_of(node))
+        for source in node.all_input_nodes:
+            value = value_of(source)
+            if source in self.weights:
+                _check_weight(node, source, value_of(node))
             elif isinstance(value, (list, tuple)):
-                if row_of(each) is None:
-                    raise ArgumentError("an operand", f"of {name_of(each)}", "of the table")
-                self._collect(each, inputs)
+                if row_of(source) is None:
+                    raise ArgumentError("an operand", f"of {name_of(source)}", "of the table")
+                self._collect(source, inputs)
             elif isinstance(value, torch.Tensor):
-                inputs[each] = value
+                inputs[source] = value
             else:
                 raise ArgumentError("an argument", "a size that is not known", "a number")
 

@@ -92,9 +92,9 @@ def _cast(
         numbers += prod(problem.operand_shapes[1])
     cycles = cpu.costs.packing.cast * numbers / threads if problem.rounded else 0.0
     packs = problem.direction is Direction.WEIGHT_GRAD or problem.layout is DataLayout.NCX
-    for each in candidates:
-        free = packs and each.variant == DOTS
-        yield each if free else replace(each, cycles=each.cycles + cycles)
+    for candidate in candidates:
+        free = packs and candidate.variant == DOTS
+        yield candidate if free else replace(candidate, cycles=candidate.cycles + cycles)
 
 
 def _eligible(candidates: list[Candidate]) -> list[Candidate]:
