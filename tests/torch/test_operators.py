@@ -133,6 +133,7 @@ class TestEveryCase:
 )
 def test_samples_of_pytorchs_own_tests(name) -> None:
     """OpInfo's: unbatched, padded by words, grouped, empty, strided."""
+    pytest.importorskip("expecttest", reason="PyTorch's own tests need it")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db

@@ -318,12 +318,8 @@ class ReferencePrimitive:
         if problem.epilogue.has_second:
             elements += items * groups * max(group_inputs, channels) * prod(self.padded_size)
         if problem.direction is Direction.WEIGHT_GRAD:
-            elements += (
-                groups
-                * group_inputs
-                * channels
-                * prod(index_set.kernel for index_set in self.index_sets)
-            )
+            taps = prod(index_set.kernel for index_set in self.index_sets)
+            elements += groups * group_inputs * channels * taps
         plain = problem.epilogue.activation is Activation.NONE
         return self.dtype.itemsize * elements + (0 if plain else SCRATCH_BYTES)
 
