@@ -1,7 +1,7 @@
 """Convolutions of a network: their problems, the choice of a kernel, and packed weights.
 
-A model reads each weight once per run, from beyond the second-level cache. So the choice adds to
-the cycles of a candidate those of reading its packed weight from there.
+Choices are the engine's for weights that are packed beforehand. Its cycles do not count where a
+weight comes from, though a network reads each once per run, from beyond the second-level cache.
 """
 
 from __future__ import annotations
