@@ -310,11 +310,16 @@ def _device_result(signature: Signature, out: Any, operands: Sequence[Any]) -> A
         return new_result_beside(signature, x)
     target: Any = as_operand("out", out)
     same_place({"x": x, "out": target})
-    if x.given_back is not None:
-        expected = "None: this library's arrays are never written into"
-        raise DTypeError("out", f"a {type(out).__name__}", expected, "Leave it out.")
+    require_writable("out", target)
     check_out("out", target, signature.shape, signature.problem.dtype.numpy)
     return copied("a copy of out", target) if overlap(target, operands) else target
+
+
+def require_writable(name: str, target: Any) -> None:
+    """Refuse arrays of libraries that never write into one, such as JAX."""
+    if getattr(target, "given_back", None) is not None:
+        expected = "None: this library's arrays are never written into"
+        raise DTypeError(name, f"an array of {target.origin}", expected, "Leave it out.")
 
 
 def _delivered_on_device(target: DeviceArray, out: Any) -> Any:
@@ -323,7 +328,8 @@ def _delivered_on_device(target: DeviceArray, out: Any) -> Any:
         return target.native if target.given_back is None else target.given_back(target.native)
     place: Any = as_operand("out", out)
     if target.pointer != place.pointer:  # `out` overlaps an operand
-        place.native[...] = target.native
+        with target.library.on(target.device):
+            place.native[...] = target.native
     return out
 
 

@@ -26,7 +26,7 @@ from .arrays import (
 )
 from .checks import Frozen, boolean
 from .choices import Algorithm
-from .devices import DeviceArray, same_place
+from .devices import DeviceArray, out_of_memory, same_place
 from .engines.base import Engine
 from .errors import ArgumentError, DTypeError, brief
 from .execution import (
@@ -36,6 +36,7 @@ from .execution import (
     engine_key,
     new_result_beside,
     remember,
+    require_writable,
 )
 from .keywords import Keywords
 from .primitives import shared_cache
@@ -139,6 +140,8 @@ def gradients(
             f"out.{name}": optional_operand(f"out.{name}", getattr(out, name)) for name in NEEDS
         }
         same_place({"grad": grad} | named)
+        for name, target in named.items():
+            require_writable(name, target)
         out = Gradients(*named.values())
     layer = _layer(rule, engine, algorithm, keywords, accumulate, grad, x, weight)
     targets = gradient_targets(NEEDS, Gradients, needs, out, accumulate=accumulate)
@@ -211,13 +214,11 @@ def _bias_gradient(layer: _Layer, grad: Array, out: Array | None, *, accumulate:
 
 def device_total(grad: DeviceArray, axes: tuple[int, ...], out: Any, *, accumulate: bool) -> Any:
     """The sum over axes on a device, added up in float64, into `out` or a new array."""
-    total = grad.library.sums(grad.native, axes)
-    if out is None:
-        new = grad.empty(tuple(total.shape))
-        new.native[...] = total
-        return new
-    out.native[...] = out.native + total if accumulate else total
-    return out
+    with grad.library.on(grad.device), out_of_memory(grad.library, "the bias gradient"):
+        total = grad.library.sums(grad.native, axes)
+        target = grad.empty(tuple(total.shape)) if out is None else out
+        target.native[...] = target.native + total if accumulate else total
+    return target
 
 
 def rounded_total(

@@ -53,6 +53,26 @@ def test_values_beside_the_processors(shape, axis: int, dtype: str, how, flags) 
     np.testing.assert_array_equal(only.beta, found.beta)
 
 
+def test_parameters_may_lie_anyhow_and_x_be_empty() -> None:
+    x, gamma, beta, mean, var = given((4, 6, 5), 1, "float32")
+    wanted = upconv.batch_norm(x, gamma, beta, mean, var, training=True)
+    spread = [GpuArray(np.repeat(each, 2)) for each in (gamma, beta, mean, var)]
+    for each in spread:
+        each.native = each.native[::2]
+    got = upconv.batch_norm(GpuArray(x), *spread, training=True)
+    np.testing.assert_allclose(got.y, wanted.y, rtol=2e-5, atol=2e-5)
+    empty = upconv.batch_norm(GpuArray(x[:0]), *spread)
+    assert empty.y.shape == (0, 6, 5)
+
+
+def test_a_fixed_gamma_has_no_gradient_beside_nan() -> None:
+    x, *_ = given((4, 6, 5), 1, "float32")
+    g = np.full_like(x, np.nan)
+    saved = [GpuArray(np.ones(6, np.float32)) for _ in range(2)]
+    found = upconv.batch_norm_backward(GpuArray(g), *saved, GpuArray(x), fix_gamma=True)
+    np.testing.assert_array_equal(found.gamma, np.zeros(6))
+
+
 def test_refusals() -> None:
     x, gamma, *_ = given((4, 6, 5), 1, "float32")
     there = GpuArray(x)

@@ -63,6 +63,7 @@ def _through_cupy(argument: str, value: Any, number: int) -> DeviceArray:
         raise DTypeError(argument, got, "an array of PyTorch or CuPy there", remedy) from None
     array: DeviceArray = through.array(argument, through.module.from_dlpack(value))
     namespace = getattr(value, "__array_namespace__", None)
+    array.origin = type(value).__module__.partition(".")[0]
     array.given_back = getattr(namespace() if namespace else None, "from_dlpack", None)
     return array
 

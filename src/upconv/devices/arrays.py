@@ -79,6 +79,7 @@ class DeviceArray:
         "given_back",
         "library",
         "native",
+        "origin",
         "pointer",
         "shape",
         "strides",
@@ -98,6 +99,7 @@ class DeviceArray:
         self.library, self.native, self.device = library, native, device
         self.shape, self.strides, self.dtype, self.pointer = shape, strides, dtype, pointer
         self.given_back: Callable[[Native], Any] | None = None
+        self.origin = library.name
 
     @property
     def ndim(self) -> int:

@@ -36,16 +36,19 @@ class Cupy:
         return bool(native.flags.c_contiguous)
 
     def copy(self, native: Native) -> Native:  # noqa: D102
-        return native.copy(order="C")
+        with native.device:  # CuPy works on the current one, wherever the array lies
+            return native.copy(order="C")
 
     def permuted(self, native: Native, axes: tuple[int, ...]) -> Native:  # noqa: D102
         return native.transpose(axes)
 
     def cast(self, native: Native, dtype: np.dtype[Any]) -> Native:  # noqa: D102
-        return native.astype(dtype, copy=False)
+        with native.device:
+            return native.astype(dtype, copy=False)
 
     def sums(self, native: Native, axes: tuple[int, ...]) -> Native:  # noqa: D102
-        return native.sum(axis=axes, dtype=np.float64)
+        with native.device:
+            return native.sum(axis=axes, dtype=np.float64)
 
     def stream(self, device: int) -> int:  # noqa: D102
         return int(self.module.cuda.get_current_stream(device).ptr)

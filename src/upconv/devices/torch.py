@@ -71,7 +71,8 @@ class Torch:
         return int(self._stream(device))
 
     def capturing(self, device: int) -> bool:  # noqa: D102
-        return bool(self.torch.cuda.is_current_stream_capturing())
+        with self.on(device):
+            return bool(self.torch.cuda.is_current_stream_capturing())
 
     def on(self, device: int) -> Any:  # noqa: D102
         cuda = self.torch.cuda

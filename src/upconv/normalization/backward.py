@@ -10,7 +10,7 @@ import numpy as np
 from .. import memory
 from ..arrays import Array, as_operand
 from ..checks import boolean
-from ..devices import DeviceArray
+from ..devices import DeviceArray, out_of_memory, same_place
 from ..execution import delivered
 from ..forks import importing
 from ..gradients import fitting, gradient_targets, rounded_total
@@ -90,6 +90,7 @@ def batch_norm_backward(
         flags = training, fix_gamma, use_global_stats
         return _on_device(arrays, flags, eps, axis, needs, out, accumulate)
     channel_axis = ChannelAxis.of(x, axis)
+    same_place({"x": x, "grad": grad})
     require_like_x(grad, x)
     gamma, beta = channel_axis.parameter("gamma", gamma), channel_axis.parameter("beta", beta)
     uses_batch = channel_axis.uses_batch(training, use_global_stats)
@@ -100,6 +101,7 @@ def batch_norm_backward(
         name: channel_axis.parameter(name, value, any_type=name.startswith("saved"))
         for name, value in values.items()
     }
+    same_place({"x": x, "gamma": gamma, "beta": beta} | saved)
     number, why = epsilon(eps), _SAVED if uses_batch else GIVEN
     center, invstd = channel_axis.statistics(names, (saved[names[0]], saved[names[1]]), why)
     if not uses_batch:
@@ -138,7 +140,9 @@ def _on_device(arrays: tuple[Any, ...], flags: tuple[Any, ...], *rest: Any) -> B
     with importing:
         from . import on_device
     wanted = _NEEDS, BatchNormGradients
-    return BatchNormGradients(**on_device.batch_norm_backward(arrays, flags, wanted, *rest))
+    x = arrays[3]
+    with x.library.on(x.device), out_of_memory(x.library, "the gradients of the normalisation"):
+        return BatchNormGradients(**on_device.batch_norm_backward(arrays, flags, wanted, *rest))
 
 
 _SAVED = "In training it is the forward's result: result.saved_mean, result.saved_invstd."

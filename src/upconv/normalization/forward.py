@@ -9,7 +9,7 @@ import numpy as np
 from .. import memory
 from ..arrays import Array, as_operand, check_out
 from ..checks import boolean
-from ..devices import DeviceArray
+from ..devices import DeviceArray, out_of_memory, same_place
 from ..errors import ArgumentError
 from ..execution import delivered
 from ..forks import importing
@@ -98,6 +98,7 @@ def batch_norm(
     rule, weight = moving_rule(statistics, momentum)
     gamma, beta = channel_axis.parameter("gamma", gamma), channel_axis.parameter("beta", beta)
     moving = (channel_axis.parameter("mean", mean), channel_axis.parameter("var", var))
+    same_place({"x": x, "gamma": gamma, "beta": beta, "mean": moving[0], "var": moving[1]})
     uses_batch = channel_axis.uses_batch(training, use_global_stats)
     if boolean("fix_gamma", fix_gamma):
         gamma = None
@@ -143,7 +144,9 @@ def batch_norm(
 def _on_device(arrays: tuple[Any, ...], flags: tuple[Any, ...], *rest: Any) -> BatchNormResult:
     with importing:
         from . import on_device  # what is on the processor never loads it
-    return BatchNormResult(**on_device.batch_norm(arrays, flags, *rest))
+    x = arrays[0]
+    with x.library.on(x.device), out_of_memory(x.library, "the normalisation"):
+        return BatchNormResult(**on_device.batch_norm(arrays, flags, *rest))
 
 
 def _targets(

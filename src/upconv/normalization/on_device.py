@@ -16,7 +16,6 @@ from ..checks import boolean
 from ..choices import engine_on
 from ..devices import DeviceArray, same_place
 from ..errors import ArgumentError, DTypeError, EngineRefusal, ShapeError
-from ..execution import delivered
 from ..gradients import gradient_targets
 from .checks import (
     GIVEN,
@@ -69,7 +68,8 @@ def _floats(array: DeviceArray | None, like: DeviceArray, default: float) -> Dev
     """A per-channel array in float32; None is a default for all channels."""
     if array is not None:
         native = array.library.cast(array.native, _FLOAT32)
-        return like.library.array("a parameter", native)
+        vector = like.library.array("a parameter", native)
+        return vector if vector.contiguous and vector.pointer % 16 == 0 else vector.copy()
     new = like.empty((like.shape[0],), _FLOAT32)
     new.native[...] = default
     return new
@@ -115,16 +115,18 @@ def batch_norm(
             required(name, value, GIVEN)
         y, saved = _with_statistics(x, layout, scale, shift, moving, eps)
         batch, weight = {}, 0.0
-    results = {"y": _native(y), "saved_mean": saved[0], "saved_invstd": saved[1]}
+    results = {"y": y.native, "saved_mean": saved[0], "saved_invstd": saved[1]}
     for name, old in moving.items():
         if old is not None:
             new = old.native * (1 - weight) + batch[name] * weight if weight else +old.native  # type: ignore[attr-defined]
             results[f"moving_{name}"] = x.library.cast(new, old.dtype)
-    return results
+    return _given_back(x, results)
 
 
-def _native(array: DeviceArray) -> Any:
-    return delivered(array, None)  # type: ignore[arg-type]
+def _given_back(x: DeviceArray, results: dict[str, Any]) -> dict[str, Any]:
+    """The results as arrays of the caller's library."""
+    back = x.given_back
+    return results if back is None else {name: back(value) for name, value in results.items()}
 
 
 def _training(
@@ -213,12 +215,12 @@ def batch_norm_backward(
             required(name, given[name], GIVEN)
         results = _gradients_with_statistics(x, grad, layout, scale, given, eps)
     if fixed:
-        results["gamma"] = results["gamma"] * 0
+        results["gamma"] = _floats(None, like, 0).native
     for name in ("gamma", "beta"):
         owner = given[name]
         kind = x.dtype if owner is None else owner.dtype
         results[name] = x.library.cast(results[name], kind)
-    return {name: results[name] for name in known if name in wanted}
+    return _given_back(x, {name: results[name] for name in known if name in wanted})
 
 
 _SAVED = "In training it is the forward's result: result.saved_mean, result.saved_invstd."
@@ -236,7 +238,7 @@ def _training_gradients(
         _engine(x).normalize("backward", layout.sizes, layout.last, arrays, eps)
     except EngineRefusal:
         return _gradients_by_sums(ready, arrays["grad"], layout, scale, stats)
-    return {"x": _native(layout.back(dx)), "gamma": dgamma.native, "beta": dbeta.native}
+    return {"x": layout.back(dx).native, "gamma": dgamma.native, "beta": dbeta.native}
 
 
 def _gradients_by_sums(
@@ -254,7 +256,7 @@ def _gradients_by_sums(
     g = x.library.cast(grad.native, _FLOAT32)
     dx = (scale.native.reshape(layout.along) * invstd) * (g - of_mean - normal * of_products)
     result = x.library.array("a gradient", x.library.cast(dx, x.dtype))
-    return {"x": _native(layout.back(result)), "gamma": products, "beta": total}
+    return {"x": layout.back(result).native, "gamma": products, "beta": total}
 
 
 def _sums(
@@ -278,4 +280,4 @@ def _gradients_with_statistics(
     _engine(x).scaled(dx, g, slope, None, channel)
     along = (each.reshape(layout.along) for each in (mean, invstd))
     _, products, total = _sums(ready, g, layout, *along)
-    return {"x": _native(layout.back(dx)), "gamma": products, "beta": total}
+    return {"x": layout.back(dx).native, "gamma": products, "beta": total}

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import memory, shapes
 from ..activations import Activation
-from ..arrays import Array, Operand, converted, copied, described
+from ..arrays import Array, Operand, as_array, converted, copied, described
 from ..checks import frozen, one_of
 from ..engines.nonfinite import is_finite
 from ..engines.ordered_sums import ORDERED, InvariantEngine, OrderedEngine, invariant_engine
@@ -49,8 +49,8 @@ def layer_of(
     convolves: bool,
 ) -> Layer:
     """The checked layer of a stream."""
-    weight = converted("weight", weight, dtype)
-    bias = None if bias is None else converted("bias", bias, dtype)
+    weight = converted("weight", as_array("weight", weight), dtype)
+    bias = None if bias is None else converted("bias", as_array("bias", bias), dtype)
     if weight.ndim != 3:
         remedy = "A stream goes along one axis; give other axes to conv_transpose as a whole."
         expected = "3 axes: two of channels and a kernel"

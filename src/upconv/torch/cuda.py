@@ -3,11 +3,11 @@
 Both end in cuDNN, but in different ways: upconv adds bias, residual and activation in the same
 kernel where the library fuses them, and chooses among more plans. Which is faster, only the device
 can say. So a signature is measured once, as PyTorch measures its own algorithms: in the first call
-under `torch.backends.cudnn.benchmark = True`. Without that, while a CUDA graph is captured, and
-where upconv was not faster by 3%, PyTorch computes.
+under `torch.backends.cudnn.benchmark = True`, and never while a CUDA graph is captured. What was
+not measured, or was not faster by 3%, PyTorch computes, as it does under autocast.
 
-PyTorch's other settings hold too: `torch.backends.cudnn.enabled`, `.deterministic` and
-`.allow_tf32`.
+PyTorch's other settings hold too: whether cuDNN is enabled, results are to be the same in every
+run, and TF32 is allowed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from ..devices import DeviceArray, Library, device_array
 from ..engines.base import Engine
 from ..engines.cudnn.engine import Cudnn
-from ..errors import EngineMissing, EngineRefusal, MemoryLimitError
+from ..errors import EngineError, EngineMissing, MemoryLimitError
 from ..execution import PreparedCall, prepared_problem
 from ..problem import Direction, DType, Problem
 from . import compute
@@ -82,8 +82,25 @@ def weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
     return compute.weight_grad_by_pytorch(g, x, kernel, *how) if ours is None else ours(g, x)
 
 
+def _deterministic() -> bool:
+    """Whether PyTorch asks for results that are the same in every run."""
+    asked = torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
+    return bool(asked)
+
+
+def _tf32() -> bool:
+    """Whether PyTorch's convolutions may multiply float32 as TF32."""
+    settings = torch.backends.cudnn
+    precision = getattr(getattr(settings, "conv", None), "fp32_precision", None)
+    if precision in (None, "none"):
+        return bool(settings.allow_tf32)
+    return bool(precision == "tf32")  # where this was set, the older flag cannot be read
+
+
 def _described(tensor: Tensor | None) -> Any:
-    return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype)
+    if tensor is None:
+        return None
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 def _chosen(
@@ -94,9 +111,11 @@ def _chosen(
     settings = torch.backends.cudnn
     if not settings.enabled or not (settings.benchmark or _choices):
         return None
+    if torch.is_autocast_enabled("cuda"):  # which casts for PyTorch's operator
+        return None
     frozen = tuple(tuple(each) if isinstance(each, list | tuple) else each for each in how)
     described = tuple(map(_described, operands))
-    flags = bool(settings.deterministic), bool(settings.allow_tf32)
+    flags = _deterministic(), _tf32()
     device = operands[0].device.index
     signature = _Signature(operator, described, frozen, activation, device, *flags)
     if signature in _choices:
@@ -114,11 +133,15 @@ def _measured(
     make: Callable[[], tuple[Callable[..., Tensor], Callable[..., Tensor]] | None],
 ) -> Callable[..., Tensor] | None:
     """The faster of both on these operands; PyTorch's where upconv cannot compute it."""
+    if len({tensor.device for tensor in operands if tensor is not None}) > 1:
+        return None
     try:
         calls_of = make()
         if calls_of is None:
             return None
         calls = [partial(call, *operands) for call in calls_of]
+        if calls[0]().stride() != calls[1]().stride():
+            return None  # compilers rely on PyTorch's
         best = [1e9, 1e9]
         library, device = _library(operands[0])
         for call in calls:
@@ -128,7 +151,7 @@ def _measured(
                 once = library.seconds(call, 1, device)
                 count = min(max(int(_SECONDS / max(once, 1e-6)), 1), 100)
                 best[i] = min(best[i], library.seconds(call, count, device))
-    except (EngineMissing, EngineRefusal, MemoryLimitError) as error:
+    except (EngineError, MemoryLimitError) as error:  # EngineMissing is the first
         if isinstance(error, EngineMissing):
             warnings.warn(f"PyTorch computes CUDA tensors: {error}", RuntimeWarning, stacklevel=5)
         return None
@@ -151,10 +174,10 @@ def _array(tensor: Tensor, order: tuple[int, ...] | None = None) -> DeviceArray:
 
 def _call(problem: Problem, tensor: Tensor) -> PreparedCall:
     """The prepared call of a problem under PyTorch's settings, its plan measured."""
-    settings, (library, device) = torch.backends.cudnn, _library(tensor)
-    if problem.dtype is DType.FLOAT32 and settings.allow_tf32:
+    library, device = _library(tensor)
+    if problem.dtype is DType.FLOAT32 and _tf32():
         problem = problem.replace(tf32=True)
-    asked = Cudnn(tune="limited_workspace", deterministic=bool(settings.deterministic))
+    asked = Cudnn(tune="limited_workspace", deterministic=_deterministic())
     engine: Engine = asked.bound(library, device)
     return prepared_problem(problem, engine, 1)
 
@@ -169,8 +192,12 @@ def _forward(operands: tuple[Any, ...], how: Any, activation: str) -> Any:
     problem = forward_problem(described, Geometry.of(how))
     if problem is None:
         return None
-    call, order = _call(problem, x), axis_order(problem)
     shape = result_shape(problem)
+    ends = (bias, tuple(shape[1:2])), (residual, tuple(shape))
+    for tensor, expected in ends:
+        if tensor is not None and (tuple(tensor.shape), tensor.dtype) != (expected, x.dtype):
+            return None  # PyTorch broadcasts, converts or refuses
+    call, order = _call(problem, x), axis_order(problem)
     strides = dense_strides(shape, last)
 
     def ours(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:

@@ -76,6 +76,45 @@ def test_gradients(engine) -> None:
         near(getattr(out, name).native, 1 + getattr(wanted, name))
 
 
+def test_an_end_is_not_lost_beside_a_copy_of_equal_shape() -> None:
+    """The image is copied into a larger one as large as the result, which ends in an activation."""
+    engine = MadeUpCudnn()
+    engine.machine.lacks = lambda form: form.pre != form.post or bool(form.ends)
+    x = RNG.standard_normal((1, 2, 6)).astype(np.float32)
+    weight = RNG.standard_normal((2, 2, 3)).astype(np.float32)
+    keywords = {"padding": ((4, 0),), "activation": "relu"}
+    wanted = upconv.conv(x, weight, engine="reference", **keywords)
+    near(upconv.conv(GpuArray(x), GpuArray(weight), engine=engine, **keywords), wanted)
+
+
+def test_arrays_that_are_never_written_into(engine, monkeypatch) -> None:
+    """JAX's: they come through CuPy, and results go back."""
+
+    def through(argument, value):
+        array = made_up_array(argument, value)
+        if array is not None:
+            array.given_back, array.origin = lambda native: ("jax", native), "jax"
+        return array
+
+    monkeypatch.setattr(arrays, "device_array", through)
+    x, w = GpuArray(X), GpuArray(W)
+    kind, y = upconv.conv_transpose(x, w, engine=engine)
+    assert kind == "jax"
+    near(y, upconv.conv_transpose(X, W, engine="reference"))
+    with pytest.raises(upconv.DTypeError, match=r"out is an array of jax.*never written"):
+        upconv.conv_transpose(x, w, engine=engine, out=GpuArray(y))
+    gradients = upconv.Gradients(x=x)
+    with pytest.raises(upconv.DTypeError, match=r"out\.x is an array of jax.*never written"):
+        upconv.conv_transpose_backward(GpuArray(y), x, w, engine=engine, needs="x", out=gradients)
+
+
+def test_what_computes_in_main_memory_says_so() -> None:
+    with pytest.raises(upconv.DTypeError, match="weight"):
+        upconv.stream(GpuArray(W[:, :, 0]))
+    with pytest.raises(upconv.DTypeError, match=r"x is .*main memory.*cuda:0, where gamma lies"):
+        upconv.batch_norm(X, GpuArray(np.ones(6, np.float32)), training=True)
+
+
 def test_gradients_do_not_mix_places(engine) -> None:
     y = upconv.conv_transpose(X, W, engine="reference", **KEYWORDS)
     out = upconv.Gradients(x=np.zeros_like(X))

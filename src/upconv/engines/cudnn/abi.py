@@ -287,30 +287,35 @@ class Object:
             self.library.destroydescriptor(self.address)
 
 
+class _Handle:
+    """A handle of the library and the stream that it was set to last; it goes with its thread."""
+
+    def __init__(self) -> None:
+        address = c_void_p()
+        library().check(library().create(byref(address)), "handle")
+        self.address, self.stream, self._destroy = address.value or 0, -1, library().destroy
+
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "address", 0) and not _ending():  # at the end the driver may be gone
+            self._destroy(self.address)
+
+
 class _Handles(threading.local):
     """A thread's handles by device: a handle is bound to a device and, from call to call, to a
     stream."""
 
     def __init__(self) -> None:
-        self._handles: dict[int, tuple[int, list[int]]] = {}
+        self._handles: dict[int, _Handle] = {}
 
     def of(self, device: int, stream: int) -> int:
         """The handle for a device, which is the current one, on a stream."""
-        entry = self._handles.get(device)
-        if entry is None:
-            new = c_void_p()
-            library().check(library().create(byref(new)), "handle")
-            entry = self._handles[device] = (new.value or 0, [-1])
-        handle, streams = entry
-        if streams[0] != stream:
-            library().check(library().setstream(handle, stream), "stream")
-            streams[0] = stream
-        return handle
-
-    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not _ending():  # at the end the driver may be gone
-            for handle, _ in getattr(self, "_handles", {}).values():
-                library().destroy(handle)
+        handle = self._handles.get(device)
+        if handle is None:
+            handle = self._handles[device] = _Handle()
+        if handle.stream != stream:
+            library().check(library().setstream(handle.address, stream), "stream")
+            handle.stream = stream
+        return handle.address
 
 
 handles = _Handles()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import lru_cache
@@ -140,15 +139,12 @@ class BoundCudnn:
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
         """The plans that tuning may measure; "" is the first that cuDNN expects to be fast."""
+        self._machine.refuse_capture()
         return ("", *variants(self._machine, problem, _MOST_PLANS))
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """Make a plan ready: tens of milliseconds, a fused one some hundreds."""
-        if self.library.capturing(self.device):
-            raise EngineError(
-                "A layer cannot be prepared while a CUDA graph is captured."
-                " Call it once before the capture."
-            )
+        self._machine.refuse_capture()
         return primitive(self._machine, problem, variant)
 
     # Batch normalization.
@@ -161,14 +157,17 @@ class BoundCudnn:
         with importing:
             from . import norms
         norm = norms.Norm(norms.Pass(which), sizes, DType(arrays["x"].dtype.name), last)
-        plan = self._norms.get((norm, eps))
-        if plan is None:
+        key = norm, eps
+        if key not in self._norms:
+            self._machine.refuse_capture()
             built = self._machine.built(lambda handle: norms.graph(norm, handle, self._options))
-            if built is None:
-                raise EngineRefusal(f"cuDNN has no plan for batch normalization of {sizes}.")
-            plan = self._norms[norm, eps] = norms.NormPlan(norm, built, eps)
-            while len(self._norms) > _MOST_NORMS:
-                self._norms.pop(next(iter(self._norms)))
+            made = None if built is None else norms.NormPlan(norm, built, eps)
+            if len(self._norms) >= _MOST_NORMS:
+                self._norms = {}  # replaced: other threads may read the old one
+            self._norms[key] = made
+        plan = self._norms.get(key)
+        if plan is None:
+            raise EngineRefusal(f"cuDNN has no plan for batch normalization of {sizes}.")
         self._machine.execute(plan.plan, *plan.addresses(arrays))
 
     def scaled(
@@ -182,6 +181,7 @@ class BoundCudnn:
 
     def placed(self, array: np.ndarray[Any, Any]) -> DeviceArray:
         """A copy of an array of main memory on this device."""
+        self._machine.refuse_capture()
         with devices.out_of_memory(self.library, "the random data to tune with"):
             native = self.library.from_host(array, self.device)
         return self.library.array("an array", native)
@@ -204,7 +204,7 @@ class Gpu:
         self._library, self._device, self._options = library, device, options
         self._processor = processor_of(driver().capability(device))
         self._kernels: dict[Move, Kernel] = {}
-        self._graphs: OrderedDict[Convolution, Graph | None] = OrderedDict()
+        self._graphs: dict[Convolution, Graph | None] = {}
 
     def plan(self, convolution: Convolution, name: str = "") -> GpuPlan | None:
         """The plan of a name, or the first that can be built."""
@@ -212,18 +212,19 @@ class Gpu:
         if graph is None:
             return None
         with self._library.on(self._device):
-            plan = next(graph.plans([name] if name else graph.names), None)
+            plan = next(graph.plans([name] if name else graph.names, self._handle()), None)
         return None if plan is None else GpuPlan(self, plan, convolution)
 
     def built(self, graph: Callable[[int], Graph]) -> graphs.Plan | None:
         """The first plan of a graph that is made with this thread's handle."""
         library, device = self._library, self._device
         with library.on(device):
+            handle = handles.of(device, library.stream(device))
             try:
-                candidate = graph(handles.of(device, library.stream(device)))
+                candidate = graph(handle)
             except Unsupported:
                 return None
-            return next(candidate.plans(candidate.names), None)
+            return next(candidate.plans(candidate.names, handle), None)
 
     def names(self, convolution: Convolution) -> list[str]:
         """The names of its engines, some of which may give no plan."""
@@ -234,6 +235,7 @@ class Gpu:
         """Run a kernel of ours on the caller's stream."""
         kernel = self._kernels.get(move)
         if kernel is None:
+            self.refuse_capture()
             kernel = driver().kernel(self._device, ptx(move, self._processor), "move")
             self._kernels[move] = kernel
         addresses = (0 if array is None else array.pointer for array in arrays)
@@ -260,20 +262,30 @@ class Gpu:
 
     def _graph(self, convolution: Convolution) -> Graph | None:
         """The graph of a convolution, None where the library takes none; the latest are kept."""
-        if convolution in self._graphs:
-            return self._graphs[convolution]
-        library, device = self._library, self._device
+        graphs_ = self._graphs
+        if convolution in graphs_:
+            return graphs_[convolution]
         graph: Graph | None = None
         try:
-            with library.on(device):
-                handle = handles.of(device, library.stream(device))
-                graph = graphs.convolution_graph(convolution, handle, self._options)
+            with self._library.on(self._device):
+                graph = graphs.convolution_graph(convolution, self._handle(), self._options)
         except Unsupported:
             pass
-        self._graphs[convolution] = graph
-        while len(self._graphs) > _MOST_GRAPHS:
-            self._graphs.popitem(last=False)
+        kept = list(graphs_.items())[1 - _MOST_GRAPHS :]
+        self._graphs = dict([*kept, (convolution, graph)])  # replaced: others may read the old one
         return graph
+
+    def _handle(self) -> int:
+        """This thread's handle, on the caller's stream."""
+        return handles.of(self._device, self._library.stream(self._device))
+
+    def refuse_capture(self) -> None:
+        """Raise while a CUDA graph is captured: what is prepared may not be a part of it."""
+        if self._library.capturing(self._device):
+            raise EngineError(
+                "A layer cannot be prepared while a CUDA graph is captured."
+                " Call it once before the capture, with arrays that lie as in it."
+            )
 
 
 _BYTES = np.dtype(np.uint8)

@@ -93,7 +93,7 @@ class Graph:
     def __init__(
         self, operations: Sequence[Object], handle: int, options: Options, unwanted: set[Note]
     ) -> None:
-        self._options, self._handle, self._lock = options, handle, threading.Lock()
+        self._options, self._lock = options, threading.Lock()
         self._built: dict[str, Plan | None] = {}
         try:
             self._graph = (
@@ -114,23 +114,25 @@ class Graph:
         """The engines, the one first that the library expects to be the fastest."""
         return list(self._engines)
 
-    def plans(self, names: Iterable[str]) -> Iterator[Plan]:
-        """The plans of some engines, built in turn; those that cannot be, or take too much scratch
-        memory, are left out."""
+    def plans(self, names: Iterable[str], handle: int) -> Iterator[Plan]:
+        """The plans of some engines, built in turn by this thread's handle.
+
+        Those that cannot be built, or take too much scratch memory, are left out.
+        """
         for name in names:
             with self._lock:
                 if name not in self._built:
-                    self._built[name] = self._plan(name)
+                    self._built[name] = self._plan(name, handle)
                 plan = self._built[name]
             if plan is not None:
                 yield plan
 
-    def _plan(self, name: str) -> Plan | None:
+    def _plan(self, name: str, handle: int) -> Plan | None:
         engine = self._engines.get(name)
         if engine is None:
             return None
         try:
-            plan = Plan(name, engine.config, self._handle)
+            plan = Plan(name, engine.config, handle)
         except CudnnError:
             return None
         limit = self._options.workspace

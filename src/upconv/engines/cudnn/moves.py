@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from ...devices import DeviceArray
+from ...errors import EngineRefusal
 from ...problem import DType
 from ..jit.activation import NO_END, End
 from .elementwise import Move, Row, arguments, merged
+from .operation import MOST
 
 Maybe = DeviceArray | None
 
@@ -59,10 +61,15 @@ class Moves:
 
         The source, None for zeros, lies in it from `begins` on.
         """
+        if not target.size:
+            return
+        if target.size >= MOST:
+            words = f"kernels count in 32 bits, and an array here has {target.size} elements"
+            raise EngineRefusal(f"{words}. Work on smaller pieces of the input.")
         vectors = ends.slopes, ends.scale
         arrays = (target, ends.second, source, ends.bias, ends.residual, *vectors)
         lie = tuple(None if array is None else (array.shape, array.strides) for array in arrays)
-        key = lie, begins, accumulate, source and source.dtype
+        key = lie, begins, accumulate, end, source and source.dtype
         prepared = self._prepared.get(key)
         if prepared is None:
             if len(self._prepared) >= _MOST:

@@ -19,7 +19,7 @@ from ...devices import DeviceArray
 from ...problem import DType
 from . import abi
 from .abi import Descriptor, Object, Type, tensor
-from .graphs import TYPES, Graph, Options, Plan
+from .graphs import TYPES, Graph, Options, Plan, Unsupported
 
 _BATCH_NORM, _TRAINING = 2, 1  # cudnnBackendNormMode_t, cudnnBackendNormFwdPhase_t
 
@@ -56,7 +56,11 @@ _MODE, _PHASE = {Pass.FORWARD: 2000, Pass.BACKWARD: 2100}, 2001
 
 def graph(norm: Norm, handle: int, options: Options) -> Graph:
     """The graph of a normalization; `graphs.Unsupported` where the library takes none."""
-    return Graph([_operation(norm)], handle, options, set())
+    try:
+        operation = _operation(norm)
+    except abi.CudnnError as error:
+        raise Unsupported(str(error)) from None
+    return Graph([operation], handle, options, set())
 
 
 def _operation(norm: Norm) -> Object:
