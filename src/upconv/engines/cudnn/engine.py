@@ -161,10 +161,10 @@ class BoundCudnn:
         if key not in self._norms:
             self._machine.refuse_capture()
             built = self._machine.built(lambda handle: norms.graph(norm, handle, self._options))
-            made = None if built is None else norms.NormPlan(norm, built, eps)
+            norm_plan = None if built is None else norms.NormPlan(norm, built, eps)
             if len(self._norms) >= _MOST_NORMS:
                 self._norms = {}  # replaced: other threads may read the old one
-            self._norms[key] = made
+            self._norms[key] = norm_plan
         plan = self._norms.get(key)
         if plan is None:
             raise EngineRefusal(f"cuDNN has no plan for batch normalization of {sizes}.")
