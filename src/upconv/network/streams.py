@@ -312,7 +312,7 @@ class NetworkStream(Stateful):
         return one
 
     def _channels_first(self) -> list[Array]:
-        """What is kept of each value, as (N, C, *size)."""
+        """The kept end of each value, as (N, C, *size)."""
         forms = {} if self._streamed is None else self._streamed.forms
         pairs = zip(self._counts.kept, self._arrays(), strict=True)
         return [moved(array, forms[value].layout, first=True) for value, array in pairs]
