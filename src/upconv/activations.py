@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 _PIECE = 16384
 SCRATCH_BYTES = 16 * _PIECE * 8
-"""What `apply` may allocate for a while: gelu takes some temporaries of one piece."""
+"""The bytes that `apply` may allocate for a while: gelu takes some temporaries of one piece."""
 
 
 class Activation(Enum):

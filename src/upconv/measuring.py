@@ -45,7 +45,7 @@ _RESAMPLES = 1000
 
 
 LEAST_ROUNDS = 3
-"""Of fewer rounds one stall of a busy machine decides."""
+"""With fewer rounds, one stall of a busy machine decides."""
 
 NO_TIME = "no time was left"
 

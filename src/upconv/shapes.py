@@ -179,7 +179,7 @@ def _backward(
 
 
 _DIRECTION = (Direction.FORWARD, Direction.INPUT_GRAD)
-"""Of a transposed convolution's result, and of a convolution's."""
+"""The directions with a transposed convolution's result, and with a convolution's."""
 
 transposed, convolution = partial(_forward, False), partial(_forward, True)
 """The signatures of `conv_transpose` and `conv`."""

@@ -163,7 +163,7 @@ _WORDS = {
     6: "A is as ill-conditioned as float64 can tell; damp it",
     7: "the limit of iterations",
 }
-"""What LSQR's numbers mean."""
+"""The meaning of LSQR's numbers."""
 
 
 def _solved(

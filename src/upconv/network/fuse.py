@@ -26,7 +26,7 @@ from .graph import EXCHANGED, Chain, Concat, Convolution, Graph, Input, Node, No
 
 STORE = Op("store")
 ACTIVATIONS = {each.value for each in Activation if each.value}
-"""What a kernel applies to its results, or for a second result; and PReLU to its results."""
+"""Activations of the results of a kernel and of a second result; PReLU of the first only."""
 
 
 def fuse(graph: Graph) -> Graph:

@@ -41,7 +41,7 @@ class Step(NamedTuple):
     kept: tuple[tuple[Shape, Any], ...]
     """The shape and element type of each array that is kept outside of the block."""
     layout: BlockLayout
-    """Of the block with the other values that are kept."""
+    """The layout of the block with the other values that are kept."""
     copies: Copies
     state: State
     """Counts afterwards, less those before."""

@@ -31,7 +31,7 @@ from .snapshots import Unwatchable
 from .tensors import Tensor
 
 _NAMES = {"math": math, "max": max, "min": min, "abs": abs, "int": int, "float": float}
-"""What the expressions of export's guards use."""
+"""Names that the expressions of export's guards use."""
 
 
 class Capture:

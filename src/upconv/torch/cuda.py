@@ -47,7 +47,7 @@ class _Signature(NamedTuple):
 
 
 _choices: dict[_Signature, Callable[..., Tensor] | None] = {}
-"""What was measured: upconv's kernel, or None for PyTorch's."""
+"""The faster one as measured: upconv's kernel, or None for PyTorch's."""
 
 
 def forget() -> None:

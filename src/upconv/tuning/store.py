@@ -24,7 +24,7 @@ from ..forks import importing
 Record = dict[str, str | float]
 
 _APPLICATION = 0x7570636F
-"""What SQLite's `application_id` is in files of this store."""
+"""SQLite's `application_id` in files of this store."""
 
 _MOST_RECORDS = 1024
 _LOCK_SECONDS = 10.0  # each holder writes a file to the disk, which takes long on a busy machine

@@ -32,7 +32,7 @@ from .positions.candidates import candidates as positions
 from .winograd.candidates import candidates as winograd
 
 KERNELS = (positions, channels, planes)
-"""What lists the candidates that add up directly, those of equal cycles in order of preference."""
+"""Functions that list the candidates with direct sums; of equal cycles, the first is preferred."""
 
 
 @lru_cache(maxsize=512)  # a model of 80 layers meets six classes of sizes

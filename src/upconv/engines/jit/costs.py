@@ -157,7 +157,7 @@ class Winograd(NamedTuple):
     stream: float = 2.6
     """A vector of weights from the third-level cache, in which products hide."""
     weight: float = 1.2
-    """What of it does not hide."""
+    """The part of it that products do not hide."""
     memory: float = 14.0
     """A vector of weights from memory, which gives one core some 12 to 20 GB/s."""
     register_tile: float = 4.0

@@ -29,13 +29,13 @@ class Step(NamedTuple):
     over: int
     """Address of the counter of finished jobs of the last phase."""
     jobs: int
-    """What this counter has come to when the step is over."""
+    """The value of this counter when the step is over."""
     flag: int = 0
     """Address of a counter that is 0 where results hold; 0 where they always do."""
     weights: tuple[int, int] = (0, 0)
     """Address and bytes of the packed weight."""
     kept: tuple[object, ...] = ()
-    """What must stay alive for as long as the step may run."""
+    """Objects that must stay alive for as long as the step may run."""
 
 
 class Launch(NamedTuple):

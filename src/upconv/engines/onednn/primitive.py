@@ -31,7 +31,7 @@ from .library import Runtime
 from .sequence import PrimitiveSequence
 
 _RESIDENT = 1 << 18
-"""What a primitive keeps: its code, its descriptors, and the same for its reorders; about."""
+"""Bytes that a primitive keeps: its code, its descriptors, and the same for its reorders; about."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

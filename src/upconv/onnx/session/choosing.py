@@ -35,7 +35,7 @@ WAYS = {
     "parts of transposed layers": partial(parts_of, kinds=_TRANSPOSED),
     "transposed layers": partial(parts_of, kinds=_TRANSPOSED, alone=True),
 }
-"""What upconv is handed over. The first way is taken where nothing is measured."""
+"""The parts that upconv is handed over. The first way is taken where nothing is measured."""
 
 _SECONDS, _PART_SECONDS = 2.0, 1.0  # to time a way, and one without some part
 _LEAD = 1.5  # a way that is as many times as fast is not compared with others

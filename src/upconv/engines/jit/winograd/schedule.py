@@ -152,7 +152,7 @@ class Cycles(NamedTuple):
     stream: float
     """Reading a unit's weights, in which products hide."""
     weights: float
-    """What of it does not hide."""
+    """The part of it that products do not hide."""
     beyond: bool
     """Whether weights come from memory."""
 
