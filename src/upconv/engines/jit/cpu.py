@@ -9,7 +9,9 @@ Its figures of cost are in costs.py.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +20,7 @@ from ...errors import ArgumentError, brief
 from .costs import Costs, costs_of, dots_of
 
 VARIABLE = "UPCONV_JIT_CPU"
+AMX = "amx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,8 @@ class Cpu:
     `vector_bytes` is the width of one vector register and `registers` how many there are; `fused`
     says whether it multiplies and adds in one instruction, `half` whether it converts float16;
     `l1` and `l2` are the data caches of one core in bytes. `dots` is how many products of bfloat16
-    its dot-product instructions make in the time of one product of float32, 0 if it has none.
+    its dot-product instructions make in the time of one product of float32, 0 if it has none;
+    `tiles` is `AMX` where it has tile registers and the system lets this process use them.
     """
 
     triple: str
@@ -40,6 +44,7 @@ class Cpu:
     l1: int = 32 << 10
     l2: int = 512 << 10
     dots: float = 0.0
+    tiles: str = ""
 
     def lanes(self, itemsize: int) -> int:
         """Elements of `itemsize` bytes in one vector."""
@@ -98,6 +103,7 @@ _KNOWN: dict[str, set[str]] = {
     "x86-64-v4": _AVX512,
     "cooperlake": _AVX512 | {"avx512bf16"},
     "znver4": _AVX512 | {"avx512bf16"},
+    "sapphirerapids": _AVX512 | {"avx512bf16", "amx-bf16"},
     "cortex-a72": {"neon"},
     "apple-m1": {"neon"},
 }
@@ -115,7 +121,20 @@ def target(triple: str, name: str, features: str, enabled: set[str]) -> Cpu:
     fused, half = "fma" in enabled or not x86, "f16c" in enabled or not x86
     l1, l2 = _caches()
     dots = dots_of(name) if x86 and vector_bytes == 64 and "avx512bf16" in enabled else 0.0
-    return Cpu(triple, name, features, vector_bytes, registers, fused, half, l1, l2, dots)
+    tiles = AMX if x86 and vector_bytes == 64 and "amx-bf16" in enabled and permitted() else ""
+    return Cpu(triple, name, features, vector_bytes, registers, fused, half, l1, l2, dots, tiles)
+
+
+_REQUEST, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+
+
+@lru_cache(maxsize=1)
+def permitted() -> bool:
+    """Whether the system lets this process use tiles: Linux wants to be asked once."""
+    if not sys.platform.startswith("linux"):
+        return False
+    call = getattr(ctypes.CDLL(None), "syscall", None)
+    return call is not None and call(158, _REQUEST, _TILE_DATA) == 0  # arch_prctl of x86-64
 
 
 @lru_cache(maxsize=1)

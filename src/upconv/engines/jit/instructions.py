@@ -46,6 +46,10 @@ class Instructions:
         self._lines.append(f"  {value.name} = {text}")
         return value
 
+    def append(self, instruction: str) -> None:
+        """Append an instruction without a result, as text."""
+        self._lines.append(f"  {instruction}")
+
     # Arithmetic ---------------------------------------------------------------------------------
 
     def compare(self, relation: str, a: Value, b: Number) -> Value:
