@@ -23,6 +23,7 @@ from .cpu import Cpu, host
 from .planes.candidates import PLANES
 from .positions.candidates import POSITIONS
 from .positions.schedule import refusal as positions_refusal
+from .tiles.candidates import TILES, takes_tiles
 from .winograd.candidates import is_winograd, schedule_of
 
 
@@ -88,6 +89,11 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     A kernel is imported when a layer takes it: a fifth of the engine's imports each (2026-11-23).
     """
     correlation, cpu = Correlation.of(problem), host()
+    if variant == TILES and takes_tiles(correlation):
+        with importing:
+            from .tiles.primitive import Tiles
+
+        return Tiles(correlation, threads, cpu)
     if problem.rounded and variant != DOTS:
         with importing:
             from .casts import RoundedOperands

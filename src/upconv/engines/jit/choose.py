@@ -29,9 +29,11 @@ from .direct import refused
 from .limits import too_much
 from .planes.candidates import candidates as planes
 from .positions.candidates import candidates as positions
+from .tiles.candidates import TILES
+from .tiles.candidates import candidates as tiles
 from .winograd.candidates import candidates as winograd
 
-KERNELS = (positions, channels, planes)
+KERNELS = (positions, channels, planes, tiles)
 """Functions that list the candidates with direct sums; of equal cycles, the first is preferred."""
 
 
@@ -85,7 +87,7 @@ def _cast(
 ) -> Iterator[Candidate]:
     """The candidates with the cycles of rounding operands in copies.
 
-    Dot products take none of what is transposed on its way.
+    Tiles take none, and dot products none of what is transposed on its way.
     """
     numbers = prod(problem.operand_shapes[0])
     if problem.direction is Direction.WEIGHT_GRAD:
@@ -93,7 +95,7 @@ def _cast(
     cycles = cpu.costs.packing.cast * numbers / threads if problem.rounded else 0.0
     packs = problem.direction is Direction.WEIGHT_GRAD or problem.layout is DataLayout.NCX
     for candidate in candidates:
-        free = packs and candidate.variant == DOTS
+        free = candidate.variant == TILES or (packs and candidate.variant == DOTS)
         yield candidate if free else replace(candidate, cycles=candidate.cycles + cycles)
 
 

@@ -213,6 +213,27 @@ class WeightGrad(NamedTuple):
     """Part of it for the sums of a job."""
 
 
+class Tiles(NamedTuple):
+    """The tile kernel, fitted on a Xeon with AMX (27 November 2026)."""
+
+    product: float = 16
+    """A product of two tiles."""
+    load: float = 8
+    """A tile of inputs from the first-level cache."""
+    weights: float = 24
+    """A tile of weights from the second-level cache."""
+    tile: float = 60
+    """The beginning and the end of a register tile."""
+    line: float = 3
+    """A position of 16 results, on its way from the stage to the output."""
+    pack: float = 0.12
+    """A number of the operand, packed from channels-last data."""
+    pack_first: float = 0.25
+    """The same from channels-first data."""
+    leave_first: float = 0.35
+    """A number of a channels-first result, transposed back."""
+
+
 class Costs(NamedTuple):
     """The figures of one class of processors: those of a core, and those of each kernel."""
 
@@ -242,6 +263,7 @@ class Costs(NamedTuple):
     planes: Planes = Planes()
     winograd: Winograd = Winograd()
     weight_grad: WeightGrad = WeightGrad()
+    tiles: Tiles = Tiles()
 
 
 _TABLE = {

@@ -97,6 +97,14 @@ class Instructions:
         arguments = ", ".join(f"{v.type} {v.name}" for v in (total, a, b))
         return self._do(total.type, f"call {total.type} @{name}({arguments})")
 
+    def narrow(self, low: Value, high: Value) -> Value:
+        """Two vectors of 16 float32 as 32 bfloat16, by an instruction of AVX512-BF16: rounded to
+        nearest even, subnormal numbers to zero."""
+        kind, made = low.type, vector(BFLOAT, 32)
+        name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+        self._declare(f"declare {made} @{name}({kind}, {kind})")
+        return self._do(made, f"call {made} @{name}({kind} {high.name}, {kind} {low.name})")
+
     def intrinsic(self, stem: str, *operands: Value) -> Value:
         """A call of an LLVM intrinsic whose operands and result have one type."""
         kind = operands[0].type

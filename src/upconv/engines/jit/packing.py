@@ -50,7 +50,7 @@ from .values import (
 
 _ARGUMENTS = ArgumentLayout(
     "dst* src* pieces* tables* gather* count channels part parts jobs element"
-    " dst_group src_group src_channel src_lane stored columns taps at_once",
+    " dst_group src_group src_channel src_lane stored columns taps at_once row_channels",
     counters="next bad",
 )
 _PIECE = 4  # numbers per piece: byte offsets in dst and src, first number in tables, entries
@@ -84,7 +84,7 @@ class Packer:
     """Packs a weight, of `groups` groups of `channels` input channels, into numbers of type
     `compute`; pairs of 16 bits are one. With `transposed_taps`, the taps of a result, pieces are
     blocks of lanes, and their third number is how many lanes there are. Pairs are transposed up to
-    `PAIRED_TAPS`."""
+    `PAIRED_TAPS`. A packed tap has `row_channels` input channels, the last ones perhaps zero."""
 
     def __init__(
         self,
@@ -97,8 +97,10 @@ class Packer:
         tables: Numbers,
         cpu: Cpu,
         transposed_taps: int | None = None,
+        row_channels: int = 0,
     ) -> None:
         self.group_bytes, self.nbytes = group_bytes, groups * group_bytes
+        self._padded = row_channels > channels + channels % 2
         self.resident_bytes = int(pieces.nbytes + tables.nbytes)
         self._compute, self._read = compute, (pieces, tables)
         stored = STORED[weight.dtype]
@@ -124,7 +126,8 @@ class Packer:
         self._blocks = Blocks(_ARGUMENTS.block(
             gather=self._move.addresses[name],
             pieces=pieces.ctypes.data, tables=tables.ctypes.data, count=len(pieces),
-            channels=channels, part=part, parts=parts, jobs=parts * groups * count,
+            channels=channels, row_channels=row_channels or channels, part=part, parts=parts,
+            jobs=parts * groups * count,
             element=compute.itemsize, columns=columns, taps=transposed_taps or 0, at_once=at_once,
             dst_group=group_bytes, src_group=by_group, src_channel=by_reduced,
             src_lane=by_made, stored=itemsize,
@@ -137,6 +140,8 @@ class Packer:
             memory.require(weight.nbytes, "a copy of the weight")
         weight = contiguous(weight)
         packed = aligned(self.nbytes // self._compute.itemsize + 64, self._compute)
+        if self._padded:
+            packed.fill(0)
         threads = threads_for(packed, threads)
         where = {"dst": packed.ctypes.data, "src": address_of(weight)}
         if self._blocks.run(self._code.addresses["pack"], threads, "bad", **where):
@@ -218,7 +223,7 @@ def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) 
             first, taps = part * a["part"], a["taps"]
             stop = f.min(a["columns"], first + a["part"])
             # From tap to tap, and from the last one to the next channel's first.
-            channels = (a["channels"] + 1) // 2 * 2 if pairs else a["channels"]
+            channels = a["row_channels"]
             step, last = channels * row, taps - 1
             back = (row * 2 if pairs else row) - last * step
             tap = first % taps

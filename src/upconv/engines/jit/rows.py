@@ -13,7 +13,7 @@ kernels' drivers.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -115,7 +115,8 @@ def finish_code(module: Module, kind: Finish, cpu: Cpu) -> None:
             offset = channel.index * f["dst_channel"] + run.index * f["dst_run"]
             src = f["src"] + (channel.index * f["src_channel"] + run.index * f["src_run"])
             slopes = f.at(f["slopes"], channel.index, kind.computed) if kind.end.slopes else src
-            spans.each(partial(_finish_span, f, kind, src, offset, slopes))
+            places = {name: f[name] for name in ("dst", "residual", "second")}
+            spans.each(partial(finish_span, f, kind, places, src, offset, slopes))
 
 
 def activate(activation: Activation, slope: float | Array, values: Array) -> None:
@@ -131,14 +132,17 @@ def activate(activation: Activation, slope: float | Array, values: Array) -> Non
     _FINISH(code.addresses["finish"])(place, place, 0, 1, 0, 0, 1, values.size, 0, 0, 0, 0)
 
 
-def _finish_span(
-    f: Function, kind: Finish, src: Value, offset: Value, slopes: Value, span: Span
-) -> None:
-    """One vector of results: + residual, + what is there, activation, in the type of computing."""
+def finish_span(
+    f: Function, kind: Finish, places: Mapping[str, Value], src: Value, offset: Value,
+    slopes: Value, span: Span,
+) -> None:  # fmt: skip
+    """One vector of results: + residual, + what is there, activation, in the type of computing.
+
+    `places` are `dst`, `residual` and `second` as in `FINISH`."""
     values = span.load(f.at(src, span.start, kind.computed), kind.computed)
-    dst = f.at(f["dst"] + offset, span.start, kind.stored)
+    dst = f.at(places["dst"] + offset, span.start, kind.stored)
     if kind.residual:
-        place = f.at(f["residual"] + offset, span.start, kind.stored)
+        place = f.at(places["residual"] + offset, span.start, kind.stored)
         residual = converted(f, span.load(place, kind.stored), kind.computed)
         values = values + residual
     if kind.accumulate:
@@ -152,7 +156,9 @@ def _finish_span(
     values = activated(f, kind.end.activation, slope, values)
     span.store(converted(f, values, kind.stored), dst)
     if kind.end.has_second:
-        span.store(converted(f, second_of(f, kind.end, values), kind.stored), dst + f["second"])
+        span.store(
+            converted(f, second_of(f, kind.end, values), kind.stored), dst + places["second"]
+        )
 
 
 @compiled("gather", kept=16)

@@ -19,16 +19,16 @@ from ..emit import Function, Module
 from ..kernel_arguments import ArgumentLayout, Record, record
 from ..values import I64, PTR, Operand, Value
 
-ARGUMENTS = ArgumentLayout(
+NUMBERS = (
     walk.NUMBERS + "x* y* w* bias* residual*"  # channels last: the caller's, or transposed
     " first_x* first_y* in_image in_channel out_image out_channel"  # channels first
     " passes* spans* points* taps* sizes* outs* zeros* axes"  # tables
     " in_row out_row"  # bytes to the next position of transposed data
     " stage_point stage_row"  # bytes to the next point, or channel, in the stage
     " finish* finish_transposed* transpose_in* transpose_out*"  # of rows.py and transpose.py
-    " slopes second element",  # bytes from a bias to its slope, and from y to the second result
-    counters=walk.COUNTERS,
+    " slopes second element"  # bytes from a bias to its slope, and from y to the second result
 )
+ARGUMENTS = ArgumentLayout(NUMBERS, counters=walk.COUNTERS)
 
 
 class Pass(NamedTuple):

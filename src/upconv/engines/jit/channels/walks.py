@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from ..kernel_arguments import Blocks, Table, filled
+from ..packing import Numbers
 from ..steps import Launch
 from ..walk import Phase, phases
 from .blocks import SpatialBlock
@@ -79,29 +80,44 @@ class Walk:
 def transposing(data: ChannelsLast, threads: int, *, plain: bool) -> list[tuple[Table, Table]]:
     """For the input and the output, stretches of positions and parts of the channels."""
     correlation, width = data.correlation, data.form.cut.lanes.width
-    sides = (
-        (correlation.reduced, max(width, min(64, correlation.reduced)), data.x_steps),
-        (correlation.made, width, data.y_steps),
-    )
-    tables = []
-    for number, (channels, part, steps) in enumerate(sides):
-        image, channel = np.indices((correlation.batch, -(-channels // part)))
-        channel *= part
-        parts = filled(
-            PART, image.shape, image=image, channel=channel,
-            last=image * steps[0] + channel * (steps[-1] // channels),
-            channels=np.minimum(part, channels - channel),
-        )  # fmt: skip
-        positions = int(steps[0] // steps[-1])
-        quarter = _rounded(-(-positions // (4 * threads)), CHUNK)  # of a thread's positions
-        most = CHUNK if number and not plain else max(CHUNK, quarter)
-        start = np.arange(0, positions, most)
-        stretches = filled(
-            STRETCH, len(start), first=start * correlation.dtype.itemsize,
-            last=start * steps[-1], positions=np.minimum(most, positions - start),
-        )  # fmt: skip
-        tables.append((stretches, parts.ravel()))
-    return tables
+    batch, itemsize = correlation.batch, correlation.dtype.itemsize
+    part = max(width, min(64, correlation.reduced))
+    inputs = data.x_steps, correlation.reduced, part
+    outputs = data.y_steps, correlation.made, width
+    return [
+        transposed_parts(batch, *inputs, itemsize, threads, whole=True),
+        transposed_parts(batch, *outputs, itemsize, threads, whole=plain),
+    ]
+
+
+def transposed_parts(
+    batch: int,
+    steps: Numbers,
+    channels: int,
+    part: int,
+    itemsize: int,
+    threads: int,
+    *,
+    whole: bool,
+) -> tuple[Table, Table]:
+    """Stretches of positions, and `part` channels of each image, of one operand; `steps` are bytes
+    of channels-last data. With an epilogue, which is not `whole`, stretches are short."""
+    image, channel = np.indices((batch, -(-channels // part)))
+    channel *= part
+    parts = filled(
+        PART, image.shape, image=image, channel=channel,
+        last=image * steps[0] + channel * (steps[-1] // channels),
+        channels=np.minimum(part, channels - channel),
+    )  # fmt: skip
+    positions = int(steps[0] // steps[-1])
+    quarter = _rounded(-(-positions // (4 * threads)), CHUNK)  # of a thread's positions
+    most = max(CHUNK, quarter) if whole else CHUNK
+    start = np.arange(0, positions, most)
+    stretches = filled(
+        STRETCH, len(start), first=start * itemsize, last=start * steps[-1],
+        positions=np.minimum(most, positions - start),
+    )  # fmt: skip
+    return stretches, parts.ravel()
 
 
 def _rounded(number: int, step: int) -> int:

@@ -43,13 +43,15 @@ def taps_of_lanes(lanes: Lanes, grid: Grid, block: Block, shift: int) -> Numbers
 
 
 class ChannelPacking(Packer):
-    """Packs a weight for the blocks of a cut; `offsets` are where they begin, in bytes."""
+    """Packs a weight for the blocks of a cut; `offsets` are where they begin, in bytes. Of each tap
+    there is a multiple of `multiple` input channels, the last ones zero."""
 
-    def __init__(self, weight: WeightForm, cut: Cut, cpu: Cpu) -> None:
+    def __init__(self, weight: WeightForm, cut: Cut, cpu: Cpu, multiple: int = 1) -> None:
         lanes, grids = cut.lanes, cut.grids
         channels, double = weight.reduced // weight.groups, weight.dtype.itemsize == 8
         compute = np.dtype(np.uint16 if lanes.dots else np.float64 if double else np.float32)
-        self.row_channels = channels + (channels % 2 if lanes.dots else 0)
+        multiple = max(multiple, 2) if lanes.dots else multiple
+        self.row_channels = -(-channels // multiple) * multiple
         self.itemsize = compute.itemsize
         lane = self.row_channels * compute.itemsize  # bytes of all input channels of a lane
         sizes = [
@@ -64,7 +66,9 @@ class ChannelPacking(Packer):
         else:
             taps = prod(map(len, _axes(grids[0])))
         groups = 1 if lanes.depthwise else weight.groups
-        super().__init__(weight, compute, groups, channels, end, pieces, tables, cpu, taps)
+        super().__init__(
+            weight, compute, groups, channels, end, pieces, tables, cpu, taps, self.row_channels
+        )
 
 
 def _lay_out(

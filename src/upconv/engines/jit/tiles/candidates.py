@@ -1,0 +1,51 @@
+"""The candidate of the tile kernel, where operands are bfloat16 or may be rounded to it."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....problem import DataLayout, DType
+from ...base import Candidate
+from ..channels.blocks import transposed_bytes
+from ..correlation import Correlation
+from ..cpu import AMX, Cpu
+from ..direct import direct, refused
+from .schedule import Padding, Schedule, least_tiles, phases_of, schedule, step_cycles
+
+TILES = "tiles"
+
+
+def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
+    """The kernel, for operands of bfloat16; on other processors than those with tiles vector code
+    does the same for tests, and the model never takes it."""
+    if not takes_tiles(correlation):
+        return ()
+    if cpu.tiles != AMX:
+        return (refused(TILES, "this processor has no tile registers"),)
+    plan = schedule(correlation, threads, cpu)
+    cycles = predicted_cycles(correlation, plan, cpu)
+    most = transposed_bytes(correlation, threads)
+    return (direct(correlation, TILES, cycles, most, threads, cpu),)
+
+
+def takes_tiles(correlation: Correlation) -> bool:
+    """Whether operands are bfloat16, or are to be rounded to it."""
+    return correlation.rounded or correlation.dtype is DType.BFLOAT16
+
+
+def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
+    """Cycles that each thread takes: packing the operand, products, and results on their way."""
+    costs, cut = cpu.costs.tiles, plan.cut
+    first = correlation.layout is DataLayout.NCX
+    paddings = [Padding.of(line) for line in correlation.lines]
+    groups = -(-least_tiles(correlation.batch, paddings) // plan.rows)
+    blocks = -(-plan.blocks // plan.columns)
+    inputs = plan.inputs
+    step = step_cycles(plan.rows, plan.columns, cpu.costs)
+    taps = sum(prod(len(phase.taps) for phase in phases_of(grid)) for grid in cut.grids)
+    tiles = groups * blocks * (taps * inputs * step + len(cut.grids) * costs.tile)
+    lines = costs.line * prod(correlation.result_size) * correlation.batch * plan.blocks
+    packed = prod(len(axis.planes) * axis.length for axis in paddings) * correlation.batch
+    pack = (costs.pack_first if first else costs.pack) * packed * inputs * 32
+    leave = costs.leave_first * prod(correlation.result_shape) if first else 0.0
+    return (correlation.groups * (tiles + lines + pack) + leave) / plan.threads

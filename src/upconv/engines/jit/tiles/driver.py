@@ -1,0 +1,121 @@
+"""The native steps of the tile kernel; walk.py calls them for the rows of its tables.
+
+    pack        some positions of one block of 32 input channels, and zeros beside them
+    products    register tiles of a run of positions for some blocks of outputs: tile.py
+
+Channels-first results are transposed back by the steps of the channels kernel, whose arguments
+these begin with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .. import walk
+from ..channels.driver import NUMBERS
+from ..compile import compiled
+from ..cpu import Cpu
+from ..emit import Function, Module
+from ..kernel_arguments import ArgumentLayout, Record, record
+from ..rows import converted
+from ..values import BFLOAT, BYTES, I16, PTR, Value, vector
+from .operations import PAIRS, REGISTERS, ROW_BYTES, TILE_BYTES, TileRegisters
+
+ARGUMENTS = ArgumentLayout(
+    NUMBERS + " chunks* copies* clears* tiles* pieces* steps* configuration*"  # tables
+    " in_position y_position",  # bytes from a position to the next one
+    counters=walk.COUNTERS,
+)
+REGISTERS_AT = 64
+"""Where a thread's memory has the registers of the vector code, and right behind them a stage."""
+STAGE_AT = REGISTERS_AT + REGISTERS * TILE_BYTES
+
+CHUNK = record("position count copies copies_end clears clears_end")
+"""Neighbouring positions of an image that are packed together: the first, how many, the records of
+what goes where, and of zeros."""
+COPY = record("src dst count step")
+"""Positions that lie side by side in a plane: the first one's number in the chunk, its offset in
+the packed image, how many, and positions from one to the next."""
+CLEAR = record("dst count")
+"""Positions of zeros."""
+INPUT = record("image channel channels dst")
+"""A block of input channels of an image: the first, how many, and offset of the packed image."""
+RUN = record("first last")
+"""Tiles of positions, by number."""
+TILE = record("x pieces pieces_end")
+"""A tile of positions: its offset in the packed operand, and its pieces."""
+PIECE = record("row count y")
+"""Rows of a tile that are neighbours in the output."""
+ROW = record("code tiles steps count x w bias y active")
+"""Blocks of outputs of a phase: code, the phase's tiles and the offsets of its products, how many
+these are, offsets in the operands, and output channels."""
+
+
+@compiled("pack", kept=8)
+def pack_code(module: Module, stored: str, transposed: bool, cpu: Cpu) -> None:
+    """`pack` of an operand of this type, which is `transposed` where channels come first."""
+    with module.function("pack", walk.JOB) as f:
+        a = ARGUMENTS.reader(f)
+        chunk, block = Record(f, f["inner"], CHUNK), Record(f, f["outer"], INPUT)
+        channels, dst = block["channels"], a["x"] + block["dst"]
+        offset = block["image"] * a["in_image"] + block["channel"] * a["in_channel"]
+        src = a["first_x"] + (offset + chunk["position"] * a["in_position"])
+        apart, element = a["in_position"], stored
+        if transposed:
+            lines = src, channels, chunk["count"], a["in_channel"], ROW_BYTES
+            src, apart, element = f["mine"] + STAGE_AT, f.integer(ROW_BYTES), BFLOAT
+            f.call(a["transpose_in"], src, *lines)
+        whole = channels >= PAIRS
+        with f.when(whole):
+            _copies(f, chunk, (src, dst, apart), lambda to, line: _copy(f, to, line, element, None))
+        with f.unless(whole):
+            _copies(
+                f, chunk, (src, dst, apart), lambda to, line: _copy(f, to, line, element, channels)
+            )
+        zero = f.constant(vector(I16, PAIRS), 0)
+        with f.loop(chunk["clears"], chunk["clears_end"]) as loop:
+            clear = Record.of(f, a["clears"], loop.index, CLEAR)
+            first = dst + clear["dst"]
+            with f.loop(0, clear["count"]) as each:
+                f.store(zero, first + each.index * ROW_BYTES)
+
+
+def _copies(
+    f: Function, chunk: Record, where: tuple[Value, Value, Value],
+    copy: Callable[[Value, Value], None],
+) -> None:  # fmt: skip
+    """Copy the lines of all records of a chunk."""
+    src, dst, apart = where
+    with f.loop(chunk["copies"], chunk["copies_end"]) as loop:
+        record = Record.of(f, ARGUMENTS.reader(f)["copies"], loop.index, COPY)
+        line, to = src + record["src"] * apart, dst + record["dst"]
+        step = record["step"] * apart
+        with f.loop(0, record["count"]) as each:
+            copy(to + each.index * ROW_BYTES, line + each.index * step)
+
+
+def _copy(f: Function, to: Value, line: Value, element: str, channels: Value | None) -> None:
+    """Copy one position as bfloat16, of fewer than 32 `channels` with zeros behind them."""
+    lanes = PAIRS if BYTES[element] == 2 else PAIRS // 2
+    for part in range(0, PAIRS, lanes):
+        kind = vector(element, lanes)
+        if channels is None:
+            value = f.load(kind, f.at(line, part, element))
+        else:
+            # Addresses stay within the line, where no lane is there too.
+            mask, here = f.lanes_below(channels - part, lanes), f.min(channels - 1, part)
+            value = f.load_lanes(kind, f.at(line, here, element), mask)
+        bits = f.convert("bitcast", converted(f, value, BFLOAT), vector(I16, lanes))
+        f.store(bits, f.at(to, part, I16))
+
+
+@compiled("products", kept=4, opt=0)
+def products_code(module: Module, cpu: Cpu) -> None:
+    """`products`: makes the registers ready for the code of a row, and gives them back."""
+    with module.function("products", walk.JOB) as f:
+        a, row = ARGUMENTS.reader(f), Record(f, f["outer"], ROW)
+        registers = TileRegisters(f, module, f["mine"] + REGISTERS_AT)
+        registers.configure(a["configuration"])
+        code = f.convert("inttoptr", row["code"], PTR)
+        f.call(code, f["args"], f["mine"], f["inner"], f["outer"])
+        registers.release()

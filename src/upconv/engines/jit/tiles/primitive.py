@@ -1,0 +1,130 @@
+"""The tiles primitive: bfloat16 products in tile registers; see driver.py, tables.py and tile.py.
+
+Operands are packed one spatial block at a time, from either layout and from bfloat16 or float32.
+Weights must be finite: inputs outside are zeros, and 0 times infinity is not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+
+from ....problem import DataLayout
+from ...addresses import address_of
+from ...base import Array
+from ..channels.blocks import (
+    SpatialBlock,
+    halo_bytes,
+    image_bytes,
+    spatial_blocks,
+    transposed_bytes,
+)
+from ..channels.weights import ChannelPacking
+from ..correlation import Correlation
+from ..cpu import Cpu
+from ..operands import Kernel, Operands
+from ..packing import shared
+from ..rows import Finish
+from ..steps import Launch
+from ..values import BFLOAT, BYTES, FLOAT, STORED
+from .candidates import predicted_cycles
+from .operations import PAIRS, ROWS
+from .schedule import SHAPES, Schedule
+from .schedule import schedule as tile_schedule
+from .walks import Codes, Walk
+
+_POINTS = 512  # positions of each thread in a spatial block, if memory allows
+_MAX_SPATIAL_BLOCKS = 256
+_HALOS = 6  # a spatial block packs its halo too: at most a sixth more
+_SPARE = max(columns for _, columns in SHAPES) * ROWS  # biases that a tile may read behind the last
+
+
+class Tiles(Kernel):
+    """A correlation, compiled and laid out."""
+
+    def __init__(self, correlation: Correlation, threads: int, cpu: Cpu) -> None:
+        self.correlation = correlation
+        self.schedule: Schedule = tile_schedule(correlation, threads, cpu)
+        self.predicted_cycles = predicted_cycles(correlation, self.schedule, cpu)
+        self._pack_threads = self.schedule.threads
+        self.order = shared(ChannelPacking, correlation.weight, self.schedule.cut, cpu, PAIRS)
+        stored = STORED[correlation.dtype]
+        finish = Finish.of(
+            FLOAT, stored, correlation.epilogue, correlation.layout,
+            accumulate=correlation.accumulate,
+        )  # fmt: skip
+        first = correlation.layout is DataLayout.NCX
+        codes = Codes(self.schedule, finish, first, cpu)
+        blocks = self._spatial_blocks(cpu)
+        walks = {
+            kind: Walk(kind, codes, self.order)
+            for kind in dict.fromkeys(block.kind for block in blocks)
+        }
+        inputs, outputs = (
+            prod(size[1:]) * correlation.dtype.itemsize * (1 if first else channels)
+            for size, channels in (
+                (correlation.operand_size, correlation.reduced),
+                (correlation.result_size, correlation.made),
+            )
+        )
+        self._steps = tuple(
+            (walks[b.kind], b.image, b.input * inputs, b.output * outputs) for b in blocks
+        )
+        self.workspace_bytes = max(walk.nbytes for walk in walks.values()) + 64
+        channels = correlation.made // correlation.groups
+        numbers = np.minimum(np.arange(-(-channels // ROWS) * ROWS), channels - 1)
+        groups = np.arange(correlation.groups)[:, None] * channels
+        self._numbers = np.append((groups + numbers).ravel(), np.zeros(_SPARE, np.int64))
+        self._no_bias = np.zeros(len(self._numbers), np.float32)
+        resident = sum(walk.resident_bytes for walk in walks.values())
+        self.resident_bytes = resident + self.order.resident_bytes + codes.nbytes
+
+    @property
+    def description(self) -> str:
+        """The schedule in one line."""
+        return str(self.schedule)
+
+    def _launches(
+        self, operands: Operands, w: Array, biases: Array, scratch: int
+    ) -> Iterator[tuple[Launch, dict[str, int]]]:
+        x, y, more = operands.x, operands.y, operands.residual
+        first_more = 0 if more is None else address_of(more)
+        common = {"w": address_of(w), "bias": address_of(biases)}
+        common |= {"slopes": self._no_bias.nbytes, "second": operands.second}
+        common |= {"in_image": x.strides[0], "out_image": y.strides[0]}
+        if self.correlation.layout is DataLayout.NCX:
+            common |= {"in_channel": x.strides[1], "out_channel": y.strides[1]}
+        for walk, image, x_offset, y_offset in self._steps:
+            x_offset += image * x.strides[0]
+            y_offset += image * y.strides[0]
+            where = address_of(x) + x_offset, address_of(y) + y_offset
+            yield (
+                walk.launch,
+                common | walk.values(scratch, *where) | {"residual": first_more + y_offset},
+            )
+
+    def _spatial_blocks(self, cpu: Cpu) -> tuple[SpatialBlock, ...]:
+        """Cut the data into parts whose packed operand stays in the second-level cache, or that
+        meet each weight with many positions."""
+        correlation, threads = self.correlation, self.schedule.threads
+        element = BYTES[BFLOAT]
+        data = image_bytes(correlation, element) * correlation.batch
+        points = self.schedule.cut.counts(correlation.result_size).prod(1).max(initial=1)
+        points = correlation.batch * max(1, int(points))
+        room = max(
+            cpu.l2 * threads, data * threads * _POINTS // points, data // _MAX_SPATIAL_BLOCKS
+        )
+        room = max(room, _HALOS * halo_bytes(correlation, element))
+        room = min(room, transposed_bytes(correlation, threads))
+        return spatial_blocks(correlation, self.schedule.cut, room, element)
+
+    def _ordered_slopes(self, slopes: Array) -> Array:
+        """Slopes as `finish` reads them: beside channels-last results, or channel by channel."""
+        if self.correlation.layout is DataLayout.NXC:
+            return self._ordered(slopes)
+        return super()._ordered(slopes)
+
+    def _ordered(self, bias: Array) -> Array:
+        return bias.take(self._numbers).astype(np.float32, copy=False)

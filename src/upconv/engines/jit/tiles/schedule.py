@@ -1,0 +1,172 @@
+"""The schedule of a correlation on tiles, as plain data: the shape of register tiles, blocks of
+outputs, and how operands are padded.
+
+A tile of sums has 16 positions j of one phase and 16 output channels. The operand is packed with
+channels in blocks of 32 and with the zeros that shifts reach. Symbols, per axis: position j reads
+padded position p = step*j + (high - e) for a tap of shift e. With high - e = step*a + b, p lies in
+*plane* b, which holds every step-th position, at j + a. So neighbouring positions lie side by side
+for any step, and a tap is a constant offset.
+
+Nothing here touches an array of data or emits code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from ....geometry import Phase, Tap
+from ..channels.lanes import Lanes, PhaseGroup
+from ..channels.schedule import Block, Cut, Grid
+from ..correlation import Correlation, Line, WeightForm
+from ..costs import Costs
+from ..cpu import Cpu
+from ..pool import useful_threads
+from .operations import PAIRS, ROWS
+
+SHAPES = ((2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1))
+"""Tiles of positions by tiles of outputs that are summed at once, the best one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """One axis of the packed operand: `count` positions j, `planes` the residues of padded
+    positions that some tap reads, `length` the positions of each plane. Position i of the operand
+    is padded position i + `first`."""
+
+    count: int
+    step: int
+    first: int
+    planes: tuple[int, ...]
+    length: int
+
+    @classmethod
+    def of(cls, line: Line, before: int = 0) -> Padding:
+        """The padding of a line; `before` as in channels/blocks.py."""
+        count = max((-(-(line.out - p.offset) // line.stride) for p in line.phases), default=0)
+        reads = {line.high - tap.shift for phase in line.phases for tap in phase.taps} or {0}
+        planes = tuple(sorted({read % line.step for read in reads}))
+        length = max(1, count) + max(reads) // line.step
+        return cls(max(0, count), line.step, line.high - before, planes, length)
+
+    def read(self, high: int, tap: Tap) -> tuple[int, int]:
+        """The number of the plane that a tap reads, and the position from which it does."""
+        position, plane = divmod(high - tap.shift, self.step)
+        return self.planes.index(plane), position
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """All that is decided about one correlation: phases, tiles of positions by blocks of 16 outputs
+    that are summed at once, and threads. `blocks` of outputs and of `inputs` are those of a
+    group."""
+
+    cut: Cut
+    rows: int
+    columns: int
+    blocks: int
+    inputs: int
+    threads: int
+
+    def __str__(self) -> str:
+        return (
+            f"tiles: {self.rows} x {self.columns} of {ROWS} positions x {ROWS} channels,"
+            f" {len(self.cut.grids)} phases, {self.blocks} blocks of outputs, {self.inputs} of 32"
+            f" inputs, {self.threads} threads"
+        )
+
+
+def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
+    """The schedule of a correlation that has outputs."""
+    lines = correlation.lines
+    phases = tuple(tuple(phase._replace(length=0) for phase in line.phases) for line in lines)
+    strides = tuple(line.stride for line in lines)
+    cut = _cut(correlation.weight, strides, phases, lines[-1].step, cpu.costs)
+    blocks = -(-cut.lanes.channels // ROWS)
+    tiles = least_tiles(correlation.batch, [Padding.of(line) for line in correlation.lines])
+    rows, columns = min(SHAPES, key=lambda shape: _step_cycles(shape, tiles, blocks, cpu.costs))
+    threads = useful_threads(correlation.multiply_adds, threads)
+    return Schedule(cut, rows, columns, blocks, inputs_of(correlation.weight), threads)
+
+
+def inputs_of(weight: WeightForm) -> int:
+    """Blocks of 32 input channels of a group."""
+    return -(-weight.reduced // weight.groups // PAIRS)
+
+
+def phases_of(grid: Grid) -> tuple[Phase, ...]:
+    """The phases of all axes, which `outer` and the only phase of the last one are."""
+    (taps,) = grid.phase_group.taps
+    listed = tuple(Tap(taps[shift], shift) for shift in grid.phase_group.shifts)
+    return *grid.outer, Phase(grid.phase_group.start, 0, listed)
+
+
+def is_flat(batch: int, paddings: list[Padding]) -> bool:
+    """Whether tiles run on from row to row over the zeros between, or begin anew with each row."""
+    return _flat_tiles(batch, paddings) <= _row_tiles(batch, paddings)
+
+
+def least_tiles(batch: int, paddings: list[Padding]) -> int:
+    """Tiles of positions of all images, about."""
+    return min(_flat_tiles(batch, paddings), _row_tiles(batch, paddings))
+
+
+def _flat_tiles(batch: int, paddings: list[Padding]) -> int:
+    return -(-batch * prod(axis.length for axis in paddings) // ROWS)
+
+
+def _row_tiles(batch: int, paddings: list[Padding]) -> int:
+    *outer, last = paddings
+    return batch * prod(axis.count for axis in outer) * -(-last.count // ROWS)
+
+
+def _step_cycles(shape: tuple[int, int], tiles: int, blocks: int, costs: Costs) -> float:
+    """Cycles of a step of all tiles and blocks in a shape."""
+    rows, columns = shape
+    return -(-tiles // rows) * -(-blocks // columns) * step_cycles(rows, columns, costs)
+
+
+def step_cycles(rows: int, columns: int, costs: Costs) -> float:
+    """Cycles of one step: products, or loads of tiles, of weights from the second-level cache."""
+    kernel = costs.tiles
+    loads = kernel.load * rows + kernel.weights * columns
+    return max(kernel.product * rows * columns, loads)
+
+
+@lru_cache(maxsize=256)
+def _cut(
+    weight: WeightForm,
+    strides: tuple[int, ...],
+    phases: tuple[tuple[Phase, ...], ...],
+    step: int,
+    costs: Costs,
+) -> Cut:
+    """The phases of the outputs, each a grid with blocks of 16 channels, of any size."""
+    channels, *outer = weight.made // weight.groups, *phases[:-1]
+    taps = tuple(phase.taps for phase in phases[-1])
+    lanes = Lanes(
+        step, strides[-1], taps, channels, ROWS, (), costs, False, 1,
+        weight.groups == 1, weight.reduced // weight.groups, 1.0,
+    )  # fmt: skip
+    groups = [PhaseGroup.of(lanes, r, r + 1) for r in range(len(taps))]
+    grids = tuple(
+        Grid(chosen, group, tuple(_blocks(channels, group.shifts)))
+        for chosen in product(*outer)
+        for group in groups
+    )
+    offsets = [[*(p.offset for p in grid.outer), grid.phase_group.start] for grid in grids]
+    table = np.array(offsets, np.int64).reshape(-1, len(strides))
+    key = lanes, grids
+    return Cut(
+        *key, 0.0, np.zeros(len(grids), np.int64), table, np.array(strides, np.int64), hash(key)
+    )
+
+
+def _blocks(channels: int, shifts: tuple[int, ...]) -> Iterable[Block]:
+    for first in range(0, channels, ROWS):
+        yield Block(first, min(ROWS, channels - first), 1, shifts, masked=False)

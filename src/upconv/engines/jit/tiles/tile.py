@@ -1,0 +1,128 @@
+"""The register tile: some tiles of positions by some blocks of 16 outputs.
+
+Sums begin with the bias. A step takes 32 input channels of one tap: it loads a tile of inputs for
+each tile of positions, a tile of weights for each block, and multiplies each by each. Finished sums
+go to a stage in the first-level cache, and from there, with the whole epilogue, to the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import walk
+from ..compile import compiled
+from ..cpu import Cpu
+from ..emit import Function, Module
+from ..kernel_arguments import Record
+from ..rows import Finish, Span, finish_span
+from ..values import BFLOAT, FLOAT, Value, vector
+from .driver import ARGUMENTS, PIECE, REGISTERS_AT, ROW, RUN, STAGE_AT, TILE
+from .operations import REGISTERS, ROW_BYTES, ROWS, TILE_BYTES, TileRegisters, emit_product
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTile:
+    """The class of a register tile: `rows` tiles of positions, `columns` blocks of outputs, what is
+    done to results, and whether an instruction narrows them to bfloat16, with nothing else to
+    do."""
+
+    rows: int
+    columns: int
+    finish: Finish
+    narrows: bool = False
+
+    @property
+    def line(self) -> int:
+        """Bytes of the sums of one position in the stage."""
+        return self.columns * ROW_BYTES
+
+
+@compiled("tile", kept=64)
+def tile_code(module: Module, tile: RegisterTile, cpu: Cpu) -> None:
+    """The tiles of a run of positions, `tile.rows` at a time; the last ones may be the same."""
+    emit_product(module)
+    with module.function("tile", walk.JOB) as f:
+        a, run, row = ARGUMENTS.reader(f), Record(f, f["inner"], RUN), Record(f, f["outer"], ROW)
+        registers = TileRegisters(f, module, f["mine"] + REGISTERS_AT)
+        weights, bias = a["w"] + row["w"], a["bias"] + row["bias"]
+        x, steps, last = a["x"] + row["x"], a["steps"] + row["steps"], run["last"] - 1
+        with f.loop(run["first"], run["last"], tile.rows) as loop:
+            numbers = [f.min(loop.index + i, last) for i in range(tile.rows)]
+            tiles = [Record.of(f, a["tiles"] + row["tiles"], n, TILE) for n in numbers]
+            _start(registers, tile, bias)
+            _products(f, registers, tile, [x + each["x"] for each in tiles], weights, steps)
+            stage = f["mine"] + STAGE_AT
+            for i in range(tile.rows):
+                for j in range(tile.columns):
+                    place = stage + (i * ROWS * tile.line + j * ROW_BYTES)
+                    registers.store(i * tile.columns + j, place, tile.line)
+            for i, each in enumerate(tiles):
+                # Not twice: results may be added to what is there.
+                with f.when(loop.index + i < run["last"]):
+                    _leave(f, tile, row, each, stage + i * ROWS * tile.line)
+
+
+def _start(registers: TileRegisters, tile: RegisterTile, bias: Value) -> None:
+    """Begin all sums with the bias: the same row sixteen times."""
+    for i in range(tile.rows):
+        for j in range(tile.columns):
+            registers.load(i * tile.columns + j, bias + j * ROW_BYTES, 0)
+
+
+def _products(
+    f: Function, registers: TileRegisters, tile: RegisterTile, inputs: list[Value],
+    weights: Value, steps: Value,
+) -> None:  # fmt: skip
+    """All steps. The operand of which there are more tiles passes through what registers remain."""
+    row = Record(f, f["outer"], ROW)
+    sums, slab = tile.rows * tile.columns, row["count"] * TILE_BYTES
+    with f.loop(0, row["count"], carried=[weights]) as loop:
+        offset, block = f.word(steps, loop.index), loop.carried[0]
+        places = [[x + offset for x in inputs], [block + slab * j for j in range(tile.columns)]]
+        fewer = int(tile.columns <= tile.rows)
+        kept, passing = places[fewer], places[1 - fewer]
+        free = REGISTERS - sums - len(kept)
+        for i, place in enumerate(kept):
+            registers.load(sums + i, place, ROW_BYTES)
+        for i, place in enumerate(passing):
+            register = sums + len(kept) + i % free
+            registers.load(register, place, ROW_BYTES)
+            for j in range(len(kept)):
+                if fewer:
+                    registers.multiply_add(i * tile.columns + j, register, sums + j)
+                else:
+                    registers.multiply_add(j * tile.columns + i, sums + j, register)
+        loop.next([block + TILE_BYTES])
+
+
+def _leave(f: Function, tile: RegisterTile, row: Record, each: Record, stage: Value) -> None:
+    """Finish the rows of a tile of positions that are results."""
+    a, active = ARGUMENTS.reader(f), row["active"]
+    whole = active >= tile.columns * ROWS
+    with f.loop(each["pieces"], each["pieces_end"]) as loop:
+        piece = Record.of(f, a["pieces"], loop.index, PIECE)
+        first, offset = stage + piece["row"] * tile.line, row["y"] + piece["y"]
+        for full in (True, False):
+            with f.when(whole, holds=full), f.loop(0, piece["count"]) as line:
+                sums = first + line.index * tile.line
+                to = offset + line.index * a["y_position"]
+                _finish(f, tile, sums, to, None if full else active)
+
+
+def _finish(f: Function, tile: RegisterTile, sums: Value, to: Value, active: Value | None) -> None:
+    """The results of one position."""
+    a, row, kind = ARGUMENTS.reader(f), Record(f, f["outer"], ROW), tile.finish
+    if active is None and tile.narrows:
+        for j in range(0, tile.columns, 2):
+            low, high = (f.load(_SUMS, sums + (j + k) * ROW_BYTES) for k in (0, 1))
+            f.store(f.narrow(low, high), f.at(a["y"] + to, j * ROWS, BFLOAT))
+        return
+    slopes = a["bias"] + (a["slopes"] + row["bias"])
+    places = {"dst": a["y"], "residual": a["residual"], "second": a["second"]}
+    for j in range(tile.columns):
+        mask = None if active is None else f.lanes_below(active - j * ROWS, ROWS)
+        span = Span(f, f.integer(j * ROWS), ROWS, mask)
+        finish_span(f, kind, places, sums, to, slopes, span)
+
+
+_SUMS = vector(FLOAT, ROWS)

@@ -1,0 +1,191 @@
+"""Compiled code of the tile kernel, and the phases of a spatial block that one call computes: pack,
+multiply, and for channels-first results transpose back."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ..channels.blocks import Kind
+from ..channels.driver import driver_code as channels_code
+from ..channels.walks import CHUNK, transposed_parts
+from ..channels.weights import ChannelPacking
+from ..compile import CODE_BYTES
+from ..cpu import Cpu
+from ..kernel_arguments import Blocks, Table, filled
+from ..packing import Numbers
+from ..rows import Finish, finish_code
+from ..steps import Launch
+from ..transpose import transpose_code
+from ..values import BFLOAT, BYTES, FLOAT
+from ..walk import Phase, phases, walk_code
+from .driver import (
+    ARGUMENTS,
+    INPUT,
+    ROW,
+    RUN,
+    STAGE_AT,
+    TILE,
+    pack_code,
+    products_code,
+)
+from .operations import PAIRS, ROW_BYTES, ROWS, TILE_BYTES, configuration
+from .schedule import Schedule
+from .tables import CHUNK_POSITIONS, Packed
+from .tile import RegisterTile, tile_code
+
+
+class Codes:
+    """The compiled code of a schedule; `first` where channels come first. `element` is the type in
+    which tiles leave results: those of the caller, or numbers that are transposed yet."""
+
+    def __init__(self, schedule: Schedule, finish: Finish, first: bool, cpu: Cpu) -> None:
+        self.schedule, self.finish, self.first, self.cpu = schedule, finish, first, cpu
+        stored = finish.stored
+        self.casts = first and finish.is_cast
+        self.element = (stored if self.casts else FLOAT) if first else stored
+        self._tile = Finish(FLOAT, self.element) if first else finish
+        walk, pack = walk_code(cpu), pack_code(stored, first, cpu)
+        products, channels = products_code(cpu), channels_code(cpu)
+        self.walk = walk.addresses["walk"]
+        self.steps = channels.addresses | pack.addresses | products.addresses
+        self._kept = [walk, pack, products, channels]
+        self.addresses: dict[str, int] = {}
+        if first:
+            codes = {
+                "transpose_in": transpose_code(stored, BFLOAT, cpu),
+                "transpose_out": transpose_code(self.element, self.element, cpu),
+                "finish_transposed": finish_code(finish, cpu),
+            }
+            self.addresses = {n: next(iter(c.addresses.values())) for n, c in codes.items()}
+            self._kept += codes.values()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of code."""
+        return CODE_BYTES * len(self._kept)
+
+    def tile(self, columns: int) -> int:
+        """The address of the register tile of some blocks of outputs."""
+        finish = self._tile
+        narrows = finish.is_cast and finish.stored == BFLOAT and self.cpu.dots > 0
+        tile = RegisterTile(self.schedule.rows, columns, finish, narrows and columns % 2 == 0)
+        code = tile_code(tile, self.cpu)
+        self._kept.append(code)
+        address: int = code.addresses["tile"]
+        return address
+
+
+class Walk:
+    """The phases of spatial blocks of one kind, their arguments and scratch memory."""
+
+    def __init__(self, kind: Kind, codes: Codes, order: ChannelPacking) -> None:
+        correlation, plan = kind.correlation, codes.schedule
+        self._first, threads = codes.first, plan.threads
+        packed, itemsize = Packed(correlation, kind.before), correlation.dtype.itemsize
+        y_position = correlation.made * BYTES[codes.element]
+        y_steps = _steps(correlation.result_size, y_position)
+        tables = packed.chunks()
+        tables["steps"], ranges = packed.steps(plan.cut)
+        counts = plan.cut.counts(correlation.result_size)
+        classes, numbers = np.unique(counts, axis=0, return_inverse=True)
+        jumps = y_steps * (1, *(line.stride for line in correlation.lines))
+        tables |= packed.results(classes, jumps) | {"configuration": configuration()}
+        tiles = len(tables["tiles"]) // max(1, len(classes))
+        rows = _rows(packed, codes, order, y_steps, ranges, numbers.ravel() * tiles)
+        listed = [
+            Phase(codes.steps["pack"], tables["chunks"], _inputs(packed)),
+            Phase(codes.steps["products"], _runs(tiles, len(rows), plan), rows),
+        ]
+        stage = max(plan.rows * plan.columns * TILE_BYTES, 2 * CHUNK_POSITIONS * ROW_BYTES)
+        if codes.first:
+            outputs = y_steps, correlation.made, ROWS
+            after = transposed_parts(
+                correlation.batch, *outputs, itemsize, threads, whole=codes.casts
+            )
+            name = "transpose_out" if codes.casts else "finish_out"
+            listed.append(Phase(codes.steps[name], *after))
+            stage = max(stage, ROWS * CHUNK * BYTES[FLOAT])
+        # Parts that are multiples of a page would all begin in the same cache sets.
+        part = _rounded(STAGE_AT + stage, 4096) + 192
+        self._x = threads * part
+        self._y = self.nbytes = self._x + _rounded(packed.nbytes, 64)
+        if codes.first:
+            self.nbytes += _rounded(prod(correlation.result_shape) * BYTES[codes.element], 64)
+        self.phases, self._listed = phases(*listed), listed
+        self.tables, self.packed = tables, packed
+        kept = [self.phases, *tables.values()]
+        kept += [t for p in listed for t in (p.inner, p.outer) if t is not None]
+        self.resident_bytes = sum(table.nbytes for table in kept)
+        block = ARGUMENTS.block(
+            **{n: table.ctypes.data for n, table in tables.items()}, **codes.addresses,
+            phases=self.phases.ctypes.data, phase_count=len(listed), part=part,
+            in_channel=itemsize, in_position=itemsize * (1 if codes.first else correlation.reduced),
+            out_row=y_position, y_position=int(jumps[-1]),
+            element=BYTES[FLOAT], stage_row=CHUNK * BYTES[FLOAT],
+        )  # fmt: skip
+        self.launch = Launch.of_walk(Blocks(block), codes.walk, threads, self.phases)
+
+    def values(self, scratch: int, x: int, y: int) -> dict[str, int]:
+        """The arguments for operands at these addresses, and for `nbytes` of scratch memory."""
+        into = scratch + self._y if self._first else y
+        return {"scratch": scratch, "x": scratch + self._x, "first_x": x, "first_y": y, "y": into}
+
+
+def _rows(
+    packed: Packed, codes: Codes, order: ChannelPacking, y_steps: Numbers,
+    ranges: list[tuple[int, int]], tiles: Numbers,
+) -> Table:  # fmt: skip
+    """The blocks of outputs of all groups and phases; `ranges` are the offsets of the products of
+    each phase, and `tiles` its first tile of positions."""
+    plan, correlation = codes.schedule, packed.correlation
+    cut, channels = plan.cut, plan.cut.lanes.channels
+    element, rows = BYTES[codes.element], []
+    phases_y = cut.offsets @ y_steps[1:]
+    for number, (first, count) in enumerate(ranges):
+        for block in range(0, plan.blocks, plan.columns):
+            columns = min(plan.columns, plan.blocks - block)
+            lane = block * ROWS
+            rows.append((
+                codes.tile(columns), int(tiles[number]) * TILE.itemsize, first * 8, count, 0,
+                order.offsets[number * plan.blocks + block], lane * BYTES[FLOAT],
+                int(phases_y[number]) + lane * element, min(columns * ROWS, channels - lane),
+            ))  # fmt: skip
+    table = np.array(rows, ROW)
+    group = np.arange(correlation.groups)[:, None]
+    every = np.repeat(table[None], correlation.groups, 0)
+    every["x"] += group * packed.group_bytes
+    every["w"] += group * order.group_bytes
+    every["bias"] += group * plan.blocks * ROWS * BYTES[FLOAT]
+    every["y"] += group * channels * element
+    return every.ravel()
+
+
+def _inputs(packed: Packed) -> Table:
+    """Blocks of input channels of all images."""
+    correlation = packed.correlation
+    channels = correlation.reduced // correlation.groups
+    group, block, image = np.indices((correlation.groups, packed.blocks, correlation.batch))
+    return filled(
+        INPUT, image.shape, image=image, channel=group * channels + block * PAIRS,
+        channels=np.minimum(PAIRS, channels - block * PAIRS),
+        dst=group * packed.group_bytes + block * packed.block_bytes + image * packed.image_bytes,
+    ).ravel()  # fmt: skip
+
+
+def _runs(tiles: int, rows: int, plan: Schedule) -> Table:
+    """Runs of tiles of positions, as many as give all threads work."""
+    wanted = 1 if plan.threads == 1 else 8 * plan.threads
+    runs = max(1, min(-(-wanted // max(1, rows)), tiles // plan.rows))
+    length = -(-tiles // (runs * plan.rows)) * plan.rows
+    first = np.arange(0, tiles, max(1, length))
+    return filled(RUN, len(first), first=first, last=np.minimum(first + length, tiles))
+
+
+def _steps(size: tuple[int, ...], position: int) -> Numbers:
+    return np.array([position * prod(size[i:]) for i in range(len(size) + 1)], np.int64)
+
+
+def _rounded(number: int, step: int) -> int:
+    return -(-number // step) * step
