@@ -155,10 +155,43 @@ def transposed(f: Function, lines: list[Value], lanes: int) -> list[Value]:
 
     A loop, as every time is the same: as fast as without one, and compiled in half the time.
     """
+    if split(lines[0].type)[0] == I16 and lanes > 2:
+        return _transposed_pairs(f, lines, lanes)
+    return _interleaved(f, [lines], lanes)[0]
+
+
+def _interleaved(f: Function, squares: list[list[Value]], lanes: int) -> list[list[Value]]:
+    """The columns of some squares."""
     half = lanes // 2
     low = [i // 2 + (i % 2) * lanes for i in range(lanes)]
     high = [i + half for i in low]
-    with f.loop(0, lanes.bit_length() - 1, carried=lines) as loop:
-        pairs = [(loop.carried[i], loop.carried[i + half]) for i in range(half)]
+    with f.loop(
+        0, lanes.bit_length() - 1, carried=[line for square in squares for line in square]
+    ) as loop:
+        pairs = [
+            (loop.carried[first + i], loop.carried[first + i + half])
+            for first in range(0, len(loop.carried), lanes)
+            for i in range(half)
+        ]
         loop.next([f.shuffle(a, b, order) for a, b in pairs for order in (low, high)])
-    return loop.results
+    return [loop.results[i : i + lanes] for i in range(0, len(loop.results), lanes)]
+
+
+def _transposed_pairs(f: Function, lines: list[Value], lanes: int) -> list[Value]:
+    """The columns of a square of 16-bit numbers: neighbouring lines are interleaved within every 16
+    bytes, and words of both are transposed in two squares of half the lanes.
+
+    Shuffles of 16-bit numbers across a register take Intel's processors three times as long.
+    """
+    part, half = min(8, lanes), lanes // 2
+    columns = [first + i for first in range(0, lanes, part) for i in range(part // 2)]
+    squares, words = [], vector(I32, half)
+    for behind in (0, part // 2):
+        order = [c + behind + row * lanes for c in columns for row in (0, 1)]
+        pairs = (f.shuffle(lines[i], lines[i + 1], order) for i in range(0, lanes, 2))
+        squares.append([f.convert("bitcast", pair, words) for pair in pairs])
+    made: dict[int, Value] = {}
+    for behind, square in zip((0, part // 2), _interleaved(f, squares, half), strict=True):
+        for column, line in zip(columns, square, strict=True):
+            made[column + behind] = f.convert("bitcast", line, lines[0].type)
+    return [made[column] for column in range(lanes)]

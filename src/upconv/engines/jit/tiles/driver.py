@@ -9,8 +9,6 @@ these begin with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from .. import walk
 from ..channels.driver import NUMBERS
 from ..compile import compiled
@@ -23,7 +21,8 @@ from .operations import PAIRS, REGISTERS, ROW_BYTES, TILE_BYTES, TileRegisters
 
 ARGUMENTS = ArgumentLayout(
     NUMBERS + " chunks* copies* clears* tiles* pieces* steps* configuration*"  # tables
-    " in_position y_position",  # bytes from a position to the next one
+    " in_position y_position"  # bytes from a position to the next one
+    " block_bytes",  # and from a block of input channels to the next one
     counters=walk.COUNTERS,
 )
 REGISTERS_AT = 64
@@ -38,8 +37,9 @@ COPY = record("src dst count step")
 the packed image, how many, and positions from one to the next."""
 CLEAR = record("dst count")
 """Positions of zeros."""
-INPUT = record("image channel channels dst")
-"""A block of input channels of an image: the first, how many, and offset of the packed image."""
+INPUT = record("image channel channels blocks dst")
+"""Blocks of 32 input channels of an image: the first channel, how many each has, blocks that lie
+side by side in memory, and offset of the packed image."""
 RUN = record("first last")
 """Tiles of positions, by number."""
 TILE = record("x pieces pieces_end")
@@ -66,32 +66,37 @@ def pack_code(module: Module, stored: str, transposed: bool, cpu: Cpu) -> None:
             src, apart, element = f["mine"] + STAGE_AT, f.integer(ROW_BYTES), BFLOAT
             f.call(a["transpose_in"], src, *lines)
         whole = channels >= PAIRS
-        with f.when(whole):
-            _copies(f, chunk, (src, dst, apart), lambda to, line: _copy(f, to, line, element, None))
-        with f.unless(whole):
-            _copies(
-                f, chunk, (src, dst, apart), lambda to, line: _copy(f, to, line, element, channels)
-            )
+        for full in (True, False):
+            with f.when(whole, holds=full):
+                _copies(f, (src, dst, apart), element, None if full else channels)
         zero = f.constant(vector(I16, PAIRS), 0)
         with f.loop(chunk["clears"], chunk["clears_end"]) as loop:
             clear = Record.of(f, a["clears"], loop.index, CLEAR)
-            first = dst + clear["dst"]
-            with f.loop(0, clear["count"]) as each:
-                f.store(zero, first + each.index * ROW_BYTES)
+            with f.loop(0, block["blocks"]) as each:
+                first = dst + (clear["dst"] + each.index * a["block_bytes"])
+                with f.loop(0, clear["count"]) as line:
+                    f.store(zero, first + line.index * ROW_BYTES)
 
 
 def _copies(
-    f: Function, chunk: Record, where: tuple[Value, Value, Value],
-    copy: Callable[[Value, Value], None],
-) -> None:  # fmt: skip
-    """Copy the lines of all records of a chunk."""
+    f: Function, where: tuple[Value, Value, Value], element: str, channels: Value | None
+) -> None:
+    """Copy the positions of all records of a chunk: of each all blocks of channels, which lie side
+    by side in channels-last data."""
+    a, chunk, block = ARGUMENTS.reader(f), Record(f, f["inner"], CHUNK), f["outer"]
+    blocks, block_bytes = Record(f, block, INPUT)["blocks"], a["block_bytes"]
     src, dst, apart = where
     with f.loop(chunk["copies"], chunk["copies_end"]) as loop:
-        record = Record.of(f, ARGUMENTS.reader(f)["copies"], loop.index, COPY)
+        record = Record.of(f, a["copies"], loop.index, COPY)
         line, to = src + record["src"] * apart, dst + record["dst"]
         step = record["step"] * apart
         with f.loop(0, record["count"]) as each:
-            copy(to + each.index * ROW_BYTES, line + each.index * step)
+            first, place = line + each.index * step, to + each.index * ROW_BYTES
+            with f.loop(0, blocks) as number:
+                _copy(
+                    f, place + number.index * block_bytes,
+                    f.at(first, number.index * PAIRS, element), element, channels,
+                )  # fmt: skip
 
 
 def _copy(f: Function, to: Value, line: Value, element: str, channels: Value | None) -> None:

@@ -95,7 +95,7 @@ class Walk:
         tiles = len(tables["tiles"]) // max(1, len(classes))
         rows = _rows(packed, codes, order, y_steps, ranges, numbers.ravel() * tiles)
         listed = [
-            Phase(codes.steps["pack"], tables["chunks"], _inputs(packed)),
+            Phase(codes.steps["pack"], tables["chunks"], _inputs(packed, codes.first)),
             Phase(codes.steps["products"], _runs(tiles, len(rows), plan), rows),
         ]
         stage = max(plan.rows * plan.columns * TILE_BYTES, 2 * CHUNK_POSITIONS * ROW_BYTES)
@@ -122,7 +122,7 @@ class Walk:
             **{n: table.ctypes.data for n, table in tables.items()}, **codes.addresses,
             phases=self.phases.ctypes.data, phase_count=len(listed), part=part,
             in_channel=itemsize, in_position=itemsize * (1 if codes.first else correlation.reduced),
-            out_row=y_position, y_position=int(jumps[-1]),
+            block_bytes=packed.block_bytes, out_row=y_position, y_position=int(jumps[-1]),
             element=BYTES[FLOAT], stage_row=CHUNK * BYTES[FLOAT],
         )  # fmt: skip
         self.launch = Launch.of_walk(Blocks(block), codes.walk, threads, self.phases)
@@ -162,14 +162,19 @@ def _rows(
     return every.ravel()
 
 
-def _inputs(packed: Packed) -> Table:
-    """Blocks of input channels of all images."""
-    correlation = packed.correlation
+def _inputs(packed: Packed, first: bool) -> Table:
+    """Blocks of input channels of all images: one by one where channels come `first`, else all
+    whole ones, and the rest."""
+    correlation, blocks = packed.correlation, packed.blocks
     channels = correlation.reduced // correlation.groups
-    group, block, image = np.indices((correlation.groups, packed.blocks, correlation.batch))
+    starts = np.arange(blocks) if first else np.unique([0, channels // PAIRS])
+    starts = starts[starts * PAIRS < channels]
+    stops = np.append(starts[1:], blocks)
+    group, number, image = np.indices((correlation.groups, len(starts), correlation.batch))
+    block = starts[number]
     return filled(
         INPUT, image.shape, image=image, channel=group * channels + block * PAIRS,
-        channels=np.minimum(PAIRS, channels - block * PAIRS),
+        channels=np.minimum(PAIRS, channels - block * PAIRS), blocks=(stops - starts)[number],
         dst=group * packed.group_bytes + block * packed.block_bytes + image * packed.image_bytes,
     ).ravel()  # fmt: skip
 
