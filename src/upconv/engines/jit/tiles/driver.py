@@ -22,7 +22,7 @@ from .operations import PAIRS, REGISTERS, ROW_BYTES, TILE_BYTES, TileRegisters
 ARGUMENTS = ArgumentLayout(
     NUMBERS + " chunks* copies* clears* tiles* pieces* steps* configuration*"  # tables
     " in_position y_position"  # bytes from a position to the next one
-    " block_bytes",  # and from a block of input channels to the next one
+    " block_bytes x_row",  # from a block of input channels, and a row of a tile, to the next one
     counters=walk.COUNTERS,
 )
 REGISTERS_AT = 64

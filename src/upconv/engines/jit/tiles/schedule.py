@@ -21,6 +21,7 @@ from math import prod
 import numpy as np
 
 from ....geometry import Phase, Tap
+from ....problem import DataLayout, DType
 from ..channels.lanes import Lanes, PhaseGroup
 from ..channels.schedule import Block, Cut, Grid
 from ..correlation import Correlation, Line, WeightForm
@@ -72,12 +73,13 @@ class Schedule:
     blocks: int
     inputs: int
     threads: int
+    in_place: bool = False
 
     def __str__(self) -> str:
         return (
             f"tiles: {self.rows} x {self.columns} of {ROWS} positions x {ROWS} channels,"
             f" {len(self.cut.grids)} phases, {self.blocks} blocks of outputs, {self.inputs} of 32"
-            f" inputs, {self.threads} threads"
+            f" inputs{' read in place' * self.in_place}, {self.threads} threads"
         )
 
 
@@ -91,7 +93,16 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     tiles = least_tiles(correlation.batch, [Padding.of(line) for line in correlation.lines])
     rows, columns = min(SHAPES, key=lambda shape: _step_cycles(shape, tiles, blocks, cpu.costs))
     threads = useful_threads(correlation.multiply_adds, threads)
-    return Schedule(cut, rows, columns, blocks, inputs_of(correlation.weight), threads)
+    inputs = inputs_of(correlation.weight)
+    in_place = reads_in_place(correlation)
+    return Schedule(cut, rows, columns, blocks, inputs, threads, in_place)
+
+
+def reads_in_place(correlation: Correlation) -> bool:
+    """Whether an operand can be read as it lies: whole blocks of channels, no zeros beside it."""
+    plain = correlation.layout is DataLayout.NXC and correlation.dtype is DType.BFLOAT16
+    whole = correlation.reduced // correlation.groups % PAIRS == 0
+    return plain and whole and all(line.is_inside for line in correlation.lines)
 
 
 def inputs_of(weight: WeightForm) -> int:

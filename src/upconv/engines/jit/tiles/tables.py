@@ -1,5 +1,4 @@
-"""Tables of the tile kernel for data of a size: what is packed where, tiles of positions, where
-their results go, and the offsets of products.
+"""The packed operand, and tables of what is packed where.
 
 NumPy writes them; unit tests replay them.
 """
@@ -10,19 +9,20 @@ from math import prod
 
 import numpy as np
 
-from ..channels.schedule import Cut
+from ....geometry import Tap
 from ..correlation import Correlation
 from ..kernel_arguments import Table, filled
 from ..packing import Numbers
-from .driver import CHUNK, CLEAR, COPY, PIECE, TILE
+from .driver import CHUNK, CLEAR, COPY
 from .operations import ROW_BYTES, ROWS
-from .schedule import Padding, inputs_of, is_flat, phases_of
+from .placement import Operand
+from .schedule import Padding, inputs_of, is_flat
 
 CHUNK_POSITIONS = 256
 """Positions that are packed together, about."""
 
 
-class Packed:
+class Packed(Operand):
     """The packed operand: [group][block of 32 channels][planes of each axis][image][positions of
     each axis][32 channels]; `before` as in channels/blocks.py."""
 
@@ -36,14 +36,26 @@ class Packed:
         # Tiles that begin at the last positions read on behind these.
         self.plane = correlation.batch * image + ROWS
         self.image_bytes = image * ROW_BYTES
+        self.counts = tuple(axis.count for axis in self.axes)
         self.block_bytes = prod(self.planes) * self.plane * ROW_BYTES
         self.blocks = inputs_of(correlation.weight)
         self.group_bytes = self.blocks * self.block_bytes
         self.nbytes = correlation.groups * self.group_bytes
-        self._steps = np.array([prod(self.lengths[i + 1 :]) for i in range(len(lines))], np.int64)
+        inner = [prod(self.lengths[i:]) for i in range(len(lines) + 1)]
+        self.steps = np.array(inner, np.int64) * ROW_BYTES
+        self._steps = np.array(inner[1:], np.int64)
         self._plane_steps = [prod(self.planes[i + 1 :]) for i in range(len(lines))]
 
-    # What is packed -------------------------------------------------------------------------------
+    def _offset(self, number: int, tap: Tap) -> int:
+        plane, position = self.axes[number].read(self.correlation.lines[number].high, tap)
+        plane_step = self._plane_steps[number] * self.plane
+        return (plane * plane_step + position * int(self._steps[number])) * ROW_BYTES
+
+    def _row_starts(self, rows: Numbers) -> Numbers:
+        if not is_flat(self.correlation.batch, self.axes):
+            return super()._row_starts(rows)
+        starts: Numbers = (self.steps[:-1] // ROW_BYTES) @ rows
+        return starts
 
     def chunks(self) -> dict[str, Table]:
         """The chunks of one image, copies and clears."""
@@ -137,66 +149,3 @@ class Packed:
         behind = np.array(axis.planes) - axis.first
         low = np.clip(-(behind // axis.step), 0, axis.length)
         return low, np.clip(-((behind - size) // axis.step), low, axis.length)
-
-    # Products and results -------------------------------------------------------------------------
-
-    def steps(self, cut: Cut) -> tuple[Table, list[tuple[int, int]]]:
-        """Offsets of the inputs of all products; of each phase its first one, and their number."""
-        offsets, ranges, begin = [], [], 0
-        blocks = np.arange(self.blocks) * self.block_bytes
-        for grid in cut.grids:
-            taps = np.zeros(1, np.int64)
-            for i, phase in enumerate(phases_of(grid)):
-                high = self.correlation.lines[i].high
-                reads = [self.axes[i].read(high, tap) for tap in phase.taps]
-                step, plane = int(self._steps[i]), self._plane_steps[i] * self.plane
-                along = np.array([p * plane + q * step for p, q in reads], np.int64)
-                taps = (taps[:, None] + along * ROW_BYTES).ravel()
-            products = (taps[:, None] + blocks).ravel()
-            offsets.append(products)
-            ranges.append((begin, len(products)))
-            begin += len(products)
-        return np.concatenate([*offsets, np.zeros(1, np.int64)]), ranges
-
-    def results(self, counts: Numbers, y_steps: Numbers) -> dict[str, Table]:
-        """Tiles and pieces for each row of `counts`, the positions of some phases along each axis;
-        `y_steps` are the output's bytes from an image to the next, and from a position to the next
-        along each axis."""
-        *outer, last = self.axes
-        flat = is_flat(self.correlation.batch, self.axes)
-        shape = (self.correlation.batch, *(axis.count for axis in outer))
-        index = np.indices(shape).reshape(len(shape), -1)
-        strides = np.array([prod(self.lengths[i:]) for i in range(len(self.axes))], np.int64)
-        position, y = strides @ index, y_steps[:-1] @ index
-        starts = position if flat else np.arange(len(position)) * -(-last.count // ROWS) * ROWS
-        most = _pieces(starts, np.full(len(starts), last.count))
-        tiles, first = np.unique(most[0], return_index=True)
-        row = most[1][first]
-        x = tiles * ROWS if flat else position[row] + tiles * ROWS - starts[row]
-        tables, pieces, begin = [], [], 0
-        for count in counts:
-            there = (count[:-1] > index[1:].T).all(1)
-            tile, row, low, high = _pieces(starts, np.where(there, count[-1], 0))
-            listed = filled(
-                PIECE, len(tile), row=low - tile * ROWS, count=high - low,
-                y=y[row] + (low - starts[row]) * y_steps[-1],
-            )  # fmt: skip
-            table = filled(
-                TILE, len(tiles), x=x * ROW_BYTES,
-                pieces=begin + np.searchsorted(tile, tiles),
-                pieces_end=begin + np.searchsorted(tile, tiles, "right"),
-            )  # fmt: skip
-            tables.append(table)
-            pieces.append(listed)
-            begin += len(listed)
-        return {"tiles": np.concatenate(tables), "pieces": np.concatenate(pieces)}
-
-
-def _pieces(starts: Numbers, counts: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Rows [start, start + count) cut at multiples of 16: tile, row, and both ends of each part."""
-    first = starts // ROWS
-    parts = np.where(counts > 0, (starts + counts - 1) // ROWS - first + 1, 0)
-    row = np.repeat(np.arange(len(starts)), parts)
-    tile = first[row] + np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
-    low = np.maximum(starts[row], tile * ROWS)
-    return tile, row, low, np.minimum(starts[row] + counts[row], (tile + 1) * ROWS)

@@ -80,13 +80,14 @@ def _products(
         offset, block = f.word(steps, loop.index), loop.carried[0]
         places = [[x + offset for x in inputs], [block + slab * j for j in range(tile.columns)]]
         fewer = int(tile.columns <= tile.rows)
+        apart = ARGUMENTS.reader(f)["x_row"], ROW_BYTES
         kept, passing = places[fewer], places[1 - fewer]
         free = REGISTERS - sums - len(kept)
         for i, place in enumerate(kept):
-            registers.load(sums + i, place, ROW_BYTES)
+            registers.load(sums + i, place, apart[fewer])
         for i, place in enumerate(passing):
             register = sums + len(kept) + i % free
-            registers.load(register, place, ROW_BYTES)
+            registers.load(register, place, apart[1 - fewer])
             for j in range(len(kept)):
                 if fewer:
                     registers.multiply_add(i * tile.columns + j, register, sums + j)

@@ -31,6 +31,7 @@ from .driver import (
     products_code,
 )
 from .operations import PAIRS, ROW_BYTES, ROWS, TILE_BYTES, configuration
+from .placement import InPlace, Operand
 from .schedule import Schedule
 from .tables import CHUNK_POSITIONS, Packed
 from .tile import RegisterTile, tile_code
@@ -83,21 +84,23 @@ class Walk:
     def __init__(self, kind: Kind, codes: Codes, order: ChannelPacking) -> None:
         correlation, plan = kind.correlation, codes.schedule
         self._first, threads = codes.first, plan.threads
-        packed, itemsize = Packed(correlation, kind.before), correlation.dtype.itemsize
+        itemsize, operand = correlation.dtype.itemsize, _operand(kind, plan)
         y_position = correlation.made * BYTES[codes.element]
         y_steps = _steps(correlation.result_size, y_position)
-        tables = packed.chunks()
-        tables["steps"], ranges = packed.steps(plan.cut)
+        tables: dict[str, Table] = {}
+        tables["steps"], ranges = operand.products(plan.cut)
         counts = plan.cut.counts(correlation.result_size)
         classes, numbers = np.unique(counts, axis=0, return_inverse=True)
         jumps = y_steps * (1, *(line.stride for line in correlation.lines))
-        tables |= packed.results(classes, jumps) | {"configuration": configuration()}
+        tables |= operand.results(classes, jumps) | {"configuration": configuration()}
         tiles = len(tables["tiles"]) // max(1, len(classes))
-        rows = _rows(packed, codes, order, y_steps, ranges, numbers.ravel() * tiles)
-        listed = [
-            Phase(codes.steps["pack"], tables["chunks"], _inputs(packed, codes.first)),
-            Phase(codes.steps["products"], _runs(tiles, len(rows), plan), rows),
-        ]
+        rows = _rows(operand, codes, order, y_steps, ranges, numbers.ravel() * tiles)
+        listed = [Phase(codes.steps["products"], _runs(tiles, len(rows), plan), rows)]
+        if isinstance(operand, Packed):
+            tables |= operand.chunks()
+            blocks = _inputs(operand, codes.first)
+            listed.insert(0, Phase(codes.steps["pack"], tables["chunks"], blocks))
+        self._in_place = not isinstance(operand, Packed)
         stage = max(plan.rows * plan.columns * TILE_BYTES, 2 * CHUNK_POSITIONS * ROW_BYTES)
         if codes.first:
             outputs = y_steps, correlation.made, ROWS
@@ -110,11 +113,11 @@ class Walk:
         # Parts that are multiples of a page would all begin in the same cache sets.
         part = _rounded(STAGE_AT + stage, 4096) + 192
         self._x = threads * part
-        self._y = self.nbytes = self._x + _rounded(packed.nbytes, 64)
+        self._y = self.nbytes = self._x + _rounded(operand.nbytes, 64)
         if codes.first:
             self.nbytes += _rounded(prod(correlation.result_shape) * BYTES[codes.element], 64)
         self.phases, self._listed = phases(*listed), listed
-        self.tables, self.packed = tables, packed
+        self.tables, self.operand = tables, operand
         kept = [self.phases, *tables.values()]
         kept += [t for p in listed for t in (p.inner, p.outer) if t is not None]
         self.resident_bytes = sum(table.nbytes for table in kept)
@@ -122,7 +125,8 @@ class Walk:
             **{n: table.ctypes.data for n, table in tables.items()}, **codes.addresses,
             phases=self.phases.ctypes.data, phase_count=len(listed), part=part,
             in_channel=itemsize, in_position=itemsize * (1 if codes.first else correlation.reduced),
-            block_bytes=packed.block_bytes, out_row=y_position, y_position=int(jumps[-1]),
+            block_bytes=operand.block_bytes, x_row=operand.row_bytes,
+            out_row=y_position, y_position=int(jumps[-1]),
             element=BYTES[FLOAT], stage_row=CHUNK * BYTES[FLOAT],
         )  # fmt: skip
         self.launch = Launch.of_walk(Blocks(block), codes.walk, threads, self.phases)
@@ -130,16 +134,26 @@ class Walk:
     def values(self, scratch: int, x: int, y: int) -> dict[str, int]:
         """The arguments for operands at these addresses, and for `nbytes` of scratch memory."""
         into = scratch + self._y if self._first else y
-        return {"scratch": scratch, "x": scratch + self._x, "first_x": x, "first_y": y, "y": into}
+        source = x if self._in_place else scratch + self._x
+        return {"scratch": scratch, "x": source, "first_x": x, "first_y": y, "y": into}
+
+
+def _operand(kind: Kind, plan: Schedule) -> Operand:
+    """The operand of a spatial block, in place where that is possible."""
+    if plan.in_place:
+        operand = InPlace(kind.correlation, kind.before)
+        if operand.is_possible:
+            return operand
+    return Packed(kind.correlation, kind.before)
 
 
 def _rows(
-    packed: Packed, codes: Codes, order: ChannelPacking, y_steps: Numbers,
+    operand: Operand, codes: Codes, order: ChannelPacking, y_steps: Numbers,
     ranges: list[tuple[int, int]], tiles: Numbers,
 ) -> Table:  # fmt: skip
     """The blocks of outputs of all groups and phases; `ranges` are the offsets of the products of
     each phase, and `tiles` its first tile of positions."""
-    plan, correlation = codes.schedule, packed.correlation
+    plan, correlation = codes.schedule, operand.correlation
     cut, channels = plan.cut, plan.cut.lanes.channels
     element, rows = BYTES[codes.element], []
     phases_y = cut.offsets @ y_steps[1:]
@@ -155,7 +169,7 @@ def _rows(
     table = np.array(rows, ROW)
     group = np.arange(correlation.groups)[:, None]
     every = np.repeat(table[None], correlation.groups, 0)
-    every["x"] += group * packed.group_bytes
+    every["x"] += group * operand.group_bytes
     every["w"] += group * order.group_bytes
     every["bias"] += group * plan.blocks * ROWS * BYTES[FLOAT]
     every["y"] += group * channels * element

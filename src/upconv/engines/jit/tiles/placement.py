@@ -1,0 +1,157 @@
+"""Where the tiles of positions lie in an operand, where their results go, and the offsets of
+products, as tables for data of a size.
+
+NumPy writes them; unit tests replay them. An operand is read as it lies (`InPlace`), or packed
+first (tables.py).
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ....geometry import Tap
+from ..channels.schedule import Cut
+from ..correlation import Correlation
+from ..kernel_arguments import Table, filled
+from ..packing import Numbers
+from .driver import PIECE, TILE
+from .operations import ROW_BYTES, ROWS
+from .schedule import inputs_of, phases_of
+
+
+class Operand:
+    """An operand whose positions j lie `steps` bytes apart along images and axes.
+
+    `counts` are the positions along each axis, `is_flat` whether tiles run on from row to row,
+    `starts` the numbers of the first positions of rows, of which 16 make a tile; `row_bytes` is
+    what lies between neighbours, `block_bytes` between blocks of 32 channels, and `group_bytes`
+    between groups. `nbytes` is memory of its own.
+    """
+
+    correlation: Correlation
+    counts: tuple[int, ...]
+    steps: Numbers
+    block_bytes: int
+    group_bytes: int
+    nbytes = 0
+
+    def _offset(self, number: int, tap: Tap) -> int:
+        """Bytes from a position to what a tap of an axis reads for it."""
+        raise NotImplementedError
+
+    def _row_starts(self, rows: Numbers) -> Numbers:
+        """The numbers of rows' first positions, among all that tiles are made of; `rows` are the
+        numbers of their image and positions along outer axes."""
+        return np.arange(rows.shape[1]) * (-(-self.counts[-1] // ROWS) * ROWS)
+
+    def _moved(self, x: Numbers) -> Numbers:
+        """By how many rows tiles at these offsets begin earlier, so as to read nothing outside."""
+        return np.zeros_like(x)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes from one row of a tile to the next."""
+        return int(self.steps[-1])
+
+    def products(self, cut: Cut) -> tuple[Table, list[tuple[int, int]]]:
+        """Offsets of the inputs of all products; of each phase its first one, and their number."""
+        offsets, ranges, begin = [], [], 0
+        blocks = np.arange(inputs_of(self.correlation.weight)) * self.block_bytes
+        for grid in cut.grids:
+            taps = np.zeros(1, np.int64)
+            for i, phase in enumerate(phases_of(grid)):
+                along = np.array([self._offset(i, tap) for tap in phase.taps], np.int64)
+                taps = (taps[:, None] + along).ravel()
+            products = (taps[:, None] + blocks).ravel()
+            offsets.append(products)
+            ranges.append((begin, len(products)))
+            begin += len(products)
+        return np.concatenate([*offsets, np.zeros(1, np.int64)]), ranges
+
+    def results(self, counts: Numbers, y_steps: Numbers) -> dict[str, Table]:
+        """Tiles and pieces for each row of `counts`, the positions of some phases along each axis;
+        `y_steps` are the output's bytes from an image to the next, and from a position to the next
+        along each axis."""
+        shape = (self.correlation.batch, *self.counts[:-1])
+        rows = np.indices(shape).reshape(len(shape), -1)
+        starts, x, y = self._row_starts(rows), self.steps[:-1] @ rows, y_steps[:-1] @ rows
+        tile, row, *_ = _pieces(starts, np.full(len(starts), self.counts[-1]))
+        tiles, first = np.unique(tile, return_index=True)
+        row = row[first]
+        places = x[row] + (tiles * ROWS - starts[row]) * self.row_bytes
+        moved = self._moved(places)
+        tables, pieces, begin = [], [], 0
+        for count in counts:
+            there = (count[:-1] > rows[1:].T).all(1)
+            tile, row, low, high = _pieces(starts, np.where(there, count[-1], 0))
+            listed = filled(
+                PIECE, len(tile), count=high - low,
+                row=low - tile * ROWS + moved[np.searchsorted(tiles, tile)],
+                y=y[row] + (low - starts[row]) * y_steps[-1],
+            )  # fmt: skip
+            table = filled(
+                TILE, len(tiles), x=places - moved * self.row_bytes,
+                pieces=begin + np.searchsorted(tile, tiles),
+                pieces_end=begin + np.searchsorted(tile, tiles, "right"),
+            )  # fmt: skip
+            tables.append(table)
+            pieces.append(listed)
+            begin += len(listed)
+        return {"tiles": np.concatenate(tables), "pieces": np.concatenate(pieces)}
+
+
+class InPlace(Operand):
+    """Channels-last data of which every tap reads positions that are there; `before` as in
+    channels/blocks.py."""
+
+    def __init__(self, correlation: Correlation, before: int) -> None:
+        self.correlation, lines = correlation, correlation.lines
+        position = correlation.reduced * correlation.dtype.itemsize
+        inner = [position * prod(correlation.operand_size[i:]) for i in range(len(lines) + 1)]
+        self.counts = tuple(
+            max((-(-(line.out - p.offset) // line.stride) for p in line.phases), default=0)
+            for line in lines
+        )
+        self.steps = np.array(inner, np.int64) * np.array([1, *(line.step for line in lines)])
+        self._strides = inner[1:]
+        self._before = (before, *[0] * (len(lines) - 1))
+        self.block_bytes = ROW_BYTES
+        self.group_bytes = position // correlation.groups
+        most = sum(
+            (b - line.low) * s
+            for b, line, s in zip(self._before, lines, self._strides, strict=True)
+        )
+        nbytes = correlation.batch * inner[0]
+        self._last = nbytes - position - most - (ROWS - 1) * self.row_bytes
+        self._is_dense = all(
+            count == line.size and line.step == 1
+            for count, line in zip(self.counts, lines, strict=True)
+        )
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there are positions enough for a tile."""
+        return self._last >= 0
+
+    def _offset(self, number: int, tap: Tap) -> int:
+        return (self._before[number] - tap.shift) * self._strides[number]
+
+    def _row_starts(self, rows: Numbers) -> Numbers:
+        if not self._is_dense:
+            return super()._row_starts(rows)
+        return np.arange(rows.shape[1]) * self.counts[-1]
+
+    def _moved(self, x: Numbers) -> Numbers:
+        return np.maximum(0, -((self._last - x) // self.row_bytes))
+
+
+def _pieces(starts: Numbers, counts: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Rows [start, start + count) cut at multiples of 16: tile, row, and both ends of each part."""
+    first = starts // ROWS
+    parts = np.where(counts > 0, (starts + counts - 1) // ROWS - first + 1, 0)
+    row = np.repeat(np.arange(len(starts)), parts)
+    tile = first[row] + np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
+    low = np.maximum(starts[row], tile * ROWS)
+    return tile, row, low, np.minimum(starts[row] + counts[row], (tile + 1) * ROWS)
