@@ -10,7 +10,8 @@ from typing import Any
 importing = threading.RLock()
 """Held over imports on first use: a child whose parent was importing would wait for it for ever.
 
-It is taken before all others, as modules that are being imported bring locks of their own."""
+The tuning file is open under it too, as a fork must wait until SQLite has closed it. It is taken
+before all others, as modules that are being imported bring locks of their own."""
 
 _locks: list[AbstractContextManager[Any]] = []
 _forking = threading.Lock()

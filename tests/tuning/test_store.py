@@ -230,6 +230,39 @@ def test_processes_that_write_at_once_lose_nothing(path: Path) -> None:
     assert TuningStore(path).count("winners") == 120
 
 
+FORK = """
+import os, signal, sqlite3, sys, threading, time
+from pathlib import Path
+from upconv.tuning.store import TuningStore
+begun = threading.Event()
+class Slow(sqlite3.Connection):
+    def __exit__(self, *error):
+        begun.set()
+        time.sleep(0.3)
+        return super().__exit__(*error)
+connect = sqlite3.connect
+sqlite3.connect = lambda *given, **more: connect(*given, factory=Slow, **more)
+kept = TuningStore(Path(sys.argv[1]))
+thread = threading.Thread(target=lambda: kept.remember("winners", "a", {}))
+thread.start()
+assert begun.wait(30)
+child = os.fork()
+if child == 0:
+    signal.alarm(45)
+    kept.remember("winners", "b", {})
+    os._exit(0)
+thread.join()
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_forked_while_another_thread_writes_can_write(path: Path) -> None:
+    """The child would inherit the lock of the file, and wait ten seconds at each use for nobody."""
+    assert printed(FORK, path, flags=["error"]) == "0"
+    assert TuningStore(path).count("winners") == 2
+
+
 def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import platformdirs
 

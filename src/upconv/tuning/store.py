@@ -107,7 +107,11 @@ class TuningStore:
         return self._run("read", query) if os.path.lexists(self.path) else []
 
     def _run(self, verb: str, *statements: tuple[str, tuple[Any, ...]]) -> list[Any]:
-        """The rows of some statements, run in one transaction; a warning where that fails."""
+        """The rows of some statements, run in one transaction; a warning where that fails.
+
+        A fork waits until the file is closed. Its child would inherit mutexes of SQLite and locks
+        of the file that another thread holds, and nobody in the child would release them.
+        """
         try:
             with importing:
                 import sqlite3
@@ -118,7 +122,11 @@ class TuningStore:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self.path.exists() and not self.path.is_file():  # opening a pipe would wait
                 raise ValueError("it is not a regular file")
-            with closing(sqlite3.connect(self.path, timeout=_LOCK_SECONDS)) as database, database:
+            with (
+                importing,
+                closing(sqlite3.connect(self.path, timeout=_LOCK_SECONDS)) as database,
+                database,
+            ):
                 _require_own(database)
                 return [row for statement in statements for row in database.execute(*statement)]
         except (OSError, ValueError, sqlite3.Error) as error:
