@@ -24,7 +24,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"errors", "_version"},
     {"checks", "installation", "documents"},
-    {"geometry", "memory", "threads", "workers", "forks", "activations", "files", "terminal"},
+    {"geometry", "memory", "threads", "workers", "forks", "properties", "activations", "files"}
+    | {"terminal"},
     {"problem", "subpixel", "progress", "timing"},
     {"devices"},
     {"engines", "dialects", "keywords", "states"},
@@ -124,6 +125,11 @@ def test_imports_go_to_lower_layers_only() -> None:
                 yield f"must not import {name}"
 
     assert not wrong(upwards)
+
+
+def test_properties_computed_once_take_no_lock() -> None:
+    """`functools.cached_property` takes one before Python 3.12; `upconv.properties` takes none."""
+    assert not [module(path) for path in MODULES if "functools.cached_property" in imports(path)]
 
 
 def test_third_parties_are_imported_only_where_they_belong() -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from ..execution import PreparedCall
 from ..files import opened, reported
 from ..geometry import LIMIT, convolved, padded
 from ..problem import Direction, DType, Problem
+from ..properties import cached_property
 from ..shapes import Signature
 
 _BUILT_IN = Path(__file__).with_name("layers.json")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, cached_property, partialmethod
+from functools import cache, partialmethod
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from typing import Any
 from ..dialects import mxnet_attributes as kinds
 from ..errors import ModelError, brief
 from ..files import opened, published, reported
+from ..properties import cached_property
 from .attributes import is_free, scoped, stored, with_short_names
 from .base import MXNetError, MXNetTypeError, MXNetValueError, ordered, raised_by
 from .fluent import Fluent, named

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from .. import forks
@@ -13,6 +13,7 @@ from ..engines import load
 from ..engines.ordered_sums import ORDERED
 from ..errors import ShapeError
 from ..problem import DataLayout, DType
+from ..properties import cached_property
 from .compile import Choice, Compiled, Compiler, resized
 from .convolutions import fitting, problem_of
 from .definitions import evaluate

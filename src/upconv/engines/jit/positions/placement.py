@@ -6,13 +6,13 @@ many, and as many positions, along the last axis. Outputs of one class differ by
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ....properties import cached_property
 from ..correlation import Correlation
 from ..kernel_arguments import Table, filled
 from ..packing import Numbers

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import product
 from math import ceil, gcd, inf, log2, prod
 from typing import NamedTuple
 
 from ....problem import DataLayout, DType
+from ....properties import cached_property
 from ..correlation import Correlation, Line, WeightForm
 from ..cpu import Cpu
 from ..values import BYTES

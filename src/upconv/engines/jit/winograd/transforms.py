@@ -26,8 +26,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cache
 from math import prod, sqrt
+
+from ....properties import cached_property
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
