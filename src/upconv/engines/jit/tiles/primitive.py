@@ -106,16 +106,16 @@ class Tiles(Kernel):
             )
 
     def _spatial_blocks(self, cpu: Cpu) -> tuple[SpatialBlock, ...]:
-        """Cut the data into parts whose packed operand stays in the second-level cache, or that
-        meet each weight with many positions."""
+        """Cut the data into parts that stay in the second-level cache beside the weights in use; a
+        part meets many weights with many positions."""
         correlation, threads = self.correlation, self.schedule.threads
         element = BYTES[BFLOAT]
         data = image_bytes(correlation, element) * correlation.batch
         points = self.schedule.cut.counts(correlation.result_size).prod(1).max(initial=1)
         points = correlation.batch * max(1, int(points))
-        room = max(
-            cpu.l2 * threads, data * threads * _POINTS // points, data // _MAX_SPATIAL_BLOCKS
-        )
+        room = max(cpu.l2 // 2, data // _MAX_SPATIAL_BLOCKS)
+        if self.order.nbytes > cpu.l2 // 4:
+            room = max(room, data * threads * _POINTS // points)
         room = max(room, _HALOS * halo_bytes(correlation, element))
         room = min(room, transposed_bytes(correlation, threads))
         return spatial_blocks(correlation, self.schedule.cut, room, element)
