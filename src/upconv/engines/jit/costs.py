@@ -216,22 +216,27 @@ class WeightGrad(NamedTuple):
 class Tiles(NamedTuple):
     """The tile kernel, fitted on a Xeon with AMX (27 November 2026)."""
 
-    product: float = 16
+    product: float = 30
     """A product of two tiles."""
-    load: float = 8
+    load: float = 14
     """A tile of inputs from the first-level cache."""
-    weights: float = 24
+    weights: float = 40
     """A tile of weights from the second-level cache."""
     tile: float = 60
     """The beginning and the end of a register tile."""
-    line: float = 3
+    line: float = 6
     """A position of 16 results, on its way from the stage to the output."""
-    pack: float = 0.12
+    pack: float = 0.4
     """A number of the operand, packed from channels-last data."""
-    pack_first: float = 0.25
+    pack_first: float = 0.5
     """The same from channels-first data."""
-    leave_first: float = 0.35
+    leave_first: float = 1.1
     """A number of a channels-first result, transposed back."""
+    l1_inputs: float = 3 / 4
+    """Part of the first-level cache for the inputs of a register tile, which then meet all weights
+    from the second-level cache."""
+    l2_weights: float = 1 / 4
+    """Part of the second-level cache for these weights."""
 
 
 class Costs(NamedTuple):

@@ -10,6 +10,7 @@ from ..channels.blocks import transposed_bytes
 from ..correlation import Correlation
 from ..cpu import AMX, Cpu
 from ..direct import direct, refused
+from .operations import PAIRS
 from .schedule import Padding, Schedule, least_tiles, phases_of, schedule, step_cycles
 
 TILES = "tiles"
@@ -46,6 +47,7 @@ def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> floa
     tiles = groups * blocks * (taps * inputs * step + len(cut.grids) * costs.tile)
     lines = costs.line * prod(correlation.result_size) * correlation.batch * plan.blocks
     packed = prod(len(axis.planes) * axis.length for axis in paddings) * correlation.batch
-    pack = (costs.pack_first if first else costs.pack) * packed * inputs * 32
+    number = 0.0 if plan.in_place else costs.pack_first if first else costs.pack
+    pack = number * packed * inputs * PAIRS
     leave = costs.leave_first * prod(correlation.result_shape) if first else 0.0
     return (correlation.groups * (tiles + lines + pack) + leave) / plan.threads

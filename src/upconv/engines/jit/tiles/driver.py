@@ -20,8 +20,9 @@ from ..values import BFLOAT, BYTES, I16, PTR, Value, vector
 from .operations import PAIRS, REGISTERS, ROW_BYTES, TILE_BYTES, TileRegisters
 
 ARGUMENTS = ArgumentLayout(
-    NUMBERS + " chunks* copies* clears* tiles* pieces* steps* configuration*"  # tables
+    NUMBERS + " chunks* copies* clears* tiles* pieces* rows* steps* configuration*"  # tables
     " in_position y_position"  # bytes from a position to the next one
+    " at_once"  # tiles of positions that `products` takes at a time
     " block_bytes x_row",  # from a block of input channels, and a row of a tile, to the next one
     counters=walk.COUNTERS,
 )
@@ -46,6 +47,8 @@ TILE = record("x pieces pieces_end")
 """A tile of positions: its offset in the packed operand, and its pieces."""
 PIECE = record("row count y")
 """Rows of a tile that are neighbours in the output."""
+PART = record("first last")
+"""Rows of blocks of outputs, by number."""
 ROW = record("code tiles steps count x w bias y active")
 """Blocks of outputs of a phase: code, the phase's tiles and the offsets of its products, how many
 these are, offsets in the operands, and output channels."""
@@ -116,11 +119,18 @@ def _copy(f: Function, to: Value, line: Value, element: str, channels: Value | N
 
 @compiled("products", kept=4, opt=0)
 def products_code(module: Module, cpu: Cpu) -> None:
-    """`products`: makes the registers ready for the code of a row, and gives them back."""
+    """`products`: a run of positions for a part of the rows, `at_once` tiles of positions at a
+    time, whose inputs then stay in the first-level cache for all rows."""
     with module.function("products", walk.JOB) as f:
-        a, row = ARGUMENTS.reader(f), Record(f, f["outer"], ROW)
+        a, run, part = ARGUMENTS.reader(f), Record(f, f["inner"], RUN), Record(f, f["outer"], PART)
         registers = TileRegisters(f, module, f["mine"] + REGISTERS_AT)
         registers.configure(a["configuration"])
-        code = f.convert("inttoptr", row["code"], PTR)
-        f.call(code, f["args"], f["mine"], f["inner"], f["outer"])
+        here, step = f.scratch(RUN.itemsize), a["at_once"]
+        with f.loop(run["first"], run["last"], step) as tiles:
+            f.store(tiles.index, here)
+            f.store(f.min(tiles.index + step, run["last"]), here + 8)
+            with f.loop(part["first"], part["last"]) as number:
+                row = Record.of(f, a["rows"], number.index, ROW)
+                code = f.convert("inttoptr", row["code"], PTR)
+                f.call(code, f["args"], f["mine"], here, row.address)
         registers.release()

@@ -28,7 +28,7 @@ from ..correlation import Correlation, Line, WeightForm
 from ..costs import Costs
 from ..cpu import Cpu
 from ..pool import useful_threads
-from .operations import PAIRS, ROWS
+from .operations import PAIRS, ROWS, TILE_BYTES
 
 SHAPES = ((2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1))
 """Tiles of positions by tiles of outputs that are summed at once, the best one first."""
@@ -64,8 +64,10 @@ class Padding:
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """All that is decided about one correlation: phases, tiles of positions by blocks of 16 outputs
-    that are summed at once, and threads. `blocks` of outputs and of `inputs` are those of a
-    group."""
+    that are summed at once, and threads. `blocks` of outputs and of `inputs` are those of a group.
+
+    Where the inputs of some tiles fit the first-level cache, so many are taken `at_once` for rows
+    with `part_bytes` of weights; otherwise, where it is 0, all tiles for each row."""
 
     cut: Cut
     rows: int
@@ -73,7 +75,9 @@ class Schedule:
     blocks: int
     inputs: int
     threads: int
-    in_place: bool = False
+    in_place: bool
+    at_once: int
+    part_bytes: int
 
     def __str__(self) -> str:
         return (
@@ -95,7 +99,11 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     threads = useful_threads(correlation.multiply_adds, threads)
     inputs = inputs_of(correlation.weight)
     in_place = reads_in_place(correlation)
-    return Schedule(cut, rows, columns, blocks, inputs, threads, in_place)
+    steps = max((prod(len(phase.taps) for phase in phases_of(g)) for g in cut.grids), default=0)
+    fits = steps * inputs * rows * TILE_BYTES <= cpu.l1 * cpu.costs.tiles.l1_inputs
+    part_bytes = int(cpu.l2 * cpu.costs.tiles.l2_weights)
+    at_once = rows if fits else 0
+    return Schedule(cut, rows, columns, blocks, inputs, threads, in_place, at_once, part_bytes)
 
 
 def reads_in_place(correlation: Correlation) -> bool:

@@ -23,6 +23,7 @@ from ..walk import Phase, phases, walk_code
 from .driver import (
     ARGUMENTS,
     INPUT,
+    PART,
     ROW,
     RUN,
     STAGE_AT,
@@ -94,8 +95,10 @@ class Walk:
         jumps = y_steps * (1, *(line.stride for line in correlation.lines))
         tables |= operand.results(classes, jumps) | {"configuration": configuration()}
         tiles = len(tables["tiles"]) // max(1, len(classes))
-        rows = _rows(operand, codes, order, y_steps, ranges, numbers.ravel() * tiles)
-        listed = [Phase(codes.steps["products"], _runs(tiles, len(rows), plan), rows)]
+        tables["rows"] = _rows(operand, codes, order, y_steps, ranges, numbers.ravel() * tiles)
+        at_once = plan.at_once or max(1, tiles)
+        parts = _parts(tables["rows"], plan)
+        listed = [Phase(codes.steps["products"], _runs(tiles, len(parts), plan), parts)]
         if isinstance(operand, Packed):
             tables |= operand.chunks()
             blocks = _inputs(operand, codes.first)
@@ -127,7 +130,7 @@ class Walk:
             in_channel=itemsize, in_position=itemsize * (1 if codes.first else correlation.reduced),
             block_bytes=operand.block_bytes, x_row=operand.row_bytes,
             out_row=y_position, y_position=int(jumps[-1]),
-            element=BYTES[FLOAT], stage_row=CHUNK * BYTES[FLOAT],
+            at_once=at_once, element=BYTES[FLOAT], stage_row=CHUNK * BYTES[FLOAT],
         )  # fmt: skip
         self.launch = Launch.of_walk(Blocks(block), codes.walk, threads, self.phases)
 
@@ -174,6 +177,14 @@ def _rows(
     every["bias"] += group * plan.blocks * ROWS * BYTES[FLOAT]
     every["y"] += group * channels * element
     return every.ravel()
+
+
+def _parts(rows: Table, plan: Schedule) -> Table:
+    """Rows one by one, or as many together as have weights of `part_bytes`."""
+    weights = np.cumsum(rows["count"] * plan.columns * TILE_BYTES)
+    numbers = (weights - weights[:1]) // plan.part_bytes if plan.at_once else np.arange(len(rows))
+    first = np.unique(numbers, return_index=True)[1]
+    return filled(PART, len(first), first=first, last=np.append(first[1:], len(rows)))
 
 
 def _inputs(packed: Packed, first: bool) -> Table:
