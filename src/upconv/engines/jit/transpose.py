@@ -38,22 +38,40 @@ def transpose_pairs_code(module: Module, stored: str, beside: int, cpu: Cpu) -> 
 
 
 def _emit_transpose(module: Module, types: Types, cpu: Cpu) -> None:
-    computed, beside = types[1:]
-    lanes = cpu.lanes(max(BYTES[computed], BYTES[FLOAT]))  # squares that registers hold
+    lanes = cpu.lanes(max(BYTES[types[1]], BYTES[FLOAT]))  # squares that registers hold
     with module.function("transpose", TRANSPOSE) as f:
-        rows, columns = (_squares(f, f[side], lanes) for side in ("rows", "columns"))
-        with f.loop(0, rows, lanes) as row, f.loop(0, columns, lanes) as column:
-            here = f["rows"] - row.index, f["columns"] - column.index
-            whole = f.min(here[0], here[1] - beside) >= lanes
-            with f.when(whole):
-                _square(f, row.index, column.index, types, lanes)
-            with f.unless(whole):
-                _edge(f, row.index, column.index, here, types, lanes)
-        # Right of the squares, then below them: rows run fast, they lie together in dst.
-        with f.loop(columns, f["columns"]) as column, f.loop(0, f["rows"]) as row:
-            _one(f, row.index, column.index, types)
-        with f.loop(0, f.min(columns, f["columns"])) as column, f.loop(rows, f["rows"]) as row:
-            _one(f, row.index, column.index, types)
+        if BYTES[types[1]] * 2 * lanes > cpu.vector_bytes:
+            _rectangle(f, (f.integer(0), f["rows"]), (f.integer(0), f["columns"]), types, lanes)
+            return
+        # Two squares fill a line of dst. Lines that are written by halves leave the cache in
+        # between where columns lie a power of two apart.
+        rows, columns = f["rows"] // (2 * lanes) * (2 * lanes), f["columns"] // lanes * lanes
+        with f.loop(0, rows, 2 * lanes) as row, f.loop(0, columns, lanes) as column:
+            _squares_beside(f, row.index, column.index, types, lanes)
+        with f.loop(0, 2) as part:  # what is below, and what is right of it
+            below = f.compare("eq", part.index, 0)
+            tall = f.select(below, rows, 0), f.select(below, f["rows"], rows)
+            _rectangle(f, tall, (f.select(below, 0, columns), f["columns"]), types, lanes)
+
+
+def _rectangle(
+    f: Function, rows: tuple[Value, Value], columns: tuple[Value, Value], types: Types, lanes: int
+) -> None:
+    """Transpose some rows of some columns."""
+    beside, (top, bottom), (left, right) = types[2], rows, columns
+    low, behind = top + _squares(bottom - top, lanes), left + _squares(right - left, lanes)
+    with f.loop(top, low, lanes) as row, f.loop(left, behind, lanes) as column:
+        here = bottom - row.index, right - column.index
+        whole = f.min(here[0], here[1] - beside) >= lanes
+        with f.when(whole):
+            _square(f, row.index, column.index, types, lanes)
+        with f.unless(whole):
+            _edge(f, row.index, column.index, here, types, lanes)
+    # Right of the squares, then below them: rows run fast, they lie together in dst.
+    with f.loop(behind, right) as column, f.loop(top, bottom) as row:
+        _one(f, row.index, column.index, types)
+    with f.loop(left, f.min(behind, right)) as column, f.loop(low, bottom) as row:
+        _one(f, row.index, column.index, types)
 
 
 @compiled("transpose", kept=16)
@@ -83,7 +101,7 @@ def as_bits(f: Function, value: Value, element: str) -> Value:
     return f.convert("bitcast", value, vector(I16, lanes) if lanes else I16)
 
 
-def _squares(f: Function, count: Value, lanes: int) -> Value:
+def _squares(count: Value, lanes: int) -> Value:
     """The end of the squares: the last one needs a quarter of its rows or columns."""
     return (count + (lanes - lanes // 4)) // lanes * lanes
 
@@ -114,7 +132,24 @@ def _one(f: Function, row: Value, column: Value, types: Types) -> None:
 
 
 def _square(f: Function, row: Value, column: Value, types: Types, lanes: int) -> None:
-    src, dst = _places(f, row, column, types)
+    _, dst = _places(f, row, column, types)
+    for i, line in enumerate(_transposed_square(f, row, column, types, lanes)):
+        f.store(line, dst + f["dst_row"] * i)
+
+
+def _squares_beside(f: Function, row: Value, column: Value, types: Types, lanes: int) -> None:
+    """Two squares, one below the other in src."""
+    _, dst = _places(f, row, column, types)
+    both = [_transposed_square(f, row + i * lanes, column, types, lanes) for i in (0, 1)]
+    for i, (first, second) in enumerate(zip(*both, strict=True)):
+        f.store(f.shuffle(first, second, range(2 * lanes)), dst + f["dst_row"] * i)
+
+
+def _transposed_square(
+    f: Function, row: Value, column: Value, types: Types, lanes: int
+) -> list[Value]:
+    """The columns of a square."""
+    src, _ = _places(f, row, column, types)
     kind = vector(types[0], lanes)
     places = [src + f["src_row"] * i for i in range(lanes)]
     if types[1] == I32:
@@ -122,8 +157,7 @@ def _square(f: Function, row: Value, column: Value, types: Types, lanes: int) ->
         lines = [paired(f, f.load(kind, place), next(others)) for place in places]
     else:
         lines = [as_bits(f, f.load(kind, place), types[1]) for place in places]
-    for i, line in enumerate(transposed(f, lines, lanes)):
-        f.store(line, dst + f["dst_row"] * i)
+    return transposed(f, lines, lanes)
 
 
 def _edge(
