@@ -98,7 +98,8 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     rows, columns = min(SHAPES, key=lambda shape: _step_cycles(shape, tiles, blocks, cpu.costs))
     threads = useful_threads(correlation.multiply_adds, threads)
     inputs = inputs_of(correlation.weight)
-    in_place = reads_in_place(correlation)
+    reads = -(-blocks // columns) * correlation.taps / prod(line.step for line in lines)
+    in_place = reads_in_place(correlation) and reads <= cpu.costs.tiles.reads
     steps = max((prod(len(phase.taps) for phase in phases_of(g)) for g in cut.grids), default=0)
     fits = steps * inputs * rows * TILE_BYTES <= cpu.l1 * cpu.costs.tiles.l1_inputs
     part_bytes = int(cpu.l2 * cpu.costs.tiles.l2_weights)
