@@ -230,6 +230,8 @@ class Tiles(NamedTuple):
     """A number of the operand, packed from channels-last data."""
     pack_first: float = 0.5
     """The same from channels-first data."""
+    window: float = 9
+    """A window of an unfolded position."""
     leave_first: float = 1.1
     """A number of a channels-first result, transposed back."""
     reads: int = 8

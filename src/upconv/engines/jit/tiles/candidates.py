@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from ....problem import DataLayout, DType
@@ -12,6 +13,7 @@ from ..cpu import AMX, Cpu
 from ..direct import direct, refused
 from .operations import PAIRS
 from .schedule import Padding, Schedule, least_tiles, phases_of, schedule, step_cycles
+from .unfolding import runs_of, unfolded
 
 TILES = "tiles"
 
@@ -26,7 +28,10 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
     plan = schedule(correlation, threads, cpu)
     cycles = predicted_cycles(correlation, plan, cpu)
     most = transposed_bytes(correlation, threads)
-    return (direct(correlation, TILES, cycles, most, threads, cpu),)
+    candidate = direct(correlation, TILES, cycles, most, threads, cpu)
+    if plan.unfolds and candidate.sums == TILES:
+        candidate = replace(candidate, sums=f"{TILES} of all taps")
+    return (candidate,)
 
 
 def takes_tiles(correlation: Correlation) -> bool:
@@ -37,6 +42,10 @@ def takes_tiles(correlation: Correlation) -> bool:
 def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
     """Cycles that each thread takes: packing the operand, products, and results on their way."""
     costs, cut = cpu.costs.tiles, plan.cut
+    positions = prod(correlation.result_size) * correlation.batch
+    windows = _windows(correlation) if plan.unfolds else 0
+    if plan.unfolds:
+        correlation = unfolded(correlation)
     first = correlation.layout is DataLayout.NCX
     paddings = [Padding.of(line) for line in correlation.lines]
     groups = -(-least_tiles(correlation.batch, paddings) // plan.rows)
@@ -45,9 +54,18 @@ def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> floa
     step = step_cycles(plan.rows, plan.columns, cpu.costs)
     taps = sum(prod(len(phase.taps) for phase in phases_of(grid)) for grid in cut.grids)
     tiles = groups * blocks * (taps * inputs * step + len(cut.grids) * costs.tile)
-    lines = costs.line * prod(correlation.result_size) * correlation.batch * plan.blocks
+    lines = costs.line * positions * plan.blocks
     packed = prod(len(axis.planes) * axis.length for axis in paddings) * correlation.batch
     number = 0.0 if plan.in_place else costs.pack_first if first else costs.pack
     pack = number * packed * inputs * PAIRS
+    if plan.unfolds:
+        pack = positions * (windows * costs.window + inputs)
     leave = costs.leave_first * prod(correlation.result_shape) if first else 0.0
     return (correlation.groups * (tiles + lines + pack) + leave) / plan.threads
+
+
+def _windows(correlation: Correlation) -> int:
+    """Windows of a position, of all channels."""
+    *outer, last = correlation.lines
+    taps = prod(len(line.phases[0].taps) for line in outer)
+    return taps * len(runs_of(last)) * (correlation.reduced // correlation.groups)

@@ -18,7 +18,7 @@ from ..kernel_arguments import Table, filled
 from ..packing import Numbers
 from .driver import PIECE, TILE
 from .operations import ROW_BYTES, ROWS
-from .schedule import inputs_of, phases_of
+from .schedule import phases_of
 
 
 class Operand:
@@ -39,7 +39,8 @@ class Operand:
 
     def _offset(self, number: int, tap: Tap) -> int:
         """Bytes from a position to what a tap of an axis reads for it."""
-        raise NotImplementedError
+        del number, tap
+        return 0
 
     def _row_starts(self, rows: Numbers) -> Numbers:
         """The numbers of rows' first positions, among all that tiles are made of; `rows` are the
@@ -55,10 +56,11 @@ class Operand:
         """Bytes from one row of a tile to the next."""
         return int(self.steps[-1])
 
-    def products(self, cut: Cut) -> tuple[Table, list[tuple[int, int]]]:
-        """Offsets of the inputs of all products; of each phase its first one, and their number."""
+    def products(self, cut: Cut, inputs: int) -> tuple[Table, list[tuple[int, int]]]:
+        """Offsets of the inputs of all products, of so many blocks of inputs; of each phase its
+        first one, and their number."""
         offsets, ranges, begin = [], [], 0
-        blocks = np.arange(inputs_of(self.correlation.weight)) * self.block_bytes
+        blocks = np.arange(inputs) * self.block_bytes
         for grid in cut.grids:
             taps = np.zeros(1, np.int64)
             for i, phase in enumerate(phases_of(grid)):

@@ -33,6 +33,8 @@ from .candidates import predicted_cycles
 from .operations import PAIRS, ROWS
 from .schedule import SHAPES, Schedule
 from .schedule import schedule as tile_schedule
+from .unfolded import Window
+from .unfolding import unfolded
 from .walks import Codes, Walk
 
 _POINTS = 512  # positions of each thread in a spatial block, if memory allows
@@ -49,15 +51,17 @@ class Tiles(Kernel):
         self.schedule: Schedule = tile_schedule(correlation, threads, cpu)
         self.predicted_cycles = predicted_cycles(correlation, self.schedule, cpu)
         self._pack_threads = self.schedule.threads
-        self.order = shared(ChannelPacking, correlation.weight, self.schedule.cut, cpu, PAIRS)
-        stored = STORED[correlation.dtype]
+        plan, stored = self.schedule, STORED[correlation.dtype]
+        inner = unfolded(correlation) if plan.unfolds else correlation
+        self.order = shared(ChannelPacking, inner.weight, plan.cut, cpu, PAIRS)
+        window = Window.of(correlation, stored) if plan.unfolds else None
         finish = Finish.of(
             FLOAT, stored, correlation.epilogue, correlation.layout,
             accumulate=correlation.accumulate,
         )  # fmt: skip
         first = correlation.layout is DataLayout.NCX
-        codes = Codes(self.schedule, finish, first, cpu)
-        blocks = self._spatial_blocks(cpu)
+        codes = Codes(plan, finish, first, cpu, window)
+        blocks = self._spatial_blocks(inner, cpu)
         walks = {
             kind: Walk(kind, codes, self.order)
             for kind in dict.fromkeys(block.kind for block in blocks)
@@ -105,12 +109,13 @@ class Tiles(Kernel):
                 common | walk.values(scratch, *where) | {"residual": first_more + y_offset},
             )
 
-    def _spatial_blocks(self, cpu: Cpu) -> tuple[SpatialBlock, ...]:
+    def _spatial_blocks(self, inner: Correlation, cpu: Cpu) -> tuple[SpatialBlock, ...]:
         """Cut the data into parts that stay in the second-level cache beside the weights in use; a
         part meets many weights with many positions."""
         correlation, threads = self.correlation, self.schedule.threads
         element = BYTES[BFLOAT]
-        data = image_bytes(correlation, element) * correlation.batch
+        own = image_bytes(correlation, element) * correlation.batch
+        data = image_bytes(inner, element) * correlation.batch
         points = self.schedule.cut.counts(correlation.result_size).prod(1).max(initial=1)
         points = correlation.batch * max(1, int(points))
         room = max(cpu.l2 // 2, data // _MAX_SPATIAL_BLOCKS)
@@ -118,7 +123,7 @@ class Tiles(Kernel):
             room = max(room, data * threads * _POINTS // points)
         room = max(room, _HALOS * halo_bytes(correlation, element))
         room = min(room, transposed_bytes(correlation, threads))
-        return spatial_blocks(correlation, self.schedule.cut, room, element)
+        return spatial_blocks(correlation, self.schedule.cut, room * own // data, element)
 
     def _ordered_slopes(self, slopes: Array) -> Array:
         """Slopes as `finish` reads them: beside channels-last results, or channel by channel."""

@@ -13,7 +13,7 @@ Nothing here touches an array of data or emits code.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -29,6 +29,7 @@ from ..costs import Costs
 from ..cpu import Cpu
 from ..pool import useful_threads
 from .operations import PAIRS, ROWS, TILE_BYTES
+from .unfolding import taps_of, unfolded
 
 SHAPES = ((2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1))
 """Tiles of positions by tiles of outputs that are summed at once, the best one first."""
@@ -65,6 +66,7 @@ class Padding:
 class Schedule:
     """All that is decided about one correlation: phases, tiles of positions by blocks of 16 outputs
     that are summed at once, and threads. `blocks` of outputs and of `inputs` are those of a group.
+    `unfolds`: the inputs of all taps are those of a position (unfolded.py).
 
     Where the inputs of some tiles fit the first-level cache, so many are taken `at_once` for rows
     with `part_bytes` of weights; otherwise, where it is 0, all tiles for each row."""
@@ -78,17 +80,30 @@ class Schedule:
     in_place: bool
     at_once: int
     part_bytes: int
+    unfolds: bool = False
 
     def __str__(self) -> str:
         return (
             f"tiles: {self.rows} x {self.columns} of {ROWS} positions x {ROWS} channels,"
             f" {len(self.cut.grids)} phases, {self.blocks} blocks of outputs, {self.inputs} of 32"
-            f" inputs{' read in place' * self.in_place}, {self.threads} threads"
+            f" inputs{' read in place' * self.in_place}{' of all taps' * self.unfolds},"
+            f" {self.threads} threads"
         )
 
 
 def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     """The schedule of a correlation that has outputs."""
+    taps, channels = taps_of(correlation), correlation.reduced // correlation.groups
+    if taps and taps * -(-channels // PAIRS) >= _FULLER * -(-taps * channels // PAIRS):
+        inner = _schedule(unfolded(correlation), threads, cpu)
+        return replace(inner, in_place=False, unfolds=True)
+    return _schedule(correlation, threads, cpu)
+
+
+_FULLER = 2.5  # times as many products without unfolding, which takes longer than packing
+
+
+def _schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     lines = correlation.lines
     phases = tuple(tuple(phase._replace(length=0) for phase in line.phases) for line in lines)
     strides = tuple(line.stride for line in lines)

@@ -36,20 +36,23 @@ from .placement import InPlace, Operand
 from .schedule import Schedule
 from .tables import CHUNK_POSITIONS, Packed
 from .tile import RegisterTile, tile_code
+from .unfolded import Unfolded, Window, unfold_code
 
 
 class Codes:
     """The compiled code of a schedule; `first` where channels come first. `element` is the type in
     which tiles leave results: those of the caller, or numbers that are transposed yet."""
 
-    def __init__(self, schedule: Schedule, finish: Finish, first: bool, cpu: Cpu) -> None:
+    def __init__(
+        self, schedule: Schedule, finish: Finish, first: bool, cpu: Cpu, window: Window | None
+    ) -> None:
         self.schedule, self.finish, self.first, self.cpu = schedule, finish, first, cpu
         stored = finish.stored
         self.casts = first and finish.is_cast
         self.element = (stored if self.casts else FLOAT) if first else stored
         self._tile = Finish(FLOAT, self.element) if first else finish
-        walk, pack = walk_code(cpu), pack_code(stored, first, cpu)
-        products, channels = products_code(cpu), channels_code(cpu)
+        walk, products, channels = walk_code(cpu), products_code(cpu), channels_code(cpu)
+        pack = pack_code(stored, first, cpu) if window is None else unfold_code(window, cpu)
         self.walk = walk.addresses["walk"]
         self.steps = channels.addresses | pack.addresses | products.addresses
         self._kept = [walk, pack, products, channels]
@@ -89,7 +92,7 @@ class Walk:
         y_position = correlation.made * BYTES[codes.element]
         y_steps = _steps(correlation.result_size, y_position)
         tables: dict[str, Table] = {}
-        tables["steps"], ranges = operand.products(plan.cut)
+        tables["steps"], ranges = operand.products(plan.cut, plan.inputs)
         counts = plan.cut.counts(correlation.result_size)
         classes, numbers = np.unique(counts, axis=0, return_inverse=True)
         jumps = y_steps * (1, *(line.stride for line in correlation.lines))
@@ -103,7 +106,10 @@ class Walk:
             tables |= operand.chunks()
             blocks = _inputs(operand, codes.first)
             listed.insert(0, Phase(codes.steps["pack"], tables["chunks"], blocks))
-        self._in_place = not isinstance(operand, Packed)
+        if isinstance(operand, Unfolded):
+            tables |= operand.tables()
+            listed.insert(0, Phase(codes.steps["pack"], tables.pop("lines"), operand.images()))
+        self._in_place = isinstance(operand, InPlace)
         stage = max(plan.rows * plan.columns * TILE_BYTES, 2 * CHUNK_POSITIONS * ROW_BYTES)
         if codes.first:
             outputs = y_steps, correlation.made, ROWS
@@ -124,8 +130,13 @@ class Walk:
         kept = [self.phases, *tables.values()]
         kept += [t for p in listed for t in (p.inner, p.outer) if t is not None]
         self.resident_bytes = sum(table.nbytes for table in kept)
+        last, unfolds = correlation.lines[-1], plan.unfolds
+        channels = correlation.reduced // correlation.groups
         block = ARGUMENTS.block(
             **{n: table.ctypes.data for n, table in tables.items()}, **codes.addresses,
+            window_count=len(tables["windows"]) if unfolds else 0, in_size=last.size,
+            window_channels=channels if codes.first else 1, in_step=last.step,
+            taps_count=operand.taps if isinstance(operand, Unfolded) else 0,
             phases=self.phases.ctypes.data, phase_count=len(listed), part=part,
             in_channel=itemsize, in_position=itemsize * (1 if codes.first else correlation.reduced),
             block_bytes=operand.block_bytes, x_row=operand.row_bytes,
@@ -143,6 +154,8 @@ class Walk:
 
 def _operand(kind: Kind, plan: Schedule) -> Operand:
     """The operand of a spatial block, in place where that is possible."""
+    if plan.unfolds:
+        return Unfolded(kind.correlation, kind.before)
     if plan.in_place:
         operand = InPlace(kind.correlation, kind.before)
         if operand.is_possible:
