@@ -4,6 +4,10 @@ On layers of real models, Zen 4, one thread, 2026-11-22 and 23, libdnnl took the
 few channels to sum over 0.82 to 3, in groups 0.35; narrow groups 0.3 to 1.3, forward 0.35 to 0.57,
 but with a bias 1.7 to 4; channels-last data of many positions 0.9 to 3; weight gradients of one tap
 0.8 to 1.0, depthwise ones of 3x3 taps 0.6 to 0.9. On all others it took 0.75 to 18 times as long.
+Beside tiles (a Xeon with AMX, bfloat16, one thread, 2026-11-27, 44 layers in both directions and
+layouts) it took 0.65 to 12 times as long, 1.26 in the geometric mean: channels-last convolutions of
+stride 1 0.7 to 1.0, input gradients of volumes 5 to 12, and packing a weight 1.4 to 7.
+
 Held to AVX2, few channels 0.55 to 2.2, and channels-last data of many positions 0.73 to 1.4.
 """
 
@@ -17,11 +21,13 @@ from ..base import Candidate
 from .correlation import Correlation
 from .cpu import Cpu
 from .direct import refused, weight_numbers
+from .tiles.candidates import TILES
 from .values import LINE
 
 _NO_ROUNDING = replace(refused("", "it rounds no operands"), engine="onednn")
 _SLOWER = 1.5, "it is faster on few classes of layers"
 _FEW_CHANNELS, _LANES, _FEW_POSITIONS = 8, 16, 64
+_BESIDE_TILES, _PACK_TILES = 1.3, 4.0  # times what this engine takes, with and to pack a weight
 _PACK = 2.3  # times what this engine takes to pack a weight
 
 
@@ -32,6 +38,14 @@ def of_correlation(
     if problem.rounded:
         return _NO_ROUNDING
     forward = problem.direction is Direction.FORWARD
+    if best.variant == TILES:
+        return Candidate(
+            "onednn",
+            "",
+            _BESIDE_TILES * best.cycles,
+            _PACK_TILES * best.packing,
+            reason="it has tiles too, but needs more memory and time to arrange data",
+        )
     ratio, reason = _forward(problem) if forward else _input_grad(correlation, best, cpu)
     packing = _PACK * best.packing
     return Candidate("onednn", "", ratio * best.cycles, packing, reason=reason)
