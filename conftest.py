@@ -15,6 +15,8 @@ import pytest
 
 from tests.support.pages import PageFile
 
+pytest_plugins = ["tests.support.passed"]
+
 # What doctests need beyond the extra `test`. They skip where it is absent; `-rs` shows the reasons.
 _ROOT = Path(__file__).parent
 _NEEDS = {

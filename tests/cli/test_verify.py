@@ -29,6 +29,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.peers
 def test_the_command_says_equal(folder):
     runtimes = [word for name in HERE for word in ("--runtime", name)]
     done = ran("verify", "a.onnx", "a.onnx", *runtimes, "--input-shape", "W:9", cwd=folder)

@@ -74,6 +74,7 @@ FRONT_ENDS = {
 }
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("name", FRONT_ENDS)
 def test_a_front_end_is_there_after_import_upconv(name):
     library, function = FRONT_ENDS[name]
@@ -108,6 +109,7 @@ def test_help_and_dir_without_the_optional_libraries():
     assert {"conv_transpose", "mxnet", "onednn_graph", "testing"} < {*names}
 
 
+@pytest.mark.peers
 def test_dir_shows_what_is_public_and_nothing_else():
     assert {*upconv.__all__} <= {*dir(upconv)} <= {*upconv.__all__, "geometry", *FRONT_ENDS}
     packages = [upconv.dialects, upconv.mxnet, upconv.onednn_graph, upconv.streaming]

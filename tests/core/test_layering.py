@@ -173,6 +173,7 @@ def test_no_error_is_swallowed_unseen() -> None:
     assert not wrong(bare)
 
 
+@pytest.mark.peers
 def test_the_public_names_are_all_there_and_no_more() -> None:
     visible = {
         name

@@ -53,6 +53,7 @@ def layers(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
             yield Extractor(whole).extract_model([first], list(last.output))
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize(
     ("activations", "weights"), [("QInt8", "QInt8"), ("QUInt8", "QInt8"), ("QUInt8", "QUInt8")]

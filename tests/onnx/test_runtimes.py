@@ -88,6 +88,7 @@ def test_what_is_no_runtime_is_refused_in_words(text, words):
         ready(text)
 
 
+@pytest.mark.peers
 def test_what_is_not_installed_is_refused_with_the_command(monkeypatch):
     with pytest.raises(EngineMissing, match=r"has no CUDA \(it has .*CPU\): pip install onnxrunt"):
         ready("onnxruntime:CUDA")

@@ -38,6 +38,7 @@ def runtime(request):
 # Equal models -------------------------------------------------------------------------------------
 
 
+@pytest.mark.peers
 def test_a_model_equals_itself_in_every_runtime():
     found = verify(three(), three(), runtimes=HERE, sizes={"W": (9,)})
     assert found.equal

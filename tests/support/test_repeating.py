@@ -1,4 +1,5 @@
-"""A run tells of what it leaves out, how to repeat what fails, and what a test leaves behind."""
+"""A run tells of what it leaves out, how to repeat what fails, and what a test leaves behind; it
+leaves out what has passed before."""
 
 from __future__ import annotations
 
@@ -67,11 +68,37 @@ def test_errors():
     np.seterr(all="raise")
 """
 
+PARTS = """
+import pytest
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def leftover():
+    yield
+    raise AssertionError
+
+def test_passes():
+    pass
+
+def test_fails():
+    raise AssertionError
+
+def test_skips():
+    pytest.skip()
+
+def test_fails_at_the_end(leftover):
+    pass
+
+@pytest.mark.peers
+def test_does_more_with_peers():
+    pass
+"""
+
+
+def run(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """pytest on a folder, with the settings of this project."""
     modules = [
-        f"support/{name}" for name in ("__init__", "pages", "page_files", "paths", "repeating")
+        f"support/{name}"
+        for name in ("__init__", "pages", "page_files", "passed", "paths", "repeating")
     ]
     tests = [f"tests/{name}.py" for name in ("__init__", "conftest", *modules)]
     for name in ("conftest.py", "pyproject.toml", *tests):
@@ -103,6 +130,23 @@ def test_a_module_that_needs_an_absent_framework_skips_with_a_reason(tmp_path: P
     assert re.search(r"SKIPPED \[1\] .*: needs torch$", done.stdout, re.MULTILINE)
     assert "1 skipped, 1 error" in done.stdout, done.stdout + done.stderr
     assert "ERROR src/upconv/other.py" in done.stdout
+
+
+def test_what_has_passed_is_left_out(tmp_path: Path) -> None:
+    """All but the one that passed, and a module that was not there, run again."""
+    file = tmp_path / "tests" / "parts" / "test_parts.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(PARTS)
+    run(tmp_path, "-n", "1", "--write-passed", "passed.txt", file.parent)
+    names = [
+        f"{file.relative_to(tmp_path)}::test_{name}" for name in ("does_more_with_peers", "passes")
+    ]
+    assert (tmp_path / "passed.txt").read_text().splitlines() == names
+    file.with_name("test_new.py").write_text("def test_new():\n    pass\n")
+    again = run(tmp_path, "-v", "--leave-out-passed", "passed.txt", file.parent)
+    assert set(re.findall(r"::(test_\w+)", again.stdout)) == {
+        "test_fails", "test_skips", "test_fails_at_the_end", "test_does_more_with_peers", "test_new"
+    }  # fmt: skip
 
 
 def test_a_failure_is_repeated_by_the_line_it_prints(tmp_path: Path) -> None:
