@@ -137,8 +137,8 @@ def asleep(helpers):
     return lambda: counts() == (0, helpers, 0)
 
 
-def until(condition, seconds=20.0):
-    """Wait for a condition, not for a time."""
+def until(condition, seconds=100.0):
+    """Wait for a condition, not for a time: the bound ends what hangs."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it never came"

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("own_threads")
 @pytest.fixture(autouse=True)
 def watchdog():
     """End the process when a test hangs in native code, which nothing else could stop."""
-    faulthandler.dump_traceback_later(120, exit=True)
+    faulthandler.dump_traceback_later(300, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
 
@@ -144,7 +144,7 @@ class TestManyThreads:
         for leader in leaders:
             leader.start()
         for leader in leaders:
-            leader.join(60)
+            leader.join(120)
         assert not wrong
         assert len(alone) == 8 * 500
         print(f"{len(alone) - sum(alone)} of {len(alone)} runs had help")
@@ -160,16 +160,24 @@ class TestManyThreads:
         other.check(1)
         assert leader.is_alive()
         inside.raise_flag()
-        leader.join(20)
+        leader.join(120)
         assert inside.met == 2
 
     def test_run_python_meanwhile(self, fresh):
+        """A flag that is raised too early would be lost: `meet` takes it down before the run."""
         work = Work()
+
+        def raise_flag_inside():
+            until(lambda: work.calls)
+            work.raise_flag()
+
         for threads in (1, 2):
-            python = threading.Timer(0.02, work.raise_flag)
+            work.words[:] = 0
+            python = threading.Thread(target=raise_flag_inside)
             python.start()
-            work.meet(threads, 9, 10 * PATIENCE)  # a busy machine may not run Python for seconds
+            work.meet(threads, 9, 10 * PATIENCE)
             assert work.met == work.calls >= 1
+            python.join()
 
 
 @pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "arm64-apple-darwin"])

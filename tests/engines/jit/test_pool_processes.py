@@ -27,7 +27,7 @@ def child(body):
             print("child:", repr(error), flush=True)
             os._exit(1)
         os._exit(0)
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -51,7 +51,7 @@ def meets(threads):
 """
 
 
-def script(body, timeout=90, prelude=PRELUDE, **variables):
+def script(body, timeout=300, prelude=PRELUDE, **variables):
     """The finished process of a script, which must not hang."""
     flags = ["ignore::DeprecationWarning"]
     return python(CHILD + prelude + body, flags=flags, seconds=timeout, **variables)
