@@ -59,8 +59,8 @@ import signal, time, numpy as np, upconv
 x, w = np.ones((1, 1, 3), "f"), np.ones((1, 1, 2), "f")
 def ring(*_): raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, ring)
-interrupted, end, i = 0, time.time() + 1.5, 0
-while time.time() < end:
+interrupted, i = 0, 0
+while interrupted <= 20 or time.process_time() < 1.5:
     i += 1
     try:
         signal.setitimer(signal.ITIMER_REAL, 2e-5 + (i % 97) * 2e-6)
@@ -74,9 +74,9 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 signal.alarm(120)  # whatever hangs now is a key that was poisoned
 for stride in range(1, 501):
     upconv.conv_transpose(x, w, stride=stride, engine="reference")
-print(interrupted > 20)
+print("done")
 """
-    assert printed(code) == "True"
+    assert printed(code) == "done"
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs fork")
@@ -149,7 +149,7 @@ class TestPlans:
 
                     def run(self, *operands) -> None:
                         started.set()
-                        go_on.wait(10)
+                        go_on.wait(120)
                         assert not self.closed, "closed while running"
                         super().run(*operands)
 
@@ -164,7 +164,7 @@ class TestPlans:
         results: list[np.ndarray] = []
         thread = threading.Thread(target=lambda: results.append(plan(X)))
         thread.start()
-        started.wait(10)
+        assert started.wait(120)
         upconv.cache_clear()
         plan.close()
         go_on.set()

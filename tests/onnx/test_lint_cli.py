@@ -233,7 +233,7 @@ def test_the_workflow_s_commands_run_as_they_stand(folder):
     (folder / "bin" / "upconv").chmod(0o755)
     env = environment(PATH=f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
     log, notes = (
-        subprocess.run(["bash", "-e", "-c", c], env=env, capture_output=True, timeout=60)
+        subprocess.run(["bash", "-e", "-c", c], env=env, capture_output=True, timeout=300)
         for c in commands
     )
     assert (log.returncode, notes.returncode) == (0, 1)

@@ -289,13 +289,13 @@ class How:
     """How cases are computed: `variant` is taken wherever the engine has it, else one at random.
 
     Without `values` wrong ones pass, and only what happens beside arrays counts. One case may take
-    `seconds`.
+    `seconds`: more has hung, on however busy a machine.
     """
 
     engine: str = "jit"
     variant: str | None = None
     values: bool = True
-    seconds: float = 60
+    seconds: float = 600
 
 
 def check(fence: Fence, case: Case, side: Side, how: How) -> bool | None:
