@@ -62,15 +62,7 @@ class JitEngine:
         inner = interior.problem
         fill = partial(JitBorder, threads=threads)
         if problem.direction is Direction.WEIGHT_GRAD:
-            with importing:
-                from .casts import RoundedOperands
-                from .weight_grad.primitive import WeightGrad  # most first calls do without it
-
-            gradient: Primitive | None = None
-            if inner is not None:
-                gradient = WeightGrad(inner, threads, host(), variant)
-                if inner.rounded and not gradient.dots:
-                    gradient = RoundedOperands(gradient, inner, threads, host())
+            gradient = None if inner is None else _weight_grad(inner, threads, variant)
             return bordered(problem, interior, gradient, fill)
         variant = variant or direct_variant(problem, threads, host())
         kernel = None if inner is None else _kernel(inner, threads, variant)
@@ -122,6 +114,24 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
         from .channels.primitive import Channels
 
     return Channels(correlation, threads, cpu, variant == DOTS)
+
+
+def _weight_grad(problem: Problem, threads: int, variant: str) -> Primitive:
+    """The weight gradient's kernel by a variant, of operands that it rounds or that are rounded."""
+    with importing:  # most first calls do without it
+        from .casts import RoundedOperands
+        from .weight_grad.candidates import FLOATS, TILES, chosen
+        from .weight_grad.primitive import WeightGrad
+        from .weight_grad.tile_primitive import TileWeightGrad
+
+    cpu = host()
+    if chosen(problem, variant, cpu) == TILES:
+        other = partial(_weight_grad, problem, threads, FLOATS)
+        return TileWeightGrad(problem, threads, cpu, other)
+    gradient = WeightGrad(problem, threads, cpu, variant)
+    if problem.rounded and not gradient.rounds:
+        return RoundedOperands(gradient, problem, threads, cpu)
+    return gradient
 
 
 def _direct(problem: Problem, threads: int) -> Primitive:

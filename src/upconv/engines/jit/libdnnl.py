@@ -5,7 +5,7 @@ few channels to sum over 0.82 to 3, in groups 0.35; narrow groups 0.3 to 1.3, fo
 but with a bias 1.7 to 4; channels-last data of many positions 0.9 to 3; weight gradients of one tap
 0.8 to 1.0, depthwise ones of 3x3 taps 0.6 to 0.9. On all others it took 0.75 to 18 times as long.
 Beside tiles (a Xeon with AMX, bfloat16, one thread, 2026-11-27, 44 layers in both directions and
-layouts) it took 0.65 to 12 times as long, 1.26 in the geometric mean: channels-last convolutions of
+layouts) it took 0.65 to 12 times as long, 1.40 in the geometric mean: channels-last convolutions of
 stride 1 0.7 to 1.0, input gradients of volumes 5 to 12, and packing a weight 1.4 to 7.
 
 Held to AVX2, few channels 0.55 to 2.2, and channels-last data of many positions 0.73 to 1.4.

@@ -1,30 +1,50 @@
-"""The candidates of the weight gradient's kernel: products in float32 or float64, and dot products
-of pairs of bfloat16."""
+"""The candidates of the weight gradient's kernel: products in float32 or float64, dot products of
+pairs of bfloat16, and products of tile registers."""
 
 from __future__ import annotations
 
 from ....problem import DType, Problem
 from ...base import Candidate, ranked
 from ..cpu import Cpu
+from ..direct import refused
 from ..pool import useful_threads
 from .sides import sides_of
+from .tile_schedule import refusal, tile_plan
 
-FLOATS, DOTS = "floats", "dots"
+FLOATS, DOTS, TILES = "floats", "dots", "tiles"
 
 
 def candidates(problem: Problem, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """Products as they are, and where the processor has instructions for them dot products.
+    """Products as they are, and where the processor has instructions for them dot products and
+    tiles.
 
     They promise no order of sums: blocks of data depend on the size.
     """
-    threads = useful_threads(problem.multiply_adds, threads)
-    names = (FLOATS, DOTS) if problem.precision is DType.BFLOAT16 and cpu.dots else ("",)
-    return tuple(
+    threads, bfloat16 = useful_threads(problem.multiply_adds, threads), is_bfloat16(problem)
+    dots = (DOTS,) if cpu.dots and bfloat16 else ()
+    names = (FLOATS, *dots) if dots or (cpu.tiles and bfloat16) else ("",)
+    listed = [
         Candidate("jit", name, sides_of(problem, cpu, name == DOTS).cycles / threads)
         for name in names
-    )
+    ]
+    return (*listed, *([_tiles(problem, threads, cpu)] if bfloat16 else []))
 
 
-def is_dots(problem: Problem, variant: str, cpu: Cpu) -> bool:
-    """Whether a variant multiplies pairs; the model chooses for ""."""
-    return (variant or ranked(candidates(problem, 1, cpu))[0].variant) == DOTS
+def is_bfloat16(problem: Problem) -> bool:
+    """Whether products are of bfloat16."""
+    return problem.precision is DType.BFLOAT16
+
+
+def _tiles(problem: Problem, threads: int, cpu: Cpu) -> Candidate:
+    reason = refusal(problem) or ("" if cpu.tiles else "this processor has no tile registers")
+    if reason:
+        return refused(TILES, reason)
+    return Candidate("jit", TILES, tile_plan(problem, cpu).cycles / threads)
+
+
+def chosen(problem: Problem, variant: str, cpu: Cpu) -> str:
+    """The variant to build; the model chooses for "". Vector code stands in for tiles that the
+    processor does not have."""
+    if variant == TILES and (refusal(problem) or not is_bfloat16(problem)):
+        variant = ""
+    return variant or ranked(candidates(problem, 1, cpu))[0].variant

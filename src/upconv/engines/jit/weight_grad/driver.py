@@ -16,7 +16,7 @@ from ..emit import Function, Module, signature
 from ..kernel_arguments import ArgumentLayout, Arguments
 from ..rows import converted
 from ..transpose import TRANSPOSE, paired
-from ..values import BYTES, I32, I64, Value, vector
+from ..values import BYTES, I1, I32, I64, Value, vector
 from .tables import BLOCK, JOB, OUTER, PANEL, PLACE, RUN, SET, UNIT, WORK
 
 SUMS = 64
@@ -38,7 +38,7 @@ ARGUMENTS = ArgumentLayout(
 )
 _PACK = signature("args* mine* work* unit*")
 _BLOCK = signature("args* mine* work* unit* block* sums* fresh")
-_DELIVER = signature("args* mine* block* sums*")
+DELIVER = signature("args* mine* block* sums*")
 
 
 @compiled("copy", kept=16)
@@ -69,10 +69,15 @@ def driver_code(module: Module, cpu: Cpu) -> None:
     for slot, side in enumerate(("rows", "lanes")):
         _emit_pack(module, side, slot)
     _emit_block(module)
-    _emit_deliver(module)
+    emit_deliver(module, ARGUMENTS)
     _emit_job(module)
+    emit_finish(module, ARGUMENTS)
+
+
+def emit_finish(module: Module, arguments: ArgumentLayout) -> None:
+    """The function `finish`, which calls `deliver`."""
     with module.function("finish", walk.JOB) as f:
-        a, block = ARGUMENTS.reader(f), _fields(f, f["inner"], BLOCK)
+        a, block = arguments.reader(f), fields(f, f["inner"], BLOCK)
         sums = a["stages"] + block["sums"]
         numbers = block["count"] * a["tile_rows"] * a["tile_width"]
         with f.loop(1, a["set_count"]) as loop:
@@ -81,11 +86,12 @@ def driver_code(module: Module, cpu: Cpu) -> None:
         f.call("deliver", f["args"], f["mine"], f["inner"], sums)
 
 
-def _fields(f: Function, row: Value, names: tuple[str, ...]) -> dict[str, Value]:
+def fields(f: Function, row: Value, names: tuple[str, ...]) -> dict[str, Value]:
+    """The numbers of a table's row, by name."""
     return {name: f.word(row, i) for i, name in enumerate(names)}
 
 
-def _row(f: Function, table: Value, number: Value, names: tuple[str, ...]) -> Value:
+def row_of(f: Function, table: Value, number: Value, names: tuple[str, ...]) -> Value:
     """The address of a row of a table."""
     return f.at(table, number * len(names), I64)
 
@@ -93,20 +99,20 @@ def _row(f: Function, table: Value, number: Value, names: tuple[str, ...]) -> Va
 def _emit_job(module: Module) -> None:
     with module.function("job", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
-        job, some = _fields(f, f["inner"], JOB), _fields(f, f["outer"], SET)
+        job, some = fields(f, f["inner"], JOB), fields(f, f["outer"], SET)
         kept = a["one_block"] < 1  # sums, from one spatial block to the next
         start, stop = some["works"], some["works"] + some["count"]
         # The last spatial block delivers its sums, unless other sets have some for them.
         last = f.select(a["set_count"] > 1, -1, stop + -1)
         units = job["units"], job["units"] + job["count"]
         with f.loop(start, stop) as number, f.loop(*units) as place:
-            work = _row(f, a["works"], number.index, WORK)
-            at = _row(f, a["units"], place.index, UNIT)
-            unit = _fields(f, at, UNIT)
+            work = row_of(f, a["works"], number.index, WORK)
+            at = row_of(f, a["units"], place.index, UNIT)
+            unit = fields(f, at, UNIT)
             for side in ("rows", "lanes"):
                 f.call(f"pack_{side}", f["args"], f["mine"], work, at)
             with f.loop(unit["blocks"], unit["blocks"] + unit["count"]) as loop:
-                block = _row(f, a["blocks"], loop.index, BLOCK)
+                block = row_of(f, a["blocks"], loop.index, BLOCK)
                 shared = a["stages"] + (some["sums"] + f.word(block))
                 sums = f.select(kept, shared, f["mine"] + SUMS)
                 fresh = number.index - start
@@ -119,7 +125,7 @@ def _emit_pack(module: Module, side: str, slot: int) -> None:
     """Packs an operand's panels of a unit, unless the thread has them or it is read in place."""
     with module.function(f"pack_{side}", _PACK, exported=False) as f:
         a = ARGUMENTS.reader(f)
-        work, unit = _fields(f, f["work"], WORK), _fields(f, f["unit"], UNIT)
+        work, unit = fields(f, f["work"], WORK), fields(f, f["unit"], UNIT)
         key, noted = work["key"] + unit[side], f.at(f["mine"], slot, I64)
         missing = f.compare("ne", f.load(I64, noted), key)
         with f.when(missing & (a[f"{side}_packed"] > 0)):
@@ -134,8 +140,8 @@ def _emit_pack(module: Module, side: str, slot: int) -> None:
                 many = f.select(planes, places, panels)
                 slow, fast = loop.index // many, loop.index % many
                 row, number = f.select(planes, fast, slow), f.select(planes, slow, fast)
-                place = _fields(f, _row(f, a["places"], work[side] + row, PLACE), PLACE)
-                panel = _row(f, a[f"{side}_panels"], unit[side] + number, PANEL)
+                place = fields(f, row_of(f, a["places"], work[side] + row, PLACE), PLACE)
+                panel = row_of(f, a[f"{side}_panels"], unit[side] + number, PANEL)
                 channel, active = (f.word(panel, i) for i in range(len(PANEL)))
                 src = a[side] + (place["image"] * image + place["position"] * position)
                 src = src + channel * a[f"{side}_channel"]
@@ -150,7 +156,7 @@ def _emit_pack(module: Module, side: str, slot: int) -> None:
 def _panel(f: Function, side: str, number: Value) -> Value:
     """The address at which a block reads an operand, by the number of its panel in the unit."""
     a, first = ARGUMENTS.reader(f), f.word(f["unit"], UNIT.index(side))
-    panel = _row(f, a[f"{side}_panels"], first + number, PANEL)
+    panel = row_of(f, a[f"{side}_panels"], first + number, PANEL)
     in_place = a[side] + f.word(panel) * a[f"{side}_channel"]
     packed = f["mine"] + a[f"{side}_panel"] + number * a[f"{side}_size"]
     return f.select(a[f"{side}_packed"] > 0, packed, in_place)
@@ -160,15 +166,15 @@ def _emit_block(module: Module) -> None:
     """A tile for each outer tap and each run of its taps."""
     with module.function("block", _BLOCK, exported=False) as f:
         a = ARGUMENTS.reader(f)
-        work, block = _fields(f, f["work"], WORK), _fields(f, f["block"], BLOCK)
+        work, block = fields(f, f["work"], WORK), fields(f, f["block"], BLOCK)
         by_row, by_tap = _steps(a, block)
         rows, lanes = _panel(f, "rows", block["panel"]), _panel(f, "lanes", f.integer(0))
         with f.loop(block["entries"], block["entries"] + block["entry_count"]) as loop:
             number = loop.index // work["run_count"]
-            at = _row(f, a["outer"], work["outer"] + number, OUTER)
-            outer = _fields(f, at, OUTER)
-            at = _row(f, a["runs"], work["runs"] + loop.index % work["run_count"], RUN)
-            run = _fields(f, at, RUN)
+            at = row_of(f, a["outer"], work["outer"] + number, OUTER)
+            outer = fields(f, at, OUTER)
+            at = row_of(f, a["runs"], work["runs"] + loop.index % work["run_count"], RUN)
+            run = fields(f, at, RUN)
             tap = number * a["kernel"] + run["tap"] - block["tap"]
             out, single = f["sums"] + tap * by_tap, run["single"] > 0
             # The first run of a tap makes its sums, with those of its neighbours.
@@ -193,10 +199,10 @@ def _steps(a: Arguments, block: dict[str, Value]) -> tuple[Value, Value]:
     return by_row, by_tap
 
 
-def _emit_deliver(module: Module) -> None:
+def emit_deliver(module: Module, arguments: ArgumentLayout, name: str = "deliver") -> None:
     """Puts a block's sums into dw."""
-    with module.function("deliver", _DELIVER, exported=False) as f:
-        a, block = ARGUMENTS.reader(f), _fields(f, f["block"], BLOCK)
+    with module.function(name, DELIVER, exported=False) as f:
+        a, block = arguments.reader(f), fields(f, f["block"], BLOCK)
         inside, width = a["taps_inside"] > 0, a["tile_width"] * a["element"]
 
         def either(rows: Value, taps: Value) -> tuple[Value, Value]:
@@ -211,9 +217,14 @@ def _emit_deliver(module: Module) -> None:
             # [lane][outer][inner]
             transposed, line = f["mine"] + a["spare"], outer * inner * a["element"]
             f.call(a["transpose"], transposed, sums, outer * inner, lanes, width, line)
+            # Where outer rows follow each other in dw, too, they are one.
+            one = f.compare("eq", by_outer, live_inner * by_inner)
+            one = f.select(f.compare("eq", live_inner, inner), one, Value(I1, "false"))
+            outers = f.select(one, 1, live_outer)
+            length = f.select(one, live_outer * live_inner, live_inner)
             f.call(
-                a["deliver"], transposed, dw, dw, live_outer, inner * a["element"], by_outer,
-                lanes, live_inner, line, a["by_lane"], dw, 0,
+                a["deliver"], transposed, dw, dw, outers, inner * a["element"], by_outer,
+                lanes, length, line, a["by_lane"], dw, 0,
             )  # fmt: skip
         with f.unless(back):
             f.call(

@@ -20,7 +20,7 @@ from ..rows import Finish, fill_code, finish_code
 from ..transpose import transpose_code, transpose_pairs_code
 from ..values import I32, STORED
 from ..walk import Phase, phases, walk_code
-from .candidates import is_dots
+from .candidates import DOTS, chosen
 from .driver import ARGUMENTS, SUMS, TABLES, copy_code, driver_code
 from .schedule import Plan
 from .tables import Tables
@@ -31,8 +31,8 @@ class WeightGrad:
     """A weight gradient, compiled and laid out."""
 
     def __init__(self, problem: Problem, threads: int, cpu: Cpu, variant: str = "") -> None:
-        self.problem, plan = problem, Plan(problem, cpu, is_dots(problem, variant, cpu))
-        self.dots = plan.sides.tile.dots > 0
+        self.problem, plan = problem, Plan(problem, cpu, chosen(problem, variant, cpu) == DOTS)
+        self.rounds = plan.sides.tile.dots > 0
         self._lanes_of_g, self._in_place = plan.sides.lanes_of_g, plan.in_place
         self._threads = useful_threads(problem.multiply_adds, threads)
         tables, codes, driver = Tables.of(plan), _codes(plan, cpu), driver_code(cpu)

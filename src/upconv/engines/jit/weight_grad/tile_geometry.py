@@ -1,0 +1,151 @@
+"""Positions of a weight gradient on tile registers: one long row for the whole batch.
+
+Along an axis, tap t meets g at s*i + d*t - p = s*j + r, with j = i + q: the numbers of g with one
+remainder r are a *phase*, and within a phase a tap is a shift q. Rows of x, and of each phase of g,
+lie in one row of flattened positions, with zeros between them that every shift ends in. So a tap
+of any rank is one constant shift, and its reduction runs over the batch from first to last.
+
+A zero meets any number of the other operand, so all must be finite: the primitive looks at sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ....geometry import Axis
+from ....problem import Problem
+from ..packing import Numbers
+from ..tiles.operations import PAIRS
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An axis: each tap's shift and remainder, outputs of each remainder from the `first` on, and
+    the distance of two positions of the axis before."""
+
+    size: int
+    stride: int
+    first: int
+    taps: tuple[tuple[int, int], ...]
+    counts: dict[int, int]
+    pitch: int
+
+    @classmethod
+    def of(cls, axis: Axis) -> Line:
+        """The taps of an axis, and as many zeros between rows as its shifts need."""
+        places = [axis.dilation * tap - axis.crop_begin for tap in range(axis.kernel)]
+        shifts = [place // axis.stride for place in places]
+        low, high = min(shifts), max(shifts)
+        first = max(0, low)
+        counts = {
+            r: max(0, min(-(-(axis.out - r) // axis.stride), axis.size + high) - first)
+            for r in sorted({place % axis.stride for place in places})
+        }
+        last = first + max(counts.values())
+        taps = tuple((q - first, u % axis.stride) for q, u in zip(shifts, places, strict=True))
+        # A shift ends before the next row, or in the zeros behind the row before.
+        pitch = max(axis.size + max(0, high - first), last - first, last - low)
+        return cls(axis.size, axis.stride, first, taps, counts, pitch)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Numbers of g that lie a stride apart: the first one's position, how many there are along
+    each axis, and the taps that meet them, each with its shift."""
+
+    position: int
+    counts: tuple[int, ...]
+    taps: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of an operand along its last axis: `flat` is the place of the first number, which lies
+    at a position of an image; numbers are `step` positions apart."""
+
+    flat: Numbers
+    image: Numbers
+    position: Numbers
+    count: int
+    step: int
+
+
+class Flat:
+    """The flattened positions of a problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._lines = [Line.of(axis) for axis in problem.axes]
+        pitches = [line.pitch for line in self._lines]
+        # Between two images there is a zero in any case: pairs of positions end there.
+        self._strides = [prod(pitches[i + 1 :]) for i in range(len(pitches))]
+        self._image = prod(pitches) + 1
+        self.phases = self._phases()
+        shifts = [shift for phase in self.phases for _, shift in phase.taps]
+        self.low, self.high = min(shifts), max(shifts)
+        self.parities = 1 + any((self.high - shift) % 2 for shift in shifts)
+        steps = zip(self._lines, self._strides, strict=True)
+        last = sum((max(line.counts.values()) - 1) * step for line, step in steps)
+        self.chunks = max(1, -(-((problem.batch - 1) * self._image + last + 1) // PAIRS))
+
+    def _phases(self) -> tuple[Phase, ...]:
+        found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for number, taps in enumerate(product(*(line.taps for line in self._lines))):
+            shift = sum(q * step for (q, _), step in zip(taps, self._strides, strict=True))
+            found.setdefault(tuple(r for _, r in taps), []).append((number, shift))
+        return tuple(
+            Phase(
+                _dot(remainders, self._outputs),
+                tuple(n.counts[r] for n, r in zip(self._lines, remainders, strict=True)),
+                tuple(taps),
+            )
+            for remainders, taps in found.items()
+        )
+
+    @property
+    def _outputs(self) -> list[int]:
+        """Positions of g from one of each axis to the next."""
+        sizes = self._problem.out_size
+        return [prod(sizes[i + 1 :]) for i in range(len(sizes))]
+
+    def rows_of_x(self) -> Rows:
+        """The rows of x."""
+        sizes = self._problem.size
+        steps = [prod(sizes[i + 1 :]) for i in range(len(sizes))]
+        return self._rows(sizes, steps, 0, 1)
+
+    def rows_of_g(self, counts: tuple[int, ...]) -> Rows:
+        """The rows of a phase of g that has so many numbers along each axis, at remainder 0."""
+        lines = zip(self._lines, self._outputs, strict=True)
+        steps = [line.stride * step for line, step in lines]
+        begin = _dot([line.first for line in self._lines], steps)
+        return self._rows(counts, steps, begin, self._lines[-1].stride)
+
+    def _rows(self, counts: tuple[int, ...], steps: list[int], begin: int, step: int) -> Rows:
+        flat: Numbers = np.arange(self._problem.batch)[:, None] * self._image
+        position: Numbers = np.full((1, 1), begin)
+        for count, stride, length in zip(counts[:-1], self._strides, steps, strict=False):
+            along = np.arange(count)
+            flat = (flat[:, :, None] + along * stride).reshape(len(flat), -1)
+            position = (position[:, :, None] + along * length).reshape(1, -1)
+        image = np.repeat(np.arange(self._problem.batch), flat.shape[1])
+        position = np.broadcast_to(position, flat.shape).ravel()
+        if not counts[-1]:
+            flat, image, position = flat[:0], image[:0], position[:0]
+        return Rows(flat.ravel(), image, position, counts[-1], step)
+
+
+def _dot(numbers: Any, others: Any) -> int:
+    return sum(a * b for a, b in zip(numbers, others, strict=True))
+
+
+@lru_cache(maxsize=64)
+def flat_of(problem: Problem) -> Flat:
+    """The flattened positions of a problem, which the model and the primitive ask for."""
+    return Flat(problem)

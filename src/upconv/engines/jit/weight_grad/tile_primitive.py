@@ -1,0 +1,171 @@
+"""The weight gradient's primitive on tile registers: code and memory; see tile_schedule.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .... import memory
+from ....problem import DataLayout, Problem
+from ...addresses import address_of
+from ...base import Array, Maybe, Primitive
+from ...copies import laid_out
+from ...workspace import Workspace
+from ..compile import CODE_BYTES, Code
+from ..correlation import weight_strides
+from ..cpu import Cpu
+from ..kernel_arguments import Blocks
+from ..operands import lying_well, strides
+from ..pool import useful_threads
+from ..rows import Finish, finish_code
+from ..tiles.operations import PAIRS, ROW_BYTES, ROWS, configuration
+from ..transpose import transpose_code
+from ..values import FLOAT, STORED
+from ..walk import Phase, phases, walk_code
+from .driver import SUMS
+from .tile_driver import ARGUMENTS, tile_driver_code
+from .tile_products import (
+    REGISTER_BYTES,
+    columns_code,
+    pairs_first_code,
+    pairs_last_code,
+    products_code,
+    rows_code,
+)
+from .tile_schedule import TilePlan, tile_plan
+from .tile_tables import tables_of
+
+_AT_ONCE = 16
+"""Chunks of 32 positions whose panels of g, of 32 channels, stay in the first cache."""
+
+
+class TileWeightGrad:
+    """A weight gradient, compiled and laid out. Where some sums are not finite, `other` makes the
+    primitive that computes them again: a zero between rows may have met infinity or NaN."""
+
+    rounds = True
+    """Packing rounds what it reads."""
+
+    def __init__(
+        self, problem: Problem, threads: int, cpu: Cpu, other: Callable[[], Primitive]
+    ) -> None:
+        self.problem, plan = problem, tile_plan(problem, cpu)
+        self._other = other
+        self._made_other: Primitive | None = None
+        self._threads = useful_threads(problem.multiply_adds, threads)
+        tables, codes = tables_of(plan, problem), _codes(problem, cpu)
+        driver, walk = tile_driver_code(cpu), walk_code(cpu)
+        finish = Phase(driver.addresses["finish"], tables["blocks"])
+        listed = phases(
+            Phase(driver.addresses["job"], tables["jobs"], tables["sets"]),
+            *((finish,) if plan.sets > 1 else ()),
+        )
+        self._run, configured = walk.addresses["walk"], configuration()
+        self._held = walk, driver, *codes.values(), tables, listed, configured
+        layout, size = _layout(plan, cpu)
+        self._stages, set_bytes = self._threads * size, plan.units * plan.unit_bytes
+        self.workspace_bytes = self._stages + (0 if plan.single else plan.sets * set_bytes)
+        self.resident_bytes = CODE_BYTES + sum(table.nbytes for table in tables.values())
+        self.predicted_cycles = plan.cycles / self._threads
+        names = "units", "blocks", "pieces", "ranges", "phases_of_g", "taps"
+        template = ARGUMENTS.block(
+            phases=listed.ctypes.data, phase_count=len(listed), part=size,
+            **{argument: code.addresses[name] for argument, (code, name) in codes.items()},
+            **{name: tables[name].ctypes.data for name in names}, **layout,
+            **_results(plan, problem), configuration=configured.ctypes.data, element=4,
+            set_count=plan.sets, set_bytes=set_bytes, tile_rows=ROWS, tile_width=ROWS,
+            block_bytes=plan.block_bytes, single=int(plan.single), keys=plan.groups * plan.parts,
+            phases_count=len(plan.flat.phases), chunks=plan.chunks, chunks_at_once=_AT_ONCE,
+        )  # fmt: skip
+        self._blocks = Blocks(template)
+        self.description = str(plan)
+
+    def pack(self, weight: Array) -> Array:
+        """Nothing of a weight gradient is packed beforehand."""
+        return weight
+
+    def run(self, out: Array, a: Array, b: Any, *_: Maybe) -> None:
+        """Compute into `out`; a weight gradient has no bias and no epilogue."""
+        dw, layout = (
+            laid_out("the result", out, filled=self.problem.accumulate),
+            self.problem.layout,
+        )
+        before = None
+        if dw is out and self.problem.accumulate:
+            memory.require(out.nbytes, "a copy of what the result holds")
+            before = out.copy()
+        x, g = lying_well("x", b, layout), lying_well("grad", a, layout)
+        with Workspace(self.workspace_bytes) as scratch:
+            bad = self._blocks.run(
+                self._run, self._threads, "bad", scratch=scratch, stages=scratch + self._stages,
+                dw=address_of(dw), **self._strides("x", x), **self._strides("g", g),
+            )  # fmt: skip
+        if bad:
+            if before is not None:
+                out[...] = before
+            self._made_other = self._made_other or self._other()
+            self._made_other.run(out, a, b)
+        elif dw is not out:
+            out[...] = dw
+
+    def close(self) -> None:
+        """Close the primitive that computes what is not finite."""
+        if self._made_other is not None:
+            self._made_other.close()
+
+    def _strides(self, side: str, array: Array) -> dict[str, int]:
+        """The address of an operand and its strides: `step` leads to the next position, of g to
+        that of a phase."""
+        steps = strides(side, array, self.problem.layout)
+        apart = self.problem.axes[-1].stride if side == "g" else 1
+        step = steps[f"{side}_position"] * apart
+        return steps | {f"{side}_line": steps[f"{side}_channel"], f"{side}_step": step}
+
+
+def _codes(problem: Problem, cpu: Cpu) -> dict[str, tuple[Code, str]]:
+    """The code of a class of problems, and a name in it, by the argument that has its address."""
+    stored = STORED[problem.dtype]
+    stride, finish = problem.axes[-1].stride, Finish(FLOAT, stored)
+    if problem.layout is DataLayout.NCX:
+        x, g = pairs_first_code(stored, cpu), rows_code(stored, stride, cpu)
+    else:
+        x, g = pairs_last_code(stored, cpu), columns_code(stored, cpu)
+    codes = {
+        "x_copy": (x, "pack"), "g_copy": (g, "pack"),
+        "transpose": (transpose_code(FLOAT, FLOAT, cpu), "transpose"),
+        "deliver": (finish_code(finish._replace(accumulate=problem.accumulate), cpu), "finish"),
+        "add": (finish_code(Finish(FLOAT, FLOAT, accumulate=True), cpu), "finish"),
+    }  # fmt: skip
+    for rows, columns in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        codes[f"products{rows}{columns}"] = products_code(rows, columns, cpu), "products"
+    return codes
+
+
+def _layout(plan: TilePlan, cpu: Cpu) -> tuple[dict[str, int], int]:
+    """Where a thread's memory has what, and its bytes. No two rows of a tile share a set of the
+    first cache where it can be helped: their distance is an odd number of lines."""
+    spare = SUMS + (plan.unit_bytes if plan.single else 0)
+    # One line more than positions need: vectors may be stored beyond the last.
+    g_row = (plan.chunks * PAIRS * 2 + ROW_BYTES) | ROW_BYTES
+    g_panel = spare + plan.block_bytes
+    x_panel = g_panel + 2 * ROWS * g_row + ROW_BYTES  # a pair that is half before the first one
+    registers = x_panel + plan.part * plan.x_bytes
+    layout = {
+        "spare": spare, "g_panel": g_panel, "g_row": g_row, "x_panel": x_panel,
+        "x_size": plan.x_bytes, "x_parities": plan.parities, "x_parity": plan.parity_bytes,
+        "registers": registers,
+    }  # fmt: skip
+    return layout, registers + (0 if cpu.tiles else REGISTER_BYTES)
+
+
+def _results(plan: TilePlan, problem: Problem) -> dict[str, int]:
+    """Bytes between results in dw, and between sums: those are [row][tap][column] where taps lie
+    side by side in dw, or [tap][row][column]."""
+    _, by_x, by_g, *_, by_tap = weight_strides(problem, forward=True)
+    item, inside = problem.dtype.itemsize, by_tap == 1
+    rows, taps = (plan.taps, 1) if inside else (1, ROWS)
+    return {
+        "by_row": by_g * item, "by_lane": by_x * item, "by_tap": by_tap * item,
+        "sums_row": rows * ROW_BYTES, "sums_tap": taps * ROW_BYTES,
+        "taps_inside": int(inside), "transposed": int(by_x != 1 and plan.x > 1),
+    }  # fmt: skip

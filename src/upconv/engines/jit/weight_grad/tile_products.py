@@ -1,0 +1,205 @@
+"""What a weight gradient on tile registers does with panels: packing both operands as bfloat16, and
+the products of one tap.
+
+A panel of g has a row for each channel. A panel of x has pairs of positions of 16 channels: one
+panel those that begin at even positions, and perhaps a second one those at odd ones.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from ..compile import compiled
+from ..cpu import Cpu
+from ..emit import Function, Module, signature
+from ..tiles.operations import (
+    REGISTERS,
+    ROW_BYTES,
+    ROWS,
+    TILE_BYTES,
+    TileRegisters,
+    emit_product,
+)
+from ..transpose import as_bits, paired, transposed
+from ..values import BFLOAT, I16, I32, Value, vector
+
+PACK = signature(
+    "dst* src* active length zeros"  # of each channel so many numbers, and zeros behind them
+    " line step"  # bytes from one channel to the next, or from one number
+    " dst_row"  # bytes from one channel of g to the next, from 16 channels of x
+    " head"  # of x: numbers that the first pair lacks
+)
+PRODUCTS = signature(
+    "a* a_row b* b_block chunks"  # g and x: the latter 32 positions each
+    " sums* sums_row sums_a sums_b fresh"  # fresh: 1 where they begin with zero
+    " registers*"
+)
+REGISTER_BYTES = REGISTERS * TILE_BYTES
+_UNROLLED = 16  # strides up to which vectors are picked from vectors
+
+
+@compiled("products", kept=8)
+def products_code(module: Module, rows: int, columns: int, cpu: Cpu) -> None:
+    """sums += a b for `rows` blocks of channels of g, by `columns` of x, one or two each."""
+    emit_product(module)
+    with module.function("products", PRODUCTS) as f:
+        tiles = TileRegisters(f, module, f["registers"])
+        sums = [
+            (2 * i + j, f["sums"] + f["sums_a"] * i + f["sums_b"] * j)
+            for i, j in product(range(rows), range(columns))
+        ]
+        with f.when(f["fresh"] > 0):
+            for tile, _ in sums:
+                tiles.zero(tile)
+        with f.unless(f["fresh"] > 0):
+            for tile, place in sums:
+                tiles.load(tile, place, f["sums_row"])
+        with f.loop(0, f["chunks"], carried=[f["a"], f["b"]]) as loop:
+            a, b = loop.carried
+            for j in range(columns):
+                tiles.load(6 + j, b + f["b_block"] * j, ROW_BYTES)
+            for i in range(rows):
+                tiles.load(4 + i, a + f["a_row"] * (ROWS * i), f["a_row"])
+                for j in range(columns):
+                    tiles.multiply_add(2 * i + j, 4 + i, 6 + j)
+            loop.next([a + ROW_BYTES, b + TILE_BYTES])
+        for tile, place in sums:
+            tiles.store(tile, place, f["sums_row"])
+
+
+# Rows of g ----------------------------------------------------------------------------------------
+
+
+@compiled("pack", kept=16)
+def rows_code(module: Module, stored: str, stride: int, cpu: Cpu) -> None:
+    """Packs channels-first data of g: of each row every number of a stride."""
+    lanes = cpu.lanes(2) if stride <= _UNROLLED else 1
+    with module.function("pack", PACK) as f, f.loop(0, f["active"]) as channel:
+        src = f["src"] + channel.index * f["line"]
+        dst = f["dst"] + channel.index * f["dst_row"]
+        with f.loop(0, f["length"] + f["zeros"], lanes) as loop:
+            rest = f["length"] - loop.index
+            number, to = f.at(src, loop.index * stride, stored), f.at(dst, loop.index, I16)
+            # The last number of a stride is not followed by others.
+            whole = rest >= lanes + (1 < stride <= _UNROLLED)
+            with f.when(whole):
+                f.store(_picked(f, stored, stride, lanes, number, None), to)
+            with f.unless(whole):
+                count = (rest - 1) * stride + 1
+                f.store(_picked(f, stored, stride, lanes, number, count), to)
+
+
+def _picked(
+    f: Function, stored: str, stride: int, lanes: int, src: Value, count: Value | None
+) -> Value:
+    """Every number of a stride as bits of bfloat16: of the first `count` numbers, else zeros."""
+    kind, picked = vector(stored, lanes), f.constant(vector(I16, lanes), 0)
+    if lanes == 1:
+        return as_bits(f, f.load(stored, src), BFLOAT) if count is None else Value(I16, "0")
+    for i in range(0, stride * lanes, lanes):
+        if count is None:
+            line = f.load(kind, f.at(src, i, stored))
+        else:
+            # Of no lanes, an address stays within: of an unmapped page they are very slow.
+            at = f.at(src, f.select(count > i, f.integer(i), 0), stored)
+            line = f.load_lanes(kind, at, f.lanes_below(count - i, lanes))
+        line = as_bits(f, line, BFLOAT)
+        places = [n * stride - i for n in range(lanes)]
+        order = [lanes + p if 0 <= p < lanes else n for n, p in enumerate(places)]
+        picked = line if stride == 1 else f.shuffle(picked, line, order)
+    return picked
+
+
+@compiled("pack", kept=8)
+def columns_code(module: Module, stored: str, cpu: Cpu) -> None:
+    """Packs channels-last data of g: pairs of positions are transposed as 32-bit numbers."""
+    lanes = cpu.lanes(4)
+    kind = vector(stored, lanes)
+    with module.function("pack", PACK) as f:
+        stop = f["length"] + f["zeros"]
+        with f.loop(0, stop, 2 * lanes) as loop, f.loop(0, f["active"], lanes) as channel:
+            rest, active = f["length"] - loop.index, f["active"] - channel.index
+            src = f.at(f["src"] + loop.index * f["step"], channel.index, stored)
+            dst = f.at(f["dst"] + channel.index * f["dst_row"], loop.index, I16)
+
+            def load(i: int) -> Value:
+                return f.load(kind, src + f["step"] * i)
+
+            def load_some(i: int) -> Value:
+                mask = f.lanes_below(f.select(rest > i, active, 0), lanes)
+                place = f.max(f.min(f.integer(i), rest - 1), 0)
+                return f.load_lanes(kind, src + f["step"] * place, mask)
+
+            whole = f.select(active >= lanes, rest, 0) >= 2 * lanes
+            for holds, read in ((True, load), (False, load_some)):
+                with f.when(whole, holds=holds):
+                    lines = [paired(f, read(2 * i), read(2 * i + 1)) for i in range(lanes)]
+                    for i, line in enumerate(transposed(f, lines, lanes)):
+                        f.store(line, dst + f["dst_row"] * i)
+
+
+# Pairs of x ---------------------------------------------------------------------------------------
+
+
+@compiled("pack", kept=8)
+def pairs_first_code(module: Module, stored: str, cpu: Cpu) -> None:
+    """Packs channels-first data of x: pairs of positions are transposed as 32-bit numbers."""
+    lanes = cpu.lanes(4)
+    kind, words = vector(stored, 2 * lanes), vector(I32, lanes)
+    with module.function("pack", PACK) as f:
+        pairs = (f["head"] + f["length"] + f["zeros"] + 1) // 2
+        with f.loop(0, f["active"], lanes) as channel, f.loop(0, pairs, lanes) as loop:
+            active, low = f["active"] - channel.index, loop.index * 2 - f["head"]
+            rest = f["length"] - low
+            src = f.at(f["src"] + channel.index * f["line"], low, stored)
+            dst = _pairs_of(f, channel.index, loop.index)
+            mask = f.lanes_below(rest, 2 * lanes) ^ f.lanes_below(0 - low, 2 * lanes)
+
+            def load(i: int) -> Value:
+                return f.load(kind, src + f["line"] * i)
+
+            def load_some(i: int) -> Value:
+                # What lies in columns without a channel does not matter.
+                place = src + f["line"] * f.min(f.integer(i), active - 1)
+                return f.load_lanes(kind, place, mask)
+
+            whole = f.select(f.min(active, low + lanes) >= lanes, rest, 0) >= 2 * lanes
+            for holds, read in ((True, load), (False, load_some)):
+                with f.when(whole, holds=holds):
+                    bits = [as_bits(f, read(i), BFLOAT) for i in range(lanes)]
+                    lines = [f.convert("bitcast", each, words) for each in bits]
+                    for i, line in enumerate(transposed(f, lines, lanes)):
+                        f.store(line, dst + i * ROW_BYTES)
+
+
+@compiled("pack", kept=8)
+def pairs_last_code(module: Module, stored: str, cpu: Cpu) -> None:
+    """Packs channels-last data of x: two positions are interleaved."""
+    lanes = cpu.lanes(4)
+    kind = vector(stored, lanes)
+    with module.function("pack", PACK) as f:
+        pairs = (f["head"] + f["length"] + f["zeros"] + 1) // 2
+        with f.loop(0, pairs) as loop:
+            low = loop.index * 2 - f["head"]
+            src, inside = f["src"] + low * f["step"], f.select(low < 0, 0, f["length"] - low)
+            first = f.select(inside > 0, f["active"], 0)
+            second = f.select(low + 1 < f["length"], f["active"], 0)
+            both = f.min(first, second)
+            with f.loop(0, f["active"], lanes) as channel:
+                place = f.at(src, channel.index, stored)
+                dst = _pairs_of(f, channel.index, loop.index)
+                whole = both - channel.index >= lanes
+                with f.when(whole):
+                    here, beside = f.load(kind, place), f.load(kind, place + f["step"])
+                    f.store(paired(f, here, beside), dst)
+                with f.unless(whole):
+                    masks = (f.lanes_below(n - channel.index, lanes) for n in (first, second))
+                    here = f.load_lanes(kind, place, next(masks))
+                    beside = f.load_lanes(kind, place + f["step"], next(masks))
+                    f.store(paired(f, here, beside), dst)
+
+
+def _pairs_of(f: Function, channel: Value, pair: Value) -> Value:
+    """The address of a pair of a channel."""
+    block = f["dst"] + channel // ROWS * f["dst_row"]
+    return block + pair * ROW_BYTES + channel % ROWS * 4

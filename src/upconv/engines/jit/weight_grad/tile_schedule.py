@@ -1,0 +1,148 @@
+"""The schedule of a weight gradient on tile registers.
+
+Rows of a tile are channels of g, its columns are channels of x, and it sums over 32 positions. A
+*unit* is 32 channels of g with a *part* of the channels of x, and all taps. A job does some units
+of a *set* of spatial blocks, and packs what they need into memory of its thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from math import ceil, prod
+
+from ....problem import DataLayout, Problem
+from ..cpu import Cpu
+from ..tiles.operations import PAIRS, ROW_BYTES, ROWS, TILE_BYTES
+from .tile_geometry import Flat, flat_of
+
+_JOBS = 8  # that there should be
+_SUMS = 8 << 20  # bytes of the sums of all sets
+_MOST_TAPS = 1024
+_MOST_ZEROS = 32  # positions for each one of x, so that work stays within bounds
+_BLOCKS = 16, 24, 32, 48, 64, 96, 128, 192, 256  # chunks of a spatial block
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlan:
+    """`sets` of `works` spatial blocks of `chunks` times 32 positions, `part` blocks of 16 channels
+    of x that a thread has packed, and cycles of one thread."""
+
+    flat: Flat
+    groups: int
+    x: int  # channels of a group
+    g: int
+    taps: int
+    sets: int
+    works: int
+    chunks: int
+    part: int
+    cycles: float = 0.0
+
+    @property
+    def parts(self) -> int:
+        """Parts of the channels of x of a group."""
+        return ceil(ceil(self.x / ROWS) / self.part)
+
+    @property
+    def units(self) -> int:
+        """Units of all groups."""
+        return self.groups * self.parts * ceil(self.g / (2 * ROWS))
+
+    @property
+    def single(self) -> bool:
+        """Whether one spatial block is all: then no sums are kept from one to the next."""
+        return self.sets * self.works == 1
+
+    @property
+    def jobs(self) -> int:
+        """Jobs of a set."""
+        return min(self.units, ceil(_JOBS / self.sets))
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of the sums of 16 by 16 channels."""
+        return ROWS * ROW_BYTES * self.taps
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of the sums of a unit."""
+        return 2 * self.part * self.block_bytes
+
+    @property
+    def x_positions(self) -> int:
+        """Positions of a panel of x: those of a spatial block, and what shifts reach."""
+        return self.chunks * PAIRS + self.flat.high - self.flat.low
+
+    @property
+    def parities(self) -> int:
+        """1 where pairs begin at even positions only, else 2."""
+        return self.flat.parities
+
+    @property
+    def parity_bytes(self) -> int:
+        """Bytes of a panel of x of one parity, an odd number of lines. Vectors may be stored a tile
+        beyond the last position."""
+        return (ceil(self.x_positions / 2) * ROW_BYTES + TILE_BYTES) | ROW_BYTES
+
+    @property
+    def x_bytes(self) -> int:
+        """Bytes of the panels of x of 16 channels."""
+        return self.parities * self.parity_bytes | ROW_BYTES
+
+    def __str__(self) -> str:
+        blocks = f"{self.sets * self.works} spatial blocks of {self.chunks * PAIRS} positions"
+        phases = f"{len(self.flat.phases)} phases of g"
+        return f"weight gradient: tiles, {phases}, {blocks}, {self.parts} parts of x"
+
+
+def refusal(problem: Problem) -> str | None:
+    """Why tile registers do not compute a weight gradient, or None."""
+    if prod(problem.kernel) > _MOST_TAPS:
+        return f"tiles sum up to {_MOST_TAPS} taps at a time"
+    positions = problem.batch * prod(problem.size)
+    if flat_of(problem).chunks > _MOST_ZEROS * ceil(positions / PAIRS):
+        return "with zeros between its rows the input would be many times as long"
+    return None
+
+
+@lru_cache(maxsize=64)
+def tile_plan(problem: Problem, cpu: Cpu) -> TilePlan:
+    """The cheapest schedule."""
+    return min(_plans(problem, cpu), key=lambda plan: plan.cycles)
+
+
+def _plans(problem: Problem, cpu: Cpu) -> Iterator[TilePlan]:
+    flat, groups = flat_of(problem), problem.groups
+    x, g = problem.in_channels // groups, problem.out_channels // groups
+    taps = prod(problem.kernel)
+    blocks, block, costs = ceil(x / ROWS), ROWS * ROW_BYTES * taps, cpu.costs.weight_grad
+    whole = groups * blocks * ceil(g / ROWS) * block
+    most = max(1, min(_JOBS, flat.chunks, _SUMS // whole))
+    for sets, most_chunks in product(range(1, most + 1), _BLOCKS):
+        works = ceil(flat.chunks / (sets * most_chunks))
+        chunks = ceil(flat.chunks / (sets * works))
+        positions = chunks * PAIRS + flat.high - flat.low
+        row = flat.parities * ROW_BYTES // 2 * positions
+        panels, sums = cpu.l2 * costs.l2_panels // row, cpu.l2 * costs.l2_sums // (2 * block)
+        part = max(2, int(min(panels, sums)))
+        part = ceil(blocks / ceil(blocks / part))
+        plan = TilePlan(flat, groups, x, g, taps, sets, works, chunks, part + part % 2)
+        yield _counted(problem, plan, cpu)
+
+
+def _counted(problem: Problem, plan: TilePlan, cpu: Cpu) -> TilePlan:
+    """A plan with its cycles: products, sums on their way, packing, and results."""
+    costs, blocks = cpu.costs.weight_grad, ceil(plan.x / ROWS) * ceil(plan.g / ROWS)
+    tiles = plan.groups * blocks * plan.taps
+    spatial = plan.sets * plan.works
+    first = problem.layout is DataLayout.NCX
+    packed_x = plan.jobs if plan.works > 1 else min(2, plan.jobs)
+    pack_g = costs.tile_rows if first else costs.tile_transposed
+    cycles = tiles * spatial * (plan.chunks * costs.tile_product + costs.tile_sums)
+    cycles += prod(problem.y_shape) * plan.parts * pack_g
+    cycles += prod(problem.x_shape) * packed_x * costs.tile_pairs
+    cycles += tiles * ROWS * ROWS * (costs.tile_result + (plan.sets - 1) * costs.tile_set)
+    return replace(plan, cycles=cycles)

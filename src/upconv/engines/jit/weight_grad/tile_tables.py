@@ -1,0 +1,130 @@
+"""The tables of a weight gradient on tile registers, which tile_driver.py walks.
+
+A *piece* is a run of an operand's numbers that lie one after another in a panel, with the zeros
+behind them; pieces of length 0 are zeros alone. A panel has its pieces in ascending order: one may
+overwrite zeros of the next one's place.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....problem import Problem
+from ..correlation import weight_strides
+from ..packing import Numbers
+from ..tiles.operations import PAIRS, ROW_BYTES, ROWS
+from .tables import BLOCK
+from .tile_geometry import Rows
+from .tile_schedule import TilePlan
+
+JOB = ("units", "count")
+SET = ("works", "count", "sums")
+UNIT = ("key", "x", "x_count", "g", "g_count", "sums", "blocks", "block_count")
+"""Channels of both operands and their counts, and the unit's blocks of dw."""
+PIECE = ("image", "position", "length", "zeros", "at")
+RANGE = ("first", "count")
+"""Pieces of a panel: those of x for each spatial block, then those of each class of phases."""
+PHASE = ("ranges", "position", "taps", "count")
+TAP = ("number", "place")
+"""A tap, and bytes from the panel of x to the first pair that it meets."""
+TABLES = {
+    "jobs": JOB, "sets": SET, "units": UNIT, "blocks": BLOCK, "pieces": PIECE, "ranges": RANGE,
+    "phases_of_g": PHASE, "taps": TAP,
+}  # fmt: skip
+
+
+def tables_of(plan: TilePlan, problem: Problem) -> dict[str, Numbers]:
+    """The tables by name."""
+    starts = np.arange(0, plan.units, -(-plan.units // plan.jobs))
+    jobs = np.stack([starts, np.diff(starts, append=plan.units)], 1)
+    numbers = np.arange(plan.sets)
+    sums = numbers * plan.units * plan.unit_bytes
+    sets = np.stack([numbers * plan.works, np.full_like(numbers, plan.works), sums], 1)
+    tables = {"jobs": jobs, "sets": sets, **_units(plan, problem), **_positions(plan)}
+    return {name: np.ascontiguousarray(table, np.int64) for name, table in tables.items()}
+
+
+def _units(plan: TilePlan, problem: Problem) -> dict[str, Numbers]:
+    """The units, with those that share channels of x side by side, and their blocks."""
+    by_group, by_x, by_g, *_ = weight_strides(problem, forward=True)
+    item, width = problem.dtype.itemsize, plan.part * ROWS
+    units: list[tuple[int, ...]] = []
+    blocks: list[tuple[int, ...]] = []
+    for group, part, pair in np.ndindex(plan.groups, plan.parts, -(-plan.g // (2 * ROWS))):
+        x, g = part * width, pair * 2 * ROWS
+        x_count, g_count = min(width, plan.x - x), min(2 * ROWS, plan.g - g)
+        sums, first, across = len(units) * plan.unit_bytes, len(blocks), -(-x_count // ROWS)
+        for i, j in np.ndindex(-(-g_count // ROWS), across):
+            active = min(ROWS, g_count - i * ROWS), min(ROWS, x_count - j * ROWS)
+            dw = group * by_group + (x + j * ROWS) * by_x + (g + i * ROWS) * by_g
+            place = sums + (i * across + j) * plan.block_bytes
+            blocks.append((place, 0, 0, plan.taps, 0, 0, *active, dw * item))
+        x, g = group * plan.x + x, group * plan.g + g
+        key = group * plan.parts + part
+        units.append((key, x, x_count, g, g_count, sums, first, len(blocks) - first))
+    return {"units": np.array(units), "blocks": np.array(blocks)}
+
+
+def _positions(plan: TilePlan) -> dict[str, Numbers]:
+    """The pieces of all panels, and the phases of g."""
+    flat, spatial = plan.flat, plan.sets * plan.works
+    starts = np.arange(spatial) * plan.chunks * PAIRS
+    x = _merged(flat.rows_of_x())
+    listed = [_pieces(x, starts - flat.high, plan.x_positions)]
+    classes = {phase.counts: 0 for phase in flat.phases}
+    for number, counts in enumerate(classes):
+        classes[counts] = (1 + number) * spatial
+        listed.append(_pieces(flat.rows_of_g(counts), starts, plan.chunks * PAIRS))
+    phases: list[tuple[int, ...]] = []
+    taps: list[tuple[int, int]] = []
+    for phase in flat.phases:
+        phases.append((classes[phase.counts], phase.position, len(taps), len(phase.taps)))
+        for number, shift in phase.taps:
+            pair, odd = divmod(flat.high - shift, 2)
+            taps.append((number, odd * plan.parity_bytes + pair * ROW_BYTES))
+    before = np.cumsum([0, *(len(pieces) for pieces, _ in listed)])
+    ranges = [
+        np.stack([firsts[:-1] + start, np.diff(firsts)], 1)
+        for (_, firsts), start in zip(listed, before[:-1], strict=True)
+    ]
+    return {
+        "pieces": np.concatenate([pieces for pieces, _ in listed]),
+        "ranges": np.concatenate(ranges), "phases_of_g": np.array(phases), "taps": np.array(taps),
+    }  # fmt: skip
+
+
+def _merged(rows: Rows) -> tuple[Rows, Numbers]:
+    """Rows without those that go on where the one before ends, and the length of each."""
+    joined = (np.diff(rows.flat) == rows.count) & (np.diff(rows.image) == 0)
+    first = np.flatnonzero(np.append(True, ~joined))
+    lengths = np.diff(first, append=len(rows.flat)) * rows.count
+    kept = Rows(rows.flat[first], rows.image[first], rows.position[first], rows.count, rows.step)
+    return kept, lengths
+
+
+def _pieces(
+    rows: Rows | tuple[Rows, Numbers], starts: Numbers, length: int
+) -> tuple[Numbers, Numbers]:
+    """What panels of `length` positions have of some rows, and the first piece of each panel."""
+    rows, lengths = rows if isinstance(rows, tuple) else (rows, np.full(len(rows.flat), rows.count))
+    ends = rows.flat + lengths
+    first, last = ends.searchsorted(starts, "right"), rows.flat.searchsorted(starts + length)
+    counts = 1 + np.maximum(last - first, 0)  # one more for the zeros before the first
+    firsts = np.append(0, counts.cumsum())
+    panel = np.repeat(np.arange(len(starts)), counts)
+    inside = np.arange(firsts[-1]) - firsts[panel]
+    real = inside > 0
+    row = np.where(real, first[panel] + inside - 1, 0)
+    table = np.zeros((firsts[-1], len(PIECE)), np.int64)
+    if real.any():
+        begin = np.maximum(rows.flat[row], starts[panel])
+        end = np.minimum(ends[row], starts[panel] + length)
+        image, position = rows.image[row], rows.position[row]
+        position = position + (begin - rows.flat[row]) * rows.step
+        columns = image, position, end - begin, 0, begin - starts[panel]
+        for number, column in enumerate(columns):
+            table[:, number] = np.where(real, column, 0)
+    after = np.append(table[1:, 4], length)
+    after[firsts[1:] - 1] = length
+    table[:, 3] = after - table[:, 4] - table[:, 2]
+    return table, firsts
