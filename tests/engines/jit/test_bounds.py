@@ -89,6 +89,21 @@ MERGED_TAPS = (
     "    return replace(made, problem=p)\n"
     "r.case = case\n"
 )
+WEIGHTS_BY_TILES = (
+    "from tests.support import random_problems as r; from dataclasses import replace\n"
+    "from upconv.engines.jit import JitEngine\n"
+    "from upconv.problem import Direction, DType, Epilogue\n"
+    "JitEngine.variants = lambda self, problem, threads: ('tiles',)\n"
+    "drawn = r.case\n"
+    "def case(seed):\n"
+    "    made = drawn(seed)\n"
+    "    p = made.problem.replace(direction=Direction.WEIGHT_GRAD, bias=False,\n"
+    "                             epilogue=Epilogue())\n"
+    "    p = p.replace(dtype=DType.FLOAT32, rounded=True) if seed % 3 < 1 else p.replace(\n"
+    "        dtype=DType.BFLOAT16)\n"
+    "    return replace(made, problem=p)\n"
+    "r.case = case\n"
+)
 WINOGRAD = (
     "from tests.support import random_problems as r, winograd_layers as w\n"
     "from dataclasses import replace\n"
@@ -142,6 +157,8 @@ WAYS = {
     "winograd, AVX2": Way("haswell", "avx2", plant=WINOGRAD + SMALL_CACHES),
     "dot products": Way(needs="avx512bf16", variant="dots", plant=ALL_BFLOAT16),
     "merged taps": Way(plant=MERGED_TAPS),
+    "weights by tiles": Way(needs="amx-bf16", plant=WEIGHTS_BY_TILES),
+    "weights by tiles, AVX2": Way("haswell", "avx2", plant=WEIGHTS_BY_TILES),
 }
 MANY = {"as it is": 5000, "AVX2": 5000, "tiny tiles": 5000}  # 1,000 for the others
 
@@ -274,6 +291,16 @@ FAULTS = {
     + "real = winograd_weights._terms\n"
     "def further(*a): taps, factors = real(*a); return taps + 1, factors\n"
     "winograd_weights._terms = further",
+    "a panel of x too small": WEIGHTS_BY_TILES
+    + "from upconv.engines.jit.weight_grad.tile_schedule import TilePlan\n"
+    "real = TilePlan.x_positions\n"
+    "TilePlan.x_positions = property(lambda plan: real.fget(plan) // 2 - 64)",
+    "pieces of x one position too long": WEIGHTS_BY_TILES
+    + JIT.format(".weight_grad", "tile_tables", "tile_tables")
+    + JIT.format(".weight_grad", "tile_primitive", "tile_primitive")
+    + "real = tile_tables.tables_of\n"
+    "def longer(*a): tables = real(*a); tables['pieces'][:, 2] += 1; return tables\n"
+    "tile_primitive.tables_of = longer",
     "a stage too small": JIT.format(".positions", "driver", "driver") + "driver.STAGE_BYTES = 64",
 }
 

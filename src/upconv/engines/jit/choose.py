@@ -61,7 +61,7 @@ def table(
         candidates = weight_grad(inner, threads, cpu)
         reason = "Winograd's algorithm is for results and input gradients"
         tiles = refused("winograd", reason, winograd=True)
-        libdnnl_candidate = libdnnl.of_weight_grad(problem, ranked(candidates)[0])
+        libdnnl_candidate = libdnnl.of_weight_grad(problem, ranked(candidates)[0], cpu)
         return (*_cast(problem, candidates, threads, cpu), tiles, libdnnl_candidate)
     correlation = Correlation.of(inner)
     direct_sums = _eligible(

@@ -211,20 +211,20 @@ class WeightGrad(NamedTuple):
     """Part of the second-level cache for a panel of both operands."""
     l2_sums: float = 1 / 4
     """Part of it for the sums of a job."""
-    tile_product: float = 24.0
+    tile_product: float = 27.0
     """A product of tile registers, of 16 by 16 channels and 32 positions, and its loads. This and
     all below are of a Xeon with AMX (2026-11-27)."""
-    tile_sums: float = 60.0
+    tile_sums: float = 45.0
     """Loading and storing a tile of sums."""
-    tile_rows: float = 0.15
-    """Packing a number of channels-first data for the rows of a tile."""
-    tile_transposed: float = 0.3
-    """The same of channels-last data."""
-    tile_pairs: float = 0.5
-    """Packing a number for the columns, of either layout."""
-    tile_result: float = 1.5
+    tile_rows: float = 0.7
+    """Packing a number of g for the rows of a tile, from beyond the second-level cache."""
+    tile_stride: float = 0.1
+    """The same for each stride of channels-first data, of which a phase has one number."""
+    tile_pairs: float = 0.25
+    """Packing a number of x for the columns of a tile."""
+    tile_result: float = 0.8
     """A finished number."""
-    tile_set: float = 0.5
+    tile_set: float = 0.3
     """Adding a number of another set to it."""
 
 

@@ -93,7 +93,10 @@ def transpose_few_code(module: Module, stored: str, computed: str, rows: int, cp
 
 
 def as_bits(f: Function, value: Value, element: str) -> Value:
-    """`converted`, a bfloat16 as 16 bits: not every processor can shuffle it as a number."""
+    """`converted`, a bfloat16 as 16 bits: not every processor can shuffle it as a number. It may
+    have been read as such."""
+    if split(value.type)[0] == I16:
+        return value
     value = converted(f, value, element)
     if element != BFLOAT:
         return value

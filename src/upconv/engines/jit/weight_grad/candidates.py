@@ -3,8 +3,10 @@ pairs of bfloat16, and products of tile registers."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ....problem import DType, Problem
-from ...base import Candidate, ranked
+from ...base import Candidate, Eligible, ranked
 from ..cpu import Cpu
 from ..direct import refused
 from ..pool import useful_threads
@@ -12,6 +14,12 @@ from .sides import sides_of
 from .tile_schedule import refusal, tile_plan
 
 FLOATS, DOTS, TILES = "floats", "dots", "tiles"
+_FEWEST = 8
+"""Channels of both operands from which tiles are faster: 1.5 to 3 times with 8 to 12, and 0.4 to
+1.3 times with fewer (Xeon with AMX, 2026-11-27)."""
+_MARGIN = 1.5
+"""What tiles must seem faster by: there, other products take about half of the predicted time where
+data is in the caches."""
 
 
 def candidates(problem: Problem, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
@@ -39,7 +47,11 @@ def _tiles(problem: Problem, threads: int, cpu: Cpu) -> Candidate:
     reason = refusal(problem) or ("" if cpu.tiles else "this processor has no tile registers")
     if reason:
         return refused(TILES, reason)
-    return Candidate("jit", TILES, tile_plan(problem, cpu).cycles / threads)
+    candidate = Candidate("jit", TILES, tile_plan(problem, cpu).cycles / threads, margin=_MARGIN)
+    if min(problem.in_channels, problem.out_channels) // problem.groups < _FEWEST:
+        reason = f"fewer than {_FEWEST} channels leave tiles empty"
+        return replace(candidate, eligible=Eligible.ON_REQUEST, reason=reason)
+    return candidate
 
 
 def chosen(problem: Problem, variant: str, cpu: Cpu) -> str:

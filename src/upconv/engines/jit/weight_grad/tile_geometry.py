@@ -66,14 +66,21 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of an operand along its last axis: `flat` is the place of the first number, which lies
-    at a position of an image; numbers are `step` positions apart."""
+    """Runs of an operand's numbers, `step` positions of an image apart: where in the flattened row
+    and in the image each begins, and its length."""
 
     flat: Numbers
     image: Numbers
     position: Numbers
-    count: int
+    lengths: Numbers
     step: int
+
+    def joined(self) -> Rows:
+        """Rows with those that go on where the one before ends, in one."""
+        on = np.append(False, np.diff(self.flat) == self.lengths[:-1])
+        first = np.flatnonzero(~on)
+        lengths = np.add.reduceat(self.lengths, first)
+        return Rows(self.flat[first], self.image[first], self.position[first], lengths, self.step)
 
 
 class Flat:
@@ -115,10 +122,10 @@ class Flat:
         return [prod(sizes[i + 1 :]) for i in range(len(sizes))]
 
     def rows_of_x(self) -> Rows:
-        """The rows of x."""
+        """The rows of x, in one where there are no zeros between them."""
         sizes = self._problem.size
         steps = [prod(sizes[i + 1 :]) for i in range(len(sizes))]
-        return self._rows(sizes, steps, 0, 1)
+        return self._rows(sizes, steps, 0, 1).joined()
 
     def rows_of_g(self, counts: tuple[int, ...]) -> Rows:
         """The rows of a phase of g that has so many numbers along each axis, at remainder 0."""
@@ -135,10 +142,9 @@ class Flat:
             flat = (flat[:, :, None] + along * stride).reshape(len(flat), -1)
             position = (position[:, :, None] + along * length).reshape(1, -1)
         image = np.repeat(np.arange(self._problem.batch), flat.shape[1])
-        position = np.broadcast_to(position, flat.shape).ravel()
-        if not counts[-1]:
-            flat, image, position = flat[:0], image[:0], position[:0]
-        return Rows(flat.ravel(), image, position, counts[-1], step)
+        position = np.broadcast_to(position, flat.shape)
+        lengths = np.full(flat.size, counts[-1])
+        return Rows(flat.ravel(), image, position.ravel(), lengths, step)
 
 
 def _dot(numbers: Any, others: Any) -> int:

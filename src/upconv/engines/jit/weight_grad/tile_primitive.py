@@ -20,7 +20,7 @@ from ..pool import useful_threads
 from ..rows import Finish, finish_code
 from ..tiles.operations import PAIRS, ROW_BYTES, ROWS, configuration
 from ..transpose import transpose_code
-from ..values import FLOAT, STORED
+from ..values import BFLOAT, FLOAT, I16, STORED
 from ..walk import Phase, phases, walk_code
 from .driver import SUMS
 from .tile_driver import ARGUMENTS, tile_driver_code
@@ -126,10 +126,11 @@ def _codes(problem: Problem, cpu: Cpu) -> dict[str, tuple[Code, str]]:
     """The code of a class of problems, and a name in it, by the argument that has its address."""
     stored = STORED[problem.dtype]
     stride, finish = problem.axes[-1].stride, Finish(FLOAT, stored)
+    read = I16 if stored == BFLOAT else stored  # packed as bits
     if problem.layout is DataLayout.NCX:
-        x, g = pairs_first_code(stored, cpu), rows_code(stored, stride, cpu)
+        x, g = pairs_first_code(read, cpu), rows_code(read, stride, cpu)
     else:
-        x, g = pairs_last_code(stored, cpu), columns_code(stored, cpu)
+        x, g = pairs_last_code(read, cpu), columns_code(read, cpu)
     codes = {
         "x_copy": (x, "pack"), "g_copy": (g, "pack"),
         "transpose": (transpose_code(FLOAT, FLOAT, cpu), "transpose"),

@@ -2,7 +2,8 @@
 the products of one tap.
 
 A panel of g has a row for each channel. A panel of x has pairs of positions of 16 channels: one
-panel those that begin at even positions, and perhaps a second one those at odd ones.
+panel those that begin at even positions, and perhaps a second one those at odd ones. What is stored
+as bfloat16 is read as 16-bit integers.
 """
 
 from __future__ import annotations

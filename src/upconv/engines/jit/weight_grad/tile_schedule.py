@@ -22,7 +22,7 @@ _JOBS = 8  # that there should be
 _SUMS = 8 << 20  # bytes of the sums of all sets
 _MOST_TAPS = 1024
 _MOST_ZEROS = 32  # positions for each one of x, so that work stays within bounds
-_BLOCKS = 16, 24, 32, 48, 64, 96, 128, 192, 256  # chunks of a spatial block
+_BLOCKS = 16, 24, 32, 48  # chunks of a spatial block
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,9 @@ def _counted(problem: Problem, plan: TilePlan, cpu: Cpu) -> TilePlan:
     spatial = plan.sets * plan.works
     first = problem.layout is DataLayout.NCX
     packed_x = plan.jobs if plan.works > 1 else min(2, plan.jobs)
-    pack_g = costs.tile_rows if first else costs.tile_transposed
+    pack_g = costs.tile_rows + first * costs.tile_stride * problem.axes[-1].stride
     cycles = tiles * spatial * (plan.chunks * costs.tile_product + costs.tile_sums)
     cycles += prod(problem.y_shape) * plan.parts * pack_g
-    cycles += prod(problem.x_shape) * packed_x * costs.tile_pairs
+    cycles += prod(problem.x_shape) * packed_x * plan.parities * costs.tile_pairs
     cycles += tiles * ROWS * ROWS * (costs.tile_result + (plan.sets - 1) * costs.tile_set)
     return replace(plan, cycles=cycles)

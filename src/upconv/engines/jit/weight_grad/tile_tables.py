@@ -69,8 +69,7 @@ def _positions(plan: TilePlan) -> dict[str, Numbers]:
     """The pieces of all panels, and the phases of g."""
     flat, spatial = plan.flat, plan.sets * plan.works
     starts = np.arange(spatial) * plan.chunks * PAIRS
-    x = _merged(flat.rows_of_x())
-    listed = [_pieces(x, starts - flat.high, plan.x_positions)]
+    listed = [_pieces(flat.rows_of_x(), starts - flat.high, plan.x_positions)]
     classes = {phase.counts: 0 for phase in flat.phases}
     for number, counts in enumerate(classes):
         classes[counts] = (1 + number) * spatial
@@ -93,21 +92,9 @@ def _positions(plan: TilePlan) -> dict[str, Numbers]:
     }  # fmt: skip
 
 
-def _merged(rows: Rows) -> tuple[Rows, Numbers]:
-    """Rows without those that go on where the one before ends, and the length of each."""
-    joined = (np.diff(rows.flat) == rows.count) & (np.diff(rows.image) == 0)
-    first = np.flatnonzero(np.append(True, ~joined))
-    lengths = np.diff(first, append=len(rows.flat)) * rows.count
-    kept = Rows(rows.flat[first], rows.image[first], rows.position[first], rows.count, rows.step)
-    return kept, lengths
-
-
-def _pieces(
-    rows: Rows | tuple[Rows, Numbers], starts: Numbers, length: int
-) -> tuple[Numbers, Numbers]:
+def _pieces(rows: Rows, starts: Numbers, length: int) -> tuple[Numbers, Numbers]:
     """What panels of `length` positions have of some rows, and the first piece of each panel."""
-    rows, lengths = rows if isinstance(rows, tuple) else (rows, np.full(len(rows.flat), rows.count))
-    ends = rows.flat + lengths
+    ends = rows.flat + rows.lengths
     first, last = ends.searchsorted(starts, "right"), rows.flat.searchsorted(starts + length)
     counts = 1 + np.maximum(last - first, 0)  # one more for the zeros before the first
     firsts = np.append(0, counts.cumsum())
