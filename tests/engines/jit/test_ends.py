@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
-from tests.engines.jit.test_new_activation import LAYERS
+from tests.engines.jit.test_new_activation import LAYERS, every_kernel
 from upconv import testing
 from upconv.activations import Activation
 from upconv.choices import Algorithm, variants
@@ -22,7 +22,7 @@ from upconv.engines import load
 from upconv.engines.base import Array
 from upconv.engines.jit.activation import End
 from upconv.engines.jit.correlation import Correlation
-from upconv.engines.jit.cpu import host, target
+from upconv.engines.jit.cpu import target
 from upconv.engines.jit.emit import Module
 from upconv.engines.jit.positions.schedule import schedule
 from upconv.engines.jit.positions.tile import emit_tile
@@ -108,8 +108,7 @@ def test_an_end_has_the_bits_of_separate_passes(name: str, end: str) -> None:
 
 def test_the_problems_reach_every_kernel() -> None:
     names = {each.split()[0] for p in PROBLEMS.values() for each in kernels(p) if each}
-    wide, dots = host().vector_bytes == 64, host().dots > 0
-    assert names == {"positions", "channels", "winograd", *["planes"] * wide, *["dots"] * dots}
+    assert names == every_kernel()
 
 
 @pytest.mark.parametrize("layout", DataLayout)
