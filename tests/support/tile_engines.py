@@ -1,0 +1,58 @@
+"""The tile kernel as an engine for `testing.check`, on a processor that the test states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+
+from tests.support.random_problems import case
+from upconv.engines.base import Primitive
+from upconv.engines.interior import bordered
+from upconv.engines.jit.border import JitBorder
+from upconv.engines.jit.choose import interior_of
+from upconv.engines.jit.correlation import Correlation
+from upconv.engines.jit.cpu import AMX, Cpu, host
+from upconv.engines.jit.tiles.primitive import Tiles
+from upconv.problem import DType, Problem
+
+SMALL, LARGE = 20_000, 2 << 20
+"""Second-level caches, in bytes: the first one holds no layer, so that its data is cut."""
+
+needs_amx = pytest.mark.skipif(host().tiles != AMX, reason="this processor has no tile registers")
+LOWERINGS = [pytest.param(AMX, id="AMX", marks=needs_amx), pytest.param("", id="vector code")]
+
+
+@dataclass(frozen=True)
+class TileEngine:
+    """The kernel with `tiles` for its instructions and `l2` bytes of cache."""
+
+    tiles: str = ""
+    l2: int = LARGE
+    name: str = "tiles"
+
+    @property
+    def cpu(self) -> Cpu:
+        """This processor, but for what the engine states."""
+        return replace(host(), tiles=self.tiles, l2=self.l2)
+
+    def kernel(self, problem: Problem, threads: int = 1) -> Tiles:
+        """The kernel of a problem, all of whose outputs are its own."""
+        return Tiles(Correlation.of(problem), threads, self.cpu)
+
+    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
+        """The kernel of the interior, and a border around it."""
+        interior = interior_of(problem, margins=True)
+        inner = interior.problem
+        kernel = None if inner is None else self.kernel(inner, threads)
+        return bordered(problem, interior, kernel, partial(JitBorder, threads=threads))
+
+
+def random_layers(seeds: Iterator[int]) -> Iterator[tuple[int, Problem, int]]:
+    """Seeds, random problems of bfloat16 or with rounded operands, and threads."""
+    for seed in seeds:
+        drawn = case(seed)
+        kind = {"dtype": DType.BFLOAT16} if seed % 3 else {"dtype": DType.FLOAT32, "rounded": True}
+        yield seed, drawn.problem.replace(**kind), drawn.threads
