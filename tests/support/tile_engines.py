@@ -18,7 +18,9 @@ from upconv.engines.jit.cpu import AMX, Cpu, host
 from upconv.engines.jit.tiles.primitive import Tiles
 from upconv.problem import DType, Problem
 
-SMALL, LARGE = 20_000, 2 << 20
+L1_SMALL, L1 = 512, 48 << 10
+"""First-level caches, in bytes: the first one holds the inputs of no tile."""
+L2_SMALL, L2 = 20_000, 2 << 20
 """Second-level caches, in bytes: the first one holds no layer, so that its data is cut."""
 
 needs_amx = pytest.mark.skipif(host().tiles != AMX, reason="this processor has no tile registers")
@@ -27,16 +29,22 @@ LOWERINGS = [pytest.param(AMX, id="AMX", marks=needs_amx), pytest.param("", id="
 
 @dataclass(frozen=True)
 class TileEngine:
-    """The kernel with `tiles` for its instructions and `l2` bytes of cache."""
+    """The kernel with `tiles` for its instructions and caches of so many bytes."""
 
     tiles: str = ""
-    l2: int = LARGE
+    l1: int = L1
+    l2: int = L2
     name: str = "tiles"
 
     @property
     def cpu(self) -> Cpu:
         """This processor, but for what the engine states."""
-        return replace(host(), tiles=self.tiles, l2=self.l2)
+        return replace(host(), tiles=self.tiles, l1=self.l1, l2=self.l2)
+
+    @classmethod
+    def numbered(cls, tiles: str, number: int) -> TileEngine:
+        """The kernel with small and large caches, as the number says."""
+        return cls(tiles, (L1, L1_SMALL)[number & 1], (L2, L2_SMALL)[number >> 1 & 1])
 
     def kernel(self, problem: Problem, threads: int = 1) -> Tiles:
         """The kernel of a problem, all of whose outputs are its own."""

@@ -18,7 +18,7 @@ pytest.importorskip("ml_dtypes")
 
 from tests.support.processes import require_feature
 from tests.support.repeating import seeds
-from tests.support.tile_engines import LARGE, LOWERINGS, SMALL, TileEngine, random_layers
+from tests.support.tile_engines import L1, L2_SMALL, LOWERINGS, TileEngine, random_layers
 from upconv import testing
 from upconv.activations import Activation
 from upconv.engines import load
@@ -73,7 +73,7 @@ def variations(problem: Problem) -> Iterator[Problem]:
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_of_every_kind(name: str, lowering: str) -> None:
     for number, problem in enumerate(variations(LAYERS[name])):
-        testing.check(TileEngine(lowering, (LARGE, SMALL)[number // 2 % 2]), problem, threads=2)
+        testing.check(TileEngine.numbered(lowering, number // 2), problem, threads=2)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -81,7 +81,7 @@ def test_layers_of_every_kind(name: str, lowering: str) -> None:
 def test_ends(end: str, lowering: str) -> None:
     for number, problem in enumerate(variations(LAYERS["groups"])):
         ended = problem.replace(bias=True, epilogue=ENDS[end], accumulate=number % 4 > 1)
-        testing.check(TileEngine(lowering, SMALL), ended, threads=2)
+        testing.check(TileEngine(lowering, L1, L2_SMALL), ended, threads=2)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -100,8 +100,7 @@ def test_many_random_layers(part: int, lowering: str) -> None:
 def check(layers: Iterator[Layer], lowering: str) -> None:
     for seed, problem, threads in layers:
         if load("jit").refuses(problem) is None:
-            cache = SMALL if seed % 2 else LARGE
-            testing.check(TileEngine(lowering, cache), problem, seed, threads)
+            testing.check(TileEngine.numbered(lowering, seed), problem, seed, threads)
 
 
 def layers_without_zeros(numbers: Iterator[int]) -> Iterator[Layer]:

@@ -1,0 +1,197 @@
+"""The tables of the tile kernel, replayed in NumPy: what is packed, which products, which results.
+
+Memory is floats with NaN wherever nothing was written, so that a read from there is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ml_dtypes")
+
+from tests.engines.jit.test_tiles import LAYERS, layers_without_zeros, pointwise, variations
+from tests.support.repeating import seeds
+from tests.support.tile_engines import TileEngine, random_layers
+from upconv import testing
+from upconv.engines import load
+from upconv.engines.jit.choose import interior_of
+from upconv.engines.jit.tiles.driver import CHUNK, RUN, TILE
+from upconv.engines.jit.tiles.placement import InPlace
+from upconv.engines.jit.tiles.primitive import Tiles
+from upconv.engines.jit.tiles.tables import Packed
+from upconv.engines.jit.tiles.walks import Walk
+from upconv.problem import NO_EPILOGUE, DataLayout, DType, Problem
+
+Numbers = np.ndarray[Any, Any]
+NXC = DataLayout.NXC
+BFLOAT16 = DType.BFLOAT16.numpy
+LINE = 32  # numbers of bfloat16 in a row of a tile
+
+
+def replayed(problem: Problem, engine: TileEngine, given: testing.Operands) -> Numbers:
+    """The result in float64, every element of which one tile writes."""
+    kernel = engine.kernel(problem, 2)
+    weights = kernel.pack(given.b)[: kernel.order.nbytes // 2].view(BFLOAT16).astype("f8")
+    bias = kernel._no_bias if given.bias is None else kernel._ordered(given.bias)
+    first = problem.layout is not NXC
+    x = given.a.astype(BFLOAT16).astype("f8")  # as packing rounds
+    x = np.moveaxis(x, 1, -1) if first else x
+    correlation = kernel.correlation
+    result = np.full((problem.batch, *correlation.result_size, correlation.made), np.nan)
+    for walk, image, start, to in _blocks(kernel):
+        correlation = walk.operand.correlation
+        images = slice(image, image + correlation.batch)
+        source = x[images, start : start + correlation.lines[0].size]
+        operand = source if isinstance(walk.operand, InPlace) else packed(walk, source)
+        part = np.full((*source.shape[:1], *correlation.result_size, correlation.made), np.nan)
+        multiply(walk, operand.reshape(-1), weights, bias, part.reshape(-1))
+        assert np.isfinite(part).all(), "an element that nothing writes, or that reads NaN"
+        result[images, to : to + correlation.lines[0].out] = part
+    return np.moveaxis(result, -1, 1) if first else result
+
+
+def _blocks(kernel: Tiles) -> Iterator[tuple[Walk, int, int, int]]:
+    """Walks, first images, and first inputs and outputs along the first axis."""
+    c = kernel.correlation
+    last = c.layout is NXC
+    x_row, y_row = (
+        prod(size[1:]) * c.dtype.itemsize * (channels if last else 1)
+        for size, channels in ((c.operand_size, c.reduced), (c.result_size, c.made))
+    )
+    for walk, image, x, y in kernel._steps:
+        yield walk, image, x // x_row, y // y_row
+
+
+def packed(walk: Walk, source: Numbers) -> Numbers:
+    """The packed operand of channels-last data; what is written twice is an error."""
+    operand, tables = walk.operand, walk.tables
+    assert isinstance(operand, Packed)
+    memory = np.full((operand.nbytes // 64, LINE), np.nan)
+    (phase,) = (phase for phase in walk._listed if phase.inner.dtype == CHUNK)
+    flat = source.reshape(len(source), -1, source.shape[-1])
+    for block in phase.outer:
+        for chunk in phase.inner:
+            stop = chunk["position"] + chunk["count"]
+            lines = flat[block["image"], chunk["position"] : stop]
+            for number in range(block["blocks"]):
+                channel, place = block["channel"] + LINE * number, number * operand.block_bytes
+                there = min(LINE, int(block["channels"]) - LINE * number)
+                line = np.zeros((len(lines), LINE))
+                line[:, :there] = lines[:, channel : channel + there]
+                for copy in tables["copies"][chunk["copies"] : chunk["copies_end"]]:
+                    rows = copy["src"] + copy["step"] * np.arange(copy["count"])
+                    _write(memory, block["dst"] + place + copy["dst"], line[rows])
+                for clear in tables["clears"][chunk["clears"] : chunk["clears_end"]]:
+                    zeros = np.zeros((clear["count"], LINE))
+                    _write(memory, block["dst"] + place + clear["dst"], zeros)
+    return memory
+
+
+def _write(memory: Numbers, offset: int, lines: Numbers) -> None:
+    place = memory[offset // 64 : offset // 64 + len(lines)]
+    assert place.shape == lines.shape
+    assert np.isnan(place).all(), "packed twice"
+    place[...] = lines
+
+
+def multiply(walk: Walk, x: Numbers, weights: Numbers, bias: Numbers, y: Numbers) -> None:
+    """All products of a walk, in the tiles' order; rows that no piece takes may read anything."""
+    tables = walk.tables
+    (phase,) = (phase for phase in walk._listed if phase.inner.dtype == RUN)
+    assert sorted(n for run in phase.inner for n in range(run["first"], run["last"])) == [
+        *range(phase.inner["last"].max(initial=0))
+    ]
+    for part in phase.outer:
+        for row in tables["rows"][part["first"] : part["last"]]:
+            first = row["tiles"] // TILE.itemsize
+            for run in phase.inner:
+                for tile in tables["tiles"][first + run["first"] : first + run["last"]]:
+                    _multiply(walk, row, tile, (x, weights, bias, y))
+
+
+def _multiply(walk: Walk, row: Any, tile: Any, arrays: tuple[Numbers, ...]) -> None:
+    """One tile of positions, for all blocks of outputs of a row."""
+    x, weights, bias, y = arrays
+    tables, active = walk.tables, int(row["active"])
+    columns = -(-active // 16)
+    start = row["bias"] // 4
+    sums = np.tile(bias[start : start + 16 * columns].astype("f8"), (16, 1))
+    lines = np.arange(16)[:, None] * (walk.operand.row_bytes // 2) + np.arange(LINE)
+    offsets = tables["steps"][row["steps"] // 8 :][: row["count"]]
+    for step, offset in enumerate(offsets):
+        places = (row["x"] + tile["x"] + offset) // 2 + lines
+        assert places.min() >= 0
+        assert places.max() < len(x), "a read outside the operand"
+        for column in range(columns):
+            slab = row["w"] // 2 + (column * row["count"] + step) * 16 * LINE
+            w = weights[slab : slab + 16 * LINE].reshape(16, 16, 2)
+            by_input = w.transpose(0, 2, 1).reshape(LINE, 16)
+            sums[:, 16 * column : 16 * column + 16] += x[places] @ by_input
+    y_position = walk.operand.correlation.made
+    for piece in tables["pieces"][tile["pieces"] : tile["pieces_end"]]:
+        for line in range(piece["count"]):
+            to = (row["y"] + piece["y"]) // walk.operand.correlation.dtype.itemsize
+            jump = line * y_position * walk.operand.correlation.lines[-1].stride
+            place = y[to + jump : to + jump + active]
+            assert len(place) == active
+            assert np.isnan(place).all(), "written twice"
+            place[...] = sums[piece["row"] + line, :active]
+
+
+def check(problem: Problem, number: int) -> bool:
+    """Whether there was something to replay."""
+    bare = problem.replace(epilogue=NO_EPILOGUE, accumulate=False)
+    inner = interior_of(bare, margins=True).problem
+    if load("jit").refuses(bare) or inner is None:
+        return False
+    given = testing.operands(inner)
+    wanted = testing.expected(inner, given)
+    result = replayed(inner, TileEngine.numbered("", number), given)
+    assert (np.abs(result - wanted.value) <= wanted.allowed).all(), inner
+    return True
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_every_kind(name: str) -> None:
+    for number, problem in enumerate(variations(LAYERS[name].replace(bias=True))):
+        check(problem, number)
+
+
+@pytest.mark.parametrize("positions", [16, 17, 33, 47])
+def test_operands_in_place(positions: int) -> None:
+    for batch in (1, 2):
+        check(pointwise(positions, batch), 0)
+
+
+def test_random_layers() -> None:
+    layers = [*random_layers(seeds(40)), *layers_without_zeros(seeds(100, 120))]
+    small = [(seed, p) for seed, p, _ in layers if p.multiply_adds < 300_000]
+    assert sum(check(problem, seed) for seed, problem in small) > 20
+
+
+def test_a_table_that_is_wrong_by_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = LAYERS["rows of no multiple of 16"]
+    for name in ("chunks", "copies", "clears", "tiles", "pieces", "steps", "rows"):
+        with monkeypatch.context() as patch:
+            _plant(name, patch)
+            with pytest.raises((AssertionError, IndexError, ValueError)):
+                check(problem, 0)
+    check(problem, 0)
+
+
+def _plant(name: str, patch: pytest.MonkeyPatch) -> None:
+    """The second record of a table is as the first one."""
+    kernel = TileEngine.kernel
+
+    def planted(*given: Any) -> Tiles:
+        made = kernel(*given)
+        for walk, *_ in made._steps:
+            walk.tables[name][1] = walk.tables[name][0]
+        return made
+
+    patch.setattr(TileEngine, "kernel", planted)
