@@ -63,6 +63,30 @@ DEPTHWISE = (
     "    return replace(made, problem=p)\n"
     "r.case = case\n"
 )
+TILES = ALL_BFLOAT16 + (
+    "from upconv.engines.jit import JitEngine, choose\n"
+    "choose.KERNELS = (choose.channels,)\n"  # whatever the model would take
+    "JitEngine.variants = lambda self, problem, threads: ('tiles',)\n"
+    "all_bfloat16 = r.case\n"
+    "def case(seed):\n"
+    "    made = all_bfloat16(seed)\n"
+    "    rounded = made.problem.replace(dtype=DType.FLOAT32, rounded=True)\n"
+    "    return made if seed % 3 else replace(made, problem=rounded)\n"
+    "r.case = case\n"
+)
+TILES_IN_PLACE = TILES + (
+    "from upconv.geometry import Axis; from upconv.problem import DataLayout\n"
+    "def case(seed):\n"
+    "    made = all_bfloat16(seed); p = made.problem\n"
+    "    kernel, groups = 1 + seed % 3, 1 + seed % 2\n"
+    "    axes = [Axis(axis.size, kernel, kernel) for axis in p.axes[-2:]]\n"
+    "    size, channels = {1: 70, 2: 9}[len(axes)], 32 * groups * (1 + seed // 2 % 3)\n"
+    "    axes = tuple(replace(axis, size=1 + axis.size % size) for axis in axes)\n"
+    "    p = p.replace(axes=axes, groups=groups, in_channels=channels, out_channels=channels,\n"
+    "                  layout=DataLayout.NXC)\n"
+    "    return replace(made, problem=p)\n"
+    "r.case = case\n"
+)
 POINTWISE = (
     "from tests.support import random_problems as r; from dataclasses import replace\n"
     "from upconv.geometry import Axis; from upconv.problem import DataLayout, DType, Epilogue\n"
@@ -159,6 +183,11 @@ WAYS = {
     "merged taps": Way(plant=MERGED_TAPS),
     "weights by tiles": Way(needs="amx-bf16", plant=WEIGHTS_BY_TILES),
     "weights by tiles, AVX2": Way("haswell", "avx2", plant=WEIGHTS_BY_TILES),
+    "tiles": Way(needs="amx-bf16", plant=TILES),
+    "tiles, small caches": Way(needs="amx-bf16", plant=TILES + SMALL_CACHES),
+    "tiles in place": Way(needs="amx-bf16", plant=TILES_IN_PLACE),
+    "tiles, vector code": Way("haswell", "avx2", plant=TILES + SMALL_CACHES),
+    "tiles in place, vector code": Way("haswell", "avx2", plant=TILES_IN_PLACE),
 }
 MANY = {"as it is": 5000, "AVX2": 5000, "tiny tiles": 5000}  # 1,000 for the others
 
@@ -301,6 +330,13 @@ FAULTS = {
     + "real = tile_tables.tables_of\n"
     "def longer(*a): tables = real(*a); tables['pieces'][:, 2] += 1; return tables\n"
     "tile_primitive.tables_of = longer",
+    "tiles in place beyond the last row": TILES_IN_PLACE
+    + JIT.format(".tiles", "placement", "placement")
+    + "placement.InPlace._moved = lambda self, x: 0 * x",
+    "a packed operand of tiles too small": TILES
+    + JIT.format(".tiles", "tables", "tables")
+    + "tables.Packed.nbytes = property(lambda self: self.__dict__['nbytes'] // 2,\n"
+    "    lambda self, nbytes: self.__dict__.update(nbytes=nbytes))",
     "a stage too small": JIT.format(".positions", "driver", "driver") + "driver.STAGE_BYTES = 64",
 }
 
