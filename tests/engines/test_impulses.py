@@ -27,6 +27,7 @@ from upconv.problem import DataLayout, Direction, DType, Problem, WeightLayout
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Direction.FORWARD, Direction.INPUT_GRAD, Direction.WEIGHT_GRAD
 NXC, OIX = DataLayout.NXC, WeightLayout.OIX
+FEATURES = {"dots": "avx512bf16", "tiles": "amx-bf16"}
 PROCESSORS = {"skylake-avx512": "avx512vl", "haswell": "avx2", "x86-64": "sse2"}
 
 AXES = {
@@ -56,6 +57,9 @@ SHORT = [  # kernels that Winograd's algorithm has forms for
 ]
 BFLOAT16 = [(axes, c, f, g, more | {"dtype": DType.BFLOAT16}) for axes, c, f, g, more in WIDE]
 
+IN_PLACE = [((Axis(40, 2, 2),), 64, 32, 1, {"layout": NXC, "dtype": DType.BFLOAT16})]
+ROUNDED = [(axes, c, f, g, more | {"rounded": True}) for axes, c, f, g, more in PLAIN]
+
 # The layers that a kernel computes, the variant that holds the engine to it, and directions.
 BOTH = FORWARD, INPUT_GRAD
 KERNELS: dict[str, tuple[list[Any], str, tuple[Direction, ...]]] = {
@@ -63,6 +67,7 @@ KERNELS: dict[str, tuple[list[Any], str, tuple[Direction, ...]]] = {
     "channels": (PLAIN + WIDE, "channels", BOTH),
     "planes": (DEPTHWISE, "planes", BOTH),
     "dots": (BFLOAT16, "dots", BOTH),
+    "tiles": (BFLOAT16 + IN_PLACE + ROUNDED, "tiles", BOTH),
     "weights": (PLAIN + WIDE + DEPTHWISE, "", (WEIGHT_GRAD,)),
     "winograd": (SHORT, "winograd", BOTH),
 }
@@ -220,13 +225,15 @@ def test_the_jit(kernel: str, processor: str, monkeypatch: pytest.MonkeyPatch) -
     layers, variant, directions = KERNELS[kernel]
     if kernel == "planes" and processor != "skylake-avx512":
         pytest.skip("the planes kernel is for AVX-512")
+    some = layers if processor == "skylake-avx512" else layers[::2]
     if kernel == "dots":
         if processor != "skylake-avx512":
             pytest.skip("dot products are for AVX-512")
         processor = "cooperlake"
-    require_feature("avx512bf16" if kernel == "dots" else PROCESSORS[processor])
+    if kernel == "tiles" and processor == "skylake-avx512":
+        processor = "sapphirerapids"  # on the others vector code stands in
+    require_feature(PROCESSORS.get(processor) or FEATURES[kernel])
     monkeypatch.setenv("UPCONV_JIT_CPU", processor)
-    some = layers if PROCESSORS.get(processor) == "avx512vl" else layers[::2]
     check(computer(load("jit"), variant), some, directions)
 
 

@@ -10,7 +10,7 @@ import ctypes
 import random
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, product
 
 import llvmlite.binding as llvm
@@ -24,7 +24,7 @@ from upconv.engines import jit, load
 from upconv.engines.jit import compile as compiling
 from upconv.engines.jit import pool
 from upconv.engines.jit.affinity import Affinity
-from upconv.engines.jit.cpu import Cpu, target
+from upconv.engines.jit.cpu import AMX, Cpu, target
 from upconv.engines.jit.emit import Module
 from upconv.engines.jit.protocol import Futex, System, emit
 from upconv.geometry import Axis
@@ -38,6 +38,11 @@ TARGETS = {
     "SSE2": ("x86_64-unknown-linux-gnu", "x86-64", {"sse2"}),
     "AVX2": ("x86_64-unknown-linux-gnu", "haswell", AVX2),
     "AVX-512 BF16": ("x86_64-unknown-linux-gnu", "znver4", {*AVX512, "avx512bf16"}),
+    "AMX": (
+        "x86_64-unknown-linux-gnu",
+        "sapphirerapids",
+        {*AVX512, "avx512bf16", "amx-bf16"},
+    ),
     "AVX-512": ("x86_64-unknown-linux-gnu", "skylake-avx512", AVX512),
 }
 # What a back end may call without being asked: for filling and copying memory.
@@ -73,7 +78,9 @@ def made(request, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     triple, name, features = TARGETS[request.param]
-    made = Made(target(triple, name, "", features))
+    # Whether this machine permits tiles says nothing of another one.
+    tiles = AMX if "amx-bf16" in features else ""
+    made = Made(replace(target(triple, name, "", features), tiles=tiles))
 
     def note(self, module: Module, names: tuple[str, ...], cpu: Cpu, opt: int = 2) -> None:
         assert cpu == made.cpu
@@ -95,6 +102,8 @@ def build(problems: list[Problem]) -> int:
     for number, problem in enumerate(able):
         variants = engine.variants(problem, 2)
         engine.build(problem, 2, variants[number % len(variants)])
+        if problem.dtype is DType.BFLOAT16:
+            engine.build(problem, 2, variants[-1])  # the one with instructions for it, if any has
     return len(able)
 
 
@@ -128,8 +137,9 @@ def test_engine_code(made: Made, problems: Callable[[], list[Problem]]) -> None:
     assert build(problems()) > 20
     assert len(made.modules) > 20
     _check(made)
-    # Dot products of bfloat16 where they are to be had, and nowhere else.
-    assert any("dpbf16ps" in text for text in made.modules) == (made.cpu.name == "znver4")
+    # Dot products of bfloat16, of vectors or tiles, where they are to be had, and nowhere else.
+    dots = made.cpu.name in ("znver4", "sapphirerapids")
+    assert any("dpbf16ps" in text for text in made.modules) == dots
 
 
 def test_winograd_code(made: Made) -> None:
@@ -140,6 +150,20 @@ def test_winograd_code(made: Made) -> None:
             engine.build(problem, threads, variant)
     assert len(made.modules) > 20
     _check(made)
+
+
+def test_tile_code(made: Made) -> None:
+    """Tile registers where they are to be had, and elsewhere the vector code for them."""
+    engine = load("jit")
+    problem = Problem(Direction.FORWARD, (Axis(70, 4, 2, 1, 1, 1),), 1, 40, 40, bias=True)
+    for layout in DataLayout:
+        for kind in ({"dtype": DType.BFLOAT16}, {"rounded": True, "accumulate": True}):
+            engine.build(problem.replace(layout=layout, **kind), 2, "tiles")
+    _check(made)
+    texts = [text for text in made.modules if "tile" in text]
+    assert texts
+    assert any("tdpbf16ps" in text for text in texts) == (made.cpu.tiles == AMX)
+    assert any("@tile_product" in text for text in texts) == (made.cpu.tiles != AMX)
 
 
 def test_pool_code(made: Made) -> None:
