@@ -249,9 +249,6 @@ class Tiles(NamedTuple):
     """A window of an unfolded position."""
     leave_first: float = 1.1
     """A number of a channels-first result, transposed back."""
-    reads: int = 8
-    """Up to how many reads of an input cost less in place than packing it: where rows cross lines
-    of the cache, each takes longer (1.1 to 1.4 times the layer's time with 16 reads and more)."""
     l1_inputs: float = 3 / 4
     """Part of the first-level cache for the inputs of a register tile, which then meet all weights
     from the second-level cache."""

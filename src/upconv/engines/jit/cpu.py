@@ -29,9 +29,10 @@ class Cpu:
 
     `vector_bytes` is the width of one vector register and `registers` how many there are; `fused`
     says whether it multiplies and adds in one instruction, `half` whether it converts float16;
-    `l1` and `l2` are the data caches of one core in bytes. `dots` is how many products of bfloat16
-    its dot-product instructions make in the time of one product of float32, 0 if it has none;
-    `tiles` is `AMX` where it has tile registers and the system lets this process use them.
+    `l1` and `l2` are the data caches of one core in bytes, `l3` is the cache of all cores. `dots`
+    is how many products of bfloat16 its dot-product instructions make in the time of one product of
+    float32, 0 if it has none; `tiles` is `AMX` where it has tile registers and the system lets this
+    process use them.
     """
 
     triple: str
@@ -43,6 +44,7 @@ class Cpu:
     half: bool
     l1: int = 32 << 10
     l2: int = 512 << 10
+    l3: int = 32 << 20
     dots: float = 0.0
     tiles: str = ""
 
@@ -122,7 +124,19 @@ def target(triple: str, name: str, features: str, enabled: set[str]) -> Cpu:
     l1, l2 = _caches()
     dots = dots_of(name) if x86 and vector_bytes == 64 and "avx512bf16" in enabled else 0.0
     tiles = AMX if x86 and vector_bytes == 64 and "amx-bf16" in enabled and permitted() else ""
-    return Cpu(triple, name, features, vector_bytes, registers, fused, half, l1, l2, dots, tiles)
+    caches = {"l1": l1, "l2": l2, "l3": _cache_sizes()[3]}
+    return Cpu(
+        triple,
+        name,
+        features,
+        vector_bytes,
+        registers,
+        fused,
+        half,
+        dots=dots,
+        tiles=tiles,
+        **caches,
+    )
 
 
 _REQUEST, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -137,10 +151,16 @@ def permitted() -> bool:
     return call is not None and call(158, _REQUEST, _TILE_DATA) == 0  # arch_prctl of x86-64
 
 
-@lru_cache(maxsize=1)
 def _caches() -> tuple[int, int]:
-    """L1 data and L2 bytes of one core, or usual sizes where the system does not say."""
-    sizes = {1: 32 << 10, 2: 512 << 10}
+    """L1 data and L2 bytes of one core."""
+    sizes = _cache_sizes()
+    return sizes[1], sizes[2]
+
+
+@lru_cache(maxsize=1)
+def _cache_sizes() -> dict[int, int]:
+    """Bytes of the caches that one core sees, or usual sizes where the system does not say."""
+    sizes = {1: 32 << 10, 2: 512 << 10, 3: 32 << 20}
     for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:
             level = int((index / "level").read_text())
@@ -150,4 +170,4 @@ def _caches() -> tuple[int, int]:
             continue
         if level in sizes and kind in ("Data", "Unified") and text[:-1].isdecimal():
             sizes[level] = int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1)
-    return sizes[1], sizes[2]
+    return sizes

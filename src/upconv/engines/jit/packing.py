@@ -60,7 +60,7 @@ _TRANSPOSED_PART = 8  # times as many of a job
 PAIRED_TAPS = _COLUMNS // 2
 """Taps up to which pairs of input channels are transposed."""
 _FEW, _WARM = 1 << 16, 1 << 20  # numbers; bytes
-_PAST = 4 << 20  # bytes
+_SHARE = 8  # part of the third-level cache that a packed weight may fill
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Shared = TypeVar("Shared")
@@ -108,7 +108,7 @@ class Packer:
         if transposed_taps is not None:  # which may be 0, where crops leave a result no tap
             moved = BFLOAT if kept == I16 else kept
             self._move, name = transpose_code(stored, moved, cpu), "transpose"
-            self._code = transposed_packing_code(kept, goes_past(self.nbytes), cpu)
+            self._code = transposed_packing_code(kept, goes_past(self.nbytes, cpu), cpu)
             if kept == I16:
                 pair = max(1, 2 * transposed_taps)
                 at_once = _COLUMNS // pair * pair
@@ -168,10 +168,12 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
     return array[first : first + count]
 
 
-def goes_past(nbytes: int) -> bool:
-    """Whether a packed weight is written past the caches: 1.2 to 1.4 times as fast for 6 to 33 MB,
-    whose lines are not read first (2026-11-23, Zen 4); new pages are in the caches already."""
-    return _PAST <= nbytes <= KEPT_BYTES
+def goes_past(nbytes: int, cpu: Cpu) -> bool:
+    """Whether a packed weight is written past the caches, whose lines are not read first: 1.2 to
+    1.4 times as fast for 6 to 33 MB where the third-level cache has 32 MB (2026-11-23, Zen 4). New
+    pages are in the caches already. Where that cache holds the weight until it is used, input
+    gradients took 1.1 to 1.4 times as long past it (8 to 17 MB of 480, Xeon, 2026-11-27)."""
+    return cpu.l3 // _SHARE <= nbytes <= KEPT_BYTES
 
 
 def watched(f: Function, value: Value, bad: Value) -> Value:

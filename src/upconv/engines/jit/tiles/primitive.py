@@ -28,7 +28,7 @@ from ..operands import Kernel, Operands
 from ..packing import shared
 from ..rows import Finish
 from ..steps import Launch
-from ..values import BFLOAT, BYTES, FLOAT, STORED
+from ..values import BFLOAT, BYTES, FLOAT, LINE, STORED
 from .candidates import predicted_cycles
 from .operations import PAIRS, ROWS
 from .schedule import SHAPES, Schedule
@@ -62,10 +62,12 @@ class Tiles(Kernel):
         first = correlation.layout is DataLayout.NCX
         codes = Codes(plan, finish, first, cpu, window)
         blocks = self._spatial_blocks(inner, cpu)
-        walks = {
-            kind: Walk(kind, codes, self.order)
-            for kind in dict.fromkeys(block.kind for block in blocks)
-        }
+        kinds = dict.fromkeys(block.kind for block in blocks)
+        # Rows that cross lines of the cache are slow to read: such an operand is packed.
+        walks = [
+            {kind: Walk(kind, codes, self.order, in_place=in_place) for kind in kinds}
+            for in_place in ((False, True) if plan.in_place else (False,))
+        ]
         inputs, outputs = (
             prod(size[1:]) * correlation.dtype.itemsize * (1 if first else channels)
             for size, channels in (
@@ -73,16 +75,18 @@ class Tiles(Kernel):
                 (correlation.result_size, correlation.made),
             )
         )
-        self._steps = tuple(
-            (walks[b.kind], b.image, b.input * inputs, b.output * outputs) for b in blocks
-        )
-        self.workspace_bytes = max(walk.nbytes for walk in walks.values()) + 64
+        self._steps = [
+            [(by_kind[b.kind], b.image, b.input * inputs, b.output * outputs) for b in blocks]
+            for by_kind in walks
+        ]
+        every = [walk for by_kind in walks for walk in by_kind.values()]
+        self.workspace_bytes = max(walk.nbytes for walk in every) + 64
         channels = correlation.made // correlation.groups
         numbers = np.minimum(np.arange(-(-channels // ROWS) * ROWS), channels - 1)
         groups = np.arange(correlation.groups)[:, None] * channels
         self._numbers = np.append((groups + numbers).ravel(), np.zeros(_SPARE, np.int64))
         self._no_bias = np.zeros(len(self._numbers), np.float32)
-        resident = sum(walk.resident_bytes for walk in walks.values())
+        resident = sum(walk.resident_bytes for walk in every)
         self.resident_bytes = resident + self.order.resident_bytes + codes.nbytes
 
     @property
@@ -100,7 +104,8 @@ class Tiles(Kernel):
         common |= {"in_image": x.strides[0], "out_image": y.strides[0]}
         if self.correlation.layout is DataLayout.NCX:
             common |= {"in_channel": x.strides[1], "out_channel": y.strides[1]}
-        for walk, image, x_offset, y_offset in self._steps:
+        aligned = len(self._steps) > 1 and address_of(x) % LINE == x.strides[0] % LINE == 0
+        for walk, image, x_offset, y_offset in self._steps[aligned]:
             x_offset += image * x.strides[0]
             y_offset += image * y.strides[0]
             where = address_of(x) + x_offset, address_of(y) + y_offset

@@ -86,7 +86,7 @@ class Schedule:
         return (
             f"tiles: {self.rows} x {self.columns} of {ROWS} positions x {ROWS} channels,"
             f" {len(self.cut.grids)} phases, {self.blocks} blocks of outputs, {self.inputs} of 32"
-            f" inputs{' read in place' * self.in_place}{' of all taps' * self.unfolds},"
+            f" inputs{' read in place if aligned' * self.in_place}{' of all taps' * self.unfolds},"
             f" {self.threads} threads"
         )
 
@@ -113,8 +113,7 @@ def _schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     rows, columns = min(SHAPES, key=lambda shape: _step_cycles(shape, tiles, blocks, cpu.costs))
     threads = useful_threads(correlation.multiply_adds, threads)
     inputs = inputs_of(correlation.weight)
-    reads = -(-blocks // columns) * correlation.taps / prod(line.step for line in lines)
-    in_place = reads_in_place(correlation) and reads <= cpu.costs.tiles.reads
+    in_place = reads_in_place(correlation)
     steps = max((prod(len(phase.taps) for phase in phases_of(g)) for g in cut.grids), default=0)
     fits = steps * inputs * rows * TILE_BYTES <= cpu.l1 * cpu.costs.tiles.l1_inputs
     part_bytes = int(cpu.l2 * cpu.costs.tiles.l2_weights)

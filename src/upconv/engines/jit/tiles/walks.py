@@ -85,10 +85,10 @@ class Codes:
 class Walk:
     """The phases of spatial blocks of one kind, their arguments and scratch memory."""
 
-    def __init__(self, kind: Kind, codes: Codes, order: ChannelPacking) -> None:
+    def __init__(self, kind: Kind, codes: Codes, order: ChannelPacking, *, in_place: bool) -> None:
         correlation, plan = kind.correlation, codes.schedule
         self._first, threads = codes.first, plan.threads
-        itemsize, operand = correlation.dtype.itemsize, _operand(kind, plan)
+        itemsize, operand = correlation.dtype.itemsize, _operand(kind, plan, in_place)
         y_position = correlation.made * BYTES[codes.element]
         y_steps = _steps(correlation.result_size, y_position)
         tables: dict[str, Table] = {}
@@ -152,11 +152,11 @@ class Walk:
         return {"scratch": scratch, "x": source, "first_x": x, "first_y": y, "y": into}
 
 
-def _operand(kind: Kind, plan: Schedule) -> Operand:
-    """The operand of a spatial block, in place where that is possible."""
+def _operand(kind: Kind, plan: Schedule, in_place: bool) -> Operand:
+    """The operand of a spatial block: unfolded, in place where that is possible, or packed."""
     if plan.unfolds:
         return Unfolded(kind.correlation, kind.before)
-    if plan.in_place:
+    if in_place:
         operand = InPlace(kind.correlation, kind.before)
         if operand.is_possible:
             return operand

@@ -52,7 +52,8 @@ class Weights:
         taps, line = _Taps(form), form.padded * item
         runs, terms, factors = _runs(form, [step * line for step in taps.steps])
         step = gcd(2 * form.lanes, *(int(n) // item for n in runs[:, 2:4].ravel()))
-        past, cpu = goes_past(self.nbytes), form.cpu
+        cpu = form.cpu
+        past = goes_past(self.nbytes, cpu)
         self._code = packing_code(element, step, taps.squares, past, cpu)
         move = transpose_code if taps.squares else gather_code
         self._move = move(element, element, cpu)
