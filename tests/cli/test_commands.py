@@ -267,6 +267,20 @@ def test_doctor_when_all_is_well():
     assert b"\x1b" not in plain.stdout
 
 
+@pytest.mark.parametrize(
+    ("has", "permits", "told"),
+    [(True, True, "AMX"), (True, False, "AMX, refused by the system"), (False, True, "none")],
+)
+def test_doctor_tells_of_tiles(has, permits, told, monkeypatch):
+    from upconv.cli.doctor import facts
+    from upconv.engines.jit import cpu
+
+    llvm = pytest.importorskip("llvmlite.binding")
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: {"amx-bf16": has})
+    monkeypatch.setattr(cpu, "permitted", lambda: permits)
+    assert facts(1)["cpu"]["tiles"] == told
+
+
 def test_doctor_finds_faults():
     env = {"UPCONV_NUM_THREADS": "many", "UPCONV_ENGINE": "steam", "UPCONV_TUNE": "maybe"}
     driver = "import upconv.cli.doctor as m\nm.REQUIRED += ('no-such-package',)"

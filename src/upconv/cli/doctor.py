@@ -99,6 +99,7 @@ def _rows(fields: dict[str, Any], limits: Limits | None) -> list[tuple[str, str]
         *((f"engine {status.name}", _available(status)) for status in fields["engines"]),
         ("libdnnl", fields["libdnnl"]),
         ("processor", f"{cpu['model']} ({cpu['name']})"),
+        ("tiles", cpu["tiles"]),
         ("threads", f"{fields['threads'] or 'unknown'}, from {fields['threads_from']}"),
         ("memory available", memory.readable(fields["memory_available_bytes"])),
         ("roofline", rates or unknown),
@@ -196,9 +197,21 @@ def facts(threads: int | None) -> dict[str, Any]:
 
 
 def _processor() -> dict[str, str]:
-    """Return the CPU's name for compilers, and its model."""
+    """Return the CPU's name for compilers, its model, and its tile registers."""
+    model = processor_model()
     try:
         from llvmlite import binding
     except ImportError:
-        return {"name": platform.machine(), "model": processor_model()}
-    return {"name": binding.get_host_cpu_name(), "model": processor_model()}
+        return {"name": platform.machine(), "model": model, "tiles": "unknown"}
+    return {"name": binding.get_host_cpu_name(), "model": model, "tiles": _tiles()}
+
+
+def _tiles() -> str:
+    """Return the kind of tile registers that this process may use."""
+    from llvmlite import binding
+
+    from ..engines.jit.cpu import permitted
+
+    if not binding.get_host_cpu_features().get("amx-bf16"):
+        return "none"
+    return "AMX" if permitted() else "AMX, refused by the system"

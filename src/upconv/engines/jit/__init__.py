@@ -72,7 +72,8 @@ class JitEngine:
 @lru_cache(maxsize=4)
 def _fingerprint(cpu: Cpu) -> str:
     dots = " bf16" if cpu.dots else ""
-    return f"jit {__version__} llvmlite {llvmlite.__version__} {cpu.name}{dots}"
+    tiles = " tiles" if cpu.tiles else ""
+    return f"jit {__version__} llvmlite {llvmlite.__version__} {cpu.name}{dots}{tiles}"
 
 
 def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
