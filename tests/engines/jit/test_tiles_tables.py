@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("ml_dtypes")
 
-from tests.engines.jit.test_tiles import LAYERS, layers_without_zeros, pointwise, variations
+from tests.engines.jit.test_tiles import LAYERS, layer, layers_without_zeros, pointwise, variations
 from tests.support.repeating import seeds
 from tests.support.tile_engines import TileEngine, random_layers
 from upconv import testing
@@ -24,8 +24,10 @@ from upconv.engines.jit.tiles.driver import CHUNK, RUN, TILE
 from upconv.engines.jit.tiles.placement import InPlace
 from upconv.engines.jit.tiles.primitive import Tiles
 from upconv.engines.jit.tiles.tables import Packed
+from upconv.engines.jit.tiles.tile import tile_code
 from upconv.engines.jit.tiles.walks import Walk
-from upconv.problem import NO_EPILOGUE, DataLayout, DType, Problem
+from upconv.geometry import Axis
+from upconv.problem import NO_EPILOGUE, DataLayout, Direction, DType, Problem
 
 Numbers = np.ndarray[Any, Any]
 NXC = DataLayout.NXC
@@ -172,6 +174,31 @@ def test_random_layers() -> None:
     layers = [*random_layers(seeds(40)), *layers_without_zeros(seeds(100, 120))]
     small = [(seed, p) for seed, p, _ in layers if p.multiply_adds < 300_000]
     assert sum(check(problem, seed) for seed, problem in small) > 20
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+def test_memory_is_bounded(layout: DataLayout) -> None:
+    """Tables by a spatial block, scratch memory by 1.3 times the input and 5 MiB per thread."""
+    for channels, *size in ((64, 2048, 2048), (33, 256, 256), (512, 16, 16), (64, 1_000_000)):
+        axes = tuple(Axis(n, 4, 2, 1, 1, 1) for n in size)
+        for direction in (Direction.FORWARD, Direction.INPUT_GRAD):
+            problem = Problem(
+                direction, axes, 1, channels, channels, dtype=DType.BFLOAT16, layout=layout
+            )
+            kernel = TileEngine().kernel(problem, 2)
+            walks = {walk for walk, *_ in kernel._steps}
+            assert sum(walk.resident_bytes for walk in walks) <= 1 << 20
+            x_bytes = 2 * prod(problem.operand_shapes[0])
+            assert kernel.workspace_bytes <= 1.3 * x_bytes + 2 * (5 << 20)
+
+
+def test_another_size_compiles_nothing() -> None:
+    problem = layer(Axis(300, 16, 8, 1, 4, 4))
+    TileEngine().kernel(problem)
+    before = tile_code.cache_info().misses
+    for size in range(301, 1000, 77):
+        TileEngine().kernel(problem.replace(axes=(Axis(size, 16, 8, 1, 4, 4),)))
+    assert tile_code.cache_info().misses == before
 
 
 def test_a_table_that_is_wrong_by_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
