@@ -134,11 +134,13 @@ WAYS = [("", ""), ("haswell", "avx2"), ("skylake-avx512", "avx512vl"), ("x86-64"
 
 @pytest.mark.parametrize(("cpu", "feature"), WAYS)
 def test_chains_stay_inside_their_arrays(cpu, feature):
+    """Each processor computes cases of its own."""
     if feature:
         require_feature(feature)
+    first = 100 * (1 + WAYS.index((cpu, feature)))
     code = (
         "from tests.support import native_steps; import tests.network.test_pointwise as t\n"
-        "native_steps.main(t.drawn, t.steps, range(100, 130))"
+        f"native_steps.main(t.drawn, t.steps, range({first}, {first + 14}))"
     )
     done = python(code, **{VARIABLE: cpu})
     assert done.returncode == 0, done.stdout[-600:] + done.stderr[-2000:]

@@ -175,4 +175,4 @@ def browser(program: str) -> Iterator[Browser]:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(10)
+                process.wait(120)

@@ -197,16 +197,22 @@ def _view(array: DeviceArray, tensor: Tensor) -> np.ndarray:
 
 def _pairs(form: Convolution):
     """For every tap: the positions of the loss that it meets, and those of the image."""
-    kernel, image, loss = form.filter.dims[2:], form.image.dims[2:], form.loss.dims[2:]
+    kernel = form.filter.dims[2:]
+    met = [[_met(form, axis, t) for t in range(taps)] for axis, taps in enumerate(kernel)]
     for tap in product(*map(range, kernel)):
-        at = []
-        for axis, t in enumerate(tap):
-            i = np.arange(loss[axis])
-            o = form.stride[axis] * i + form.dilation[axis] * t - form.pre[axis]
-            inside = (o >= 0) & (o < image[axis])
-            at.append((i[inside], o[inside]))
-        losses, images = (np.ix_(*each) for each in zip(*at, strict=True))
+        losses, images = zip(*(met[axis][t] for axis, t in enumerate(tap)), strict=True)
         yield tap, losses, images
+
+
+def _met(form: Convolution, axis: int, t: int) -> tuple[slice, slice]:
+    """Along one axis: the positions of the loss that tap t meets, and those of the image."""
+    i = np.arange(form.loss.dims[2 + axis])
+    o = form.stride[axis] * i + form.dilation[axis] * t - form.pre[axis]
+    inside = (o >= 0) & (o < form.image.dims[2 + axis])
+    if not inside.any():
+        return slice(0, 0), slice(0, 0)
+    first, last = i[inside][[0, -1]]
+    return slice(first, last + 1), slice(o[first], o[last] + 1, form.stride[axis])
 
 
 def _groups(form: Convolution) -> int:

@@ -90,11 +90,11 @@ def scatter(problem: Problem, a: Array, b: Array) -> Array:
     >>> scatter(problem, x, w)
     array([[[ 10., 102.,  20., 203.,  30., 300.]]])
     """
-    form = _Form.of(problem, a.astype(np.float64), b.astype(np.float64))
+    form, out = _Form.of(problem, a.astype(np.float64), b.astype(np.float64)), problem.out_size
     for i in product(*(range(axis.size) for axis in problem.axes)):
         for t in product(*(range(axis.kernel) for axis in problem.axes)):
-            o = tuple(_lands(axis, *at) for axis, *at in zip(problem.axes, i, t, strict=True))
-            if all(0 <= at < axis.out for axis, at in zip(problem.axes, o, strict=True)):
+            o = tuple(map(_lands, problem.axes, i, t))
+            if all(0 <= at < end for at, end in zip(o, out, strict=True)):
                 here = (tuple(slice(at, at + 1) for at in index) for index in (i, o))
                 form.meet(problem.direction, t, *here)
     return form.result(problem)
@@ -133,7 +133,7 @@ def expected(problem: Problem, inputs: Operands, rounds_sums: bool = False) -> E
     defined = scatter if small else by_taps
     a, b = (multiplied(problem, array) for array in (inputs.a, inputs.b))
     value = defined(problem, a, b)
-    magnitude = defined(problem, np.abs(a), np.abs(b))
+    magnitude = by_taps(problem, np.abs(a), np.abs(b))
     stored = problem.dtype.epsilon * np.abs(value) if rounds_sums else 0.0
     if inputs.bias is not None:
         shape = problem.layout.by_channel(problem.rank)
