@@ -44,8 +44,8 @@ def is_bfloat16(problem: Problem) -> bool:
 
 
 def _tiles(problem: Problem, threads: int, cpu: Cpu) -> Candidate:
-    reason = refusal(problem) or ("" if cpu.tiles else "this processor has no tile registers")
-    if reason:
+    reason = refusal(problem) if cpu.tiles else "this processor has no tile registers"
+    if reason is not None:
         return refused(TILES, reason)
     candidate = Candidate("jit", TILES, tile_plan(problem, cpu).cycles / threads, margin=_MARGIN)
     if min(problem.in_channels, problem.out_channels) // problem.groups < _FEWEST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from typing import Any
 
 from .... import memory
@@ -75,7 +76,8 @@ class TileWeightGrad:
             **_results(plan, problem), configuration=configured.ctypes.data, element=4,
             set_count=plan.sets, set_bytes=set_bytes, tile_rows=ROWS, tile_width=ROWS,
             block_bytes=plan.block_bytes, single=int(plan.single), keys=plan.groups * plan.parts,
-            phases_count=len(plan.flat.phases), chunks=plan.chunks, chunks_at_once=_AT_ONCE,
+            phases_count=len(plan.flat.phases), chunks=plan.chunks,
+            chunks_at_once=ceil(plan.chunks / ceil(plan.chunks / _AT_ONCE)),
         )  # fmt: skip
         self._blocks = Blocks(template)
         self.description = str(plan)

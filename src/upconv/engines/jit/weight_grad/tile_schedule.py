@@ -121,7 +121,8 @@ def _plans(problem: Problem, cpu: Cpu) -> Iterator[TilePlan]:
     blocks, block, costs = ceil(x / ROWS), ROWS * ROW_BYTES * taps, cpu.costs.weight_grad
     whole = groups * blocks * ceil(g / ROWS) * block
     most = max(1, min(_JOBS, flat.chunks, _SUMS // whole))
-    for sets, most_chunks in product(range(1, most + 1), _BLOCKS):
+    least = min(most, ceil(_JOBS / (groups * ceil(g / (2 * ROWS)))))
+    for sets, most_chunks in product(range(least, most + 1), _BLOCKS):
         works = ceil(flat.chunks / (sets * most_chunks))
         chunks = ceil(flat.chunks / (sets * works))
         positions = chunks * PAIRS + flat.high - flat.low
