@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.random_problems import case
+from upconv.arrays import Array
 from upconv.engines.base import Primitive
 from upconv.engines.interior import bordered
 from upconv.engines.jit.border import JitBorder
@@ -16,7 +19,7 @@ from upconv.engines.jit.choose import interior_of
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import AMX, Cpu, host
 from upconv.engines.jit.tiles.primitive import Tiles
-from upconv.problem import DType, Problem
+from upconv.problem import DataLayout, DType, Problem
 
 L1_SMALL, L1 = 512, 48 << 10
 """First-level caches, in bytes: the first one holds the inputs of no tile."""
@@ -27,13 +30,35 @@ needs_amx = pytest.mark.skipif(host().tiles != AMX, reason="this processor has n
 LOWERINGS = [pytest.param(AMX, id="AMX", marks=needs_amx), pytest.param("", id="vector code")]
 
 
+def beginning_at(array: Array, offset: int) -> Array:
+    """A copy that begins `offset` bytes behind a line of the cache."""
+    memory = np.empty(array.nbytes + 128, np.uint8)
+    first = -memory.ctypes.data % 64 + offset
+    copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+class TilesAt(Tiles):
+    """The kernel, given channels-last operands that begin `offset` bytes behind a line."""
+
+    offset = 0
+
+    def run(self, out: Array, a: Array, *others: Any) -> None:
+        """Compute into `out`."""
+        last = self.correlation.layout is DataLayout.NXC
+        super().run(out, beginning_at(a, self.offset) if last else a, *others)
+
+
 @dataclass(frozen=True)
 class TileEngine:
-    """The kernel with `tiles` for its instructions and caches of so many bytes."""
+    """The kernel with `tiles` for its instructions and caches of so many bytes; channels-last
+    operands begin `offset` bytes behind a line: they may be read in place where that is 0."""
 
     tiles: str = ""
     l1: int = L1
     l2: int = L2
+    offset: int = 0
     name: str = "tiles"
 
     @property
@@ -48,7 +73,9 @@ class TileEngine:
 
     def kernel(self, problem: Problem, threads: int = 1) -> Tiles:
         """The kernel of a problem, all of whose outputs are its own."""
-        return Tiles(Correlation.of(problem), threads, self.cpu)
+        kernel = TilesAt(Correlation.of(problem), threads, self.cpu)
+        kernel.offset = self.offset
+        return kernel
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """The kernel of the interior, and a border around it."""

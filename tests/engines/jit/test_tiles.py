@@ -154,8 +154,19 @@ def test_reading_in_place_around_a_tile_of_positions(positions: int, lowering: s
 
 
 def in_place(engine: TileEngine, problem: Problem) -> bool:
-    (walk, *_), *_ = engine.kernel(problem)._steps
+    (walk, *_), *_ = engine.kernel(problem)._steps[-1]  # for aligned operands
     return isinstance(walk.operand, InPlace)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_bits_do_not_depend_on_where_an_operand_begins(lowering: str) -> None:
+    problem = pointwise(40, 2)
+    given = testing.operands(problem)
+    engines = [TileEngine(lowering, offset=offset) for offset in (0, 2, 16, 32, 62)]
+    assert in_place(engines[0], problem)
+    first, *others = (testing.compute(engine, problem, given) for engine in engines)
+    for other in others:
+        np.testing.assert_array_equal(other, first)
 
 
 def test_what_is_read_in_place() -> None:

@@ -25,6 +25,7 @@ from upconv.engines.jit.tiles.placement import InPlace
 from upconv.engines.jit.tiles.primitive import Tiles
 from upconv.engines.jit.tiles.tables import Packed
 from upconv.engines.jit.tiles.tile import tile_code
+from upconv.engines.jit.tiles.unfolded import Unfolded
 from upconv.engines.jit.tiles.walks import Walk
 from upconv.geometry import Axis
 from upconv.problem import NO_EPILOGUE, DataLayout, Direction, DType, Problem
@@ -35,7 +36,9 @@ BFLOAT16 = DType.BFLOAT16.numpy
 LINE = 32  # numbers of bfloat16 in a row of a tile
 
 
-def replayed(problem: Problem, engine: TileEngine, given: testing.Operands) -> Numbers:
+def replayed(
+    problem: Problem, engine: TileEngine, given: testing.Operands, *, aligned: bool
+) -> Numbers:
     """The result in float64, every element of which one tile writes."""
     kernel = engine.kernel(problem, 2)
     weights = kernel.pack(given.b)[: kernel.order.nbytes // 2].view(BFLOAT16).astype("f8")
@@ -45,11 +48,11 @@ def replayed(problem: Problem, engine: TileEngine, given: testing.Operands) -> N
     x = np.moveaxis(x, 1, -1) if first else x
     correlation = kernel.correlation
     result = np.full((problem.batch, *correlation.result_size, correlation.made), np.nan)
-    for walk, image, start, to in _blocks(kernel):
+    for walk, image, start, to in _blocks(kernel, aligned):
         correlation = walk.operand.correlation
         images = slice(image, image + correlation.batch)
         source = x[images, start : start + correlation.lines[0].size]
-        operand = source if isinstance(walk.operand, InPlace) else packed(walk, source)
+        operand = _operand(walk, source)
         part = np.full((*source.shape[:1], *correlation.result_size, correlation.made), np.nan)
         multiply(walk, operand.reshape(-1), weights, bias, part.reshape(-1))
         assert np.isfinite(part).all(), "an element that nothing writes, or that reads NaN"
@@ -57,7 +60,7 @@ def replayed(problem: Problem, engine: TileEngine, given: testing.Operands) -> N
     return np.moveaxis(result, -1, 1) if first else result
 
 
-def _blocks(kernel: Tiles) -> Iterator[tuple[Walk, int, int, int]]:
+def _blocks(kernel: Tiles, aligned: bool) -> Iterator[tuple[Walk, int, int, int]]:
     """Walks, first images, and first inputs and outputs along the first axis."""
     c = kernel.correlation
     last = c.layout is NXC
@@ -65,8 +68,41 @@ def _blocks(kernel: Tiles) -> Iterator[tuple[Walk, int, int, int]]:
         prod(size[1:]) * c.dtype.itemsize * (channels if last else 1)
         for size, channels in ((c.operand_size, c.reduced), (c.result_size, c.made))
     )
-    for walk, image, x, y in kernel._steps:
+    for walk, image, x, y in kernel._steps[-1 if aligned else 0]:
         yield walk, image, x // x_row, y // y_row
+
+
+def _operand(walk: Walk, source: Numbers) -> Numbers:
+    """What products read: the operand as it lies, packed or unfolded."""
+    if isinstance(walk.operand, InPlace):
+        return source
+    if isinstance(walk.operand, Unfolded):
+        return unfolded(walk.operand, source)
+    return packed(walk, source)
+
+
+def unfolded(operand: Unfolded, source: Numbers) -> Numbers:
+    """The unfolded operand of channels-last data."""
+    tables, c = operand.tables(), operand.correlation
+    channels, last = c.reduced // c.groups, c.lines[-1]
+    memory = np.full((operand.nbytes // 2,), np.nan)
+    flat = source.reshape(len(source), -1, source.shape[-1])
+    for image in operand.images():
+        for line in tables["lines"]:
+            begin = (image["dst"] + line["dst"]) // 2
+            place = memory[begin : begin + line["count"] * operand.row_bytes // 2]
+            place = place.reshape(line["count"], -1)
+            assert np.isnan(place).all(), "unfolded twice"
+            place[...] = 0
+            for window in tables["windows"]:
+                row = tables["sources"][line["sources"] + window["source"]]
+                for position, channel, tap in np.ndindex(len(place), channels, window["length"]):
+                    i = (line["first"] + position) * last.step - window["shift"] + tap
+                    if row >= 0 <= i < last.size:
+                        lane = window["lane"] + tap + channel * operand.taps
+                        number = image["channel"] + channel
+                        place[position, lane] = flat[image["image"], row + i, number]
+    return memory
 
 
 def packed(walk: Walk, source: Numbers) -> Numbers:
@@ -82,7 +118,7 @@ def packed(walk: Walk, source: Numbers) -> Numbers:
             lines = flat[block["image"], chunk["position"] : stop]
             for number in range(block["blocks"]):
                 channel, place = block["channel"] + LINE * number, number * operand.block_bytes
-                there = min(LINE, int(block["channels"]) - LINE * number)
+                there = int(block["channels"])
                 line = np.zeros((len(lines), LINE))
                 line[:, :there] = lines[:, channel : channel + there]
                 for copy in tables["copies"][chunk["copies"] : chunk["copies_end"]]:
@@ -153,8 +189,9 @@ def check(problem: Problem, number: int) -> bool:
         return False
     given = testing.operands(inner)
     wanted = testing.expected(inner, given)
-    result = replayed(inner, TileEngine.numbered("", number), given)
-    assert (np.abs(result - wanted.value) <= wanted.allowed).all(), inner
+    for aligned in (True, False):
+        result = replayed(inner, TileEngine.numbered("", number), given, aligned=aligned)
+        assert (np.abs(result - wanted.value) <= wanted.allowed).all(), inner
     return True
 
 
@@ -186,7 +223,7 @@ def test_memory_is_bounded(layout: DataLayout) -> None:
                 direction, axes, 1, channels, channels, dtype=DType.BFLOAT16, layout=layout
             )
             kernel = TileEngine().kernel(problem, 2)
-            walks = {walk for walk, *_ in kernel._steps}
+            walks = {walk for steps in kernel._steps for walk, *_ in steps}
             assert sum(walk.resident_bytes for walk in walks) <= 1 << 20
             x_bytes = 2 * prod(problem.operand_shapes[0])
             assert kernel.workspace_bytes <= 1.3 * x_bytes + 2 * (5 << 20)
@@ -217,7 +254,7 @@ def _plant(name: str, patch: pytest.MonkeyPatch) -> None:
 
     def planted(*given: Any) -> Tiles:
         made = kernel(*given)
-        for walk, *_ in made._steps:
+        for walk, *_ in (step for steps in made._steps for step in steps):
             walk.tables[name][1] = walk.tables[name][0]
         return made
 

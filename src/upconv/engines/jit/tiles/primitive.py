@@ -75,6 +75,7 @@ class Tiles(Kernel):
                 (correlation.result_size, correlation.made),
             )
         )
+        # By whether operands are aligned.
         self._steps = [
             [(by_kind[b.kind], b.image, b.input * inputs, b.output * outputs) for b in blocks]
             for by_kind in walks
