@@ -103,6 +103,9 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
 _FULLER = 2.5  # times as many products without unfolding, which takes longer than packing
 
 
+_MANY_ROWS = 4  # from which on inputs that stay in the first-level cache save time
+
+
 def _schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     lines = correlation.lines
     phases = tuple(tuple(phase._replace(length=0) for phase in line.phases) for line in lines)
@@ -115,7 +118,9 @@ def _schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     inputs = inputs_of(correlation.weight)
     in_place = reads_in_place(correlation)
     steps = max((prod(len(phase.taps) for phase in phases_of(g)) for g in cut.grids), default=0)
-    fits = steps * inputs * rows * TILE_BYTES <= cpu.l1 * cpu.costs.tiles.l1_inputs
+    # Each group of tiles takes a call for each row.
+    meets_many = len(cut.grids) * -(-blocks // columns) >= _MANY_ROWS
+    fits = steps * inputs * rows * TILE_BYTES <= cpu.l1 * cpu.costs.tiles.l1_inputs and meets_many
     part_bytes = int(cpu.l2 * cpu.costs.tiles.l2_weights)
     at_once = rows if fits else 0
     return Schedule(cut, rows, columns, blocks, inputs, threads, in_place, at_once, part_bytes)
