@@ -12,7 +12,15 @@ from ..correlation import Correlation
 from ..cpu import AMX, Cpu
 from ..direct import direct, refused
 from .operations import PAIRS
-from .schedule import Padding, Schedule, least_tiles, phases_of, schedule, step_cycles
+from .schedule import (
+    Padding,
+    Schedule,
+    least_tiles,
+    phases_of,
+    schedule,
+    step_cycles,
+    working_bytes,
+)
 from .unfolding import runs_of, unfolded
 
 TILES = "tiles"
@@ -51,8 +59,10 @@ def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> floa
     groups = -(-least_tiles(correlation.batch, paddings) // plan.rows)
     blocks = -(-plan.blocks // plan.columns)
     inputs = plan.inputs
-    step = step_cycles(plan.rows, plan.columns, cpu.costs)
     taps = sum(prod(len(phase.taps) for phase in phases_of(grid)) for grid in cut.grids)
+    steps = taps * inputs // max(1, len(cut.grids))  # of a phase
+    working = working_bytes(correlation, plan.rows, plan.columns, steps)
+    step = step_cycles(plan.rows, plan.columns, working, cpu)
     tiles = groups * blocks * (taps * inputs * step + len(cut.grids) * costs.tile)
     lines = costs.line * positions * plan.blocks
     packed = prod(len(axis.planes) * axis.length for axis in paddings) * correlation.batch

@@ -28,7 +28,7 @@ from ..correlation import Correlation, Line, WeightForm
 from ..costs import Costs
 from ..cpu import Cpu
 from ..pool import useful_threads
-from .operations import PAIRS, ROWS, TILE_BYTES
+from .operations import PAIRS, ROW_BYTES, ROWS, TILE_BYTES
 from .unfolding import taps_of, unfolded
 
 SHAPES = ((2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1))
@@ -101,8 +101,6 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
 
 
 _FULLER = 2.5  # times as many products without unfolding, which takes longer than packing
-
-
 _MANY_ROWS = 4  # from which on inputs that stay in the first-level cache save time
 
 
@@ -113,14 +111,21 @@ def _schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     cut = _cut(correlation.weight, strides, phases, lines[-1].step, cpu.costs)
     blocks = -(-cut.lanes.channels // ROWS)
     tiles = least_tiles(correlation.batch, [Padding.of(line) for line in correlation.lines])
-    rows, columns = min(SHAPES, key=lambda shape: _step_cycles(shape, tiles, blocks, cpu.costs))
-    threads = useful_threads(correlation.multiply_adds, threads)
     inputs = inputs_of(correlation.weight)
+    taps = max((prod(len(phase.taps) for phase in phases_of(g)) for g in cut.grids), default=0)
+    steps = taps * inputs
+
+    def cycles(shape: tuple[int, int]) -> float:
+        working = working_bytes(correlation, *shape, steps)
+        runs = -(-tiles // shape[0]) * -(-blocks // shape[1])
+        return runs * (step_cycles(*shape, working, cpu) + cpu.costs.tiles.tile / max(1, steps))
+
+    rows, columns = min(SHAPES, key=lambda shape: cycles(shape) * (1 + 0.05 * (shape != SHAPES[0])))
+    threads = useful_threads(correlation.multiply_adds, threads)
     in_place = reads_in_place(correlation)
-    steps = max((prod(len(phase.taps) for phase in phases_of(g)) for g in cut.grids), default=0)
     # Each group of tiles takes a call for each row.
     meets_many = len(cut.grids) * -(-blocks // columns) >= _MANY_ROWS
-    fits = steps * inputs * rows * TILE_BYTES <= cpu.l1 * cpu.costs.tiles.l1_inputs and meets_many
+    fits = steps * rows * TILE_BYTES <= cpu.l1 * cpu.costs.tiles.l1_inputs and meets_many
     part_bytes = int(cpu.l2 * cpu.costs.tiles.l2_weights)
     at_once = rows if fits else 0
     return Schedule(cut, rows, columns, blocks, inputs, threads, in_place, at_once, part_bytes)
@@ -164,17 +169,25 @@ def _row_tiles(batch: int, paddings: list[Padding]) -> int:
     return batch * prod(axis.count for axis in outer) * -(-last.count // ROWS)
 
 
-def _step_cycles(shape: tuple[int, int], tiles: int, blocks: int, costs: Costs) -> float:
-    """Cycles of a step of all tiles and blocks in a shape."""
-    rows, columns = shape
-    return -(-tiles // rows) * -(-blocks // columns) * step_cycles(rows, columns, costs)
+def step_cycles(rows: int, columns: int, working: int, cpu: Cpu) -> float:
+    """Cycles of one step: products, which wait for those before, or loads of tiles. They come from
+    the second-level cache where the first one does not hold `working` bytes."""
+    kernel = cpu.costs.tiles
+    load = kernel.load if working <= kernel.l1_working * cpu.l1 else kernel.far_load
+    return max(kernel.product * rows * columns, load * (rows + columns), kernel.latency)
 
 
-def step_cycles(rows: int, columns: int, costs: Costs) -> float:
-    """Cycles of one step: products, or loads of tiles, of weights from the second-level cache."""
-    kernel = costs.tiles
-    loads = kernel.load * rows + kernel.weights * columns
-    return max(kernel.product * rows * columns, loads)
+def working_bytes(correlation: Correlation, rows: int, columns: int, steps: int) -> int:
+    """Bytes of all inputs that some tiles of neighbouring positions read, which taps share, and of
+    the weights that they meet in one phase."""
+    positions = 1
+    for i, line in enumerate(correlation.lines):
+        reads = {line.high - tap.shift for phase in line.phases for tap in phase.taps}
+        if i == correlation.rank - 1:
+            reads = {read + line.step * n for read in reads for n in range(rows * ROWS)}
+        positions *= len(reads)
+    inputs = positions * inputs_of(correlation.weight) * ROW_BYTES
+    return inputs + columns * steps * TILE_BYTES
 
 
 @lru_cache(maxsize=256)
