@@ -128,11 +128,11 @@ def test_any_number_of_threads_gives_the_same_bits(problem: Problem, cpu: Cpu) -
 @pytest.mark.parametrize("problem", LARGE, ids=str)
 def test_every_schedule_is_right(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only the one that the model takes: several sets, blocks of a set, and parts of x."""
-    plans = {
-        (plan.sets > 1, plan.works > 1, plan.parts > 1, plan.single): plan
-        for cpu in (host(), replace(host(), l2=1 << 16))
-        for plan in tile_schedule._plans(problem, cpu)
-    }
+    plans = {}
+    for jobs, l2 in ((1, host().l2), (2, 1 << 16), (8, 1 << 20)):
+        monkeypatch.setattr(tile_schedule, "_JOBS", jobs)
+        for plan in tile_schedule._plans(problem, replace(host(), l2=l2)):
+            plans[plan.sets > 1, plan.works > 1, plan.parts > 1, plan.single] = plan
     assert len(plans) > 1
     cpu = host() if host().tiles else STAND_IN
     for plan in plans.values():

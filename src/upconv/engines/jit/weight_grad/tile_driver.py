@@ -33,7 +33,6 @@ ARGUMENTS = ArgumentLayout(
     counters=walk.COUNTERS + "bad",
 )
 _PACK_X = signature("args* mine* number unit*")
-_UNIT = signature("args* mine* number unit* sums* fresh")
 _PHASE = signature("args* mine* number unit* phase* sums* fresh")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from math import ceil
 from typing import Any
 
@@ -139,9 +140,16 @@ def _codes(problem: Problem, cpu: Cpu) -> dict[str, tuple[Code, str]]:
         "deliver": (finish_code(finish._replace(accumulate=problem.accumulate), cpu), "finish"),
         "add": (finish_code(Finish(FLOAT, FLOAT, accumulate=True), cpu), "finish"),
     }  # fmt: skip
-    for rows, columns in ((1, 1), (1, 2), (2, 1), (2, 2)):
+    channels = problem.out_channels, problem.in_channels
+    for rows, columns in product(*(_together(n // problem.groups) for n in channels)):
         codes[f"products{rows}{columns}"] = products_code(rows, columns, cpu), "products"
     return codes
+
+
+def _together(channels: int) -> list[int]:
+    """Blocks of channels that are multiplied at once: two, and one where their number is odd."""
+    blocks = ceil(channels / ROWS)
+    return [2] * (blocks > 1) + [1] * (blocks % 2)
 
 
 def _layout(plan: TilePlan, cpu: Cpu) -> tuple[dict[str, int], int]:
