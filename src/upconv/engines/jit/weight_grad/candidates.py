@@ -15,8 +15,8 @@ from .tile_schedule import refusal, tile_plan
 
 FLOATS, DOTS, TILES = "floats", "dots", "tiles"
 _FEWEST = 8
-"""Channels of both operands from which tiles are faster: 1.5 to 3 times with 8 to 12, and 0.4 to
-1.3 times with fewer (Xeon with AMX, 2026-11-27)."""
+"""Channels of both operands from which tiles are faster: 1.2 to 3 times with 8 to 12, and 0.05 to
+1.8 times with fewer (Xeon with AMX, 2026-11-27)."""
 _MARGIN = 1.5
 """What tiles must seem faster by: there, other products take about half of the predicted time where
 data is in the caches."""

@@ -19,7 +19,7 @@ from ..tiles.operations import PAIRS, ROW_BYTES, ROWS, TILE_BYTES
 from .tile_geometry import Flat, flat_of
 
 _JOBS = 8  # that there should be
-_SUMS = 8 << 20  # bytes of the sums of all sets
+_SUMS = 4 << 20  # bytes of the sums of all sets
 _MOST_TAPS = 1024
 _MOST_ZEROS = 32  # positions for each one of x, so that work stays within bounds
 _BLOCKS = 16, 24, 32, 48  # chunks of a spatial block
