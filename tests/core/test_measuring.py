@@ -13,6 +13,7 @@ from upconv.measuring import (
     GAIN,
     TOLERANCES,
     Ratio,
+    Way,
     choose,
     decide,
     disagreement,
@@ -198,3 +199,25 @@ def test_a_less_precise_computation_is_judged_by_its_type() -> None:
     assert disagreement(y, z)
     assert not disagreement(y, z, "bfloat16")
     assert disagreement(y, []) == "it gives 1 results in place of 0"
+
+
+def test_a_way_as_close_to_the_truth_as_the_baseline_is_right(clock: MadeUpClock) -> None:
+    """In 16 bits the baseline's own errors may be larger than what is accepted."""
+    asked = []
+
+    def truth() -> list[Any]:
+        asked.append(1)
+        return [np.array([1.0])]
+
+    def way(name: str, seconds: float, value: float) -> Way:
+        return clock.way(name, seconds, result=np.array([value]))
+
+    ways = [way("rough", 2.0, 1.5), way("close", 1.0, 1.1), way("wrong", 0.5, 1.6)]
+    choice = choose(ways, seconds=60, truth=truth)
+    assert choice.name == "close"
+    assert "differs by" in choice["wrong"].why
+    assert "differs by" in choose(ways, seconds=60)["close"].why
+    assert choose([ways[0], way("nan", 1.0, np.nan)], seconds=60, truth=truth).name == "rough"
+    asked.clear()
+    assert choose([ways[0], way("the same", 1.0, 1.5)], seconds=60, truth=truth).name == "the same"
+    assert not asked

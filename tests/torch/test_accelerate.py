@@ -567,3 +567,20 @@ def test_a_module_in_training_mode_inside_a_model_in_eval_mode(upconv_is_faster)
         assert forward is not None
         assert forward._snapshot.holds()
         assert torch.allclose(model(x), expected, atol=1e-5)
+
+
+def test_a_model_in_bfloat16_is_judged_by_float32_where_pytorch_is_rough(monkeypatch) -> None:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Conv1d(48, 48, 7, padding=3), nn.ReLU())]
+    model = nn.Sequential(*layers).eval().bfloat16()
+    chosen = selection.Selection.__new__(selection.Selection)
+    x = torch.randn(1, 48, 300).bfloat16()
+    vars(chosen).update(model=model, timed=((x,), {}), layers=[], _taken=[])
+    (truth,) = chosen._in_float32()
+    with torch.no_grad():
+        exact = copy.deepcopy(model).float()(x.float())
+    assert truth.dtype == "float32"
+    assert torch.equal(torch.from_numpy(truth), exact)
+    assert chosen._is_short()
+    monkeypatch.setattr(copy, "deepcopy", lambda _: (_ for _ in ()).throw(RuntimeError))
+    assert chosen._in_float32() == []

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..measuring import Choice, Outcome, Way, choose
 from ..reports import Report, Row
@@ -158,11 +159,32 @@ class Selection:
             seconds=min(10.0, 0.6 * budget.left),
             most_runs=max(1, min(self._runs, budget.runs)),
             arrays=lambda results: arrays_of(tree_leaves(results)),
+            truth=self._in_float32 if self._is_short() else None,
             progress=budget.progress,
             what=what,
         )
         budget.runs -= choice.runs
         return choice
+
+    def _is_short(self) -> bool:
+        """Whether the model computes in 16 bits, in which PyTorch's own errors may be large."""
+        return any(p.dtype in (torch.bfloat16, torch.float16) for p in self.model.parameters())
+
+    def _in_float32(self) -> list[Any]:
+        """The results of a copy of the model in float32; none where it cannot be copied or run."""
+        self._switch(PYTORCH)
+
+        def wide(value: Any) -> Any:
+            is_short = isinstance(value, torch.Tensor) and value.is_floating_point()
+            return value.float() if is_short else value
+
+        try:
+            model = copy.deepcopy(self.model).float()
+            with torch.random.fork_rng(devices=[]):
+                results = model(*tree_map(wide, self.timed[0]), **tree_map(wide, self.timed[1]))
+        except (RuntimeError, TypeError, ValueError):
+            return []
+        return list(arrays_of(tree_leaves(results)))
 
     def _run(self) -> Any:
         random = torch.get_rng_state()
