@@ -23,7 +23,7 @@ from .cpu import Cpu, host
 from .planes.candidates import PLANES
 from .positions.candidates import POSITIONS
 from .positions.schedule import refusal as positions_refusal
-from .tiles.candidates import TILES, takes_tiles
+from .tiles import TILES, takes_tiles
 from .winograd.candidates import is_winograd, schedule_of
 
 

@@ -29,11 +29,10 @@ from .direct import refused
 from .limits import too_much
 from .planes.candidates import candidates as planes
 from .positions.candidates import candidates as positions
-from .tiles.candidates import TILES
-from .tiles.candidates import candidates as tiles
+from .tiles import TILES, tile_candidates
 from .winograd.candidates import candidates as winograd
 
-KERNELS = (positions, channels, planes, tiles)
+KERNELS = (positions, channels, planes, tile_candidates)
 """Functions that list the candidates with direct sums; of equal cycles, the first is preferred."""
 
 

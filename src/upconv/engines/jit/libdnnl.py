@@ -25,7 +25,7 @@ from ..base import Candidate
 from .correlation import Correlation
 from .cpu import Cpu
 from .direct import refused, weight_numbers
-from .tiles.candidates import TILES
+from .tiles import TILES
 from .values import LINE
 
 _NO_ROUNDING = replace(refused("", "it rounds no operands"), engine="onednn")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from ....problem import DataLayout, DType
+from ....problem import DataLayout
 from ...base import Candidate
 from ..channels.blocks import transposed_bytes
 from ..correlation import Correlation
 from ..cpu import AMX, Cpu
 from ..direct import direct, refused
+from ..pool import useful_threads
+from . import TILES
 from .operations import PAIRS
 from .schedule import (
     Padding,
@@ -23,18 +25,16 @@ from .schedule import (
 )
 from .unfolding import runs_of, unfolded
 
-TILES = "tiles"
-
 
 def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
     """The kernel, for operands of bfloat16; on other processors than those with tiles vector code
     does the same for tests, and the model never takes it."""
-    if not takes_tiles(correlation):
-        return ()
     if cpu.tiles != AMX:
         return (refused(TILES, "this processor has no tile registers"),)
     plan = schedule(correlation, threads, cpu)
-    cycles = predicted_cycles(correlation, plan, cpu)
+    # By the threads of all direct kernels, so that their number chooses none of them.
+    cycles = total_cycles(correlation, plan, cpu)
+    cycles /= useful_threads(correlation.multiply_adds, threads)
     most = transposed_bytes(correlation, threads)
     candidate = direct(correlation, TILES, cycles, most, threads, cpu)
     if plan.unfolds and candidate.sums == TILES:
@@ -42,13 +42,8 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
     return (candidate,)
 
 
-def takes_tiles(correlation: Correlation) -> bool:
-    """Whether operands are bfloat16, or are to be rounded to it."""
-    return correlation.rounded or correlation.dtype is DType.BFLOAT16
-
-
-def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
-    """Cycles that each thread takes: packing the operand, products, and results on their way."""
+def total_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
+    """Cycles of all threads together: packing the operand, products, and results on their way."""
     costs, cut = cpu.costs.tiles, plan.cut
     positions = prod(correlation.result_size) * correlation.batch
     windows = _windows(correlation) if plan.unfolds else 0
@@ -71,7 +66,7 @@ def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> floa
     if plan.unfolds:
         pack = positions * (windows * costs.window + inputs)
     leave = costs.leave_first * prod(correlation.result_shape) if first else 0.0
-    return (correlation.groups * (tiles + lines + pack) + leave) / plan.threads
+    return correlation.groups * (tiles + lines + pack) + leave
 
 
 def _windows(correlation: Correlation) -> int:

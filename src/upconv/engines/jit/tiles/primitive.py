@@ -29,7 +29,7 @@ from ..packing import shared
 from ..rows import Finish
 from ..steps import Launch
 from ..values import BFLOAT, BYTES, FLOAT, LINE, STORED
-from .candidates import predicted_cycles
+from .candidates import total_cycles
 from .operations import PAIRS, ROWS
 from .schedule import SHAPES, Schedule
 from .schedule import schedule as tile_schedule
@@ -49,7 +49,8 @@ class Tiles(Kernel):
     def __init__(self, correlation: Correlation, threads: int, cpu: Cpu) -> None:
         self.correlation = correlation
         self.schedule: Schedule = tile_schedule(correlation, threads, cpu)
-        self.predicted_cycles = predicted_cycles(correlation, self.schedule, cpu)
+        cycles = total_cycles(correlation, self.schedule, cpu)
+        self.predicted_cycles = cycles / self.schedule.threads
         self._pack_threads = self.schedule.threads
         plan, stored = self.schedule, STORED[correlation.dtype]
         inner = unfolded(correlation) if plan.unfolds else correlation
