@@ -20,10 +20,10 @@ from .channels.candidates import DOTS
 from .choose import direct_variant, interior_of, refusal, size_class, table
 from .correlation import Correlation
 from .cpu import Cpu, host
+from .direct import TILES, takes_tiles
 from .planes.candidates import PLANES
 from .positions.candidates import POSITIONS
 from .positions.schedule import refusal as positions_refusal
-from .tiles import TILES, takes_tiles
 from .winograd.candidates import is_winograd, schedule_of
 
 

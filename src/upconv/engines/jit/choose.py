@@ -25,14 +25,24 @@ from .channels.candidates import CHANNELS, DOTS
 from .channels.candidates import candidates as channels
 from .correlation import Correlation
 from .cpu import Cpu, host
-from .direct import refused
+from .direct import TILES, refused, takes_tiles
 from .limits import too_much
 from .planes.candidates import candidates as planes
 from .positions.candidates import candidates as positions
-from .tiles import TILES, tile_candidates
 from .winograd.candidates import candidates as winograd
 
-KERNELS = (positions, channels, planes, tile_candidates)
+
+def tiles(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
+    """The candidates of the tile kernel, which is imported for bfloat16 alone."""
+    if not takes_tiles(correlation):
+        return ()
+    with importing:
+        from .tiles.candidates import candidates
+
+    return candidates(correlation, threads, cpu)
+
+
+KERNELS = (positions, channels, planes, tiles)
 """Functions that list the candidates with direct sums; of equal cycles, the first is preferred."""
 
 

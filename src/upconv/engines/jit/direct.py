@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from ...problem import DType
 from ..base import Candidate, Eligible
 from .correlation import Correlation
 from .cpu import Cpu
+
+TILES = "tiles"
+"""The variant of tile registers."""
+
+
+def takes_tiles(correlation: Correlation) -> bool:
+    """Whether operands are bfloat16, or are to be rounded to it."""
+    return correlation.rounded or correlation.dtype is DType.BFLOAT16
 
 
 def direct(

@@ -24,8 +24,7 @@ from ...problem import DataLayout, Direction, DType, Problem
 from ..base import Candidate
 from .correlation import Correlation
 from .cpu import Cpu
-from .direct import refused, weight_numbers
-from .tiles import TILES
+from .direct import TILES, refused, weight_numbers
 from .values import LINE
 
 _NO_ROUNDING = replace(refused("", "it rounds no operands"), engine="onednn")

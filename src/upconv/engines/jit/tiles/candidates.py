@@ -10,9 +10,8 @@ from ...base import Candidate
 from ..channels.blocks import transposed_bytes
 from ..correlation import Correlation
 from ..cpu import AMX, Cpu
-from ..direct import direct, refused
+from ..direct import TILES, direct, refused
 from ..pool import useful_threads
-from . import TILES
 from .operations import PAIRS
 from .schedule import (
     Padding,

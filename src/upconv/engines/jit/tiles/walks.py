@@ -87,63 +87,85 @@ class Walk:
 
     def __init__(self, kind: Kind, codes: Codes, order: ChannelPacking, *, in_place: bool) -> None:
         correlation, plan = kind.correlation, codes.schedule
-        self._first, threads = codes.first, plan.threads
-        itemsize, operand = correlation.dtype.itemsize, _operand(kind, plan, in_place)
+        self._codes, self._first, threads = codes, codes.first, plan.threads
+        self.operand = _operand(kind, plan, in_place)
+        self._in_place = isinstance(self.operand, InPlace)
         y_position = correlation.made * BYTES[codes.element]
         y_steps = _steps(correlation.result_size, y_position)
-        tables: dict[str, Table] = {}
-        tables["steps"], ranges = operand.products(plan.cut, plan.inputs)
-        counts = plan.cut.counts(correlation.result_size)
-        classes, numbers = np.unique(counts, axis=0, return_inverse=True)
-        jumps = y_steps * (1, *(line.stride for line in correlation.lines))
-        tables |= operand.results(classes, jumps) | {"configuration": configuration()}
-        tiles = len(tables["tiles"]) // max(1, len(classes))
-        tables["rows"] = _rows(operand, codes, order, y_steps, ranges, numbers.ravel() * tiles)
-        at_once = plan.at_once or max(1, tiles)
-        parts = _parts(tables["rows"], plan)
-        listed = [Phase(codes.steps["products"], _runs(tiles, len(parts), plan), parts)]
-        if isinstance(operand, Packed):
-            tables |= operand.chunks()
-            blocks = _inputs(operand, codes.first)
-            listed.insert(0, Phase(codes.steps["pack"], tables["chunks"], blocks))
-        if isinstance(operand, Unfolded):
-            tables |= operand.tables()
-            listed.insert(0, Phase(codes.steps["pack"], tables.pop("lines"), operand.images()))
-        self._in_place = isinstance(operand, InPlace)
+        self.tables: dict[str, Table] = {"configuration": configuration()}
+        self._listed = listed = [*self._packing(), self._products(order, y_steps)]
         stage = max(plan.rows * plan.columns * TILE_BYTES, 2 * CHUNK_POSITIONS * ROW_BYTES)
         if codes.first:
-            outputs = y_steps, correlation.made, ROWS
-            after = transposed_parts(
-                correlation.batch, *outputs, itemsize, threads, whole=codes.casts
-            )
-            name = "transpose_out" if codes.casts else "finish_out"
-            listed.append(Phase(codes.steps[name], *after))
+            listed.append(self._transposing(y_steps))
             stage = max(stage, ROWS * CHUNK * BYTES[FLOAT])
         # Parts that are multiples of a page would all begin in the same cache sets.
         part = _rounded(STAGE_AT + stage, 4096) + 192
         self._x = threads * part
-        self._y = self.nbytes = self._x + _rounded(operand.nbytes, 64)
+        self._y = self.nbytes = self._x + _rounded(self.operand.nbytes, 64)
         if codes.first:
             self.nbytes += _rounded(prod(correlation.result_shape) * BYTES[codes.element], 64)
-        self.phases, self._listed = phases(*listed), listed
-        self.tables, self.operand = tables, operand
-        kept = [self.phases, *tables.values()]
+        self.phases = phases(*listed)
+        kept = [self.phases, *self.tables.values()]
         kept += [t for p in listed for t in (p.inner, p.outer) if t is not None]
         self.resident_bytes = sum(table.nbytes for table in kept)
-        last, unfolds = correlation.lines[-1], plan.unfolds
-        channels = correlation.reduced // correlation.groups
         block = ARGUMENTS.block(
-            **{n: table.ctypes.data for n, table in tables.items()}, **codes.addresses,
-            window_count=len(tables["windows"]) if unfolds else 0, in_size=last.size,
-            window_channels=channels if codes.first else 1, in_step=last.step,
-            taps_count=operand.taps if isinstance(operand, Unfolded) else 0,
-            phases=self.phases.ctypes.data, phase_count=len(listed), part=part,
-            in_channel=itemsize, in_position=itemsize * (1 if codes.first else correlation.reduced),
-            block_bytes=operand.block_bytes, x_row=operand.row_bytes,
-            out_row=y_position, y_position=int(jumps[-1]),
-            at_once=at_once, element=BYTES[FLOAT], stage_row=CHUNK * BYTES[FLOAT],
+            **{n: table.ctypes.data for n, table in self.tables.items()}, **codes.addresses,
+            **self._arguments(), phases=self.phases.ctypes.data, phase_count=len(listed), part=part,
+            out_row=y_position, y_position=int(y_steps[-1]) * correlation.lines[-1].stride,
+            element=BYTES[FLOAT], stage_row=CHUNK * BYTES[FLOAT],
         )  # fmt: skip
         self.launch = Launch.of_walk(Blocks(block), codes.walk, threads, self.phases)
+
+    def _packing(self) -> list[Phase]:
+        """What makes the operand, and its tables."""
+        operand, code = self.operand, self._codes.steps["pack"]
+        if isinstance(operand, Packed):
+            self.tables |= operand.chunks()
+            return [Phase(code, self.tables["chunks"], _inputs(operand, self._first))]
+        if isinstance(operand, Unfolded):
+            self.tables |= operand.tables()
+            return [Phase(code, self.tables.pop("lines"), operand.images())]
+        return []
+
+    def _products(self, order: ChannelPacking, y_steps: Numbers) -> Phase:
+        """What multiplies, and its tables."""
+        correlation, plan = self.operand.correlation, self._codes.schedule
+        self.tables["steps"], ranges = self.operand.products(plan.cut, plan.inputs)
+        counts = plan.cut.counts(correlation.result_size)
+        classes, numbers = np.unique(counts, axis=0, return_inverse=True)
+        jumps = y_steps * (1, *(line.stride for line in correlation.lines))
+        self.tables |= self.operand.results(classes, jumps)
+        self._tiles = tiles = len(self.tables["tiles"]) // max(1, len(classes))
+        firsts = numbers.ravel() * tiles
+        rows = _rows(self.operand, self._codes, order, y_steps, ranges, firsts)
+        self.tables["rows"], parts = rows, _parts(rows, plan)
+        return Phase(self._codes.steps["products"], _runs(tiles, len(parts), plan), parts)
+
+    def _transposing(self, y_steps: Numbers) -> Phase:
+        """What brings results to channels-first order."""
+        correlation, codes = self.operand.correlation, self._codes
+        tables = transposed_parts(
+            correlation.batch, y_steps, correlation.made, ROWS, correlation.dtype.itemsize,
+            codes.schedule.threads, whole=codes.casts,
+        )  # fmt: skip
+        return Phase(codes.steps["transpose_out" if codes.casts else "finish_out"], *tables)
+
+    def _arguments(self) -> dict[str, int]:
+        """Numbers that packing and products read."""
+        operand, correlation = self.operand, self.operand.correlation
+        last, itemsize = correlation.lines[-1], correlation.dtype.itemsize
+        arguments = {
+            "in_channel": itemsize,
+            "in_position": itemsize * (1 if self._first else correlation.reduced),
+            "block_bytes": operand.block_bytes,
+            "x_row": operand.row_bytes,
+            "at_once": self._codes.schedule.at_once or max(1, self._tiles),
+        }
+        if isinstance(operand, Unfolded):
+            channels = correlation.reduced // correlation.groups if self._first else 1
+            arguments |= {"window_count": len(self.tables["windows"]), "window_channels": channels}
+            arguments |= {"taps_count": operand.taps, "in_size": last.size, "in_step": last.step}
+        return arguments
 
     def values(self, scratch: int, x: int, y: int) -> dict[str, int]:
         """The arguments for operands at these addresses, and for `nbytes` of scratch memory."""
