@@ -6,7 +6,8 @@ and the odd ones for themselves, each from zero with one rounding per input; the
 both. Subnormal numbers, given or made, are zero (found by 3 million comparisons on a Xeon).
 
 There are two lowerings: AMX's instructions, and vector code on a block of memory, which gives the
-same bits on every processor. Tests run the second one wherever there are no tiles.
+same bits on every processor that fuses multiply-adds. On others products that are subnormal are
+rounded, too. Tests run the second lowering wherever there are no tiles.
 """
 
 from __future__ import annotations
