@@ -101,6 +101,7 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
 
 
 _FULLER = 2.5  # times as many products without unfolding, which takes longer than packing
+_CLEARLY = 1.15  # the first shape needs the least from caches, which other threads may share
 _AS_FAST = 8  # times as fast as multiply-adds of vectors: smaller problems need fewer threads
 _MANY_ROWS = 4  # from which on inputs that stay in the first-level cache save time
 
@@ -121,7 +122,10 @@ def _schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
         runs = -(-tiles // shape[0]) * -(-blocks // shape[1])
         return runs * (step_cycles(*shape, working, cpu) + cpu.costs.tiles.tile / max(1, steps))
 
-    rows, columns = min(SHAPES, key=lambda shape: cycles(shape) * (1 + 0.05 * (shape != SHAPES[0])))
+    def preferred(shape: tuple[int, int]) -> float:
+        return cycles(shape) * (1 if shape == SHAPES[0] else _CLEARLY)
+
+    rows, columns = min(SHAPES, key=preferred)
     threads = useful_threads(correlation.multiply_adds // _AS_FAST, threads)
     in_place = reads_in_place(correlation)
     # Each group of tiles takes a call for each row.

@@ -139,7 +139,7 @@ class Walk:
         firsts = numbers.ravel() * tiles
         rows = _rows(self.operand, self._codes, order, y_steps, ranges, firsts)
         self.tables["rows"], parts = rows, _parts(rows, plan)
-        return Phase(self._codes.steps["products"], _runs(tiles, len(parts), plan), parts)
+        return Phase(self._codes.steps["products"], _runs(tiles, rows, len(parts), plan), parts)
 
     def _transposing(self, y_steps: Numbers) -> Phase:
         """What brings results to channels-first order."""
@@ -211,7 +211,8 @@ def _rows(
     every["w"] += group * order.group_bytes
     every["bias"] += group * plan.blocks * ROWS * BYTES[FLOAT]
     every["y"] += group * channels * element
-    return every.ravel()
+    # Phases with many taps first: threads that end early find short jobs left.
+    return every.ravel()[np.argsort(-every["count"].ravel(), kind="stable")]
 
 
 def _parts(rows: Table, plan: Schedule) -> Table:
@@ -239,13 +240,19 @@ def _inputs(packed: Packed, first: bool) -> Table:
     ).ravel()  # fmt: skip
 
 
-def _runs(tiles: int, rows: int, plan: Schedule) -> Table:
-    """Runs of tiles of positions, as many as give all threads work."""
-    wanted = 1 if plan.threads == 1 else 8 * plan.threads
-    runs = max(1, min(-(-wanted // max(1, rows)), tiles // plan.rows))
+def _runs(tiles: int, rows: Table, parts: int, plan: Schedule) -> Table:
+    """Runs of tiles of positions: as many jobs as give all threads work to the end, of some 10 us
+    at least."""
+    products = int(rows["count"].sum()) * plan.columns * tiles
+    wanted = min(16 * plan.threads, max(2 * plan.threads, products // _JOB))
+    wanted = wanted if plan.threads > 1 else 1
+    runs = max(1, min(-(-wanted // max(1, parts)), tiles // plan.rows))
     length = -(-tiles // (runs * plan.rows)) * plan.rows
     first = np.arange(0, tiles, max(1, length))
     return filled(RUN, len(first), first=first, last=np.minimum(first + length, tiles))
+
+
+_JOB = 1000  # products of tiles
 
 
 def _steps(size: tuple[int, ...], position: int) -> Numbers:
