@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from ....memory import readable
 from ....problem import DataLayout
-from ...base import Candidate
+from ...base import Candidate, Eligible
 from ..channels.blocks import transposed_bytes
 from ..correlation import Correlation
 from ..cpu import AMX, Cpu
 from ..direct import TILES, direct, refused
 from ..pool import useful_threads
-from .operations import PAIRS
+from .operations import PAIRS, ROW_BYTES
 from .schedule import (
     Padding,
     Schedule,
@@ -38,7 +39,15 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
     candidate = direct(correlation, TILES, cycles, most, threads, cpu)
     if plan.unfolds and candidate.sums == TILES:
         candidate = replace(candidate, sums=f"{TILES} of all taps")
+    if not plan.unfolds and not plan.in_place:
+        packed = _packed_positions(correlation) * plan.inputs * correlation.groups * ROW_BYTES
+        if packed > most * _MOST_PACKED:
+            reason = f"it packs the operand into {readable(packed)}"
+            candidate = replace(candidate, eligible=Eligible.ON_REQUEST, reason=reason)
     return (candidate,)
+
+
+_MOST_PACKED = 8  # times the memory that spatial blocks may take
 
 
 def total_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
@@ -59,13 +68,19 @@ def total_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
     step = step_cycles(plan.rows, plan.columns, working, cpu)
     tiles = groups * blocks * (taps * inputs * step + len(cut.grids) * costs.tile)
     lines = costs.line * positions * plan.blocks
-    packed = prod(len(axis.planes) * axis.length for axis in paddings) * correlation.batch
+    packed = _packed_positions(correlation)
     number = 0.0 if plan.in_place else costs.pack_first if first else costs.pack
     pack = number * packed * inputs * PAIRS
     if plan.unfolds:
         pack = positions * (windows * costs.window + inputs)
     leave = costs.leave_first * prod(correlation.result_shape) if first else 0.0
     return correlation.groups * (tiles + lines + pack) + leave
+
+
+def _packed_positions(correlation: Correlation) -> int:
+    """Positions of the packed operand, in one block of input channels."""
+    paddings = map(Padding.of, correlation.lines)
+    return prod(len(axis.planes) * axis.length for axis in paddings) * correlation.batch
 
 
 def _windows(correlation: Correlation) -> int:
