@@ -117,7 +117,7 @@ def _settings(torch: Any) -> dict[str, object]:
 @pytest.fixture
 def one_torch_thread() -> Iterator[None]:
     """PyTorch's threads wait for each other on a busy machine."""
-    import torch
+    torch = pytest.importorskip("torch")
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -100,21 +100,20 @@ class Tiles(Kernel):
         self, operands: Operands, w: Array, biases: Array, scratch: int
     ) -> Iterator[tuple[Launch, dict[str, int]]]:
         x, y, more = operands.x, operands.y, operands.residual
+        first_x, first_y = address_of(x), address_of(y)
         first_more = 0 if more is None else address_of(more)
-        common = {"w": address_of(w), "bias": address_of(biases)}
-        common |= {"slopes": self._no_bias.nbytes, "second": operands.second}
-        common |= {"in_image": x.strides[0], "out_image": y.strides[0]}
+        values = {"w": address_of(w), "bias": address_of(biases)}
+        values |= {"slopes": self._no_bias.nbytes, "second": operands.second}
+        values |= {"in_image": x.strides[0], "out_image": y.strides[0]}
         if self.correlation.layout is DataLayout.NCX:
-            common |= {"in_channel": x.strides[1], "out_channel": y.strides[1]}
-        aligned = len(self._steps) > 1 and address_of(x) % LINE == x.strides[0] % LINE == 0
+            values |= {"in_channel": x.strides[1], "out_channel": y.strides[1]}
+        aligned = len(self._steps) > 1 and first_x % LINE == x.strides[0] % LINE == 0
         for walk, image, x_offset, y_offset in self._steps[aligned]:
             x_offset += image * x.strides[0]
             y_offset += image * y.strides[0]
-            where = address_of(x) + x_offset, address_of(y) + y_offset
-            yield (
-                walk.launch,
-                common | walk.values(scratch, *where) | {"residual": first_more + y_offset},
-            )
+            values |= walk.values(scratch, first_x + x_offset, first_y + y_offset)
+            values["residual"] = first_more + y_offset
+            yield walk.launch, values  # read before the next one
 
     def _spatial_blocks(self, inner: Correlation, cpu: Cpu) -> tuple[SpatialBlock, ...]:
         """Cut the data into parts that stay in the second-level cache beside the weights in use; a
