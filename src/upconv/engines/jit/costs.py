@@ -251,6 +251,10 @@ class Tiles(NamedTuple):
     """A window of an unfolded position."""
     leave_first: float = 1.1
     """A number of a channels-first result, transposed back."""
+    reads: int = 4
+    """Up to how many reads of an input take less time in place than packing it, where its rows
+    cross lines of the cache: with 2, 0.85 of the time, with 8, 0.85 to 1.15, with 16, 1.2 to
+    1.4."""
     l1_working: float = 0.97
     """Part of the first-level cache that inputs and weights in use may fill: with 0.95 of it, 2 x 1
     tiles are 1.2 times as fast as 4 x 1, with all of it 0.9 times as fast as 2 x 2."""

@@ -64,10 +64,10 @@ class Tiles(Kernel):
         codes = Codes(plan, finish, first, cpu, window)
         blocks = self._spatial_blocks(inner, cpu)
         kinds = dict.fromkeys(block.kind for block in blocks)
-        # Rows that cross lines of the cache are slow to read: such an operand is packed.
+        # Rows that cross lines of the cache are slow to read: many products take a packed operand.
+        ways = [plan.anywhere, *[True] * (plan.in_place and not plan.anywhere)]
         walks = [
-            {kind: Walk(kind, codes, self.order, in_place=in_place) for kind in kinds}
-            for in_place in ((False, True) if plan.in_place else (False,))
+            {kind: Walk(kind, codes, self.order, in_place=way) for kind in kinds} for way in ways
         ]
         inputs, outputs = (
             prod(size[1:]) * correlation.dtype.itemsize * (1 if first else channels)
@@ -107,8 +107,8 @@ class Tiles(Kernel):
         values |= {"in_image": x.strides[0], "out_image": y.strides[0]}
         if self.correlation.layout is DataLayout.NCX:
             values |= {"in_channel": x.strides[1], "out_channel": y.strides[1]}
-        aligned = len(self._steps) > 1 and first_x % LINE == x.strides[0] % LINE == 0
-        for walk, image, x_offset, y_offset in self._steps[aligned]:
+        aligned = first_x % LINE == x.strides[0] % LINE == 0
+        for walk, image, x_offset, y_offset in self._steps[-1 if aligned else 0]:
             x_offset += image * x.strides[0]
             y_offset += image * y.strides[0]
             values |= walk.values(scratch, first_x + x_offset, first_y + y_offset)

@@ -66,7 +66,8 @@ class Padding:
 class Schedule:
     """All that is decided about one correlation: phases, tiles of positions by blocks of 16 outputs
     that are summed at once, and threads. `blocks` of outputs and of `inputs` are those of a group.
-    `unfolds`: the inputs of all taps are those of a position (unfolded.py).
+    Operands are read `in_place` where they are aligned, or `anywhere` they begin. `unfolds`: the
+    inputs of all taps are those of a position (unfolded.py).
 
     Where the inputs of some tiles fit the first-level cache, so many are taken `at_once` for rows
     with `part_bytes` of weights; otherwise, where it is 0, all tiles for each row."""
@@ -78,15 +79,17 @@ class Schedule:
     inputs: int
     threads: int
     in_place: bool
+    anywhere: bool
     at_once: int
     part_bytes: int
     unfolds: bool = False
 
     def __str__(self) -> str:
+        reading = " of all taps" if self.unfolds else " read in place" if self.in_place else ""
         return (
             f"tiles: {self.rows} x {self.columns} of {ROWS} positions x {ROWS} channels,"
             f" {len(self.cut.grids)} phases, {self.blocks} blocks of outputs, {self.inputs} of 32"
-            f" inputs{' read in place if aligned' * self.in_place}{' of all taps' * self.unfolds},"
+            f" inputs{reading}{' if aligned' if self.in_place and not self.anywhere else ''},"
             f" {self.threads} threads"
         )
 
@@ -96,7 +99,7 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     taps, channels = taps_of(correlation), correlation.reduced // correlation.groups
     if taps and taps * -(-channels // PAIRS) >= _FULLER * -(-taps * channels // PAIRS):
         inner = _schedule(unfolded(correlation), threads, cpu)
-        return replace(inner, in_place=False, unfolds=True)
+        return replace(inner, in_place=False, anywhere=False, unfolds=True)
     return _schedule(correlation, threads, cpu)
 
 
@@ -128,12 +131,15 @@ def _schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     rows, columns = min(SHAPES, key=preferred)
     threads = useful_threads(correlation.multiply_adds // _AS_FAST, threads)
     in_place = reads_in_place(correlation)
+    reads = -(-blocks // columns) * correlation.taps / prod(line.step for line in lines)
+    anywhere = in_place and reads <= cpu.costs.tiles.reads
     # Each group of tiles takes a call for each row.
     meets_many = len(cut.grids) * -(-blocks // columns) >= _MANY_ROWS
     fits = steps * rows * TILE_BYTES <= cpu.l1 * cpu.costs.tiles.l1_inputs and meets_many
     part_bytes = int(cpu.l2 * cpu.costs.tiles.l2_weights)
     at_once = rows if fits else 0
-    return Schedule(cut, rows, columns, blocks, inputs, threads, in_place, at_once, part_bytes)
+    places = in_place, anywhere
+    return Schedule(cut, rows, columns, blocks, inputs, threads, *places, at_once, part_bytes)
 
 
 def reads_in_place(correlation: Correlation) -> bool:
