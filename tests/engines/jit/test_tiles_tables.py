@@ -20,12 +20,11 @@ from tests.support.tile_engines import TileEngine, random_layers
 from upconv import testing
 from upconv.engines import load
 from upconv.engines.jit.choose import interior_of
-from upconv.engines.jit.tiles.driver import CHUNK, RUN, TILE
+from upconv.engines.jit.tiles.driver import CHUNK, TILE
 from upconv.engines.jit.tiles.placement import InPlace
 from upconv.engines.jit.tiles.primitive import Tiles
 from upconv.engines.jit.tiles.tables import Packed
 from upconv.engines.jit.tiles.tile import tile_code
-from upconv.engines.jit.tiles.unfolded import LINE as LINES
 from upconv.engines.jit.tiles.unfolded import Unfolded
 from upconv.engines.jit.tiles.walks import Walk
 from upconv.geometry import Axis
@@ -86,13 +85,14 @@ def unfolded(walk: Walk, source: Numbers) -> Numbers:
     """The unfolded operand of channels-last data."""
     operand, tables = walk.operand, walk.tables
     assert isinstance(operand, Unfolded)
-    (phase,) = (phase for phase in walk._listed if phase.inner.dtype == LINES)
+    phase = walk._listed[0]
     c = operand.correlation
     channels, last = c.reduced // c.groups, c.lines[-1]
     memory = np.full((operand.nbytes // 2,), np.nan)
     flat = source.reshape(len(source), -1, source.shape[-1])
+    listed = [n for job in phase.inner for n in range(job["first"], job["last"])]
     for image in phase.outer:
-        for line in phase.inner:
+        for line in tables["lines"][listed]:
             begin = (image["dst"] + line["dst"]) // 2
             place = memory[begin : begin + line["count"] * operand.row_bytes // 2]
             place = place.reshape(line["count"], -1)
@@ -144,7 +144,7 @@ def _write(memory: Numbers, offset: int, lines: Numbers) -> None:
 def multiply(walk: Walk, x: Numbers, weights: Numbers, bias: Numbers, y: Numbers) -> None:
     """All products of a walk, in the tiles' order; rows that no piece takes may read anything."""
     tables = walk.tables
-    (phase,) = (phase for phase in walk._listed if phase.inner.dtype == RUN)
+    phase = walk._listed[not isinstance(walk.operand, InPlace)]  # behind the packing
     assert sorted(n for run in phase.inner for n in range(run["first"], run["last"])) == [
         *range(phase.inner["last"].max(initial=0))
     ]
@@ -246,7 +246,7 @@ def test_a_table_that_is_wrong_by_one_is_caught(monkeypatch: pytest.MonkeyPatch)
     unfolds = LAYERS["three channels unfolded"].replace(direction=Direction.INPUT_GRAD)
     for problem, names in (
         (LAYERS["rows of no multiple of 16"], "chunks copies clears tiles pieces steps rows"),
-        (unfolds, "sources windows tiles pieces rows"),
+        (unfolds, "lines sources windows tiles pieces rows"),
     ):
         for name in names.split():
             with monkeypatch.context() as patch:

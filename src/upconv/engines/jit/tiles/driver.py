@@ -24,7 +24,8 @@ ARGUMENTS = ArgumentLayout(
     " in_position y_position"  # bytes from a position to the next one
     " at_once"  # tiles of positions that `products` takes at a time
     " block_bytes x_row"  # from a block of input channels, and a row of a tile, to the next one
-    " sources* windows* window_count window_channels taps_count in_size in_step",  # unfolded.py
+    # Of unfolded.py:
+    " lines* sources* windows* window_count window_channels taps_count in_size in_step",
     counters=walk.COUNTERS,
 )
 REGISTERS_AT = 64

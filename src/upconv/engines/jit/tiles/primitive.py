@@ -113,7 +113,7 @@ class Tiles(Kernel):
             y_offset += image * y.strides[0]
             values |= walk.values(scratch, first_x + x_offset, first_y + y_offset)
             values["residual"] = first_more + y_offset
-            yield walk.launch, values  # read before the next one
+            yield walk.launch, dict(values)
 
     def _spatial_blocks(self, inner: Correlation, cpu: Cpu) -> tuple[SpatialBlock, ...]:
         """Cut the data into parts that stay in the second-level cache beside the weights in use; a

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from ....geometry import Tap
+from ....problem import DataLayout
 from ..correlation import Correlation
 from ..kernel_arguments import Table, filled
 from ..packing import Numbers
@@ -20,6 +21,7 @@ from .schedule import Padding, inputs_of, is_flat
 
 CHUNK_POSITIONS = 256
 """Positions that are packed together, about."""
+_CHUNK_CHANNELS = 128  # fewer than these are packed for more positions: jobs have some microseconds
 
 
 class Packed(Operand):
@@ -61,8 +63,9 @@ class Packed(Operand):
         """The chunks of one image, copies and clears."""
         size = self.correlation.operand_size
         *outer, last = size
-        length = last if last <= 2 * CHUNK_POSITIONS else CHUNK_POSITIONS
-        rows = max(1, CHUNK_POSITIONS // max(1, last)) if length == last else 1
+        positions = self._chunk_positions()
+        length = last if last <= 2 * positions else positions
+        rows = max(1, positions // max(1, last)) if length == last else 1
         parts = max(1, -(-last // max(1, length)))
         copies, row, part = self._copies(length, parts)
         per_image = max(1, -(-prod(outer) // rows) * parts)  # with nothing to read, zeros
@@ -83,6 +86,13 @@ class Packed(Operand):
             copies=ends[:-1], copies_end=ends[1:], clears=shares[:-1], clears_end=shares[1:],
         )  # fmt: skip
         return {"chunks": chunks, "copies": copies, "clears": clears}
+
+    def _chunk_positions(self) -> int:
+        """Positions of a chunk; of few channels that lie side by side there are more."""
+        if self.correlation.layout is DataLayout.NCX:
+            return CHUNK_POSITIONS
+        channels = self.correlation.reduced // self.correlation.groups
+        return CHUNK_POSITIONS * max(1, _CHUNK_CHANNELS // channels)
 
     def _copies(self, length: int, parts: int) -> tuple[Table, Numbers, Numbers]:
         """Copies, and of each the row and the part of the image that it reads."""

@@ -35,7 +35,9 @@ IMAGE = record("image channel dst")
 WINDOW = record("source shift lane length")
 """Taps that read neighbouring inputs: which of a line's rows, the first one's shift, its place
 among the inputs of a position, and how many they are."""
-_LINE_POSITIONS = 256
+LINES = record("first last")
+"""Lines that are unfolded together, by number."""
+_LINE_POSITIONS, _JOB_POSITIONS = 256, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,14 @@ class Unfolded(Operand):
         windows = np.array(list(self._windows()), WINDOW)
         return {"lines": lines, "sources": listed, "windows": windows}
 
+    def jobs(self) -> Table:
+        """Lines that are unfolded together: as many as have some 500 positions."""
+        length = min(_LINE_POSITIONS, self.counts[-1])
+        count = prod(self.counts[:-1]) * -(-self.counts[-1] // _LINE_POSITIONS)
+        step = max(1, _JOB_POSITIONS // max(1, length))
+        first = np.arange(0, count, step)
+        return filled(LINES, len(first), first=first, last=np.minimum(first + step, count))
+
     def images(self) -> Table:
         """The groups of all images."""
         correlation = self.correlation
@@ -121,33 +131,36 @@ class Unfolded(Operand):
 
 @compiled("pack", kept=16)
 def unfold_code(module: Module, window: Window, cpu: Cpu) -> None:
-    """A job `pack`: the inputs of all taps for the positions of a line."""
+    """A job `pack`: the inputs of all taps for the positions of some lines."""
     with module.function("pack", walk.JOB) as f:
-        a, line, image = (
-            ARGUMENTS.reader(f),
-            Record(f, f["inner"], LINE),
-            Record(f, f["outer"], IMAGE),
-        )
-        dst = a["x"] + (image["dst"] + line["dst"])
-        src = a["first_x"] + (image["image"] * a["in_image"] + image["channel"] * a["in_channel"])
-        zero = f.constant(vector(I16, PAIRS), 0)
-        with f.loop(0, line["count"] * a["x_row"], ROW_BYTES) as loop:
-            f.store(zero, dst + loop.index)
-        with f.loop(0, a["window_count"]) as loop:
-            each = Record.of(f, a["windows"], loop.index, WINDOW)
-            row = f.word(a["sources"], line["sources"] + each["source"])
-            there = row >= 0
-            size = f.select(there, a["in_size"], 0)
-            place = src + f.max(row, 0) * a["in_position"]
-            first = line["first"] * a["in_step"] - each["shift"]
-            with f.loop(0, a["window_channels"]) as channel:
-                to = dst + (each["lane"] + channel.index * a["taps_count"]) * 2
-                start = place + channel.index * a["in_channel"]
-                with f.loop(0, line["count"]) as position:
-                    _copy(
-                        f, window, to + position.index * a["x_row"], start,
-                        first + position.index * a["in_step"], size, each["length"],
-                    )  # fmt: skip
+        a, lines, image = ARGUMENTS.reader(f), Record(f, f["inner"], LINES), f["outer"]
+        with f.loop(lines["first"], lines["last"]) as number:
+            line = Record.of(f, a["lines"], number.index, LINE)
+            _unfold(f, window, line, Record(f, image, IMAGE))
+
+
+def _unfold(f: Function, window: Window, line: Record, image: Record) -> None:
+    """Unfold the positions of a line."""
+    a = ARGUMENTS.reader(f)
+    dst = a["x"] + (image["dst"] + line["dst"])
+    src = a["first_x"] + (image["image"] * a["in_image"] + image["channel"] * a["in_channel"])
+    zero = f.constant(vector(I16, PAIRS), 0)
+    with f.loop(0, line["count"] * a["x_row"], ROW_BYTES) as loop:
+        f.store(zero, dst + loop.index)
+    with f.loop(0, a["window_count"]) as loop:
+        each = Record.of(f, a["windows"], loop.index, WINDOW)
+        row = f.word(a["sources"], line["sources"] + each["source"])
+        size = f.select(row >= 0, a["in_size"], 0)
+        place = src + f.max(row, 0) * a["in_position"]
+        first = line["first"] * a["in_step"] - each["shift"]
+        with f.loop(0, a["window_channels"]) as channel:
+            to = dst + (each["lane"] + channel.index * a["taps_count"]) * 2
+            start = place + channel.index * a["in_channel"]
+            with f.loop(0, line["count"]) as position:
+                _copy(
+                    f, window, to + position.index * a["x_row"], start,
+                    first + position.index * a["in_step"], size, each["length"],
+                )  # fmt: skip
 
 
 def _copy(

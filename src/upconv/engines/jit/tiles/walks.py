@@ -124,7 +124,7 @@ class Walk:
             return [Phase(code, self.tables["chunks"], _inputs(operand, self._first))]
         if isinstance(operand, Unfolded):
             self.tables |= operand.tables()
-            return [Phase(code, self.tables.pop("lines"), operand.images())]
+            return [Phase(code, operand.jobs(), operand.images())]
         return []
 
     def _products(self, order: ChannelPacking, y_steps: Numbers) -> Phase:
