@@ -51,6 +51,7 @@ class Codes:
         self.casts = first and finish.is_cast
         self.element = (stored if self.casts else FLOAT) if first else stored
         self._tile = Finish(FLOAT, self.element) if first else finish
+        self._tiles: dict[int, int] = {}
         walk, products, channels = walk_code(cpu), products_code(cpu), channels_code(cpu)
         pack = pack_code(stored, first, cpu) if window is None else unfold_code(window, cpu)
         self.walk = walk.addresses["walk"]
@@ -73,13 +74,15 @@ class Codes:
 
     def tile(self, columns: int) -> int:
         """The address of the register tile of some blocks of outputs."""
-        finish = self._tile
-        narrows = finish.is_cast and finish.stored == BFLOAT and self.cpu.dots > 0
-        tile = RegisterTile(self.schedule.rows, columns, finish, narrows and columns % 2 == 0)
-        code = tile_code(tile, self.cpu)
-        self._kept.append(code)
-        address: int = code.addresses["tile"]
-        return address
+        if columns not in self._tiles:
+            finish = self._tile
+            narrows = finish.is_cast and finish.stored == BFLOAT and self.cpu.dots > 0
+            narrows = narrows and columns % 2 == 0
+            tile = RegisterTile(self.schedule.rows, columns, finish, narrows)
+            code = tile_code(tile, self.cpu)
+            self._kept.append(code)
+            self._tiles[columns] = code.addresses["tile"]
+        return self._tiles[columns]
 
 
 class Walk:
