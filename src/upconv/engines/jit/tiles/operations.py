@@ -3,7 +3,7 @@
 A tile holds 16 x 16 sums in float32 or 16 x 32 numbers in bfloat16. The second operand of a product
 has pairs: row k holds inputs 2k and 2k + 1 of 16 outputs. A product D += A B sums the even inputs
 and the odd ones for themselves, each from zero with one rounding per input; then D takes the sum of
-both. Subnormal numbers, given or made, are zero (found by 3 million comparisons on a Xeon).
+both. Subnormal numbers, given or made, are zero (102,400 results of random tiles on a Xeon).
 
 There are two lowerings: AMX's instructions, and vector code on a block of memory, which gives the
 same bits on every processor that fuses multiply-adds. On others products that are subnormal are
@@ -27,7 +27,7 @@ _TINY = float(np.finfo(np.float32).tiny)
 
 
 def configuration() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """What configures all registers with 16 rows of 64 bytes: palette 1 of the processor."""
+    """The table that gives all registers 16 rows of 64 bytes: palette 1 of the processor."""
     table = np.zeros(CONFIGURATION_BYTES, np.uint8)
     table[0] = 1
     table[16:32:2] = ROW_BYTES

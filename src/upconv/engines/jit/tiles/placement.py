@@ -1,5 +1,5 @@
-"""Where the tiles of positions lie in an operand, where their results go, and the offsets of
-products, as tables for data of a size.
+"""The places of tiles of positions in an operand, of their results, and the offsets of products, as
+tables for data of a size.
 
 NumPy writes them; unit tests replay them. An operand is read as it lies (`InPlace`), or packed
 first (tables.py).

@@ -50,7 +50,7 @@ class Codes:
         stored = finish.stored
         self.casts = first and finish.is_cast
         self.element = (stored if self.casts else FLOAT) if first else stored
-        self._tile = Finish(FLOAT, self.element) if first else finish
+        self._leaving = Finish(FLOAT, self.element) if first else finish
         self._tiles: dict[int, int] = {}
         walk, products, channels = walk_code(cpu), products_code(cpu), channels_code(cpu)
         pack = pack_code(stored, first, cpu) if window is None else unfold_code(window, cpu)
@@ -75,7 +75,7 @@ class Codes:
     def tile(self, columns: int) -> int:
         """The address of the register tile of some blocks of outputs."""
         if columns not in self._tiles:
-            finish = self._tile
+            finish = self._leaving
             narrows = finish.is_cast and finish.stored == BFLOAT and self.cpu.dots > 0
             narrows = narrows and columns % 2 == 0
             tile = RegisterTile(self.schedule.rows, columns, finish, narrows)
@@ -120,7 +120,7 @@ class Walk:
         self.launch = Launch.of_walk(Blocks(block), codes.walk, threads, self.phases)
 
     def _packing(self) -> list[Phase]:
-        """What makes the operand, and its tables."""
+        """The phase that packs or unfolds the operand; fills its tables."""
         operand, code = self.operand, self._codes.steps["pack"]
         if isinstance(operand, Packed):
             self.tables |= operand.chunks()
@@ -131,21 +131,21 @@ class Walk:
         return []
 
     def _products(self, order: ChannelPacking, y_steps: Numbers) -> Phase:
-        """What multiplies, and its tables."""
+        """The phase that multiplies; fills its tables."""
         correlation, plan = self.operand.correlation, self._codes.schedule
         self.tables["steps"], ranges = self.operand.products(plan.cut, plan.inputs)
         counts = plan.cut.counts(correlation.result_size)
         classes, numbers = np.unique(counts, axis=0, return_inverse=True)
         jumps = y_steps * (1, *(line.stride for line in correlation.lines))
         self.tables |= self.operand.results(classes, jumps)
-        self._tiles = tiles = len(self.tables["tiles"]) // max(1, len(classes))
+        self._tile_count = tiles = len(self.tables["tiles"]) // max(1, len(classes))
         firsts = numbers.ravel() * tiles
         rows = _rows(self.operand, self._codes, order, y_steps, ranges, firsts)
         self.tables["rows"], parts = rows, _parts(rows, plan)
         return Phase(self._codes.steps["products"], _runs(tiles, rows, len(parts), plan), parts)
 
     def _transposing(self, y_steps: Numbers) -> Phase:
-        """What brings results to channels-first order."""
+        """The phase that brings results to channels-first order."""
         correlation, codes = self.operand.correlation, self._codes
         tables = transposed_parts(
             correlation.batch, y_steps, correlation.made, ROWS, correlation.dtype.itemsize,
@@ -162,7 +162,7 @@ class Walk:
             "in_position": itemsize * (1 if self._first else correlation.reduced),
             "block_bytes": operand.block_bytes,
             "x_row": operand.row_bytes,
-            "at_once": self._codes.schedule.at_once or max(1, self._tiles),
+            "at_once": self._codes.schedule.at_once or max(1, self._tile_count),
         }
         if isinstance(operand, Unfolded):
             channels = correlation.reduced // correlation.groups if self._first else 1

@@ -153,8 +153,11 @@ def _together(channels: int) -> list[int]:
 
 
 def _layout(plan: TilePlan, cpu: Cpu) -> tuple[dict[str, int], int]:
-    """Where a thread's memory has what, and its bytes. No two rows of a tile share a set of the
-    first cache where it can be helped: their distance is an odd number of lines."""
+    """The offsets of the parts of a thread's memory, and its bytes.
+
+    No two rows of a tile share a set of the first cache where it can be helped: their distance is
+    an odd number of lines.
+    """
     spare = SUMS + (plan.unit_bytes if plan.single else 0)
     # One line more than positions need: vectors may be stored beyond the last.
     g_row = (plan.chunks * PAIRS * 2 + ROW_BYTES) | ROW_BYTES

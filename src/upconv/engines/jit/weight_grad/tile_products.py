@@ -1,5 +1,5 @@
-"""What a weight gradient on tile registers does with panels: packing both operands as bfloat16, and
-the products of one tap.
+"""Panels of a weight gradient on tile registers: packing both operands as bfloat16, and the
+products of one tap.
 
 A panel of g has a row for each channel. A panel of x has pairs of positions of 16 channels: one
 panel those that begin at even positions, and perhaps a second one those at odd ones. What is stored

@@ -93,7 +93,7 @@ def _positions(plan: TilePlan) -> dict[str, Numbers]:
 
 
 def _pieces(rows: Rows, starts: Numbers, length: int) -> tuple[Numbers, Numbers]:
-    """What panels of `length` positions have of some rows, and the first piece of each panel."""
+    """The pieces of rows in panels of `length` positions, and the first piece of each panel."""
     ends = rows.flat + rows.lengths
     first, last = ends.searchsorted(starts, "right"), rows.flat.searchsorted(starts + length)
     counts = 1 + np.maximum(last - first, 0)  # one more for the zeros before the first
