@@ -163,10 +163,11 @@ def _terms(window: Window, transform: Transform) -> tuple[Numbers, Array]:
     count = transform.r // transform.pieces
     shape = window.stride, window.step, transform.points, transform.pieces, count
     taps, factors = np.zeros(shape, np.int64), np.zeros(shape)
+    numbers = np.array(transform.g, np.float64)
     for g, h, position, index in window.taps:
         piece, tap = divmod(position, count)
         taps[g, h, :, piece, tap] = index
-        factors[g, h, :, piece, tap] = [float(row[tap]) for row in transform.g]
+        factors[g, h, :, piece, tap] = numbers[:, tap]
     return taps, factors
 
 
