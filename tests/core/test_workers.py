@@ -125,6 +125,7 @@ from upconv import errors, workers
 workers.call(int)
 threading.Thread(target=workers.call, args=(time.sleep, 0.2), daemon=True).start()
 time.sleep(0.05)
+workers.call(int)  # so that another thread is idle: Python 3.12 starts none at its end
 atexit.register(lambda: print(workers.call(int)))
 """
 

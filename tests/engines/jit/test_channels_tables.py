@@ -12,6 +12,7 @@ from upconv import testing
 from upconv.engines.jit.channels import primitive as channels_module
 from upconv.engines.jit.channels import walks
 from upconv.engines.jit.channels.driver import PASS, SPAN
+from upconv.engines.jit.channels.form import ChannelsLast
 from upconv.engines.jit.channels.primitive import Channels
 from upconv.engines.jit.channels.walks import Walk
 from upconv.engines.jit.correlation import Correlation
@@ -60,7 +61,7 @@ def tiles(walk: Walk) -> list[Tile]:
 
 def walk_of(problem: Problem) -> Walk:
     """The only walk of channels-last data."""
-    ((walk, *offsets),) = Channels(Correlation.of(problem), 2, host())._steps
+    ((walk, *offsets),) = Channels(Correlation.of(problem), 2, host())._spatial.blocks
     assert not any(offsets)
     return walk
 
@@ -91,7 +92,7 @@ def test_every_output_is_written_once(
 @pytest.mark.parametrize("problem", CASES, ids=str)
 def test_replayed_in_numpy_it_is_the_definition(problem: Problem) -> None:
     primitive = Channels(Correlation.of(problem), 2, host())
-    walk, data = walk_of(problem), primitive._steps[0][0].data
+    walk, data = walk_of(problem), primitive._spatial.blocks[0].walk.data
     given = testing.operands(problem)
     packed = primitive.pack(given.b)[: primitive.order.nbytes // 4]
     x, w = given.a.ravel().astype("f8"), packed.astype("f8")
@@ -145,7 +146,7 @@ def _inputs(x: Any, first: int, data: Any, width: int) -> Any:
 def test_every_position_is_transposed_once() -> None:
     problem = Problem(Direction.FORWARD, (Axis(40, 4, 2), Axis(33, 4, 2)), 2, 70, 21)
     primitive = Channels(Correlation.of(problem), 2, host())
-    data = primitive._steps[0][0].data
+    data = ChannelsLast(primitive.correlation, primitive._spatial.blocks[0].walk.data.form)
     for plain in (True, False):
         shapes = (problem.x_shape, data.form.x_bytes), (problem.y_shape, data.form.y_bytes)
         tables = walks.transposing(data, 2, plain=plain)
@@ -174,7 +175,7 @@ def test_tables_are_bounded(layout: DataLayout) -> None:
         axes = (Axis(size, 4, 2, 1, 1, 1),) * 2
         problem = Problem(Direction.FORWARD, axes, 1, 64, channels, layout=layout)
         primitive = Channels(Correlation.of(problem), 2, host())
-        return {n: t.nbytes for n, t in primitive._steps[0][0].tables.items()}
+        return {n: t.nbytes for n, t in primitive._spatial.blocks[0].walk.tables.items()}
 
     small, large, wide = tables(128, 64), tables(1024, 64), tables(128, 1024)
     assert large["points"] <= 2 << 20

@@ -158,7 +158,7 @@ def test_reading_in_place_around_a_tile_of_positions(positions: int, lowering: s
 
 
 def in_place(engine: TileEngine, problem: Problem) -> bool:
-    (walk, *_), *_ = engine.kernel(problem)._steps[-1]  # for aligned operands
+    (walk, *_), *_ = engine.kernel(problem)._spatial[-1].blocks  # for aligned operands
     return isinstance(walk.operand, InPlace)
 
 

@@ -68,7 +68,7 @@ def _blocks(kernel: Tiles, aligned: bool) -> Iterator[tuple[Walk, int, int, int]
         prod(size[1:]) * c.dtype.itemsize * (channels if last else 1)
         for size, channels in ((c.operand_size, c.reduced), (c.result_size, c.made))
     )
-    for walk, image, x, y in kernel._steps[-1 if aligned else 0]:
+    for walk, image, x, y in kernel._spatial[-1 if aligned else 0].blocks:
         yield walk, image, x // x_row, y // y_row
 
 
@@ -227,7 +227,7 @@ def test_memory_is_bounded(layout: DataLayout) -> None:
                 direction, axes, 1, channels, channels, dtype=DType.BFLOAT16, layout=layout
             )
             kernel = TileEngine().kernel(problem, 2)
-            walks = {walk for steps in kernel._steps for walk, *_ in steps}
+            walks = {block.walk for spatial in kernel._spatial for block in spatial.blocks}
             assert sum(walk.resident_bytes for walk in walks) <= 1 << 20
             x_bytes = 2 * prod(problem.operand_shapes[0])
             assert kernel.workspace_bytes <= 1.3 * x_bytes + 2 * (5 << 20)
@@ -262,7 +262,7 @@ def _plant(name: str, patch: pytest.MonkeyPatch) -> None:
 
     def planted(*given: Any) -> Tiles:
         made = kernel(*given)
-        for walk, *_ in (step for steps in made._steps for step in steps):
+        for walk, *_ in (block for spatial in made._spatial for block in spatial.blocks):
             walk.tables[name][1] = walk.tables[name][0]
         return made
 

@@ -17,6 +17,8 @@ from math import prod
 from ..correlation import Correlation
 from .schedule import Cut
 
+_HALOS = 6  # a spatial block transposes its halo too: at most a sixth more
+_BUSY = 0.8  # of all threads' time, where each computes blocks alone
 _TRANSPOSED = 4 << 20  # bytes per thread that transposing may take beside 1.3 times the input
 
 
@@ -61,6 +63,24 @@ def spatial_blocks(
     )
 
 
+def blocks_for_threads(
+    correlation: Correlation, cut: Cut, element: int, threads: int, room: int, least: int
+) -> tuple[tuple[SpatialBlock, ...], bool]:
+    """Spatial blocks of about `room` bytes, of `least` bytes or more, for each thread, and whether
+    threads compute them alone: where that would leave some idle, all compute each together, and it
+    has the bytes of all."""
+    data = image_bytes(correlation, element) * correlation.batch
+    least = max(least, _HALOS * halo_bytes(correlation, element), 1)
+    most = transposed_bytes(correlation, threads)
+    room = max(1, min(max(room, least), most // threads))
+    turns = min(-(-data // (room * threads)), data // (least * threads))
+    if turns * threads > 1:
+        parts = spatial_blocks(correlation, cut, data // (turns * threads), element)
+        if len(parts) >= _BUSY * threads * -(-len(parts) // threads):
+            return parts, True
+    return spatial_blocks(correlation, cut, min(room * threads, most), element), False
+
+
 def _even(total: int, most: int) -> int:
     """The size of equal parts of `total`, of at most `most`; the last may be smaller."""
     return -(-total // -(-total // most))
@@ -75,7 +95,8 @@ def image_bytes(correlation: Correlation, element: int) -> int:
 def halo_bytes(correlation: Correlation, element: int) -> int:
     """Bytes of the operand that two neighbouring spatial blocks both transpose."""
     line = correlation.lines[0]
-    return _bytes(correlation, element, min(line.size, line.high - line.low), 0)
+    shared = max(0, line.high - line.low + 1 - line.step)
+    return _bytes(correlation, element, min(line.size, shared), 0)
 
 
 def least_bytes(correlation: Correlation, element: int) -> int:

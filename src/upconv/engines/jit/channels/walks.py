@@ -37,7 +37,6 @@ class Walk:
         threads: int,
     ) -> None:
         form, codes, width = data.form, passes.codes, data.form.cut.lanes.width
-        self._transposed = form.transposed
         if form.transposed:
             data = ChannelsLast(blocks[0].kind.correlation, form)
         correlation = data.correlation
@@ -47,34 +46,29 @@ class Walk:
         stage = max((plan.step + PAD) * passes.widest, width * CHUNK) * form.element
         # Parts that are multiples of a page would all begin in the same cache sets.
         part = _rounded(stage, 4096) + 192
-        self._x = self._y = self.nbytes = threads * part
+        self.own_x = self.own_y = -1
+        self.nbytes = threads * part
         if form.transposed:
             plain = form.finish.is_plain
             before, after = transposing(data, threads, plain=plain)
             listed.insert(0, Phase(codes.steps["transpose_in"], *before))
             listed.append(Phase(codes.steps["transpose_out" if plain else "finish_out"], *after))
-            self._y += _rounded(prod(correlation.operand_shape) * form.x_bytes, 64)
+            self.own_x = self.nbytes
+            self.own_y = self.own_x + _rounded(prod(correlation.operand_shape) * form.x_bytes, 64)
             size = prod(correlation.result_shape) * form.y_bytes
-            self.nbytes = self._y + _rounded(size, 64)
+            self.nbytes = self.own_y + _rounded(size, 64)
         tables["phases"] = phases(*listed)
         self.resident_bytes = sum(table.nbytes for table in tables.values())
         self.tables = tables = tables | shared
         self.phases, self.data, self.passes = listed, data, passes
-        block = ARGUMENTS.block(
+        self.template = ARGUMENTS.block(
             **{n: table.ctypes.data for n, table in tables.items() if n != "runs"},
             **codes.addresses, phase_count=len(listed), part=part, axes=correlation.rank,
             stage_point=passes.point_bytes, stage_row=CHUNK * form.element,
             element=form.element,
             in_row=int(data.x_steps[-1]), out_row=int(data.y_steps[-1]),
         )  # fmt: skip
-        self.launch = Launch.of_walk(Blocks(block), codes.walk, threads, tables["phases"])
-
-    def values(self, scratch: int, y: int, x: int) -> dict[str, int]:
-        """The arguments for operands at these addresses, and for `nbytes` of scratch memory."""
-        if not self._transposed:
-            return {"scratch": scratch, "x": x, "y": y}
-        first = {"scratch": scratch, "first_x": x, "first_y": y}
-        return first | {"x": scratch + self._x, "y": scratch + self._y}
+        self.launch = Launch.of_walk(Blocks(self.template), codes.walk, threads, tables["phases"])
 
 
 def transposing(data: ChannelsLast, threads: int, *, plain: bool) -> list[tuple[Table, Table]]:

@@ -88,11 +88,12 @@ class Codes:
 class Walk:
     """The phases of spatial blocks of one kind, their arguments and scratch memory."""
 
-    def __init__(self, kind: Kind, codes: Codes, order: ChannelPacking, *, in_place: bool) -> None:
+    def __init__(
+        self, kind: Kind, codes: Codes, order: ChannelPacking, threads: int, *, in_place: bool
+    ) -> None:
         correlation, plan = kind.correlation, codes.schedule
-        self._codes, self._first, threads = codes, codes.first, plan.threads
+        self._codes, self._first, self._threads = codes, codes.first, threads
         self.operand = _operand(kind, plan, in_place)
-        self._in_place = isinstance(self.operand, InPlace)
         y_position = correlation.made * BYTES[codes.element]
         y_steps = _steps(correlation.result_size, y_position)
         self.tables: dict[str, Table] = {"configuration": configuration()}
@@ -103,21 +104,25 @@ class Walk:
             stage = max(stage, ROWS * CHUNK * BYTES[FLOAT])
         # Parts that are multiples of a page would all begin in the same cache sets.
         part = _rounded(STAGE_AT + stage, 4096) + 192
-        self._x = threads * part
-        self._y = self.nbytes = self._x + _rounded(self.operand.nbytes, 64)
+        x = threads * part
+        y = self.nbytes = x + _rounded(self.operand.nbytes, 64)
+        self.own_x, self.own_y = (
+            -1 if isinstance(self.operand, InPlace) else x,
+            y if codes.first else -1,
+        )
         if codes.first:
             self.nbytes += _rounded(prod(correlation.result_shape) * BYTES[codes.element], 64)
         self.phases = phases(*listed)
         kept = [self.phases, *self.tables.values()]
         kept += [t for p in listed for t in (p.inner, p.outer) if t is not None]
         self.resident_bytes = sum(table.nbytes for table in kept)
-        block = ARGUMENTS.block(
+        self.template = ARGUMENTS.block(
             **{n: table.ctypes.data for n, table in self.tables.items()}, **codes.addresses,
             **self._arguments(), phases=self.phases.ctypes.data, phase_count=len(listed), part=part,
             out_row=y_position, y_position=int(y_steps[-1]) * correlation.lines[-1].stride,
             element=BYTES[FLOAT], stage_row=CHUNK * BYTES[FLOAT],
         )  # fmt: skip
-        self.launch = Launch.of_walk(Blocks(block), codes.walk, threads, self.phases)
+        self.launch = Launch.of_walk(Blocks(self.template), codes.walk, threads, self.phases)
 
     def _packing(self) -> list[Phase]:
         """The phase that packs or unfolds the operand; fills its tables."""
@@ -142,14 +147,15 @@ class Walk:
         firsts = numbers.ravel() * tiles
         rows = _rows(self.operand, self._codes, order, y_steps, ranges, firsts)
         self.tables["rows"], parts = rows, _parts(rows, plan)
-        return Phase(self._codes.steps["products"], _runs(tiles, rows, len(parts), plan), parts)
+        runs = _runs(tiles, rows, len(parts), plan, self._threads)
+        return Phase(self._codes.steps["products"], runs, parts)
 
     def _transposing(self, y_steps: Numbers) -> Phase:
         """The phase that brings results to channels-first order."""
         correlation, codes = self.operand.correlation, self._codes
         tables = transposed_parts(
             correlation.batch, y_steps, correlation.made, ROWS, correlation.dtype.itemsize,
-            codes.schedule.threads, whole=codes.casts,
+            self._threads, whole=codes.casts,
         )  # fmt: skip
         return Phase(codes.steps["transpose_out" if codes.casts else "finish_out"], *tables)
 
@@ -158,7 +164,6 @@ class Walk:
         operand, correlation = self.operand, self.operand.correlation
         last, itemsize = correlation.lines[-1], correlation.dtype.itemsize
         arguments = {
-            "in_channel": itemsize,
             "in_position": itemsize * (1 if self._first else correlation.reduced),
             "block_bytes": operand.block_bytes,
             "x_row": operand.row_bytes,
@@ -169,12 +174,6 @@ class Walk:
             arguments |= {"window_count": len(self.tables["windows"]), "window_channels": channels}
             arguments |= {"taps_count": operand.taps, "in_size": last.size, "in_step": last.step}
         return arguments
-
-    def values(self, scratch: int, x: int, y: int) -> dict[str, int]:
-        """The arguments for operands at these addresses, and for `nbytes` of scratch memory."""
-        into = scratch + self._y if self._first else y
-        source = x if self._in_place else scratch + self._x
-        return {"scratch": scratch, "x": source, "first_x": x, "first_y": y, "y": into}
 
 
 def _operand(kind: Kind, plan: Schedule, in_place: bool) -> Operand:
@@ -243,12 +242,11 @@ def _inputs(packed: Packed, first: bool) -> Table:
     ).ravel()  # fmt: skip
 
 
-def _runs(tiles: int, rows: Table, parts: int, plan: Schedule) -> Table:
+def _runs(tiles: int, rows: Table, parts: int, plan: Schedule, threads: int) -> Table:
     """Runs of tiles of positions: as many jobs as give all threads work to the end, of some 10 us
     at least."""
     products = int(rows["count"].sum()) * plan.columns * tiles
-    wanted = min(16 * plan.threads, max(2 * plan.threads, products // _JOB))
-    wanted = wanted if plan.threads > 1 else 1
+    wanted = min(16 * threads, max(2 * threads, products // _JOB)) if threads > 1 else 1
     runs = max(1, min(-(-wanted // max(1, parts)), tiles // plan.rows))
     length = -(-tiles // (runs * plan.rows)) * plan.rows
     first = np.arange(0, tiles, max(1, length))
