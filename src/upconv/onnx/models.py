@@ -47,8 +47,8 @@ Source: TypeAlias = ModelProto | ir.Model | bytes | str | os.PathLike[str]
 def load(path: str | os.PathLike[str]) -> ir.Model:
     """The model in a file of ONNX's binary form.
 
-    Raises `FileError` for what cannot be read or is no regular file, and `ModelError` for what is
-    no model, is damaged, or says what ONNX does not allow.
+    Raises `FileError` for a path that cannot be read or is no regular file, and `ModelError` for a
+    file that is no model, is damaged, or breaks ONNX's rules.
 
     >>> load("/nowhere/model.onnx")
     Traceback (most recent call last):
@@ -56,21 +56,22 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     """
     name = os.fspath(path)
     with reported(name, "read"):
-        whole = Path(name).absolute()
-        with opened(whole) as file:
+        absolute = Path(name).absolute()
+        with opened(absolute) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MOST_BYTES:
-                raise FileError(f"{brief(str(whole))} has {size} bytes; a model has {MOST_BYTES}.")
-            memory.require(3 * size, f"the model {brief(str(whole))}")  # bytes, parsed, and read
+                limit = f"a model has {MOST_BYTES}"
+                raise FileError(f"{brief(str(absolute))} has {size} bytes; {limit}.")
+            memory.require(3 * size, f"the model {brief(str(absolute))}")  # bytes, parsed, and read
             data = file.read(MOST_BYTES)
     with _named(brief(name)):
-        return _read(data, whole)
+        return _read(data, absolute)
 
 
 def from_model(model: Source) -> ir.Model:
-    """A model of one's own, read or copied; one that comes from here is not checked again.
+    """Read or copy a model; a model that was checked here before is not checked again.
 
-    Data outside the file is found by way of a path or an `ir.Model` alone. Raises what `load`
+    Data outside the file is found only for a path or an `ir.Model`. Raises what `load`
     raises, and `DTypeError` for any other object.
     """
     if isinstance(model, str | os.PathLike):
@@ -115,10 +116,10 @@ def save(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> tu
     """Write a model, whole or not at all; return the files written, the model's first.
 
     model: what `load`, `optimize` or `rewrite` returns, a ModelProto, or an `ir.Model`.
-    path: links are followed. What exists is overwritten with `force` alone, and files that the
-        model was read from never.
+    path: links are followed. Only `force` overwrites an existing file. Files that the model was
+        read from are never overwritten.
 
-    Raises `FileError` for a place that cannot be written, `ModelError` for a model that cannot be,
+    Raises `FileError` for a path that cannot be written, `ModelError` for a model that cannot be,
     and `DTypeError` for any other object.
 
     >>> save("model.onnx", "copy.onnx")
@@ -130,20 +131,20 @@ def save(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> tu
         with reported(name):
             target = Path(name).resolve()
             beside = target.with_name(target.name + ".data")
-            places = (target, beside) if _nbytes(model) > INLINE_BYTES else (target,)
-            for place in places:
-                require_free(str(place), place, force=force, inputs=sources(model))
-        if len(places) == 1:
+            targets = (target, beside) if _nbytes(model) > INLINE_BYTES else (target,)
+            for written in targets:
+                require_free(str(written), written, force=force, inputs=sources(model))
+        if len(targets) == 1:
             data = _bytes(_inside(model))
             with reported(name), published(target, force=force) as file:
                 file.write(data)
-            return places
+            return targets
         with reported(name), TemporaryDirectory(prefix=".upconv-", dir=target.parent) as folder:
-            made = Path(folder, target.name)
-            ir.save(model, made, "protobuf", beside.name, size_threshold_bytes=SMALL)
-            made.with_name(beside.name).replace(beside)
-            made.replace(target)  # last: who finds the model finds both
-        return places
+            staged = Path(folder, target.name)
+            ir.save(model, staged, "protobuf", beside.name, size_threshold_bytes=SMALL)
+            staged.with_name(beside.name).replace(beside)
+            staged.replace(target)  # last: a reader that finds the model finds both
+        return targets
 
 
 def _held(model: Any) -> ir.Model:
@@ -270,7 +271,7 @@ def _named(where: str) -> Iterator[None]:
 def _settled(
     tensor: ir.TensorProtocol, path: Path | None, files: set[Path], most: int = SMALL
 ) -> ir.TensorProtocol:
-    """The tensor, found to have the data that it declares; outside up to `most` bytes is read."""
+    """Check that a tensor has the data it declares; outside data up to `most` bytes is read."""
     if isinstance(tensor, ir.ExternalTensor):
         tensor = _outside(tensor, path, files)
         return tensor if tensor.nbytes > most else _in_memory(tensor)
@@ -292,7 +293,7 @@ def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 
 def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> ir.ExternalTensor:
-    """The tensor with the real path of its file, of which none is read."""
+    """The tensor with the real path of its file, whose data is not read."""
     if path is None and tensor.base_dir:
         path = Path(tensor.base_dir, "model").absolute()
     if path is None:
@@ -313,5 +314,5 @@ def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> 
     if size < offset + length:
         raise FileError(f"{brief(str(file))} has {size} bytes; it ends at {offset + length}.")
     files.add(file)
-    how = {"shape": tensor.shape, **_labels(tensor)}
-    return ir.ExternalTensor(file, offset, length, tensor.dtype, **how)
+    fields = {"shape": tensor.shape, **_labels(tensor)}
+    return ir.ExternalTensor(file, offset, length, tensor.dtype, **fields)
