@@ -1,8 +1,8 @@
 """Parts of a model that upconv computes, and the model with an operator in place of each.
 
-A part is a convex group of nodes with a convolution in it, as a network. What the table of
-`translation.py` or the network's builder refuses ends a part, for a reason that reports state. In a
-model of another element type than float32, a part is one convolution as a plan (`layers.py`).
+A part is a convex group of nodes with a convolution in it, as a network. A node that the table of
+`translation.py` or the network's builder refuses ends a part; reports state the reason. In a model
+of another element type than float32, a part is one convolution as a plan (`layers.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Partition:
 
 
 class NetworkPart:
-    """A part as a network; `names` are those of its inputs."""
+    """A part as a network."""
 
     dtype = "float32"
 
@@ -152,11 +152,11 @@ def _declared(x: ir.Value) -> tuple[int | None, ...]:
 
 def _with_follower(unit: Unit, fitting: Mapping[Unit, None]) -> list[Unit]:
     """A convolution, and the activation that alone reads its result."""
-    end = follower(unit.last.outputs[0])
+    activation = follower(unit.last.outputs[0])
     kinds = ("LeakyRelu", "Relu", "Tanh", "Sigmoid", "PRelu", "Elu", "Gelu")
-    if end is None or not is_op(end, *kinds):
+    if activation is None or not is_op(activation, *kinds):
         return [unit]
-    return [unit, *(each for each in fitting if each.nodes == (end,))]
+    return [unit, *(other for other in fitting if other.nodes == (activation,))]
 
 
 def _part(group: list[Unit], opset: int, threads: int, ends: tuple[str, ...]) -> Part:
