@@ -186,7 +186,7 @@ def _error(torch: Any, problem: Problem, arrays: _Arrays) -> float:
 
 
 def _tensor(problem: Problem, array: DeviceArray) -> Any:
-    """An array of data or a weight as PyTorch has it; of one axis with channels last as of two."""
+    """An array of data or a weight as PyTorch's tensor; one axis with channels last becomes two."""
     tensor, rank = array.native, problem.rank
     if array.shape != problem.weight_shape or problem.direction is not Direction.WEIGHT_GRAD:
         tensor = tensor.permute(problem.layout.to_ncx(rank))

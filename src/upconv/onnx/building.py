@@ -1,7 +1,7 @@
 """New nodes in a model, all named afresh.
 
-Sizes and batch that are open stay open: shapes are written with 0 and -1 where ONNX lets them, and
-computed from the value's own shape where it does not. Of the operators written here only Split
+Open sizes and an open batch stay open: shapes are written with 0 and -1 where ONNX allows it, else
+computed from the value's shape. Only Split, of the operators written here,
 differs between opsets.
 """
 
@@ -19,7 +19,7 @@ from .graphs import remove, roots, values
 _TO_THE_END = (1 << 63) - 1
 
 Crops = Sequence[tuple[int, int]]
-"""Per spatial axis, what is cut off (begin, end)."""
+"""Positions cut off each spatial axis, (begin, end)."""
 
 Operands = Sequence[ir.Value | None]
 

@@ -1,4 +1,4 @@
-"""The checks of a model: ONNX's own checker, and what that leaves to its callers.
+"""The checks of a model: ONNX's own checker, and checks that it leaves to its callers.
 
 1. Opset 13 and IR version 4 or later, at most `MOST_NODES` nodes, no cycle.
 2. ONNX's checker. It refuses three things that runtimes accept, and that are allowed here:
@@ -69,7 +69,7 @@ def _require_versions(model: ir.Model) -> None:
 
 
 def _tolerable(model: ir.Model) -> ir.Model:
-    """A copy without what the checker refuses and runtimes take."""
+    """A copy that passes the checker where runtimes accept a model that it refuses."""
     copy = model.clone()
     for body in roots(copy):
         for node in body.all_nodes():

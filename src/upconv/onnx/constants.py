@@ -44,7 +44,7 @@ class Constant:
 
 
 def constant_value(value: ir.Value | None) -> Constant:
-    """The array that `value` always holds, or why none can be told; never raises."""
+    """The constant array of `value`, or the reason why it has none; never raises."""
     if value is None:
         return Constant(None, "The input is left out.")
     name, node = brief(value.name), value.producer()
@@ -96,7 +96,7 @@ def folded(node: ir.Node, opset: int, kinds: Sequence[str] = FOLDED) -> Array | 
             result = _evaluated(node, operands, opset)
             sound = result.dtype.kind not in "OSUc" and np.isfinite(result.astype(float)).all()
             return result if sound else None
-    except Exception:  # whatever the evaluator says of a node, a runtime will say better
+    except Exception:  # the runtime's error about this node is better than the evaluator's
         return None
 
 

@@ -1,10 +1,10 @@
 """Models read and written: an `ir.Model` from the file to the file.
 
-1. `load` and `from_model` check a model before anything is made of it (`checker`), sort
-   nodes that are out of order, and fold constants (`constants`).
-2. Data outside the model's file must lie in the model's own folder, or below it. Where the model or
-   its data is a link, as in the caches of model hubs, the data may lie beside the file that the
-   model leads to. It stays there, memory mapped where it is used; up to `SMALL` bytes are read.
+1. `load` and `from_model` check a model before its use (`checker`), sort nodes that are out of
+   order, and fold constants (`constants`).
+2. Data outside the model's file must lie in the model's folder, or below it. If the model or its
+   data is a link, as in the caches of model hubs, the data may lie beside the target of the model's
+   link. Initialisers above `SMALL` bytes stay in their file, which is memory mapped.
 3. `save` writes one file, or two where protobuf cannot hold the model: `<name>.data` beside it has
    the large tensors. Each appears complete, the model last; no file a model came from is touched.
 """
@@ -35,7 +35,7 @@ from .graphs import DEFAULT_DOMAINS, named, roots
 
 MOST_BYTES = (1 << 31) - 1  # of one message of protobuf
 INLINE_BYTES = MOST_BYTES - (64 << 20)
-"""Up to so many bytes of weights, a model is saved as one file; the rest is for the graph."""
+"""Most bytes of weights for one file; the rest of the message is for the graph."""
 
 SMALL = 1024  # bytes of outside data are read at once: the checker and inference look at values
 _SHRUNK = 8  # a number of 8 bytes takes at least 1 in protobuf's lists
@@ -95,7 +95,7 @@ def sources(model: ir.Model) -> tuple[Path, ...]:
 
 
 def files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """The files that the model at `path` is read from; the one file for what is no model."""
+    """The files that the model at `path` is read from; `path` alone if it is no model."""
     try:
         return sources(load(path))
     except ModelError:
@@ -105,8 +105,8 @@ def files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
 def to_proto(model: ir.Model) -> ModelProto:
     """The model as one ModelProto, with all of its data inside.
 
-    Raises `ModelError` for a model that cannot be said, or is too large for protobuf, and
-    `FileError` where outside data is gone.
+    Raises `ModelError` for a model that protobuf cannot hold, and `FileError` where outside data is
+    missing.
     """
     with _named("The model"):
         return _inside(model)
@@ -115,7 +115,7 @@ def to_proto(model: ir.Model) -> ModelProto:
 def save(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, ...]:
     """Write a model, whole or not at all; return the files written, the model's first.
 
-    model: what `load`, `optimize` or `rewrite` returns, a ModelProto, or an `ir.Model`.
+    model: the result of `load`, `optimize` or `rewrite`, a ModelProto, or an `ir.Model`.
     path: links are followed. Only `force` overwrites an existing file. Files that the model was
         read from are never overwritten.
 
@@ -252,14 +252,14 @@ def _bytes(proto: ModelProto) -> bytes:
 
 @contextmanager
 def _named(where: str) -> Iterator[None]:
-    """Errors from here on say where."""
+    """Prefix the errors of a block with `where`."""
     try:
         yield
     except (ModelError, FileError) as error:
         raise type(error)(f"{where}: {error}") from None
     except UpconvError:
         raise
-    except Exception as error:  # onnx-ir raises of all kinds for what it cannot hold
+    except Exception as error:  # onnx-ir raises any kind for a model that it cannot hold
         deepest: BaseException = error
         while deepest.__cause__ is not None:
             deepest = deepest.__cause__

@@ -1,4 +1,4 @@
-"""ConvTranspose by ONNX's exact text: on NumPy arrays, and in ONNX's evaluator.
+"""ConvTranspose by ONNX's specification: on NumPy arrays, and in ONNX's evaluator.
 
 Operands are checked here, so that errors name X, W, B and ONNX's attributes. These operators of the
 evaluator are wrong or missing, and replaced:
@@ -44,13 +44,13 @@ def conv_transpose(
     engine: str | Engine | None = None,
     **attributes: Any,
 ) -> Array:
-    """ONNX's ConvTranspose: what a node with these attributes makes of these operands.
+    """ONNX's ConvTranspose: the output of a node with these attributes and operands.
 
     X: (N, C, *size). W: (C, M/group, *kernel). B: (M,) or None. All float16, float32, float64 or,
         from opset 22 on, bfloat16 (ml_dtypes), and of one type.
     attributes: strides, pads, dilations, output_padding, output_shape, auto_pad and group as in a
         model, lists, bytes and all; None is one that is absent. `pads` lists all begins, then all
-        ends. `rule` says whose reading where they part: "spec", "onnxruntime" or "openvino".
+        ends. `rule` is the reading where runtimes differ: "spec", "onnxruntime" or "openvino".
     opset: of the node; the sides of odd totals were exchanged in opset 11.
     engine: as in `upconv.conv_transpose`.
 
@@ -118,7 +118,7 @@ def evaluator_operators(rule: str, opset: int) -> list[type[Any]]:
         def run(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:
             try:
                 return (compute(*arrays, **options, **attributes),)
-            except UpconvError as error:  # at which node, because nobody called this by hand
+            except UpconvError as error:  # name the node: the evaluator does not
                 node = self.onnx_node
                 where = f"{node.op_type} node {brief(node.name or 'without a name')}"
                 raise ModelError(f"{where}: {error}") from error

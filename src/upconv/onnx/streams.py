@@ -1,4 +1,4 @@
-"""`stream`: a whole model of a file by chunks along an axis, as one network."""
+"""`stream`: an ONNX model computed in chunks along an axis, as one network."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def stream(
 
     model: a path, the bytes of a file, a ModelProto or an `onnx_ir.Model`, whose operations are
         local along the axis. Its inputs are float32, and the axis is open in all of them.
-    axis: of every input. chunk: the length of input that kernels are chosen for; that of the first
-        push where None. precision, threads, algorithm: as in `Network.stream`. shapes: of inputs
+    axis: of every input. chunk: the length of input that kernels are chosen for; None: the length
+        of the first push. precision, threads, algorithm: as in `Network.stream`. shapes: of inputs
         with other open sizes than the batch, by name, None at the axis.
 
-    Results are those of the model on the whole input, of which nothing is computed twice.
+    Results equal those of the model on the whole input. No position is computed twice.
 
     Raises `EngineRefusal` for a model that cannot be streamed, and names the node. Raises what
     `load` raises, and `ArgumentError` for arguments that do not fit the model.
@@ -231,7 +231,7 @@ def _infer(node: ir.Node, opset: int) -> None:
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
         results = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, None, opsets)
-    except Exception:  # foreign code; the translation says what it does not know
+    except Exception:  # foreign code; the translation refuses unknown shapes
         return
     for y in node.outputs:
         inferred = results.get(y.name)

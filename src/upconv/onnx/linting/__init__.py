@@ -1,4 +1,4 @@
-"""The lint: what may go wrong with the transposed convolutions of a model."""
+"""The linter of transposed convolutions in ONNX models."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def lint(
     """Everything that the rules find in a model.
 
     model: a path, the bytes of a file, a ModelProto or an `ir.Model`; it is not changed.
-    runtime: "onnxruntime" or "openvino", the one that will run the model: what it refuses is an
-        error, and what the other refuses is left out. None warns of what either refuses; "spec"
-        leaves both out.
+    runtime: "onnxruntime" or "openvino", the one that will run the model: its refusals are errors,
+        and refusals of the other are left out. None warns of the refusals of both; "spec" leaves
+        both out.
     select, ignore: codes of rules, or prefixes of codes: "UPC1" is all of UPC101 to UPC199. An
         empty `select` selects all rules; `ignore` wins over `select`.
     sizes: input name -> its full shape, or symbol -> its size, where the model leaves sizes open.

@@ -1,4 +1,4 @@
-"""The view of a rule: one ConvTranspose node of a model, with what is known about it."""
+"""The input of a rule: one ConvTranspose node of a model, parsed, with its surroundings."""
 
 from __future__ import annotations
 

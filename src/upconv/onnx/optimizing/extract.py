@@ -63,7 +63,7 @@ def layers(
     inputs: Sequence[Mapping[str, Array]],
     worker: Worker,
 ) -> list[tuple[ir.Node, Layer | str]]:
-    """Every transposed convolution of a marked model, alone, or why it stays as it is."""
+    """Every transposed convolution of a marked model as a layer, or the reason why it is none."""
     nodes = conv_transpose_nodes(model, runtime.reading)
     declared = inferred(model)
     shapes = [_shapes(model, nodes, runtime, arrays, worker) for arrays in inputs]

@@ -47,7 +47,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class LayerResult:
-    """One ConvTranspose node: what it is, what was tried, what was chosen and why.
+    """One ConvTranspose node: its geometry, its candidates, the choice and the reason.
 
     `axes` are how it was run at the first set of input shapes, `shapes` the shapes of its input. A
     node that could not be read or measured has no candidates, and `why` says so.
@@ -108,7 +108,7 @@ class Optimization:
     `inputs` are the shapes of the inputs by name, per set. `folded` are the steps taken before
     anything was measured ("fold_batch_norm at /up1"). `whole` is empty where the model was not
     measured again. `verified` is None where the model is unchanged, for then there was nothing to
-    verify; `checks` and `whole` then are those of the last model that was tried.
+    verify; `checks` and `whole` then describe the last model that was tried.
     `session` is the report of `upconv.onnx.Session` if it was asked for. `written` is the output's
     path. The decisions hold under the `conditions`. `proto` is the model itself; text and JSON omit
     it.

@@ -55,7 +55,7 @@ class Selecting:
     """The whole model of one optimisation: assembled, verified, measured.
 
     prepared: the original with neighbours folded, its layers marked. After `select`, `model` is
-    None where it is unchanged; `checks` and `whole` are of what was tried last.
+    None where it is unchanged; `checks` and `whole` describe the last trial.
     """
 
     def __init__(self, original: ir.Model, prepared: ir.Model, setup: Setup) -> None:

@@ -27,7 +27,7 @@ from .base import Refusal, Rewriting
 from .quantised import Operand, before, bias, finish, weight
 from .sub_pixel import require_affordable
 
-MOST_GROUPS = 256  # nodes; more serve nobody
+MOST_GROUPS = 256  # nodes; more are of no use
 
 Axes = Sequence[Axis]
 
@@ -77,7 +77,7 @@ def _padded_by(conv: ConvTransposeNode, amount: Callable[[int, int], int]) -> Re
 
 
 def no_dilation(conv: ConvTransposeNode) -> Rewriting:
-    """A kernel of k taps, d apart, as one of d*(k-1) + 1 taps with zeros between."""
+    """A kernel of k taps, d apart, as a kernel of d*(k-1) + 1 taps with zeros between."""
     if all(axis.dilation == 1 for axis in conv.axes):
         raise Refusal("all its dilations are 1")
     axes, w = _axes(conv), weight(conv)

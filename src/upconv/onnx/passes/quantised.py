@@ -36,7 +36,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataTy
 class Operand:
     """A constant weight or bias: `array`, or (`array`, its zero points taken off) * `scale`.
 
-    array: floats, or of quantised ones int32, in which 0 stands for 0. scale, zero: of one element,
+    array: floats, or int32 for a quantised operand, where 0 stands for 0. scale, zero: one element,
     or one per index along `axis`; None for floats. stored: the type of the integers.
     """
 

@@ -11,9 +11,9 @@ are 0. Its forms, per node:
 
 Cases: 1. all strides 1: nothing to shuffle, the reversed kernel. 2. one stride for two axes: the
 operator DepthToSpace. 3. any other rank or strides: Reshape, Transpose, Reshape. 4. groups: the
-phases of a channel stay together (CRD), so that groups stay whole. 5. fewer zeros than none (crops
-beyond the kernel): x is cut first. 6. an activation that follows goes before the shuffle, where
-runtimes compute it together with the convolution. 7. quantised models: see `quantised`; the
+phases of a channel stay together (CRD), and so do the channels of a group. 5. crops beyond the
+kernel need fewer zeros than none: x is cut first. 6. an activation that follows goes before the
+shuffle, where runtimes fuse it with the convolution. 7. quantised models: see `quantised`; the
 integers of the weight are permuted.
 """
 
@@ -44,7 +44,7 @@ Forms = tuple[SubPixel, ...]  # one convolution: a form per axis
 
 
 class Form(Enum):
-    """Which convolutions; LEAST is of unfolded and folded what wastes less, folded if equal."""
+    """The form of the convolutions; LEAST is the less wasteful of folded and unfolded."""
 
     LEAST = "least"
     UNFOLDED = "unfolded"

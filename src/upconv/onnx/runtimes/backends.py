@@ -57,7 +57,7 @@ class _OnnxRuntime(Backend):
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = runtime.threads or 1, 1
-        options.log_severity_level = 4  # only what is fatal
+        options.log_severity_level = 4  # log only fatal errors
         provider, _ = PROVIDERS[runtime.provider]
         settings = {"device_id": runtime.device} if runtime.device else {}
         self._session = onnxruntime.InferenceSession(

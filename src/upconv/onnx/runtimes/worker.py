@@ -4,8 +4,8 @@ A runtime that aborts raises `EngineError` with its last line of output. A runti
 one after a time limit. A runtime that needs too much memory fails to allocate at a bound. The
 process speaks pickles over its standard input and output, and ends when its input does.
 
-Workers are kept and used again: one starts in half a second. Not `multiprocessing`, whose spawn
-runs the caller's main module a second time.
+Workers are kept and used again, since a start takes half a second. `multiprocessing` is not used:
+its spawn runs the caller's main module a second time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Worker:
         return self.owner == os.getpid() and self._process.poll() is None
 
     def call(self, method: str, *arguments: Any, times: float = 1.0) -> Any:
-        """Call a method of the `Host`; raises what that raises.
+        """Call a method of the `Host`, and raise its errors.
 
         Raises `EngineError` where the process ends or takes longer than `times` the limit.
         """
@@ -102,12 +102,12 @@ class Worker:
             kill(self._process.pid)
             self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._stderr):
-            with suppress(OSError):  # what could not be written any more
+            with suppress(OSError):  # unwritten data
                 stream.close()  # type: ignore[union-attr]  # both are pipes
 
 
 def kill(pid: int) -> None:
-    """End a worker and what it has forked: OpenVINO's telemetry is such a process."""
+    """End a worker and its child processes, such as OpenVINO's telemetry."""
     with suppress(ProcessLookupError):
         if sys.platform == "win32":
             os.kill(pid, signal.SIGTERM)

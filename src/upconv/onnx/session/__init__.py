@@ -44,10 +44,10 @@ class Session:
     model: a path, the bytes of a file, a ModelProto or an `onnx_ir.Model`.
     sess_options, providers, provider_options: as of `InferenceSession`; of the options, the number
         of threads is taken, and the only provider is the processor's.
-    threads: default that of `sess_options`, else `upconv.get_num_threads()`.
-    input_shapes: the shapes to measure at, `{"mel": (1, 80, 100)}`; a list of such where several
-        count, by the sum of their times. Sizes left open are 32, the first axis of an input 1.
-    feeds: what to measure on instead of random inputs, as `run` takes it, or a list of such.
+    threads: by default the number in `sess_options`, else `upconv.get_num_threads()`.
+    input_shapes: the shapes to measure at, `{"mel": (1, 80, 100)}`, or a list of such: the sum of
+        the times decides. Sizes left open are 32, the first axis of an input 1.
+    feeds: inputs to measure on instead of random ones, as for `run`, or a list of such.
     measure: False has upconv compute all parts, unmeasured and unchecked.
     layers: the names of the parts that upconv computes, as another session's report has them;
         nothing is measured. Without a name ONNX Runtime runs the model as it was given.

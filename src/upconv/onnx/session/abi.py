@@ -56,18 +56,18 @@ _FUNCTIONS: dict[str, tuple[int, bool, tuple[Any, ...]]] = {
 _GET_MESSAGE = 2
 _RELEASES = {"Status": 93, "Session": 95, "Value": 96, "Shape": 99, "SessionOptions": 100}
 _OUT_OF_MEMORY = ("Failed to allocate memory", "bad_alloc", "MemoryError", "MemoryLimitError")
-_SILENT = 4  # only what is fatal is logged
+_SILENT = 4  # log only fatal errors
 _ARENA, _DEFAULT_MEMORY = 1, 0
 
 
 class _Base(ctypes.Structure):
-    """OrtApiBase, as far as it is used."""
+    """The first field of OrtApiBase."""
 
     _fields_ = (("get_api", ctypes.CFUNCTYPE(pointer, ctypes.c_uint32)),)
 
 
 class Library:
-    """The library, its environment, and what all sessions share."""
+    """The library, its environment, and the memory that all sessions share."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))

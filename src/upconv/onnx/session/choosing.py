@@ -113,7 +113,7 @@ def _simplified(model: ir.Model) -> ir.Model:
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4  # only what is fatal
+    settings.log_severity_level = 4  # log only fatal errors
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "simplified.onnx"

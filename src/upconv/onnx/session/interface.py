@@ -71,7 +71,7 @@ def threads_of(options: Any) -> int | None:
 
 
 def require_run_options(options: Any) -> None:
-    """Refuse `onnxruntime.RunOptions` that ask for what a session does not have."""
+    """Refuse `onnxruntime.RunOptions` that a session does not support."""
     if options is not None:
         import onnxruntime
 

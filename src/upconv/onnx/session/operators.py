@@ -116,7 +116,7 @@ def _create(op: int, api: int, info: int, kernel: int) -> int:
 
 
 def _compute(kernel: int, context: int) -> int:
-    """0, or a status that says what went wrong, and stops `Run`."""
+    """Compute a node; return 0, or a status with the error, which stops `Run`."""
     api = library()
     try:
         _kernels[kernel].compute(api, context)

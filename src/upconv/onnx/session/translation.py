@@ -60,8 +60,7 @@ def _conv(call: Call) -> Any:
 
 def _conv_transpose(call: Call) -> Any:
     weight = _weight(call)
-    # Crops that depend on the size are those of the sizes that the model declares. The network's
-    # inputs have these sizes, too.
+    # Crops that depend on the size follow from the declared sizes, which the network's inputs have.
     node = read(call.node, call.opset, Rule.ONNXRUNTIME)
     if not isinstance(node, ConvTransposeNode):
         raise EngineRefusal(f"Its geometry cannot be read: {node.reason}.")

@@ -36,7 +36,7 @@ def verify(
     threads: int | None = None,
     time_limit: float = TIME_LIMIT,
 ) -> Comparison:
-    """Run two models on the same inputs and compare what comes out.
+    """Run two models on the same inputs and compare their outputs.
 
     The reference is `a` in float64. The error of `b`'s floats may be twice the error of `a` in that
     runtime, plus a few roundings of their type or of the runtime's precision. Integers must be

@@ -68,8 +68,8 @@ _BY_ROUNDING = Tolerances()
 class Difference:
     """One value as two models have it: an output, or the result of a layer.
 
-    `node`, `op`, `shape` and `dtype` are the first model's. `rule` says what the error is against:
-    "float64", "exact", "tolerance" or "a". `words` say what differs besides numbers.
+    `node`, `op`, `shape` and `dtype` are the first model's. `rule` names the reference of the
+    error: "float64", "exact", "tolerance" or "a". `words` describe other differences than numbers.
     """
 
     name: str
@@ -182,8 +182,8 @@ def _largest(values: Array) -> float:
 class Run:
     """Both models in one runtime.
 
-    `first_layer` is the first value inside that differs, where an output does. `findings` say why
-    the second model does not run here, `remark` what could not be compared.
+    `first_layer` is the first inner value that differs, if an output differs. `findings` say why
+    the second model does not run here, `remark` which comparison was impossible.
     """
 
     runtime: str
@@ -211,7 +211,7 @@ class Comparison:
     """Two models, a and b, on the same inputs.
 
     `findings` are sentences about the interfaces: inputs and outputs that are missing, or in
-    another order. `inputs` are the shapes of what was fed.
+    another order. `inputs` are the shapes of the feeds.
     """
 
     findings: tuple[str, ...]
