@@ -28,8 +28,7 @@ class _Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         count = args.index("--") if "--" in args else len(args)
         if _TRACEBACK in args[:count]:
-            options = (arg for arg in args[:count] if arg != _TRACEBACK)
-            args = [_TRACEBACK, *options, *args[count:]]
+            args = [_TRACEBACK, *(arg for arg in args[:count] if arg != _TRACEBACK), *args[count:]]
         return super().parse_args(ctx, args)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,7 @@
 """New nodes in a model, all named afresh.
 
 Open sizes and an open batch stay open: shapes are written with 0 and -1 where ONNX allows it, else
-computed from the value's shape. Only Split, of the operators written here,
-differs between opsets.
+computed from the value's shape. Of the operators written here only Split differs between opsets.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Builder:
     def op(
         self, kind: str, inputs: Operands, dtype: ir.DataType | None = None, **attributes: object
     ) -> ir.Value:
-        """The output, of type `dtype` or its input's, of one new node of ONNX's own operators."""
+        """Add a node of ONNX's own operators; return its output, of type `dtype` or its input's."""
         return self._put(kind, inputs, 1, dtype, attributes)[0]
 
     def _put(
@@ -151,7 +150,7 @@ class Builder:
         return self.op("Reshape", [x, shape], x.dtype)
 
     def squeeze(self, x: ir.Value, axes: Sequence[int], *, undo: bool = False) -> ir.Value:
-        """x without some axes of length 1; with `undo`, with them put in."""
+        """x without some axes of length 1; `undo` inserts them instead."""
         return self.op("Unsqueeze" if undo else "Squeeze", [x, self.integers(axes)])
 
     def replace(self, old: ir.Value, new: ir.Value, dead: Sequence[ir.Node]) -> None:

@@ -1,4 +1,4 @@
-"""Constants of a model: folded once, when it is read, and then the data of initialisers.
+"""Constants of a model, folded into initialisers once, when the model is read.
 
 A weight is constant when it is an initialiser or the output of a Constant node. Exporters and
 weight normalisation compute weights from constants: `fold` evaluates such nodes (`FOLDED`) with
@@ -56,7 +56,7 @@ def constant_value(value: ir.Value | None) -> Constant:
             array = tensor.numpy().view()
             array.flags.writeable = False
             return Constant(array)
-    except Exception as error:  # a file may be gone, and onnx-ir raises of all kinds
+    except Exception as error:  # a file may be gone, and onnx-ir raises any kind
         return Constant(None, f"{name} cannot be read: {brief(str(error))}.")
     if node is None:
         return Constant(None, f"{name} has no data.")

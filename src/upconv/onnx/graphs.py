@@ -1,4 +1,4 @@
-"""The parts of a model that hold nodes, the values in them, and taking nodes out."""
+"""Graphs of a model: their nodes and values, and the removal of nodes."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ def feeds(
     sizes: the full shape of an input by its name, or the size of a symbolic dimension by its name.
     given: arrays for some inputs, used as they are.
 
-    Raises `ArgumentError` for an unknown name, `ShapeError` for a shape that the model does
-    not allow, `DTypeError` for an input that is no tensor of numbers, `MemoryLimitError`.
+    Raises `ArgumentError` for an unknown name, `ShapeError` for a shape that the model does not
+    allow, `DTypeError` for an input that is no tensor of numbers, `MemoryLimitError`.
     """
     if not isinstance(seed, int) or seed < 0:
         raise ArgumentError("seed", brief(seed), "an integer >= 0")

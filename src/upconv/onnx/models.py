@@ -56,23 +56,22 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     """
     name = os.fspath(path)
     with reported(name, "read"):
-        absolute = Path(name).absolute()
-        with opened(absolute) as file:
+        full = Path(name).absolute()
+        with opened(full) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MOST_BYTES:
-                limit = f"a model has {MOST_BYTES}"
-                raise FileError(f"{brief(str(absolute))} has {size} bytes; {limit}.")
-            memory.require(3 * size, f"the model {brief(str(absolute))}")  # bytes, parsed, and read
+                raise FileError(f"{brief(str(full))} has {size} bytes; a model has {MOST_BYTES}.")
+            memory.require(3 * size, f"the model {brief(str(full))}")  # bytes, parsed, and read
             data = file.read(MOST_BYTES)
     with _named(brief(name)):
-        return _read(data, absolute)
+        return _read(data, full)
 
 
 def from_model(model: Source) -> ir.Model:
     """Read or copy a model; a model that was checked here before is not checked again.
 
-    Data outside the file is found only for a path or an `ir.Model`. Raises what `load`
-    raises, and `DTypeError` for any other object.
+    Data outside the file is found only for a path or an `ir.Model`. Raises what `load` raises,
+    and `DTypeError` for any other object.
     """
     if isinstance(model, str | os.PathLike):
         return load(model)

@@ -221,7 +221,7 @@ def _layer(
         try:
             return by(one).crops
         except UpconvError:
-            return None  # a runtime that refuses the node does not contradict
+            return None  # a refusal is no other reading
 
     layer = by(rule or Rule.SPEC)
     return layer, tuple(other for other in Rule if crops(other) not in (None, layer.crops))

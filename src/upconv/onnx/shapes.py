@@ -59,7 +59,7 @@ def _skeleton(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]])
             value.shape = ir.Shape(list(shapes[value.name]))
     for value in copy.graph.outputs:
         if shapes and not value.is_graph_input():
-            value.shape = None  # which may be for other inputs
+            value.shape = None  # it may be declared for other inputs
     return copy
 
 

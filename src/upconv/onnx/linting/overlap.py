@@ -20,7 +20,7 @@ _MOST_PHASES = 1 << 12  # over all axes
 CONTRAST = 0.25  # a larger one is a checkerboard; few people see half of it in a picture
 EVEN = 0.05  # weights with a smaller contrast compensate an uneven overlap
 _SHOWN = 12  # phases of an axis in a message
-_DEVIATIONS = 5.0  # standard errors by which gains must differ, so that chance is no reason
+_DEVIATIONS = 5.0  # standard errors by which gains must differ, to exclude chance
 
 
 def uneven_overlap(context: Context) -> Iterator[str]:

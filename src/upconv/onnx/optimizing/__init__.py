@@ -96,7 +96,7 @@ def optimize(
     chosen = replace(chosen, threads=checked(count if threads is None else threads))
     _require_seconds(seconds)
     path = model if isinstance(model, str | os.PathLike) else None
-    if output is not None:  # before minutes are spent
+    if output is not None:  # fail before minutes of measuring
         name, inputs = os.fspath(output), [Path(path)] if path else []
         with reported(name):
             require_free(name, Path(name).resolve(), force=force, inputs=inputs)

@@ -71,8 +71,7 @@ def layers(
     for i, parsed in enumerate(nodes):
         known = [by_number[i] for by_number in shapes if i in by_number]
         try:
-            layer = _layer(model, parsed, known, declared, runtime.reading)
-            results.append((parsed.node, layer))
+            results.append((parsed.node, _layer(model, parsed, known, declared, runtime.reading)))
         except (ValueError, Refusal) as error:
             results.append((parsed.node, str(error)))
     return results

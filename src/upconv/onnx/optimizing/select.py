@@ -27,7 +27,7 @@ from .results import ORIGINAL, Candidate, LayerResult, WholeResult
 
 _MOST_ADDED = 12
 _WHOLE = 5.0  # how many times longer than one layer the whole model is measured
-_LOOK_AGAIN = 3.0  # how many times longer again, where it seems to be faster but might not be
+_LOOK_AGAIN = 3.0  # how many times longer again, where the first times do not decide
 
 Kept = dict[int, str]
 """Number of a layer -> its candidate."""

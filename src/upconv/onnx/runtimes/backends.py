@@ -65,7 +65,7 @@ class _OnnxRuntime(Backend):
         )
         self._names = list(outputs)
         actual = self._session.get_providers()[0]
-        if actual != provider:  # it takes the CPU without a word where a driver is missing
+        if actual != provider:  # it silently uses the CPU where a driver is missing
             raise EngineRefusal(
                 f"its {runtime.provider} does not work here; {actual} took the model"
             )

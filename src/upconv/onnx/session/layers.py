@@ -58,7 +58,7 @@ class Layer:
             if others == keywords:
                 return first.resized(shape)
         make = plan if self._transposed else conv_plan
-        # Other engines have threads of their own, which ONNX Runtime's leave no processor to.
+        # Threads of other engines would compete with ONNX Runtime's spinning threads.
         new = make(shape, *self._operands, **keywords, threads=self._threads, engine="jit")
         self._known[:] = [*self._known[1 - _MOST_KNOWN :], (keywords, new)]
         return new

@@ -37,7 +37,7 @@ _FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInput
 _ARITIES = [name for name in _FIELDS.split() if name.startswith("GetVariadic")]
 """Least numbers of inputs and outputs, and whether they are of one type."""
 
-_ANSWER = ctypes.CFUNCTYPE(c_int64)  # whatever it is asked
+_ANSWER = ctypes.CFUNCTYPE(c_int64)  # ignores its arguments
 _CREATE = ctypes.CFUNCTYPE(c_int64, pointer, pointer, pointer, pointer)
 _COMPUTE = ctypes.CFUNCTYPE(c_int64, c_int64, pointer)
 
@@ -158,4 +158,4 @@ def domain() -> int:
     return operators
 
 
-_forever: list[Any] = []  # as sessions may be
+_forever: list[Any] = []  # ONNX Runtime may call them at any time

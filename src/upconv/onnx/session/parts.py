@@ -124,7 +124,7 @@ def _network(group: list[Unit], opset: int) -> Network:
             translate(network, unit, values, opset)
         except UpconvError as error:
             raise _RefusedError(unit, str(error)) from None
-    if reasons:  # such an input is none of a network, though the node's operation may do without
+    if reasons:  # a network cannot have such an input, even if the operation does not read it
         raise _RefusedError(group[0], reasons[0])
     network.output(*(values[y] for y in outputs))
     return network
@@ -211,7 +211,7 @@ def with_operators(model: ir.Model, parts: Mapping[int, Part]) -> ir.Model:
         graph.append(operator)
         for name, result in zip(part.outputs, operator.outputs, strict=True):
             old = values[name]
-            # The shape stays: ONNX Runtime infers none for an operator of ours.
+            # The shape stays: ONNX Runtime infers none for a custom operator.
             kind = ir.DataType.from_numpy(np.dtype(part.computation.dtype))
             result.type, result.shape = ir.TensorType(kind), old.shape
             ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)

@@ -19,7 +19,7 @@ from .differences import Comparison, Difference, Run, Tolerances, difference
 
 __all__ = ["Comparison", "Run", "Side", "compared", "verify"]
 
-_GROUP = 32  # values that become outputs together, where the first that differs is looked for
+_GROUP = 32  # inner values that become outputs together, in the search for the first difference
 
 
 def verify(
@@ -65,7 +65,7 @@ def verify(
     True
     """
     chosen = [ready(runtime, "runtimes") for runtime in runtimes]
-    if not chosen:  # nothing would be compared, and so nothing differ
+    if not chosen:  # nothing would be compared, so the models would seem equal
         raise ArgumentError("runtimes", "empty", "one or more runtimes")
     for name, bound in (("atol", atol), ("rtol", rtol)):
         number = bound is None or isinstance(bound, int | float)
@@ -137,7 +137,7 @@ def compared(
     float64: bool = True,
     layers: bool = True,
 ) -> Run:
-    """Two models in one runtime; layers: whether to look for the first that differs."""
+    """Compare two models in one runtime; layers: whether to search for the first that differs."""
     expected = a.outputs(runtime)
     tolerances = replace(tolerances, precision=runtime.working_precision())
     try:

@@ -5,8 +5,7 @@
     allowed  the largest error that counts as rounding, by the first of these rules that applies:
 
 1. Integers, booleans and text: 0; one step for results of QuantizeLinear.
-2. `atol`, `rtol`: |b - a| <= atol + rtol * |a| for every element; the reported bound is the largest
-   element's.
+2. `atol`, `rtol`: |b - a| <= atol + rtol * |a| for every element; `allowed` is the largest bound.
 3. float64: b's error is at most twice a's, plus a few roundings (`_ROUNDING`) of the type, or of
    the runtime's precision if that is lower.
 4. Else |b - a| is at most `_LOOSE` times these roundings.
