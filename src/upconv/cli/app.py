@@ -26,9 +26,9 @@ class _Commands(TyperGroup):
     """The group of commands: it accepts --traceback anywhere, and ends with an exit code."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        end = args.index("--") if "--" in args else len(args)
-        if _TRACEBACK in args[:end]:
-            args = [_TRACEBACK, *(arg for arg in args[:end] if arg != _TRACEBACK), *args[end:]]
+        count = args.index("--") if "--" in args else len(args)
+        if _TRACEBACK in args[:count]:
+            args = [_TRACEBACK, *(arg for arg in args[:count] if arg != _TRACEBACK), *args[count:]]
         return super().parse_args(ctx, args)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:

@@ -153,10 +153,10 @@ class _Arrays(NamedTuple):
         return cls(draw(a), draw(b, scale), bias, draw(problem.result_shape))
 
     def changed(self, change: Callable[[Any], Any]) -> _Arrays:
-        """The same of other numbers."""
+        """The arrays after `change` of their native tensors."""
         a, b, bias, out = (
-            None if each is None else library("torch").array("x", change(each.native))
-            for each in self
+            None if array is None else library("torch").array("x", change(array.native))
+            for array in self
         )
         if a is None or b is None or out is None:
             raise TypeError("only a bias may be absent")
@@ -186,7 +186,7 @@ def _error(torch: Any, problem: Problem, arrays: _Arrays) -> float:
 
 
 def _tensor(problem: Problem, array: DeviceArray) -> Any:
-    """An array of data or a weight as PyTorch has it; of one axis with channels last as of two."""
+    """An array of data or a weight as PyTorch's tensor; one axis with channels last becomes two."""
     tensor, rank = array.native, problem.rank
     if array.shape != problem.weight_shape or problem.direction is not Direction.WEIGHT_GRAD:
         tensor = tensor.permute(problem.layout.to_ncx(rank))
@@ -222,9 +222,9 @@ def _peer(torch: Any, problem: Problem, arrays: _Arrays) -> Callable[[], Any]:
         gradient = None, strides, pads, dilations, True, extra, groups, (False, True, False)
         return lambda: aten.convolution_backward(first, x, like, *gradient)[1]
     forward = problem.direction is Direction.FORWARD
-    how = strides, pads, dilations, forward, extra if forward else [0] * len(pads), groups
+    geometry = strides, pads, dilations, forward, extra if forward else [0] * len(pads), groups
     w = weight(arrays.b.native)
-    return lambda: aten.convolution(first, w, bias, *how)
+    return lambda: aten.convolution(first, w, bias, *geometry)
 
 
 def _on_device(torch: Any, call: Callable[[], object]) -> float:

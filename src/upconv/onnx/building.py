@@ -1,8 +1,7 @@
 """New nodes in a model, all named afresh.
 
-Sizes and batch that are open stay open: shapes are written with 0 and -1 where ONNX lets them, and
-computed from the value's own shape where it does not. Of the operators written here only Split
-differs between opsets.
+Open sizes and an open batch stay open: shapes are written with 0 and -1 where ONNX allows it, else
+computed from the value's shape. Of the operators written here only Split differs between opsets.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from .graphs import remove, roots, values
 _TO_THE_END = (1 << 63) - 1
 
 Crops = Sequence[tuple[int, int]]
-"""Per spatial axis, what is cut off (begin, end)."""
+"""Positions cut off each spatial axis, (begin, end)."""
 
 Operands = Sequence[ir.Value | None]
 
 
 class Builder:
-    """Writes nodes to stand in the place of `node`; `origin`, the pass, is in their metadata."""
+    """Writes nodes that replace `node`; their metadata names `origin`, the pass."""
 
     def __init__(self, model: ir.Model, node: ir.Node, opset: int, origin: str) -> None:
         self._model, self._node, self._opset, self._origin = model, node, opset, origin
         names = [value.name for value in values(model)]
-        names += [each.name for body in roots(model) for each in body.all_nodes()]
+        names += [present.name for body in roots(model) for present in body.all_nodes()]
         self._taken = set(names)  # one space for nodes and values, so that nothing can clash
         self._nodes: list[ir.Node] = []
 
     def op(
         self, kind: str, inputs: Operands, dtype: ir.DataType | None = None, **attributes: object
     ) -> ir.Value:
-        """The output, of type `dtype` or its input's, of one new node of ONNX's own operators."""
+        """Add a node of ONNX's own operators; return its output, of type `dtype` or its input's."""
         return self._put(kind, inputs, 1, dtype, attributes)[0]
 
     def _put(
@@ -54,15 +53,15 @@ class Builder:
         replaces = self._node.name or ""
         node.metadata_props.update({"upconv.pass": self._origin, "upconv.replaces": replaces})
         node.meta.update(self._node.meta)
-        given = dtype or (inputs[0].dtype if inputs and inputs[0] is not None else None)
+        element_type = dtype or (inputs[0].dtype if inputs and inputs[0] is not None else None)
         for i, y in enumerate(node.outputs):
             y.name = self._unused(f"{name}_output" if outputs == 1 else f"{name}_output_{i}")
-            y.type = None if given is None else ir.TensorType(given)
+            y.type = None if element_type is None else ir.TensorType(element_type)
         self._nodes.append(node)
         return node.outputs
 
     def constant(self, array: Array, hint: str) -> ir.Value:
-        """An initialiser, or a Constant node where the place is a subgraph's or function's."""
+        """Add an initialiser, or a Constant node in a subgraph or function."""
         name = self._fresh(hint)
         tensor = ir.tensor(np.asarray(array, order="C"), name=name)
         if self._node.graph is not self._model.graph:
@@ -78,7 +77,7 @@ class Builder:
     def deconv(
         self, operands: Operands, attributes: Mapping[str, object], heir: bool = True
     ) -> ir.Value:
-        """A transposed convolution; an `heir` has the name of the node it comes after."""
+        """Add a transposed convolution; an `heir` takes the name of the node that it replaces."""
         [y] = self._put("ConvTranspose", _present(operands), 1, None, attributes)
         if heir and self._node.name:
             self._nodes[-1].name = self._node.name
@@ -87,7 +86,7 @@ class Builder:
     def conv(
         self, operands: Operands, *, zeros: Crops, dilations: Sequence[int], groups: int
     ) -> ir.Value:
-        """A convolution of stride 1 with `zeros` around its input."""
+        """Add a convolution of stride 1 with `zeros` around its input."""
         return self.op(
             "Conv",
             _present(operands),
@@ -151,13 +150,13 @@ class Builder:
         return self.op("Reshape", [x, shape], x.dtype)
 
     def squeeze(self, x: ir.Value, axes: Sequence[int], *, undo: bool = False) -> ir.Value:
-        """x without some axes of length 1; with `undo`, with them put in."""
+        """x without some axes of length 1; `undo` inserts them instead."""
         return self.op("Unsqueeze" if undo else "Squeeze", [x, self.integers(axes)])
 
     def replace(self, old: ir.Value, new: ir.Value, dead: Sequence[ir.Node]) -> None:
-        """Put `new` in the place of `old`, name and all, and take out nodes that are now unused.
+        """Replace `old` by `new`, which takes its name, and remove the nodes in `dead`.
 
-        dead: of these the last in the graph first; the new nodes stand where that one stood.
+        dead: unused nodes, the last in the graph first; the new nodes are inserted before it.
         """
         old_name, old.name = old.name, None
         new.name, new.type, new.shape = old_name, old.type or new.type, old.shape
@@ -181,5 +180,5 @@ class Builder:
 
 
 def _present(operands: Operands) -> Operands:
-    """Without a last one that is absent: OpenVINO takes no empty name for a bias."""
+    """The operands without an absent last one: OpenVINO refuses an empty name for a bias."""
     return operands if operands[-1] is not None else operands[:-1]

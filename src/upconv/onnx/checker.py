@@ -1,11 +1,11 @@
-"""The checks of a model: ONNX's own checker, and what that leaves to its callers.
+"""The checks of a model: ONNX's own checker, and checks that it leaves to its callers.
 
 1. Opset 13 and IR version 4 or later, at most `MOST_NODES` nodes, no cycle.
-2. ONNX's checker. Three things that runtimes take and it does not are allowed: operators that ONNX
-   does not define (plugins of TensorRT stand in its domain), inputs and outputs without a declared
-   type or shape, and data outside the model, which `models` looks after.
+2. ONNX's checker. It refuses three things that runtimes accept, and that are allowed here:
+   operators that ONNX does not define (TensorRT's plugins are in ONNX's domain); inputs and outputs
+   without a declared type or shape; data outside the model, which `models` checks.
 3. No declared size is negative: ONNX's shape inference ends the process over one (onnx issue 8481).
-   Exporters write -1 for a size that is open, and so it is read.
+   Exporters write -1 for an open size, and -1 is read as an open size.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNDEFINED = "upconv.undefined"
 
 
 def require_sound(model: ir.Model) -> None:
-    """Raise `ModelError` unless the model is as ONNX has it; nodes out of order are sorted."""
+    """Raise `ModelError` unless the model is valid ONNX; sort nodes that are out of order."""
     _require_versions(model)
     nodes = [node for body in roots(model) for node in body.all_nodes()]
     if len(nodes) > MOST_NODES:
@@ -69,7 +69,7 @@ def _require_versions(model: ir.Model) -> None:
 
 
 def _tolerable(model: ir.Model) -> ir.Model:
-    """A copy without what the checker refuses and runtimes take."""
+    """A copy that passes the checker where runtimes accept a model that it refuses."""
     copy = model.clone()
     for body in roots(copy):
         for node in body.all_nodes():

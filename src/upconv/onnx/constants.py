@@ -1,14 +1,14 @@
-"""Constants of a model: folded once, when it is read, and then the data of initialisers.
+"""Constants of a model, folded into initialisers once, when the model is read.
 
-A weight is constant when it is an initialiser or the output of a Constant node. `fold` makes
-initialisers of what weight normalisation and exporters compute of such (`FOLDED`), with ONNX's own
-reference evaluator.
+A weight is constant when it is an initialiser or the output of a Constant node. Exporters and
+weight normalisation compute weights from constants: `fold` evaluates such nodes (`FOLDED`) with
+ONNX's own reference evaluator, and stores their results as initialisers.
 
 1. An initialiser that is also an input of its graph is not constant: a caller may feed another.
 2. DequantizeLinear is not folded: quantised pairs stay whole.
-3. Little grows by it: what broadcasting makes has at most twice the elements of its operands, or
-   `_SMALL` bytes.
-4. 16-bit floats are computed in float32 and rounded once, and what is not finite is not folded.
+3. Folding adds little data: the result of a broadcast has at most twice the bytes of its operands,
+   or `_SMALL` bytes.
+4. 16-bit floats are computed in float32 and rounded once. Results that are not finite stay.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Constant:
 
 
 def constant_value(value: ir.Value | None) -> Constant:
-    """The array that `value` always holds, or why none can be told; never raises."""
+    """The constant array of `value`, or the reason why it has none; never raises."""
     if value is None:
         return Constant(None, "The input is left out.")
     name, node = brief(value.name), value.producer()
@@ -56,7 +56,7 @@ def constant_value(value: ir.Value | None) -> Constant:
             array = tensor.numpy().view()
             array.flags.writeable = False
             return Constant(array)
-    except Exception as error:  # a file may be gone, and onnx-ir raises of all kinds
+    except Exception as error:  # a file may be gone, and onnx-ir raises any kind
         return Constant(None, f"{name} cannot be read: {brief(str(error))}.")
     if node is None:
         return Constant(None, f"{name} has no data.")
@@ -64,9 +64,9 @@ def constant_value(value: ir.Value | None) -> Constant:
 
 
 def fold(model: ir.Model, more: Sequence[str] = ()) -> None:
-    """Put initialisers in the place of nodes that compute constants of constants.
+    """Replace nodes that compute constants from constants by initialisers.
 
-    more: operators to be folded too.
+    more: further operators to fold.
     """
     kinds = (*FOLDED, *more)
     for graph in (model.graph, *model.graph.subgraphs()):
@@ -77,7 +77,7 @@ def fold(model: ir.Model, more: Sequence[str] = ()) -> None:
 
 
 def folded(node: ir.Node, opset: int, kinds: Sequence[str] = FOLDED) -> Array | None:
-    """The results of a node on constants; None where it shall be left as it is."""
+    """The result of a node on constants; None where the node is not folded."""
     if not (is_op(node, *kinds) and node.inputs) or len(node.outputs) > 1:
         return None
     if node.outputs[0].is_graph_output():
@@ -85,17 +85,18 @@ def folded(node: ir.Node, opset: int, kinds: Sequence[str] = FOLDED) -> Array | 
     arrays = [constant_value(x).array for x in node.inputs]
     if any(array is None or array.dtype.hasobject for array in arrays):
         return None
-    given = [array for array in arrays if array is not None]
+    operands = [array for array in arrays if array is not None]
     try:
         if node.op_type in _BROADCAST:
-            size = prod(np.broadcast_shapes(*(array.shape for array in given)))
-            if size * given[0].itemsize > max(_SMALL, 2 * sum(array.nbytes for array in given)):
+            size = prod(np.broadcast_shapes(*(array.shape for array in operands)))
+            nbytes = sum(array.nbytes for array in operands)
+            if size * operands[0].itemsize > max(_SMALL, 2 * nbytes):
                 return None
         with np.errstate(all="ignore"):
-            result = _evaluated(node, given, opset)
+            result = _evaluated(node, operands, opset)
             sound = result.dtype.kind not in "OSUc" and np.isfinite(result.astype(float)).all()
             return result if sound else None
-    except Exception:  # whatever the evaluator says of a node, a runtime will say better
+    except Exception:  # the runtime's error about this node is better than the evaluator's
         return None
 
 
@@ -112,13 +113,13 @@ def _evaluated(node: ir.Node, arrays: Sequence[Array], opset: int) -> Array:
     proto.input[:], proto.output[:] = names, ["o"]
     opsets = [onnx.helper.make_opsetid("", opset)]
     function = onnx.helper.make_function("", "folded", names, ["o"], [proto], opsets)
-    given = dict(zip(names, arrays, strict=True))
-    (result,) = ReferenceEvaluator(function).run(None, given, {})
+    feeds = dict(zip(names, arrays, strict=True))
+    (result,) = ReferenceEvaluator(function).run(None, feeds, {})
     return np.asarray(result, dtype) if narrow else np.asarray(result)
 
 
 def replace(graph: ir.Graph, node: ir.Node, result: Array) -> None:
-    """Put a node's result there as an initialiser; remove operands that nobody reads."""
+    """Replace a node by an initialiser with its result; remove operands that nobody reads."""
     y = node.outputs[0]
     name, y.name = y.name, None
     value = ir.val(name, const_value=ir.tensor(np.asarray(result, order="C"), name=name))

@@ -1,4 +1,4 @@
-"""The parts of a model that hold nodes, the values in them, and taking nodes out."""
+"""Graphs of a model: their nodes and values, and the removal of nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opset_of(model: ir.Model, body: ir.Graph | ir.Function) -> int:
 
 
 def values(model: ir.Model) -> Iterator[ir.Value]:
-    """All values of a model, those of subgraphs and functions included."""
+    """All values of a model, also in subgraphs and functions."""
     for body in (*model.graphs(), *(function.graph for function in model.functions.values())):
         yield from body.inputs
         yield from body.initializers.values()
@@ -54,12 +54,12 @@ def follower(y: ir.Value) -> ir.Node | None:
 
 
 def remove(dead: Iterable[ir.Node]) -> None:
-    """Take nodes out, last first, and all that was there for nobody else: nodes, initialisers."""
+    """Remove nodes, last first, and the nodes and initialisers that only they used."""
     waiting = list(dead)[::-1]
     while waiting:
         node = waiting.pop()
         if node.graph is None:
-            continue  # it was there for two of the others, or stands in `dead` too
+            continue  # two others used it, or `dead` contains it too
         read = dict.fromkeys(value for value in node.inputs if value is not None)
         node.graph.remove(node, safe=True)
         for value in read:

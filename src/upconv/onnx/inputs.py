@@ -5,9 +5,9 @@
     uint8, int8       all their values, as pixels and quantised data have them
     other integers    0 or 1: an index, a length or a flag that is seldom out of range
 
-A dimension that the model leaves open is, in this order, what `sizes` says of the input or of the
-symbol; what another input has for the same symbol; 1 for the first axis, `OPEN` for the others.
-Values depend on the seed and the input's name alone, so two models get the same.
+An open dimension gets the first of these sizes that is known: that of the input or of the symbol in
+`sizes`; that of another input with the same symbol; 1 for the first axis, `OPEN` for others. Values
+depend on the seed and the input's name alone, so two models get the same values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_AXES = 64  # NumPy's
 
 
 def inputs_of(model: ir.Model) -> tuple[ir.Value, ...]:
-    """The feeds of a model: its inputs that have no value of their own."""
+    """The feeds of a model: its inputs without an initialiser."""
     weights = model.graph.initializers
     return tuple(value for value in model.graph.inputs if value.name not in weights)
 
@@ -59,9 +59,9 @@ def fits(shape: Sequence[int], declared: ir.Shape | None) -> bool:
 
 
 def fitting(inputs: Sequence[ir.Value], feeds: Mapping[str, Any]) -> dict[str, Array]:
-    """`feeds` in the order of the inputs, C-contiguous; raises where they are not as declared."""
+    """`feeds` in the order of the inputs, C-contiguous; raises where they differ from the model."""
     _require_inputs(inputs, feeds)
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for value in inputs:
         name = str(value.name)
         argument = f"feeds[{brief(name)}]"
@@ -75,8 +75,8 @@ def fitting(inputs: Sequence[ir.Value], feeds: Mapping[str, Any]) -> dict[str, A
             raise ShapeError(f"{argument}.shape", str(array.shape), declared(value))
         if not array.flags.c_contiguous:
             array = copied(argument, array)
-        found[name] = array
-    return found
+        arrays[name] = array
+    return arrays
 
 
 def _require_inputs(inputs: Sequence[ir.Value], names: Iterable[str]) -> None:
@@ -96,11 +96,11 @@ def feeds(
 ) -> dict[str, Array]:
     """An array for every input of a model (or of these inputs alone).
 
-    sizes: the whole shape of an input by its name, or the one size of a symbolic dimension by its.
-    given: arrays that are taken as they are, for some inputs.
+    sizes: the full shape of an input by its name, or the size of a symbolic dimension by its name.
+    given: arrays for some inputs, used as they are.
 
-    Raises `ArgumentError` for a name that neither is, `ShapeError` for a shape that the model does
-    not allow, `DTypeError` for an input that is no tensor of numbers, `MemoryLimitError`.
+    Raises `ArgumentError` for an unknown name, `ShapeError` for a shape that the model does not
+    allow, `DTypeError` for an input that is no tensor of numbers, `MemoryLimitError`.
     """
     if not isinstance(seed, int) or seed < 0:
         raise ArgumentError("seed", brief(seed), "an integer >= 0")
@@ -108,39 +108,40 @@ def feeds(
         inputs: Sequence[ir.Value] = model
     else:
         inputs = inputs_of(model if isinstance(model, ir.Model) else from_model(model))
-    _require_inputs(inputs, given := given or {})
-    own = {
-        name: array_or_numbers(f"feeds[{brief(name)}]", given[name], dtype_of(value))
+    fixed = given or {}
+    _require_inputs(inputs, fixed)
+    arrays = {
+        name: array_or_numbers(f"feeds[{brief(name)}]", fixed[name], dtype_of(value))
         for value in inputs
-        if (name := str(value.name)) in given
+        if (name := str(value.name)) in fixed
     }
-    shapes = input_shapes(inputs, {**(sizes or {}), **{n: a.shape for n, a in own.items()}})
-    dtypes = {str(value.name): _dtype(value) for value in inputs if value.name not in own}
+    shapes = input_shapes(inputs, {**(sizes or {}), **{n: a.shape for n, a in arrays.items()}})
+    dtypes = {str(value.name): _dtype(value) for value in inputs if value.name not in arrays}
     # Narrow floats are drawn in float32 first, one input after the other: one array more at most.
     counts = {name: prod(shapes[name]) for name in dtypes}
     total = sum(count * dtypes[name].itemsize for name, count in counts.items())
     memory.require(total + 4 * max(counts.values(), default=0), "the random inputs of the model")
     for name, dtype in dtypes.items():
         rng = np.random.default_rng([seed, crc32(name.encode())])
-        own[name] = _values(rng, shapes[name], dtype)
-    return {name: own[name] for name in shapes}
+        arrays[name] = _values(rng, shapes[name], dtype)
+    return {name: arrays[name] for name in shapes}
 
 
 def input_shapes(
     inputs: Sequence[ir.Value], sizes: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of every input, with nothing left open; raises what `feeds` raises."""
-    given = {name: as_shape(f"sizes[{brief(name)}]", size) for name, size in sizes.items()}
-    symbols, shapes = _symbols(inputs, given), {}
+    """The shape of every input, with no open dimension; raises what `feeds` raises."""
+    stated = {name: as_shape(f"sizes[{brief(name)}]", size) for name, size in sizes.items()}
+    symbols, shapes = _symbols(inputs, stated), {}
     for value in inputs:
-        name, of = str(value.name), value.shape
-        if of is None and name not in given:
-            said = "not told by the model", "a shape", "Give it in sizes."
-            raise ShapeError(f"The shape of input {brief(name)}", *said)
-        known = [d if isinstance(d, int) else symbols.get(d.value or "") for d in of or ()]
+        name, dims = str(value.name), value.shape
+        if dims is None and name not in stated:
+            what = f"The shape of input {brief(name)}"
+            raise ShapeError(what, "not told by the model", "a shape", "Give it in sizes.")
+        known = [d if isinstance(d, int) else symbols.get(d.value or "") for d in dims or ()]
         drawn = ((OPEN if i else 1) if d is None else d for i, d in enumerate(known))
-        shape = given.get(name) or tuple(drawn)
-        if of is not None and not fits(shape, ir.Shape(known)):
+        shape = stated.get(name) or tuple(drawn)
+        if dims is not None and not fits(shape, ir.Shape(known)):
             expected = f"{declared(value)}, here [{','.join(str(d or '?') for d in known)}]"
             raise ShapeError(f"sizes[{brief(name)}]", str(shape), expected)
         if len(shape) > _MOST_AXES:
@@ -150,22 +151,22 @@ def input_shapes(
     return shapes
 
 
-def _symbols(inputs: Sequence[ir.Value], given: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+def _symbols(inputs: Sequence[ir.Value], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     """Symbol -> size, by its own name first, then by the shapes of inputs."""
     dims = {str(v.name): [getattr(d, "value", None) for d in v.shape or ()] for v in inputs}
     known = {symbol for symbols in dims.values() for symbol in symbols if symbol}
     symbols: dict[str, int] = {}
-    for name, size in given.items():
+    for name, size in sizes.items():
         if name not in dims and name not in known:
             listed = ", ".join(map(brief, sorted(dims) + sorted(known))) or "none"
             raise ArgumentError("sizes", f"given for {brief(name)}", f"inputs or symbols: {listed}")
         if name not in dims and len(size) != 1:
             raise ShapeError(f"sizes[{brief(name)}]", str(size), "one size: it is a dimension")
         symbols |= {} if name in dims else {name: size[0]}
-    for name, of in dims.items():
-        for symbol, one in zip(of, given.get(name, ()), strict=False):
+    for name, axes in dims.items():
+        for symbol, length in zip(axes, sizes.get(name, ()), strict=False):
             if symbol:
-                symbols.setdefault(symbol, one)
+                symbols.setdefault(symbol, length)
     return symbols
 
 
@@ -181,8 +182,8 @@ def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[An
     if dtype.kind == "b":
         return rng.integers(0, 2, shape, np.uint8).astype(bool)
     if dtype.kind in "iu":
-        whole = np.iinfo(dtype)
-        low, high = (whole.min, whole.max) if dtype.itemsize == 1 else (0, 1)
+        limits = np.iinfo(dtype)
+        low, high = (limits.min, limits.max) if dtype.itemsize == 1 else (0, 1)
         return rng.integers(low, high, shape, dtype, endpoint=True)
     if dtype == np.float64:
         return rng.standard_normal(shape)

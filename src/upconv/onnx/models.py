@@ -1,10 +1,10 @@
 """Models read and written: an `ir.Model` from the file to the file.
 
-1. `load` and `from_model` check a model before anything is made of it (`checker`), sort
-   nodes that are out of order, and fold constants (`constants`).
-2. Data outside the model's file must lie in the model's own folder, or below it. Where the model or
-   its data is a link, as in the caches of model hubs, the data may lie beside the file that the
-   model leads to. It stays there, memory mapped where it is used; up to `SMALL` bytes are read.
+1. `load` and `from_model` check a model before its use (`checker`), sort nodes that are out of
+   order, and fold constants (`constants`).
+2. Data outside the model's file must lie in the model's folder, or below it. If the model or its
+   data is a link, as in the caches of model hubs, the data may lie beside the target of the model's
+   link. Initialisers above `SMALL` bytes stay in their file, which is memory mapped.
 3. `save` writes one file, or two where protobuf cannot hold the model: `<name>.data` beside it has
    the large tensors. Each appears complete, the model last; no file a model came from is touched.
 """
@@ -35,7 +35,7 @@ from .graphs import DEFAULT_DOMAINS, named, roots
 
 MOST_BYTES = (1 << 31) - 1  # of one message of protobuf
 INLINE_BYTES = MOST_BYTES - (64 << 20)
-"""Up to so many bytes of weights, a model is saved as one file; the rest is for the graph."""
+"""Most bytes of weights for one file; the rest of the message is for the graph."""
 
 SMALL = 1024  # bytes of outside data are read at once: the checker and inference look at values
 _SHRUNK = 8  # a number of 8 bytes takes at least 1 in protobuf's lists
@@ -47,8 +47,8 @@ Source: TypeAlias = ModelProto | ir.Model | bytes | str | os.PathLike[str]
 def load(path: str | os.PathLike[str]) -> ir.Model:
     """The model in a file of ONNX's binary form.
 
-    Raises `FileError` for what cannot be read or is no regular file, and `ModelError` for what is
-    no model, is damaged, or says what ONNX does not allow.
+    Raises `FileError` for a path that cannot be read or is no regular file, and `ModelError` for a
+    file that is no model, is damaged, or breaks ONNX's rules.
 
     >>> load("/nowhere/model.onnx")
     Traceback (most recent call last):
@@ -56,22 +56,22 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     """
     name = os.fspath(path)
     with reported(name, "read"):
-        whole = Path(name).absolute()
-        with opened(whole) as file:
+        full = Path(name).absolute()
+        with opened(full) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MOST_BYTES:
-                raise FileError(f"{brief(str(whole))} has {size} bytes; a model has {MOST_BYTES}.")
-            memory.require(3 * size, f"the model {brief(str(whole))}")  # bytes, parsed, and read
+                raise FileError(f"{brief(str(full))} has {size} bytes; a model has {MOST_BYTES}.")
+            memory.require(3 * size, f"the model {brief(str(full))}")  # bytes, parsed, and read
             data = file.read(MOST_BYTES)
     with _named(brief(name)):
-        return _read(data, whole)
+        return _read(data, full)
 
 
 def from_model(model: Source) -> ir.Model:
-    """A model of one's own, read or copied; one that comes from here is not checked again.
+    """Read or copy a model; a model that was checked here before is not checked again.
 
-    Data outside the file is found by way of a path or an `ir.Model` alone. Raises what `load`
-    raises, and `DTypeError` for any other object.
+    Data outside the file is found only for a path or an `ir.Model`. Raises what `load` raises,
+    and `DTypeError` for any other object.
     """
     if isinstance(model, str | os.PathLike):
         return load(model)
@@ -94,7 +94,7 @@ def sources(model: ir.Model) -> tuple[Path, ...]:
 
 
 def files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """The files that the model at `path` is read from; the one file for what is no model."""
+    """The files that the model at `path` is read from; `path` alone if it is no model."""
     try:
         return sources(load(path))
     except ModelError:
@@ -104,8 +104,8 @@ def files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
 def to_proto(model: ir.Model) -> ModelProto:
     """The model as one ModelProto, with all of its data inside.
 
-    Raises `ModelError` for a model that cannot be said, or is too large for protobuf, and
-    `FileError` where outside data is gone.
+    Raises `ModelError` for a model that protobuf cannot hold, and `FileError` where outside data is
+    missing.
     """
     with _named("The model"):
         return _inside(model)
@@ -114,11 +114,11 @@ def to_proto(model: ir.Model) -> ModelProto:
 def save(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, ...]:
     """Write a model, whole or not at all; return the files written, the model's first.
 
-    model: what `load`, `optimize` or `rewrite` returns, a ModelProto, or an `ir.Model`.
-    path: links are followed. What exists is overwritten with `force` alone, and files that the
-        model was read from never.
+    model: the result of `load`, `optimize` or `rewrite`, a ModelProto, or an `ir.Model`.
+    path: links are followed. Only `force` overwrites an existing file. Files that the model was
+        read from are never overwritten.
 
-    Raises `FileError` for a place that cannot be written, `ModelError` for a model that cannot be,
+    Raises `FileError` for a path that cannot be written, `ModelError` for a model that cannot be,
     and `DTypeError` for any other object.
 
     >>> save("model.onnx", "copy.onnx")
@@ -130,20 +130,20 @@ def save(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> tu
         with reported(name):
             target = Path(name).resolve()
             beside = target.with_name(target.name + ".data")
-            places = (target, beside) if _nbytes(model) > INLINE_BYTES else (target,)
-            for place in places:
-                require_free(str(place), place, force=force, inputs=sources(model))
-        if len(places) == 1:
+            targets = (target, beside) if _nbytes(model) > INLINE_BYTES else (target,)
+            for written in targets:
+                require_free(str(written), written, force=force, inputs=sources(model))
+        if len(targets) == 1:
             data = _bytes(_inside(model))
             with reported(name), published(target, force=force) as file:
                 file.write(data)
-            return places
+            return targets
         with reported(name), TemporaryDirectory(prefix=".upconv-", dir=target.parent) as folder:
-            made = Path(folder, target.name)
-            ir.save(model, made, "protobuf", beside.name, size_threshold_bytes=SMALL)
-            made.with_name(beside.name).replace(beside)
-            made.replace(target)  # last: who finds the model finds both
-        return places
+            staged = Path(folder, target.name)
+            ir.save(model, staged, "protobuf", beside.name, size_threshold_bytes=SMALL)
+            staged.with_name(beside.name).replace(beside)
+            staged.replace(target)  # last: a reader that finds the model finds both
+        return targets
 
 
 def _held(model: Any) -> ir.Model:
@@ -251,14 +251,14 @@ def _bytes(proto: ModelProto) -> bytes:
 
 @contextmanager
 def _named(where: str) -> Iterator[None]:
-    """Errors from here on say where."""
+    """Prefix the errors of a block with `where`."""
     try:
         yield
     except (ModelError, FileError) as error:
         raise type(error)(f"{where}: {error}") from None
     except UpconvError:
         raise
-    except Exception as error:  # onnx-ir raises of all kinds for what it cannot hold
+    except Exception as error:  # onnx-ir raises any kind for a model that it cannot hold
         deepest: BaseException = error
         while deepest.__cause__ is not None:
             deepest = deepest.__cause__
@@ -270,7 +270,7 @@ def _named(where: str) -> Iterator[None]:
 def _settled(
     tensor: ir.TensorProtocol, path: Path | None, files: set[Path], most: int = SMALL
 ) -> ir.TensorProtocol:
-    """The tensor, found to have the data that it declares; outside up to `most` bytes is read."""
+    """Check that a tensor has the data it declares; outside data up to `most` bytes is read."""
     if isinstance(tensor, ir.ExternalTensor):
         tensor = _outside(tensor, path, files)
         return tensor if tensor.nbytes > most else _in_memory(tensor)
@@ -292,7 +292,7 @@ def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 
 def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> ir.ExternalTensor:
-    """The tensor with the real path of its file, of which none is read."""
+    """The tensor with the real path of its file, whose data is not read."""
     if path is None and tensor.base_dir:
         path = Path(tensor.base_dir, "model").absolute()
     if path is None:
@@ -313,5 +313,5 @@ def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> 
     if size < offset + length:
         raise FileError(f"{brief(str(file))} has {size} bytes; it ends at {offset + length}.")
     files.add(file)
-    how = {"shape": tensor.shape, **_labels(tensor)}
-    return ir.ExternalTensor(file, offset, length, tensor.dtype, **how)
+    fields = {"shape": tensor.shape, **_labels(tensor)}
+    return ir.ExternalTensor(file, offset, length, tensor.dtype, **fields)

@@ -1,7 +1,7 @@
-"""One ConvTranspose node of a model, read whole: what every pass, rule and trial asks about it.
+"""ConvTranspose nodes of a model, parsed for passes, rules and trials.
 
 Runtimes read auto_pad and output_shape differently (see `upconv.dialects.onnx`). A node is read by
-the rule asked for; where none is, by ONNX's text, and `departures` names who reads it otherwise.
+the requested rule, by default ONNX's text; `departures` names the rules that read it differently.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ConvTransposeNode:
 
     `sizes` are x's spatial sizes, None where unknown: the axis then has `ANY_SIZE`, and its kernel,
     stride, dilation and crops hold for all. `weight` is w's value, or why it has none. `departures`
-    are the rules that give the node another value. What the node reads is asked of it each time:
-    the rewriting of the node before it puts other values there.
+    are the rules that give the node another value. `x`, `w`, `b` and `y` are looked up at each use:
+    rewriting an earlier node replaces the values that this node reads.
     """
 
     node: ir.Node
@@ -89,12 +89,12 @@ class ConvTransposeNode:
 
     @property
     def auto_pad(self) -> AutoPad:
-        """The way in which the node asks for its padding."""
+        """The padding mode of the node."""
         return AutoPad(self.node.attributes.get_string("auto_pad", "NOTSET"))
 
     @property
     def has_output_shape(self) -> bool:
-        """Whether the node names its output's sizes."""
+        """Whether the node states the sizes of its output."""
         return "output_shape" in self.node.attributes
 
 
@@ -164,10 +164,10 @@ def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:
     x, w = [*node.inputs, None, None][:2]
     if x is None or w is None:
         raise _WrongError("it has no input or no weight")
-    weight, said = constant_value(w), _attributes(node)
-    kernel = _kernel(w, weight, said.pop("kernel_shape", None))
+    weight, attributes = constant_value(w), _attributes(node)
+    kernel = _kernel(w, weight, attributes.pop("kernel_shape", None))
     sizes = _sizes(x, len(kernel))
-    layer, departures = _layer(kernel, sizes, said, opset, rule)
+    layer, departures = _layer(kernel, sizes, attributes, opset, rule)
     conv = ConvTransposeNode(node, opset, layer, sizes, weight, departures)
     _check_channels(conv)
     return conv
@@ -175,10 +175,10 @@ def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
     """The attributes that the node states, by ONNX's names."""
-    parameters = [name for name, each in node.attributes.items() if each.is_ref()]
+    parameters = [name for name, attribute in node.attributes.items() if attribute.is_ref()]
     if parameters:
         raise _UnknownError(f"its {parameters[0]} is a parameter of the function it stands in")
-    return {name: each.value for name, each in node.attributes.items() if name in _READ}
+    return {name: node.attributes[name].value for name in node.attributes if name in _READ}
 
 
 def _kernel(w: ir.Value, weight: Constant, stated: Sequence[int] | None) -> tuple[int, ...]:
@@ -204,10 +204,10 @@ def _sizes(x: ir.Value, rank: int) -> Sizes:
 
 
 def _layer(
-    kernel: tuple[int, ...], sizes: Sizes, said: dict[str, Any], opset: int, rule: Rule | None
+    kernel: tuple[int, ...], sizes: Sizes, attributes: dict[str, Any], opset: int, rule: Rule | None
 ) -> tuple[Layer, tuple[Rule, ...]]:
     """The layer by one rule, and the rules by which it has other crops."""
-    if "output_shape" in said and None in sizes:
+    if "output_shape" in attributes and None in sizes:
         raise _UnknownError(
             "it has an output_shape, and the size of its input, on which its crops then depend, is"
             " not known; give the sizes of the model's inputs"
@@ -215,20 +215,20 @@ def _layer(
     size = tuple(ANY_SIZE if size is None else size for size in sizes)
 
     def by(one: Rule) -> Layer:
-        return from_onnx(size, kernel, **said, opset=opset, rule=one.value)
+        return from_onnx(size, kernel, **attributes, opset=opset, rule=one.value)
 
     def crops(one: Rule) -> object:
         try:
             return by(one).crops
         except UpconvError:
-            return None  # a runtime that refuses the node does not contradict
+            return None  # a refusal is no other reading
 
     layer = by(rule or Rule.SPEC)
     return layer, tuple(other for other in Rule if crops(other) not in (None, layer.crops))
 
 
 def _check_channels(conv: ConvTransposeNode) -> None:
-    """A weight that no input of these channels fits is nothing to reason about."""
+    """Raise for a weight, bias and input whose channels do not fit each other."""
     array, groups = conv.weight.array, conv.groups
     if array is None:
         return

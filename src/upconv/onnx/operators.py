@@ -1,13 +1,13 @@
-"""ConvTranspose by ONNX's exact text: on NumPy arrays, and in ONNX's evaluator.
+"""ConvTranspose by ONNX's specification: on NumPy arrays, and in ONNX's evaluator.
 
-What the operands must look like is checked here, so that errors speak of X, W, B and of ONNX's
-attributes. The evaluator's operators are replaced where its own are wrong or missing:
+Operands are checked here, so that errors name X, W, B and ONNX's attributes. These operators of the
+evaluator are wrong or missing, and replaced:
 
-    ConvTranspose       its own is wrong for groups with a bias or with several output channels, and
-                        does not do `output_shape` without auto_pad
-    Conv                its own pads by rules of its own
-    BatchNormalization  in opset 13 its own trains, whatever the node's outputs say
-    DequantizeLinear    before opset 19 it has none
+    ConvTranspose       is wrong for groups with a bias or with several output channels; it ignores
+                        `output_shape` without auto_pad
+    Conv                pads by other rules than ONNX's
+    BatchNormalization  in opset 13 always trains, whatever outputs the node has
+    DequantizeLinear    is missing before opset 19
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..errors import ArgumentError, DTypeError, ModelError, ShapeError, UpconvEr
 
 BFLOAT16_SINCE = 22  # the opset that added it to the operator
 
-_OURS = {"x": "X", "weight": "W", "bias": "B", "groups": "group"}
+_ONNX_NAMES = {"x": "X", "weight": "W", "bias": "B", "groups": "group"}
 _NAMES = re.compile(r"^(x|weight|bias|groups)\b")
 
 
@@ -44,13 +44,13 @@ def conv_transpose(
     engine: str | Engine | None = None,
     **attributes: Any,
 ) -> Array:
-    """ONNX's ConvTranspose: what a node with these attributes makes of these operands.
+    """ONNX's ConvTranspose: the output of a node with these attributes and operands.
 
     X: (N, C, *size). W: (C, M/group, *kernel). B: (M,) or None. All float16, float32, float64 or,
         from opset 22 on, bfloat16 (ml_dtypes), and of one type.
     attributes: strides, pads, dilations, output_padding, output_shape, auto_pad and group as in a
         model, lists, bytes and all; None is one that is absent. `pads` lists all begins, then all
-        ends. `rule` says whose reading where they part: "spec", "onnxruntime" or "openvino".
+        ends. `rule` is the reading where runtimes differ: "spec", "onnxruntime" or "openvino".
     opset: of the node; the sides of odd totals were exchanged in opset 11.
     engine: as in `upconv.conv_transpose`.
 
@@ -81,7 +81,7 @@ def conv_transpose(
     try:
         return ops.conv_transpose(x, w, b, **layer.keywords(), engine=engine)
     except ArgumentError as error:
-        name = _NAMES.sub(lambda found: _OURS[found[0]], error.argument)
+        name = _NAMES.sub(lambda match: _ONNX_NAMES[match[0]], error.argument)
         raise type(error)(name, error.got, error.expected, error.remedy) from None
 
 
@@ -93,9 +93,9 @@ def conv_keywords(attributes: Mapping[str, Any]) -> dict[str, Any]:
     if mode is not AutoPad.NOTSET:
         padding = mode.value.lower()
     keywords = {"padding": padding, "groups": attributes.get("group") or 1}
-    for name, ours in (("strides", "stride"), ("dilations", "dilation")):
+    for name, keyword in (("strides", "stride"), ("dilations", "dilation")):
         if attributes.get(name) is not None:
-            keywords[ours] = tuple(attributes[name])
+            keywords[keyword] = tuple(attributes[name])
     return keywords
 
 
@@ -112,25 +112,25 @@ def conv(x: Array, w: Array, b: Array | None = None, **attributes: Any) -> Array
 
 
 def evaluator_operators(rule: str, opset: int) -> list[type[Any]]:
-    """The classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`; it goes by their names."""
+    """Classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`, which looks up their names."""
 
-    def operator(name: str, compute: Callable[..., Array], **how: Any) -> type[Any]:
+    def operator(name: str, compute: Callable[..., Array], **options: Any) -> type[Any]:
         def run(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:
             try:
-                return (compute(*arrays, **how, **attributes),)
-            except UpconvError as error:  # at which node, because nobody called this by hand
+                return (compute(*arrays, **options, **attributes),)
+            except UpconvError as error:  # name the node: the evaluator does not
                 node = self.onnx_node
                 where = f"{node.op_type} node {brief(node.name or 'without a name')}"
                 raise ModelError(f"{where}: {error}") from error
 
         return type(name, (OpRun,), {"op_domain": "", "_run": run})
 
-    how = {"rule": rule, "opset": opset, "engine": "reference"}
-    found = [operator("Conv", conv), operator("ConvTranspose", conv_transpose, **how)]
-    # Right before that opset too: who says no more means it as the newer operator does by default.
+    options = {"rule": rule, "opset": opset, "engine": "reference"}
+    classes = [operator("Conv", conv), operator("ConvTranspose", conv_transpose, **options)]
+    # The newer operator is right before its opset too: its defaults are what older nodes mean.
     for kind, since in ((BatchNormalization_14, 14), (DequantizeLinear_19, 19)):
         if opset < since:
             name = kind.__name__.partition("_")[0]
             schema = defs.get_schema(name, since)
-            found.append(type(name, (kind,), {"op_domain": "", "op_schema": schema}))
-    return found
+            classes.append(type(name, (kind,), {"op_domain": "", "op_schema": schema}))
+    return classes

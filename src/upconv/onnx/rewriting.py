@@ -1,7 +1,7 @@
-"""`rewrite`: passes or a profile over a whole model, and what became of every node.
+"""`rewrite`: passes or a profile over a whole model, with the outcome at every node.
 
-A profile is a list of limits; a limit says how a node is recognised that is beyond it, and which
-pass sees to it. `docs/onnx-rewrite.md` has the source of every limit.
+A profile is a list of limits; a limit has a test for nodes that break it, and the pass that
+rewrites such a node. `docs/onnx-rewrite.md` has the source of every limit.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def rewrite(
     passes: names out of `upconv.onnx.PASSES`, or passes of your own; None: replace_deconv and
         sub_pixel.
     profile: in place of passes, the name of a runtime ("tflite", "coreml", "tensorrt", "webnn"):
-        rewrites what is beyond its limits (see `docs/onnx-rewrite.md`).
-    rule: "spec", "onnxruntime" or "openvino": by whose reading of auto_pad and output_shape. None
-        takes ONNX's text and leaves nodes alone that a runtime reads otherwise.
+        rewrites nodes beyond its limits (see `docs/onnx-rewrite.md`).
+    rule: the reading of auto_pad and output_shape: "spec", "onnxruntime" or "openvino". None
+        follows ONNX's text, and leaves nodes alone that a runtime reads differently.
     only: chooses among the nodes; not with a profile.
 
     Values stay the same up to rounding; nothing is measured here (see `optimize`).
 
-    Raises `ModelError` and `FileError` for what cannot be read, `ArgumentError` for a name that is
-    no pass or profile, or for both at once.
+    Raises `ModelError` and `FileError` for a model that cannot be read, `ArgumentError` for a
+    name that is no pass or profile, or for both at once.
 
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, L] x) => (float[1, 1, M] y)'
     >>> text += "<float[1, 1, 2] w = {1, 1}> { y = ConvTranspose<strides = [2]>(x, w) }"
@@ -169,18 +169,18 @@ def _apply_profile(
     steps: list[Step] = []
     for limit in limits:
         beyond = {
-            found.node
-            for found in conv_transpose_nodes(model, rule)
-            if isinstance(found, Unreadable) or limit.broken_by(found)
+            conv.node
+            for conv in conv_transpose_nodes(model, rule)
+            if isinstance(conv, Unreadable) or limit.broken_by(conv)
         }
         if limit.by:
             steps += run(model, [PASSES[limit.by]], rule=rule, only=beyond.__contains__)
     left: list[str] = []
-    for found in conv_transpose_nodes(model, rule):
-        if isinstance(found, Unreadable):
-            left.append(f"{found.node.name}: {found.reason}")
+    for conv in conv_transpose_nodes(model, rule):
+        if isinstance(conv, Unreadable):
+            left.append(f"{conv.node.name}: {conv.reason}")
             continue
-        for limit in (limit for limit in limits if limit.broken_by(found)):
-            mine = [s.refusal for s in steps if (s.node, s.by) == (found.name, limit.by)]
-            left.append(": ".join((found.name, limit.words, *filter(None, mine))))
+        for limit in (limit for limit in limits if limit.broken_by(conv)):
+            refusals = [s.refusal for s in steps if (s.node, s.by) == (conv.name, limit.by)]
+            left.append(": ".join((conv.name, limit.words, *filter(None, refusals))))
     return tuple(steps), tuple(left)

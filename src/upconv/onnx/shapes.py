@@ -1,8 +1,8 @@
 """Types and shapes of a model's values before it runs, by ONNX's shape inference.
 
-A transposed convolution whose pads cut off more than there is gets a negative size from inference,
-and a Slice after it then ends the process: an assertion in onnx's own code (onnx issue 8481). So
-inference of a model with a Slice runs in a worker's process.
+Inference gives a negative size to a transposed convolution whose pads exceed its output. A Slice
+after it then fails an assertion in onnx's code, which ends the process (onnx issue 8481). Models
+with both operators are therefore inferred in a worker's process.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ def inferred(
 ) -> dict[str, ir.Value]:
     """The values of a copy of a model, its subgraphs included, by name: their types and shapes.
 
-    shapes: of inputs, in the place of what the model declares. A name that two subgraphs give to
-        different values is not in the table. Where inference fails, what is declared is.
+    shapes: shapes of inputs that replace the declared ones. A name that two subgraphs give to
+        different values is not in the table. Where inference fails, the declared shapes are.
     """
     try:
-        told = _infer(_skeleton(model, shapes or {}))
-    except Exception:  # foreign code; without its answer what is declared must do
-        told = model
+        result = _infer(_skeleton(model, shapes or {}))
+    except Exception:  # foreign code; without its answer the declared shapes must do
+        result = model
     table: dict[str, ir.Value] = {}
     unclear = set()
-    for graph in told.graphs():
-        made = (value for node in graph for value in node.outputs)
-        for value in (*graph.inputs, *graph.initializers.values(), *made):
+    for graph in result.graphs():
+        outputs = (value for node in graph for value in node.outputs)
+        for value in (*graph.inputs, *graph.initializers.values(), *outputs):
             other = table.setdefault(str(value.name), value)
             if (other.type, other.shape) != (value.type, value.shape):
                 unclear.add(value.name)
@@ -42,7 +42,7 @@ def inferred(
 
 
 def _skeleton(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]]) -> ir.Model:
-    """A copy for inference: inputs of these shapes, of large weights only what they are."""
+    """A copy for inference, with these input shapes; large weights lose their data."""
     copy = model.clone()
     for graph in copy.graphs():
         for name, value in list(graph.initializers.items()):
@@ -59,7 +59,7 @@ def _skeleton(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]])
             value.shape = ir.Shape(list(shapes[value.name]))
     for value in copy.graph.outputs:
         if shapes and not value.is_graph_input():
-            value.shape = None  # which may be for other inputs
+            value.shape = None  # it may be declared for other inputs
     return copy
 
 

@@ -1,4 +1,4 @@
-"""`stream`: a whole model of a file by chunks along an axis, as one network."""
+"""`stream`: an ONNX model computed in chunks along an axis, as one network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .models import Source, from_model
 from .session.arranging import translate_arranged
 from .session.units import units
 
-_LENGTH = 64  # at which a model is looked at first
+_LENGTH = 64  # of the inputs at which a model is captured first
 _SMALL = 1024  # bytes of a constant that may be a size
 _REMEDY = "Run the model on whole inputs, or stream the part before it."
 _SIZES = (
@@ -44,11 +44,11 @@ def stream(
 
     model: a path, the bytes of a file, a ModelProto or an `onnx_ir.Model`, whose operations are
         local along the axis. Its inputs are float32, and the axis is open in all of them.
-    axis: of every input. chunk: the length of input that kernels are chosen for; that of the first
-        push where None. precision, threads, algorithm: as in `Network.stream`. shapes: of inputs
+    axis: of every input. chunk: the length of input that kernels are chosen for; None: the length
+        of the first push. precision, threads, algorithm: as in `Network.stream`. shapes: of inputs
         with other open sizes than the batch, by name, None at the axis.
 
-    Results are those of the model on the whole input, of which nothing is computed twice.
+    Results equal those of the model on the whole input. No position is computed twice.
 
     Raises `EngineRefusal` for a model that cannot be streamed, and names the node. Raises what
     `load` raises, and `ArgumentError` for arguments that do not fit the model.
@@ -167,7 +167,7 @@ def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -
         for x, value in zip(inputs_of(model), network.inputs.values(), strict=True)
     }
     opset = model.graph.opset_imports.get("", 0)
-    for unit in (each for each in units(model.graph) if not is_op(each.last, "Constant")):
+    for unit in (unit for unit in units(model.graph) if not is_op(unit.last, "Constant")):
         where = f"{unit.last.op_type} {named(unit.last)}"
         network.at(where)
         try:
@@ -187,7 +187,7 @@ def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -
 
 
 def _fold_sizes(model: ir.Model) -> None:
-    """Replace what a model computes of its inputs' shapes by constants, node after node."""
+    """Replace nodes that compute with the inputs' shapes by constants, in the graph's order."""
     opset = model.opset_imports[""]
     for node in list(model.graph):
         x = node.inputs[0] if node.inputs else None
@@ -231,11 +231,11 @@ def _infer(node: ir.Node, opset: int) -> None:
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
         results = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, None, opsets)
-    except Exception:  # foreign code; the translation says what it does not know
+    except Exception:  # foreign code; the translation refuses unknown shapes
         return
     for y in node.outputs:
-        told = results.get(y.name)
-        if told is not None and told.tensor_type.HasField("shape"):
-            y.dtype = ir.DataType(told.tensor_type.elem_type)
-            dims = told.tensor_type.shape.dim
+        inferred = results.get(y.name)
+        if inferred is not None and inferred.tensor_type.HasField("shape"):
+            y.dtype = ir.DataType(inferred.tensor_type.elem_type)
+            dims = inferred.tensor_type.shape.dim
             y.shape = ir.Shape([d.dim_value if d.HasField("dim_value") else None for d in dims])

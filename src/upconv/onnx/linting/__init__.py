@@ -1,4 +1,4 @@
-"""The lint: what may go wrong with the transposed convolutions of a model."""
+"""The linter of transposed convolutions in ONNX models."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def lint(
     """Everything that the rules find in a model.
 
     model: a path, the bytes of a file, a ModelProto or an `ir.Model`; it is not changed.
-    runtime: "onnxruntime" or "openvino", the one that will run the model: what it refuses is an
-        error, and what the other refuses is left out. None warns of what either refuses; "spec"
-        leaves both out.
-    select, ignore: codes of rules, or how they begin: "UPC1" is all of UPC101 to UPC199. Nothing
-        selected selects all; what is ignored is left out even if selected.
-    sizes: input name -> its whole shape, or symbol -> its size, where the model leaves sizes open.
+    runtime: "onnxruntime" or "openvino", the one that will run the model: its refusals are errors,
+        and refusals of the other are left out. None warns of the refusals of both; "spec" leaves
+        both out.
+    select, ignore: codes of rules, or prefixes of codes: "UPC1" is all of UPC101 to UPC199. An
+        empty `select` selects all rules; `ignore` wins over `select`.
+    sizes: input name -> its full shape, or symbol -> its size, where the model leaves sizes open.
 
     Raises `ModelError` or `FileError` for a model that cannot be read, `ArgumentError` or
     `ShapeError` for the rest.
@@ -53,14 +53,14 @@ def lint(
     >>> text = '''<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, 8] x) => (float[N, 1, M] y)
     ...     <float[1, 1, 3] w = {1, 1, 1}> { y = ConvTranspose<strides = [2]>(x, w) }'''
     >>> import onnx
-    >>> [(found.rule, found.severity.value) for found in lint(onnx.parser.parse_model(text))]
+    >>> [(finding.rule, finding.severity.value) for finding in lint(onnx.parser.parse_model(text))]
     [('UPC001', 'warning'), ('UPC002', 'warning')]
     """
-    rules, reading, own = chosen(select, ignore), _reading(runtime), from_model(model)
-    seen = list(_seen(own, reading, sizes or {}))
+    rules, reading, checked = chosen(select, ignore), _reading(runtime), from_model(model)
+    nodes = list(_inferred(checked, reading, sizes or {}))
     name = os.fspath(model) if isinstance(model, str | os.PathLike) else ""
-    found = (finding for context in seen for finding in _found(own, context, rules))
-    return Findings(name, len(seen), tuple(found))
+    findings = (finding for context in nodes for finding in _findings(checked, context, rules))
+    return Findings(name, len(nodes), tuple(findings))
 
 
 def fix(
@@ -79,8 +79,8 @@ def fix(
     """
     model, fixed = from_model(path), list[Finding]()
     for _ in range(_MOST_ROUNDS):
-        found = lint(model, runtime=runtime, select=select, ignore=ignore)
-        repaired = [finding for finding in found if _repaired(model, finding, _reading(runtime))]
+        findings = lint(model, runtime=runtime, select=select, ignore=ignore)
+        repaired = [finding for finding in findings if _repaired(model, finding, _reading(runtime))]
         fixed += repaired
         if not repaired:
             break
@@ -92,48 +92,47 @@ def fix(
         with reported(os.fspath(path)), published(Path(path).resolve(), force=True) as file:
             shutil.copymode(path, file.name)
             file.write(data)
-    return replace(found, model=os.fspath(path), fixed=tuple(fixed))
+    return replace(findings, model=os.fspath(path), fixed=tuple(fixed))
 
 
 def _repaired(model: ir.Model, finding: Finding, reading: Reading | None) -> bool:
-    repair, place = RULES[finding.rule].repair, (finding.graph, finding.node)
-    nodes = [
-        context.found.node for context in contexts(model, reading, {}) if context.place == place
-    ]
+    repair, location = RULES[finding.rule].repair, (finding.graph, finding.node)
+    nodes = [c.parsed.node for c in contexts(model, reading, {}) if c.location == location]
     return repair is not None and any(repair(model, node, reading) for node in nodes)
 
 
-def _seen(
+def _inferred(
     model: ir.Model, reading: Reading | None, sizes: Mapping[str, Sequence[int]]
 ) -> Iterator[Context]:
-    """The nodes that rules look at, once the model's open shapes are filled in."""
+    """The nodes that rules check, with inferred shapes in place of the model's open ones."""
     table, declared = inferred(model, _shapes(model, sizes)), {}
-    made = [value for node in model.graph.all_nodes() for value in node.outputs]
-    for value in (*model.graph.inputs, *made):
+    outputs = [value for node in model.graph.all_nodes() for value in node.outputs]
+    for value in (*model.graph.inputs, *outputs):
         declared[value] = known_sizes(value)
-        told = table.get(str(value.name))
-        if told is not None:
-            with suppress(ValueError):  # where the two contradict each other, what is declared
-                value.merge_shapes(told.shape)
+        known = table.get(str(value.name))
+        if known is not None:
+            with suppress(ValueError):  # the declared shape stays where the two contradict
+                value.merge_shapes(known.shape)
     return contexts(model, reading, declared)
 
 
 def _shapes(
     model: ir.Model, sizes: Mapping[str, Sequence[int]]
 ) -> dict[str, list[int | str | None]]:
-    """The shapes of the inputs, with what `sizes` says of them by name or by symbol."""
+    """The shapes of the inputs, with the sizes that `sizes` has by name or by symbol."""
     inputs = [value for value in model.graph.inputs if value.shape is not None]
-    told: dict[str, list[int | str | None]] = {}
-    for value, (name, whole) in zip(inputs, input_shapes(inputs, sizes).items(), strict=True):
+    shapes: dict[str, list[int | str | None]] = {}
+    for value, (name, shape) in zip(inputs, input_shapes(inputs, sizes).items(), strict=True):
         dims = [d if isinstance(d, int) else d.value for d in value.shape or ()]
-        pairs = zip(dims, whole, strict=True)
-        told[name] = [n if name in sizes or d in sizes else d for d, n in pairs]
-    return told
+        pairs = zip(dims, shape, strict=True)
+        shapes[name] = [n if name in sizes or d in sizes else d for d, n in pairs]
+    return shapes
 
 
-def _found(model: ir.Model, context: Context, rules: Iterable[Rule]) -> Iterator[Finding]:
-    said = " ".join(one.metadata_props.get(_SUPPRESSED, "") for one in (model, context.found.node))
-    left_out = tuple(said.replace(",", " ").split())
+def _findings(model: ir.Model, context: Context, rules: Iterable[Rule]) -> Iterator[Finding]:
+    owners = (model, context.parsed.node)
+    codes = " ".join(owner.metadata_props.get(_SUPPRESSED, "") for owner in owners)
+    left_out = tuple(codes.replace(",", " ").split())
     for rule in rules:
         if not rule.code.startswith(left_out):
             yield from rule.findings(context)

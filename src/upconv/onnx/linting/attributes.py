@@ -1,6 +1,6 @@
-"""Rules about what a node states, what runtimes refuse, what stands around it, and the unknown.
+"""Rules about a node's attributes, its neighbours, refusals of runtimes, and unknown geometry.
 
-What runtimes do was found by running ONNX Runtime 1.31.1 and OpenVINO 2026.4.1.
+The behaviour of runtimes was observed in ONNX Runtime 1.31.1 and OpenVINO 2026.4.1.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def runtimes_disagree(context: Context) -> Iterator[str]:
         readers.setdefault(conv.layer.crops, []).append(READERS[reading])
     if len(readers) > 1:
         word = "output_shape" if context.conv.has_output_shape else "auto_pad"
-        said = "; ".join(f"{' and '.join(who)}: {_crops(crops)}" for crops, who in readers.items())
+        lists = "; ".join(f"{' and '.join(who)}: {_crops(crops)}" for crops, who in readers.items())
         ways = f"{word} is read in {len(readers)} ways"
-        yield f"{ways}. Positions cut off each axis as (begin, end): {said}."
+        yield f"{ways}. Positions cut off each axis as (begin, end): {lists}."
 
 
 def same_of_open_size(context: Context) -> Iterator[str]:
@@ -203,8 +203,8 @@ def malformed(context: Context) -> Iterator[str]:
 
     Fix: Correct the export; the message names the attribute.
     """
-    if isinstance(context.found, Unreadable) and context.found.wrong:
-        yield f"The node is not valid: {context.found.reason.rstrip('.')}."
+    if isinstance(context.parsed, Unreadable) and context.parsed.wrong:
+        yield f"The node is not valid: {context.parsed.reason.rstrip('.')}."
 
 
 def unknown_geometry(context: Context) -> Iterator[str]:
@@ -216,8 +216,8 @@ def unknown_geometry(context: Context) -> Iterator[str]:
     Fix: Give the shapes of the model's inputs (`--input-shape x:1,3,64,64`, `sizes=` in Python);
     inline functions whose attributes are parameters (`onnx.inliner`).
     """
-    if isinstance(context.found, Unreadable) and not context.found.wrong:
-        yield f"The node cannot be checked: {context.found.reason.rstrip('.')}."
+    if isinstance(context.parsed, Unreadable) and not context.parsed.wrong:
+        yield f"The node cannot be checked: {context.parsed.reason.rstrip('.')}."
 
 
 def computed_weight(context: Context) -> Iterator[str]:

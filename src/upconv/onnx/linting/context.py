@@ -1,4 +1,4 @@
-"""The view of a rule: one ConvTranspose node of a model, with what is known about it."""
+"""The input of a rule: one ConvTranspose node of a model, parsed, with its surroundings."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Context:
     `runtime` is the one that the model is judged for, None for any.
     """
 
-    found: ConvTransposeNode | Unreadable
+    parsed: ConvTransposeNode | Unreadable
     graph: str
     runtime: Reading | None
     declared: Sizes | None
 
     @property
-    def place(self) -> tuple[str, str]:
+    def location(self) -> tuple[str, str]:
         """The names of the graph and of the node."""
-        return self.graph, named(self.found.node)
+        return self.graph, named(self.parsed.node)
 
     @property
     def conv(self) -> ConvTransposeNode:
-        """The node as it was read, which it was for all rules but those about what cannot be."""
-        return cast(ConvTransposeNode, self.found)
+        """The node, for rules that run only on a node that could be read."""
+        return cast(ConvTransposeNode, self.parsed)
 
     def concerns(self, runtime: Reading) -> bool:
         """Whether the model is judged for this runtime, or for any."""
@@ -47,9 +47,9 @@ class Context:
 
     def readings(self) -> dict[Reading, ConvTransposeNode]:
         """The node as the specification and the runtimes in question read it, without refusals."""
-        asked = [one for one in Reading if one is Reading.SPEC or self.concerns(one)]
-        found = {one: read(self.conv.node, self.conv.opset, one) for one in asked}
-        return {one: conv for one, conv in found.items() if isinstance(conv, ConvTransposeNode)}
+        rules = [rule for rule in Reading if rule is Reading.SPEC or self.concerns(rule)]
+        parsed = {rule: read(self.conv.node, self.conv.opset, rule) for rule in rules}
+        return {rule: conv for rule, conv in parsed.items() if isinstance(conv, ConvTransposeNode)}
 
 
 def contexts(
@@ -60,11 +60,11 @@ def contexts(
         opset = opset_of(model, body)
         for node in body.all_nodes():
             if is_op(node, "ConvTranspose") and node.outputs:
-                found = read(node, opset, runtime)
-                if runtime is not None and isinstance(found, Unreadable):
-                    found = read(node, opset)
+                parsed = read(node, opset, runtime)
+                if runtime is not None and isinstance(parsed, Unreadable):
+                    parsed = read(node, opset)
                 graph = str((node.graph.name if node.graph else None) or body.name)
-                yield Context(found, graph, runtime, declared.get(node.outputs[0]))
+                yield Context(parsed, graph, runtime, declared.get(node.outputs[0]))
 
 
 def output_shape(conv: ConvTransposeNode) -> Sizes:
@@ -83,8 +83,8 @@ def shape_in_words(shape: Sizes) -> str:
 
 def attribute(node: ir.Node, name: str) -> Any:
     """The value of an attribute; None where it is absent, or a function's parameter."""
-    found = node.attributes.get(name)
-    return None if found is None or found.is_ref() else found.value
+    entry = node.attributes.get(name)
+    return None if entry is None or entry.is_ref() else entry.value
 
 
 def axes_in_words(axes: Sequence[int]) -> str:

@@ -97,26 +97,26 @@ class Findings:
 
 
 def text(reports: Sequence[Findings]) -> str:
-    """By model and node, the worst first; what to do is said once per rule, at the end."""
+    """Findings by model and node, the worst first, then the remedy of each rule."""
     lines: list[str] = []
     for report in reports:
         if report.findings or report.fixed or len(reports) == 1:
             lines += _model(report)
-    found = [finding for report in reports for finding in report]
+    findings = [finding for report in reports for finding in report]
     if len(reports) != 1:
         nodes = _counted(sum(report.nodes for report in reports), "transposed convolution")
-        lines.append(f"{_counted(len(reports), 'model')}: {_counts_in_words(found)} in {nodes}")
-    if found:
+        lines.append(f"{_counted(len(reports), 'model')}: {_counts_in_words(findings)} in {nodes}")
+    if findings:
         lines += ["", "What to do:"]
-        for rule, fix in sorted({(finding.rule, finding.fix) for finding in found}):
+        for rule, fix in sorted({(finding.rule, finding.fix) for finding in findings}):
             lines += _wrapped(f"  {rule} ", fix)
     return "\n".join(lines)
 
 
 def document(reports: Sequence[Findings]) -> dict[str, Any]:
     """The fields of the JSON document; docs/schemas/lint.json is its schema."""
-    found = [finding for report in reports for finding in report]
-    return {"counts": _counts(found), "models": [report.as_json() for report in reports]}
+    findings = [finding for report in reports for finding in report]
+    return {"counts": _counts(findings), "models": [report.as_json() for report in reports]}
 
 
 def github(reports: Sequence[Findings]) -> str:
@@ -125,7 +125,7 @@ def github(reports: Sequence[Findings]) -> str:
     for report in reports:
         for finding in report:
             level = "notice" if finding.severity is Severity.NOTE else finding.severity.value
-            where = f"{_place(finding)}: " if finding.node else ""
+            where = f"{_location(finding)}: " if finding.node else ""
             title = _property(f"{finding.rule} {finding.slug}")
             words = _data(f"{where}{finding.message} {finding.fix}")
             lines.append(f"::{level} file={_property(report.model)},title={title}::{words}")
@@ -137,17 +137,17 @@ def _model(report: Findings) -> Iterator[str]:
     nodes = _counted(report.nodes, "transposed convolution")
     yield f"{name}: {_counts_in_words(report.findings)} in {nodes}"
     for finding in report.fixed:
-        yield f"  {finding.rule} fixed   {_place(finding)}"
+        yield f"  {finding.rule} fixed   {_location(finding)}"
     for (_, node), group in groupby(report, lambda f: (f.graph, f.node)):
-        found = sorted(group, key=lambda f: (f.severity.rank, f.rule))
+        ordered = sorted(group, key=lambda f: (f.severity.rank, f.rule))
         if node:
-            yield f"\n{_place(found[0])}"
-        for finding in found:
+            yield f"\n{_location(ordered[0])}"
+        for finding in ordered:
             yield from _wrapped(f"  {finding.rule} {finding.severity.value:7} ", finding.message)
     yield from [""] if report.findings or report.fixed else []
 
 
-def _place(finding: Finding) -> str:
+def _location(finding: Finding) -> str:
     return f"{quoted(finding.node)} in {quoted(finding.graph)}"
 
 

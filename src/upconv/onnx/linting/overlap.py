@@ -20,7 +20,7 @@ _MOST_PHASES = 1 << 12  # over all axes
 CONTRAST = 0.25  # a larger one is a checkerboard; few people see half of it in a picture
 EVEN = 0.05  # weights with a smaller contrast compensate an uneven overlap
 _SHOWN = 12  # phases of an axis in a message
-_DEVIATIONS = 5.0  # standard errors by which gains must differ, so that chance is no reason
+_DEVIATIONS = 5.0  # standard errors by which gains must differ, to exclude chance
 
 
 def uneven_overlap(context: Context) -> Iterator[str]:
@@ -113,11 +113,11 @@ def bias_only_border(context: Context) -> Iterator[str]:
 
 
 def phase_taps(conv: ConvTransposeNode) -> list[list[list[int]]]:
-    """The taps of every phase of every axis; no axis where they are too many to be listed."""
+    """The taps of every phase of every axis; empty where there are too many to list."""
     if any(max(axis.kernel, axis.stride) > _MOST_TAPS for axis in conv.axes):
         return []
-    whole = [replace(axis, size=ANY_SIZE) for axis in conv.axes]
-    return [[[tap.index for tap in phase.taps] for phase in axis.phases()] for axis in whole]
+    unbounded = [replace(axis, size=ANY_SIZE) for axis in conv.axes]
+    return [[[tap.index for tap in phase.taps] for phase in axis.phases()] for axis in unbounded]
 
 
 def phase_sums(conv: ConvTransposeNode) -> Array | None:
@@ -143,7 +143,7 @@ def gains_of(sums: Array) -> Array:
 
 
 def _some(counts: Sequence[int]) -> str:
-    """The first of them: a stride can have thousands of phases."""
+    """The first counts in words: a stride can have thousands of phases."""
     return " ".join(map(str, counts[:_SHOWN])) + (" ..." if len(counts) > _SHOWN else "")
 
 

@@ -39,9 +39,9 @@ _CONV_TRANSPOSE = f"{_OPERATORS}ConvTranspose.html"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: `check` has sentences about a node, `repair` fixes what it finds, if it can.
+    """One rule: `check` yields sentences about a node, `repair` fixes the node, if it can.
 
-    `severity` holds where no runtime in particular is meant; `more` is an address to read.
+    `severity` holds for a model without a particular runtime; `more` is an address to read.
     """
 
     code: str
@@ -52,11 +52,11 @@ class Rule:
 
     @property
     def slug(self) -> str:
-        """Its name."""
+        """The name of the rule."""
         return self.check.__name__.replace("_", "-")
 
     def as_json(self) -> dict[str, Any]:
-        """All that is said of it: what it reports (`summary`), `why` it matters and the `fix`."""
+        """The explanation as data: what it reports (`summary`), `why` it matters and the `fix`."""
         parts = (self.check.__doc__ or "").split("\n\n")
         summary, why, fix, *_ = [*(" ".join(part.split()) for part in parts), "", "", ""]
         return {
@@ -72,28 +72,28 @@ class Rule:
 
     def markdown(self) -> str:
         """The explanation, as `upconv lint --explain` prints it and docs/onnx-lint.md has it."""
-        told = self.as_json()
+        texts = self.as_json()
         parts = (
             f"### {self.code} {self.slug}",
-            f"*{self.severity.value.capitalize()}.* {told['summary']}",
-            told["why"],
-            f"**Fix.** {told['fix']}",
+            f"*{self.severity.value.capitalize()}.* {texts['summary']}",
+            texts["why"],
+            f"**Fix.** {texts['fix']}",
             *([f"More: <{self.more}>"] if self.more else []),
         )
         return "\n\n".join(fill(part, 100, break_on_hyphens=False) for part in parts)
 
     def finding(self, message: str, context: Context | None = None) -> Finding:
         """A sentence as a finding at a node; without one, at the whole file."""
-        told, severity = self.as_json(), self.severity
-        graph, node = ("", "") if context is None else context.place
+        texts, severity = self.as_json(), self.severity
+        graph, node = ("", "") if context is None else context.location
         if context is not None and context.runtime is not None and self.code.startswith("UPC2"):
             severity = Severity.ERROR  # the runtime that the model is judged for refuses it
-        words = message, told["fix"], told["fixable"]
-        return Finding(self.code, self.slug, severity, node, graph, *words)
+        remedy = texts["fix"], texts["fixable"]
+        return Finding(self.code, self.slug, severity, node, graph, message, *remedy)
 
     def findings(self, context: Context) -> Iterator[Finding]:
-        """All it has to say about a node; of one that cannot be read that alone is said."""
-        if isinstance(context.found, Unreadable) == (self.code in ("UPC109", "UPC901")):
+        """Findings about a node; an unreadable node gets only that finding."""
+        if isinstance(context.parsed, Unreadable) == (self.code in ("UPC109", "UPC901")):
             yield from (self.finding(message, context) for message in self.check(context))
 
 
@@ -101,9 +101,9 @@ def _by_pass(*names: str) -> Repair:
     """A repair by the first of these passes that fires; `normalise` keeps the runtime's reading."""
 
     def repair(model: ir.Model, node: ir.Node, reading: Reading | None) -> bool:
-        said = f":{reading.value}" if reading else ""
-        passes = [PASSES[name + said if name == "normalise" else name] for name in names]
-        return any(step.fired for step in run(model, passes, only=lambda each: each is node))
+        suffix = f":{reading.value}" if reading else ""
+        passes = [PASSES[name + suffix if name == "normalise" else name] for name in names]
+        return any(step.fired for step in run(model, passes, only=lambda other: other is node))
 
     return repair
 
@@ -144,7 +144,7 @@ RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}
 
 
 def chosen(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]:
-    """The rules that are selected and not ignored; `ArgumentError` for what begins no code.
+    """The rules that are selected and not ignored; `ArgumentError` for a prefix of no code.
 
     >>> [rule.code for rule in chosen(["UPC00"], ["UPC001"])]
     ['UPC002', 'UPC003', 'UPC004']
@@ -154,12 +154,12 @@ def chosen(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]
     return [RULES[code] for code in codes]
 
 
-def _prefixes(argument: str, given: Iterable[str]) -> tuple[str, ...]:
-    found = (given,) if isinstance(given, str) else tuple(given)
-    for prefix in found:
+def _prefixes(argument: str, codes: Iterable[str]) -> tuple[str, ...]:
+    prefixes = (codes,) if isinstance(codes, str) else tuple(codes)
+    for prefix in prefixes:
         if not prefix or not any(code.startswith(prefix) for code in RULES):
             expected = "the code of a rule, or how some begin, such as UPC001 or UPC1"
             raise ArgumentError(
                 argument, brief(prefix), expected, "`upconv lint --explain UPC` lists them."
             )
-    return found
+    return prefixes

@@ -37,13 +37,13 @@ def log(reports: Sequence[Findings]) -> dict[str, Any]:
 
 
 def _descriptor(rule: Rule) -> dict[str, Any]:
-    told = rule.as_json()
+    texts = rule.as_json()
     descriptor: dict[str, Any] = {
         "id": rule.code,
         "name": "".join(word.capitalize() for word in rule.slug.split("-")),
-        "shortDescription": {"text": _text(told["summary"])},
-        "fullDescription": {"text": _text(told["why"])},
-        "help": {"text": _text(f"{told['why']} {told['fix']}")},
+        "shortDescription": {"text": _text(texts["summary"])},
+        "fullDescription": {"text": _text(texts["why"])},
+        "help": {"text": _text(f"{texts['why']} {texts['fix']}")},
         "defaultConfiguration": {"level": rule.severity.value},
     }
     return {**descriptor, "helpUri": rule.more} if rule.more else descriptor
@@ -60,8 +60,8 @@ def _result(finding: Finding, model: str) -> dict[str, Any]:
         path = PurePath(model)
         uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
         location["physicalLocation"] = {"artifactLocation": {"uri": uri}}
-    place = "\0".join((finding.rule, finding.graph, finding.node))
-    digest = sha256(place.encode("utf-8", "backslashreplace")).hexdigest()
+    identity = "\0".join((finding.rule, finding.graph, finding.node))
+    digest = sha256(identity.encode("utf-8", "backslashreplace")).hexdigest()
     return {
         "ruleId": finding.rule,
         "ruleIndex": list(RULES).index(finding.rule),
@@ -73,5 +73,5 @@ def _result(finding: Finding, model: str) -> dict[str, Any]:
 
 
 def _text(words: str) -> str:
-    """Words that are not taken for placeholders or links."""
+    """Escape words, so that readers see no placeholders or links in them."""
     return neutral(words).translate(_PLAIN)

@@ -61,34 +61,34 @@ def optimize(
     """Rewrite the transposed convolutions of a model where that makes it faster, and write it.
 
     model: a path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`; not changed.
-    output: where the result goes, whole or not at all; a model that nothing makes faster is written
-        as it is. None writes nothing. The model is in the result's `proto` too.
-    runtime: in which it is measured and verified: "onnxruntime", "openvino", "openvino:f32", ...
+    output: the path of the result, which is written in one step; a model that nothing makes faster
+        is written unchanged. None writes nothing. The model is in the result's `proto` too.
+    runtime: the runtime that measures and verifies: "onnxruntime", "openvino", "openvino:f32", ...
     input_shapes: shapes of inputs by name, sizes of symbols, where the model leaves them open; or
         several such mappings: a layer is rewritten only where that pays at all of them.
     feeds: arrays to run the model on instead of random ones.
-    threads: of the runtime; None takes its own, or `upconv.get_num_threads()`.
+    threads: of the runtime; None takes the runtime's setting, or `upconv.get_num_threads()`.
     seed: of the random inputs.
     seconds: spent on each layer and shape, and five times as much on the whole model.
     float64: hold results against the model in float64, in a slow evaluator.
     session: also measure `upconv.onnx.Session` on the model.
     decisions: a file that `report.save` of an earlier result wrote; its decisions are applied and
-        verified, nothing is measured. They hold for the model, runtime, processor, threads,
-        versions and shapes they were measured with: others are refused.
+        verified, nothing is measured. Decisions of another model, runtime, processor, version,
+        number of threads or shape are refused.
     remeasure: measure again where the file of `decisions` is missing or holds for something else,
         and write it.
     force: overwrite `output`.
     time_limit: seconds that one run may take before its process is ended.
-    progress: called with what begins, its number from 1, and of how many. Without it, a line on
-        stderr shows that where stderr is a terminal.
+    progress: called with the step that begins, its number from 1, and the number of steps. Without
+        it, a line on stderr shows the steps where stderr is a terminal.
 
     Raises `ModelError`, `FileError`, `ArgumentError`, `EngineMissing`, `EngineRefusal` where the
     runtime does not take the model itself, `EngineError`, `MemoryLimitError`.
 
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 2, 3] x) => (float[1, 1, 6] y)'
     >>> text += "<float[2, 1, 2] w = {1, 2, 3, 4}> { y = ConvTranspose<strides = [2]>(x, w) }"
-    >>> found = optimize(ir.from_onnx_text(text), seconds=0.01)
-    >>> [candidate.passes for candidate in found.layers[0].candidates if candidate.seconds][:2]
+    >>> result = optimize(ir.from_onnx_text(text), seconds=0.01)
+    >>> [candidate.passes for candidate in result.layers[0].candidates if candidate.seconds][:2]
     ['original', 'sub_pixel:unfolded']
     """
     began, chosen = time.perf_counter(), ready(runtime)
@@ -96,10 +96,10 @@ def optimize(
     chosen = replace(chosen, threads=checked(count if threads is None else threads))
     _require_seconds(seconds)
     path = model if isinstance(model, str | os.PathLike) else None
-    if output is not None:  # before minutes are spent
-        name, given = os.fspath(output), [Path(path)] if path else []
+    if output is not None:  # fail before minutes of measuring
+        name, inputs = os.fspath(output), [Path(path)] if path else []
         with reported(name):
-            require_free(name, Path(name).resolve(), force=force, inputs=given)
+            require_free(name, Path(name).resolve(), force=force, inputs=inputs)
     original = from_model(model)
     sets = _shape_sets({} if input_shapes is None else input_shapes)
     arrays = tuple(drawn(original, one, feeds, seed=seed) for one in sets)
@@ -107,10 +107,10 @@ def optimize(
         setup = Setup(chosen, arrays, seconds, time_limit, float64, say)
         here = _conditions(chosen, original, arrays)
         saved = _saved(decisions, str(chosen), here, remeasure)
-        found, folded = _selected(original, setup, saved)
+        selecting, folded = _selected(original, setup, saved)
         measured_session = _session(original, setup) if session else None
-    final = found.model or original
-    proto, changed = to_proto(final), found.model is not None
+    final = selecting.model or original
+    proto, changed = to_proto(final), selecting.model is not None
     hint = "" if changed or session or chosen.name == "upconv" else _HINT
     versions = {one: version(one) for one in ("onnx", "onnx-ir", "numpy")}
     result = Optimization(
@@ -118,19 +118,19 @@ def optimize(
         runtime=str(chosen),
         threads=chosen.threads or 1,
         opset=original.opset_imports.get("", 0),
-        inputs=tuple({n: a.shape for n, a in given.items()} for given in setup.inputs),
+        inputs=tuple({n: a.shape for n, a in feed.items()} for feed in setup.inputs),
         folded=folded if changed else (),
-        layers=found.layers,
-        whole=found.whole,
+        layers=selecting.layers,
+        whole=selecting.whole,
         verified=True if changed else None,
-        checks=found.checks,
-        verdict=found.verdict + hint,
+        checks=selecting.checks,
+        verdict=selecting.verdict + hint,
         bytes_before=to_proto(original).ByteSize(),
         bytes_after=proto.ByteSize(),
         machine=processor_model(),
         versions={"upconv": __version__, **versions, chosen.name: chosen.version},
         session=measured_session,
-        remarks=tuple(dict.fromkeys(found.remarks)),
+        remarks=tuple(dict.fromkeys(selecting.remarks)),
         conditions=here,
         proto=proto,
         written=None if output is None else str(save(final, output, force=force)[0]),
@@ -190,11 +190,11 @@ def _selected(
         selecting.repeat([LayerResult.of(row) for row in saved.rows], saved)
         return selecting, folded
     with borrowed(setup.limit) as worker:
-        found = layers(prepared, setup.runtime, setup.inputs, worker)
+        nodes = layers(prepared, setup.runtime, setup.inputs, worker)
     results = []
-    for number, (node, one) in enumerate(found, 1):
-        setup.say(f"measuring {named(node)}", number, len(found))
-        results.append(_result(named(node), one, setup))
+    for number, (node, layer) in enumerate(nodes, 1):
+        setup.say(f"measuring {named(node)}", number, len(nodes))
+        results.append(_result(named(node), layer, setup))
     selecting = Selecting(original, prepared, setup)
     selecting.select(results, folded)
     return selecting, folded

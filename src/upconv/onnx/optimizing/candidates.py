@@ -67,41 +67,41 @@ def measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
             models[name] = model
         else:
             trial.refused[name] = refusal
-    found = trial.run(models)
-    return (*found, *(Candidate(name, why) for name, why in trial.refused.items()))
+    results = trial.run(models)
+    return (*results, *(Candidate(name, why) for name, why in trial.refused.items()))
 
 
 class _Trial:
-    """The candidates of one layer against each other; `refused` are those that are out, and why."""
+    """The trial of one layer's candidates; `refused` has the reasons of those that are out."""
 
     def __init__(self, layer: Layer, setup: Setup) -> None:
         self.layer, self.setup = layer, setup
         self.refused: dict[str, str] = {}
         self.feeds = [layer.feeds(which) for which in range(len(layer.shapes))]
         self.exact: list[Any] = [None] * len(self.feeds)
-        wide = Runtime("reference", precision="f64", rule=setup.runtime.reading.value)
+        reference = Runtime("reference", precision="f64", rule=setup.runtime.reading.value)
         try:
-            with wide.session(layer.model, limit=setup.limit) as session:
+            with reference.session(layer.model, limit=setup.limit) as session:
                 self.exact = self._values(session)
         except (EngineError, MemoryLimitError):
-            pass  # the original is held against instead
+            pass  # candidates are compared with the original instead
 
     def run(self, models: Mapping[str, ir.Model]) -> list[Candidate]:
-        """The times of those that stay; a worker that one of them ended is replaced."""
+        """Time the candidates that are not refused; replace a worker that a candidate ended."""
         while True:
             with borrowed(self.setup.limit) as worker, ExitStack() as stack:
-                found = self._checked(models, worker, stack)
+                accepted = self._checked(models, worker, stack)
                 if worker.usable:
-                    return self._timed(found)
+                    return self._timed(accepted)
 
     def _values(self, session: OpenModel) -> list[Any]:
-        return [next(iter(session.run(given).values())) for given in self.feeds]
+        return [next(iter(session.run(feeds).values())) for feeds in self.feeds]
 
     def _checked(
         self, models: Mapping[str, ir.Model], worker: Worker, stack: ExitStack
     ) -> list[tuple[Candidate, OpenModel]]:
-        """The candidates that the runtime takes and that are right, up to one that ended it."""
-        found: list[tuple[Candidate, OpenModel]] = []
+        """The candidates that run with correct values, up to one that ended the worker."""
+        accepted: list[tuple[Candidate, OpenModel]] = []
         wanted: list[Any] = []
         for name, model in models.items():
             if name in self.refused:
@@ -120,10 +120,10 @@ class _Trial:
             wanted = wanted or values
             refusal, error = self._judged(wanted, values)
             if refusal is None or name == ORIGINAL:
-                found.append((Candidate(name, error=error), session))
+                accepted.append((Candidate(name, error=error), session))
             else:
                 self.refused[name] = refusal
-        return found
+        return accepted
 
     def _judged(self, wanted: Sequence[Any], values: Sequence[Any]) -> tuple[str | None, float]:
         """Why a candidate's values are wrong, and its largest error."""
@@ -138,15 +138,16 @@ class _Trial:
             largest = max(largest, one.error)
         return refusal, largest
 
-    def _timed(self, found: Sequence[tuple[Candidate, OpenModel]]) -> list[Candidate]:
-        """All of them, interleaved, for each set of shapes."""
-        told, sessions = [one for one, _ in found], [session for _, session in found]
-        for given in self.feeds:
+    def _timed(self, accepted: Sequence[tuple[Candidate, OpenModel]]) -> list[Candidate]:
+        """The accepted candidates with interleaved times, for each set of shapes."""
+        candidates = [candidate for candidate, _ in accepted]
+        sessions = [session for _, session in accepted]
+        for feeds in self.feeds:
             for session in sessions:
-                session.bind(given)
+                session.bind(feeds)
             rounds = timed(sessions, self.setup.seconds)
-            for i, one in enumerate(told):
+            for i, one in enumerate(candidates):
                 seconds = (*one.seconds, undisturbed(rounds.samples[i] if i else rounds.first))
                 ratios = (*one.ratios, Ratio.of(rounds, i)) if i else ()
-                told[i] = replace(one, seconds=seconds, ratios=ratios)
-        return told
+                candidates[i] = replace(one, seconds=seconds, ratios=ratios)
+        return candidates

@@ -1,10 +1,10 @@
-"""Every transposed convolution of a model, alone: as a model of its own, with the sizes it has.
+"""Every transposed convolution of a model, cut out as a separate model with the same sizes.
 
 1. The node, the activation that follows it, and the DequantizeLinear and QuantizeLinear around a
    quantised one are cut out, since runtimes compute them together.
-2. The shape of its input is seen in a run of the model for each set of input shapes. Functions, and
-   the bodies of If, Loop and Scan, cannot be asked that way: what stands there is left as it is.
-3. What the model leaves open is open in the layer's model too: runtimes plan those differently.
+2. A run of the model for each set of input shapes tells the shape of the layer's input. It cannot
+   tell shapes inside functions and the bodies of If, Loop and Scan: nodes there are left unchanged.
+3. Open dimensions are open in the layer's model too: runtimes plan those differently.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..passes.quantised import Operand, weight
 from ..runtimes import Runtime, Worker
 from ..shapes import inferred
 
-MARK = "upconv.number"  # in a node's own memory, not in the file: of which layer it is made
+MARK = "upconv.number"  # of a node's layer; in the node's `meta`, which no file holds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,7 @@ def mark(model: ir.Model) -> None:
 
 
 def marked(index: int) -> Callable[[ir.Node], bool]:
-    """Whether a node is the one of this number, or was made of it."""
+    """A test for the node of this number and for nodes that replace it."""
     return lambda node: node.meta.get(MARK) == index
 
 
@@ -63,70 +63,70 @@ def layers(
     inputs: Sequence[Mapping[str, Array]],
     worker: Worker,
 ) -> list[tuple[ir.Node, Layer | str]]:
-    """Every transposed convolution of a marked model, alone, or why it stays as it is."""
-    found = conv_transpose_nodes(model, runtime.reading)
+    """Every transposed convolution of a marked model as a layer, or the reason why it is none."""
+    nodes = conv_transpose_nodes(model, runtime.reading)
     declared = inferred(model)
-    shapes = [_shapes(model, found, runtime, given, worker) for given in inputs]
-    made: list[tuple[ir.Node, Layer | str]] = []
-    for i, one in enumerate(found):
-        known = [told[i] for told in shapes if i in told]
+    shapes = [_shapes(model, nodes, runtime, arrays, worker) for arrays in inputs]
+    results: list[tuple[ir.Node, Layer | str]] = []
+    for i, parsed in enumerate(nodes):
+        known = [by_number[i] for by_number in shapes if i in by_number]
         try:
-            made.append((one.node, _layer(model, one, known, declared, runtime.reading)))
+            results.append((parsed.node, _layer(model, parsed, known, declared, runtime.reading)))
         except (ValueError, Refusal) as error:
-            made.append((one.node, str(error)))
-    return made
+            results.append((parsed.node, str(error)))
+    return results
 
 
 def _shapes(
     model: ir.Model,
-    found: Sequence[ConvTransposeNode | Unreadable],
+    nodes: Sequence[ConvTransposeNode | Unreadable],
     runtime: Runtime,
-    given: Mapping[str, Array],
+    arrays: Mapping[str, Array],
     worker: Worker,
 ) -> dict[int, tuple[int, ...]]:
     """Shapes of the inputs of layers by number: rule 2."""
     copy = model.clone()
-    made = (value for node in copy.graph for value in node.outputs)
-    values = {value.name: value for value in (*copy.graph.inputs, *made)}
+    computed = (value for node in copy.graph for value in node.outputs)
+    values = {value.name: value for value in (*copy.graph.inputs, *computed)}
     first = [
-        next(iter(o.node.inputs), None) if o.node.graph is model.graph else None for o in found
+        next(iter(n.node.inputs), None) if n.node.graph is model.graph else None for n in nodes
     ]
     asked = {i: values[x.name] for i, x in enumerate(first) if x and x.name in values}
     copy.graph.outputs.clear()
     for value in asked.values():
         node = ir.node("Shape", [value])
-        copy.graph.append(node)  # which names what it makes
+        copy.graph.append(node)  # this names its output
         node.outputs[0].type = ir.TensorType(ir.DataType.INT64)
         copy.graph.outputs.append(node.outputs[0])
     if not asked:
         return {}
     with runtime.session(copy, worker=worker) as session:
-        outputs = session.run(given).values()
+        outputs = session.run(arrays).values()
     return {i: tuple(map(int, shape)) for i, shape in zip(asked, outputs, strict=True)}
 
 
 def _layer(
     model: ir.Model,
-    found: ConvTransposeNode | Unreadable,
+    parsed: ConvTransposeNode | Unreadable,
     shapes: Sequence[tuple[int, ...]],
     declared: Mapping[str, ir.Value],
     rule: Rule,
 ) -> Layer:
-    """`ValueError` and `Refusal` say why there is none."""
+    """The layer of a node; `ValueError` and `Refusal` say why there is none."""
     if not shapes:
         reason = "it stands in a body or function, or its input is constant: it cannot be measured"
-        raise ValueError(found.reason if isinstance(found, Unreadable) else reason)
-    x, known = cast(ir.Value, found.node.inputs[0]), tuple(shapes)
+        raise ValueError(parsed.reason if isinstance(parsed, Unreadable) else reason)
+    x, known = cast(ir.Value, parsed.node.inputs[0]), tuple(shapes)
     stated, x.shape = x.shape, ir.Shape(known[0])
-    sized = read(found.node, found.opset, rule)
+    sized = read(parsed.node, parsed.opset, rule)
     x.shape = stated
     if isinstance(sized, Unreadable):
         raise ValueError(sized.reason)
     w = weight(sized)
-    told = known_sizes(declared.get(str(x.name))) or ()
-    told = told if len(told) == len(known[0]) else (None,) * len(known[0])
-    # What the model leaves open is open here, but for channels.
-    opened = [n if i == 1 or told[i] == n else f"open{i}" for i, n in enumerate(known[0])]
+    sizes = known_sizes(declared.get(str(x.name))) or ()
+    sizes = sizes if len(sizes) == len(known[0]) else (None,) * len(known[0])
+    # Dimensions that the model leaves open stay open here, except the channels.
+    opened = [n if i == 1 or sizes[i] == n else f"open{i}" for i, n in enumerate(known[0])]
     return Layer(sized, w, _cut_out(model, sized, opened, declared), known)
 
 
@@ -149,10 +149,10 @@ def _cut_out(
     if after is not None and is_op(after, "QuantizeLinear"):
         y = after.outputs[0]
     graph = ir.convenience.extract(cast(ir.Graph, conv.node.graph), [x], [y])
-    [given], [made] = graph.inputs, graph.outputs
-    for value in (given, made):
-        told = declared.get(str(value.name), value).type or conv.x.type
-        value.type = value.type or told or ir.TensorType(ir.DataType.FLOAT)
-    given.shape, made.shape = ir.Shape(shape), None
+    [x], [y] = graph.inputs, graph.outputs
+    for value in (x, y):
+        known = declared.get(str(value.name), value).type or conv.x.type
+        value.type = value.type or known or ir.TensorType(ir.DataType.FLOAT)
+    x.shape, y.shape = ir.Shape(shape), None
     graph.opset_imports.update({"": conv.opset})
     return ir.Model(graph, ir_version=model.ir_version)

@@ -28,9 +28,9 @@ SCHEMA = 4  # raised when a field of the JSON form changes its meaning
 class Candidate:
     """One form of one layer: the names of `passes`, joined by +, or `ORIGINAL`.
 
-    Either `refusal` says why it was not measured, or there are the `seconds` of a call, the
-    `ratios` to the original (none for itself), and the largest `error` against float64 relative to
-    the output's scale.
+    `refusal` says why it was not measured. Otherwise `seconds` are those of a call, and `ratios`
+    compare it with the original, which has none. `error` is the largest error against float64,
+    relative to the output's scale.
     """
 
     passes: str
@@ -47,7 +47,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class LayerResult:
-    """One ConvTranspose node: what it is, what was tried, what was chosen and why.
+    """One ConvTranspose node: its geometry, its candidates, the choice and the reason.
 
     `axes` are how it was run at the first set of input shapes, `shapes` the shapes of its input. A
     node that could not be read or measured has no candidates, and `why` says so.
@@ -65,11 +65,11 @@ class LayerResult:
 
     @property
     def rewritten(self) -> bool:
-        """Whether the node is another one now."""
+        """Whether the node was rewritten."""
         return self.chosen != ORIGINAL
 
     def candidate(self, passes: str) -> Candidate:
-        """The candidate of this name; one that says nothing where none was tried."""
+        """The candidate of this name; an empty one where none was tried."""
         return next((o for o in self.candidates if o.passes == passes), Candidate(passes))
 
     @property
@@ -108,10 +108,10 @@ class Optimization:
     `inputs` are the shapes of the inputs by name, per set. `folded` are the steps taken before
     anything was measured ("fold_batch_norm at /up1"). `whole` is empty where the model was not
     measured again. `verified` is None where the model is unchanged, for then there was nothing to
-    verify; `checks` and `whole` then are those of the last model that was tried.
+    verify; `checks` and `whole` then describe the last model that was tried.
     `session` is the report of `upconv.onnx.Session` if it was asked for. `written` is the output's
-    path. `conditions` are what the decisions hold for. `proto` is the model itself, which is in no
-    other form of this.
+    path. The decisions hold under the `conditions`. `proto` is the model itself; text and JSON omit
+    it.
     """
 
     model: str
@@ -138,7 +138,7 @@ class Optimization:
 
     @property
     def rewritten(self) -> tuple[LayerResult, ...]:
-        """The layers that are others now."""
+        """The layers that were rewritten."""
         return tuple(layer for layer in self.layers if layer.rewritten)
 
     @property
@@ -147,13 +147,13 @@ class Optimization:
 
         Times of the whole model are sums over the sets of input shapes, its ratio is the least.
         """
-        rows, whole = tuple(layer.row for layer in self.layers), self.whole
-        ratio = min((one.ratio for one in whole), key=lambda one: one.low, default=None)
+        rows, models = tuple(layer.row for layer in self.layers), self.whole
+        ratio = min((one.ratio for one in models), key=lambda one: one.low, default=None)
         why = "" if self.verified else "nothing is both equal and faster"
-        before = sum(one.before for one in whole) if whole else None
-        after = sum(one.after for one in whole) if whole else None
+        before = sum(one.before for one in models) if models else None
+        after = sum(one.after for one in models) if models else None
         return Report(self.runtime, rows, why, before, after, ratio, self.conditions)
 
     def as_json(self) -> dict[str, Any]:
-        """The same as data, by docs/schemas/optimize.json; null is what is infinite or NaN."""
+        """The same as data, by docs/schemas/optimize.json; null stands for infinity and NaN."""
         return {"schema": SCHEMA, **document(self), "report": self.report.as_json()}

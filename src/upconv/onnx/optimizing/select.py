@@ -1,10 +1,10 @@
 """Which candidates the model keeps: chosen layer by layer, verified and measured as a whole.
 
 1. `measuring.decide` chooses a layer's candidate.
-2. If the whole with all of them is equal to the original, and faster beyond the noise, they stay.
-3. Else greedy add-back: layer by layer, the one that saves most first, each staying if the whole is
-   equal and faster with it; at most `_MOST_ADDED`, since each costs a measurement of the whole.
-4. What then is not equal and faster than the original is not kept at all.
+2. If the model with all of them is equal to the original, and faster beyond the noise, they stay.
+3. Else greedy add-back: layer by layer, the one that saves most first. A layer stays if the model
+   is equal and faster with it. At most `_MOST_ADDED` are tried: each needs a measurement.
+4. A result that is not equal to the original and faster is discarded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .results import ORIGINAL, Candidate, LayerResult, WholeResult
 
 _MOST_ADDED = 12
 _WHOLE = 5.0  # how many times longer than one layer the whole model is measured
-_LOOK_AGAIN = 3.0  # how many times longer again, where it seems to be faster but might not be
+_LOOK_AGAIN = 3.0  # how many times longer again, where the first times do not decide
 
 Kept = dict[int, str]
 """Number of a layer -> its candidate."""
@@ -45,9 +45,9 @@ def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
     return ORIGINAL, f"no rewriting is faster beyond the noise; {best} is {ratios[best]}"
 
 
-def faster(whole: Sequence[WholeResult]) -> bool:
+def faster(results: Sequence[WholeResult]) -> bool:
     """Whether a model is faster beyond the noise at some input shapes, and slower at none."""
-    ratios = [one.ratio for one in whole]
+    ratios = [result.ratio for result in results]
     return any(ratio.low > GAIN for ratio in ratios) and all(ratio.high >= 1 for ratio in ratios)
 
 
@@ -55,7 +55,7 @@ class Selecting:
     """The whole model of one optimisation: assembled, verified, measured.
 
     prepared: the original with neighbours folded, its layers marked. After `select`, `model` is
-    None where it is unchanged; `checks` and `whole` are of what was tried last.
+    None where it is unchanged; `checks` and `whole` describe the last trial.
     """
 
     def __init__(self, original: ir.Model, prepared: ir.Model, setup: Setup) -> None:
@@ -66,7 +66,7 @@ class Selecting:
         self.whole: tuple[WholeResult, ...] = ()
         self.checks: tuple[Run, ...] = ()
         self.remarks: list[str] = []
-        self._sides = [Side(original, given, setup.limit) for given in setup.inputs]
+        self._sides = [Side(original, feeds, setup.limit) for feeds in setup.inputs]
 
     def repeat(self, layers: Sequence[LayerResult], saved: Report) -> None:
         """Decide as an earlier run did, and verify; nothing is measured.
@@ -87,7 +87,7 @@ class Selecting:
         self.verdict = f"{done} as decided earlier, and verified."
 
     def select(self, layers: Sequence[LayerResult], folded: Sequence[str]) -> None:
-        """Keep those of the layers' candidates that hold up: rules 2 to 4."""
+        """Keep the layers' candidates that pass rules 2 to 4."""
         self.layers = tuple(layers)
         kept = {i: layer.chosen for i, layer in enumerate(layers) if layer.rewritten}
         if not kept and not folded:
@@ -131,18 +131,18 @@ class Selecting:
         runtime, float64 = self.setup.runtime, self.setup.float64
         lowered = runtime.working_precision() not in ("", "f32")
         checks = []
-        for shapes, one in enumerate(self._sides, 1):
+        for shapes, side in enumerate(self._sides, 1):
             self.setup.say("verifying the whole model", shapes, len(self._sides))
-            for how in (runtime, replace(runtime, precision="f32"))[: 1 + lowered]:
-                other = Side(model, one.feeds, one.limit)
-                run = compared(how, one, other, Tolerances(), float64=float64, layers=False)
+            for mode in (runtime, replace(runtime, precision="f32"))[: 1 + lowered]:
+                other = Side(model, side.feeds, side.limit)
+                run = compared(mode, side, other, Tolerances(), float64=float64, layers=False)
                 checks.append(run)
         return tuple(checks)
 
     def compare(self, before: ir.Model, after: ir.Model) -> tuple[WholeResult, ...]:
         """The times of two models, at every set of input shapes."""
-        found = []
-        for shapes, given in enumerate(self.setup.inputs):
+        results = []
+        for shapes, feeds in enumerate(self.setup.inputs):
             self.setup.say("measuring the whole model", shapes + 1, len(self.setup.inputs))
             with borrowed(self.setup.limit) as worker, ExitStack() as stack:
                 sessions = [
@@ -150,12 +150,12 @@ class Selecting:
                     for model in (before, after)
                 ]
                 for session in sessions:
-                    session.bind(given)
-                found.append(self._timed(sessions))
-        return tuple(found)
+                    session.bind(feeds)
+                results.append(self._timed(sessions))
+        return tuple(results)
 
     def _timed(self, sessions: Sequence[OpenModel]) -> WholeResult:
-        """Longer where the first look does not decide."""
+        """Time two models, and again for longer where the first times do not decide."""
         seconds = _WHOLE * self.setup.seconds
         rounds = timed(sessions, seconds)
         ratio = Ratio.of(rounds, 1)
@@ -181,8 +181,8 @@ class Selecting:
             if not run.equal:
                 what = "; ".join([*run.findings, *(str(o) for o in run.outputs if not o.equal)])
                 names = ", ".join(self.layers[i].node for i in kept) or "what is folded"
-                said = what or "nothing was compared"
-                self.remarks.append(f"Not equal in {run.runtime} with {names}: {said}.")
+                reason = what or "nothing was compared"
+                self.remarks.append(f"Not equal in {run.runtime} with {names}: {reason}.")
                 return None
         return model
 

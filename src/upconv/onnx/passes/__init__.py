@@ -38,7 +38,7 @@ _ALL: tuple[Pass, ...] = (
     Pass("no_dilation", no_dilation),
 )
 
-PASSES: dict[str, Pass] = {each.name: each for each in _ALL}
+PASSES: dict[str, Pass] = {pass_.name: pass_ for pass_ in _ALL}
 """Name -> the pass, in the order of the documentation."""
 
 __all__ = ["PASSES", "Pass", "Refusal", "Rewriting", "Step"]

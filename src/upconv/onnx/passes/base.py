@@ -14,7 +14,7 @@ from ..graphs import follower, is_op, named
 from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
 
 Rewriting = Callable[[Builder], None]
-"""Puts new nodes in the place of the node, and perhaps of its neighbours."""
+"""Writes the nodes that replace the node, and perhaps its neighbours."""
 
 
 class Refusal(UpconvError):
@@ -25,9 +25,9 @@ class Refusal(UpconvError):
 class Pass:
     """One rewriting of ConvTranspose nodes and, for some passes, of their neighbours.
 
-    name: what people call it, options included.
-    match: the rewriting of a node; raises `Refusal`, or another `UpconvError` that says why not.
-    rule: by which auto_pad and output_shape are read; None: as the run reads them.
+    name: the name that users type, options included.
+    match: returns the rewriting of a node; raises `Refusal` or another `UpconvError` as the reason.
+    rule: the reading of auto_pad and output_shape; None: the reading of the run.
     """
 
     name: str
@@ -69,33 +69,33 @@ def run(
     rule, only: as in `upconv.onnx.rewrite`.
     """
     steps: list[Step] = []
-    for each in passes:
-        reading = each.rule or rule
-        for found in conv_transpose_nodes(model, reading, only):
-            name, refusal = named(found.node), None  # a rewriting takes the names of its outputs
+    for pass_ in passes:
+        reading = pass_.rule or rule
+        for conv in conv_transpose_nodes(model, reading, only):
+            name, refusal = named(conv.node), None  # a rewriting takes the names of its outputs
             try:
-                rewriting = _matched(each, found, strict=reading is None)
+                rewriting = _matched(pass_, conv, strict=reading is None)
             except UpconvError as error:
                 refusal = str(error)
             else:
-                rewriting(Builder(model, found.node, found.opset, each.name))
-            steps.append(Step(name, each.name, refusal))
+                rewriting(Builder(model, conv.node, conv.opset, pass_.name))
+            steps.append(Step(name, pass_.name, refusal))
     return steps
 
 
-def _matched(each: Pass, found: ConvTransposeNode | Unreadable, *, strict: bool) -> Rewriting:
-    """strict: refuse nodes that rules read differently."""
-    if isinstance(found, Unreadable):
-        raise Refusal(found.reason)
-    if strict and found.departures:
-        who = " and ".join(rule.value for rule in found.departures)
-        what = "output_shape" if found.has_output_shape else "auto_pad"
+def _matched(pass_: Pass, conv: ConvTransposeNode | Unreadable, *, strict: bool) -> Rewriting:
+    """The rewriting of a node by a pass; strict: refuse nodes that rules read differently."""
+    if isinstance(conv, Unreadable):
+        raise Refusal(conv.reason)
+    if strict and conv.departures:
+        who = " and ".join(rule.value for rule in conv.departures)
+        what = "output_shape" if conv.has_output_shape else "auto_pad"
         raise Refusal(
             f"{who} reads its {what} differently;"
             " say by which rule it is meant, for all passes or by normalise:spec,"
             " normalise:onnxruntime or normalise:openvino before them"
         )
-    return each.match(found)
+    return pass_.match(conv)
 
 
 _ELEMENTWISE = (
@@ -105,7 +105,7 @@ _ELEMENTWISE = (
 
 
 def elementwise(y: ir.Value) -> ir.Node | None:
-    """The activation, said by attributes alone, that alone reads y, if one does."""
+    """The activation that reads y, if it has no other inputs and is the only reader."""
     node = follower(y)
     if node is None or len(node.inputs) != 1 or not is_op(node, *_ELEMENTWISE):
         return None

@@ -4,8 +4,8 @@
 
 is a transposed convolution with another weight and bias. Arithmetic is in float64, rounded once.
 
-Cases: 1. BatchNormalization in inference. 2. Mul, Add, Sub and Div by one constant per channel, as
-which exporters and other folders leave one. 3. several of these in a row, folded together.
+Cases: 1. BatchNormalization in inference. 2. Mul, Add, Sub and Div by one constant per channel,
+which some exporters write instead. 3. several of these in a row, folded together.
 
 Weight, bias and all parameters must be constant floats, and only the normalisation may read y.
 """
@@ -64,10 +64,10 @@ def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
     return write
 
 
-def _floats(found: Operand) -> Operand:
-    if found.scale is not None:
+def _floats(tensor: Operand) -> Operand:
+    if tensor.scale is not None:
         raise Refusal("it is quantised; fold the normalisation before the model is quantised")
-    return found
+    return tensor
 
 
 def _rounded(array: Array, dtype: np.dtype) -> Array:

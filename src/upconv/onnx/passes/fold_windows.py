@@ -1,21 +1,20 @@
 """Pad and Slice around a ConvTranspose, as changes of its crops.
 
-Along an axis a Pad of zeros or a Slice of step 1 puts (a, b) positions on the ends; negative ones
-are taken off. With crops (p, q) and stride s the node alone computes the same as the two:
+A Pad of zeros or a Slice of step 1 adds (a, b) positions to the ends of an axis; negative numbers
+remove positions. With crops (p, q) and stride s the node alone computes the same as the two:
 
-    before it    crops (p - s*a, q - s*b)   where what is taken off x reaches no output         (1)
-    after it     crops (p - a, q - b)       where what is put on is reached by no product, and
-                                            there is no bias but 0                              (2)
+    before it    crops (p - s*a, q - s*b)   if the removed positions of x reach no output.      (1)
+    after it     crops (p - a, q - b)       if no product reaches the added positions, and the
+                                            bias is 0.                                          (2)
 
-In (1) zeros put on x shift the result by s each, and what x loses at its ends would still have met
-the kernel: exact if k is no longer than the stride, or if the output is cropped so far. In (2) a
-Pad's zeros stand where the longer result holds 0 and the bias. Several in a row are folded
-together; nodes between that are elementwise and keep 0 (QuantizeLinear and DequantizeLinear of one
-scale, Cast) stay.
+In (1) each zero added to x shifts the result by s. Removed positions of x would still have met the
+kernel: folding is exact if k <= s, or if the output is cropped that far. In (2) a Pad's zeros stand
+where the longer result holds 0 and the bias. Several in a row are folded together. Nodes between
+them that are elementwise and keep 0 (QuantizeLinear and DequantizeLinear of one scale, Cast) stay.
 
-ONNX then must be able to say the crops: none below 0 at a begin, none of -s or less at an end, and
-an output that is not empty. Where the size of an axis is open and a Slice would leave nothing of
-it, nothing becomes a refusal of the runtime.
+ONNX must be able to express the new crops: no begin below 0, no end of -s or less, and an output
+that is not empty. If an axis is open and a Slice would leave nothing of it, the runtime refuses the
+rewritten model instead of returning an empty output.
 """
 
 from __future__ import annotations
@@ -40,9 +39,10 @@ _FAR = (1 << 31) - 1  # as exporters write the end of an axis, whatever its size
 
 @dataclass(frozen=True, slots=True)
 class _Folded:
-    """The one node, which reads x and takes y's place.
+    """The folded node, which reads x and replaces y.
 
-    inner, outer: the nodes that stay between x and it, it and y. dead: those behind it that go.
+    inner, outer: nodes that stay between x and the node, and between the node and y. dead: nodes
+    after it that are removed.
     """
 
     axes: tuple[Axis, ...]
@@ -54,7 +54,7 @@ class _Folded:
 
 
 def fold_window(conv: ConvTransposeNode, kind: str) -> Rewriting:
-    """All that stands around the node of one kind, "Pad" or "Slice", in its pads."""
+    """Fold the neighbours of one kind, "Pad" or "Slice", into the node's pads."""
     fold = _Folded(conv.axes, conv.x, conv.y)
     reasons: list[str] = []
     for side in (_before, _after):
@@ -131,7 +131,7 @@ def _grown(conv: ConvTransposeNode, axis: Axis, window: tuple[int, int], kind: s
 
 
 def _window(node: ir.Node, sizes: Sequence[int | None]) -> Crops:
-    """Per spatial axis, (a, b); `sizes` are those of all axes of what the node reads."""
+    """Per spatial axis, (a, b); `sizes` are the sizes of all axes of the node's input."""
     kind, rank = node.op_type, len(sizes)
     if kind == "Pad":
         mode = node.attributes.get("mode")
@@ -159,13 +159,13 @@ def _window(node: ir.Node, sizes: Sequence[int | None]) -> Crops:
 
 
 def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
-    whole = _FAR if size is None else size
-    first, last, _ = slice(start, end).indices(whole)
-    if size is None and (start < 0 or 0 <= end < whole):
+    length = _FAR if size is None else size
+    first, last, _ = slice(start, end).indices(length)
+    if size is None and (start < 0 or 0 <= end < length):
         raise Refusal("the Slice counts from the other end of an axis whose size is open")
-    if last <= first and whole:
+    if last <= first and length:
         raise Refusal("the Slice leaves nothing")
-    return -first, last - whole
+    return -first, last - length
 
 
 def _integers(node: ir.Node, index: int) -> list[int] | None:

@@ -1,9 +1,9 @@
-"""ConvTranspose nodes said in fewer words, for runtimes that lack some.
+"""ConvTranspose nodes with fewer attributes, for runtimes that lack some.
 
-Each pass works out the axes of a node that computes the same, and what is cut off its result. ONNX
-says crops (p, q) as pads (p, max(q, 0)) and output padding max(-q, 0), for an output of at least
-one position; runtimes agree on output padding below the stride. Where there is more, or none is
-wanted, zero taps at the kernel's end make a longer result, which holds the bias there:
+Each pass computes the axes of an equivalent node, and the crop of its result. ONNX writes crops
+(p, q) as pads (p, max(q, 0)) and output padding max(-q, 0), for an output of at least one position;
+runtimes agree on output padding below the stride. For more output padding, or for none, zero taps
+at the kernel's end make a longer result, which holds the bias there:
 
     t = ceil(-q/d) more taps, crops (p, q + d*t)                                               (1)
 """
@@ -27,13 +27,13 @@ from .base import Refusal, Rewriting
 from .quantised import Operand, before, bias, finish, weight
 from .sub_pixel import require_affordable
 
-MOST_GROUPS = 256  # nodes; more serve nobody
+MOST_GROUPS = 256  # nodes; more are of no use
 
 Axes = Sequence[Axis]
 
 
 def normalise(conv: ConvTransposeNode) -> Rewriting:
-    """auto_pad and output_shape as pads, and every attribute said: what all runtimes read alike."""
+    """auto_pad and output_shape as pads, every attribute stated: all runtimes read these alike."""
     axes, stated = _axes(conv), conv.node.attributes
     if stated.keys() == attributes(axes, conv.groups).keys():
         pairs = zip(stated["output_padding"].as_ints(), axes, strict=True)
@@ -77,7 +77,7 @@ def _padded_by(conv: ConvTransposeNode, amount: Callable[[int, int], int]) -> Re
 
 
 def no_dilation(conv: ConvTransposeNode) -> Rewriting:
-    """A kernel of k taps, d apart, as one of d*(k-1) + 1 taps with zeros between."""
+    """A kernel of k taps, d apart, as a kernel of d*(k-1) + 1 taps with zeros between."""
     if all(axis.dilation == 1 for axis in conv.axes):
         raise Refusal("all its dilations are 1")
     axes, w = _axes(conv), weight(conv)
@@ -129,7 +129,7 @@ def split_groups(conv: ConvTransposeNode) -> Rewriting:
 
 
 def attributes(axes: Axes, groups: int) -> dict[str, Any]:
-    """All attributes of a ConvTranspose; `TranslationError` where they cannot say the crops."""
+    """All attributes of a ConvTranspose; `TranslationError` for crops that they cannot express."""
     return to_onnx(Layer(tuple(axes), groups), rule=Rule.ONNXRUNTIME.value)
 
 
@@ -140,8 +140,8 @@ def _axes(conv: ConvTransposeNode, padding: bool = True) -> list[Axis]:
         if -axis.crop_end >= (axis.stride if padding else 1):
             d = axis.dilation if axis.kernel > 1 else 1  # of one tap it means nothing
             t = -(axis.crop_end // d)
-            end = axis.crop_end + d * t
-            axis = replace(axis, kernel=axis.kernel + t, dilation=d, crop_end=end)
+            crop_end = axis.crop_end + d * t
+            axis = replace(axis, kernel=axis.kernel + t, dilation=d, crop_end=crop_end)
         axes.append(axis)
     return axes
 
@@ -172,7 +172,7 @@ def _require_small(conv: ConvTransposeNode, kernel: Sequence[int], per_tap: int 
 
 
 def _longer(conv: ConvTransposeNode, axes: Axes) -> Operand:
-    """The weight with zeros for the taps that these axes have more."""
+    """The weight, with zeros for the additional taps of these axes."""
     _require_small(conv, [axis.kernel for axis in axes])
     w, pairs = weight(conv), zip(axes, conv.axes, strict=True)
     more = [(0, 0), (0, 0), *((0, longer.kernel - axis.kernel) for longer, axis in pairs)]

@@ -1,16 +1,16 @@
-"""Models quantised as QDQ: what a pass must know to leave a layer fit for integer kernels.
+"""Models quantised as QDQ: rules by which a pass keeps a layer fit for integer kernels.
 
-A runtime computes a layer in integers where its input and its weight come out of DequantizeLinear
-and its output, perhaps by way of an activation, goes into QuantizeLinear. So
+A runtime computes a layer in integers if DequantizeLinear produces its input and weight, and
+QuantizeLinear reads its output, perhaps after an activation. So
 
 1. a pass changes the integers of a weight or bias, and repeats or splits their scales and zero
-   points (`Operand`): nothing is quantised anew, so no value changes. Taps that are not there
-   become the zero point, which stands for 0;
-2. what reads the output at once stays right behind the new nodes (`finish`), and what a pass puts
-   after them (a shuffle, a cut) moves integers, not floats;
-3. what a pass puts before them applies to the integers that the input is dequantised from.
+   points (`Operand`). It quantises nothing anew, so no value changes. Missing taps become the zero
+   point, which stands for 0;
+2. the nodes that read the output stay right behind the new nodes (`finish`), and the nodes that a
+   pass adds after them (a shuffle, a cut) move integers, not floats;
+3. the nodes that a pass adds before them apply to the integers that the input is dequantised from.
 
-In a model of floats operands have no scale, and all of this comes to plain constants and nodes.
+In a model of floats, operands have no scale, and the rules give plain constants and nodes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataTy
 class Operand:
     """A constant weight or bias: `array`, or (`array`, its zero points taken off) * `scale`.
 
-    array: floats, or of quantised ones int32, in which 0 stands for 0. scale, zero: of one element,
+    array: floats, or int32 for a quantised operand, where 0 stands for 0. scale, zero: one element,
     or one per index along `axis`; None for floats. stored: the type of the integers.
     """
 
@@ -54,7 +54,7 @@ class Operand:
     def changed(
         self, array: Array, along: Callable[[Array], Array] = lambda v: v, axis: int | None = None
     ) -> Operand:
-        """With another array; `along` makes the new scales and zero points of the old ones."""
+        """The operand with another array; `along` maps the scales and zero points."""
         if self.scale is None or self.zero is None or not self.per_channel:
             return replace(self, array=array)
         axis = self.axis if axis is None else axis
@@ -62,7 +62,7 @@ class Operand:
         return replace(self, array=array, scale=scale, zero=zero, axis=axis)
 
     def split(self, count: int) -> list[Operand]:
-        """In equal parts along axis 0."""
+        """The operand in equal parts along axis 0."""
 
         def along(v: Array, i: int) -> Array:
             return v if self.axis else np.split(v, count)[i]
@@ -85,10 +85,10 @@ class Operand:
 
 def constant(value: ir.Value | None, what: str) -> Array:
     """The array of a value; `Refusal` where it has none."""
-    found = constant_value(value)
-    if found.array is None:
-        raise Refusal(f"{what} is not constant: {found.reason}")
-    return found.array
+    known = constant_value(value)
+    if known.array is None:
+        raise Refusal(f"{what} is not constant: {known.reason}")
+    return known.array
 
 
 def operand(value: ir.Value, what: str) -> Operand:
@@ -104,13 +104,13 @@ def operand(value: ir.Value, what: str) -> Operand:
 
 def weight(conv: ConvTransposeNode) -> Operand:
     """The weight, (C, M/groups, *k), as the node's groups and input take it."""
-    found = operand(conv.w, "weight")
-    if found.array.shape[0] % conv.groups:
-        raise Refusal(f"its weight has {found.array.shape[0]} channels for {conv.groups} groups")
-    if found.per_channel and found.axis != 1:
+    w = operand(conv.w, "weight")
+    if w.array.shape[0] % conv.groups:
+        raise Refusal(f"its weight has {w.array.shape[0]} channels for {conv.groups} groups")
+    if w.per_channel and w.axis != 1:
         words = "quantise it along axis 1, its output channels"
-        raise Refusal(f"its weight has scales along axis {found.axis}; {words}")
-    return found
+        raise Refusal(f"its weight has scales along axis {w.axis}; {words}")
+    return w
 
 
 def bias(conv: ConvTransposeNode) -> Operand | None:
@@ -156,10 +156,10 @@ def is_transparent(node: ir.Node | None, *kinds: str) -> bool:
 
 
 def again(builder: Builder, x: ir.Value, nodes: Sequence[ir.Node]) -> ir.Value:
-    """Copies of elementwise nodes, one after the other, of x."""
+    """Apply copies of elementwise nodes to x, one after the other."""
     for node in nodes:
-        said = {name: attribute.value for name, attribute in node.attributes.items()}
-        x = builder.op(node.op_type, [x, *node.inputs[1:]], **said)
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        x = builder.op(node.op_type, [x, *node.inputs[1:]], **attributes)
         x.type = node.outputs[0].type
     return x
 
@@ -167,7 +167,7 @@ def again(builder: Builder, x: ir.Value, nodes: Sequence[ir.Node]) -> ir.Value:
 def before(
     builder: Builder, x: ir.Value, moved: Callable[[ir.Value], Sequence[ir.Value]]
 ) -> list[ir.Value]:
-    """Apply `moved`, which only moves elements, to x: to its integers where it has such."""
+    """Apply `moved`, which only moves elements, to x, or to the integers behind x."""
     node = x.producer()
     if node is None or not is_transparent(node, "DequantizeLinear") or node.inputs[0] is None:
         return list(moved(x))
@@ -180,7 +180,7 @@ def finish(
     ys: Sequence[ir.Value],
     moved: Callable[[Sequence[ir.Value]], ir.Value],
 ) -> None:
-    """Put what `moved`, which only moves elements, makes of the results in the node's place.
+    """Replace the node by `moved`, which only moves elements, of the results.
 
     An activation that follows, a QuantizeLinear of one scale, or both, stay right behind the layer.
     """
@@ -191,5 +191,5 @@ def finish(
     last = follower(y)
     if last is not None and is_transparent(last, "QuantizeLinear"):
         y, nodes = last.outputs[0], [*nodes, last]
-    made = moved([again(builder, one, nodes) for one in ys])
-    builder.replace(y, made, [*reversed(nodes), conv.node])
+    result = moved([again(builder, part, nodes) for part in ys])
+    builder.replace(y, result, [*reversed(nodes), conv.node])

@@ -2,19 +2,19 @@
 
     y = cut(shuffle(conv(x, W) + B))          W (s^n*M, C/g, *K),  B the bias, once per phase
 
-`upconv.subpixel` says K, the zeros around x and the cut along each axis; weights that no tap stands
-at are 0. Its forms, per node:
+`upconv.subpixel` computes K, the zeros around x and the cut along each axis; weights without a tap
+are 0. Its forms, per node:
 
-    unfolded    one convolution with fewest taps; what it makes too much is cut off (k == s: K = 1)
+    unfolded    one convolution with fewest taps; surplus results are cut off (k == s: K = 1)
     folded      one convolution whose result begins where y does: no cut but at the end
     polyphase   one convolution per phase side by side, each with the taps of its phase
 
 Cases: 1. all strides 1: nothing to shuffle, the reversed kernel. 2. one stride for two axes: the
 operator DepthToSpace. 3. any other rank or strides: Reshape, Transpose, Reshape. 4. groups: the
-phases of a channel stay together (CRD), so that groups stay whole. 5. fewer zeros than none (crops
-beyond the kernel): x is cut first. 6. an activation that follows goes before the shuffle, where
-runtimes compute it together with the convolution. 7. quantised models: see `quantised`; the
-integers of the weight change places.
+phases of a channel stay together (CRD), and so do the channels of a group. 5. crops beyond the
+kernel need fewer zeros than none: x is cut first. 6. an activation that follows goes before the
+shuffle, where runtimes fuse it with the convolution. 7. quantised models: see `quantised`; the
+integers of the weight are permuted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Forms = tuple[SubPixel, ...]  # one convolution: a form per axis
 
 
 class Form(Enum):
-    """Which convolutions; LEAST is of unfolded and folded what wastes less, folded if equal."""
+    """The form of the convolutions; LEAST is the less wasteful of folded and unfolded."""
 
     LEAST = "least"
     UNFOLDED = "unfolded"
@@ -112,7 +112,7 @@ def _rewriting(conv: ConvTransposeNode, pieces: Sequence[Forms]) -> Rewriting:
 
 
 def _require_few_phases(conv: ConvTransposeNode) -> None:
-    """Asked before anything is laid out: strides are a model's to say."""
+    """Refuse large strides before any tap is laid out: a model can state any stride."""
     phases = prod(axis.stride for axis in conv.axes)
     if phases > MOST_PHASES:
         raise Refusal(f"it has {phases} phases, and more than {MOST_PHASES} serve nobody")

@@ -1,6 +1,6 @@
 """The report of an optimisation: a table for terminals, and one HTML file.
 
-Names come out of a model: control characters become escapes, the template escapes what is markup.
+Names come out of a model: control characters become escapes, and the template escapes markup.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def as_html(found: Optimization | Mapping[str, Any]) -> str:
     >>> "&lt;b&gt;" in as_html(found), "<b>x" in as_html(found)
     (True, False)
     """
-    told = found.as_json() if isinstance(found, Optimization) else found
-    return str(_template().render(found=told, version=__version__))
+    result = found.as_json() if isinstance(found, Optimization) else found
+    return str(_template().render(result=result, version=__version__))
 
 
 def write_report(found: Optimization, path: str | Path, *, force: bool = False) -> None:
@@ -62,7 +62,7 @@ def _template() -> Any:
         import jinja2
     except ImportError:
         raise EngineMissing(f"The report needs Jinja: {install_command('onnx')}") from None
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__, "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -70,28 +70,28 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
+    environment.filters.update(
         seconds=format_seconds,
         short=terminal.shortened,
         ratio=lambda one: str(Ratio(**one)),
         cells=lambda row: Row(**row).cells,
         sentences=lambda report: Report.of(report).sentences,
     )
-    made.globals["headings"] = HEADINGS
-    return made.get_template("page.html")
+    environment.globals["headings"] = HEADINGS
+    return environment.get_template("page.html")
 
 
 def _shown(value: Any) -> Any:
-    """Prepare a value for the page: our markup as it is, text harmless and not too long."""
-    ours = hasattr(value, "__html__")
-    return value if ours else terminal.shortened(str(value), terminal.LONGEST_SENTENCE)
+    """Prepare a value for the page: markup unchanged, text harmless and not too long."""
+    is_markup = hasattr(value, "__html__")
+    return value if is_markup else terminal.shortened(str(value), terminal.LONGEST_SENTENCE)
 
 
 # For terminals
 
 
 def as_text(found: Optimization) -> str:
-    """The report in lines: a row for each layer, and what is found; ends without a newline.
+    """The report in lines: a row for each layer, then the verdict; ends without a newline.
 
     >>> print(as_text(Optimization("a.onnx", "reference", 1, 17, (), (), (), (), None, (),
     ...     "Nothing was faster.", 9, 9, "x", {}, 1.0)))
@@ -107,18 +107,18 @@ def as_text(found: Optimization) -> str:
     return "\n".join(terminal.shortened(line, terminal.LONGEST_SENTENCE, "...") for line in lines)
 
 
-def _facts(found: Optimization) -> Iterator[tuple[str, str]]:
-    for inputs, whole in zip(found.inputs, found.whole, strict=False):
+def _facts(result: Optimization) -> Iterator[tuple[str, str]]:
+    for inputs, model in zip(result.inputs, result.whole, strict=False):
         sizes = (f"{name} {'x'.join(map(str, size))}" for name, size in inputs.items())
-        at = f" at {', '.join(sizes)}" if len(found.whole) > 1 else ""
-        times = f"{format_seconds(whole.before)} before, {format_seconds(whole.after)} after"
-        label = "whole model" if found.verified else "tried, undone"
-        yield label, f"{times}: {whole.ratio}{at}"
-    told = "nothing was changed"
-    if found.verified:
-        told = f"{sum(len(run.outputs) for run in found.checks)} outputs compared, all equal"
-    yield "verified", told
-    for number, line in enumerate(str(found.session).splitlines() if found.session else ()):
+        at = f" at {', '.join(sizes)}" if len(result.whole) > 1 else ""
+        times = f"{format_seconds(model.before)} before, {format_seconds(model.after)} after"
+        label = "whole model" if result.verified else "tried, undone"
+        yield label, f"{times}: {model.ratio}{at}"
+    check = "nothing was changed"
+    if result.verified:
+        check = f"{sum(len(run.outputs) for run in result.checks)} outputs compared, all equal"
+    yield "verified", check
+    for number, line in enumerate(str(result.session).splitlines() if result.session else ()):
         yield "" if number else "Session", line
-    yield from (("remark", remark) for remark in found.remarks)
-    yield "verdict", found.verdict
+    yield from (("remark", remark) for remark in result.remarks)
+    yield "verdict", result.verdict

@@ -1,15 +1,15 @@
 """Backends: a model in one runtime, in this process. `BACKENDS` has them by the runtime's name.
 
 The reference is ONNX's evaluator with some operators of upconv's (`operators`): slow, and right.
-With the precision f64 it computes the whole model in float64. In place of every narrower float
-(8-bit ones are storage, and stay) float64 stands in
+With the precision f64 it computes the whole model in float64, which replaces every narrower float
+(8-bit storage aside) in
 
 1. initialisers and tensors in attributes (Constant, ConstantOfShape);
 2. a Constant's bare numbers, and ConstantOfShape without a value, which are float32 by definition;
 3. attributes that name an element type: Cast's `to`, `dtype`, `output_dtype` and the like.
 
-A few operators (GridSample, DynamicQuantizeLinear) go through float32 inside. Where that shows in
-an output's type, nothing is compared with the output.
+A few operators (GridSample, DynamicQuantizeLinear) go through float32 inside. An output whose type
+shows that is not compared with float64.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _OnnxRuntime(Backend):
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = runtime.threads or 1, 1
-        options.log_severity_level = 4  # only what is fatal
+        options.log_severity_level = 4  # log only fatal errors
         provider, _ = PROVIDERS[runtime.provider]
         settings = {"device_id": runtime.device} if runtime.device else {}
         self._session = onnxruntime.InferenceSession(
@@ -65,7 +65,7 @@ class _OnnxRuntime(Backend):
         )
         self._names = list(outputs)
         actual = self._session.get_providers()[0]
-        if actual != provider:  # it takes the CPU without a word where a driver is missing
+        if actual != provider:  # it silently uses the CPU where a driver is missing
             raise EngineRefusal(
                 f"its {runtime.provider} does not work here; {actual} took the model"
             )
@@ -114,7 +114,7 @@ class _OpenVino(Backend):
         self._outputs = len(outputs)
 
     def run(self, feeds: Feeds) -> list[Any]:
-        """The outputs by place: one that only renames another may have lost its name."""
+        """The outputs by index: an output that only renames another may have lost its name."""
         request = self._request(feeds)
         request.infer(share_outputs=True)
         return [_array(request.get_output_tensor(i)).copy() for i in range(self._outputs)]
@@ -165,22 +165,22 @@ class _Reference(Backend):
         from ..operators import evaluator_operators
 
         proto = onnx.load(model) if isinstance(model, str) else onnx.load_from_string(model)
-        whole = ir.from_proto(proto)
-        if whole.functions:  # `new_ops` does not go into functions
-            InlinePass()(whole)
+        parsed = ir.from_proto(proto)
+        if parsed.functions:  # `new_ops` does not apply inside functions
+            InlinePass()(parsed)
         self._wide = runtime.precision == "f64"
         if self._wide:
-            _to_float64(whole)
-        operators = evaluator_operators(runtime.rule, whole.opset_imports.get("", 1))
-        self._evaluator = ReferenceEvaluator(ir.to_proto(whole), new_ops=operators)
+            _to_float64(parsed)
+        operators = evaluator_operators(runtime.rule, parsed.opset_imports.get("", 1))
+        self._evaluator = ReferenceEvaluator(ir.to_proto(parsed), new_ops=operators)
         self._names = list(outputs)
 
     def run(self, feeds: Feeds) -> list[Any]:
         """The outputs, copied: an Identity hands on the caller's own array, or a weight."""
-        given = {n: _wide_array(a) for n, a in feeds.items()} if self._wide else feeds
-        with np.errstate(all="ignore"):  # infinities are the model's affair, here as elsewhere
-            found = self._evaluator.run(self._names, given)
-        return [np.copy(value) if isinstance(value, np.ndarray) else value for value in found]
+        arrays = {n: _wide_array(a) for n, a in feeds.items()} if self._wide else feeds
+        with np.errstate(all="ignore"):  # models may compute infinities in all runtimes
+            outputs = self._evaluator.run(self._names, arrays)
+        return [np.copy(value) if isinstance(value, np.ndarray) else value for value in outputs]
 
 
 def _to_float64(model: ir.Model) -> None:

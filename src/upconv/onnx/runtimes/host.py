@@ -54,7 +54,7 @@ class Host:
         return str(kind.get_type_name())
 
     def infer(self, model: bytes) -> bytes:
-        """A model with the shapes that follow from its inputs'."""
+        """A model with the shapes that follow from the shapes of its inputs."""
         import onnx
 
         proto = onnx.load_from_string(model)
@@ -77,7 +77,7 @@ def main() -> None:
     """Answer requests until the standard input ends."""
     _bound_memory()
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a runtime prints is no answer
+    os.dup2(2, 1)  # keep the output of runtimes out of the answers
     if hasattr(os, "register_at_fork"):  # a process that it forks must not hold our end open
         os.register_at_fork(after_in_child=lambda: os.close(answers.fileno()))
     requests: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
@@ -87,17 +87,17 @@ def main() -> None:
         method, arguments = requests.get()
         try:
             answer = "value", getattr(host, method)(*arguments)
-        except Exception as error:  # foreign code, which raises what it likes
+        except Exception as error:  # foreign code, which may raise anything
             answer = _described(error)
         pickle.dump(answer, answers, 5)
         answers.flush()
 
 
 def _listen(requests: queue.SimpleQueue[Any]) -> None:
-    """Hand requests on; end the process, whatever it does, when nobody can make any more."""
+    """Queue requests; end the process, even amid a computation, when the caller is gone."""
     while True:
         try:
-            requests.put(pickle.load(sys.stdin.buffer))  # noqa: S301  # from who started us
+            requests.put(pickle.load(sys.stdin.buffer))  # noqa: S301  # from the parent
         except EOFError:
             kill(os.getpid())
 

@@ -31,7 +31,7 @@ PROVIDERS = {
     "DirectML": ("DmlExecutionProvider", "onnxruntime-directml"),
     "OpenVINO": ("OpenVINOExecutionProvider", "onnxruntime-openvino"),
 }
-"""Our word for a provider of ONNX Runtime -> its name there, and the package that has it."""
+"""Short name of a provider of ONNX Runtime -> its full name, and the package that has it."""
 
 _KINDS = {
     "onnxruntime": (
@@ -48,7 +48,7 @@ _KINDS = {
     "upconv": ("onnxruntime", "onnx", "", "nothing"),
 }
 """Runtime -> the module that it needs; the extra with that module, or "" for the package of the
-runtime's name; what may follow the name, as a pattern whose groups are fields, and in words."""
+runtime's name; the pattern of the rest of the word, whose groups are fields, and in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Runtime:
     device: OpenVINO's name of a device ("GPU.1"), or the number of a provider's.
     precision: "" leaves it to the runtime; OpenVINO has f32, f16 and bf16, the reference f64.
     threads: None is `upconv.get_num_threads()` at the time a session is made.
-    rule: of the reference: by whose reading of ConvTranspose ("spec" or a runtime's name).
+    rule: the reading of ConvTranspose ("spec" or a runtime's name), for the reference.
 
     >>> str(Runtime("openvino", precision="f32")), Runtime("onnxruntime").provider
     ('openvino:f32', 'CPU')
@@ -200,7 +200,7 @@ RUNTIMES = {name: Runtime(name) for name in _KINDS}
 
 
 def ready(runtime: str | Runtime, argument: str = "runtime") -> Runtime:
-    """The runtime of this name, which can be used; `argument` is what an error calls it.
+    """The installed runtime of this name; errors call the argument `argument`.
 
     Raises `ArgumentError` for an unknown name, `EngineMissing` where it is not installed.
     """

@@ -1,11 +1,11 @@
-"""A process that runs models in runtimes of others, so that what ends or stops it is not this one.
+"""A process that runs models in other runtimes, so that a crash or hang does not reach this one.
 
-A runtime that aborts at a model is an `EngineError` with the last it said, one that never comes
-back is one after a time limit, and one that takes all memory fails to allocate at a bound. The
+A runtime that aborts raises `EngineError` with its last line of output. A runtime that hangs raises
+one after a time limit. A runtime that needs too much memory fails to allocate at a bound. The
 process speaks pickles over its standard input and output, and ends when its input does.
 
-Workers are kept and used again: one starts in half a second. Not `multiprocessing`, whose spawn
-runs the caller's main module a second time.
+Workers are kept and used again, since a start takes half a second. `multiprocessing` is not used:
+its spawn runs the caller's main module a second time.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Worker:
         self.limit, self.owner = limit, os.getpid()
         self._lock = threading.Lock()
         self._awakening = 60.0  # the first call takes longer: the process imports what it needs
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         self._process = subprocess.Popen(  # noqa: S603  # this Python, and a line of ours
             [sys.executable, "-P", "-c", f"from {__package__}.host import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             env={**os.environ, "PYTHONPATH": paths},
-            start_new_session=True,  # Ctrl-C is for who waits; and whatever it starts ends with it
+            start_new_session=True,  # Ctrl-C reaches the caller alone; `kill` ends all children
         )
 
     @property
@@ -55,7 +55,7 @@ class Worker:
         return self.owner == os.getpid() and self._process.poll() is None
 
     def call(self, method: str, *arguments: Any, times: float = 1.0) -> Any:
-        """Call a method of the `Host`; raises what that raises.
+        """Call a method of the `Host`, and raise its errors.
 
         Raises `EngineError` where the process ends or takes longer than `times` the limit.
         """
@@ -65,49 +65,49 @@ class Worker:
             seconds = self.limit * times + self._awakening
             to, back = cast("tuple[IO[bytes], Any]", (self._process.stdin, self._process.stdout))
             timer = threading.Timer(seconds, kill, [self._process.pid])
-            end = time.monotonic() + seconds
+            deadline = time.monotonic() + seconds
             timer.start()
             try:
                 pickle.dump((method, arguments), to, 5)
                 to.flush()
-                found, value = pickle.load(back)  # noqa: S301  # our own process wrote it
+                kind, value = pickle.load(back)  # noqa: S301  # our own process wrote it
             except (EOFError, OSError, pickle.UnpicklingError):
-                late = time.monotonic() >= end
+                late = time.monotonic() >= deadline
                 raise self._ended(self.limit * times if late else None) from None
-            except BaseException:  # Ctrl-C: what it computes now nobody waits for
+            except BaseException:  # Ctrl-C: nobody waits for the result any more
                 self.close()
                 raise
             finally:
                 timer.cancel()
             self._awakening = 0.0
-        if found != "value":
-            raise getattr(errors, found)(value)
+        if kind != "value":
+            raise getattr(errors, kind)(value)
         return value
 
     def _ended(self, limit: float | None) -> errors.EngineError:
         code = self._process.wait()
-        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 400))
-        last = self._said.read().decode(errors="replace").strip().rpartition("\n")[2]
+        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - 400))
+        last = self._stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
         self.close()
         if limit is not None:
             return errors.EngineError(f"it did not come back within {limit:g} s and was ended")
-        how = f"exit code {code}"
+        cause = f"exit code {code}"
         with suppress(ValueError):
-            how = signal.Signals(-code).name
-        return errors.EngineError(f"it ended its process ({how}): {shortened(last, 200)}")
+            cause = signal.Signals(-code).name
+        return errors.EngineError(f"it ended its process ({cause}): {shortened(last, 200)}")
 
     def close(self) -> None:
         """End the process at once."""
         if self.owner == os.getpid():
             kill(self._process.pid)
             self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._said):
-            with suppress(OSError):  # what could not be written any more
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            with suppress(OSError):  # unwritten data
                 stream.close()  # type: ignore[union-attr]  # both are pipes
 
 
 def kill(pid: int) -> None:
-    """End a worker and what it has forked: OpenVINO's telemetry is such a process."""
+    """End a worker and its child processes, such as OpenVINO's telemetry."""
     with suppress(ProcessLookupError):
         if sys.platform == "win32":
             os.kill(pid, signal.SIGTERM)
@@ -121,7 +121,7 @@ _idle_lock = threading.Lock()
 
 @contextmanager
 def borrowed(limit: float = TIME_LIMIT) -> Iterator[Worker]:
-    """A worker that is nobody else's for as long; it is kept for the next if it still runs."""
+    """A worker for the caller alone while the block lasts; kept for reuse if it still runs."""
     with _idle_lock:
         waiting = [worker for worker in _idle if worker.usable]
         worker = waiting.pop() if waiting else None

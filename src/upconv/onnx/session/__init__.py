@@ -38,34 +38,33 @@ class Session:
 
     ONNX Runtime runs the model. Parts of its main graph with convolutions in them are computed by
     upconv as networks where that is faster, on ONNX Runtime's memory and threads. That is measured
-    here, on random inputs, in some seconds. Where the whole model is not faster, or computes
-    something else, ONNX Runtime runs it as it was given. `report()` tells what was decided, and
-    why.
+    here, on random inputs, in some seconds. Where the whole model is not faster, or computes other
+    values, ONNX Runtime runs the original model. `report()` has the decisions and their reasons.
 
     model: a path, the bytes of a file, a ModelProto or an `onnx_ir.Model`.
     sess_options, providers, provider_options: as of `InferenceSession`; of the options, the number
         of threads is taken, and the only provider is the processor's.
-    threads: default that of `sess_options`, else `upconv.get_num_threads()`.
-    input_shapes: the shapes to measure at, `{"mel": (1, 80, 100)}`; a list of such where several
-        count, by the sum of their times. Sizes left open are 32, the first axis of an input 1.
-    feeds: what to measure on instead of random inputs, as `run` takes it, or a list of such.
+    threads: by default the number in `sess_options`, else `upconv.get_num_threads()`.
+    input_shapes: the shapes to measure at, `{"mel": (1, 80, 100)}`, or a list of such: the sum of
+        the times decides. Sizes left open are 32, the first axis of an input 1.
+    feeds: inputs to measure on instead of random ones, as for `run`, or a list of such.
     measure: False has upconv compute all parts, unmeasured and unchecked.
     layers: the names of the parts that upconv computes, as another session's report has them;
         nothing is measured. Without a name ONNX Runtime runs the model as it was given.
     decisions: a file that `report().save` wrote; its decisions are applied, nothing is measured.
-        They hold for the model, processor, threads, versions and, if given, shapes they were
-        measured with: others are refused.
+        Decisions of another model, processor, version, number of threads or, if stated, shape are
+        refused.
     remeasure: measure again where the file of `decisions` is missing or holds for something else,
         and write it.
-    progress: called with what begins, its number from 1, and of how many. Without it, a line on
-        stderr shows that where stderr is a terminal.
+    progress: called with the step that begins, its number from 1, and the number of steps. Without
+        it, a line on stderr shows the steps where stderr is a terminal.
 
     Inputs may change their shapes from run to run. `run` may be called from many threads at once.
     The child of a fork makes a session of its own.
 
-    Raises `FileError`, `ModelError` for what cannot be read, `EngineRefusal` for what ONNX Runtime
-    does not take and for inputs or outputs that are not tensors of numbers, `ArgumentError` for
-    arguments or decisions that do not fit the model or the machine.
+    Raises `FileError` and `ModelError` for a model that cannot be read; `EngineRefusal` for a model
+    that ONNX Runtime refuses, and for inputs or outputs that are not tensors of numbers;
+    `ArgumentError` for arguments or decisions that do not fit the model or the machine.
 
     >>> import numpy as np, onnx
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 1, L] x) => (float[N, 1, M] y)'
@@ -103,12 +102,12 @@ class Session:
         import onnxruntime
 
         self._process = os.getpid()
-        whole = from_model(model)
-        self._inputs = tuple(map(_value, inputs_of(whole)))
-        self._outputs = tuple(map(_value, whole.graph.outputs))
-        self._metadata = ModelMetadata.of(whole)
+        loaded = from_model(model)
+        self._inputs = tuple(map(_value, inputs_of(loaded)))
+        self._outputs = tuple(map(_value, loaded.graph.outputs))
+        self._metadata = ModelMetadata.of(loaded)
         self._names = [str(value.name) for value in self._outputs]
-        here = conditions(self._threads, onnxruntime=onnxruntime.__version__, model=digest(whole))
+        here = conditions(self._threads, onnxruntime=onnxruntime.__version__, model=digest(loaded))
         measures, stated = layers is None and measure, bool(input_shapes or feeds)
         draw = partial(self._examples, input_shapes, feeds)
         examples = draw() if measures and (stated or decisions is None) else []
@@ -116,7 +115,7 @@ class Session:
         if decisions is not None:
             now = here | ({"shapes": _shapes(examples)} if stated else {})
             saved = restored(decisions, HOST, now, remeasure)
-        self._assembly = assembly = Assembly(whole, self._threads)
+        self._assembly = assembly = Assembly(loaded, self._threads)
         self._plain: Native | None = None
         self._runner: Native | None
         if saved is not None:
@@ -199,11 +198,11 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        ours = [row.upconv for row in self._report.rows]
-        return f"<Session with {sum(ours)} of {len(ours)} parts by upconv>"
+        by_upconv = [row.upconv for row in self._report.rows]
+        return f"<Session with {sum(by_upconv)} of {len(by_upconv)} parts by upconv>"
 
     def _without_upconv(self, refused: Mapping[str, str]) -> Native:
-        """The model as it was given, for shapes that some parts do not fit; the report says so."""
+        """The original model, for shapes that some parts refuse; the report names the reasons."""
         rows = (
             replace(row, why=f"ONNX Runtime computed some shapes: {refused[row.name]}")
             if row.name in refused
@@ -233,12 +232,12 @@ class Session:
     def _examples(self, shapes: Any, feeds: Any) -> list[dict[str, Array]]:
         if feeds is not None and shapes is not None:
             raise ArgumentError("input_shapes", "given beside feeds", "one of the two")
-        name, given = ("input_shapes", shapes or {}) if feeds is None else ("feeds", feeds)
-        several = given if isinstance(given, list | tuple) else [given]
-        if not several or not all(isinstance(each, Mapping) for each in several):
-            raise ArgumentError(name, brief(given), "a dict by the names of inputs, or several")
+        name, stated = ("input_shapes", shapes or {}) if feeds is None else ("feeds", feeds)
+        sets = stated if isinstance(stated, list | tuple) else [stated]
+        if not sets or not all(isinstance(entry, Mapping) for entry in sets):
+            raise ArgumentError(name, brief(stated), "a dict by the names of inputs, or several")
         draw = partial(drawn, self._inputs) if feeds is None else self._arrays
-        return [draw(each) for each in several]
+        return [draw(entry) for entry in sets]
 
 
 def _shapes(examples: Sequence[Mapping[str, Array]]) -> str:

@@ -1,10 +1,10 @@
 """ONNX Runtime's C interface: the functions that a session with operators of ours needs.
 
-ONNX Runtime's wheels hold its C library (from 1.20 on). `OrtApi` is a table of functions to which
-later versions only append, and whose size is asserted in its source version by version, so the
-places below hold for all of them.
+ONNX Runtime's wheels hold its C library (from 1.20 on). `OrtApi` is a table of functions. Later
+versions only append to it, and ONNX Runtime's source asserts its size for each version: the indices
+below hold for all of them.
 
-Cheap questions keep the interpreter's lock: whoever gave it up would have to wait to get it back.
+Short calls keep the interpreter's lock: a thread that released it would wait to get it back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VERSION = 20  # of the interface: ONNX Runtime 1.20's
 
 _OUT, _SIZES = POINTER(pointer), POINTER(c_int64)
 
-# name -> (place in OrtApi, whether the lock is given up meanwhile, arguments)
+# name -> (index in OrtApi, whether the call releases the lock, arguments)
 _FUNCTIONS: dict[str, tuple[int, bool, tuple[Any, ...]]] = {
     "CreateStatus": (0, False, (c_int, c_char_p)),
     "CreateEnv": (3, True, (c_int, c_char_p, _OUT)),
@@ -56,18 +56,18 @@ _FUNCTIONS: dict[str, tuple[int, bool, tuple[Any, ...]]] = {
 _GET_MESSAGE = 2
 _RELEASES = {"Status": 93, "Session": 95, "Value": 96, "Shape": 99, "SessionOptions": 100}
 _OUT_OF_MEMORY = ("Failed to allocate memory", "bad_alloc", "MemoryError", "MemoryLimitError")
-_SILENT = 4  # only what is fatal is logged
+_SILENT = 4  # log only fatal errors
 _ARENA, _DEFAULT_MEMORY = 1, 0
 
 
 class _Base(ctypes.Structure):
-    """OrtApiBase, as far as it is used."""
+    """The first field of OrtApiBase."""
 
     _fields_ = (("get_api", ctypes.CFUNCTYPE(pointer, ctypes.c_uint32)),)
 
 
 class Library:
-    """The library, its environment, and what all sessions share."""
+    """The library, its environment, and the memory that all sessions share."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
@@ -77,20 +77,20 @@ class Library:
             raise EngineError(f"{path.name} does not have version {VERSION} of its interface.")
         table = ctypes.cast(api, _OUT)
 
-        def function(place: int, slow: bool, *types: Any) -> Any:
-            return (ctypes.CFUNCTYPE if slow else ctypes.PYFUNCTYPE)(*types)(table[place])
+        def function(index: int, slow: bool, *types: Any) -> Any:
+            return (ctypes.CFUNCTYPE if slow else ctypes.PYFUNCTYPE)(*types)(table[index])
 
         self._calls = {
-            name: function(place, slow, pointer, *arguments)
-            for name, (place, slow, arguments) in _FUNCTIONS.items()
+            name: function(index, slow, pointer, *arguments)
+            for name, (index, slow, arguments) in _FUNCTIONS.items()
         }
         self._message = function(_GET_MESSAGE, False, c_char_p, pointer)
         self._release = {
-            name: function(place, name == "Session", None, pointer)
-            for name, place in _RELEASES.items()
+            name: function(index, name == "Session", None, pointer)
+            for name, index in _RELEASES.items()
         }
-        self.environment = self.made("CreateEnv", _SILENT, b"upconv")
-        self.memory = self.made("CreateCpuMemoryInfo", _ARENA, _DEFAULT_MEMORY)
+        self.environment = self.output("CreateEnv", _SILENT, b"upconv")
+        self.memory = self.output("CreateCpuMemoryInfo", _ARENA, _DEFAULT_MEMORY)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function that returns a status; `EngineError` where it is not null."""
@@ -102,23 +102,23 @@ class Library:
                 raise MemoryLimitError(f"ONNX Runtime's {name} needs too much memory: {message}")
             raise EngineError(f"ONNX Runtime's {name} failed: {message}")
 
-    def made(self, name: str, *arguments: Any) -> int:
-        """Call a function, and return the value of its last argument."""
-        made = pointer()
-        self.call(name, *arguments, byref(made))
-        return made.value or 0
+    def output(self, name: str, *arguments: Any) -> int:
+        """Call a function, and return the value of its last argument, which is an output."""
+        output = pointer()
+        self.call(name, *arguments, byref(output))
+        return output.value or 0
 
     def status(self, name: str, *arguments: Any) -> int:
         """Call a function that returns a status, 0 where all is well."""
         return self._calls[name](*arguments) or 0
 
     def release(self, kind: str, handle: int) -> None:
-        """Give something back."""
+        """Release a handle of this kind."""
         self._release[kind](handle)
 
     def described(self, value: int) -> tuple[int, tuple[int, ...]]:
         """ONNX's number of a tensor's element type, and its shape."""
-        shape = self.made("GetTensorTypeAndShape", value)
+        shape = self.output("GetTensorTypeAndShape", value)
         try:
             kind, count = c_int(), c_size_t()
             self.call("GetTensorElementType", shape, byref(kind))
@@ -137,10 +137,10 @@ def library() -> Library:
 
     names = {"win32": "onnxruntime.dll", "darwin": "libonnxruntime*.dylib"}
     name = names.get(sys.platform, "libonnxruntime.so*")
-    found = sorted(Path(onnxruntime.__file__).parent.glob(f"capi/{name}"))
-    if not found:
+    paths = sorted(Path(onnxruntime.__file__).parent.glob(f"capi/{name}"))
+    if not paths:
         raise EngineMissing(
             f"onnxruntime {onnxruntime.__version__} comes without its C library:"
             " pip install 'onnxruntime>=1.20'"
         )
-    return Library(found[0])
+    return Library(paths[0])

@@ -1,4 +1,4 @@
-"""Rows for values whose axes stand in any order: axes that move, arithmetic, layers over channels.
+"""Rows for values with axes in any order: axes that move, arithmetic, layers over channels.
 
 All other operators are rows of `translation.py`, for (N, C, *size) alone.
 """
@@ -40,7 +40,7 @@ def translate_arranged(network: Network, unit: Unit, values: Values, opset: int)
     if alike:
         axes = operands[0].axes
     read = {x: values[x] for x in unit.inputs if x in values}
-    known = {x: each.value if alike else each.plain() for x, each in read.items()}
+    known = {x: operand.value if alike else operand.plain() for x, operand in read.items()}
     translate(network, unit, known, opset)
     for y in node.outputs:
         if y in known:

@@ -1,7 +1,7 @@
 """Which parts upconv computes: whole models with different parts, timed against ONNX Runtime.
 
-`WAYS` are the partitions that are tried. Of the fastest one, parts are left out that make the model
-slower. docs/onnx-session.md says why only whole models are timed.
+`WAYS` are the partitions that are tried. Parts of the fastest one that make the model slower
+are left out. docs/onnx-session.md says why only whole models are timed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WAYS = {
 """The parts that upconv is handed over. The first way is taken where nothing is measured."""
 
 _SECONDS, _PART_SECONDS = 2.0, 1.0  # to time a way, and one without some part
-_LEAD = 1.5  # a way that is as many times as fast is not compared with others
+_LEAD = 1.5  # times as fast: such a way is not compared with others
 _MOST_PARTS = 6  # that are tried one by one
 
 Feeds = Mapping[str, Array]
@@ -58,7 +58,7 @@ class Assembly:
 
     def keep(self, way: str) -> None:
         """Free the memory of all other ways: their networks and packed weights."""
-        self._ways = {name: each for name, each in self._ways.items() if name == way}
+        self._ways = {name: kept for name, kept in self._ways.items() if name == way}
         memory.release()
 
     def partition(self, way: str) -> Partition:
@@ -99,9 +99,9 @@ class Assembly:
         partition, details = self.partition(way), {"way": way}
         rows = []
         for part in partition.parts:
-            ours = part in chosen
+            computed = part in chosen
             why = f"It ends at {'; '.join(part.ends)}" if part.ends else ""
-            by, why = ("upconv", why) if ours else (HOST, whys.get(part.name, otherwise))
+            by, why = ("upconv", why) if computed else (HOST, whys.get(part.name, otherwise))
             rows.append(Row(part.name, part.kind, by, part.layers, why=why, details=details))
         for name, (kind, why) in partition.left.items():
             rows.append(Row(name, kind, HOST, why=why, details=details))
@@ -109,11 +109,11 @@ class Assembly:
 
 
 def _simplified(model: ir.Model) -> ir.Model:
-    """With constants folded by ONNX Runtime, shapes too, and what does nothing taken out."""
+    """The model after ONNX Runtime folded constants and shapes and removed idle nodes."""
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4  # only what is fatal
+    settings.log_severity_level = 4  # log only fatal errors
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "simplified.onnx"
@@ -122,7 +122,7 @@ def _simplified(model: ir.Model) -> ir.Model:
             with stored(model) as file:
                 onnxruntime.InferenceSession(file, settings)
             return load(path).clone()
-        except Exception:  # it refuses the model, or cannot write it: as it was given, then
+        except Exception:  # it refuses the model, or cannot write it: keep the original
             return model.clone()
 
 
@@ -222,11 +222,11 @@ class _Trial:
 def measured(
     assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds], progress: Progress
 ) -> tuple[Native, Report]:
-    """The model as it is fastest on examples of its inputs, and the report of the choice."""
+    """The fastest session of the model on examples of its inputs, and the report."""
     try:
         trial = _Trial(assembly, names, examples, progress)
     except EngineRefusal as refusal:
-        # It has no kernel for some layer, as ConvTranspose in float64. Perhaps without that one.
+        # It lacks a kernel, as for ConvTranspose in float64. upconv may compute that layer.
         try:
             return unmeasured(assembly, None)
         except EngineError:

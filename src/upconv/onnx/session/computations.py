@@ -1,4 +1,4 @@
-"""A part of a model, and what computes it."""
+"""A part of a model, and its computation."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Computation(Protocol):
     dtype: str
 
     def prepared(self, shapes: Shapes) -> tuple[Shapes, Run]:
-        """The shapes of the results for inputs of these shapes, and what computes them."""
+        """The result shapes for inputs of these shapes, and the function for the results."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A part: its nodes' results by name, what it reads and makes, and what computes it.
+    """A part: the names of its nodes' results, of its inputs and outputs, and its computation.
 
     ends: the nodes beside it that no network has, each with the reason.
     """

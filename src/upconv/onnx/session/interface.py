@@ -71,7 +71,7 @@ def threads_of(options: Any) -> int | None:
 
 
 def require_run_options(options: Any) -> None:
-    """Refuse `onnxruntime.RunOptions` that ask for what a session does not have."""
+    """Refuse `onnxruntime.RunOptions` that a session does not support."""
     if options is not None:
         import onnxruntime
 
@@ -101,7 +101,7 @@ def require_processor(providers: Any, options: Any) -> None:
         expected = "a list of names, or of (name, options)"
         raise DTypeError("providers", brief(providers), expected)
     names = []
-    for entry in (*listed, *((PROVIDER, each) for each in options or ())):
+    for entry in (*listed, *((PROVIDER, settings) for settings in options or ())):
         name, more = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, {})
         names.append(name)
         if name == PROVIDER and (not isinstance(more, Mapping) or more):

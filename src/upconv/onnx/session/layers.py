@@ -36,18 +36,18 @@ class Layer:
         self.dtype = weight.dtype.name
         self._operands = weight, bias
         self._transposed = node.op_type == "ConvTranspose"
-        self._attributes = {name: plain(each.value) for name, each in node.attributes.items()}
+        self._attributes = {name: plain(entry.value) for name, entry in node.attributes.items()}
         self._attributes.pop("kernel_shape", None)
         self._opset, self._threads = opset, threads
         self._known: list[tuple[Mapping[str, Any], Plan]] = []
-        self._plan = lru_cache(_MOST_PLANS)(self._made)
+        self._plan = lru_cache(_MOST_PLANS)(self._new_plan)
 
     def prepared(self, shapes: Shapes) -> tuple[Shapes, Run]:
         """See `Computation`."""
         chosen = self._plan(shapes[0])
         return (chosen.output_shape,), lambda xs, ys: chosen(xs[0], out=ys[0])
 
-    def _made(self, shape: tuple[int, ...]) -> Plan:
+    def _new_plan(self, shape: tuple[int, ...]) -> Plan:
         if self._transposed:
             rule = {"opset": self._opset, "rule": Rule.ONNXRUNTIME.value}
             kernel = self._operands[0].shape[2:]
@@ -58,10 +58,10 @@ class Layer:
             if others == keywords:
                 return first.resized(shape)
         make = plan if self._transposed else conv_plan
-        # Other engines have threads of their own, which ONNX Runtime's leave no processor to.
-        made = make(shape, *self._operands, **keywords, threads=self._threads, engine="jit")
-        self._known[:] = [*self._known[1 - _MOST_KNOWN :], (keywords, made)]
-        return made
+        # Threads of other engines would compete with ONNX Runtime's spinning threads.
+        new = make(shape, *self._operands, **keywords, threads=self._threads, engine="jit")
+        self._known[:] = [*self._known[1 - _MOST_KNOWN :], (keywords, new)]
+        return new
 
 
 def parts_of(model: ir.Model, kinds: Sequence[str], threads: int) -> list[Part]:

@@ -1,8 +1,8 @@
 """A session of ONNX Runtime's C library, in which upconv's operators are known.
 
-Whatever ONNX Runtime does here, it does on threads for which the caller waits (`workers`). Python
-handles signals in its main thread alone, so that Ctrl-C ends the waiting and never interrupts an
-operator, whose error ONNX Runtime could not be told; and the interpreter's end waits for them.
+ONNX Runtime runs here on threads for which the caller waits (`workers`). Python handles signals in
+its main thread alone. Ctrl-C therefore ends the waiting and never interrupts an operator, whose
+error could not be passed to ONNX Runtime. The interpreter waits for these threads at its end.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ class Native:
 
     def _run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         api, held = library(), list[int]()
-        made = (pointer * len(names))()
+        results = (pointer * len(names))()
         try:
             held.extend(map(_value, feeds.values()))
             fed = _names(feeds), (pointer * len(held))(*held), len(held)
-            api.call("Run", self._session, None, *fed, _names(names), len(names), made)
+            api.call("Run", self._session, None, *fed, _names(names), len(names), results)
         finally:
             for value in held:
                 api.release("Value", value)
-        return [_result(value) for value in made if value]
+        return [_result(value) for value in results if value]
 
 
 def _created(model: bytes | str, threads: int) -> int:
     api = library()
-    options = api.made("CreateSessionOptions")
+    options = api.output("CreateSessionOptions")
     try:
         api.call("SetIntraOpNumThreads", options, threads)
         api.call("SetInterOpNumThreads", options, 1)
         api.call("SetSessionLogSeverityLevel", options, 4)
         api.call("AddCustomOpDomain", options, domain())
         if isinstance(model, str):
-            return api.made("CreateSession", api.environment, _path(model), options)
-        return api.made("CreateSessionFromArray", api.environment, model, len(model), options)
+            return api.output("CreateSession", api.environment, _path(model), options)
+        return api.output("CreateSessionFromArray", api.environment, model, len(model), options)
     finally:
         api.release("SessionOptions", options)
 
@@ -86,12 +86,12 @@ def _value(array: Array) -> int:
     """An array as ONNX Runtime's tensor, sharing its memory."""
     api, kind = library(), int(ir.DataType.from_numpy(array.dtype))
     sizes = (c_int64 * array.ndim)(*array.shape)
-    given = array.ctypes.data, array.nbytes, sizes, array.ndim, kind
-    return api.made("CreateTensorWithDataAsOrtValue", api.memory, *given)
+    tensor = array.ctypes.data, array.nbytes, sizes, array.ndim, kind
+    return api.output("CreateTensorWithDataAsOrtValue", api.memory, *tensor)
 
 
 def _result(value: int) -> Array:
-    """A tensor that ONNX Runtime made, given back when no array needs it."""
+    """A tensor of ONNX Runtime as an array; released when no array needs it."""
     api = library()
     code, shape = api.described(value)
     array = array_at(value, shape, np.dtype(ir.DataType(code).numpy()))

@@ -1,8 +1,8 @@
 """Custom operators of ONNX Runtime, the nodes that stand for parts that upconv computes.
 
-ONNX Runtime calls `_compute` where such a node's turn comes, on the thread that called `Run`. There
-is one operator per element type; a node's attribute `part` says which `Kernel` it stands for. The
-operators live as long as the process: ONNX Runtime may call them until its last session is gone.
+ONNX Runtime calls `_compute` for such a node, on the thread that called `Run`. There is one
+operator per element type; a node's attribute `part` is the number of its `Kernel`. The operators
+live as long as the process: ONNX Runtime may call them until its last session is gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .abi import VERSION, Library, library
 from .computations import Part
 from .parts import DOMAIN, OPERATOR
 
-_VARIADIC = 2  # how many inputs and outputs a node has is its own affair
+_VARIADIC = 2  # a node may have any number of inputs and outputs
 
 _FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInputTypeCount
     GetOutputType GetOutputTypeCount KernelCompute KernelDestroy GetInputCharacteristic
@@ -37,7 +37,7 @@ _FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInput
 _ARITIES = [name for name in _FIELDS.split() if name.startswith("GetVariadic")]
 """Least numbers of inputs and outputs, and whether they are of one type."""
 
-_ANSWER = ctypes.CFUNCTYPE(c_int64)  # whatever it is asked
+_ANSWER = ctypes.CFUNCTYPE(c_int64)  # ignores its arguments
 _CREATE = ctypes.CFUNCTYPE(c_int64, pointer, pointer, pointer, pointer)
 _COMPUTE = ctypes.CFUNCTYPE(c_int64, c_int64, pointer)
 
@@ -50,7 +50,7 @@ class _CustomOp(ctypes.Structure):
 
 def array_at(value: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """A tensor of ONNX Runtime as an array; its base lives as long as any array needs it."""
-    address = library().made("GetTensorMutableData", value)
+    address = library().output("GetTensorMutableData", value)
     return np.ndarray(shape, dtype, MEMORY.from_address(address))
 
 
@@ -68,14 +68,14 @@ class Kernel:
     def compute(self, api: Library, context: int) -> None:
         """Compute the node of a running session."""
         numbers = range(self._inputs)
-        values = [api.made("KernelContext_GetInput", context, i) for i in numbers]
+        values = [api.output("KernelContext_GetInput", context, i) for i in numbers]
         shapes = tuple(api.described(value)[1] for value in values)
         try:
             results, run = self._computation.prepared(shapes)
         except (ArgumentError, EngineRefusal) as error:
             self.refused = str(error)
             raise
-        xs = [array_at(*each, self._dtype) for each in zip(values, shapes, strict=True)]
+        xs = [array_at(*tensor, self._dtype) for tensor in zip(values, shapes, strict=True)]
         ys = [self._result(api, context, i, shape) for i, shape in enumerate(results)]
         with lend(_OrtPool(api, context)):
             run(xs, ys)
@@ -83,14 +83,14 @@ class Kernel:
     def _result(self, api: Library, context: int, number: int, shape: tuple[int, ...]) -> Array:
         """Memory of ONNX Runtime for a result."""
         sizes = (c_int64 * len(shape))(*shape)
-        value = api.made("KernelContext_GetOutput", context, number, sizes, len(shape))
+        value = api.output("KernelContext_GetOutput", context, number, sizes, len(shape))
         return array_at(value, shape, self._dtype)
 
 
 class _OrtPool:
     """ONNX Runtime's threads, lent for the time of one operator.
 
-    They spin between its operators: threads of ours beside them would share the processors.
+    They spin between its operators: other threads beside them would share the processors.
     """
 
     def __init__(self, api: Library, context: int) -> None:
@@ -116,7 +116,7 @@ def _create(op: int, api: int, info: int, kernel: int) -> int:
 
 
 def _compute(kernel: int, context: int) -> int:
-    """0, or a status that says what went wrong, and stops `Run`."""
+    """Compute a node; return 0, or a status with the error, which stops `Run`."""
     api = library()
     try:
         _kernels[kernel].compute(api, context)
@@ -129,7 +129,7 @@ def _compute(kernel: int, context: int) -> int:
 def domain() -> int:
     """The operators, of any number of inputs and outputs, to be added to a session's options."""
     api = library()
-    made = api.made("CreateCustomOpDomain", DOMAIN.encode())
+    operators = api.output("CreateCustomOpDomain", DOMAIN.encode())
     for dtype, code in {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}.items():
         name = ctypes.create_string_buffer(OPERATOR.format(dtype).encode())
         answers = {
@@ -151,11 +151,11 @@ def domain() -> int:
             "KernelDestroy": ctypes.pythonapi.Py_IsInitialized,
             **{key: _ANSWER(partial(int, answer)) for key, answer in answers.items()},
         }
-        addresses = {key: ctypes.cast(each, pointer) for key, each in functions.items()}
+        addresses = {key: ctypes.cast(function, pointer) for key, function in functions.items()}
         operator = _CustomOp(version=VERSION, **addresses)
         _forever.append((name, functions, operator))
-        api.call("CustomOpDomain_Add", made, ctypes.addressof(operator))
-    return made
+        api.call("CustomOpDomain_Add", operators, ctypes.addressof(operator))
+    return operators
 
 
-_forever: list[Any] = []  # as sessions may be
+_forever: list[Any] = []  # ONNX Runtime may call them at any time

@@ -42,9 +42,9 @@ def _near(
     seeds: Collection[Unit],
 ) -> set[int]:
     """The fitting units that are connected with a seed by fitting units."""
-    neighbours: list[set[int]] = [set(each) for each in sources]
-    for i, each in enumerate(sources):
-        for source in each:
+    neighbours: list[set[int]] = [set(inputs) for inputs in sources]
+    for i, inputs in enumerate(sources):
+        for source in inputs:
             neighbours[source].add(i)
     waiting = [i for i, unit in enumerate(units) if unit in seeds and unit in fitting]
     near = set(waiting)
@@ -63,8 +63,8 @@ class _Groups:
         self.of = [*range(len(sources))]
         self._members = [{i} for i in self.of]
         self._targets: list[set[int]] = [set() for _ in sources]
-        for i, each in enumerate(sources):
-            for source in each:
+        for i, inputs in enumerate(sources):
+            for source in inputs:
                 self._targets[source].add(i)
 
     def merge(self, a: int, b: int) -> None:
@@ -98,9 +98,9 @@ class _Groups:
 def boundary(group: list[Unit]) -> tuple[list[ir.Value], list[ir.Value]]:
     """The values that a group reads from outside, constants aside, and those that others read."""
     nodes = {node for unit in group for node in unit.nodes}
-    made = {y: None for unit in group for node in unit.nodes for y in node.outputs}
-    inputs = dict.fromkeys(x for unit in group for x in unit.inputs if x not in made)
+    produced = {y: None for unit in group for node in unit.nodes for y in node.outputs}
+    inputs = dict.fromkeys(x for unit in group for x in unit.inputs if x not in produced)
     outputs = [
-        y for y in made if y.is_graph_output() or any(use.node not in nodes for use in y.uses())
+        y for y in produced if y.is_graph_output() or any(use.node not in nodes for use in y.uses())
     ]
     return [*inputs], outputs

@@ -1,8 +1,8 @@
 """Parts of a model that upconv computes, and the model with an operator in place of each.
 
-A part is a convex group of nodes with a convolution in it, as a network. What the table of
-`translation.py` or the network's builder refuses ends a part, for a reason that reports state. In a
-model of another element type than float32, a part is one convolution as a plan (`layers.py`).
+A part is a convex group of nodes with a convolution in it, as a network. A node that the table of
+`translation.py` or the network's builder refuses ends a part; reports state the reason. In a model
+of another element type than float32, a part is one convolution as a plan (`layers.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Partition:
 
 
 class NetworkPart:
-    """A part as a network; `names` are those of its inputs."""
+    """A part as a network."""
 
     dtype = "float32"
 
@@ -124,7 +124,7 @@ def _network(group: list[Unit], opset: int) -> Network:
             translate(network, unit, values, opset)
         except UpconvError as error:
             raise _RefusedError(unit, str(error)) from None
-    if reasons:  # such an input is none of a network, though the node's operation may do without
+    if reasons:  # a network cannot have such an input, even if the operation does not read it
         raise _RefusedError(group[0], reasons[0])
     network.output(*(values[y] for y in outputs))
     return network
@@ -152,11 +152,11 @@ def _declared(x: ir.Value) -> tuple[int | None, ...]:
 
 def _with_follower(unit: Unit, fitting: Mapping[Unit, None]) -> list[Unit]:
     """A convolution, and the activation that alone reads its result."""
-    end = follower(unit.last.outputs[0])
+    activation = follower(unit.last.outputs[0])
     kinds = ("LeakyRelu", "Relu", "Tanh", "Sigmoid", "PRelu", "Elu", "Gelu")
-    if end is None or not is_op(end, *kinds):
+    if activation is None or not is_op(activation, *kinds):
         return [unit]
-    return [unit, *(each for each in fitting if each.nodes == (end,))]
+    return [unit, *(other for other in fitting if other.nodes == (activation,))]
 
 
 def _part(group: list[Unit], opset: int, threads: int, ends: tuple[str, ...]) -> Part:
@@ -211,7 +211,7 @@ def with_operators(model: ir.Model, parts: Mapping[int, Part]) -> ir.Model:
         graph.append(operator)
         for name, result in zip(part.outputs, operator.outputs, strict=True):
             old = values[name]
-            # The shape stays: ONNX Runtime infers none for an operator of ours.
+            # The shape stays: ONNX Runtime infers none for a custom operator.
             kind = ir.DataType.from_numpy(np.dtype(part.computation.dtype))
             result.type, result.shape = ir.TensorType(kind), old.shape
             ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)

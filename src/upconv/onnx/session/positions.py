@@ -21,7 +21,7 @@ def slice_of(call: Call) -> Any:
     """Slice of channels or positions, by steps of 1."""
     x = call.x()
     starts, ends = call.constant(1).tolist(), call.constant(2).tolist()
-    axes, steps = (None if each is None else each.tolist() for each in map(call.optional, (3, 4)))
+    axes, steps = (None if v is None else v.tolist() for v in map(call.optional, (3, 4)))
     call.require(steps is None or set(steps) == {1}, "Its steps are not all 1.")
     cut = [(0, 0)] * (len(x.shape) - 2)
     for axis, start, end in zip(axes or range(len(starts)), starts, ends, strict=True):
@@ -139,8 +139,8 @@ def resize(call: Call) -> Any:
     call.require("axes" not in call.node.attributes, "It resizes some axes alone (axes).")
     factors = [int(scale) for scale in scales]
     fits = len(factors) == len(x.shape) and factors[:2] == [1, 1] and min(factors) > 0
-    whole = fits and bool((scales == factors).all())
-    call.require(whole, f"Its factors, {scales.tolist()}, are not whole.")
+    integral = fits and bool((scales == factors).all())
+    call.require(integral, f"Its factors, {scales.tolist()}, are not whole.")
     return call.network.upsample(x, tuple(factors[2:]), mode)
 
 

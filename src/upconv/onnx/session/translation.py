@@ -29,7 +29,7 @@ Row = Callable[[Call], Any]
 
 
 def translate(network: Network, unit: Unit, values: dict[ir.Value, Any], opset: int) -> None:
-    """Add a unit to a network, and what it makes to `values`; `UpconvError` where it does not fit.
+    """Add a unit to a network, and its results to `values`; `UpconvError` where it does not fit.
 
     Every value of a network is float32.
     """
@@ -53,15 +53,14 @@ def translate(network: Network, unit: Unit, values: dict[ir.Value, Any], opset: 
 
 
 def _conv(call: Call) -> Any:
-    attributes = {name: plain(each.value) for name, each in call.node.attributes.items()}
+    attributes = {name: plain(entry.value) for name, entry in call.node.attributes.items()}
     weight, keywords = _weight(call), conv_keywords(attributes)
     return call.network.conv(call.x(), weight, call.optional(2), **keywords)
 
 
 def _conv_transpose(call: Call) -> Any:
     weight = _weight(call)
-    # Crops that depend on the size are those of the sizes that the model declares. The network's
-    # inputs have these sizes, too.
+    # Crops that depend on the size follow from the declared sizes, which the network's inputs have.
     node = read(call.node, call.opset, Rule.ONNXRUNTIME)
     if not isinstance(node, ConvTransposeNode):
         raise EngineRefusal(f"Its geometry cannot be read: {node.reason}.")
@@ -94,7 +93,7 @@ def _group_norm(call: Call) -> Any:
     x, groups = call.x(), call.integer("num_groups", 1)
     scale, offset = call.constant(1), call.constant(2)
     if call.opset < 21:  # one number per group
-        scale, offset = (np.repeat(each, x.channels // groups) for each in (scale, offset))
+        scale, offset = (np.repeat(v, x.channels // groups) for v in (scale, offset))
     return call.network.group_norm(x, groups, scale, offset, call.number("epsilon", 1e-5))
 
 

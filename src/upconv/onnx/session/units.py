@@ -61,7 +61,7 @@ def _reads(node: ir.Node) -> Iterator[ir.Value]:
     """The values of the node's graph that it reads, also those that its subgraphs read."""
     graphs = [graph for attribute in node.attributes.values() for graph in _graphs(attribute)]
     nodes = [node, *(deep for graph in graphs for deep in graph.all_nodes())]
-    values = [value for each in nodes for value in each.inputs]
+    values = [value for reader in nodes for value in reader.inputs]
     for value in dict.fromkeys([*values, *(y for graph in graphs for y in graph.outputs)]):
         producer = None if value is None else value.producer()
         if value is not None and (

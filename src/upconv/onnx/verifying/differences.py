@@ -1,18 +1,19 @@
-"""Two values that should be one: how far apart they are, and whether that is rounding.
+"""Differences of two values that should be equal: their size, and whether rounding explains them.
 
-    error    the largest distance over the elements that are finite, as a part of the scale
-    scale    the largest magnitude of a finite element
-    allowed  as a part of the scale, by the first of these rules that applies:
+    error    the largest distance of finite elements, divided by the scale.
+    scale    the largest magnitude of a finite element.
+    allowed  the largest error that counts as rounding, by the first of these rules that applies:
 
-1. integers, booleans and text: none; of what a QuantizeLinear makes, one step.
-2. `atol`, `rtol`: |b - a| <= atol + rtol * |a| for every element; told is that of the largest.
-3. float64: b is off from it by at most twice what a is, and a few roundings (`_ROUNDING`) of the
-   type, or of the precision that the runtime computes in if that is less.
-4. else |b - a| is at most `_LOOSE` times as much.
-5. Of what a DequantizeLinear makes, one step of its scale more.
+1. Integers, booleans and text: 0; one step for results of QuantizeLinear.
+2. `atol`, `rtol`: |b - a| <= atol + rtol * |a| for every element; `allowed` is the largest bound.
+3. float64: b's error is at most twice a's, plus a few roundings (`_ROUNDING`) of the type, or of
+   the runtime's precision if that is lower.
+4. Else |b - a| is at most `_LOOSE` times these roundings.
+5. Results of DequantizeLinear: one step of the scale more.
 
-NaN equals NaN in the same place, and an infinity its like; any other place where one of the two is
-not finite is a difference. Two arrays without a finite element are not verified. Empty ones are.
+NaN equals NaN at the same index, and an infinity equals the same infinity. Any other element that
+is not finite in one of the two is a difference. Two empty arrays are equal. Two other arrays
+without a finite element are not verified.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _FLOAT32 = 2.0**-19
 """Of the largest value: 16 units in the last place of types with sums in their own precision, as
 convolutions by fast algorithms need; 4 of those whose sums are in float32."""
 
-_LOOSE = 64  # times as much, where there is nothing in float64 to hold against
+_LOOSE = 64  # times the roundings, where there is no float64 result
 _COPIES = 80  # bytes that a comparison takes for each element
 
 
@@ -66,8 +67,8 @@ _BY_ROUNDING = Tolerances()
 class Difference:
     """One value as two models have it: an output, or the result of a layer.
 
-    `node`, `op`, `shape` and `dtype` are the first model's. `rule` says what the error is against:
-    "float64", "exact", "tolerance" or "a". `words` say what differs besides numbers.
+    `node`, `op`, `shape` and `dtype` are the first model's. `rule` names the reference of the
+    error: "float64", "exact", "tolerance" or "a". `words` describe other differences than numbers.
     """
 
     name: str
@@ -84,25 +85,25 @@ class Difference:
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "scalar"
-        made = f" of {self.op} {self.node}".rstrip() if self.op else ""
+        by = f" of {self.op} {self.node}".rstrip() if self.op else ""
         against = "float64" if self.rule == "float64" else "a"
         verdict = "equal" if self.equal else f"DIFFERENT {self.words}".rstrip()
         return (
-            f"{self.name}{made} {shape} {self.dtype}: off from {against} by {self.error:.2g} of its"
+            f"{self.name}{by} {shape} {self.dtype}: off from {against} by {self.error:.2g} of its"
             f" largest value, allowed {self.allowed:.2g}: {verdict}"
         )
 
 
 def difference(
-    made: ir.Value, a: Any, b: Any, tolerances: Tolerances = _BY_ROUNDING, exact: Any = None
+    value: ir.Value, a: Any, b: Any, tolerances: Tolerances = _BY_ROUNDING, exact: Any = None
 ) -> Difference:
     """The difference of a value.
 
-    made: the value in the first model. a, b: what the models make of it; exact: what the first
-    makes in float64, None for none.
+    value: the value in the first model. a, b: the results of the two models; exact: the result of
+    the first in float64, or None.
     """
-    node = made.producer()
-    at = str(made.name), (node and node.name) or "", node.op_type if node else ""
+    node = value.producer()
+    at = str(value.name), (node and node.name) or "", node.op_type if node else ""
     words = "it is no tensor in one of the two; sequences and optionals are not compared"
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         if a.shape == b.shape:
@@ -133,13 +134,13 @@ def _compared(
     finite &= np.isfinite(z)
     x, y, z = x[finite], y[finite], z[finite]
     scale = max(_largest(x), _largest(y))
-    whole = scale or 1.0
+    divisor = scale or 1.0
     with np.errstate(over="ignore"):  # 1e308 - -1e308
         apart = np.abs(x - y)
-        off_a, off_b = _largest(x - z) / whole, _largest(y - z) / whole
-    error, allowed, rule = _largest(apart) / whole, step / whole, "exact"
+        off_a, off_b = _largest(x - z) / divisor, _largest(y - z) / divisor
+    error, allowed, rule = _largest(apart) / divisor, step / divisor, "exact"
     if a.dtype.kind in "iu" and not np.array_equal(a, b):
-        error = max(error, 1 / whole)  # which float64 may hold for equal
+        error = max(error, 1 / divisor)  # float64 may round a difference away
     equal = error <= allowed
     if a.dtype.kind in "fcV" and tolerances.by_rounding:
         names = a.dtype.name, tolerances.precision or "float64"
@@ -151,7 +152,7 @@ def _compared(
         equal = error <= allowed
     elif a.dtype.kind in "fcV":
         atol, rtol = tolerances.atol or 0.0, tolerances.rtol or 0.0
-        rule, allowed = "tolerance", atol / whole + rtol
+        rule, allowed = "tolerance", atol / divisor + rtol
         equal = bool(np.all(apart <= atol + rtol * np.abs(x)))
     words = ""
     if a.dtype != b.dtype:
@@ -165,7 +166,7 @@ def _compared(
 
 
 def _wide(a: Array, b: Array) -> tuple[Array, Array]:
-    """Two arrays in float64 or complex128; of text, whether it differs."""
+    """Two arrays in float64 or complex128; for text, zeros and where it differs."""
     if a.dtype.kind not in "biufcV" or b.dtype.kind not in "biufcV":
         return np.zeros(a.shape), np.asarray(a != b, np.float64)
     x, y = (v.astype(np.complex128 if v.dtype.kind == "c" else np.float64) for v in (a, b))
@@ -180,8 +181,8 @@ def _largest(values: Array) -> float:
 class Run:
     """Both models in one runtime.
 
-    `first_layer` is the first value inside that differs, where an output does. `findings` say why
-    the second model does not run here, `remark` what could not be compared.
+    `first_layer` is the first inner value that differs, if an output differs. `findings` say why
+    the second model does not run here, `remark` which comparison was impossible.
     """
 
     runtime: str
@@ -196,11 +197,12 @@ class Run:
         return bool(self.outputs) and all(output.equal for output in self.outputs)
 
     def told(self) -> list[str]:
-        """Sentences on what is found besides the distances of outputs."""
-        said = [*self.findings, *(f"{one.name}: {one.words}" for one in self.outputs if one.words)]
+        """Findings, words about outputs, and the first layer that differs, as sentences."""
+        outputs = [f"{output.name}: {output.words}" for output in self.outputs if output.words]
+        sentences = [*self.findings, *outputs]
         if self.first_layer is not None:
-            said.append(f"first layer that differs: {self.first_layer}")
-        return [f"{self.runtime}: {words}" for words in said]
+            sentences.append(f"first layer that differs: {self.first_layer}")
+        return [f"{self.runtime}: {words}" for words in sentences]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,7 @@ class Comparison:
     """Two models, a and b, on the same inputs.
 
     `findings` are sentences about the interfaces: inputs and outputs that are missing, or in
-    another order. `inputs` are the shapes of what was fed.
+    another order. `inputs` are the shapes of the feeds.
     """
 
     findings: tuple[str, ...]
@@ -227,6 +229,6 @@ class Comparison:
         return {**document(self), "runs": runs, "equal": self.equal}
 
     def __str__(self) -> str:
-        outputs = [f"{run.runtime}: {one}" for run in self.runs for one in run.outputs]
-        told = [words for run in self.runs for words in run.told()]
-        return "\n".join(map(neutral, [*self.findings, *outputs, *told])) or "equal"
+        outputs = [f"{run.runtime}: {output}" for run in self.runs for output in run.outputs]
+        sentences = [words for run in self.runs for words in run.told()]
+        return "\n".join(map(neutral, [*self.findings, *outputs, *sentences])) or "equal"
