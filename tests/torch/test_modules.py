@@ -170,7 +170,7 @@ def test_packed_weights_of_bare_tensors_are_bounded(monkeypatch) -> None:
         shapes = [torch.randn(1, 2, 5 + i) for i in range(100)]
         for each in shapes:
             ut.conv_transpose(each, weights[0])
-        packed = packing.found(weights[0])
+        packed = packing.look_up(weights[0])
         assert packed.held <= 1000 + 96
         assert len(packed.calls) <= 64
     packing.forget()

@@ -40,8 +40,8 @@ def conv_transpose(
     x: a Dask array of any chunks, (N, C, *size), or (C, *size) without a batch.
     weight, bias: NumPy arrays, in memory. The other keywords are `upconv.conv_transpose`'s.
     engine: with None or "jit" the result has the bits of `upconv.conv_transpose(..., engine="jit",
-        algorithm="direct")` on the whole, where that engine does the layer; other engines round by
-        the chunk.
+        algorithm="direct")` on the whole array, if that engine computes the layer. With other
+        engines the rounding depends on the chunks.
     chunks: of the result's spatial axes, in any form that Dask has for them (default: those of x,
         times the stride). Each is one task, and takes the memory of one call.
 
@@ -104,14 +104,14 @@ def conv_transpose_backward(
 ) -> Gradients:
     """The gradients of `conv_transpose`, lazily: `upconv.Gradients` of Dask arrays.
 
-    grad, x: Dask arrays. x counts by its shape alone where its own gradient is wanted, which has
-    its chunks. The weight's gradient is a sum over chunks of grad, in a fixed order: the same for
-    every scheduler, but rounded otherwise than the whole's.
+    grad, x: Dask arrays. The gradient of x needs only the shape and the chunks of x. The weight's
+    gradient is a sum over chunks of grad in a fixed order. It is the same for every scheduler, but
+    its rounding differs from that of one call on the whole array.
 
     >>> import dask.array as da
     >>> x, g = da.ones((1, 1, 6), chunks=3), da.ones((1, 1, 12), chunks=5)
-    >>> found = conv_transpose_backward(g, x, np.ones((1, 1, 2)), stride=2)
-    >>> found.weight.compute(), found.x.chunks
+    >>> gradients = conv_transpose_backward(g, x, np.ones((1, 1, 2)), stride=2)
+    >>> gradients.weight.compute(), gradients.x.chunks
     (array([[[6., 6.]]]), ((1,), (1,), (3, 3)))
     """
     keywords = Keywords.of(
@@ -172,27 +172,27 @@ def _backward(
 ) -> Gradients:
     weight = _in_memory("weight", weight)
     operands = dask_operand("grad", grad), dask_operand("x", x), described(weight)
-    found = signatures_of(*operands, keywords, False)
+    signatures = signatures_of(*operands, keywords, False)
     wanted = gradient_targets(NEEDS, Gradients, needs, None, accumulate=False)
-    made: dict[str, Any] = {}
-    first = found["x"].problem.layout is DataLayout.NCX
-    rank = found["x"].problem.rank
+    gradients: dict[str, Any] = {}
+    first = signatures["x"].problem.layout is DataLayout.NCX
+    rank = signatures["x"].problem.rank
     if "x" in wanted:
-        place = slice(-rank, None) if first else slice(-rank - 1, -1)
-        made["x"] = mapped(found["x"], grad, weight, None, engine, x.chunks[place])
+        spatial = slice(-rank, None) if first else slice(-rank - 1, -1)
+        gradients["x"] = mapped(signatures["x"], grad, weight, None, engine, x.chunks[spatial])
     if "weight" in wanted:
-        forward = found["x"].problem.direction is Direction.INPUT_GRAD
+        forward = signatures["x"].problem.direction is Direction.INPUT_GRAD
         g, other = (grad, x) if forward else (x, grad)
-        made["weight"] = weight_gradient(found["weight"], g, other, engine)
+        gradients["weight"] = weight_gradient(signatures["weight"], g, other, engine)
     if "bias" in wanted:
         channels = grad.ndim - 1 - (rank if first else 0)
         axes = tuple(axis for axis in range(grad.ndim) if axis != channels)
-        made["bias"] = grad.sum(axis=axes, dtype=np.float64).astype(grad.dtype)
-    return Gradients(**made)
+        gradients["bias"] = grad.sum(axis=axes, dtype=np.float64).astype(grad.dtype)
+    return Gradients(**gradients)
 
 
 def dask_operand(name: str, value: Any) -> Operand:
-    """Shape and dtype of a Dask array whose chunks are known."""
+    """Return the shape and dtype of a Dask array whose chunks are known."""
     if not isinstance(value, da.Array):
         remedy = "Make one with dask.array.from_array or from_zarr, or call upconv itself."
         raise DTypeError(name, f"of type {type(value).__name__}", "a dask.array.Array", remedy)

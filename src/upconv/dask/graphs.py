@@ -30,8 +30,8 @@ from ..geometry import Axis, scaled, strided
 from ..problem import DataLayout, Direction, Problem
 from ..shapes import Signature
 
-_TOGETHER = 8  # terms of a weight gradient that one task adds
-_MOST_TASKS = 1 << 20  # of one result: Dask's schedulers are slow from far fewer on
+_TERMS_PER_TASK = 8  # terms of a weight gradient that one task adds
+_MOST_TASKS = 1 << 20  # of one result; Dask's schedulers are slow with far fewer already
 
 Span = tuple[int, int]
 Cut = tuple[slice, ...]
@@ -39,11 +39,11 @@ Cut = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One axis of a task: the problem's, the operand's positions it reads, which results are kept.
+    """One axis of a task: the problem's axis, the operand positions it reads, the results it keeps.
 
-    An axis of one position is left out of what kernels compute, and sums are in the order of the
-    axes that are left. So the last axis of the whole that is more than one position is more in
-    every task: other results are computed with one that is alone, and dropped.
+    Kernels leave out axes of one position, and the remaining axes determine the order of sums. So
+    the whole problem's last axis of several positions keeps several positions in every task. A task
+    with one position along it computes neighbouring results too, and drops these.
     """
 
     axis: Axis
@@ -52,7 +52,7 @@ class _Piece:
 
     @classmethod
     def of(cls, problem: Problem, number: int, span: Span, *, last: bool) -> _Piece:
-        """Results [lo, hi) of one axis."""
+        """Return the piece that computes the results [lo, hi) of one axis."""
         axis, (lo, hi) = problem.axes[number], span
         forward = problem.direction is Direction.FORWARD
         part_of, total = (axis.part, axis.out) if forward else (axis.gradient_part, axis.size)
@@ -65,14 +65,14 @@ class _Piece:
 
 
 def _last(problem: Problem) -> int:
-    """The number of the last axis that is more than one position."""
+    """Return the index of the last axis of more than one position; -1 if there is none."""
     several = (i for i, axis in enumerate(problem.axes) if not is_point(axis.trimmed().axis))
     return max(several, default=-1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The computation of one task, but for its chunks, and where these lie in its window."""
+    """The computation of one task: its problem, and the slices of chunks that form its window."""
 
     problem: Problem
     engine: str | Engine | None
@@ -91,38 +91,39 @@ class _Task:
 
 
 def window(chunks: list[Array], cuts: tuple[Cut, ...], dtype: np.dtype[Any]) -> Array:
-    """Parts of chunks put together; `cuts` has a slice for every chunk along each axis."""
+    """Concatenate parts of chunks; `cuts` has a slice for every chunk along each axis."""
     if len(chunks) == 1:
         return chunks[0][tuple(axis[0] for axis in cuts)].astype(dtype, copy=False)
     sizes = [[cut.stop - cut.start for cut in axis] for axis in cuts]
     result = np.empty([sum(axis) for axis in sizes], dtype)
     starts = [[0, *accumulate(axis)] for axis in sizes]
-    for chunk, place in zip(chunks, product(*(range(len(axis)) for axis in cuts)), strict=True):
-        there = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, place, strict=True))
-        result[there] = chunk[tuple(axis[i] for axis, i in zip(cuts, place, strict=True))]
+    for chunk, index in zip(chunks, product(*(range(len(axis)) for axis in cuts)), strict=True):
+        region = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, index, strict=True))
+        result[region] = chunk[tuple(axis[i] for axis, i in zip(cuts, index, strict=True))]
     return result
 
 
 def _overlap(chunks: tuple[int, ...], reads: range) -> tuple[list[int], Cut]:
-    """The chunks of one axis that a range of positions lies in, and what of each; one at least."""
-    found = [
+    """Return the chunks of one axis that overlap a range, at least one, and the slice of each."""
+    overlaps = [
         (i, slice(max(reads.start, end - size) - (end - size), min(reads.stop, end) - (end - size)))
         for i, (size, end) in enumerate(zip(chunks, accumulate(chunks), strict=True))
         if reads and end - size < reads.stop and reads.start < end
     ]
-    numbers, cut = zip(*found or [(0, slice(0, 0))], strict=True)
+    numbers, cut = zip(*overlaps or [(0, slice(0, 0))], strict=True)
     return list(numbers), cut
 
 
 def gathered(array: Any, batch: int, reads: list[range], layout: DataLayout) -> Any:
-    """The keys of the chunks that a task reads, first to last, and the cut for every axis."""
+    """Return the keys of the chunks that a task reads, in order, and the slices of every axis."""
     channels = 1 if layout is DataLayout.NCX else array.ndim - 1
-    every = [range(array.shape[0]), *reads]
-    every.insert(channels, range(array.shape[channels]))
-    found = [_overlap(sizes, each) for sizes, each in zip(array.chunks, every, strict=True)]
-    found[0] = [batch], (slice(0, int(array.chunks[0][batch])),)
-    keys = [(array.name, *place) for place in product(*(numbers for numbers, _ in found))]
-    return keys, tuple(cut for _, cut in found)
+    ranges = [range(array.shape[0]), *reads]
+    ranges.insert(channels, range(array.shape[channels]))
+    pairs = zip(array.chunks, ranges, strict=True)
+    overlaps = [_overlap(sizes, positions) for sizes, positions in pairs]
+    overlaps[0] = [batch], (slice(0, int(array.chunks[0][batch])),)
+    keys = [(array.name, *index) for index in product(*(numbers for numbers, _ in overlaps))]
+    return keys, tuple(cut for _, cut in overlaps)
 
 
 def mapped(
@@ -142,22 +143,24 @@ def mapped(
     graph: dict[Any, Any] = {shared: weight, f"{shared}-bias": bias}
     batches, last = operand.chunks[0], _last(problem)
     require_few(prod(map(len, (batches, *spans))), chunks)
-    for n, *place in product(*(range(len(each)) for each in (batches, *spans))):
-        pieces = [_Piece.of(problem, i, spans[i][at], last=i == last) for i, at in enumerate(place)]
+    for n, *index in product(*(range(len(axis)) for axis in (batches, *spans))):
+        pieces = [_Piece.of(problem, i, spans[i][at], last=i == last) for i, at in enumerate(index)]
         keys, cuts = gathered(operand, n, [piece.reads for piece in pieces], problem.layout)
-        own = problem.replace(axes=tuple(piece.axis for piece in pieces), batch=int(batches[n]))
-        keep = _laid(problem, slice(None), slice(None), (piece.keep for piece in pieces))
-        task = _Task(own, chosen, keep, (cuts,))
-        key = (name, *_laid(problem, n, 0, place))
+        part = problem.replace(axes=tuple(piece.axis for piece in pieces), batch=int(batches[n]))
+        keep = _in_layout(problem, slice(None), slice(None), (piece.keep for piece in pieces))
+        task = _Task(part, chosen, keep, (cuts,))
+        key = (name, *_in_layout(problem, n, 0, index))
         graph[key] = (task.result, keys, shared, f"{shared}-bias" if bias is not None else None)
     sizes = tuple(tuple(hi - lo for lo, hi in span) for span in spans)
-    made = _laid(problem, batches, (problem.result_channels,), sizes)
+    chunk_sizes = _in_layout(problem, batches, (problem.result_channels,), sizes)
     layers = HighLevelGraph.from_collections(name, graph, dependencies=[operand])
-    result = da.Array(layers, name, made, dtype=operand.dtype)
+    result = da.Array(layers, name, chunk_sizes, dtype=operand.dtype)
     return result if signature.batched else result[0]
 
 
-def _laid(problem: Problem, batch: Any, channels: Any, spatial: Iterable[Any]) -> tuple[Any, ...]:
+def _in_layout(
+    problem: Problem, batch: Any, channels: Any, spatial: Iterable[Any]
+) -> tuple[Any, ...]:
     """Entries of batch, channels and spatial axes in the order of the problem's layout."""
     first = problem.layout is DataLayout.NCX
     return (batch, channels, *spatial) if first else (batch, *spatial, channels)
@@ -171,20 +174,20 @@ def _spans(problem: Problem, operand: Any, chunks: Any) -> list[list[Span]]:
         sizes = normalized(chunks, totals, operand.dtype)
         return [between([0, *accumulate(axis)]) for axis in sizes]
     first = 2 if problem.layout is DataLayout.NCX else 1
-    given = operand.chunks[first : first + problem.rank]
-    moved = scaled if forward else strided
+    operand_chunks = operand.chunks[first : first + problem.rank]
+    scale = scaled if forward else strided
     return [
-        between(ends_of(sizes, total, [moved(at, axis.stride) for at in (0, *accumulate(sizes))]))
-        for sizes, total, axis in zip(given, totals, problem.axes, strict=True)
+        between(ends_of(sizes, total, [scale(at, axis.stride) for at in (0, *accumulate(sizes))]))
+        for sizes, total, axis in zip(operand_chunks, totals, problem.axes, strict=True)
     ]
 
 
 def normalized(
     chunks: Any, totals: tuple[int, ...], dtype: np.dtype[Any]
 ) -> tuple[tuple[int, ...], ...]:
-    """The sizes of chunks that a caller has given for spatial axes of so many positions."""
-    each = chunks if isinstance(chunks, tuple | list) else [chunks] * len(totals)
-    for size, total in zip(each, totals, strict=False):
+    """Return the chunk sizes that a caller asks for, as Dask reads them for axes of these sizes."""
+    requested = chunks if isinstance(chunks, tuple | list) else [chunks] * len(totals)
+    for size, total in zip(requested, totals, strict=False):
         if isinstance(size, int) and size > 0:
             require_few(-(-total // size), chunks)
     expected = f"chunks of the result's spatial axes {totals}, in a form Dask has for them"
@@ -209,15 +212,16 @@ def require_few(count: int, chunks: Any) -> None:
         raise ArgumentError("chunks", got, f"at most {_MOST_TASKS} tasks for a result", _LARGER)
 
 
-def ends_of(sizes: tuple[int, ...], total: int, moved: list[int]) -> list[int]:
-    """The chunks of a result: those of the operand; even ones, as zarr asks for, if those are even.
+def ends_of(sizes: tuple[int, ...], total: int, ends: list[int]) -> list[int]:
+    """Return the ends of a result's chunks, 0 first: those of the operand's chunks.
 
-    `moved` are the ends of the operand's chunks as positions of the result, 0 first.
+    ends: those of the operand's chunks as positions of the result, 0 first. If the operand's
+    chunks have one size, so have the result's, as Zarr needs it.
     """
-    if moved[1] and set(sizes[:-1]) <= {sizes[0]} and sizes[-1] <= sizes[0]:
-        require_few(-(-total // moved[1]), None)
-        moved = list(range(0, total, moved[1]))
-    return sorted({0, *(min(end, total) for end in moved), total})
+    if ends[1] and set(sizes[:-1]) <= {sizes[0]} and sizes[-1] <= sizes[0]:
+        require_few(-(-total // ends[1]), None)
+        ends = list(range(0, total, ends[1]))
+    return sorted({0, *(min(end, total) for end in ends), total})
 
 
 def between(ends: list[int]) -> list[Span]:
@@ -226,7 +230,7 @@ def between(ends: list[int]) -> list[Span]:
 
 
 def weight_gradient(signature: Signature, grad: Any, x: Any, engine: str | Engine | None) -> Any:
-    """One term per chunk of `grad`, the form's g, added in order of the chunks."""
+    """Return the weight's gradient: one term per chunk of `grad`, added in order of the chunks."""
     if not signature.batched:
         grad, x = grad[None], x[None]
     dtype, problem = grad.dtype, signature.problem
@@ -238,17 +242,17 @@ def weight_gradient(signature: Signature, grad: Any, x: Any, engine: str | Engin
     graph: dict[Any, Any] = {}
     terms: list[Any] = []
     batches = grad.chunks[0]
-    for n, *place in product(*(range(len(each)) for each in (batches, *spans))):
-        own = [spans[i][at] for i, at in enumerate(place)]
-        parts = [axis.part(*span) for axis, span in zip(problem.axes, own, strict=True)]
-        g_keys, g_cuts = gathered(grad, n, [range(*span) for span in own], problem.layout)
+    for n, *index in product(*(range(len(axis)) for axis in (batches, *spans))):
+        box = [spans[i][at] for i, at in enumerate(index)]
+        parts = [axis.part(*span) for axis, span in zip(problem.axes, box, strict=True)]
+        g_keys, g_cuts = gathered(grad, n, [range(*span) for span in box], problem.layout)
         x_keys, x_cuts = gathered(x, n, [reads for _, reads in parts], problem.layout)
-        some = problem.replace(axes=tuple(axis for axis, _ in parts), batch=int(batches[n]))
+        part = problem.replace(axes=tuple(axis for axis, _ in parts), batch=int(batches[n]))
         terms.append((f"{name}-terms", len(terms)))
-        graph[terms[-1]] = (_Task(some, engine, (), (g_cuts, x_cuts)).term, g_keys, x_keys)
+        graph[terms[-1]] = (_Task(part, engine, (), (g_cuts, x_cuts)).term, g_keys, x_keys)
     level = 0
     while len(terms) > 1:
-        groups = [terms[i : i + _TOGETHER] for i in range(0, len(terms), _TOGETHER)]
+        groups = [terms[i : i + _TERMS_PER_TASK] for i in range(0, len(terms), _TERMS_PER_TASK)]
         terms, level = [(f"{name}-sums-{level}", i) for i in range(len(groups))], level + 1
         graph |= {key: (_added, group) for key, group in zip(terms, groups, strict=True)}
     shape = signature.shape
@@ -268,9 +272,9 @@ def _rounded(total: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _chosen(problem: Problem, engine: str | Engine | None) -> str | Engine | None:
-    """The engine for chunks: of one order of sums wherever the JIT engine does the whole."""
+    """Return the engine for chunks; its order of sums is fixed if the JIT engine takes all."""
     select(problem, engine)  # raises what the whole call would
     if engine not in (None, "jit"):
         return engine
-    settled = invariant_engine(problem)
-    return engine if settled.refuses(problem) else settled
+    invariant = invariant_engine(problem)
+    return engine if invariant.refuses(problem) else invariant

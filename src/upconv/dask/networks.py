@@ -63,20 +63,20 @@ def run(
         shapes[name], dtype = dask_operand(name, array)
         if dtype != np.float32:
             raise DTypeError(f"{name}.dtype", str(dtype), "float32", "Convert it with astype.")
-    many = max(shape[0] for shape in shapes.values())
-    first = next(array for array in arrays if array.shape[0] == many)
-    lined = [x.rechunk({0: first.chunks[0]}) if len(x) == many else x for x in arrays]
+    batch = max(shape[0] for shape in shapes.values())
+    first = next(array for array in arrays if array.shape[0] == batch)
+    aligned = [x.rechunk({0: first.chunks[0]}) if len(x) == batch else x for x in arrays]
     for name, shape in shapes.items():
-        if shape[0] not in (1, many):
-            raise ShapeError(f"{name}.shape", str(shape), f"a batch of {many}, or of 1")
+        if shape[0] not in (1, batch):
+            raise ShapeError(f"{name}.shape", str(shape), f"a batch of {batch}, or of 1")
     programs = network.boxes(shapes, precision=precision, algorithm=algorithm)
     outputs = programs.boxes.graph.outputs
-    results = tuple(_mapped(programs, value, lined, first.chunks[0], chunks) for value in outputs)
+    results = tuple(_mapped(programs, value, aligned, first.chunks[0], chunks) for value in outputs)
     return results[0] if len(results) == 1 else results
 
 
 class _Task(NamedTuple):
-    """The computation of one task, but for its chunks, and where these lie in its windows."""
+    """The computation of one task: its box of results, and the slices of chunks that it reads."""
 
     output: int
     box: Box
@@ -96,7 +96,7 @@ class _Task(NamedTuple):
 def _mapped(
     programs: BoxPrograms, output: int, arrays: list[Any], batches: tuple[int, ...], chunks: Any
 ) -> Any:
-    """One result, one task per chunk."""
+    """Return one result as a Dask array, one task per chunk."""
     boxes = programs.boxes
     _, channels, *sizes = boxes.graph.shapes[output]
     spans = _spans(boxes.rates(output), arrays[0], tuple(sizes), chunks)
@@ -104,8 +104,8 @@ def _mapped(
     name, shared = f"upconv-network-{token}", f"upconv-programs-{token}"
     graph: dict[Any, Any] = {shared: programs}
     require_few(prod(map(len, (batches, *spans))), chunks)
-    for n, *place in product(*(range(len(axis)) for axis in (batches, *spans))):
-        box = tuple(axis[at] for axis, at in zip(spans, place, strict=True))
+    for n, *index in product(*(range(len(axis)) for axis in (batches, *spans))):
+        box = tuple(axis[at] for axis, at in zip(spans, index, strict=True))
         keys, cuts = [], []
         for array, reads in zip(arrays, boxes.reads(output, box), strict=True):
             number = n if array.numblocks[0] == len(batches) else 0
@@ -114,7 +114,7 @@ def _mapped(
             keys.append(listed)
             cuts.append(cut)
         task = _Task(output, box, int(batches[n]), tuple(cuts))
-        graph[(name, n, 0, *place)] = (task.result, shared, *keys)
+        graph[(name, n, 0, *index)] = (task.result, shared, *keys)
     lengths = tuple(tuple(high - low for low, high in axis) for axis in spans)
     layers = HighLevelGraph.from_collections(name, graph, dependencies=arrays)
     return da.Array(layers, name, (batches, (channels,), *lengths), dtype=np.float32)

@@ -1,10 +1,10 @@
 """Streams: convolutions, transposed or not, whose input comes in chunks and never as a whole.
 
-    streams  one convolution: what is final after each chunk, and what is kept for the next
-    layers   what it computes, and primitives for windows
-    chains   layers one after another, activations between them, and sums of branches
+    streams  one convolution: the results that are final after each chunk, and the tail it keeps.
+    layers   the checked layer of a stream, and primitives for its windows.
+    chains   layers one after another, activations between them, and sums of branches.
 
-The results of all chunks together have the bits of one call on the whole, by `Stream.engine`.
+The concatenated results have the bits of one call of `Stream.engine` on the whole input.
 """
 
 from .chains import Add, Chain, Stage, add, chain

@@ -89,9 +89,10 @@ def _stage(name: str, value: Any) -> Stage:
 
 
 class Composed(Stateful):
-    """The base of chains and sums: their parts, and the stream of the network that these are.
+    """The base of chains and sums: their parts, and the stream of the network that they form.
 
-    A stream has the channels and the element type of its layers; without any, of its first chunk.
+    Channels and dtype are those of the layers; a chain without layers takes those of its first
+    chunk.
     """
 
     def __init__(self, parts: tuple[Stage, ...]) -> None:
@@ -107,19 +108,19 @@ class Composed(Stateful):
         self._threads = max((layer.threads for layer in layers), default=resolved(None))
         self._channels = layers[0].channels if layers else 1
         self._dtype = layers[0].dtype if layers else np.dtype(np.float32)
-        self._networks: dict[tuple[int, np.dtype[Any]], NetworkStream] = {}  # at the begin
-        self._graph(self._channels, self._dtype)  # raises what does not fit
+        self._networks: dict[tuple[int, np.dtype[Any]], NetworkStream] = {}  # before any chunk
+        self._graph(self._channels, self._dtype)  # raises if the parts do not fit
         self.reset()
 
     def reset(self) -> None:
-        """Go back to the begin; what was prepared stays."""
+        """Begin again; prepared primitives stay."""
         self._stream: NetworkStream | None = None
         self._batch: list[int] | None = None  # [] or [N], once a chunk has said so
         self._ended = False
 
     @property
     def progress(self) -> Schedule:
-        """After how many inputs a result is final, all parts counted."""
+        """The schedule: after how many inputs a result of all parts is final."""
         return self._network(self._channels, self._dtype).progress
 
     @memory.bounded("this chunk")
@@ -153,7 +154,7 @@ class Composed(Stateful):
         return self.kind is not None and self.kind[0] == -2
 
     def _checked(self, x: Array) -> Array:
-        """The chunk, if it fits to the layers and to the chunks before it."""
+        """Return the chunk if it fits the layers and the chunks before it."""
         batch = "N" if self._batch is None else ", ".join(map(str, self._batch))
         fits = x.ndim in (2, 3) and self._batch in (None, list(x.shape[:-2]))
         channels = "C" if self.kind is None else str(self._channels)
@@ -168,19 +169,19 @@ class Composed(Stateful):
         return x
 
     def _outside(self, y: Array, batch: list[int]) -> Array:
-        """Results as the caller has chunks: (F, m) without a batch, channels last."""
+        """Return results in the form of the caller's chunks: with or without batch, and layout."""
         y = y[: batch[0]] if batch else y[0]
         return np.ascontiguousarray(y.swapaxes(-2, -1)) if self._last else y
 
     def _network(self, channels: int, dtype: np.dtype[Any]) -> NetworkStream:
-        """The stream of the network at its begin."""
+        """Return the network's stream before any chunk."""
         if (channels, dtype) not in self._networks:
             graph = self._graph(channels, dtype)
             compiler = Compiler(graph, fused=dtype.itemsize > 2)  # 16 bits: every value is rounded
             kind = DType(dtype.name)
-            how = kind, self._threads, Algorithm.DIRECT
+            options = kind, self._threads, Algorithm.DIRECT
             shapes: Any = {"chunk": (None, channels, None)}
-            stream = stream_of(shapes, lambda _: compiler, -1, None, how, {}, kind)
+            stream = stream_of(shapes, lambda _: compiler, -1, None, options, {}, kind)
             self._networks[channels, dtype] = stream
         return self._networks[channels, dtype]
 

@@ -1,7 +1,7 @@
 """The layer of a stream: one convolution along one axis, checked, and primitives for its windows.
 
-Windows that look alike share a primitive and its packed weight; chunks of one size soon make one or
-two kinds of windows. The engine is one whose sums do not depend on the size.
+Windows of equal geometry share a primitive and its packed weight. Chunks of one size soon make only
+one or two kinds of windows. The order of sums of the engine does not depend on the size.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..threads import resolved
 FixedOrder = InvariantEngine | OrderedEngine
 """Engines whose sums are in one order at every size."""
 
-_FAR = 1 << 40  # a size that no crop in use leaves nothing of
+_FAR = 1 << 40  # larger than any crop in use
 _KEPT_BYTES = 64 << 20  # of packed weights, for windows of different sizes
 _FEWEST, _MOST = 4, 32
 _FEW_TAPS = 32
@@ -63,7 +63,7 @@ def layer_of(
     problem, number = signature.problem, integers("length", frozen("length", length), 1, 1)[0]
     progress = _progress(problem.axes[0], keywords, convolves)
     size = max(number, progress.takes(1), 1)
-    if progress.kernel > _FEW_TAPS:  # what the engine can do is decided by those an input reaches
+    if progress.kernel > _FEW_TAPS:  # the engine decides by the taps that some input reaches
         size = max(size, 4 * progress.extent)
     nominal = problem.replace(axes=(progress.window(size, progress.begin, progress.total(size)),))
     engine: FixedOrder = invariant_engine(nominal)
@@ -76,7 +76,7 @@ def layer_of(
 
 
 def _shape_of(keywords: Keywords, weight: tuple[int, ...], convolves: bool) -> tuple[int, ...]:
-    """A long input of as many channels as the weight has."""
+    """Return the shape of a long input with the weight's number of channels."""
     layout = one_of("layout", keywords.layout, DataLayout)
     axis = one_of("weight_layout", keywords.weight_layout, WeightLayout).to_iox(1)[0]
     groups = keywords.groups if convolves and isinstance(keywords.groups, int) else 1
@@ -84,18 +84,18 @@ def _shape_of(keywords: Keywords, weight: tuple[int, ...], convolves: bool) -> t
 
 
 def _progress(axis: Axis, keywords: Keywords, convolves: bool) -> Progress:
-    """The axis without a size; `ArgumentError` for padding that depends on the whole's."""
+    """Return the axis without its size; refuse padding that depends on the size."""
     begin, end = axis.crop_begin, axis.crop_end
     if convolves:
-        given = paddings(keywords.padding, 1)
-        if isinstance(given, Same):
+        pads = paddings(keywords.padding, 1)
+        if isinstance(pads, Same):
             if axis.stride > 1:
                 remedy = "Give the zeros as ((begin, end),)."
                 expected = "numbers where the stride is above 1: 'same' depends on the whole's size"
                 raise ArgumentError("padding", repr(keywords.padding), expected, remedy)
-            upper = given is Same.UPPER
-            given = (same_padding(_FAR, axis.kernel, 1, axis.dilation, upper=upper),)
-        begin, end = given[0]
+            upper = pads is Same.UPPER
+            pads = (same_padding(_FAR, axis.kernel, 1, axis.dilation, upper=upper),)
+        begin, end = pads[0]
     return Progress(axis.kernel, axis.stride, axis.dilation, begin, end, convolves)
 
 
@@ -132,8 +132,8 @@ class Layer:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = self.problem, self.progress, self.engine, self.threads, self._weight, self._bias
-        return Layer, given
+        arguments = self.problem, self.progress, self.engine, self.threads, self._weight, self._bias
+        return Layer, arguments
 
     def run(self, x: Array, shift: int, results: int) -> Array:
         """The results of one window, x having a batch axis."""
@@ -161,9 +161,9 @@ class Layer:
             weight_layout="OIX" if axis.convolves else "IOX",
         )
         weight = self._weight.transpose(problem.weight_layout.to_iox(1))
-        end = chain_of(problem.epilogue)
+        epilogue = chain_of(problem.epilogue)
         transposed = not axis.convolves
-        return Convolution(weight, self._bias, keywords, transposed, end, self.engine.sums)
+        return Convolution(weight, self._bias, keywords, transposed, epilogue, self.engine.sums)
 
     def shape(self, batch: int, size: int) -> tuple[int, ...]:
         """The shape of an input."""

@@ -1,7 +1,7 @@
 """One convolution, transposed or not, along one axis whose input comes in chunks.
 
-Of T inputs so far those from `first` on are kept, the *tail*. A chunk is put behind the tail, and
-the results that become final with it are one problem on that window.
+A stream keeps the latest inputs, from `first` on, as its *tail*. It appends a chunk to the tail and
+computes the results that become final as one problem on that window.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def stream(
     """`conv_transpose` along one axis, in chunks: `push(chunk)` as they come, then `finish()`.
 
     weight, bias and the keywords up to `activation`: `conv_transpose`'s, for one spatial axis.
-    dtype: what weight and bias are converted to (default: the weight's own); chunks have it too.
+    dtype: the dtype of chunks, to which weight and bias are converted (default: the weight's).
     threads: for this stream (default: `get_num_threads()` now).
-    length: inputs of the whole call whose bits are wanted. Only its magnitude counts, as a call
-        takes one of two kernels by the size; a small one names the kernel that is fast on few.
+    length: the number of inputs of the whole call whose bits are wanted. Only its magnitude counts:
+        a call has one kernel for long inputs and one for short inputs.
 
-    Concatenated, what is returned is `conv_transpose(x, ..., engine=stream.engine)` bit for bit,
-    however x is cut. (The sign of a zero apart, where a bias is -0.0 or a sum underflows.)
+    The concatenated results are `conv_transpose(x, ..., engine=stream.engine)` bit for bit, for all
+    sizes of chunks. Only the sign of a zero may differ, if a bias is -0.0 or a sum underflows.
 
-    What the JIT engine refuses, and weights that are not finite, are computed by NumPy, slowly.
+    NumPy computes, slowly, what the JIT engine refuses, and weights that are not finite.
 
     Raises what `conv_transpose` raises.
 
@@ -121,7 +121,7 @@ class Stream(Stateful):
 
     @property
     def progress(self) -> Progress:
-        """The axis: after how many inputs a result is final."""
+        """The axis, which knows after how many inputs a result is final."""
         return self.layer.progress
 
     @property
@@ -173,7 +173,7 @@ class Stream(Stateful):
         return y if self._batched else y[0]
 
     def reset(self) -> None:
-        """Go back to the begin; what was prepared stays."""
+        """Begin again; prepared primitives stay."""
         self._tail, self._taken, self._ended, self._batched = None, 0, False, True
 
     def _digest(self) -> bytes:
@@ -188,16 +188,16 @@ class Stream(Stateful):
         return other
 
     def _checked(self, chunk: Any) -> tuple[Array, bool]:
-        """The chunk with a batch axis, and whether it came with one, if it fits to the others."""
+        """Return a fitting chunk with a batch axis, and whether it came with one."""
         self._require_open()
         x, layer, tail = as_array("chunk", chunk), self.layer, self._tail
         if x.dtype != layer.dtype:
             same_dtype("the stream", layer.dtype, "chunk", x.dtype)
         batched = x.ndim == 3
-        given = x if batched else x[None]
-        fits = given.ndim == 3 and given.shape[1 if layer.first else 2] == layer.channels
-        if fits and (tail is None or (batched == self._batched and len(given) == len(tail))):
-            return given, batched
+        expanded = x if batched else x[None]
+        fits = expanded.ndim == 3 and expanded.shape[1 if layer.first else 2] == layer.channels
+        if fits and (tail is None or (batched == self._batched and len(expanded) == len(tail))):
+            return expanded, batched
         batch: Any = "N" if tail is None else len(tail)
         names = [str(layer.channels), "n"] if layer.first else ["n", str(layer.channels)]
         shape = ", ".join([str(batch), *names] if self._batched else names)

@@ -42,27 +42,28 @@ def accelerate(
     filter_fn: Callable[[str, Any], bool] | None = None,
     progress: Progress | None = None,
 ) -> Model:
-    """Let upconv compute what it computes faster of a model, in place.
+    """Let upconv compute the parts or layers of a model that it computes faster, in place.
 
     model: a module; it is changed and returned. Parameters, buffers and `state_dict` stay. A model
-        that is not faster is given back unchanged.
-    example_inputs: what the model is called with: a tensor, a tuple of positional arguments or a
-        dict of keywords; a list of at most four such stands for several inputs, of which the
-        largest is timed. The model runs at most 30 times, and 30 training steps.
-    decisions: a file that `report(model).save` wrote; its decisions are applied, nothing is
+        that is not faster is returned unchanged.
+    example_inputs: arguments of the model: a tensor, a tuple of positional arguments or a dict of
+        keywords. A list holds at most four such inputs, of which the largest is timed. The model
+        runs at most 30 times, and 30 training steps.
+    decisions: a file that `report(model).save` wrote; its decisions are applied, and nothing is
         measured. They hold for the layers, processor, threads, versions and, if asked for, training
-        they were measured with: others are refused.
-    remeasure: measure again where the file of `decisions` is missing or holds for something else,
+        that they were measured with: others are refused.
+    remeasure: measure again if the file of `decisions` is missing or holds for other conditions,
         and write it. Give `example_inputs` as well.
-    training: measure training steps too, and let upconv compute what it does faster there.
-    seconds: bounds the measuring: no run of the model begins later, but the first.
+    training: measure training steps too, and let upconv compute the results that it computes faster
+        there.
+    seconds: the time limit: after it only the first run of the model may begin.
     filter_fn: called with the name and the module of each convolution; upconv computes those for
         which it returns True.
-    progress: called with what begins, its number from 1, and of how many. Without it, a line on
-        stderr shows that where stderr is a terminal.
+    progress: called with the name of a step, its number from 1, and the number of steps. Without
+        it, a line on stderr shows the progress if stderr is a terminal.
 
-    Raises `FileError` for a file that cannot be read, `ArgumentError` for arguments or decisions
-    that do not fit the model or the machine, and what the model raises on the examples.
+    Raises `FileError` for a file that cannot be read, and `ArgumentError` for arguments or
+    decisions that do not fit the model or the machine. Errors of the model itself pass through.
 
     >>> layers = nn.ConvTranspose2d(4, 8, 4, stride=2), nn.ReLU()
     >>> model = accelerate(nn.Sequential(*layers).eval(), torch.randn(1, 4, 8, 8))
@@ -119,7 +120,7 @@ def report(model: Any) -> Report:
 
 
 def restore(model: Model) -> Model:
-    """Give a model and its modules their own classes and forward back; parameters stay as now.
+    """Give a model and its modules their original classes and forward back; parameters stay.
 
     >>> layer = nn.Conv1d(1, 1, 3)
     >>> restore(layer) is layer
@@ -145,8 +146,8 @@ def _examples(example_inputs: Any) -> list[Example]:
         got = f"a list of {len(inputs)}" if inputs else "an empty list"
         remedy = f"The model runs at most {MOST_RUNS} times."
         raise ArgumentError("example_inputs", got, f"1 to {_MOST_EXAMPLES} inputs", remedy)
-    tuples = [each if isinstance(each, (dict, tuple)) else (each,) for each in inputs]
-    return [((), each) if isinstance(each, dict) else (each, {}) for each in tuples]
+    calls = [call if isinstance(call, (dict, tuple)) else (call,) for call in inputs]
+    return [((), call) if isinstance(call, dict) else (call, {}) for call in calls]
 
 
 def _refused(model: Any, filter_fn: Callable[[str, Any], bool] | None) -> frozenset[str]:
@@ -172,7 +173,7 @@ def _conditions(
 
 
 def _apply(model: Any, layers: list[Candidate], refused: frozenset[str], saved: Report) -> None:
-    """Install what a report says. The model is captured in its first call."""
+    """Install the decisions of a report. The model is captured in its first call."""
     rows = {row.name: row.details for row in saved.rows if "inference" in row.details}
     for layer in layers:
         install_layer(layer, rows.get(layer.name, {}))
@@ -182,7 +183,7 @@ def _apply(model: Any, layers: list[Candidate], refused: frozenset[str], saved: 
 
 
 def _check_rows(path: Any, saved: Report) -> None:
-    """Raise `FileError` where a row does not say what upconv computes."""
+    """Raise `FileError` for a row whose details are invalid."""
     for row in saved.rows:
         inference, training = row.details.get("inference", False), row.details.get("training", 0)
         if not isinstance(inference, bool) or training not in range(8):
@@ -192,7 +193,7 @@ def _check_rows(path: Any, saved: Report) -> None:
 
 @contextmanager
 def _undisturbed(model: Any) -> Iterator[None]:
-    """Modes, buffers, gradients and PyTorch's random numbers are afterwards as they were."""
+    """Restore modes, buffers, gradients and PyTorch's random state at the end."""
     modes = {module: module.training for module in model.modules()}
     buffers = {buffer: copy.deepcopy(buffer.detach()) for buffer in model.buffers()}
     gradients = {parameter: parameter.grad for parameter in model.parameters()}

@@ -1,8 +1,8 @@
-"""The table of operations for tensors whose axes stand in any order.
+"""The table of operations for tensors whose axes have any order.
 
 A row takes a network and the arguments of PyTorch's function, in which values are `Arranged`.
-`MOVES` are operators that move axes. `FUNCTIONS` are taken before PyTorch divides them. All other
-rows are those of `operations`: of arithmetic, along one axis, or for (N, C, *size) alone.
+`MOVES` are operators that move axes. `FUNCTIONS` are traced before PyTorch divides them. All other
+rows come from `operations`: they are pointwise, along one axis, or for (N, C, *size) alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RENAMED = {"_softmax": "softmax", "fused_convolution": "convolution"}
 
 
 def row_of(name: str) -> Row | None:
-    """The row of an operator of ATen's; None where a network has no such operation."""
+    """Return the row of an ATen operator; None if a network has no such operation."""
     if name in MOVES or _RENAMED.get(name, name) not in ROWS:
         return MOVES.get(name)
     row = ROWS[_RENAMED.get(name, name)]
@@ -45,7 +45,7 @@ def row_of(name: str) -> Row | None:
 
 
 def _pointwise(row: Row, network: Network, *args: Any, **kwargs: Any) -> Arranged:
-    """Arithmetic on values, numbers, and tensors of one number per channel."""
+    """Call a pointwise row on values, numbers, and tensors of one number per channel."""
     operands = _operands(args)
     axes = common_axes(operands)
     like = Arranged(operands[0].value, axes)
@@ -63,7 +63,7 @@ def _per_channel(like: Arranged, operand: Any) -> Any:
 
 
 def _along(row: Row, index: int, network: Network, *args: Any, **kwargs: Any) -> Any:
-    """A row along one axis, which may stand anywhere."""
+    """Call a row along one axis, at any position in the order."""
     operands = _operands(args)
     axes = common_axes(operands)
     if len(args) <= index and "dim" not in kwargs:
@@ -77,7 +77,7 @@ def _along(row: Row, index: int, network: Network, *args: Any, **kwargs: Any) ->
 
 
 def _plain(row: Row, network: Network, *args: Any, **kwargs: Any) -> Arranged:
-    """A row for (N, C, *size) alone."""
+    """Call a row that takes (N, C, *size) alone."""
     axes = tuple(range(len(_operands(args)[0].plain().shape)))
     args = tree_map(lambda x: x.plain() if isinstance(x, Arranged) else x, args)
     return Arranged(row(network, *args, **kwargs), axes)
@@ -157,7 +157,8 @@ def _layer_norm(
     _require_channels_last(x)
     if len(normalized_shape) > 1:
         raise ArgumentError("normalized_shape", str(tuple(normalized_shape)), "the channels alone")
-    scale, offset = (None if each is None else array(each.detach()) for each in (weight, bias))
+    scale = None if weight is None else array(weight.detach())
+    offset = None if bias is None else array(bias.detach())
     return Arranged(network.layer_norm(x.value, scale, offset, eps), x.axes)
 
 
@@ -179,14 +180,14 @@ def _attention(*_: Any, **__: Any) -> Any:
 
 
 class LastState:
-    """Stands for the state of a recurrent layer behind the last position."""
+    """Stands for the state of a recurrent layer after the last position."""
 
 
 def _lstm(
     network: Network, x: Arranged, state: Any, weights: Sequence[Any], has_biases: bool,
     layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> Any:  # fmt: skip
-    """The layers of an LSTM one after another, along the only spatial axis."""
+    """Add the layers of an LSTM one after another, along the only spatial axis."""
     if bidirectional:
         raise EngineRefusal("it runs in both directions, and so reads all positions")
     if dropout and train:
@@ -194,12 +195,12 @@ def _lstm(
     per_layer = 4 if has_biases else 2
     if len(weights) != per_layer * layers:
         raise EngineRefusal("its results are projected")
-    if any(isinstance(each, Arranged) or bool(each.any()) for each in state):
+    if any(isinstance(tensor, Arranged) or bool(tensor.any()) for tensor in state):
         raise EngineRefusal("its state begins with other numbers than 0")
     _require_channels_last(x)
     if x.axes[1 if batch_first else 0] != 2 or len(x.value.shape) != 3:
         raise EngineRefusal("it does not run along time")
-    value, arrays = x.value, [array(each.detach()) for each in weights]
+    value, arrays = x.value, [array(tensor.detach()) for tensor in weights]
     for first in range(0, len(arrays), per_layer):
         weight, hidden, *biases = arrays[first : first + per_layer]
         value = network.lstm(value, weight, hidden, sum(biases) if biases else None)

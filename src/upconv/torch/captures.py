@@ -38,8 +38,9 @@ class Capture:
     """The graph of a model's forward for inputs like some examples.
 
     forward: takes the tensors among the inputs. refused: names of layers that no part may contain.
-    parts: what networks compute. left: why other nodes are PyTorch's, by name. Raises `Unwatchable`
-    for a forward that is not captured.
+    parts: those that networks compute. left: why PyTorch computes the other nodes, by name.
+
+    Raises `Unwatchable` for a forward that cannot be captured.
     """
 
     def __init__(
@@ -67,21 +68,21 @@ class Capture:
         self._module = module
 
     def takes(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether the graph is right for the sizes of these inputs."""
+        """Whether the graph is valid for the sizes of these inputs."""
         try:
             return bool(self._guard({"flat": inputs}))
         except (IndexError, NameError, TypeError, ZeroDivisionError):
             return False
 
     def state(self) -> list[Tensor] | None:
-        """The model's tensors that the graph reads; None where the graph is wrong for them."""
+        """Return the model's tensors that the graph reads; None if it is not valid for them."""
         if not all(number.holds() for number in self._numbers):
             return None
         tensors = [read() for read in self._readers]
         return tensors if [*map(_kind, tensors)] == self._kinds else None
 
     def __call__(self, state: list[Tensor], inputs: Sequence[Tensor]) -> Any:
-        """The model's result, by its tensors as `state` returned them."""
+        """Return the model's result; `state`: the tensors that `Capture.state` returned."""
         results = self._module.forward(*state, *inputs)
         if self._result.is_leaf():
             return results[0]
@@ -102,12 +103,12 @@ class _Number:
         self._value = buffers[name].item()
 
     def holds(self) -> bool:
-        """Whether the buffer has its value still."""
+        """Whether the buffer still has its value."""
         buffer = self._buffers.get(self._name)
         return buffer is not None and buffer.numel() == 1 and buffer.item() == self._value
 
     def exchange(self) -> Callable[[], None]:
-        """Put a constant in the buffer's place; return a function that puts the buffer back."""
+        """Replace the buffer by a constant; return a function that puts the buffer back."""
         buffer = self._buffers[self._name]
         self._buffers[self._name] = torch.tensor(self._value, dtype=self._dtype)
         return partial(self._buffers.__setitem__, self._name, buffer)
@@ -125,8 +126,8 @@ def _numbers(model: Any) -> list[_Number]:
 class _Flat(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped here
     """A model as a module whose arguments are tensors.
 
-    numbers: buffers whose values the graph may depend on. A trace knows the value of a constant
-    that is made during the trace, and of what is computed from constants.
+    numbers: buffers whose values the graph may depend on. During the trace they are constants, as a
+    trace only knows the values of constants, and values computed from these.
     """
 
     def __init__(self, model: Any, call: Callable[..., Any], numbers: list[_Number]) -> None:
@@ -149,18 +150,18 @@ def _exported(
     """
     reason = ""
     for is_open in (True, False):
-        # Other tensors than the user's, which may be parameters or share memory. Each attempt has
-        # tensors of its own, as export marks the open sizes on the tensor.
+        # New tensors, as the user's may be parameters or share memory. Each attempt has its own, as
+        # export marks the open sizes on the tensor.
         inputs = tuple(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in examples)
         shapes = (tuple(map(_open_sizes, inputs)),) if is_open else None
         numbers = [] if is_open else _numbers(model)
         module = _Flat(model, forward, numbers)
         try:
             with warnings.catch_warnings(), redirect_stderr(StringIO()), torch.no_grad():
-                warnings.simplefilter("ignore")  # and of a failure export prints the graph so far
+                warnings.simplefilter("ignore")  # after a failure export prints the partial graph
                 program = torch.export.export(module, inputs, strict=False, dynamic_shapes=shapes)
                 return program, numbers
-        except Exception as error:  # whatever the code of a model raises without data
+        except Exception as error:  # a model's code may raise any error without data
             reason = f"{type(error).__name__}: {brief((str(error).splitlines() or [''])[0])}"
     raise Unwatchable(f"torch.export cannot follow its forward, {reason}")
 
@@ -170,7 +171,7 @@ def _open_sizes(x: Tensor) -> dict[int, Any]:
 
 
 def _checked(program: Any) -> Any:
-    """The program, if running its graph does what the forward does."""
+    """Return the program if its graph does what the forward does, else raise `Unwatchable`."""
     outputs = program.graph_signature.output_specs
     if any(output.kind is not OutputKind.USER_OUTPUT for output in outputs):
         raise Unwatchable("its forward exchanges its buffers")
@@ -181,7 +182,7 @@ def _checked(program: Any) -> Any:
 
 
 def _guard(program: Any, examples: Sequence[Tensor]) -> Callable[[Any], object]:
-    """A function of the inputs that tells whether the graph is right for their sizes."""
+    """Return a predicate of the inputs: whether the graph is valid for their sizes."""
     conditions = [f"L['flat'][{i}].dim() == {x.dim()}" for i, x in enumerate(examples)]
     written = getattr(program, "_guards_code", None)  # PyTorch 2.9 and later
     inputs = [spec.arg.name for spec in program.graph_signature.input_specs if _is_input(spec)]
@@ -217,7 +218,7 @@ class _Reader:
 
 
 def _state(program: Any, model: Any) -> dict[Any, Callable[[], Any]]:
-    """Readers of the values of the placeholders that are no inputs."""
+    """Return a reader for every placeholder that is not an input."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     readers: dict[Any, Callable[[], Any]] = {}
     for spec in program.graph_signature.input_specs:
@@ -234,7 +235,7 @@ def _state(program: Any, model: Any) -> dict[Any, Callable[[], Any]]:
 
 
 _CHECKS = (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten.detach_.default)
-"""Operators that export adds: they have an effect, but none that a caller sees."""
+"""Operators that export adds: their effects are invisible to the caller."""
 
 
 def _erase_unused(graph: Any, readers: dict[Any, Any]) -> dict[Any, Any]:
@@ -246,7 +247,7 @@ def _erase_unused(graph: Any, readers: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def layer_of(node: Any) -> str:
-    """The name of the layer whose forward a node was captured in."""
+    """Return the name of the layer whose forward a node belongs to."""
     stack = node.meta.get("nn_module_stack") or {}
     names = [name for name, _ in stack.values()]
     return str(names[-1]).removeprefix("model.") if names else ""

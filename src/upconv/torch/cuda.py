@@ -1,13 +1,13 @@
 """The kernels of the operators on CUDA tensors: PyTorch's own, or cuDNN by upconv.
 
-Both end in cuDNN, but in different ways: upconv adds bias, residual and activation in the same
-kernel where the library fuses them, and chooses among more plans. Which is faster, only the device
-can say. So a signature is measured once, as PyTorch measures its own algorithms: in the first call
-under `torch.backends.cudnn.benchmark = True`, and never while a CUDA graph is captured. What was
-not measured, or was not faster by 3%, PyTorch computes, as it does under autocast.
+Both call cuDNN, but differently: upconv adds bias, residual and activation in the same kernel where
+the library fuses them, and chooses among more plans. Only a measurement shows which is faster. So a
+signature is measured once, as PyTorch measures its own algorithms: in the first call under
+`torch.backends.cudnn.benchmark = True`, and never while a CUDA graph is captured. PyTorch computes
+signatures that were not measured or not faster by 3%, and all calls under autocast.
 
-PyTorch's other settings hold too: whether cuDNN is enabled, results are to be the same in every
-run, and TF32 is allowed.
+PyTorch's settings hold for both: whether cuDNN is enabled, whether results must be equal in every
+run, and whether TF32 is allowed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _MOST_CHOICES = 4096
 
 
 class _Signature(NamedTuple):
-    """All that a choice depends on."""
+    """Everything that a choice depends on."""
 
     operator: str
     operands: tuple[Any, ...]
-    how: Any
+    arguments: Any
     activation: str
     device: int
     deterministic: bool
@@ -56,30 +56,34 @@ def forget() -> None:
 
 
 def forward(
-    x: Tensor, weight: Tensor, bias: Tensor, how: Any, residual: Tensor = None, activation: str = ""
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor, arguments: Any, residual: Tensor = None,
+    activation: str = "",
+) -> Tensor:  # fmt: skip
     """`compute.forward` on a CUDA device."""
     operands = x, weight, bias, residual
-    ours = _chosen(
-        "forward", operands, how, activation, lambda: _forward(operands, how, activation)
-    )
-    if ours is None:
-        return compute.by_pytorch(x, weight, bias, how, residual, activation)
-    return ours(x, weight, bias, residual)
+    make = lambda: _forward(operands, arguments, activation)  # noqa: E731
+    call = _chosen("forward", operands, arguments, activation, make)
+    if call is None:
+        return compute.by_pytorch(x, weight, bias, arguments, residual, activation)
+    return call(x, weight, bias, residual)
 
 
-def input_grad(g: Tensor, weight: Tensor, size: Any, *how: Any) -> Tensor:
+def input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
     """`compute.input_grad` on a CUDA device."""
-    make = lambda: _input_grad(g, weight, size, how)  # noqa: E731
-    ours = _chosen("input_grad", (g, weight), (tuple(size), *how), "", make)
-    return compute.input_grad_by_pytorch(g, weight, size, *how) if ours is None else ours(g, weight)
+    make = lambda: _input_grad(g, weight, size, arguments)  # noqa: E731
+    call = _chosen("input_grad", (g, weight), (tuple(size), *arguments), "", make)
+    if call is None:
+        return compute.input_grad_by_pytorch(g, weight, size, *arguments)
+    return call(g, weight)
 
 
-def weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
+def weight_grad(g: Tensor, x: Tensor, kernel: Any, *arguments: Any) -> Tensor:
     """`compute.weight_grad` on a CUDA device."""
-    make = lambda: _weight_grad(g, x, kernel, how)  # noqa: E731
-    ours = _chosen("weight_grad", (g, x), (tuple(kernel), *how), "", make)
-    return compute.weight_grad_by_pytorch(g, x, kernel, *how) if ours is None else ours(g, x)
+    make = lambda: _weight_grad(g, x, kernel, arguments)  # noqa: E731
+    call = _chosen("weight_grad", (g, x), (tuple(kernel), *arguments), "", make)
+    if call is None:
+        return compute.weight_grad_by_pytorch(g, x, kernel, *arguments)
+    return call(g, x)
 
 
 def _deterministic() -> bool:
@@ -104,16 +108,16 @@ def _described(tensor: Tensor | None) -> Any:
 
 
 def _chosen(
-    operator: str, operands: tuple[Any, ...], how: Any, activation: str,
+    operator: str, operands: tuple[Any, ...], arguments: Any, activation: str,
     make: Callable[[], tuple[Callable[..., Tensor], Callable[..., Tensor]] | None],
 ) -> Callable[..., Tensor] | None:  # fmt: skip
-    """upconv's kernel if it was faster, None for PyTorch's; measured in the first call."""
+    """Return upconv's kernel if it was faster in the first call, None for PyTorch's."""
     settings = torch.backends.cudnn
     if not settings.enabled or not (settings.benchmark or _choices):
         return None
     if torch.is_autocast_enabled("cuda"):  # which casts for PyTorch's operator
         return None
-    frozen = tuple(tuple(each) if isinstance(each, list | tuple) else each for each in how)
+    frozen = tuple(tuple(v) if isinstance(v, list | tuple) else v for v in arguments)
     described = tuple(map(_described, operands))
     flags = _deterministic(), _tf32()
     device = operands[0].device.index
@@ -132,14 +136,14 @@ def _measured(
     operands: tuple[Any, ...],
     make: Callable[[], tuple[Callable[..., Tensor], Callable[..., Tensor]] | None],
 ) -> Callable[..., Tensor] | None:
-    """The faster of both on these operands; PyTorch's where upconv cannot compute it."""
+    """Return upconv's kernel if it is faster on these operands, None for PyTorch's."""
     if len({tensor.device for tensor in operands if tensor is not None}) > 1:
         return None
     try:
-        calls_of = make()
-        if calls_of is None:
+        candidates = make()
+        if candidates is None:
             return None
-        calls = [partial(call, *operands) for call in calls_of]
+        calls = [partial(call, *operands) for call in candidates]
         if calls[0]().stride() != calls[1]().stride():
             return None  # compilers rely on PyTorch's
         best = [1e9, 1e9]
@@ -155,7 +159,7 @@ def _measured(
         if isinstance(error, EngineMissing):
             warnings.warn(f"PyTorch computes CUDA tensors: {error}", RuntimeWarning, stacklevel=5)
         return None
-    return calls_of[0] if best[0] * _GAIN <= best[1] else None
+    return candidates[0] if best[0] * _GAIN <= best[1] else None
 
 
 def _library(tensor: Tensor) -> tuple[Library, int]:
@@ -173,7 +177,7 @@ def _array(tensor: Tensor, order: tuple[int, ...] | None = None) -> DeviceArray:
 
 
 def _call(problem: Problem, tensor: Tensor) -> PreparedCall:
-    """The prepared call of a problem under PyTorch's settings, its plan measured."""
+    """Return the prepared call of a problem under PyTorch's settings, with a measured plan."""
     library, device = _library(tensor)
     if problem.dtype is DType.FLOAT32 and _tf32():
         problem = problem.replace(tf32=True)
@@ -182,39 +186,38 @@ def _call(problem: Problem, tensor: Tensor) -> PreparedCall:
     return prepared_problem(problem, engine, 1)
 
 
-def _forward(operands: tuple[Any, ...], how: Any, activation: str) -> Any:
+def _forward(operands: tuple[Any, ...], arguments: Any, activation: str) -> Any:
     x, weight, bias, residual = operands
     last = channels_last(x) or channels_last(weight)
-    given = bias is not None, residual is not None, activation
-    described = Operands(tuple(x.shape), tuple(weight.shape), x.dtype, last, *given)
+    epilogue = bias is not None, residual is not None, activation
+    described = Operands(tuple(x.shape), tuple(weight.shape), x.dtype, last, *epilogue)
     if x.dtype is not weight.dtype or x.dtype not in DTYPES:
         return None
-    problem = forward_problem(described, Geometry.of(how))
+    problem = forward_problem(described, Geometry.of(arguments))
     if problem is None:
         return None
     shape = result_shape(problem)
-    ends = (bias, tuple(shape[1:2])), (residual, tuple(shape))
-    for tensor, expected in ends:
+    for tensor, expected in (bias, tuple(shape[1:2])), (residual, tuple(shape)):
         if tensor is not None and (tuple(tensor.shape), tensor.dtype) != (expected, x.dtype):
             return None  # PyTorch broadcasts, converts or refuses
     call, order = _call(problem, x), axis_order(problem)
     strides = dense_strides(shape, last)
 
-    def ours(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
+    def by_upconv(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
         y = torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device)
-        more = None if residual is None else _array(residual, order)
-        offset = None if bias is None else _array(bias)
-        call.run(_array(y, order), _array(x, order), _array(weight), offset, more)  # type: ignore[arg-type]
+        residual_array = None if residual is None else _array(residual, order)
+        bias_array = None if bias is None else _array(bias)
+        call.run(_array(y, order), _array(x, order), _array(weight), bias_array, residual_array)  # type: ignore[arg-type]
         return y
 
-    def theirs(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
-        return compute.by_pytorch(x, weight, bias, how, residual, activation)
+    def by_pytorch(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
+        return compute.by_pytorch(x, weight, bias, arguments, residual, activation)
 
-    return ours, theirs
+    return by_upconv, by_pytorch
 
 
-def _input_grad(g: Tensor, weight: Tensor, size: Any, how: Any) -> Any:
-    geometry, last = Geometry.of(how), channels_last(g) or channels_last(weight)
+def _input_grad(g: Tensor, weight: Tensor, size: Any, arguments: Any) -> Any:
+    geometry, last = Geometry.of(arguments), channels_last(g) or channels_last(weight)
     shape = compute.input_shape(g, weight, size, geometry)
     direction = Direction.INPUT_GRAD if geometry.transposed else Direction.FORWARD
     problem = compute.gradient_problem(shape, weight.shape, g, last, geometry, direction)
@@ -222,16 +225,16 @@ def _input_grad(g: Tensor, weight: Tensor, size: Any, how: Any) -> Any:
         return None
     call, order, strides = _call(problem, g), axis_order(problem), dense_strides(shape, last)
 
-    def ours(g: Tensor, weight: Tensor) -> Tensor:
+    def by_upconv(g: Tensor, weight: Tensor) -> Tensor:
         dx = torch.empty_strided(shape, strides, dtype=g.dtype, device=g.device)
         call.run(_array(dx, order), _array(g, order), _array(weight))  # type: ignore[arg-type]
         return dx
 
-    return ours, lambda g, weight: compute.input_grad_by_pytorch(g, weight, size, *how)
+    return by_upconv, lambda g, weight: compute.input_grad_by_pytorch(g, weight, size, *arguments)
 
 
-def _weight_grad(g: Tensor, x: Tensor, kernel: Any, how: Any) -> Any:
-    geometry, last = Geometry.of(how), channels_last(g) and channels_last(x)
+def _weight_grad(g: Tensor, x: Tensor, kernel: Any, arguments: Any) -> Any:
+    geometry, last = Geometry.of(arguments), channels_last(g) and channels_last(x)
     shape = compute.weight_shape(g, x, kernel, geometry)
     direction = Direction.WEIGHT_GRAD
     problem = compute.gradient_problem(x.shape, shape, g, last, geometry, direction)
@@ -239,10 +242,10 @@ def _weight_grad(g: Tensor, x: Tensor, kernel: Any, how: Any) -> Any:
         return None
     call, order, strides = _call(problem, g), axis_order(problem), dense_strides(shape, last)
 
-    def ours(g: Tensor, x: Tensor) -> Tensor:
+    def by_upconv(g: Tensor, x: Tensor) -> Tensor:
         dw = torch.empty_strided(shape, strides, dtype=g.dtype, device=g.device)
         operands = (g, x) if geometry.transposed else (x, g)
         call.run(_array(dw), *(_array(operand, order) for operand in operands))  # type: ignore[arg-type]
         return dw
 
-    return ours, lambda g, x: compute.weight_grad_by_pytorch(g, x, kernel, *how)
+    return by_upconv, lambda g, x: compute.weight_grad_by_pytorch(g, x, kernel, *arguments)

@@ -1,15 +1,15 @@
 """`Forward`: the `forward` of an accelerated model, which runs a captured graph where it may.
 
 It is an attribute of the model, so the model keeps its class, and PyTorch calls the model's hooks
-around it. A call goes the original way, through the model's modules, unless
+around it. A call runs the original forward, through the model's modules, unless
 
 1. no gradient is recorded, and no autocast, trace, compiler, transform or mode is active,
-2. all inputs are plain values and dense tensors on the CPU, all different ones,
-3. a capture has been made for inputs of this structure and takes their sizes,
-4. the model is as it was when it was captured, see `Snapshot`.
+2. all inputs are plain values and different, dense tensors on the CPU,
+3. a capture for inputs of this structure exists and takes their sizes,
+4. the model has not changed since it was captured, see `Snapshot`.
 
-A model is captured at its first call with a structure, up to `_MOST_CAPTURES` times. That call goes
-the original way as well, and the graph is used from then on if the results agree.
+A model is captured at its first call with a structure, up to `_MOST_CAPTURES` times. That call runs
+the original forward as well, and later calls use the graph if the results agree.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class _Other(Unwatchable):
 class Forward:
     """The forward of an accelerated model.
 
-    refused: names of layers that no part may contain. A copy of the model gets a forward of its
-    own, which captures anew. reason: why the latest call was not captured; "" where it was.
+    refused: names of layers that no part may contain. reason: why the latest call was not captured;
+    "" if it was. A copy of the model gets its own forward, which captures anew.
     """
 
     def __init__(self, model: Any, refused: frozenset[str] = frozenset()) -> None:
@@ -101,24 +101,25 @@ class Forward:
         return self.original(*args, **kwargs)
 
     def serves(self, args: Any, kwargs: Any) -> bool:
-        """Whether a capture is there for inputs like these."""
+        """Whether a capture exists for inputs like these."""
         inputs: list[Tensor] = []
         form = _form(_structure((args, kwargs), inputs), inputs)
-        return any(known == form and each and each.takes(inputs) for known, each in self._captures)
+        captures = [capture for known, capture in self._captures if known == form]
+        return any(capture and capture.takes(inputs) for capture in captures)
 
     def adopted(self, args: Any, kwargs: Any) -> Capture:
-        """A new capture for inputs like these, which is used without comparing its results."""
+        """Add a capture for inputs like these, and use it without comparing its results."""
         inputs: list[Tensor] = []
         capture = self.capture(args, kwargs)
         self._captures.append((_form(_structure((args, kwargs), inputs), inputs), capture))
         return capture
 
     def watch(self) -> None:
-        """Take the model as it is now for the one that was captured."""
+        """Take the model's current state for the captured one."""
         self._snapshot = Snapshot(self._model)
 
     def capture(self, args: Any, kwargs: Any) -> Capture:
-        """A new capture for inputs; raises `Unwatchable` where there is none."""
+        """Return a new capture for inputs; raise `Unwatchable` if that fails."""
         inputs: list[Tensor] = []
         structure = _structure((args, kwargs), inputs)
         if not inputs:
@@ -131,7 +132,7 @@ class Forward:
         return Capture(self._model, call, inputs, self._refused)
 
     def _is_plain(self) -> bool:
-        """Whether nothing is active that a graph would not see, or that has to see all modules."""
+        """Whether no mode is active that a graph would miss, or that must see all modules."""
         return not (
             torch.is_autocast_enabled("cpu")
             or torch.jit.is_tracing()
@@ -143,7 +144,7 @@ class Forward:
         )
 
     def _first(self, key: Key, inputs: list[Tensor], args: Any, kwargs: Any) -> Any:
-        """The result for inputs of sizes that are new, by the original way where captured anew."""
+        """Return the result for inputs of new sizes, after capturing the model if it must be."""
         form = _form(key[0], inputs)
         for known, capture in self._captures:
             if known == form and (capture is None or capture.takes(inputs)):
@@ -159,7 +160,7 @@ class Forward:
         return self.original(*args, **kwargs)
 
     def _may_capture(self) -> bool:
-        """Whether the model can be captured now: as it was at first, and for inference."""
+        """Whether the model can be captured now: it has not changed, and infers."""
         if torch.is_grad_enabled() or self._model.training:
             return False
         return self._snapshot is None or self._snapshot.holds()
@@ -167,7 +168,7 @@ class Forward:
     def _captured_anew(
         self, key: Key, form: Key, inputs: list[Tensor], args: Any, kwargs: Any
     ) -> Any:
-        """The result by the original way, with which that of a new capture is compared."""
+        """Return the result of the original forward, and compare a new capture's with it."""
         capture, random = None, torch.get_rng_state()
         watch = Watch(self._model, inputs)
         result = self.original(*args, **kwargs)
@@ -186,7 +187,7 @@ class Forward:
         return result
 
     def _difference(self, capture: Capture, inputs: Any, expected: Any, random: Tensor) -> str:
-        """In what a graph's results differ from the expected ones; "" for nothing."""
+        """Return how a graph's results differ from the expected ones; "" if they agree."""
         if not capture.parts:
             return "no part of its graph is one that a network computes"
         torch.set_rng_state(random)
@@ -203,7 +204,7 @@ class Forward:
 
 
 class Watch:
-    """Sees whether calls change the model, its tensors or their inputs."""
+    """Detects whether calls change the model, its tensors or their inputs."""
 
     def __init__(self, model: Any, inputs: Any) -> None:
         tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
@@ -216,7 +217,7 @@ class Watch:
             self._reason = str(error)
 
     def unchanged(self) -> Snapshot:
-        """The snapshot of a model that is as it was; else `Unwatchable`."""
+        """Return the snapshot of an unchanged model; raise `Unwatchable` for a changed one."""
         if self._reason:
             raise Unwatchable(self._reason)
         if not self._snapshot.holds() or self._versions != self._now():
@@ -228,7 +229,7 @@ class Watch:
 
 
 def difference(results: Any, expected: Any) -> str:
-    """In what two results of a model differ by more than rounding; "" for nothing."""
+    """Return how two results of a model differ by more than rounding; "" if they agree."""
     pairs = [tree_leaves(results), tree_leaves(expected)]
     others = [[leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)] for leaves in pairs]
     if others[0] != others[1]:
@@ -242,40 +243,40 @@ def _structure(value: Any, inputs: list[Tensor]) -> Any:
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         if not value.is_cpu or value.layout is not torch.strided:
             raise _Other(f"an input is on {value.device} or not dense")
-        if any(value is each for each in inputs) or value.is_conj() or value.is_neg():
+        if any(value is tensor for tensor in inputs) or value.is_conj() or value.is_neg():
             raise _Other("inputs are the same tensor, or views with a pending operation")
         inputs.append(value)
         return torch.Tensor
     if kind is tuple or kind is list:
-        return kind, *(_structure(each, inputs) for each in value)
+        return kind, *(_structure(item, inputs) for item in value)
     if kind is dict:
-        return kind, *((name, _structure(each, inputs)) for name, each in value.items())
+        return kind, *((name, _structure(item, inputs)) for name, item in value.items())
     if kind in _CONSTANTS:
         return "constant", kind, value
     raise _Other(f"an input is of type {kind.__name__}")
 
 
 def _rebuilt(structure: Any, flat: Iterator[Tensor]) -> Any:
-    """The inputs of a structure with other tensors."""
+    """Return the inputs of a structure, with other tensors."""
     if structure is torch.Tensor:
         return next(flat)
     kind, *parts = structure
     if kind == "constant":
         return parts[1]
     if kind is dict:
-        return {name: _rebuilt(each, flat) for name, each in parts}
+        return {name: _rebuilt(part, flat) for name, part in parts}
     return kind(_rebuilt(part, flat) for part in parts)
 
 
 def _form(structure: Any, inputs: list[Tensor]) -> Key:
-    """The key of a capture: any sizes but 0 and 1, and memory formats, stay open."""
+    """Return the key of a capture: structure, dtypes, memory layouts, and sizes up to 2."""
     return structure, *(
         (x.dtype, tuple(min(size, 2) for size in x.shape), _layout(x)) for x in inputs
     )
 
 
 def _layout(x: Tensor) -> Any:
-    """The order of a tensor's memory; of one that is not contiguous the strides."""
+    """Return the memory format of a tensor, or its strides if it has no standard one."""
     if x.is_contiguous():
         return "contiguous"
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -285,4 +286,4 @@ def _layout(x: Tensor) -> Any:
 
 def _recorded(state: list[Tensor], inputs: list[Tensor]) -> bool:
     """Whether autograd would record a call."""
-    return torch.is_grad_enabled() and any(each.requires_grad for each in (*state, *inputs))
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*state, *inputs))

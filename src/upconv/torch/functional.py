@@ -10,15 +10,15 @@ from torch.autograd import forward_ad
 
 from ..errors import DTypeError, ShapeError
 from .operators import CONVOLUTION, FUSED
-from .problems import Ours
+from .problems import ResultMask
 from .tensors import Tensor
 
 Sizes = int | Sequence[int]
-"""A number per axis; one alone stands for all."""
+"""A number per axis; a single number stands for all axes."""
 
 Arguments = tuple[Any, ...]
-"""The arguments of `aten::convolution` after its operands. Where the padding is a word, only
-PyTorch's function has a meaning for the call, or the error for it."""
+"""The arguments of `aten::convolution` after its operands. If the padding is a word, only PyTorch's
+function can compute the call or raise the error for it."""
 
 
 def conv(
@@ -43,8 +43,8 @@ def conv(
     >>> conv(torch.tensor([[[1.0, 2.0, 4.0]]]), torch.tensor([[[-1.0, 1.0]]]))
     tensor([[[1., 2.]]])
     """
-    how = geometry(_kernel(weight), stride, padding, dilation, False, 0, groups)
-    return _computed(input, weight, bias, how)
+    arguments = geometry(_kernel(weight), stride, padding, dilation, False, 0, groups)
+    return _computed(input, weight, bias, arguments)
 
 
 def conv_transpose(
@@ -66,8 +66,8 @@ def conv_transpose(
     >>> conv_transpose(x, w, stride=2, padding=1, output_padding=1)
     tensor([[[ 10., 102.,  20., 203.,  30., 300.]]])
     """
-    how = geometry(_kernel(weight), stride, padding, dilation, True, output_padding, groups)
-    return _computed(input, weight, bias, how)
+    arguments = geometry(_kernel(weight), stride, padding, dilation, True, output_padding, groups)
+    return _computed(input, weight, bias, arguments)
 
 
 def _kernel(weight: Tensor) -> Sequence[int]:
@@ -88,41 +88,38 @@ def geometry(
     output_padding: Any,
     groups: Any,
 ) -> Arguments:
-    """The six arguments of the operators, from ints or one int per axis, and words of padding.
+    """Return the six arguments of the operators, from ints or one int per axis.
 
-    The padding stays a word where the two sides differ, and where PyTorch refuses it.
+    padding: also "valid" or "same". It stays a word if its two sides differ or PyTorch refuses it.
     """
     rank = len(kernel)
-    stride, dilation, extra = (
-        _each(stride, rank),
-        _each(dilation, rank),
-        _each(output_padding, rank),
-    )
+    stride, dilation = _per_axis(stride, rank), _per_axis(dilation, rank)
+    output_padding = _per_axis(output_padding, rank)
     if not isinstance(padding, str):
-        padding = _each(padding, rank)
+        padding = _per_axis(padding, rank)
     elif padding == "valid" and not transposed:
         padding = (0,) * rank
-    elif padding == "same" and not transposed and all(each == 1 for each in stride):
+    elif padding == "same" and not transposed and all(step == 1 for step in stride):
         totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         if not any(total % 2 for total in totals):
             padding = tuple(total // 2 for total in totals)
-    return stride, padding, dilation, transposed, extra, groups
+    return stride, padding, dilation, transposed, output_padding, groups
 
 
-def _each(value: Any, rank: int) -> Any:
-    """One entry per axis; one alone stands for all, as in PyTorch."""
+def _per_axis(value: Any, rank: int) -> Any:
+    """Return one entry per axis; a single entry stands for all axes, as in PyTorch."""
     if not isinstance(value, (list, tuple)):
         return (value,) * rank
     return tuple(value) * rank if len(value) == 1 else tuple(value)
 
 
-def only_pytorch(x: Tensor, weight: Tensor, bias: Tensor | None, how: Arguments) -> bool:
-    """Whether PyTorch's function is to be called: upconv has no meaning for it, or no derivative.
+def only_pytorch(x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Arguments) -> bool:
+    """Whether only PyTorch's function can compute a call or its derivative.
 
     `register_autograd` serves neither transforms of `torch.func` nor forward-mode differentiation;
     `torch.onnx.export` knows PyTorch's operators only.
     """
-    if not isinstance(x, torch.Tensor) or isinstance(how[1], str) or weight.is_complex():
+    if not isinstance(x, torch.Tensor) or isinstance(arguments[1], str) or weight.is_complex():
         return True
     if bias is not None and bias.dtype is not weight.dtype:
         return True
@@ -133,36 +130,39 @@ def only_pytorch(x: Tensor, weight: Tensor, bias: Tensor | None, how: Arguments)
     )
 
 
-def _computed(x: Tensor, weight: Tensor, bias: Tensor | None, how: Arguments) -> Tensor:
-    if only_pytorch(x, weight, bias, how):
-        return by_function(x, weight, bias, how)
-    return convolved(x, weight, bias, how)
+def _computed(x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Arguments) -> Tensor:
+    if only_pytorch(x, weight, bias, arguments):
+        return by_function(x, weight, bias, arguments)
+    return convolved(x, weight, bias, arguments)
 
 
 def convolved(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    how: Arguments,
-    ours: int = Ours.ALL,
+    arguments: Arguments,
+    mask: int = ResultMask.ALL,
     activation: str = "",
 ) -> Tensor:
-    """A convolution with or without a batch axis; `ours` counts where gradients are recorded."""
+    """Compute a convolution with or without a batch axis.
+
+    mask: the results that upconv computes, where gradients are recorded.
+    """
     batched = x.dim() != weight.dim() - 1
     if not batched:
         x = x.unsqueeze(0)
     if recorded(x, weight, bias):
-        y = CONVOLUTION(x, weight, bias, *how, int(ours))
+        y = CONVOLUTION(x, weight, bias, *arguments, int(mask))
     elif activation:
-        y = FUSED(x, weight, bias, *how, None, activation)
+        y = FUSED(x, weight, bias, *arguments, None, activation)
     else:
-        y = FUSED(x, weight, bias, *how)
+        y = FUSED(x, weight, bias, *arguments)
     return y if batched else y.squeeze(0)
 
 
-def by_function(x: Tensor, weight: Tensor, bias: Tensor | None, how: Arguments) -> Tensor:
+def by_function(x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Arguments) -> Tensor:
     """A convolution by PyTorch's function."""
-    stride, padding, dilation, transposed, output_padding, groups = how
+    stride, padding, dilation, transposed, output_padding, groups = arguments
     name = f"conv{'_transpose' if transposed else ''}{weight.dim() - 2}d"
     rest = (output_padding, groups, dilation) if transposed else (dilation, groups)
     return getattr(torch.nn.functional, name)(x, weight, bias, stride, padding, *rest)

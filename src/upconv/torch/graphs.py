@@ -1,9 +1,9 @@
 """Graphs: `rewrite` for exported ATen graphs, and the backend of `torch.compile`.
 
-Both read the same nodes: PyTorch's functions in the graphs that Dynamo captures, ATen's operators
-in those that `torch.export` makes. The backend hands the largest parts to networks where no
-gradient is asked for. A convolution that is in no part becomes an operator of ours by itself; so
-does each in an exported graph, with a residual that is added and an activation.
+Both read the same nodes: PyTorch's functions in graphs of Dynamo, ATen's operators in graphs of
+`torch.export`. The backend hands the largest parts to networks if no gradient is asked for. Every
+other convolution becomes one of upconv's operators. In exported graphs all convolutions do,
+together with a residual that is added and an activation.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _LOG = logging.getLogger("upconv.torch")
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A convolution in a graph with what is computed with it, up to `last`."""
+class _Match:
+    """A convolution in a graph and the nodes that are fused into it, up to `last`."""
 
     x: Any
     weight: Any
     bias: Any
-    how: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     last: Any
     residual: Any = None
     activation: str = ""
@@ -52,9 +52,11 @@ class _Found:
 def rewrite(program: Any) -> Any:
     """Have upconv compute the convolutions of an exported program, for inference, in place.
 
-    program: what `torch.export.export` made, before or after `run_decompositions`. Convolutions on
-    the CPU in floating types become `torch.ops.upconv.fused_convolution`, with a residual of the
-    same shape and an activation that follow. Nothing is measured. Returns `program`.
+    program: the result of `torch.export.export`, before or after `run_decompositions`. Convolutions
+    on the CPU in floating types become `torch.ops.upconv.fused_convolution`, together with a
+    residual of the same shape and an activation that follow. Nothing is measured.
+
+    Returns `program`.
 
     Raises `DTypeError` for anything else.
 
@@ -74,12 +76,12 @@ def rewrite(program: Any) -> Any:
 def backend(
     module: fx.GraphModule, example_inputs: list[Tensor], *, options: Any = None, **others: Any
 ) -> Any:
-    """`torch.compile(model, backend="upconv")`: what upconv computes faster, and PyTorch the rest.
+    """The backend of `torch.compile(model, backend="upconv")`.
 
     Without gradients the largest parts that a `Network` computes become one call each; with
-    gradients single convolutions do. Each is measured once for its shapes, as PyTorch's and as
-    upconv's. The graph then goes to Inductor, or to the backend that `options={"then": name}`
-    names. The logger "upconv.torch" says at level INFO what was taken and why the rest was not.
+    gradients single convolutions do. Each is measured once for its shapes, by PyTorch and by
+    upconv. The graph then goes to Inductor, or to the backend that `options={"then": name}` names.
+    The logger "upconv.torch" reports at level INFO which parts upconv computes, and why not others.
 
     >>> model = torch.nn.ConvTranspose1d(1, 1, 2, stride=2).eval()
     >>> fast = torch.compile(model, backend=backend, options={"then": "eager"})
@@ -97,7 +99,7 @@ def backend(
     constant = [x for node, x in pairs if node in weights and isinstance(x, torch.nn.Parameter)]
     then = torch._dynamo.lookup_backend((options or {}).get("then", "inductor"))
     call = partial(then(module, example_inputs, **others))
-    # What is packed of the model's weights lasts as long as the call, however much it is.
+    # The packed weights last as long as the call, of whatever size they are.
     packed = [] if graded else [packing.owned(weight, None) for weight in constant]
     call.held = (parts, packed)  # type: ignore[attr-defined]
     return call
@@ -113,7 +115,7 @@ def _is_graded(module: fx.GraphModule, inputs: list[Tensor]) -> bool:
 
 
 def _parts(module: fx.GraphModule, inputs: list[Tensor]) -> list[Part]:
-    """Hand over the parts that are right and faster; the others stay PyTorch's."""
+    """Hand over the parts that are right and faster; PyTorch computes the others."""
     left: dict[str, str] = {}
     parts, kept = hand_over(module, left=left), []
     for name, reason in left.items():
@@ -132,7 +134,7 @@ def _parts(module: fx.GraphModule, inputs: list[Tensor]) -> list[Part]:
 
 
 def _slower(part: Part, known: dict[fx.Node, Tensor]) -> str:
-    """Why PyTorch computes a part better, on random data of the known sizes; "" if it does not."""
+    """Return why PyTorch keeps a part, measured on random data; "" if the network takes it."""
     inputs, weights = (list(nodes) for nodes in part.node.args[:2])
     operands = [_random(value_of(node)) for node in inputs]
     constants = [known[node] if node in known else _attribute(node) for node in weights]
@@ -156,44 +158,44 @@ def _attribute(node: fx.Node) -> Any:
 
 
 def _random(like: Tensor) -> Tensor:
-    """Random data of the sizes and strides of a tensor without data."""
+    """Return random data with the sizes and strides of a tensor without data."""
     sizes = _sizes(like.shape), _sizes(like.stride())
     return torch.empty_strided(*sizes, dtype=like.dtype).normal_()
 
 
 def _rewritten(module: fx.GraphModule, *, graded: bool, measured: bool) -> set[Any]:
-    """Put upconv's operators into a graph; returns the nodes of their weights."""
+    """Put upconv's operators into a graph; return the nodes of their weights."""
     graph, weights = module.graph, set()
     for node in list(graph.nodes):
-        found = _convolution(node)
-        if found is None:
+        match = _convolution(node)
+        if match is None:
             continue
         if not graded:
-            found = _with_end(found)
-        ours = _choice(found, graded) if measured else 7
-        if ours:
-            _replace(graph, found, ours, graded)
-            weights.add(found.weight)
+            match = _with_epilogue(match)
+        mask = _choice(match, graded) if measured else 7
+        if mask:
+            _replace(graph, match, mask, graded)
+            weights.add(match.weight)
     graph.lint()
     module.recompile()
     return weights
 
 
-def _replace(graph: Any, found: _Found, ours: int, graded: bool) -> None:
+def _replace(graph: Any, match: _Match, mask: int, graded: bool) -> None:
     """Turn the last node into the new operator; its name stays, as graph signatures hold it."""
-    last = found.last
-    operands = (found.x, found.weight, found.bias, *found.how)
+    last = match.last
+    operands = (match.x, match.weight, match.bias, *match.arguments)
     last.op, last.kwargs = "call_function", {}
     if graded:
-        last.target, last.args = CONVOLUTION, (*operands, ours)
+        last.target, last.args = CONVOLUTION, (*operands, mask)
     else:
-        last.target, last.args = FUSED, (*operands, found.residual, found.activation)
-    for node in reversed(found.between):
+        last.target, last.args = FUSED, (*operands, match.residual, match.activation)
+    for node in reversed(match.between):
         graph.erase_node(node)
 
 
-def _convolution(node: Any) -> _Found | None:
-    """The convolution that a node is, if upconv computes it."""
+def _convolution(node: Any) -> _Match | None:
+    """Return the match of a node; None unless it is a convolution that upconv computes."""
     name = name_of(node)
     if node.op != "call_function" or not is_convolution(node):
         return None
@@ -203,48 +205,48 @@ def _convolution(node: Any) -> _Found | None:
     else:
         transposed = "transpose" in name
         names, rank = _TRANSPOSED if transposed else _PLAIN, int(name[-2])
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    x, weight = given["input"], given["weight"]
+    values = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    x, weight = values["input"], values["weight"]
     if not _computable(x, weight, rank):
         return None
-    how = geometry(
+    arguments = geometry(
         value_of(weight).shape[2:],
-        given.get("stride", 1),
-        given.get("padding", 0),
-        given.get("dilation", 1),
-        given["transposed"] if transposed is None else transposed,
-        given.get("output_padding", 0),
-        given.get("groups", 1),
+        values.get("stride", 1),
+        values.get("padding", 0),
+        values.get("dilation", 1),
+        values["transposed"] if transposed is None else transposed,
+        values.get("output_padding", 0),
+        values.get("groups", 1),
     )
-    if isinstance(how[1], str):
+    if isinstance(arguments[1], str):
         return None
-    return _Found(x, weight, given.get("bias"), how, node)
+    return _Match(x, weight, values.get("bias"), arguments, node)
 
 
 def _computable(x: Any, weight: Any, rank: int) -> bool:
     return all(
-        isinstance(each, torch.Tensor)
-        and each.device.type == "cpu"
-        and each.dtype in DTYPES
-        and each.dim() == rank + 2
-        for each in map(value_of, (x, weight))
+        isinstance(value, torch.Tensor)
+        and value.device.type == "cpu"
+        and value.dtype in DTYPES
+        and value.dim() == rank + 2
+        for value in map(value_of, (x, weight))
     )
 
 
-def _with_end(found: _Found) -> _Found:
-    """A convolution with the residual and the activation that follow it."""
-    user = _only_user(found.last)
-    if user is not None and found.residual is None and _is_sum(user, found.last):
+def _with_epilogue(match: _Match) -> _Match:
+    """Add the residual and the activation that follow a convolution."""
+    user = _only_user(match.last)
+    if user is not None and match.residual is None and _is_sum(user, match.last):
         first, second = user.args
-        other = second if first is found.last else first
-        found = replace(found, last=user, residual=other, between=(*found.between, found.last))
+        other = second if first is match.last else first
+        match = replace(match, last=user, residual=other, between=(*match.between, match.last))
         user = _only_user(user)
     if user is not None:
-        activation = _activation(user, found.last)
+        activation = _activation(user, match.last)
         if activation:
-            between = (*found.between, found.last)
-            found = replace(found, last=user, activation=activation, between=between)
-    return found
+            between = (*match.between, match.last)
+            match = replace(match, last=user, activation=activation, between=between)
+    return match
 
 
 def _only_user(node: Any) -> Any:
@@ -263,45 +265,48 @@ def _is_sum(node: Any, part: Any) -> bool:
 
 
 def _activation(node: Any, part: Any) -> str:
-    """The activation that a node computes of a part, in upconv's words; "" for none."""
+    """Return the activation that a node applies to a part, as upconv names it; "" for none."""
     name = name_of(node).removesuffix("_")
     if name not in _ACTIVATIONS or not node.args or node.args[0] is not part:
         return ""
-    given = {**dict(zip(("input", "slope"), node.args, strict=False)), **node.kwargs}
+    values = {**dict(zip(("input", "slope"), node.args, strict=False)), **node.kwargs}
     if name == "leaky_relu":
-        slope = given.get("negative_slope", given.get("slope", 0.01))
+        slope = values.get("negative_slope", values.get("slope", 0.01))
         return f"leaky_relu:{float(slope)!r}" if isinstance(slope, (int, float)) else ""
-    return name if given.get("approximate", "none") == "none" else ""
+    return name if values.get("approximate", "none") == "none" else ""
 
 
-def _choice(found: _Found, graded: bool) -> int:
-    """Which results upconv computes faster on random data of the known shapes; 0 for none."""
-    x, weight = value_of(found.x), value_of(found.weight)
-    how = tuple(tuple(each) if isinstance(each, (list, tuple)) else each for each in found.how)
-    if any(isinstance(axis, torch.SymInt) for axes in how[:3] for axis in axes):
+def _choice(match: _Match, graded: bool) -> int:
+    """Return the mask of the results that upconv computes faster, on random data; 0 for none."""
+    x, weight = value_of(match.x), value_of(match.weight)
+    arguments = tuple(tuple(v) if isinstance(v, (list, tuple)) else v for v in match.arguments)
+    if any(isinstance(axis, torch.SymInt) for axes in arguments[:3] for axis in axes):
         return 0
-    shapes = [(_sizes(each.shape), _sizes(each.stride())) for each in (x, weight)]
+    shapes = [(_sizes(tensor.shape), _sizes(tensor.stride())) for tensor in (x, weight)]
     flows = graded and bool(x.requires_grad)
     trained = graded and bool(weight.requires_grad)
     with torch.no_grad():
-        return _measured(*shapes, x.dtype, how, graded, flows, trained, thread_count())
+        return _measured(*shapes, x.dtype, arguments, graded, flows, trained, thread_count())
 
 
 def _sizes(sizes: Any) -> tuple[int, ...]:
-    """Sizes as numbers, a symbol by the value that it was traced with."""
+    """Return sizes as numbers; a symbol has the value that it was traced with."""
     return tuple(size if type(size) is int else int(size.node.hint) for size in sizes)
 
 
 @lru_cache(maxsize=1024)
 def _measured(
-    x: Any, weight: Any, dtype: Any, how: Any, graded: bool, flows: bool, trained: bool, _: int
-) -> int:
-    operands = [torch.empty_strided(*each, dtype=dtype).normal_() for each in (x, weight)]
+    x: Any, weight: Any, dtype: Any, arguments: Any, graded: bool, flows: bool, trained: bool,
+    threads: int,
+) -> int:  # fmt: skip
+    """Measure `_choice` once for its arguments; x, weight: sizes and strides."""
+    operands = [torch.empty_strided(*layout, dtype=dtype).normal_() for layout in (x, weight)]
     if graded:
-        return int(trials.choice([trials.Case(operands[0], operands[1], flows, how, trained)]))
+        case = trials.Case(operands[0], operands[1], flows, arguments, trained)
+        return int(trials.choice([case]))
     faster = trials.is_faster(
-        lambda: _ATEN.convolution.default(*operands, None, *how),
-        lambda: FUSED(*operands, None, *how),
+        lambda: _ATEN.convolution.default(*operands, None, *arguments),
+        lambda: FUSED(*operands, None, *arguments),
         0.1,
     )
     return 7 if faster else 0

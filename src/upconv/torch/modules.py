@@ -20,30 +20,30 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from .functional import Arguments, by_function, convolved, geometry, only_pytorch, recorded
 from .packing import Packed, owned
-from .problems import Ours
+from .problems import ResultMask
 from .tensors import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Acceleration:
-    """The results of an accelerated layer that upconv computes; of a new module, all."""
+    """The results of a layer that upconv computes: of an accelerated layer some, else all."""
 
     inference: bool = True
-    training: int = Ours.ALL
-    """The results that upconv computes where gradients are recorded, as `Ours`."""
+    training: int = ResultMask.ALL
+    """A `ResultMask` of the results that upconv computes where gradients are recorded."""
 
 
 _EVERYTHING = Acceleration()
 
 LAYER_ATTRIBUTES = ("_acceleration", "_packed", "_baked")
-"""What the modules keep besides the attributes of PyTorch's; None or missing for nothing."""
+"""Attributes of the modules beyond those of PyTorch's modules; None or missing if unset."""
 
 
 class Layer:
-    """The base of the six modules: packed weights end with a change of mode, device or dtype."""
+    """The base of the six modules; a change of mode, device or dtype drops the packed weight."""
 
     def train(self, mode: bool = True) -> Any:
-        """PyTorch's; lets go of packed weights."""
+        """Set the mode as PyTorch does, and drop the packed weight."""
         vars(self)["_packed"] = None
         return super().train(mode)  # type: ignore[misc]
 
@@ -125,21 +125,24 @@ def _computed(layer: Any, x: Tensor, *output_size: Any) -> Tensor:
     if layer.padding_mode != "zeros":
         return super(Layer, layer).forward(x, *output_size)
     weight, bias = weight_of(layer), layer.bias
-    how = layer_geometry(layer, weight.shape[2:])
+    arguments = layer_geometry(layer, weight.shape[2:])
     if output_size and output_size[0] is not None:
-        sizes = (*how[:2], layer.kernel_size, len(layer.kernel_size), how[2])
-        how = (*how[:4], tuple(layer._output_padding(x, output_size[0], *sizes)), how[5])
+        stride, padding, dilation, transposed, _, groups = arguments
+        sizes = (stride, padding, layer.kernel_size, len(layer.kernel_size), dilation)
+        output_padding = tuple(layer._output_padding(x, output_size[0], *sizes))
+        arguments = (stride, padding, dilation, transposed, output_padding, groups)
     acceleration = vars(layer).get("_acceleration") or _EVERYTHING
-    graded = not (theirs := only_pytorch(x, weight, bias, how)) and recorded(x, weight, bias)
-    ours = acceleration.training if graded else acceleration.inference
-    if theirs or not ours:
-        return by_function(x, weight, bias, how)
+    pytorch_only = only_pytorch(x, weight, bias, arguments)
+    graded = not pytorch_only and recorded(x, weight, bias)
+    mask = acceleration.training if graded else acceleration.inference
+    if pytorch_only or not mask:
+        return by_function(x, weight, bias, arguments)
     if graded:
-        return convolved(x, weight, bias, how, ours)
+        return convolved(x, weight, bias, arguments, mask)
     if not layer.training and weight.is_cpu and not _in_graph():
-        # What is packed of the weight ends with the layer, which holds it.
+        # The layer holds the packed weight, so both end together.
         vars(layer)["_packed"] = owned(weight, vars(layer).get("_packed"))
-    return convolved(x, weight, bias, how)
+    return convolved(x, weight, bias, arguments)
 
 
 def layer_geometry(layer: Any, kernel: Sequence[int]) -> Arguments:
@@ -149,15 +152,16 @@ def layer_geometry(layer: Any, kernel: Sequence[int]) -> Arguments:
 
 
 def weight_of(layer: Any) -> Tensor:
-    """A layer's weight; a parametrized one is computed anew only when its sources change."""
+    """Return a layer's weight; a parametrized one is computed anew only if its sources change."""
     lists = layer._modules.get("parametrizations")
-    made = None if lists is None else lists._modules.get("weight")
-    if made is None or not all(map(_is_fixed, made.modules())):
+    parametrization = None if lists is None else lists._modules.get("weight")
+    if parametrization is None or not all(map(_is_fixed, parametrization.modules())):
         return layer.weight
-    return _derived(layer, "_baked", [*made.parameters(), *made.buffers()], lambda: layer.weight)
+    sources = [*parametrization.parameters(), *parametrization.buffers()]
+    return _derived(layer, "_baked", sources, lambda: layer.weight)
 
 
-def as_made(module: Any, *allowed: type) -> bool:
+def is_unpatched(module: Any, *allowed: type) -> bool:
     """Whether a module has its class's `forward`, and no hooks but those of the allowed classes."""
     names = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
     hooks = [hook for name in names for hook in getattr(module, name).values()]
@@ -165,9 +169,9 @@ def as_made(module: Any, *allowed: type) -> bool:
 
 
 def _is_fixed(module: Any) -> bool:
-    """Whether part of a parametrization computes of its own tensors alone, always the same."""
+    """Whether part of a parametrization always computes the same value, from its own tensors."""
     known = type(module).__module__ in (parametrizations.__name__, parametrize.__name__)
-    return known and not module.training and as_made(module)
+    return known and not module.training and is_unpatched(module)
 
 
 class CachedWeightNorm(WeightNorm):  # type: ignore[misc]
@@ -181,7 +185,7 @@ class CachedWeightNorm(WeightNorm):  # type: ignore[misc]
 
 
 def _derived(layer: Any, name: str, sources: list[Tensor], make: Callable[[], Any]) -> Any:
-    """A value computed from some tensors, anew only where one of them has changed."""
+    """Return a value computed from some tensors, anew only if one of them has changed."""
     graded = torch.is_grad_enabled() and any(source.requires_grad for source in sources)
     if graded or _in_graph() or not all(source.is_cpu for source in sources):
         return make()
@@ -193,19 +197,19 @@ def _derived(layer: Any, name: str, sources: list[Tensor], make: Callable[[], An
             return value
     with torch.inference_mode(False), torch.no_grad():  # the next call may record gradients
         value = make()
-    vars(layer)[name] = [Packed(each) for each in _watched(sources, value)], value
+    vars(layer)[name] = [Packed(tensor) for tensor in _watched(sources, value)], value
     return value
 
 
 def _in_graph() -> bool:
-    """Whether a graph is made of this call, in which what is made of a weight is no constant."""
+    """Whether this call is traced into a graph, where values of weights are no constants."""
     return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
 def _watched(sources: list[Tensor], value: Any) -> list[Tensor]:
-    """The sources and, as users see the weight that a hook sets and may write to it, the value."""
+    """Return the sources and the value, as users may write to the weight that a hook sets."""
     return [*sources, value] if isinstance(value, torch.Tensor) else sources
 
 
-_OURS = (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
-ORIGINALS: dict[type, Any] = {ours: getattr(nn, ours.__name__) for ours in _OURS}
+_LAYERS = (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
+ORIGINALS: dict[type, Any] = {layer: getattr(nn, layer.__name__) for layer in _LAYERS}

@@ -1,4 +1,4 @@
-"""Nodes of FX graphs by the table of operations: their rows, and what they write in place."""
+"""Nodes of FX graphs by the table of operations: their rows, and the memory they write in place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VIEWS = {
 
 
 def name_of(node: fx.Node) -> str:
-    """The name of a node's function as `ROWS` has it; "" for other nodes and unknown functions."""
+    """Return the name of a node's function as in `ROWS`; "" for other nodes and functions."""
     target: Any = node.target
     if node.op == "call_method":
         return str(target)
@@ -45,7 +45,7 @@ def name_of(node: fx.Node) -> str:
 
 
 def row_of(node: fx.Node) -> Row | None:
-    """The row of a node, in-place functions included; None where there is none."""
+    """Return the row of a node, also of an in-place function; None if there is none."""
     return ROWS.get(_plain(name_of(node)))
 
 
@@ -60,7 +60,7 @@ def is_view(node: fx.Node) -> bool:
 
 
 def writes(node: fx.Node) -> list[fx.Node]:
-    """The nodes whose memory a node writes in place."""
+    """Return the nodes whose memory a node writes in place."""
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
         named = dict(
@@ -77,7 +77,7 @@ def writes(node: fx.Node) -> list[fx.Node]:
         in_place |= name in _LAST_IS_INPLACE and len(node.args) > 1 and node.args[-1] is True
         first = node.args[0] if node.args else node.kwargs.get("input")
         written = [first if in_place else None, node.kwargs.get("out")]
-    return [each for each in written if isinstance(each, fx.Node)]
+    return [value for value in written if isinstance(value, fx.Node)]
 
 
 def add_node(network: Network, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -102,7 +102,7 @@ def add_node(network: Network, node: fx.Node, args: Sequence[Any], kwargs: dict[
 
 
 def _plain(name: str) -> str:
-    """The name without the sign of an in-place function: "relu_", "iadd"."""
+    """Return the name without the mark of an in-place function, as in "relu_" or "iadd"."""
     if name in ROWS:
         return name
     return _IN_PLACE.get(name, name.removesuffix("_"))

@@ -26,7 +26,7 @@ from .tensors import DTYPES, array
 Row = Callable[..., Any]
 
 _FAR = 1 << 31
-"""Slices that end here or later end with the tensor."""
+"""A slice with this or a larger end reaches to the end of the tensor."""
 
 
 # Convolutions and normalisations ------------------------------------------------------------------
@@ -36,23 +36,23 @@ def _conv(
     network: Network, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, groups: Any = 1,
 ) -> Value:  # fmt: skip
-    how = (stride, padding, dilation, False, 0, groups)
-    return _convolution(network, x, weight, bias, *how)
+    arguments = (stride, padding, dilation, False, 0, groups)
+    return _convolution(network, x, weight, bias, *arguments)
 
 
 def _conv_transpose(
     network: Network, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
     output_padding: Any = 0, groups: Any = 1, dilation: Any = 1,
 ) -> Value:  # fmt: skip
-    how = (stride, padding, dilation, True, output_padding, groups)
-    return _convolution(network, x, weight, bias, *how)
+    arguments = (stride, padding, dilation, True, output_padding, groups)
+    return _convolution(network, x, weight, bias, *arguments)
 
 
-def _convolution(network: Network, x: Any, weight: Any, bias: Any, *how: Any) -> Value:
+def _convolution(network: Network, x: Any, weight: Any, bias: Any, *arguments: Any) -> Value:
     arrays = _array("weight", weight), _array("bias", bias)
-    words = geometry(weight.shape[2:], *how)
-    stride, padding, dilation, transposed, output_padding, groups = words
-    if padding == "same":  # an odd total has one position more behind
+    arguments = geometry(weight.shape[2:], *arguments)
+    stride, padding, dilation, transposed, output_padding, groups = arguments
+    if padding == "same":  # an odd total has one position more at the end
         totals = [d * (k - 1) for k, d in zip(weight.shape[2:], dilation, strict=True)]
         padding = tuple((total // 2, total - total // 2) for total in totals)
     options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
@@ -67,7 +67,7 @@ def _batch_norm(
 ) -> Value:  # fmt: skip
     if training or mean is None or variance is None:
         raise ArgumentError("batch norm", "by the batch's statistics", "saved statistics")
-    arrays = [_array("batch norm", each) for each in (weight, bias, mean, variance)]
+    arrays = [_array("batch norm", tensor) for tensor in (weight, bias, mean, variance)]
     return network.batch_norm(x, arrays[0], arrays[1], arrays[2], arrays[3], eps)
 
 
@@ -83,7 +83,7 @@ def _instance_norm(
 
 
 def _statistics_first(row: Row) -> Row:
-    """A row with the order of arguments that `torch.nn.functional` has."""
+    """Return a row with the order of arguments of `torch.nn.functional`."""
 
     def reordered(
         network: Network, x: Any, running_mean: Any = None, running_var: Any = None,
@@ -113,7 +113,7 @@ def _with_number(
     alpha: Any = None, negative_slope: Any = None,
 ) -> Value:  # fmt: skip
     numbers = (value, alpha, negative_slope, plain)
-    number = next(each for each in numbers if each is not None)
+    number = next(number for number in numbers if number is not None)
     return network.activation(x, (name, number))
 
 
@@ -151,7 +151,7 @@ def _pow(network: Network, x: Any, exponent: Any) -> Value:
 
 def _softmax(network: Network, x: Any, dim: Any = None, *rest: Any, dtype: Any = None) -> Value:
     network_axis(x, 0 if dim is None else dim, channels=True)
-    if dtype is not None or any(isinstance(each, torch.dtype) for each in rest):
+    if dtype is not None or any(isinstance(argument, torch.dtype) for argument in rest):
         raise ArgumentError("dtype", "another one", "None")
     return network.softmax(x)
 
@@ -192,7 +192,7 @@ def _div(network: Network, x: Any, y: Any) -> Value:
 
 
 def _operand(x: Value, y: Any) -> Any:
-    """The second operand of a sum or a product: a value, a number, or one number per channel."""
+    """Return the second operand of a sum or product: a value, a number, or numbers per channel."""
     if not isinstance(y, torch.Tensor):
         return y
     if y.numel() == 1 and y.dim() <= len(x.shape):
@@ -214,7 +214,7 @@ def _cat(network: Network, tensors: Any, dim: Any = 0) -> Value:
 
 
 def network_axis(x: Any, dim: Any, *, channels: bool = False) -> int:
-    """The axis of a value, counted from 0; with `channels` it must be theirs."""
+    """Return the axis of a value, counted from 0; with `channels` it must be the channels' axis."""
     if not isinstance(x, Value):
         raise DTypeError("an operand", f"of type {type(x).__name__}", "a value of the network")
     axis = dim + len(x.shape) if dim < 0 else dim
@@ -233,24 +233,24 @@ def _slice(
         raise ArgumentError("the step of a slice", str(step), "1")
     if extent is not None:
         start, end, _ = slice(start, end).indices(extent)
-        behind = extent - end
+        removed = extent - end
     else:
-        behind = 0 if end >= _FAR else -end
-        if start < 0 or behind < 0:
+        removed = 0 if end >= _FAR else -end
+        if start < 0 or removed < 0:
             raise ArgumentError("a slice", f"{start}:{end} of an open size", "start: or :-end")
-    if not start and not behind:
+    if not start and not removed:
         return x  # type: ignore[no-any-return]
     if axis == 1:
         return network.slice(x, start, end)
     if axis == 0:
         raise ArgumentError("a slice", f"{start}:{end} of the batch", "channels or positions")
     cut = [(0, 0)] * (len(x.shape) - 2)
-    cut[axis - 2] = (start, behind)
+    cut[axis - 2] = (start, removed)
     return network.crop(x, tuple(cut))
 
 
 def _split(network: Network, x: Any, sizes: Any, dim: Any = 0) -> list[Value]:
-    """Some channels each, by one size for all or by a list of sizes."""
+    """Split the channels, by one size for all results or by a list of sizes."""
     network_axis(x, dim, channels=True)
     if not isinstance(sizes, (list, tuple)):
         starts = range(0, x.channels, sizes)
@@ -280,7 +280,7 @@ def _getitem(network: Network, x: Any, index: Any) -> Any:
 
 
 def _pad(network: Network, x: Any, pad: Any, mode: Any = "constant", value: Any = None) -> Value:
-    """Ends of axes, from the last axis on; `mode` and `value` as in `functional.pad`."""
+    """Pad the ends of axes, from the last axis on; `mode` and `value` as in `functional.pad`."""
     rank = len(x.shape) - 2
     ends = list(zip(pad[::2], pad[1::2], strict=True))
     if any(map(any, ends[rank:])) or (value and mode == "constant"):
@@ -291,7 +291,7 @@ def _pad(network: Network, x: Any, pad: Any, mode: Any = "constant", value: Any 
 
 
 def _array(argument: str, tensor: Any) -> Any:
-    """A weight as an array; None stays None."""
+    """Return a weight as an array; None stays None."""
     if tensor is None:
         return None
     if not isinstance(tensor, torch.Tensor) or tensor.dtype not in DTYPES:
@@ -316,7 +316,7 @@ ROWS: dict[str, Row] = {
     "functional.instance_norm": _statistics_first(_instance_norm),
     "group_norm": _group_norm,
     **{name: partial(_activation, name) for name in _PLAIN},
-    **{name: partial(_activation, own) for name, own in _RENAMED.items()},
+    **{name: partial(_activation, activation) for name, activation in _RENAMED.items()},
     "hardtanh": _hardtanh, "pow": _pow,
     **dict.fromkeys(("clamp", "clip"), _clamp),
     "clamp_min": lambda network, x, bound: network.clip(x, bound),

@@ -3,16 +3,16 @@
     convolution              y from x, w and b; differentiable
     convolution_input_grad   dx from g and w
     convolution_weight_grad  dw from g and x
-    fused_convolution        activation(y + residual), for inference: it has no derivative, and a
-                             weight that is given to it again is packed once
+    fused_convolution        activation(y + residual), for inference. It has no derivative, and
+                             packs the weight of repeated calls once.
 
 Every operator takes the arguments of `aten::convolution` (stride, padding, dilation, transposed,
-output_padding, groups) after its operands. `convolution` takes at its end which of its results
-upconv computes, as `problems.Ours`; PyTorch's operators compute the others. On a GPU upconv
-computes where that was measured to be faster (`cuda`), on other devices PyTorch's operators do.
+output_padding, groups) after its operands. The last argument of `convolution`, `ours`, is the
+`ResultMask` of the results that upconv computes; PyTorch's operators compute the others. On a GPU
+upconv computes if it was measured to be faster (`cuda`), on other devices PyTorch computes.
 
-Derivatives of the gradients are made of PyTorch's operators, so there are derivatives of every
-order. Loading this module registers: PyTorch's registry is the only one there is.
+Derivatives of the gradients use PyTorch's operators, so there are derivatives of every order.
+Importing this module registers the operators: PyTorch's registry is the only one there is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .compute import (
     weight_grad,
     weight_grad_by_pytorch,
 )
-from .problems import Ours
+from .problems import ResultMask
 from .tensors import DTYPES, Tensor, channels_last, new_result
 
 _HOW = (
@@ -48,11 +48,11 @@ _SCHEMAS = {
 }
 
 
-# CPU kernels are in `compute`; these are for other devices, where PyTorch's operators compute.
+# CPU kernels call `compute`; kernels for other devices call PyTorch's operators.
 
 
 def _convolution(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    if rest[6:] and not rest[6] & Ours.FORWARD:
+    if rest[6:] and not rest[6] & ResultMask.FORWARD:
         return by_pytorch(x, weight, bias, rest[:6])
     return compute.forward(x, weight, bias, rest[:6], keep=False)
 
@@ -69,11 +69,11 @@ def _fused_anywhere(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tens
     return by_pytorch(x, weight, bias, rest[:6], *rest[6:])
 
 
-# CUDA kernels, of which those in `cuda` choose.
+# CUDA kernels; `cuda` chooses between upconv and PyTorch.
 
 
 def _on_cuda(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    if rest[6:] and not rest[6] & Ours.FORWARD:
+    if rest[6:] and not rest[6] & ResultMask.FORWARD:
         return ATEN(x, weight, bias, *rest[:6])
     return cuda.forward(x, weight, bias, rest[:6])
 
@@ -82,7 +82,7 @@ def _fused_on_cuda(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tenso
     return cuda.forward(x, weight, bias, rest[:6], *rest[6:])
 
 
-# Fake kernels: PyTorch's shapes and checks; on the CPU our memory formats.
+# Fake kernels: PyTorch's shapes and checks; on the CPU upconv's memory formats.
 
 
 def _format(result: Tensor, last: bool) -> Tensor:
@@ -94,13 +94,13 @@ def _fake(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
     return _format(y, channels_last(x) or channels_last(weight))
 
 
-def _fake_input_grad(g: Tensor, weight: Tensor, size: Any, *how: Any) -> Tensor:
-    result = input_grad_by_pytorch(g, weight, size, *how)
+def _fake_input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
+    result = input_grad_by_pytorch(g, weight, size, *arguments)
     return _format(result, channels_last(g) or channels_last(weight))
 
 
-def _fake_weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
-    result = weight_grad_by_pytorch(g, x, kernel, *how)
+def _fake_weight_grad(g: Tensor, x: Tensor, kernel: Any, *arguments: Any) -> Tensor:
+    result = weight_grad_by_pytorch(g, x, kernel, *arguments)
     return _format(result, channels_last(g) and channels_last(x))
 
 
@@ -108,57 +108,59 @@ def _fake_weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
 
 
 def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
-    first, second, _, *how = inputs
+    first, second, _, *arguments = inputs
     ctx.save_for_backward(first, second)
-    ctx.how = how
+    ctx.arguments = arguments
 
 
 def _backward(ctx: Any, g: Tensor) -> Any:
-    """Gradients of x, weight and bias, each by upconv where that is asked for."""
+    """Return the gradients of x, weight and bias; upconv computes those of the mask."""
     x, weight = ctx.saved_tensors
-    how, ours = ctx.how[:6], Ours(ctx.how[6])
+    arguments, mask = ctx.arguments[:6], ResultMask(ctx.arguments[6])
     wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
     dx = dw = None
-    if wants_x and ours & Ours.INPUT_GRAD:
-        dx = INPUT_GRAD(g, weight, x.shape[2:], *how)
-    if wants_weight and ours & Ours.WEIGHT_GRAD:
-        dw = WEIGHT_GRAD(g, x, weight.shape[2:], *how)
-    left = wants_x and dx is None, wants_weight and dw is None, False
-    if any(left):
-        others = ATEN_BACKWARD(g, x, weight, None, *how, left)
-        dx, dw = (others[0] if left[0] else dx), (others[1] if left[1] else dw)
+    if wants_x and mask & ResultMask.INPUT_GRAD:
+        dx = INPUT_GRAD(g, weight, x.shape[2:], *arguments)
+    if wants_weight and mask & ResultMask.WEIGHT_GRAD:
+        dw = WEIGHT_GRAD(g, x, weight.shape[2:], *arguments)
+    remaining = wants_x and dx is None, wants_weight and dw is None, False
+    if any(remaining):
+        others = ATEN_BACKWARD(g, x, weight, None, *arguments, remaining)
+        dx, dw = (others[0] if remaining[0] else dx), (others[1] if remaining[1] else dw)
     db = g.sum((0, *range(2, g.dim()))) if wants_bias else None
     return dx, dw, db, *(None,) * 7
 
 
 def _gradient_backward(by_weight: bool, ctx: Any, u: Tensor) -> Any:
-    """dx = I(g, w) and dw = W(g, x) are linear in both: u stands for x in the one, w in the other.
+    """Return the gradients of dx = I(g, w), or of dw = W(g, x), which are linear in both operands.
 
-    by_weight: whether the second operand is w, and u stands for x.
+    by_weight: whether the second operand is w. Then u takes the place of x, else that of w.
     """
     g, other = ctx.saved_tensors
     operands = (u, other) if by_weight else (other, u)
     first = second = None
     if ctx.needs_input_grad[0]:
-        first = ATEN(*operands, None, *ctx.how)
+        first = ATEN(*operands, None, *ctx.arguments)
     if ctx.needs_input_grad[1]:
         mask = (not by_weight, by_weight, False)
-        second = ATEN_BACKWARD(g, *operands, None, *ctx.how, mask)[int(by_weight)]
+        second = ATEN_BACKWARD(g, *operands, None, *ctx.arguments, mask)[int(by_weight)]
     return first, second, *(None,) * 7
 
 
-# Autocast: as PyTorch's rule for its own operator, the lower precision for all.
+# Autocast: the lower precision for all operands, as for PyTorch's own operator.
 
 
 def _autocast(name: str) -> Any:
     def cast(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
         dtype = torch.get_autocast_dtype("cpu")
-        kept = None
+        packed = None
         if name == "fused_convolution" and weight.dtype in DTYPES:
-            kept = packing.found(weight)
-        if kept is not None and weight.dtype is not torch.float64:
-            weight = kept.cast(dtype)  # one tensor for all calls, so that it is packed once
-        x, weight, bias, *others = (_lowered(each, dtype) for each in (x, weight, bias, *rest[6:]))
+            packed = packing.look_up(weight)
+        if packed is not None and weight.dtype is not torch.float64:
+            weight = packed.cast(dtype)  # one tensor for all calls, so that it is packed once
+        x, weight, bias, *others = (
+            _lowered(value, dtype) for value in (x, weight, bias, *rest[6:])
+        )
         with torch.autocast("cpu", enabled=False):
             return getattr(torch.ops.upconv, name).default(x, weight, bias, *rest[:6], *others)
 
@@ -166,7 +168,7 @@ def _autocast(name: str) -> Any:
 
 
 def _lowered(value: Any, dtype: Any) -> Any:
-    """A tensor in the dtype; float64 keeps its precision, as under PyTorch's rule."""
+    """Return a tensor in the dtype; float64 keeps its precision, as under PyTorch's rule."""
     if isinstance(value, torch.Tensor) and value.dtype in DTYPES:
         return value if value.dtype is torch.float64 else value.to(dtype)
     return value

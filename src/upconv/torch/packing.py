@@ -1,19 +1,19 @@
-"""Weights packed once, for inference: a weight's prepared calls, found by the weight's address.
+"""Weights packed once, for inference: the prepared calls of a weight, by the weight's address.
 
-A `Packed` is what was prepared of one weight: for each signature of a call, a primitive and the
-weight in its order. Its key is (data_ptr, _version, shape, strides, dtype), and it holds an alias
-of the weight's memory, so that no other tensor can get the address. `_version` counts what PyTorch
-knows of; writes through `.data`, through NumPy or of other processes, and to tensors made in
-inference mode, are not counted. So up to 64 elements, spread over the weight, are compared as well.
+A `Packed` holds the calls prepared for one weight: for each signature, a primitive and the packed
+weight. Its key is (data_ptr, _version, shape, strides, dtype). It holds an alias of the weight's
+memory, so that no other tensor can get the address. `_version` counts the writes that PyTorch
+knows of. It misses writes through `.data`, through NumPy and by other processes, and writes to
+tensors made in inference mode. So up to 64 elements, spread over the weight, are compared as well.
 
 1. A module owns the `Packed` of its weight: both end together.
-2. For weights without such a module a small table holds the latest, up to `_MOST_BYTES` in all.
-   Nothing is packed there for a weight that is seen for the first time: it may be a new one in
-   every step of a training. The second call with the same key packs.
-3. Calls of one weight share what is packed of it, as most sizes do. They are at most `_MOST_CALLS`,
-   and hold at most `_MOST_BYTES` of packed weights, or eight where the weight is larger.
+2. A small table holds the latest weights without such a module, up to `_MOST_BYTES` in all.
+   The first call with a weight does not pack it, as a training has a new weight in every step.
+   The second call with the same key packs.
+3. Calls of one weight share packed weights, as most sizes pack alike. There are at most
+   `_MOST_CALLS` calls. They hold at most `_MOST_BYTES`, or eight packed weights if that is more.
 
-`counts()` tells how often weights were packed.
+`counts()` returns how often weights were packed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Packed:
         self.begin(weight)
 
     def begin(self, weight: Tensor) -> None:
-        """Nothing is prepared yet of the weight as it is now."""
+        """Drop all calls, and begin with the weight's current values."""
         self.alias = weight.detach()
         self._memory = spread(self.alias)
         self._probe = self._memory.tobytes()
@@ -72,28 +72,28 @@ class Packed:
         return int(self.alias.numel() * self.alias.element_size())
 
     def of(self, weight: Tensor) -> bool:
-        """Whether it is of this weight as it is now."""
+        """Whether the calls were prepared for this weight and its current values."""
         return self._key == key_of(weight) and self._memory.tobytes() == self._probe
 
     @property
     def held(self) -> int:
-        """Bytes of the weight and of what is packed of it, about."""
+        """Bytes of the weight and, approximately, of its packed copies."""
         return self.nbytes * (1 + len(_distinct(self.calls.values())))
 
-    def keep(self, call: Any, made: Any) -> None:
-        """Remember a call's preparation in place of the oldest, where there are too many."""
+    def keep(self, signature: Any, call: Any) -> None:
+        """Keep a prepared call; the oldest ones give way if there are too many."""
         most = max(_LEAST_CALLS, _MOST_BYTES // max(1, self.nbytes))
-        calls = [*self.calls.items(), (call, made)][-_MOST_CALLS:]
-        while len(_distinct(made for _, made in calls)) > most:
+        calls = [*self.calls.items(), (signature, call)][-_MOST_CALLS:]
+        while len(_distinct(call for _, call in calls)) > most:
             del calls[0]
         self.calls = dict(calls)  # replaced: other threads may read the old one
 
     def cast(self, dtype: Any) -> Tensor:
         """The weight in another dtype, made once."""
-        found = self.casts.get(dtype)
-        if found is None:
-            found = self.casts[dtype] = self.alias.to(dtype)
-        return found
+        weight = self.casts.get(dtype)
+        if weight is None:
+            weight = self.casts[dtype] = self.alias.to(dtype)
+        return weight
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
@@ -101,7 +101,7 @@ class Packed:
 
 def _distinct(calls: Iterable[Any]) -> set[int]:
     """The packed weights of some calls, by their identity."""
-    return {id(call.ready.weight) for call in calls if hasattr(call, "ready")}
+    return {id(call.packed.weight) for call in calls if hasattr(call, "packed")}
 
 
 def key_of(tensor: Tensor) -> tuple[Any, ...]:
@@ -111,7 +111,7 @@ def key_of(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def spread(weight: Tensor) -> NDArray[Any]:
-    """Some elements all over the weight, in every row of its longest axes if that can be."""
+    """Return a sample of elements spread over the weight, from all its longest rows if possible."""
     values = array(weight) if weight.dtype in DTYPES and weight.numel() else np.zeros(0)
     order = sorted(range(values.ndim), key=lambda axis: -values.strides[axis])
     dense = values.transpose(order)
@@ -128,32 +128,32 @@ _count = 0
 
 
 def owned(weight: Tensor, before: Packed | None) -> Packed:
-    """The `Packed` of a weight for its owner, who had `before`."""
+    """Return the `Packed` of a weight for its owner; `before` is the one that the owner had."""
     pointer = weight.data_ptr()
     if before is not None and before.alias.data_ptr() == pointer:
-        return before  # `found` looks whether it is still right
-    mine = _by_address.get(pointer)
-    if mine is None:
-        mine = _by_address[pointer] = Packed(weight)
-    mine.owned = True
+        return before  # `look_up` checks that it still fits the weight
+    packed = _by_address.get(pointer)
+    if packed is None:
+        packed = _by_address[pointer] = Packed(weight)
+    packed.owned = True
     with _lock:
         _latest.pop(pointer, None)
-    return mine
+    return packed
 
 
-def found(weight: Tensor) -> Packed | None:
-    """The `Packed` of a weight: its owner's, or the table's (case 2); None the first time."""
+def look_up(weight: Tensor) -> Packed | None:
+    """Return the `Packed` of a weight, its owner's or the table's (case 2); None the first time."""
     pointer = weight.data_ptr()
-    known = _by_address.get(pointer)
-    if known is not None:
-        if known.of(weight):
-            return known
-        known.begin(weight)
-        return known if known.owned else None
-    made = _by_address[pointer] = Packed(weight)
+    packed = _by_address.get(pointer)
+    if packed is not None:
+        if packed.of(weight):
+            return packed
+        packed.begin(weight)
+        return packed if packed.owned else None
+    packed = _by_address[pointer] = Packed(weight)
     with _lock:
-        _latest[pointer] = made
-        held = sum(each.held for each in _latest.values())
+        _latest[pointer] = packed
+        held = sum(packed.held for packed in _latest.values())
         while held > _MOST_BYTES and len(_latest) > 1:
             _, dropped = _latest.popitem(last=False)
             held -= dropped.held
@@ -161,17 +161,17 @@ def found(weight: Tensor) -> Packed | None:
 
 
 def prepared(problem: Problem, threads: int, *, once: bool = True) -> PreparedCall | None:
-    """The call that does a problem; None for the reference engine, as PyTorch is faster than it."""
+    """Return the call that computes a problem; None for the reference engine, as it is slow."""
     call = prepared_problem(problem, None, threads, Algorithm.AUTO, once=once)
     return None if call.engine.name == "reference" else call
 
 
-def ready(
+def packed_call(
     problem: Problem, weight: Tensor, threads: int, packings: Packings | None = None
 ) -> PackedCall | None:
-    """`prepared` with the weight packed, and None too for a weight that is not finite.
+    """Return a `prepared` call with its packed weight; None also if the weight is not finite.
 
-    packings: where the packed weight is kept; then packing may take longer.
+    packings: keeps the packed weight for further calls; then packing may take longer.
     """
     global _count
     call = prepared(problem, threads, once=packings is None)
@@ -179,9 +179,9 @@ def ready(
         return None
     packings = packings or Packings()
     before = packings.made
-    found = call.pack(array(weight), packings)
+    packed = call.pack(array(weight), packings)
     _count += packings.made - before
-    return None if found.engine == "reference" else found
+    return None if packed.engine == "reference" else packed
 
 
 def counts() -> int:
@@ -190,7 +190,7 @@ def counts() -> int:
 
 
 def forget() -> None:
-    """Let go of what is packed for weights that no module owns.
+    """Drop the packed weights that no module owns.
 
     >>> forget()
     """

@@ -7,8 +7,8 @@ a `Part`, which the graph module holds. Equal parts of equal graphs get equal ke
 so that compiled graphs of PyTorch's caches find theirs.
 
 A part builds its network from the weights' values in the first call, and again when a weight was
-written or exchanged. Where a network cannot be built of the values or sizes of a call (NaN among
-weights, an empty batch), PyTorch's functions compute the part; `Part.reason` then says why.
+written or exchanged. If no network takes the values or sizes of a call (NaN among weights, an
+empty batch), PyTorch's functions compute the part, and `Part.reason` says why.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Part:
     """Nodes of a graph that one network computes.
 
     operations: their names, in order. layers: the number of convolutions. node: the call in the
-    graph. module: the nodes as a module of PyTorch's. reason: why PyTorch computed the latest call
-    that the network could not; "" where there was none.
+    graph. module: the nodes as a PyTorch module. reason: why PyTorch computed the latest call that
+    the network refused; "" if there was none.
     """
 
     def __init__(self, nodes: list[fx.Node], weights: set[fx.Node]) -> None:
@@ -52,7 +52,7 @@ class Part:
         self.operations = tuple(map(name_of, body))
         self.layers = sum(map(is_convolution, body))
         self.reason = ""
-        self._roles = tuple(source in weights for source in sources)
+        self._is_weight = tuple(source in weights for source in sources)
         self._writes = any(write in sources for node in body for write in writes(node))
         self._inputs = [value_of(source) for source in sources if source not in weights]
         self._dtype = self._inputs[0].dtype
@@ -60,7 +60,7 @@ class Part:
         self._last = tuple(channels_last(value_of(result)) for result in results)
         self.module = _module(sources, body, results)
         self._networks: dict[tuple[int, ...], _Current] = {}
-        digest = hashlib.sha256(repr((self.module.code, self._roles, self._last)).encode())
+        digest = hashlib.sha256(repr((self.module.code, self._is_weight, self._last)).encode())
         name = digest.hexdigest()[:24]
         _counts[name] += 1
         self.key = f"{name}-{_counts[name]}"
@@ -78,13 +78,14 @@ class Part:
     def _inserted(
         self, nodes: list[fx.Node], sources: list[fx.Node], results: list[fx.Node]
     ) -> fx.Node:
-        """Put the operator's call in the place of the last node."""
+        """Replace the last node by the operator's call, and erase the others."""
         graph = nodes[0].graph
-        pairs = list(zip(sources, self._roles, strict=True))
-        by_role = [[each for each, weight in pairs if weight is role] for role in (False, True)]
-        values = [value_of(each) for each in results]
+        pairs = list(zip(sources, self._is_weight, strict=True))
+        inputs = [source for source, is_weight in pairs if not is_weight]
+        weights = [source for source, is_weight in pairs if is_weight]
+        values = [value_of(result) for result in results]
         with graph.inserting_after(nodes[-1]):
-            call = graph.call_function(NETWORK, (*by_role, self.key))
+            call = graph.call_function(NETWORK, (inputs, weights, self.key))
         call.meta = {**nodes[-1].meta, "val": values, "example_value": values}
         last = call
         for number, result in enumerate(results):
@@ -100,7 +101,7 @@ class Part:
         return call
 
     def put_back(self) -> None:
-        """Let PyTorch's nodes stand in the graph again."""
+        """Put PyTorch's nodes back into the graph."""
         graph, call = self.node.graph, self.node
         inputs = self.module.graph.find_nodes(op="placeholder")
         known = dict(zip(inputs, self._merged(*call.args[:2]), strict=True))
@@ -112,40 +113,37 @@ class Part:
         graph.erase_node(call)
 
     def _merged(self, inputs: Any, weights: Any) -> list[Any]:
-        """Inputs and weights in the order of the module's arguments."""
+        """Return inputs and weights in the order of the module's arguments."""
         sources = iter(inputs), iter(weights)
-        return [next(sources[role]) for role in self._roles]
+        return [next(sources[is_weight]) for is_weight in self._is_weight]
 
     # Computing ------------------------------------------------------------------------------------
 
     def by_pytorch(self, inputs: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
-        """The results by PyTorch's own functions."""
+        """Return the results of PyTorch's own functions."""
         if self._writes:
-            inputs = [each.clone() for each in inputs]
+            inputs = [tensor.clone() for tensor in inputs]
         return list(self.module(*self._merged(inputs, weights)))
 
     def fake(self, inputs: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
-        """Results without values, in the memory formats that `run` gives them."""
+        """Return results without values, in the memory formats that `run` gives them."""
         results = self.by_pytorch(inputs, weights)
         pairs = zip(results, self._last, strict=True)
-        return [new_result(each.shape, each, last) for each, last in pairs]
+        return [new_result(result.shape, result, last) for result, last in pairs]
 
     def run(self, inputs: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
-        """The results by the network, or by PyTorch where there is none for these operands."""
+        """Return the network's results, or PyTorch's if no network takes these operands."""
         try:
             network = self._network(weights)
-            arrays = [array(each.to(torch.float32)) for each in inputs]
-            names = zip(network.inputs, arrays, strict=True)
+            arrays = [array(tensor.to(torch.float32)) for tensor in inputs]
+            pairs = zip(network.inputs, arrays, strict=True)
+            shapes = {name: data.shape for name, data in pairs}
             precision = "bfloat16" if self._dtype is torch.bfloat16 else "float32"
-            program = network.program(
-                {name: each.shape for name, each in names},
-                precision=precision, threads=thread_count(),
-            )  # fmt: skip
+            program = network.program(shapes, precision=precision, threads=thread_count())
         except ArgumentError as error:
             self.reason = str(error)
-            results = self.by_pytorch(inputs, weights)
-            pairs = zip(results, self._last, strict=True)
-            return [_formatted(each, last) for each, last in pairs]
+            tensors = zip(self.by_pytorch(inputs, weights), self._last, strict=True)
+            return [_formatted(tensor, last) for tensor, last in tensors]
         results = [
             torch.empty_strided(shape, dense_strides(shape, last), dtype=torch.float32)
             for shape, last in zip(program.output_shapes, self._last, strict=True)
@@ -154,7 +152,7 @@ class Part:
         return [result.to(self._dtype) for result in results]
 
     def build(self, weights: list[Tensor]) -> Network:
-        """The network with the weights' values as they are now.
+        """Return the network with the weights' current values.
 
         Raises `ArgumentError` for weights that no network takes.
         """
@@ -173,8 +171,8 @@ class Part:
         current = self._networks.get(address)
         if current is None or not current.of(weights):
             current = _Current.of_weights(self.build(weights), weights)
-            kept = {key: each for key, each in self._networks.items() if key != address}
-            latest = [*kept.items()][len(kept) + 1 - _MOST_NETWORKS :] if kept else []
+            others = [item for item in self._networks.items() if item[0] != address]
+            latest = others[len(others) + 1 - _MOST_NETWORKS :] if others else []
             self._networks = {**dict(latest), address: current}
         return current.network
 
@@ -194,23 +192,22 @@ class _Current(NamedTuple):
     @classmethod
     def of_weights(cls, network: Network, weights: list[Tensor]) -> _Current:
         aliases = [weight.detach() for weight in weights]
-        memory = [each for each in map(spread, aliases) if each.size]
+        memory = [elements for elements in map(spread, aliases) if elements.size]
         return cls(network, aliases, list(map(key_of, weights)), memory, _probed(memory))
 
     def of(self, weights: list[Tensor]) -> bool:
-        """Whether the weights are as they were."""
+        """Whether the weights are unchanged."""
         return self.keys == list(map(key_of, weights)) and _probed(self.memory) == self.probes
 
 
 def _probed(memory: list[Any]) -> bytes:
-    kinds = {each.dtype for each in memory}
-    return b"".join(
-        np.concatenate([each for each in memory if each.dtype == kind]).tobytes() for kind in kinds
-    )
+    dtypes = {elements.dtype for elements in memory}
+    groups = [[elements for elements in memory if elements.dtype == dtype] for dtype in dtypes]
+    return b"".join(np.concatenate(group).tobytes() for group in groups)
 
 
 class _Building(fx.Interpreter):  # type: ignore[misc]
-    """Runs a part's module on values of a network; what depends on weights only is computed."""
+    """Runs a part's module on values of a network; values of weights alone are computed."""
 
     def __init__(self, module: fx.GraphModule, network: Network) -> None:
         super().__init__(module)
@@ -238,13 +235,13 @@ def hand_over(
 
     module: a graph of PyTorch's functions or of ATen's operators, whose nodes know their values
     (`meta["val"]` or `meta["example_value"]`). Parameters and buffers are weights: `get_attr` nodes
-    and inputs that Dynamo lifted; `weights` names further inputs. A part has a convolution at
-    least, its values are float32 or bfloat16 on the CPU.
+    and inputs that Dynamo lifted; `weights` names further inputs. A part has at least one
+    convolution, and its values are float32 or bfloat16 on the CPU.
 
-    refused: nodes that stay, and why. left: is given, for each node that stays, why.
+    refused: nodes that stay, and why. left: receives, for each node that stays, the reason.
 
-    Returns the parts, which `module` holds; what outlives it holds them, too. They take no
-    gradients.
+    Returns the parts, which `module` holds. Whatever outlives the module must hold them, too. They
+    take no gradients.
     """
     _turn_slices_into_methods(module.graph)
     support = Support(module, set(weights), refused)
@@ -277,9 +274,9 @@ def hand_over(
 
 
 def _turn_slices_into_methods(graph: fx.Graph) -> None:
-    """Hide slices of tensors from the partitioner, which takes `getitem` for a result of a tuple.
+    """Hide slices of tensors from the partitioner, which takes every `getitem` for a tuple's entry.
 
-    It would move a slice into the part of its tensor and back to that of its size, without end.
+    It would move a slice to the part of its tensor and back to that of its size, without end.
     """
     for node in graph.find_nodes(op="call_function", target=operator.getitem):
         if isinstance(value_of(node.args[0]), torch.Tensor):
@@ -287,7 +284,7 @@ def _turn_slices_into_methods(graph: fx.Graph) -> None:
 
 
 def _obstacle(nodes: list[fx.Node], support: Support) -> str:
-    """Why some nodes cannot become one call; "" if they can."""
+    """Return why some nodes cannot become one call; "" if they can."""
     inside = set(nodes)
     for node in nodes:
         if not isinstance(value_of(node), torch.Tensor) and not set(node.users) <= inside:
@@ -305,7 +302,7 @@ def _obstacle(nodes: list[fx.Node], support: Support) -> str:
 
 
 def _dependent(graph: fx.Graph, call: fx.Node) -> list[fx.Node]:
-    """The nodes before a call that need its results, in order."""
+    """Return the nodes before a call that need its results, in order."""
     late: dict[fx.Node, None] = {}
     seen = {call, *call.users}
     for node in graph.nodes:
@@ -319,7 +316,7 @@ def _dependent(graph: fx.Graph, call: fx.Node) -> list[fx.Node]:
 def _with_computed_weights(
     nodes: list[fx.Node], weights: set[fx.Node]
 ) -> tuple[list[fx.Node], list[fx.Node]]:
-    """The operands of some nodes, and the nodes with what computes their weights from others."""
+    """Return the operands of some nodes, and the nodes together with those that derive weights."""
     sources: list[fx.Node] = []
     body: list[fx.Node] = []
     seen = set(nodes)
@@ -340,7 +337,7 @@ def _with_computed_weights(
 
 
 def _module(sources: list[fx.Node], body: list[fx.Node], results: list[fx.Node]) -> fx.GraphModule:
-    """Some nodes as a module of its own, which returns a tuple."""
+    """Return some nodes as a module, which returns a tuple."""
     graph, known = fx.Graph(), dict[fx.Node, fx.Node]()
     for source in sources:
         known[source] = graph.placeholder(source.name)
@@ -365,7 +362,7 @@ def _part(key: str) -> Part:
 
 
 def _formatted(tensor: Tensor, last: bool) -> Tensor:
-    """A tensor in the memory format that the fake kernel told."""
+    """Return a tensor in the memory format that the fake kernel declares."""
     return new_result(tensor.shape, tensor, last).copy_(tensor)
 
 

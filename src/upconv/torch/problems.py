@@ -26,8 +26,8 @@ from .tensors import DTYPES
 Shape = tuple[int, ...]
 
 
-class Ours(IntFlag):
-    """Which results upconv computes; PyTorch's operator computes the others."""
+class ResultMask(IntFlag):
+    """The results of a layer that upconv computes; PyTorch's operator computes the others."""
 
     FORWARD = 1
     INPUT_GRAD = 2
@@ -47,14 +47,14 @@ class Geometry(NamedTuple):
 
     @classmethod
     def of(cls, arguments: Any) -> Geometry:
-        """From an operator's six arguments, which may be lists."""
+        """Return the geometry of an operator's six arguments, which may be lists."""
         stride, padding, dilation, is_transposed, output_padding, groups = arguments
         axes = tuple(stride), tuple(padding), tuple(dilation)
         return cls(*axes, is_transposed, tuple(output_padding), groups)
 
 
 class Operands(NamedTuple):
-    """The shapes of a layer's input and weight, their dtype, and which other operands there are."""
+    """The shapes and the dtype of a layer's input and weight, and its other operands."""
 
     x: Shape
     weight: Shape
@@ -66,58 +66,61 @@ class Operands(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def forward_problem(operands: Operands, how: Geometry) -> Problem | None:
-    """The problem of a layer's result; None for empty tensors and what PyTorch has to refuse."""
-    if operands.dtype not in DTYPES or not _regular(operands, how):
+def forward_problem(operands: Operands, geometry: Geometry) -> Problem | None:
+    """Return the problem of a layer's result; None for empty tensors and what PyTorch refuses."""
+    if operands.dtype not in DTYPES or not _regular(operands, geometry):
         return None
     layout = DataLayout.NXC if operands.last else DataLayout.NCX
     keywords = Keywords(
-        how.stride,
-        tuple((p, p) for p in how.padding),
-        how.output_padding if how.transposed else 0,
-        how.dilation,
-        how.groups,
+        geometry.stride,
+        tuple((p, p) for p in geometry.padding),
+        geometry.output_padding if geometry.transposed else 0,
+        geometry.dilation,
+        geometry.groups,
         None,
         layout.value,
-        "IOX" if how.transposed else "OIX",
+        "IOX" if geometry.transposed else "OIX",
     )
     try:
-        return _problem(operands, how, keywords, layout)
+        return _problem(operands, geometry, keywords, layout)
     except (ArgumentError, EngineMissing):  # the second for bfloat16 without ml_dtypes
         return None
 
 
-def _problem(operands: Operands, how: Geometry, keywords: Keywords, layout: DataLayout) -> Problem:
+def _problem(
+    operands: Operands, geometry: Geometry, keywords: Keywords, layout: DataLayout
+) -> Problem:
     kind = DTYPES[operands.dtype].numpy
     batch, channels, *size = operands.x
     x = Operand(layout.shape(batch, channels, tuple(size)), kind)
     weight = Operand(operands.weight, kind)
-    call = transposed if how.transposed else convolution
-    end = operands.activation or None
-    outputs = operands.weight[1] * how.groups if how.transposed else operands.weight[0]
+    call = transposed if geometry.transposed else convolution
+    activation = operands.activation or None
+    outputs = operands.weight[1] * geometry.groups if geometry.transposed else operands.weight[0]
     bias = Operand((outputs,), kind) if operands.bias else None
-    bare = call(x, weight, bias, None, keywords, end)
+    bare = call(x, weight, bias, None, keywords, activation)
     if not operands.residual:
         return bare.problem
-    return call(x, weight, bias, Operand(bare.shape, kind), keywords, end).problem
+    return call(x, weight, bias, Operand(bare.shape, kind), keywords, activation).problem
 
 
-def _regular(operands: Operands, how: Geometry) -> bool:
-    """Whether PyTorch, too, has a meaning for the call, and there is something to compute."""
+def _regular(operands: Operands, geometry: Geometry) -> bool:
+    """Whether the call is valid in PyTorch, too, and its operands are not empty."""
     rank = len(operands.x) - 2
-    entries = (how.stride, how.padding, how.dilation, how.output_padding)
+    entries = (geometry.stride, geometry.padding, geometry.dilation, geometry.output_padding)
     if not 1 <= rank <= 3 or len(operands.weight) != rank + 2:
         return False
-    if any(len(entry) != rank for entry in entries) or min(how.padding + how.output_padding) < 0:
+    pads = geometry.padding + geometry.output_padding
+    if any(len(entry) != rank for entry in entries) or min(pads) < 0:
         return False
-    limits = map(max, how.stride, how.dilation)
-    if not all(extra < limit for extra, limit in zip(how.output_padding, limits, strict=True)):
+    limits = map(max, geometry.stride, geometry.dilation)
+    if not all(extra < limit for extra, limit in zip(geometry.output_padding, limits, strict=True)):
         return False
     return prod(operands.x) > 0 and prod(operands.weight) > 0
 
 
 def result_shape(problem: Problem) -> Shape:
-    """The shape of a result of data, its axes in PyTorch's order: N, C and the spatial ones."""
+    """Return the shape of a problem's result in PyTorch's order of axes: N, C, spatial axes."""
     shape = problem.result_shape
     if problem.layout is DataLayout.NCX:
         return shape
@@ -125,7 +128,7 @@ def result_shape(problem: Problem) -> Shape:
 
 
 def axis_order(problem: Problem) -> Shape | None:
-    """The positions of a problem's axes of data among a tensor's; None if they are in order."""
+    """Return the tensor's axes in the order of the problem's layout; None if they are the same."""
     if problem.layout is DataLayout.NCX:
         return None
     return (0, *range(2, problem.rank + 2), 1)

@@ -1,8 +1,8 @@
-"""`Selection`: how a model is computed, by measurement.
+"""`Selection`: the parts and layers of a model that upconv computes, chosen by measurement.
 
 1. The model's forward is captured as a graph, in which networks compute the largest parts.
-2. Where that fails or is not faster, single layers are measured inside the model.
-3. PyTorch and the parts, or the layers, run in turn. The faster stays if its results agree.
+2. If that fails or is not faster, single layers are measured inside the model.
+3. PyTorch and the parts, or the layers, run alternately. The faster stays if its results agree.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .trials import Budget, Example
 PYTORCH, PARTS, LAYERS = "PyTorch", "parts", "layers"
 
 MOST_RUNS = 30
-"""Of the model for inference; training steps are bounded by as many more."""
+"""Runs of the model for inference at most, and as many training steps."""
 
 _LONG, _RUNS_OF_CHOICE = 0.15, (20, 11)
-"""Runs of two ways in turn, three rounds of them; fewer of models that take so many seconds."""
+"""Runs that choose between two ways; fewer for models that take longer than so many seconds."""
 
 _MOST_ROUNDS = 4
 _MOST_REASONS = 8
@@ -63,8 +63,8 @@ class Selection:
         self._taken: list[Candidate] = []
 
     def result(self, training: bool) -> Report:
-        """The decisions; afterwards no layer and no part is installed."""
-        if self.model.training:  # else its modules may have modes of their own, which stay
+        """Return the decisions; afterwards no layer and no part is installed."""
+        if self.model.training:  # else its modules may have different modes, which stay
             self.model.eval()
         with torch.no_grad():
             choice = Choice(PYTORCH, (Outcome(PYTORCH),), 0)
@@ -75,18 +75,18 @@ class Selection:
                 choice = replace(choice, name=PYTORCH)
                 self._measure_layers()
                 choice = self._choose(LAYERS) if self._taken else choice
-        for each in self._taken if choice.name == LAYERS else ():
-            self._change(each, inference=True)
+        for layer in self._taken if choice.name == LAYERS else ():
+            self._change(layer, inference=True)
         if training:
             self.budget.runs = MOST_RUNS
             self._measure_training()
         return self._report(choice)
 
     def install(self, report: Report) -> None:
-        """Install what a report of this trial says; the model is in eval mode."""
+        """Install the decisions of this selection's report; the model is in eval mode."""
         self._switch(PYTORCH)
-        for each, row in self.rows.items():
-            install_layer(each, row.details)
+        for layer, row in self.rows.items():
+            install_layer(layer, row.details)
         vars(self.model)["_report"] = report
         if any(row.by == "upconv" for row in self.parts):
             set_forward(self.model, self._forward)
@@ -95,7 +95,7 @@ class Selection:
     # In parts -------------------------------------------------------------------------------------
 
     def _capture(self) -> bool:
-        """Capture the model for all examples; whether that succeeded."""
+        """Capture the model for all examples; return whether networks compute any part."""
         captures: list[Capture] = []
         self.budget.progress("capturing the model", 1, 1)
         try:
@@ -133,18 +133,18 @@ class Selection:
         """Measure each layer in place; fills `_taken`."""
         rounds = min(_MOST_ROUNDS, (self.budget.runs - 1 - self._runs) // 2)
         table = trials.measured(self.model, self.layers, self.timed, self.budget, rounds)
-        for each, samples in table.items():
+        for layer, samples in table.items():
             taken, why = samples.verdict()
             before, after = samples.seconds()
-            self.rows[each] = replace(self.rows[each], before=before, after=after, why=why)
+            self.rows[layer] = replace(self.rows[layer], before=before, after=after, why=why)
             if taken:
-                self._taken.append(each)
+                self._taken.append(layer)
 
     # The choice -----------------------------------------------------------------------------------
 
     def _choose(self, name: str) -> Choice:
-        """The faster of PyTorch and another way to run the model."""
-        ways = [Way(each, self._run, partial(self._switch, each)) for each in (PYTORCH, name)]
+        """Choose the faster of PyTorch and another way to run the model."""
+        ways = [Way(label, self._run, partial(self._switch, label)) for label in (PYTORCH, name)]
         choice = self._choice(ways, "timing the whole model")
         if name == PARTS:
             self.parts_why = choice[PARTS].why
@@ -152,7 +152,7 @@ class Selection:
         return choice
 
     def _choice(self, ways: list[Way], what: str) -> Choice:
-        """The faster of two ways; time and runs enough for another choice are left."""
+        """Choose the faster of two ways; leave enough time and runs for another choice."""
         budget = self.budget
         choice = choose(
             ways,
@@ -167,11 +167,11 @@ class Selection:
         return choice
 
     def _is_short(self) -> bool:
-        """Whether the model computes in 16 bits, in which PyTorch's own errors may be large."""
+        """Whether the model computes in 16 bits, where PyTorch's own errors may be large."""
         return any(p.dtype in (torch.bfloat16, torch.float16) for p in self.model.parameters())
 
     def _in_float32(self) -> list[Any]:
-        """The results of a copy of the model in float32; none where it cannot be copied or run."""
+        """Return the results of a copy of the model in float32; none if the copy does not run."""
         self._switch(PYTORCH)
 
         def wide(value: Any) -> Any:
@@ -195,11 +195,11 @@ class Selection:
     def _switch(self, name: str) -> None:
         """Let the model run in one of the ways."""
         set_forward(self.model, None)
-        for each in self.layers:
-            each.remove()
+        for layer in self.layers:
+            layer.remove()
         if name == LAYERS:
-            for each in self._taken:
-                each.install(inference=True, training=0)
+            for layer in self._taken:
+                layer.install(inference=True, training=0)
         if name == PARTS:
             set_forward(self.model, self._forward)
             self._forward.watch()
@@ -207,31 +207,31 @@ class Selection:
     # Training -------------------------------------------------------------------------------------
 
     def _measure_training(self) -> None:
-        """Put what upconv computes in a training step into the rows, where steps are faster."""
+        """Choose what upconv computes in training, and enter it in the rows if steps are faster."""
         self.model.train()
         step = partial(_step, self.model, self.timed)
         self.budget.runs -= 1
         seen = trials.signatures(self.layers, step)
-        end = time.perf_counter() + 0.7 * self.budget.left
+        deadline = time.perf_counter() + 0.7 * self.budget.left
         chosen: dict[Candidate, int] = {}
         known: dict[Any, int] = {}
-        for i, each in enumerate(self.layers):
+        for i, layer in enumerate(self.layers):
             self.budget.progress("measuring training, layer", i + 1, len(self.layers))
-            cases = [trials.case_of(each, *call) for call in seen[each]]
+            cases = [trials.case_of(layer, *call) for call in seen[layer]]
             key = tuple(case.key for case in cases)
             if key not in known:
-                known[key] = int(trials.choice(cases)) if time.perf_counter() < end else 0
-            chosen[each] = known[key]
+                known[key] = int(trials.choice(cases)) if time.perf_counter() < deadline else 0
+            chosen[layer] = known[key]
         if any(chosen.values()) and self._is_faster(step, chosen):
-            for each, results in chosen.items():
-                self._change(each, training=results)
+            for layer, results in chosen.items():
+                self._change(layer, training=results)
 
     def _is_faster(self, step: Callable[[], None], chosen: dict[Candidate, int]) -> bool:
-        def install(ours: bool) -> None:
-            for each, results in chosen.items():
-                each.remove()
-                if ours and results:
-                    each.install(inference=False, training=results)
+        def install(accelerated: bool) -> None:
+            for layer, results in chosen.items():
+                layer.remove()
+                if accelerated and results:
+                    layer.install(inference=False, training=results)
 
         ways = [Way(name, step, partial(install, name == LAYERS)) for name in (PYTORCH, LAYERS)]
         return self._choice(ways, "timing the whole training step").name == LAYERS
@@ -243,13 +243,13 @@ class Selection:
     # The report -----------------------------------------------------------------------------------
 
     def _report(self, choice: Choice) -> Report:
-        """The rows of parts, layers and of what a graph leaves to PyTorch."""
+        """Return the report, with a row for each part, layer and kind of remaining operation."""
         inside = {name: row.name for row in self.parts for name in row.details["layers"]}
         if choice.name == PARTS:
             self.parts = [replace(row, by="upconv") for row in self.parts]
-            for each, row in self.rows.items():
-                if each.name in inside and row.by == PYTORCH:
-                    self.rows[each] = replace(row, by=inside[each.name].partition(":")[0], why="")
+            for layer, row in self.rows.items():
+                if layer.name in inside and row.by == PYTORCH:
+                    self.rows[layer] = replace(row, by=inside[layer.name].partition(":")[0], why="")
         else:
             self.parts = [replace(row, why=self.parts_why) for row in self.parts]
         left = [
@@ -277,7 +277,7 @@ def _row(layer: Candidate) -> Row:
 
 
 def _part_row(number: int, part: Any) -> Row:
-    """The row of a part: its layers by name, and its operations by number."""
+    """Return the row of a part, with the names of its layers and counts of its operations."""
     names = [layer_of(node) for node in part.module.graph.nodes if is_convolution(node)]
     ends = f": {names[0]} to {names[-1]}" if names and names[0] else ""
     counts = Counter(part.operations).most_common(3)
@@ -286,7 +286,7 @@ def _part_row(number: int, part: Any) -> Row:
 
 
 def _step(model: Any, example: Example) -> None:
-    """Forward and backward of the mean square of all results."""
+    """Run forward and backward of the mean square of all results."""
     with torch.enable_grad():
         results = tree_leaves(model(*example[0], **example[1]))
         tensors = [result for result in results if isinstance(result, torch.Tensor)]
@@ -298,7 +298,7 @@ def _step(model: Any, example: Example) -> None:
 
 
 def set_forward(model: Any, forward: Forward | None) -> None:
-    """Put a forward into a model, or take out the one that was put there."""
+    """Install a forward in a model, or with None remove it."""
     if isinstance(vars(model).get("forward"), Forward):
         del vars(model)["forward"]
     if forward is not None:
@@ -306,7 +306,7 @@ def set_forward(model: Any, forward: Forward | None) -> None:
 
 
 def install_layer(layer: Candidate, details: Any) -> None:
-    """Let upconv compute of a layer what the details of its row say."""
+    """Let upconv compute a layer's results as the details of its row say."""
     layer.remove()
     inference, training = bool(details.get("inference")), int(details.get("training", 0))
     if inference or training:

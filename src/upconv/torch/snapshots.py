@@ -1,9 +1,9 @@
 """`Snapshot`: everything but tensors that a captured graph relies on in a model.
 
-A capture bakes in what Python code reads: attributes, children, modes and hooks of all modules. The
+A capture freezes what Python code reads: attributes, children, modes and hooks of all modules. The
 snapshot compares them with the model before each call, at less than a microsecond per module. It
-looks into lists, sets, dicts and plain objects (configurations) that are attributes. Whatever else
-code reads, such as global variables, is not compared.
+looks into lists, sets, dicts and plain objects (configurations) that are attributes. It does not
+compare other values that code reads, such as global variables.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Unwatchable(Exception):
 
 
 class Snapshot:
-    """A model's modules, attributes, modes and hooks as they were.
+    """A model's modules, attributes, modes and hooks at one moment.
 
     Raises `Unwatchable` for hooks of inner modules, which a graph would not call, and for modules
     that are kept outside their parents' children.
@@ -71,12 +71,12 @@ class Snapshot:
             self._add_module(module, inner=module is not model)
 
     def holds(self) -> bool:
-        """Whether the model is as it was."""
+        """Whether the model is unchanged."""
         if any(self._hooks) or any(HOOKS_OF_ALL):
             return False
         try:
             return all(saved == [*now] for saved, now in self._values)
-        except (RuntimeError, TypeError, ValueError):  # a tensor or an array has no one truth
+        except (RuntimeError, TypeError, ValueError):  # a tensor's comparison is no bool
             return False
 
     def _add_module(self, module: Any, *, inner: bool) -> None:
@@ -94,7 +94,7 @@ class Snapshot:
         ]
         self._values.append((tensors, module._parameters.values()))
         for name in LAYER_ATTRIBUTES if isinstance(module, Layer) else ():
-            state.setdefault(name, None)  # or they would come and go
+            state.setdefault(name, None)  # so that they are always present
         ignored = _IGNORED | computed
         if inner:
             saved = [_ANYTHING if name in ignored else value for name, value in state.items()]
@@ -139,7 +139,7 @@ class Snapshot:
 
 
 class _Watched:
-    """The attributes of the model itself, but those that come and go."""
+    """A view of the model's own attributes, without the ignored ones."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self._state = state
@@ -149,7 +149,7 @@ class _Watched:
 
 
 def _contents(value: Any) -> Any:
-    """A live view of what an object holds; None for one that holds nothing."""
+    """Return a live view of an object's contents; None if it has none."""
     if isinstance(value, dict):
         return value.values()
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -28,12 +28,12 @@ def stream(
     """Stream a module along an axis of its inputs: `push(chunk)` as they come, then `finish()`.
 
     model: a module, in eval mode, whose operations are local along the axis. Its parameters are
-        copied. example: what it is called with: a float32 tensor, a tuple of positional arguments
-        or a dict of keywords. Other sizes than the axis and the batch stay as in the example.
+        copied. example: the model's arguments: a float32 tensor, a tuple of positional arguments or
+        a dict of keywords. All sizes but those of the axis and the batch stay as in the example.
     axis: of every tensor of the example. chunk: the length of input that kernels are chosen for;
-        that of the first push where None. precision, threads, algorithm: as in `Network.stream`.
+        with None that of the first push. precision, threads, algorithm: as in `Network.stream`.
 
-    Results are those of the model on the whole input, of which nothing is computed twice.
+    Results are those of the model on the whole input, and nothing is computed twice.
 
     Raises `EngineRefusal` for a model that cannot be streamed. The message names the module.
 
@@ -70,13 +70,13 @@ class ModuleStream(ModelStream):
     """A module in progress, made by `stream`; see `ModelStream`."""
 
     tensors: bool = True
-    """Whether the latest chunks were tensors; results are what these were."""
+    """Whether the latest chunks were tensors, so that results are."""
 
     def push(self, *chunks: Any) -> Any:
         """All results that no later input can change and that were not returned yet.
 
         chunks: a float32 tensor or array for each input of the example, in order, of one length
-        along the axis, which may be 0. Returns what the model returns, of that kind.
+        along the axis, which may be 0. Returns the model's results, as tensors if chunks are.
         """
         arrays, back = self.converted(chunks)
         return back(self.network.push(*arrays))
@@ -86,16 +86,16 @@ class ModuleStream(ModelStream):
         return self._results(self.tensors, self.network.finish())
 
     def converted(self, chunks: Sequence[Any]) -> tuple[list[Array], Callable[[Any], Any]]:
-        """The chunks as the network's inputs, and a function that converts its results."""
+        """Return the chunks as the network's inputs, and a function that converts its results."""
         self.tensors = any(isinstance(chunk, torch.Tensor) for chunk in chunks)
         arrays = [_array(chunk) if isinstance(chunk, torch.Tensor) else chunk for chunk in chunks]
         return self.arrays(arrays), partial(self._results, self.tensors)
 
     def _results(self, tensors: bool, arrays: Any) -> Any:
-        leaves, places, spec = self.captured.structure
+        leaves, indices, spec = self.captured.structure
         leaves = list(leaves)
-        for place, result in zip(places, self.results(arrays), strict=True):
-            leaves[place] = torch.from_numpy(result) if tensors else result
+        for index, result in zip(indices, self.results(arrays), strict=True):
+            leaves[index] = torch.from_numpy(result) if tensors else result
         return tree_unflatten(leaves, spec)
 
 
@@ -110,7 +110,7 @@ def _array(tensor: Any) -> Array:
 
 
 def _listed(example: Any) -> tuple[list[str], list[Any]]:
-    """The names and the tensors of an example."""
+    """Return the names and the tensors of an example."""
     if isinstance(example, Mapping):
         names, tensors = list(example), list(example.values())
     else:
@@ -129,7 +129,7 @@ def _listed(example: Any) -> tuple[list[str], list[Any]]:
 
 
 def _signature(names: list[str], tensors: list[Any], axis: int) -> tuple[Signature, int]:
-    """The inputs, with the extent 0 along the stream's axis, and the length of the example."""
+    """Return the inputs' shapes, with 0 along the stream's axis, and the length of the example."""
     shapes, axes, lengths = {}, {}, set()
     for name, tensor in zip(names, tensors, strict=True):
         number = integer("axis", axis, -tensor.dim(), tensor.dim() - 1) % max(1, tensor.dim())

@@ -1,7 +1,7 @@
-"""Which nodes of an FX graph a network computes, and why it does not compute the others.
+"""`Support`: the nodes of an FX graph that a network computes, and why it refuses the others.
 
-A node is tried alone: its row of the table adds it to a network whose inputs have the shapes that
-the graph knows. The shape of the result must be the one that PyTorch gives it.
+Each node is tried alone: its row of the table adds it to a network whose inputs have the shapes
+that the graph knows. The shape of the result must be PyTorch's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .tensors import Tensor
 
 
 def value_of(node: Any) -> Any:
-    """The value of a node: a tensor without data, a list of tensors, a number; None if unknown."""
+    """Return the value of a node: a tensor without data, a list, or a number; None if unknown."""
     meta = node.meta if isinstance(node, fx.Node) else {}
     return meta.get("val", meta.get("example_value"))
 
@@ -74,12 +74,12 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         self._reasons.update(dict.fromkeys(nodes, reason))
 
     def is_ordered(self, node: fx.Node) -> bool:
-        """Whether a node must keep its place among others, as memory that it uses is written."""
+        """Whether a node must keep its place in the order, as memory that it uses is written."""
         operands = (node, *node.all_input_nodes)
         return bool(writes(node)) or any(operand in self._written for operand in operands)
 
     def reasons(self) -> dict[str, str]:
-        """Why each node that is in no part is left to PyTorch."""
+        """Return why each node that is in no part is left to PyTorch."""
         alone = "no convolution is next to it"
         return {
             f"{node.name} ({name_of(node) or node.target})": reason or alone
@@ -88,7 +88,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         }
 
     def _refusal(self, node: fx.Node) -> str:
-        """Why a network cannot compute a node; "" if it can."""
+        """Return why a network cannot compute a node; "" if it can."""
         if row_of(node) is None:
             return "a network has no such operation"
         if node in self._written or any(source in self._written for source in node.all_input_nodes):
@@ -104,21 +104,21 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         return ""
 
     def _tried(self, node: fx.Node) -> tuple[list[Any], list[Tensor]]:
-        """The values of a node that is alone in a network, and those that PyTorch gives."""
+        """Return a node's results in a network of its own, and its values in PyTorch's graph."""
         values = _tensors(node)
         inputs: dict[fx.Node, Any] = {}
         self._collect(node, inputs)
-        for each in [*values, *inputs.values()]:
-            _check(each, values[0].dtype)
+        for tensor in [*values, *inputs.values()]:
+            _check(tensor, values[0].dtype)
         if not inputs:
             raise ArgumentError("the operands", "no tensor that changes", "one at least")
-        names = {each: f"x{number}" for number, each in enumerate(inputs)}
-        network = Network({names[each]: _open(value.shape) for each, value in inputs.items()})
+        names = {source: f"x{number}" for number, source in enumerate(inputs)}
+        network = Network({names[source]: _open(value.shape) for source, value in inputs.items()})
         results = self._added(network, node, names)
         return (results if isinstance(results, list) else [results]), values
 
     def _collect(self, node: fx.Node, inputs: dict[fx.Node, Any]) -> None:
-        """The operands of a node that change between calls; a list's are those of its node."""
+        """Collect a node's operands that change between calls; of a list, those of its node."""
         for source in node.all_input_nodes:
             value = value_of(source)
             if source in self.weights:
@@ -133,13 +133,13 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
                 raise ArgumentError("an argument", "a size that is not known", "a number")
 
     def _added(self, network: Network, node: fx.Node, names: dict[fx.Node, str]) -> Any:
-        def operand(each: fx.Node) -> Any:
-            if each in names:
-                return network.inputs[names[each]]
-            if each in self.weights:
-                value = value_of(each)
+        def operand(source: fx.Node) -> Any:
+            if source in names:
+                return network.inputs[names[source]]
+            if source in self.weights:
+                value = value_of(source)
                 return torch.ones(tuple(map(int, value.shape)), dtype=value.dtype)
-            return self._added(network, each, names)
+            return self._added(network, source, names)
 
         args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), operand)
         return add_node(network, node, args, dict(kwargs))
@@ -168,18 +168,18 @@ def _check(value: Any, dtype: Any) -> None:
 def _tensors(node: fx.Node) -> list[Tensor]:
     value = value_of(node)
     values = list(value) if isinstance(value, (list, tuple)) else [value]
-    if not values or not all(isinstance(each, torch.Tensor) for each in values):
+    if not values or not all(isinstance(tensor, torch.Tensor) for tensor in values):
         raise ArgumentError("the result", "not known as a tensor", "a tensor")
     return values
 
 
 def _open(shape: Any) -> tuple[int | None, ...]:
-    """A shape with None for sizes that are symbols."""
+    """Return a shape with None for sizes that are symbols."""
     return tuple(map(known_size, shape))
 
 
 def known_size(size: Any) -> int | None:
-    """A size that is always the same, also where it is written as a symbol; else None."""
+    """Return a constant size, also of a symbol with a constant value; else None."""
     if type(size) is int:
         return size
     known = size.node.maybe_as_int()
@@ -202,9 +202,9 @@ def _is_weight(node: fx.Node) -> bool:
 
 
 def _written(nodes: list[fx.Node]) -> set[fx.Node]:
-    """The nodes that may share memory with one that is written where that can be seen.
+    """Return the nodes that may share memory with a node that is visibly written.
 
-    A function in place counts as an ordinary one if nothing else reads what it writes.
+    A write in place is invisible if nothing else reads the memory that it writes.
     """
     seen: list[fx.Node] = []
     for node in nodes:

@@ -1,8 +1,8 @@
-"""Layers of a model that upconv can compute, and putting its classes in place and back.
+"""Layers of a model that upconv can compute, and swapping their classes.
 
 Modules stay the same objects; only their class changes. So `state_dict`, optimisers and hooks stay,
-and pickling and copying work as before. A parametrized module has a class of its own, which
-PyTorch derived from the layer's: its copy with another base takes its place.
+and pickling and copying work as before. PyTorch derives a class for each parametrized module from
+the layer's class; a copy of it with upconv's base replaces it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Candidate:
     name: str
     layer: Any
     original: Any
-    ours: Any
+    accelerated: Any
 
     @property
     def kind(self) -> str:
@@ -39,7 +39,7 @@ class Candidate:
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        """PyTorch's, without making a weight that is computed."""
+        """The weight's shape in PyTorch, without computing a parametrized weight."""
         channels = self.layer.in_channels, self.layer.out_channels
         first, second = channels if self.layer.transposed else channels[::-1]
         return (first, second // self.layer.groups, *self.layer.kernel_size)
@@ -47,7 +47,7 @@ class Candidate:
     def install(self, *, inference: bool, training: int) -> None:
         """Give the layer upconv's class."""
         vars(self.layer)["_acceleration"] = Acceleration(inference, training)
-        self.layer.__class__ = self.ours
+        self.layer.__class__ = self.accelerated
         _set_hooks(self.layer, CachedWeightNorm)
 
     def remove(self) -> None:
@@ -58,9 +58,9 @@ class Candidate:
 
 
 def remove(layer: Any) -> None:
-    """Give a layer its class and hooks back, if it was accelerated; nothing stays packed.
+    """Give a layer its class and hooks back, if it was accelerated; drop its packed weight.
 
-    Whatever was parametrized, or is no more, since the layer was accelerated stays as it is.
+    Parametrizations that were added or removed since the layer was accelerated stay as they are.
     """
     accelerated = vars(layer).pop("_acceleration", None) is not None
     original = ORIGINALS.get(parametrize.type_before_parametrizations(layer))
@@ -73,8 +73,8 @@ def remove(layer: Any) -> None:
 
 
 def _rebased(kind: Any, base: Any) -> Any:
-    """`base`, or the class that PyTorch derived for a parametrized module with that base."""
-    if kind in ORIGINALS or kind in OURS_OF:
+    """Return `base`; for a parametrized module, the class that PyTorch derived, with that base."""
+    if kind in ORIGINALS or kind in ACCELERATED:
         return base
     return type(kind.__name__, (base,), dict(vars(kind)))
 
@@ -87,21 +87,21 @@ def _set_hooks(layer: Any, kind: type) -> None:
 
 
 def candidates(model: Any) -> list[Candidate]:
-    """The layers of a model that upconv can compute, in the order of `named_modules`."""
+    """Return the layers of a model that upconv can compute, in the order of `named_modules`."""
     result = []
     for name, module in model.named_modules():
-        ours = OURS_OF.get(parametrize.type_before_parametrizations(module))
-        if ours is not None and "forward" not in vars(module) and _known(module):
-            classes = type(module), _rebased(type(module), ours)
+        accelerated = ACCELERATED.get(parametrize.type_before_parametrizations(module))
+        if accelerated is not None and "forward" not in vars(module) and _known(module):
+            classes = type(module), _rebased(type(module), accelerated)
             result.append(Candidate(name, module, *classes))
     return result
 
 
-OURS_OF: dict[type, type] = {original: ours for ours, original in ORIGINALS.items()}
+ACCELERATED: dict[type, type] = {original: layer for layer, original in ORIGINALS.items()}
 
 
 def _known(module: Any) -> bool:
-    """Whether upconv computes it, the weight plain or made by what depends on its own tensors."""
+    """Whether upconv computes a module: its weight is plain or uses PyTorch's parametrizations."""
     known = all(
         parameter.device.type == "cpu" and parameter.dtype in DTYPES
         for parameter in module.parameters()
@@ -113,6 +113,6 @@ def _known(module: Any) -> bool:
         lists = module.parametrizations
         known = known and list(lists) == ["weight"]
         known = known and all(
-            type(each).__module__ == parametrizations.__name__ for each in lists["weight"]
+            type(step).__module__ == parametrizations.__name__ for step in lists["weight"]
         )
     return known

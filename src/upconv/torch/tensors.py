@@ -26,10 +26,10 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class View(NamedTuple):
-    """The array that is seen of tensors of one shape and strides, in elements.
+    """Shape, strides and dtype of the arrays on tensors of one shape and strides.
 
-    `Tensor.numpy()` would do, but it marks the tensor's memory as never to be resized, for good.
-    So the array is made from the address, and keeps the tensor alive.
+    `Tensor.numpy()` would mark the tensor's memory as not resizable for good. So the array uses the
+    tensor's address, and keeps the tensor alive.
     """
 
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class View(NamedTuple):
         dtype: Any,
         axes: tuple[int, ...] | None = None,
     ) -> View:
-        """The view of tensors of a shape, strides and dtype of PyTorch's, their axes permuted."""
+        """Return the view of tensors of a shape, strides and dtype, with permuted axes."""
         kind = DTYPES[dtype].numpy
         order = range(len(shape)) if axes is None else axes
         sizes = tuple(shape[axis] for axis in order)
@@ -52,22 +52,22 @@ class View(NamedTuple):
         return View(sizes, steps, kind)
 
     def on(self, tensor: Tensor) -> NDArray[Any]:
-        """The array on a tensor's memory; `RuntimeError` where that was freed."""
+        """Return the array on a tensor's memory; raise `RuntimeError` if that was freed."""
         pointer = tensor.data_ptr()
         if not pointer:
             raise RuntimeError("The tensor's storage was freed: it has no memory to compute on.")
         memory = MEMORY.from_address(pointer)
-        memory.owner = tensor  # the array holds the memory, and the memory this
+        memory.owner = tensor  # the array holds the memory, and the memory the tensor
         return np.ndarray(self.shape, self.dtype, memory, 0, self.strides)
 
 
 def array(tensor: Tensor, axes: tuple[int, ...] | None = None) -> NDArray[Any]:
-    """The tensor's memory as an array; bfloat16 is that of ml_dtypes."""
+    """Return the tensor's memory as an array; bfloat16 is the type of ml_dtypes."""
     return View.of(tensor.shape, tensor.stride(), tensor.dtype, axes).on(tensor)
 
 
 def channels_last(tensor: Tensor) -> bool:
-    """Whether a tensor of 4 or 5 axes is dense with its channels last, and not contiguous too."""
+    """Whether a tensor of 4 or 5 axes is dense with its channels last, and not also contiguous."""
     form = _CHANNELS_LAST.get(tensor.dim())
     if form is None or tensor.is_contiguous():
         return False
@@ -75,29 +75,29 @@ def channels_last(tensor: Tensor) -> bool:
 
 
 def new_result(shape: Any, like: Tensor, last: bool) -> Tensor:
-    """An uninitialised tensor, contiguous or channels-last, of the dtype and device of another."""
+    """Return an uninitialised tensor of another's dtype and device, channels-last or contiguous."""
     form = _CHANNELS_LAST[len(shape)] if last else torch.contiguous_format
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=form)
 
 
 def dense_strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
-    """The strides that `new_result` gives a tensor, which need not be made for them."""
+    """Return the strides that `new_result` gives a tensor, without allocating it."""
     order = (0, *range(2, len(shape)), 1) if last else range(len(shape))
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
         strides[axis] = step
-        step *= shape[axis] if last else max(1, shape[axis])  # of empty tensors PyTorch has both
+        step *= shape[axis] if last else max(1, shape[axis])  # PyTorch does both for empty tensors
     return tuple(strides)
 
 
 def thread_count() -> int:
-    """As many threads as PyTorch uses, unless upconv was told a number of its own."""
+    """Return upconv's number of threads if one was set, else PyTorch's."""
     count = threads.asked_for()
     return int(torch.get_num_threads()) if count is None else count
 
 
 def arrays_of(values: Iterable[Any]) -> list[NDArray[Any]]:
-    """The tensors among some values as arrays, for comparing them."""
+    """Return the tensors among some values as arrays, for comparisons."""
     return [_compared(value.detach()) for value in values if isinstance(value, torch.Tensor)]
 
 

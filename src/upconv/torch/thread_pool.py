@@ -1,13 +1,13 @@
 """PyTorch's own threads, on which upconv's work runs beside PyTorch's operators.
 
-PyTorch's threads spin for milliseconds after each operator. Threads of ours would share the
-processors with them just when a model's next layer is ours. So the work is handed to PyTorch, by
-the function of its stable C interface (2.10 and later):
+PyTorch's threads spin for milliseconds after each operator. If the next layer is upconv's, its own
+threads would compete with them for the processors. So upconv hands its work to PyTorch, by a
+function of PyTorch's stable C interface (2.10 and later):
 
     torch_parallel_for(int64_t begin, int64_t end, int64_t grain, void (*work)(int64_t, int64_t,
                        void *), void *context)
 
-An older PyTorch has no such function: there upconv's own threads do the work.
+An older PyTorch has no such function; with it upconv's own threads do the work.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SIGNATURE = (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, c
 
 
 def borrow_pool() -> None:
-    """From now on the JIT engine's work runs on PyTorch's threads, if they can be had."""
+    """Run the JIT engine's work on PyTorch's threads from now on, if PyTorch offers them."""
     # A forked child has none of OpenMP's threads. A spawned process has another main module.
     spawned = getattr(sys.modules.get("__main__"), "__name__", "") == "__mp_main__"
     if multiprocessing.parent_process() is not None and not spawned:
@@ -52,7 +52,7 @@ class _TorchPool:
         self._code: Code | None = None
 
     def run(self, work: int, argument: int, threads: int) -> None:
-        """Call the function at an address on so many threads, the calling one included."""
+        """Call the function at the address `work` on so many threads, the caller included."""
         if self._code is None:
             self._code = _adapter()
         context = (ctypes.c_void_p * 2)(work, argument)
@@ -66,7 +66,7 @@ class _TorchPool:
 
 
 def _adapter() -> Code:
-    """`work`, which calls what a context names, once for each part of PyTorch's range."""
+    """Compile `work`, which calls the context's function for each part of PyTorch's range."""
     cpu = host()
     module = Module(cpu)
     with module.function("work", {"begin": I64, "end": I64, "context": PTR}) as f:

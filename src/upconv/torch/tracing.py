@@ -1,8 +1,8 @@
 """Tracing a module's forward into a network: tensors without data run through its Python code.
 
-Whatever depends on parameters and buffers alone is computed by PyTorch, so `weight_norm` and sizes
+PyTorch computes values that depend on parameters and buffers alone, so `weight_norm` and sizes
 that a model holds in buffers are numbers. ATen's operators on traced tensors add nodes, by the
-table of operations. Some functions are taken before PyTorch divides them into operators.
+table of operations. Some functions add nodes before PyTorch divides them into operators.
 
 The traced sizes are those of one input. `model_streams` compares the traces of several.
 """
@@ -62,7 +62,7 @@ class Traced(torch.Tensor):  # type: ignore[misc]  # PyTorch is untyped here
 
 
 class Trace:
-    """A network that is being built, and the modules in which the forward is."""
+    """A network under construction, and the stack of modules whose forward runs."""
 
     def __init__(self, model: Any, declared: Mapping[str, Any]) -> None:
         self._network, self._model = Network(declared), model
@@ -76,14 +76,14 @@ class Trace:
         axes: of the inputs. arguments: those of the forward, for the traced inputs.
         """
         values = zip(self._network.inputs.values(), axes.values(), strict=True)
-        inputs = [Traced.of(self, Arranged(value, each)) for value, each in values]
+        inputs = [Traced.of(self, Arranged(value, input_axes)) for value, input_axes in values]
         args, kwargs = arguments(inputs)
         with torch.no_grad(), self._watched():
             try:
                 results = self._model(*args, **kwargs)
             except UpconvError:
                 raise
-            except Exception as error:  # whatever the code of a model raises without data
+            except Exception as error:  # a model's code may raise any error without data
                 reason = f"{type(error).__name__}: {brief(str(error))}"
                 self._refuse(f"{type(self._model).__name__}'s forward", reason)
         leaves, structure = tree_flatten(results)
@@ -100,7 +100,7 @@ class Trace:
         return Captured(self._network, arrangement, (kept, numbers, structure))
 
     def add(self, name: str, row: arranging.Row, args: Any, kwargs: Any) -> Any:
-        """The traced results of a row, whose nodes are added to the network."""
+        """Add a row's nodes to the network; return its traced results."""
         self._network.at(self._modules[-1] or type(self._model).__name__)
         args, kwargs = tree_map(_arranged, (tuple(args), dict(kwargs)))
         args = (*(kwargs.pop(word) for word in ("input", "self") if word in kwargs), *args)
@@ -111,11 +111,11 @@ class Trace:
         return tree_map(lambda x: Traced.of(self, x) if isinstance(x, Arranged) else x, results)
 
     def operator(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The results of an operator of ATen's, of which some are views and some write in place."""
+        """Return the results of an ATen operator, which may be views or writes in place."""
         space, _, name = func._schema.name.partition("::")
         if space != "aten" and func is not FUSED:
             self._refuse(str(func), "a network has no such operation")
-        aliases = [(i, each.alias_info) for i, each in enumerate(func._schema.arguments)]
+        aliases = [(i, argument.alias_info) for i, argument in enumerate(func._schema.arguments)]
         written = [i for i, alias in aliases if alias is not None and alias.is_write]
         if name.endswith("_like") or name.startswith("new_"):  # of a shape alone
             return func(torch.empty(()).expand(args[0].shape), *args[1:], **kwargs)
@@ -130,13 +130,13 @@ class Trace:
             return self._written(name, [args[i] for i in written if i < len(args)], result)
         if any(alias is not None for _, alias in aliases):
             family = _traced(args, kwargs)[0].family
-            for each in tree_flatten(result)[0]:
-                each.family = family
-                family.append(each)
+            for view in tree_flatten(result)[0]:
+                view.family = family
+                family.append(view)
         return result
 
     def _written(self, name: str, targets: list[Any], result: Traced) -> Traced:
-        """The tensor that an operator writes in place, with its new value."""
+        """Give the tensor that an operator writes in place its new value, and return it."""
         if len(targets) != 1 or not isinstance(targets[0], Traced) or len(targets[0].family) > 1:
             self._refuse(name, "it writes in place to memory that other tensors share")
         if targets[0].shape != result.shape:
@@ -151,7 +151,7 @@ class Trace:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Know which module's forward runs."""
+        """Keep the stack of modules whose forward runs, by hooks."""
 
         def entering(name: str) -> Callable[..., None]:
             return lambda *_: self._modules.append(name)

@@ -1,8 +1,8 @@
 """Measuring layers: in place for inference, on random data for training.
 
 For inference the model runs with PyTorch's layers and with upconv's in turn. Hooks take each
-layer's time inside the running model, where caches, threads and memory are as they will be. A layer
-is taken where its results agree and it is surely faster, by the rules of `measuring`. A `Budget`
+layer's time inside the running model, so that caches, threads and memory are those of real use. A
+layer is taken if its results agree and it is surely faster, by the rules of `measuring`. A `Budget`
 bounds the time and the runs of the model.
 """
 
@@ -22,7 +22,7 @@ from ..timing import interleaved
 from .compute import ATEN, ATEN_BACKWARD
 from .modules import layer_geometry
 from .operators import CONVOLUTION, INPUT_GRAD, WEIGHT_GRAD
-from .problems import Ours
+from .problems import ResultMask
 from .swaps import Candidate
 from .tensors import Tensor, arrays_of
 
@@ -31,16 +31,16 @@ Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(slots=True)
 class Budget:
-    """Until when, by `time.perf_counter`, runs of the model may begin, and how many are left."""
+    """The runs of the model that are left, and their latest begin, by `time.perf_counter`."""
 
-    end: float
+    deadline: float
     runs: int
     progress: Progress
 
     @property
     def left(self) -> float:
         """Seconds that are left; 0 where none are."""
-        return max(0.0, self.end - time.perf_counter())
+        return max(0.0, self.deadline - time.perf_counter())
 
     def run(self, model: Any, example: Example) -> Any:
         """The model's result for an example."""
@@ -73,15 +73,16 @@ class Samples:
         return name == "upconv", whys.get("upconv", "")
 
     def seconds(self) -> tuple[float | None, float | None]:
-        """The facts that reports state."""
-        one, other = (undisturbed(each) if each else None for each in (self.before, self.after))
-        return one or None, other or None
+        """The layer's seconds by PyTorch and by upconv, as reports state them; None if unknown."""
+        before = undisturbed(self.before) if self.before else None
+        after = undisturbed(self.after) if self.after else None
+        return before or None, after or None
 
 
 def measured(
     model: Any, layers: list[Candidate], example: Example, budget: Budget, rounds: int
 ) -> dict[Candidate, Samples]:
-    """Each layer's samples without gradients on one example; no layer stays installed."""
+    """Return each layer's samples without gradients on one example; no layer stays installed."""
     table = {layer: Samples() for layer in layers}
     with torch.no_grad():
         if layers and budget.left:
@@ -91,43 +92,43 @@ def measured(
             if not budget.left or budget.runs < 2:
                 break
             budget.progress("measuring the layers, round", i + 1, rounds)
-            for ours in (i % 2 == 0, i % 2 == 1):  # who comes second finds other caches
-                _timed_run(model, example, table, ours, budget)
-    for each in layers:
-        each.remove()
+            for by_upconv in (i % 2 == 0, i % 2 == 1):  # the second finds other caches
+                _timed_run(model, example, table, by_upconv, budget)
+    for layer in layers:
+        layer.remove()
     return table
 
 
 def _timed_run(
-    model: Any, example: Example, table: dict[Candidate, Samples], ours: bool, budget: Budget
+    model: Any, example: Example, table: dict[Candidate, Samples], by_upconv: bool, budget: Budget
 ) -> None:
-    """One run, in which each layer's time is that of all its calls."""
+    """Run the model once; a sample of a layer is the time of all its calls."""
     totals = dict.fromkeys(table, 0.0)
-    begun: list[float] = []
+    starts: list[float] = []
 
-    def end(candidate: Candidate) -> Callable[..., None]:
+    def post_hook_of(candidate: Candidate) -> Callable[..., None]:
         def hook(*_: Any) -> None:
-            totals[candidate] += time.perf_counter() - begun.pop()
+            totals[candidate] += time.perf_counter() - starts.pop()
 
         return hook
 
     with ExitStack() as hooks:
         for candidate in table:
-            start = lambda *_: begun.append(time.perf_counter())  # noqa: E731
-            hooks.enter_context(candidate.layer.register_forward_pre_hook(start))
-            hooks.enter_context(candidate.layer.register_forward_hook(end(candidate)))
+            pre_hook = lambda *_: starts.append(time.perf_counter())  # noqa: E731
+            hooks.enter_context(candidate.layer.register_forward_pre_hook(pre_hook))
+            hooks.enter_context(candidate.layer.register_forward_hook(post_hook_of(candidate)))
             candidate.remove()
-            if ours:
+            if by_upconv:
                 candidate.install(inference=True, training=0)
         budget.run(model, example)
     for candidate, total in totals.items():
         samples = table[candidate]
-        (samples.after if ours else samples.before).append(total)
+        (samples.after if by_upconv else samples.before).append(total)
 
 
 @contextmanager
 def _checking(layers: list[Candidate], table: dict[Candidate, Samples]) -> Iterator[None]:
-    """While upconv's layers run, each result is compared with PyTorch's on the same input."""
+    """Compare each result of upconv's layers with PyTorch's on the same input."""
 
     def hook_of(candidate: Candidate) -> Callable[..., None]:
         def hook(layer: Any, arguments: Any, keywords: Any, result: Tensor) -> None:
@@ -142,10 +143,10 @@ def _checking(layers: list[Candidate], table: dict[Candidate, Samples]) -> Itera
         return hook
 
     with ExitStack() as hooks:
-        for each in layers:
-            handle = each.layer.register_forward_hook(hook_of(each), with_kwargs=True)
+        for candidate in layers:
+            handle = candidate.layer.register_forward_hook(hook_of(candidate), with_kwargs=True)
             hooks.enter_context(handle)
-            each.install(inference=True, training=0)
+            candidate.install(inference=True, training=0)
         yield
 
 
@@ -156,21 +157,21 @@ def is_faster(slow: Callable[[], object], fast: Callable[[], object], seconds: f
 
 
 def signatures(layers: list[Candidate], step: Callable[[], None]) -> dict[Any, list[Any]]:
-    """The inputs each layer gets in a training step, as (shape, strides, dtype, graded)."""
-    seen: dict[Candidate, list[Any]] = {each: [] for each in layers}
+    """Return each layer's inputs in a training step, as (shape, strides, dtype, graded)."""
+    seen: dict[Candidate, list[Any]] = {candidate: [] for candidate in layers}
 
     def hook_of(candidate: Candidate) -> Callable[..., None]:
         def hook(layer: Any, arguments: Any, keywords: Any, result: Tensor) -> None:
             x = arguments[0] if arguments else keywords["input"]
-            how = (tuple(x.shape), x.stride(), x.dtype, x.requires_grad)
-            if how not in seen[candidate]:
-                seen[candidate].append(how)
+            signature = (tuple(x.shape), x.stride(), x.dtype, x.requires_grad)
+            if signature not in seen[candidate]:
+                seen[candidate].append(signature)
 
         return hook
 
     with ExitStack() as hooks:
-        for each in layers:
-            handle = each.layer.register_forward_hook(hook_of(each), with_kwargs=True)
+        for candidate in layers:
+            handle = candidate.layer.register_forward_hook(hook_of(candidate), with_kwargs=True)
             hooks.enter_context(handle)
         step()
     return seen
@@ -178,55 +179,59 @@ def signatures(layers: list[Candidate], step: Callable[[], None]) -> dict[Any, l
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """Operands of one call in a training step; `flows`: a gradient flows on to the input."""
+    """Operands of one call in a training step.
+
+    arguments: the six of the operators. flows, trained: whether the gradient of the input, and that
+    of the weight, are computed.
+    """
 
     x: Tensor
     weight: Tensor
     flows: bool
-    how: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     trained: bool = True
 
     @property
     def key(self) -> Any:
         """The conditions of the measurement."""
         operands = [
-            (tuple(each.shape), each.stride(), each.dtype) for each in (self.x, self.weight)
+            (tuple(tensor.shape), tensor.stride(), tensor.dtype) for tensor in (self.x, self.weight)
         ]
-        return *operands, self.flows, self.how, self.trained
+        return *operands, self.flows, self.arguments, self.trained
 
 
-def choice(cases: list[Case]) -> Ours:
+def choice(cases: list[Case]) -> ResultMask:
     """Which results of a training step upconv computes faster in all cases.
 
-    Forward, gradient of the input and of the weight are each measured alone on random data; then
-    those chosen together, as autograd calls them.
+    Forward, gradient of the input and gradient of the weight are measured one by one on random
+    data. Then the chosen ones are measured together, as autograd calls them.
     """
-    chosen = Ours.ALL
+    chosen = ResultMask.ALL
     for case in cases:
-        for ours, ways in _parts(case).items():
-            if ours in chosen:
-                chosen = chosen if is_faster(*ways, 0.2) else chosen & ~ours
+        for result, ways in _parts(case).items():
+            if result in chosen:
+                chosen = chosen if is_faster(*ways, 0.2) else chosen & ~result
     if not cases or not chosen:
-        return Ours(0)
+        return ResultMask(0)
     for case in cases:
         if not is_faster(_step(case, 0), _step(case, int(chosen)), 0.3):
-            return Ours(0)
+            return ResultMask(0)
     return chosen
 
 
-def _step(case: Case, ours: int) -> Callable[[], object]:
-    """Forward and backward of one call, by autograd."""
+def _step(case: Case, mask: int) -> Callable[[], object]:
+    """Return a function that runs forward and backward of one call, by autograd."""
     x = case.x.detach().requires_grad_(case.flows)
     weight = case.weight.detach().requires_grad_(case.trained)
-    g = torch.randn_like(ATEN(case.x, case.weight, None, *case.how))
-    wanted = [each for each in (x, weight) if each.requires_grad]
+    g = torch.randn_like(ATEN(case.x, case.weight, None, *case.arguments))
+    wanted = [tensor for tensor in (x, weight) if tensor.requires_grad]
 
     def step() -> object:
         with torch.enable_grad():
-            if ours:
-                y = CONVOLUTION(x, weight, None, *case.how, ours)
+            if mask:
+                y = CONVOLUTION(x, weight, None, *case.arguments, mask)
             else:
-                y = ATEN(x, weight, None, *case.how)
+                y = ATEN(x, weight, None, *case.arguments)
             return torch.autograd.grad(y, wanted, g) if wanted else y
 
     return step
@@ -242,25 +247,25 @@ def case_of(candidate: Candidate, shape: Any, strides: Any, dtype: Any, graded: 
     return Case(x, weight, graded, layer_geometry(layer, layer.kernel_size))
 
 
-def _parts(case: Case) -> dict[Ours, tuple[Callable[[], object], Callable[[], object]]]:
-    """Each result that a training step needs, by PyTorch and by upconv."""
-    x, weight, how = case.x, case.weight, case.how
-    g = torch.randn_like(ATEN(x, weight, None, *how))
+def _parts(case: Case) -> dict[ResultMask, tuple[Callable[[], object], Callable[[], object]]]:
+    """Return, for each result of a training step, its computation by PyTorch and by upconv."""
+    x, weight, arguments = case.x, case.weight, case.arguments
+    g = torch.randn_like(ATEN(x, weight, None, *arguments))
     x_mask, w_mask = (True, False, False), (False, True, False)
-    ways: dict[Ours, tuple[Callable[[], object], Callable[[], object]]] = {
-        Ours.FORWARD: (
-            lambda: ATEN(x, weight, None, *how),
-            lambda: CONVOLUTION(x, weight, None, *how, 1),
+    ways: dict[ResultMask, tuple[Callable[[], object], Callable[[], object]]] = {
+        ResultMask.FORWARD: (
+            lambda: ATEN(x, weight, None, *arguments),
+            lambda: CONVOLUTION(x, weight, None, *arguments, 1),
         )
     }
     if case.trained:
-        ways[Ours.WEIGHT_GRAD] = (
-            lambda: ATEN_BACKWARD(g, x, weight, None, *how, w_mask),
-            lambda: WEIGHT_GRAD(g, x, weight.shape[2:], *how),
+        ways[ResultMask.WEIGHT_GRAD] = (
+            lambda: ATEN_BACKWARD(g, x, weight, None, *arguments, w_mask),
+            lambda: WEIGHT_GRAD(g, x, weight.shape[2:], *arguments),
         )
     if case.flows:
-        ways[Ours.INPUT_GRAD] = (
-            lambda: ATEN_BACKWARD(g, x, weight, None, *how, x_mask),
-            lambda: INPUT_GRAD(g, weight, x.shape[2:], *how),
+        ways[ResultMask.INPUT_GRAD] = (
+            lambda: ATEN_BACKWARD(g, x, weight, None, *arguments, x_mask),
+            lambda: INPUT_GRAD(g, weight, x.shape[2:], *arguments),
         )
     return ways

@@ -16,7 +16,7 @@ def _check_rank(x: Any, rank: int) -> None:
 
 
 def _window(value: Any) -> Any:
-    """A window's sizes as the builder takes them: one alone stands for all axes."""
+    """Return a window's sizes as the builder takes them; a single size stands for all axes."""
     if isinstance(value, (list, tuple)):
         return value[0] if len(value) == 1 else tuple(value)
     return value
@@ -61,7 +61,7 @@ def _adaptive_pool(
 def _reduce(
     mode: str, network: Network, x: Any, dim: Any = None, keepdim: Any = False
 ) -> Value:  # fmt: skip
-    """The mean or the largest of channels, or of all positions, which stay as an axis of one."""
+    """Reduce the channels or all positions, by mean or maximum, and keep their axes with size 1."""
     axes = dim if isinstance(dim, (list, tuple)) else (dim,)
     numbers = tuple(sorted(axis % len(x.shape) for axis in axes if axis is not None))
     if keepdim and numbers == (1,):
@@ -100,7 +100,7 @@ def _interpolate(
 
 
 def _factors(x: Any, size: Any, scales: Any) -> tuple[int, ...]:
-    """The whole factors of a resampling, by sizes of the result or by scales."""
+    """Return the integer factors of a resampling, from sizes of the result or from scales."""
     extents = x.shape[2:]
     if size is not None:
         sizes = size if isinstance(size, (list, tuple)) else (size,) * len(extents)
