@@ -135,7 +135,7 @@ def _convolution(operation: ir.Convolution, inputs: Arrays) -> Arrays:
     primitive = engine.build(signature.problem, threads=1)
     result = np.empty(signature.shape, x.dtype)
     primitive.run(result, x, primitive.pack(weight), bias, None)
-    return chain_results(operation.end, result, inputs)
+    return chain_results(operation.epilogue, result, inputs)
 
 
 def _lstm(operation: ir.Lstm, inputs: Arrays) -> Arrays:
@@ -173,7 +173,7 @@ def _norm(operation: ir.Norm, inputs: Arrays) -> Arrays:
     centred = values - values.mean(axes, keepdims=True)
     variance = np.square(centred).mean(axes, keepdims=True)
     result = centred / np.sqrt(variance + operation.epsilon)
-    return chain_results(operation.end, result.reshape(x.shape).astype(x.dtype), inputs)
+    return chain_results(operation.epilogue, result.reshape(x.shape).astype(x.dtype), inputs)
 
 
 def _resample(operation: ir.Resample, inputs: Arrays) -> Arrays:

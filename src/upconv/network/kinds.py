@@ -64,11 +64,11 @@ def _convolution(operation: ir.Convolution, shapes: Shapes) -> Shapes:
         texts = (error.argument, error.got, error.expected, remedy)
         raise type(error)(*(text.replace(str(_OPEN), "?") for text in texts)) from None
     known = (None if before is None else after for before, after in zip(x, result, strict=True))
-    return _chain(operation.end, tuple(known), shapes)
+    return _chain(operation.epilogue, tuple(known), shapes)
 
 
 def signature_of(operation: ir.Convolution, shape: ir.Shape) -> Signature:
-    """The signature of a convolution, without its end, on a float32 input of a shape."""
+    """The signature of a convolution, without its epilogue, on a float32 input of a shape."""
     rule = transposed if operation.transposed else convolution
     x, weight = Operand(shape, _FLOAT32), Operand(operation.weight.shape, _FLOAT32)
     return rule(x, weight, described(operation.bias), None, operation.keywords, None)
@@ -143,7 +143,7 @@ def _pad(operation: ir.Pad, shapes: Shapes) -> Shapes:
 
 def _norm(operation: ir.Norm, shapes: Shapes) -> Shapes:
     _divides("groups", operation.groups, shapes[0])
-    return _chain(operation.end, shapes[0], shapes)
+    return _chain(operation.epilogue, shapes[0], shapes)
 
 
 def _divides(argument: str, number: int, shape: OpenShape) -> int:

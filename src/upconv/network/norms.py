@@ -1,11 +1,11 @@
-"""Steps of normalisation: statistics, then the chain of `end` on what they make of the input.
+"""Steps of normalisation: statistics, then a chain of pointwise operations.
 
-    x - mean, times 1 / sqrt(variance + epsilon): the first two operations of one chain
+The chain begins with x - mean, times 1 / sqrt(variance + epsilon). The epilogue follows.
 
-Where the elements that share a mean fit into the cache, and there are enough of these for all
-threads, one job computes statistics and chain of each of these: memory is read once. Otherwise
-there are phases: sums of parts, means of all, and the chain. Parts depend on sizes alone, so
-that threads and caches do not change bits.
+If the elements that share a mean fit into the cache, and there are enough such groups for all
+threads, one job computes the statistics and the chain of a group: memory is read once. Otherwise
+there are three phases: sums of parts, all means, and the chain. Parts depend on sizes alone, so
+that the number of threads and the size of caches do not change bits.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class _Normal:
             ("add", Table(table.kind, minus_mean)),
             ("mul", Table(table.kind, inverse)),
         ]
-        for op in operation.end:
+        for op in operation.epilogue:
             operand: Any = op.operand
             if operation.per_position and isinstance(operand, np.ndarray):
                 kind = "column" if table.kind == "row" else "row"

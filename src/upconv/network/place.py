@@ -36,7 +36,7 @@ def place(graph: Graph) -> Graph:
                 if placing.views.get(value) != (output, first):
                     placing.put(value, output, first, node.line)
                 first += graph.shapes[value][operation.axis]
-        elif isinstance(operation, Convolution) and sums(operation.end) == 2:
+        elif isinstance(operation, Convolution) and sums(operation.epilogue) == 2:
             placing.add_into(node)
         else:
             placing.nodes.append(node)
@@ -65,14 +65,14 @@ class _Placing:
         return single and axis == self._graph.part_axis(value)
 
     def start_of_part(self, node: Node) -> int | None:
-        """The begin of a node's result in its input if it is a part of that, else None."""
+        """The first position of a node's result in its input if it is a part of it, else None."""
         operation, value = node.operation, node.inputs[0]
         if isinstance(operation, Slice) and self.has_parts(value, 1):
             return operation.start
         if isinstance(operation, Pad) and self.has_parts(value, 2):
-            (begin, end), *others = operation.amounts
-            if max(begin, end) <= 0 and not any(map(any, others)):
-                return -begin
+            first, *others = operation.amounts
+            if max(first) <= 0 and not any(map(any, others)):
+                return -first[0]
         return None
 
     def put(self, value: int, array: int, first: int, line: str, *, alone: bool = False) -> int:
@@ -94,21 +94,21 @@ class _Placing:
         writer = self._writers.get(value)
         if writer is None or not isinstance(writer.operation, Convolution):
             return self.is_residual(value)
-        several = len(writer.outputs) > 1 or sums(writer.operation.end) > 0
+        several = len(writer.outputs) > 1 or sums(writer.operation.epilogue) > 0
         return (several and self.shapes[value][0] > 1) or self.is_residual(value)
 
     def is_residual(self, value: int) -> bool:
         """Whether a convolution of several images adds the value to its result."""
         return self.shapes[value][0] > 1 and any(
             isinstance(node.operation, Convolution)
-            and sums(node.operation.end) > 0
-            and value == node.inputs[node.operation.end[0].operand.number]  # type: ignore[union-attr]
+            and sums(node.operation.epilogue) > 0
+            and value == node.inputs[node.operation.epilogue[0].operand.number]  # type: ignore[union-attr]
             for node in self._readers[value]
         )
 
     def add_into(self, node: Node) -> None:
         """The node, the second value that it adds being in its first result's array."""
-        number = node.operation.end[1].operand.number  # type: ignore[attr-defined]  # an Input
+        number = node.operation.epilogue[1].operand.number  # type: ignore[attr-defined]  # an Input
         inputs = list(node.inputs)
         inputs[number] = self.put(inputs[number], node.outputs[0], 0, node.line, alone=True)
         self.nodes.append(replace(node, inputs=tuple(inputs)))
