@@ -84,8 +84,8 @@ def common_axes(operands: Sequence[Arranged]) -> Axes:
     result: list[int | None] = []
     for number in range(-rank, 0):
         present = [operand for operand in operands if len(operand.axes) >= -number]
-        wide = {each.axes[number] for each in present if each.shape[number] != 1}
-        any_axis = {each.axes[number] for each in present} - {None}
+        wide = {operand.axes[number] for operand in present if operand.shape[number] != 1}
+        any_axis = {operand.axes[number] for operand in present} - {None}
         result.append(next(iter(wide or any_axis), None))
         if len(wide) > 1:
             break

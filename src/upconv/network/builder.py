@@ -121,9 +121,9 @@ class Network(Layers):
 
         Raises what `graph` raises, and `MemoryLimitError` where the values do not fit.
         """
-        how = _how(precision, threads, algorithm)
+        options = _options(precision, threads, algorithm)
         return self._sized(
-            dict(shapes or {}), lambda programs, known: programs.compiled(known, *how)
+            dict(shapes or {}), lambda programs, known: programs.compiled(known, *options)
         )
 
     def __call__(self, *arrays: Any, precision: str = "float32", threads: int | None = None) -> Any:
@@ -143,11 +143,13 @@ class Network(Layers):
         self, shapes: Mapping[str, ir.Shape], *, precision: str = "float32",
         threads: int | None = None,
     ) -> Program:  # fmt: skip
-        """The program, not to be closed, that a call with arrays of these shapes runs."""
-        how = _how(precision, threads, "auto")
-        program = None if self._programs is None else self._programs.find(shapes, *how)
+        """The program that a call with arrays of these shapes runs; callers do not close it."""
+        options = _options(precision, threads, "auto")
+        program = None if self._programs is None else self._programs.find(shapes, *options)
         if program is None:
-            program = self._sized(dict(shapes), lambda programs, known: programs.kept(known, *how))
+            program = self._sized(
+                dict(shapes), lambda programs, sizes: programs.kept(sizes, *options)
+            )
         return program
 
     def stream(
@@ -169,8 +171,8 @@ class Network(Layers):
         """
         from .streams import stream_of
 
-        how = _how(precision, threads, algorithm)
-        return stream_of(self._nodes.declared, self._compiler, axis, chunk, how, dict(shapes or {}))
+        options, sizes = _options(precision, threads, algorithm), dict(shapes or {})
+        return stream_of(self._nodes.declared, self._compiler, axis, chunk, options, sizes)
 
     def boxes(
         self, shapes: Mapping[str, ir.Shape], *, precision: str = "float32",
@@ -182,7 +184,7 @@ class Network(Layers):
         """
         from .box_programs import BoxPrograms
 
-        dtype, threads, kind = _how(precision, None, algorithm)
+        dtype, threads, kind = _options(precision, None, algorithm)
         compiler = self._compiler(dict(shapes))
         return BoxPrograms.of(compiler, shapes, dtype, threads, kind)
 
@@ -210,6 +212,6 @@ class Network(Layers):
             raise
 
 
-def _how(precision: Any, threads: int | None, algorithm: str) -> tuple[DType, int, Algorithm]:
+def _options(precision: Any, threads: int | None, algorithm: str) -> tuple[DType, int, Algorithm]:
     dtype = DType.BFLOAT16 if rounds(precision, DType.FLOAT32) else DType.FLOAT32
     return dtype, resolved(threads), Algorithm.of(algorithm)

@@ -155,7 +155,7 @@ def _lstm(operation: ir.Lstm, inputs: Arrays) -> Arrays:
 
 
 def _pad(operation: ir.Pad, inputs: Arrays) -> Arrays:
-    """Ends are cut off first, so that what is reflected is what stays."""
+    """Positions are cut off first, so that only remaining ones are reflected."""
     x = inputs[0]
     ends = list(zip(x.shape[2:], operation.amounts, strict=True))
     kept: Any = (slice(max(0, -begin), size - max(0, -end)) for size, (begin, end) in ends)
@@ -199,7 +199,7 @@ def _linear(x: Array, axis: int, after: int, aligned: bool) -> Array:
     positions = np.clip(positions, 0, size - 1)
     left = positions.astype(int)
     right = np.minimum(left + 1, size - 1)
-    shape = [-1 if each == axis else 1 for each in range(x.ndim)]
+    shape = [-1 if number == axis else 1 for number in range(x.ndim)]
     share = (positions - left).reshape(shape).astype(x.dtype)
     result: Array = x.take(left, axis) * (1 - share) + x.take(right, axis) * share
     return result
@@ -222,10 +222,10 @@ def _windows(operation: ir.Pool, x: Array, padding: float) -> Array:
     spans, steps, beyond = [], [], []
     for axis, (size, kernel, stride, dilation) in enumerate(zip(*columns, strict=True)):
         span = dilation * (kernel - 1) + 1
-        end = (operation.count(axis, size) - 1) * stride + span
-        beyond.append((0, max(0, end - padded.shape[2 + axis])))
+        extent = (operation.count(axis, size) - 1) * stride + span
+        beyond.append((0, max(0, extent - padded.shape[2 + axis])))
         spans.append(span)
-        steps.append(slice(0, end - span + 1, stride))
+        steps.append(slice(0, extent - span + 1, stride))
     nothing = -np.inf if operation.mode == "max" else 0
     padded = np.pad(padded, ((0, 0), (0, 0), *beyond), constant_values=nothing)
     axes = tuple(range(2, x.ndim))

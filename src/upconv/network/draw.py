@@ -34,8 +34,8 @@ class _Box:
         for box in self.below:
             middle = (y + box.y) / 2
             path = f"M{x:.0f} {y:.0f}C{x:.0f} {middle:.0f} {box.x:.0f} {middle:.0f}"
-            end = f"{box.x:.0f} {box.y:.0f}"
-            paths.append(f'<path d="{path} {end}" fill="none" stroke="#888888"/>')
+            target = f"{box.x:.0f} {box.y:.0f}"
+            paths.append(f'<path d="{path} {target}" fill="none" stroke="#888888"/>')
         return "".join(paths)
 
     def svg(self) -> str:

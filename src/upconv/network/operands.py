@@ -158,7 +158,7 @@ def pairs(argument: str, value: object, rank: int, low: int) -> Pairs:
         ends = entry if isinstance(entry, tuple) else (entry, entry)
         if len(ends) != 2:
             raise ArgumentError(f"{argument}[{axis}]", brief(entry), "an int or (begin, end)")
-        begin, end = (integer(f"{argument}[{axis}]", each, low) for each in ends)
+        begin, end = (integer(f"{argument}[{axis}]", amount, low) for amount in ends)
         result.append((begin, end))
     return tuple(result)
 

@@ -49,6 +49,6 @@ class Programs:
         while len(self._programs) > _MOST_PROGRAMS:
             # A thread that is about to run it holds it: it is let go of, and not closed.
             self._programs.popitem(last=False)
-        for each in list(self._programs.values()):
-            each.trim()
+        for other in list(self._programs.values()):
+            other.trim()
         return program

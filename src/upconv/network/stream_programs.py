@@ -64,7 +64,7 @@ class Streamed:
         self.axis, self.shapes = axis, dict(shapes)
         self.batch = next(iter(shapes.values()))[0]
         self._outside = Form(dtype=outside)
-        self._compiler, self._how = compiler, (dtype, threads, algorithm)
+        self._compiler, self._options = compiler, (dtype, threads, algorithm)
         far = {name: self.length(shape, FAR) for name, shape in shapes.items()}
         self.graph = graph = resized(compiler.graph, far)
         convolutions = [
@@ -92,7 +92,7 @@ class Streamed:
 
         Their length is a multiple of the strides: at others values may not fit together.
         """
-        dtype, threads, algorithm = self._how
+        dtype, threads, algorithm = self._options
         count, period = next(iter(self.shapes.values()))[self.axis], self.schedule.period
         count = -(-count // period) * period
         while True:
@@ -109,7 +109,7 @@ class Streamed:
         first = (DataLayout.NCX,) * len(self.graph.nodes)
         layouts = first if self._by_definition else self.choice.layouts
         for node, layout in zip(self.graph.nodes, layouts, strict=True):
-            forms |= dict.fromkeys(node.outputs, Form(layout, self._how[0]))
+            forms |= dict.fromkeys(node.outputs, Form(layout, self._options[0]))
         return forms
 
     def step(self, key: int, state: State, count: int, *, ended: bool) -> Step:
@@ -183,10 +183,10 @@ class Streamed:
         waiting = zip(inputs[len(inputs) - len(phase.waiting) :], phase.waiting, strict=True)
         kept = zip(outputs[len(phase.results) :], phase.kept, strict=True)
         forms |= {number: self.forms[value] for number, value in (*waiting, *kept)}
-        return laid_out(phase.graph, layouts, self._how[0], forms)
+        return laid_out(phase.graph, layouts, self._options[0], forms)
 
     def _program(self, graph: Graph, phase: Phase) -> Program:
-        dtype, threads, _ = self._how
+        dtype, threads, _ = self._options
         writers = self.graph.writers()
         chosen = self.choice.variants
         operations = {
@@ -208,12 +208,12 @@ class Streamed:
             return self._compiler.assembled(graph, variants, dtype, threads)
 
         direct = partial(compiled, Algorithm.DIRECT)
-        return Program(compiled(self._how[2]), direct, self._buffers)
+        return Program(compiled(self._options[2]), direct, self._buffers)
 
     @cached_property
     def digest(self) -> bytes:
         """A digest of all that results depend on."""
-        return digest(self.graph, self.axis, self._how, load("jit").fingerprint())
+        return digest(self.graph, self.axis, self._options, load("jit").fingerprint())
 
 
 class Evaluated:

@@ -307,7 +307,7 @@ class NetworkStream(Stateful):
         """A stream of this one and others of the same phase, in the order of the batch."""
         one, opened = NetworkStream(self._source), [s for s in (self, *others) if s._streamed]
         if opened:
-            columns = zip(*(each._channels_first() for each in opened), strict=True)
+            columns = zip(*(stream._channels_first() for stream in opened), strict=True)
             one._adopt(opened[0], batch, [np.concatenate(column) for column in columns])
         return one
 
@@ -337,7 +337,7 @@ def stream_of(
     compiler: Callable[[dict[str, Shape]], Compiler],
     axis: int,
     chunk: int | None,
-    how: tuple[DType, int, Algorithm],
+    options: tuple[DType, int, Algorithm],
     shapes: dict[str, Any],
     dtype: DType = DType.FLOAT32,
 ) -> NetworkStream:
@@ -375,7 +375,7 @@ def stream_of(
     def opening(sizes: dict[str, Shape]) -> Streamed:
         far = {n: (*s[:number], FAR, *s[number + 1 :]) for n, s in sizes.items()}
         try:
-            return Streamed(compiler(far), sizes, number, *how, dtype)
+            return Streamed(compiler(far), sizes, number, *options, dtype)
         except ShapeError as error:
             words = f"A stream along axis {axis} cannot compute this network: "
             raise EngineRefusal(f"{words}{str(error).rstrip('.')}, at a large size.") from None
