@@ -1,4 +1,4 @@
-"""A kernel of our own for what cuDNN does not do in its graphs: the end of a layer, and copies.
+"""An elementwise kernel for work that cuDNN's graphs lack: the epilogue of a layer, and copies.
 
     result[i] = activation(source[i] * scale[c] + bias[c] + residual[i] + result[i])
 
@@ -52,7 +52,7 @@ class Move(NamedTuple):
     bias: bool = False
     residual: bool = False
     accumulate: bool = False
-    end: End = End()
+    epilogue: End = End()
 
 
 class Row(NamedTuple):
@@ -137,11 +137,11 @@ def element(f: Function, move: Move, index: Value) -> list[tuple[Value, Value]]:
         value = value + read("residual", move.result)
     if move.accumulate:
         value = value + read("result", move.result)
-    slope = read("slopes") if move.end.slopes else move.end.slope
-    value = activated(f, move.end.activation, slope, value)
+    slope = read("slopes") if move.epilogue.slopes else move.epilogue.slope
+    value = activated(f, move.epilogue.activation, slope, value)
     written = [(_narrowed(f, value, stored), address("result", stored))]
-    if move.end.has_second:
-        other = activated(f, move.end.second, move.end.second_slope, value)
+    if move.epilogue.has_second:
+        other = activated(f, move.epilogue.second, move.epilogue.second_slope, value)
         written.append((_narrowed(f, other, stored), address("second", stored)))
     return written
 

@@ -186,7 +186,7 @@ def filter_layout(layout: DataLayout) -> WeightLayout:
     return WeightLayout.IOX if layout is DataLayout.NCX else WeightLayout.IXO
 
 
-def without_end(problem: Problem) -> Problem:
+def without_epilogue(problem: Problem) -> Problem:
     """The bare products of a problem."""
     return problem.replace(bias=False, epilogue=Epilogue(), accumulate=False)
 

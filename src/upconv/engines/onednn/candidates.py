@@ -202,8 +202,8 @@ class Offer:
         # What a reorder adds afterwards would be added to the activation's result.
         late = problem.epilogue.activation is not Activation.NONE
         complete = complete and (adds or not (problem.accumulate and late))
-        whole = complete and (adds or not problem.accumulate)
-        dtype, result = problem.dtype, problem.dtype if whole else DType.FLOAT32
+        is_final = complete and (adds or not problem.accumulate)
+        dtype, result = problem.dtype, problem.dtype if is_final else DType.FLOAT32
         data, out = DTYPE[dtype], DTYPE[result]
 
         def described(tensor: Tensor, element: int) -> Handle:

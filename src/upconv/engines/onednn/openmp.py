@@ -55,12 +55,12 @@ class OpenMP:
 
 
 def _gate(threads: int) -> threading.Lock:
-    """One of as many locks as there are processors for teams of so many threads: a free one, if
-    any. A semaphore would not do: Ctrl-C can leave the lock inside it taken."""
+    """A lock for a team of `threads` threads, a free one if any; there are as many locks as teams
+    that fit on the processors. Ctrl-C could leave the inner lock of a semaphore taken."""
     gates = _gates.get(threads)
     if gates is None:
-        made = [threading.Lock() for _ in range(max(1, processors() // threads))]
-        gates = _gates.setdefault(threads, made)
+        locks = [threading.Lock() for _ in range(max(1, processors() // threads))]
+        gates = _gates.setdefault(threads, locks)
     return next((gate for gate in gates if not gate.locked()), gates[0])
 
 
