@@ -21,7 +21,7 @@ from .layer import Layer
 
 
 class Padding(NamedTuple):
-    """The crops of a layer in a dialect's words, each per axis; `extra` is output padding."""
+    """The crops of a layer as a dialect's arguments, one per axis; `extra` is output padding."""
 
     begins: tuple[int, ...]
     ends: tuple[int, ...]
@@ -97,10 +97,9 @@ class Limits(NamedTuple):
         return replace(layer, axes=tuple(self._nearest(axis) for axis in layer.axes))
 
     def _reason(self, axis: Axis) -> str:
-        begin, end = axis.crop_begin, axis.crop_end
-        if begin < 0:
+        if axis.crop_begin < 0:
             return "cannot add positions at a begin: its padding is >= 0"
-        if self.one_padding and end > begin:
+        if self.one_padding and axis.crop_end > axis.crop_begin:
             return "has one padding for both ends, so it cannot crop the end more than the begin"
         extra, bound = self._padding(axis)[2], BOUNDS[self.bound](axis)
         if extra >= bound:

@@ -94,7 +94,7 @@ def scatter(problem: Problem, a: Array, b: Array) -> Array:
     for i in product(*(range(axis.size) for axis in problem.axes)):
         for t in product(*(range(axis.kernel) for axis in problem.axes)):
             o = tuple(map(_lands, problem.axes, i, t))
-            if all(0 <= at < end for at, end in zip(o, out, strict=True)):
+            if all(0 <= at < size for at, size in zip(o, out, strict=True)):
                 here = (tuple(slice(at, at + 1) for at in index) for index in (i, o))
                 form.meet(problem.direction, t, *here)
     return form.result(problem)

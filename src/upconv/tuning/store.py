@@ -93,7 +93,7 @@ class TuningStore:
     def count(self, section: str) -> int:
         """Number of records of a section."""
         keys = {key for (key,) in self._rows((_KEYS, (section,)))}
-        return len(keys | {key for own, key in self._own if own == section})
+        return len(keys | {key for name, key in self._own if name == section})
 
     def warn(self, complaint: str) -> None:
         """Say what is wrong with the file, each thing once per process."""
