@@ -43,14 +43,14 @@ def as_array(argument: str, value: object) -> Array:
 
 
 def as_operand(argument: str, value: object) -> Array:
-    """`as_array`, or the `DeviceArray` of an array on an NVIDIA GPU, which is typed as the other
-    because all that follows treats both alike."""
+    """`as_array`, or the `DeviceArray` of an array on an NVIDIA GPU. It is typed as an `Array`,
+    since callers treat both alike."""
     if type(value) is not np.ndarray:
-        found: Any = device_array(argument, value)
-        if found is not None:
-            return cast(Array, found)
+        operand: Any = device_array(argument, value)
+        if operand is not None:
+            return cast(Array, operand)
     elif value.dtype in _KNOWN:
-        return value  # as `as_array` would say, without two calls more
+        return value  # as `as_array` would, without two more calls
     return as_array(argument, value)
 
 

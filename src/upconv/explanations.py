@@ -289,13 +289,13 @@ def _uses(
         return
     gradients = (Direction.INPUT_GRAD, Direction.WEIGHT_GRAD)
     x, weight = (request.gradient(gradient).problem for gradient in gradients)
-    for name, asked, how, once in (
+    for name, asked, method, once in (
         ("plan", problem, algorithm, False),
         ("conv_transpose", problem, algorithm, True),
         ("gradient of x", x, algorithm, True),
         ("gradient of weight", weight, Algorithm.DIRECT, True),
     ):
-        choice = choose(asked, engine, threads, how, once=once)
+        choice = choose(asked, engine, threads, method, once=once)
         yield Use(
             name, choice.engine.name if choice.engine else "none", kernel_of(choice, asked, threads)
         )

@@ -193,16 +193,16 @@ class Axis:
         return Trimmed(again.axis, _within(again.inputs, inputs), _within(again.taps, taps))
 
     def evened(self) -> tuple[Axis, int]:
-        """The layer with as much cut off both ends, and where these outputs begin in its own.
+        """The layer with equal crops at both ends, and the position of these outputs in its own.
 
-        Its end may lack stride - 1 positions of the crop. Only for crops of 0 and more.
+        The crop at its end may be smaller by up to stride - 1. Only for crops >= 0.
 
         >>> Axis(size=4, kernel=3, crop_begin=2).evened()[1]
         2
         """
         both = min(self.crop_begin, self.crop_end + self.stride - 1)
-        end = min(both, self.crop_end)
-        axis = Axis(self.size, self.kernel, self.stride, self.dilation, both, end)
+        crops = both, min(both, self.crop_end)
+        axis = Axis(self.size, self.kernel, self.stride, self.dilation, *crops)
         return axis, self.crop_begin - both
 
     def products(self, o: int) -> tuple[Product, ...]:

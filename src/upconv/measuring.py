@@ -109,9 +109,9 @@ class Ratio:
 def is_clear(rounds: Rounds) -> bool:
     """Return whether further rounds would hardly change the choice.
 
-    Either all ways are slower than the baseline by a margin, or one is faster by it, with an
-    interval of at most `_NARROW`, and no other can be `_ALIKE` times as fast as that one. The
-    margin is five times that of `required_gain`, since the question is asked after every round.
+    Either all ways are slower than the baseline by a margin, or one is faster by it. Its interval
+    must be at most `_NARROW`, and no other way may be `_ALIKE` times as fast as it. The margin is
+    five times that of `required_gain`, since the check runs after every round.
 
     >>> is_clear(Rounds(([2.0] * 5, [1.0] * 5, [1.5] * 5), [2.0] * 5))
     True
@@ -247,7 +247,7 @@ def is_as_close(
         return False
     for y, z, t in zip(results, baseline, truth, strict=True):
         wide = np.complex128 if t.dtype.kind == "c" else np.float64
-        mine, others = (np.abs(each.astype(wide) - t.astype(wide)) for each in (y, z))
+        mine, others = (np.abs(values.astype(wide) - t.astype(wide)) for values in (y, z))
         if not mine.max(initial=0.0) <= others.max(initial=0.0):  # NaN is close to nothing
             return False
     return True
@@ -335,18 +335,18 @@ def decide(
 class _Trial:
     """Runs ways, prepares one where another ran before, and keeps bounds.
 
-    end: when, by `time.perf_counter`, no run begins any more, if there is a bound on runs.
+    deadline: by `time.perf_counter`; no run begins after it if there is a bound on runs.
     """
 
-    def __init__(self, ways: Sequence[Way], end: float, most_runs: int | None) -> None:
-        self._ways, self._end, self._most, self._last = ways, end, most_runs, -1
+    def __init__(self, ways: Sequence[Way], deadline: float, most_runs: int | None) -> None:
+        self._ways, self._deadline, self._most, self._last = ways, deadline, most_runs, -1
         self.runs = 0
 
     @property
     def over(self) -> bool:
         """Whether no further run may begin."""
         most = self._most
-        return most is not None and (self.runs >= most or time.perf_counter() >= self._end)
+        return most is not None and (self.runs >= most or time.perf_counter() >= self._deadline)
 
     def checked(
         self,
@@ -354,9 +354,9 @@ class _Trial:
         precision: str,
         truth: Callable[[], Sequence[Array]] | None,
     ) -> dict[str, str]:
-        """Run each way once; why some cannot be chosen, by their names.
+        """Run each way once; return by name why some cannot be chosen.
 
-        That takes none of the time for samples: first runs compile, and pack weights.
+        This takes none of the time for samples: first runs compile, and pack weights.
         """
         begin = time.perf_counter()
         whys, expected = dict[str, str](), arrays(self._run(0))
@@ -372,7 +372,7 @@ class _Trial:
                 except UpconvError as error:
                     why = str(error)
             whys |= {way.name: why} if why else {}
-        self._end += time.perf_counter() - begin
+        self._deadline += time.perf_counter() - begin
         return whys
 
     def rounds(
@@ -381,7 +381,7 @@ class _Trial:
         """Interleaved samples of the ways of these indices."""
         bounds = Bounds(seconds, None, PATIENCE, FEWEST_ROUNDS, is_clear)
         if self._most is not None:
-            bounds = Bounds(self._end - time.perf_counter(), self._most - self.runs)
+            bounds = Bounds(self._deadline - time.perf_counter(), self._most - self.runs)
         calls = [partial(self._run, i) for i in timed] if len(timed) > 1 else []
         rounds = sampled(calls, bounds, begins, lambda at: self._prepare(timed[at]))
         return rounds if calls else Rounds(tuple([] for _ in timed), [])

@@ -97,10 +97,9 @@ class SubPixel:
         return len(self.taps)
 
     def fits(self, size: int) -> bool:
-        """Whether an input of `size` leaves the convolution anything to do."""
-        begin, end = self.zeros
-        left = size - max(-begin, 0) - max(-end, 0)
-        return left > 0 and size + begin + end > self.dilation * (self.kernel - 1)
+        """Whether the convolution has outputs for an input of `size`."""
+        left = size - sum(max(-zeros, 0) for zeros in self.zeros)
+        return left > 0 and size + sum(self.zeros) > self.dilation * (self.kernel - 1)
 
 
 def folded(axis: Axis) -> SubPixel:
@@ -110,7 +109,7 @@ def folded(axis: Axis) -> SubPixel:
 
 @lru_cache(maxsize=256)
 def thriftiest(axis: Axis) -> SubPixel:
-    """The convolution with fewest taps; among those, the one that cuts least."""
+    """The convolution with the fewest taps; among those, the one with the smallest cut."""
     # The shifts span least when tap 0 begins a phase, and without a cut if that does as well; with
     # dilation another cut may, rarely, bring them onto a coarser grid.
     cuts = {0, axis.crop_begin % axis.stride, *range(min(axis.stride, _FEW))}
@@ -119,7 +118,7 @@ def thriftiest(axis: Axis) -> SubPixel:
 
 
 def waste(axes: Sequence[Axis], forms: Sequence[SubPixel]) -> float:
-    """Multiplications done for one needed, over all axes."""
+    """Multiplications done per needed one, over all axes."""
     pairs = zip(axes, forms, strict=True)
     return prod((form.phases * form.kernel / axis.kernel for axis, form in pairs), start=1.0)
 
@@ -130,10 +129,10 @@ def cropped(axis: Axis, begin: int, end: int) -> Axis:
 
 
 def behind(axis: Axis, begin: int, end: int) -> Axis | None:
-    """The same outputs from the input as it was before `begin` and `end` zeros were put around it
-    to make this one's; where these are negative, before so many positions were cut off it.
+    """The axis of the same outputs on the input without the `begin` and `end` zeros around it.
 
-    None where a position that was cut may reach an output, so that no axis has the same.
+    Negative numbers mean positions that were cut off the input. The result is None if one of these
+    may reach an output.
 
     >>> behind(Axis(size=5, kernel=4, stride=2, crop_begin=3, crop_end=3), 1, 1)
     Axis(size=3, kernel=4, stride=2, dilation=1, crop_begin=1, crop_end=1)
