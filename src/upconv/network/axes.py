@@ -1,7 +1,7 @@
 """Values of a network as a framework's code sees them: with other axes, or in another order.
 
-A network has (N, C, *size) alone. Models transpose to (N, T, C) for fully connected layers, or drop
-an axis of extent 1. Such moves change the names of axes here, and no element moves.
+Values of a network are always (N, C, *size). Models transpose to (N, T, C) for fully connected
+layers, or drop an axis of extent 1. Here such moves only relabel axes; no element moves.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""`Network`, the builder: a model written call by call, each call checked where it stands.
+"""`Network`, the builder: a model written call by call, each call checked at once.
 
     network = Network({"x": (1, 80, None)})
     y = network.conv(network.inputs["x"], weight, bias, padding=3, activation="relu")
     network.output(y)
 
-Channels, ranks and weights are checked at each call. What only known sizes can tell is checked by
-`graph`, which names the line of the call that does not fit.
+Channels, ranks and weights are checked at each call. `graph` checks conditions on sizes, once these
+are known, and names the line of the call that does not fit.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ class Network(Layers):
         return self._nodes.sized(shapes)
 
     def at(self, line: str) -> None:
-        """Let errors name another line for the next calls than Python's, "" for Python's."""
+        """Set the line that errors of the next calls name; "" for the line in Python."""
         self._nodes.line = line
 
     def redeclared(self, inputs: Mapping[str, Sequence[int | str | None]]) -> Network:
-        """The same nodes and outputs on inputs of other shapes, by the same names in order."""
+        """The same nodes and outputs on inputs of other shapes, with the same names in order."""
         other = Network(inputs)
         other._nodes.replay(self._nodes)
         return other
@@ -163,8 +163,8 @@ class Network(Layers):
         that kernels are chosen for; that of the first push where None. shapes: of inputs with other
         open sizes, by name, None at `axis`. The rest is as in `compile`.
 
-        Results are those of the network on the whole input, of which nothing is computed twice.
-        They differ by rounding; docs/network.md says when bits do not depend on the cuts.
+        Results are those of the network on the whole input, and nothing is computed twice. They
+        differ by rounding; docs/network.md tells when bits do not depend on the cuts.
 
         Raises `ArgumentError` for an axis that is not open, and `EngineRefusal` for a network with
         an operation that reads all positions, such as instance norm, whose line it names.

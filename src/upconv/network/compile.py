@@ -1,8 +1,8 @@
 """Compiling: from a graph of known sizes to a program, one pass after another.
 
-fuse, fold, split   know no sizes: done once for a network
+fuse, fold, split   independent of sizes: once for a network
 choose              layouts and kernels, by the engine's candidates; once for a class of sizes
-laid_out, place     a form and a place for every value
+laid_out, place     a form for every value, and views
 program             memory, and the native steps
 """
 

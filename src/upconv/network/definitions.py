@@ -27,10 +27,10 @@ Arrays = tuple[Array, ...]
 
 
 def evaluate(graph: ir.Graph, arrays: Sequence[Array]) -> Arrays:
-    """The outputs of a graph for arrays of its inputs, channels first whatever the forms say.
+    """The outputs of a graph for arrays of its inputs, channels first whatever their forms.
 
-    A view is read and written in the array of the value that holds it, so that a pass which places
-    two values on top of each other changes results.
+    A view is read and written in the array of the value that holds it. A pass that wrongly overlaps
+    two values therefore changes results.
     """
     dtype = np.result_type(*arrays)
     memory: dict[int, Array] = {}

@@ -1,7 +1,7 @@
 """Drawing a graph: the text of an SVG file, nodes as boxes by depth.
 
 The depth of a node is the length of the longest path to it. An edge that passes other depths has a
-point at each of them, which takes part in the order like a narrow box; so edges pass beside boxes.
+point at each of them. Points are ordered like narrow boxes, so that edges pass beside boxes.
 """
 
 from __future__ import annotations

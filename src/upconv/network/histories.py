@@ -1,12 +1,12 @@
-"""Histories: what a stream keeps of its values between pushes, most of it in one block of memory.
+"""Histories: the positions that a stream keeps between pushes, most of them in one memory block.
 
-A value that later pushes need has a *buffer*: what was kept, and behind it the positions that a
-push adds. Where positions are the first axis in memory (one channels-last image), the buffer lies
-in the block: nodes write behind what was kept, and read the buffer as it lies. Other buffers are
-joined and cut by programs, which take what was kept as inputs and return what is kept as outputs.
+A value that later pushes need has a *buffer*: the kept positions, and behind them those that a push
+adds. If positions are the first axis in memory (one channels-last image), the buffer lies in the
+block: nodes write behind the kept positions, and read the buffer in place. Programs concatenate
+and cut other buffers; kept positions are their inputs and outputs.
 
-After a push what is kept is copied to the begins of buffers in a second block, which the next push
-works on. So a push that fails leaves what was kept as it was.
+After a push, the positions to keep are copied to the begins of buffers in a second block, which the
+next push uses. So a push that fails leaves the history unchanged.
 """
 
 from __future__ import annotations

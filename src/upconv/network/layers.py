@@ -239,8 +239,8 @@ class Layers:
     def pixel_shuffle(self, x: Value, factor: Any, order: str = "CRD") -> Value:
         """Channels to positions: (C * factor**rank, *size) to (C, ...).
 
-        order: "CRD", in which those of one result lie side by side, as in PyTorch, or "DCR", in
-        which the results' channels do: the names are those of ONNX.
+        order: "CRD", in which the channels of one result are adjacent, as in PyTorch, or "DCR", in
+        which the channels of one position are. The names are ONNX's.
         """
         operands.one_of("order", order, ("CRD", "DCR"))
         factors = operands.per_axis("factor", factor, self._nodes.rank(x), 1)

@@ -73,8 +73,8 @@ def steps(
 
 
 class _Plan(NamedTuple):
-    """The plan to sum and normalise an image: rows of `columns` columns, parts of them, the means
-    made of these, the pieces of the chain, and what units of all three there can be."""
+    """The plan to normalise an image in rows of `columns` columns: parts to sum, merges of sums, and
+    final steps to means; pieces of the chain; units of all of these, where possible."""
 
     columns: int
     row_bytes: int

@@ -1,16 +1,15 @@
-"""Placing: values that lie in a part of another value's array, so that nobody copies them.
+"""Placing: values that are views of a part of another value's array, so that no node copies them.
 
 1.  The inputs of a concatenation are written into their part of its result.
-2.  A slice of channels, and a value without some of its ends, are parts of the value that they are
-    taken from.
-3.  A convolution that adds two values has the second one in its result's array beforehand.
+2.  A slice of channels, and a value without some of its ends, are parts of their source.
+3.  If a convolution adds two values, the second one lies in its result's array beforehand.
 
-A part is a run of an array's second axis: channels where these come first, and positions of the
-first spatial axis of a single channels-last image. Other parts would have gaps, which the kernels
-of convolutions do not step over; they keep their nodes.
+A part is a run of an array's second axis: channels if these come first, or positions of the first
+spatial axis of a single channels-last image. Other parts would have gaps, which the kernels of
+convolutions cannot skip; they keep their nodes.
 
-A value lies in one place. Where it lies elsewhere already, or the caller gives or gets it, or
-others read what case 3 overwrites, a `Convert` copies it.
+A value lies in one array. A `Convert` copies it if it is a view of another array already, if it is
+an input or output, or if other nodes read a value that case 3 overwrites.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def place(graph: Graph) -> Graph:
 
 
 class _Placing:
-    """Nodes and views so far."""
+    """Builder of the nodes and views of a placed graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.shapes, self.forms = dict(graph.shapes), dict(graph.forms)
@@ -76,7 +75,7 @@ class _Placing:
         return None
 
     def put(self, value: int, array: int, first: int, line: str, *, alone: bool = False) -> int:
-        """Let a value, or a copy of it, lie in an array from a position on; which of them does.
+        """Make a value, or a copy of it, a view of an array from a position on; return which.
 
         alone: whether the value must have no other reader.
         """
@@ -90,7 +89,7 @@ class _Placing:
         return value
 
     def _lies_like_others(self, value: int) -> bool:
-        """Whether a kernel steps along it and other arrays alike: a residual, a second result."""
+        """Whether a kernel uses one stride for it and other arrays: a residual, a second result."""
         writer = self._writers.get(value)
         if writer is None or not isinstance(writer.operation, Convolution):
             return self.is_residual(value)
@@ -107,7 +106,7 @@ class _Placing:
         )
 
     def add_into(self, node: Node) -> None:
-        """The node, the second value that it adds being in its first result's array."""
+        """Add a node whose second residual lies in the array of its first result."""
         number = node.operation.epilogue[1].operand.number  # type: ignore[attr-defined]  # an Input
         inputs = list(node.inputs)
         inputs[number] = self.put(inputs[number], node.outputs[0], 0, node.line, alone=True)

@@ -1,6 +1,6 @@
 """Steps of pointwise chains: one pass over memory, however long the chain.
 
-All is computed in float32 (float64 where an array has it), and rounded where it is stored.
+Values are computed in float32, or in float64 if an array is, and rounded when stored.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A program: a compiled network as one sequence of native steps, run in one call of the threads.
 
-Steps are bound to addresses. So a program has *instances*, each an arena with its own steps, of
-which every running call has one. Instances of all programs of a network share memory, one at a
-time. Steps read and write the caller's arrays where they lie. Arrays
-with gaps, and results that overlap an input, are copied.
+Steps are bound to addresses. A program therefore has *instances*, each an arena with its own steps,
+and every running call takes one. Instances of all programs of a network share memory, one at a
+time. Steps read and write the caller's arrays in place. Arrays with gaps, and results that overlap
+an input, are copied.
 
 A call whose Winograd sums overflow is repeated by a program of direct sums. From then on, inputs
 that are not finite go to that program at once.
@@ -37,7 +37,7 @@ forks.hold(_lock)
 class Program:
     """A network for inputs of known shapes, ready to run from many threads at once.
 
-    `close`, or the end of a `with` block, lets go of what it holds. A program cannot be pickled.
+    `close`, or the end of a `with` block, releases its memory. A program cannot be pickled.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Program:
 
 
 def _apart(results: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
-    """The results, but for those with gaps, and those that overlap another array: new ones."""
+    """The results, with new arrays for those that have gaps or overlap another array."""
     written, spans = list[Array](), [_span(array) for array in inputs]
     for result in results:
         flags, (begin, end) = result.flags, _span(result)

@@ -1,6 +1,6 @@
 """`NetworkStream`: a network whose inputs come in chunks along one axis.
 
-Each push computes the results that became final and keeps what later ones need of every value, so
+Each push computes the results that became final. It keeps the positions that later results need, so
 that nothing is computed twice.
 """
 
@@ -158,8 +158,8 @@ class NetworkStream(Stateful):
     def finish(self) -> Any:
         """The rest of the results, as no more inputs come; `reset` begins anew.
 
-        Raises `ShapeError` where the inputs are too few for the network, and `ArgumentError` where
-        no chunk, not even an empty one, has said what the batch is.
+        Raises `ShapeError` if the inputs are too few for the network. Raises `ArgumentError` if no
+        chunk came, not even an empty one, and the batch is therefore unknown.
         """
         self._require_open()
         if self._streamed is None:
@@ -289,7 +289,7 @@ class NetworkStream(Stateful):
 
     @property
     def moment(self) -> Moment:
-        """The state as long as at most one push follows; for `go_back`."""
+        """A snapshot for `go_back`, valid for one push."""
         return self._streamed, self._chunk, self._counts, self._key, self._kept, self._ended
 
     def go_back(self, moment: Moment) -> None:
@@ -312,13 +312,13 @@ class NetworkStream(Stateful):
         return one
 
     def _channels_first(self) -> list[Array]:
-        """The kept end of each value, as (N, C, *size)."""
+        """The kept positions of each value, as (N, C, *size)."""
         forms = {} if self._streamed is None else self._streamed.forms
         pairs = zip(self._counts.kept, self._arrays(), strict=True)
         return [moved(array, forms[value].layout, first=True) for value, array in pairs]
 
     def _adopt(self, other: NetworkStream, batch: int, arrays: Sequence[Array]) -> None:
-        """Go on where another stream is, with these (N, C, *size) kept of each value."""
+        """Continue from another stream, with these kept (N, C, *size) of each value."""
         streamed = self._source.streamed(batch, other._chunk)
         pairs = zip(other._counts.kept, arrays, strict=True)
         kept = [moved(array, streamed.forms[value].layout, first=False) for value, array in pairs]
@@ -341,7 +341,7 @@ def stream_of(
     shapes: dict[str, Any],
     dtype: DType = DType.FLOAT32,
 ) -> NetworkStream:
-    """The stream of a network whose inputs were declared so; see `Network.stream`.
+    """The stream of a network with these declared inputs; see `Network.stream`.
 
     dtype: of chunks and results.
     """

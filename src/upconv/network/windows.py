@@ -1,7 +1,7 @@
 """Steps of pooling, padding, resampling and pixel shuffle; those of moves come from moves.py.
 
-Each is a few tables for the code of engines/jit/windows.py. Along an axis, `Taps` say which
-positions of the input make each position of the result; the tables of several axes are products.
+A step is a few tables for the code of engines/jit/windows.py. Along an axis, `Taps` list the input
+positions of each position of the result; the tables of several axes are products.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _chosen(
     operation: Permute | PixelUnshuffle, out: Array, x: Array, layout: DataLayout, threads: int,
     cpu: Cpu,
 ) -> Step:  # fmt: skip
-    """The step of channels that are those of x, or every so many positions of these."""
+    """The step that copies channels of x, or every n-th position of them."""
     axes = layout.to_ncx(x.ndim - 2)
     strides = [x.strides[axis] for axis in axes[2:]]
     size = [x.shape[axis] for axis in axes[2:]]
