@@ -1,7 +1,7 @@
-"""The engine: what it refuses, what it can be tuned to, and building a primitive.
+"""The engine: its refusals, its variants, and building a primitive.
 
-The library is loaded when the engine is first asked for, and asked whether it has an implementation
-when a problem is first seen.
+The library is loaded at the engine's first use. At the first use of a problem it is asked for an
+implementation.
 """
 
 from __future__ import annotations
