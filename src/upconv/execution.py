@@ -1,13 +1,13 @@
 """Prepared calls: from a call's arguments to a running primitive, with one look-up when repeated.
 
-A call's key holds all that it depends on: the operation, shapes and dtypes, keywords, activation,
-engine and threads. Strides are not in it, as every primitive takes any. What the key leads to, a
-`PreparedCall`, is a checked signature with the engine that does it and the entry of the cache that
-holds the primitive; `PrimitiveCache.calls` remembers it, and clearing the cache forgets it.
+The key of a call holds everything that it depends on: the operation, shapes and dtypes, keywords,
+activation, engine and threads. It has no strides, since every primitive takes any. The value is a
+`PreparedCall`: a checked signature, its engine, and the entry of the cache that holds the
+primitive. `PrimitiveCache.calls` keeps it until the cache is cleared.
 
-Engines are chosen, primitives built and memory asked for before anything is written, so a refusal
-leaves every caller's array as it was. Ctrl-C, or an engine that fails, in the middle of the work
-may leave results half written.
+The engine is chosen, the primitive built and memory reserved before anything is written. A refusal
+therefore leaves the caller's arrays unchanged. Ctrl-C, or an engine that fails during the
+computation, may leave results half written.
 """
 
 from __future__ import annotations

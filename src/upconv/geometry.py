@@ -9,7 +9,7 @@ positions cut from its begin and q from its end:
 
 A negative crop adds positions, which no product reaches: they hold the bias alone. Padding,
 output padding, target shapes and the "same" modes of all frameworks are just values of p and q.
-With I = 0 no output is reached and `full` is still what the formula says.
+With I = 0 no product reaches an output, and `full` still follows the formula.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Axis:
         return range(first, last + 1) if first <= last else range(0)
 
     def part(self, lo: int, hi: int) -> tuple[Axis, range]:
-        """Outputs [lo, hi) as an axis of their own, and the inputs that it is an axis of.
+        """Outputs [lo, hi) as the whole output of a smaller axis, and the inputs of that axis.
 
         >>> axis, inputs = Axis(size=5, kernel=3, stride=2).part(4, 6)
         >>> axis.out, inputs

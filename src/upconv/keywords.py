@@ -186,7 +186,7 @@ def is_prelu(value: object) -> TypeGuard[Sequence[object]]:
 
 
 def frozen_activation(value: object) -> Frozen:
-    """`value` made hashable, for a caller without PReLU; `epilogue` says what it means."""
+    """A hashable copy of `value`, which is not PReLU; `epilogue` interprets it."""
     if value is None or type(value) is str:
         return value
     if isinstance(value, str):
@@ -289,7 +289,7 @@ def _of_class(
 
 
 def _axes(make: Callable[..., Axis], *columns: Sequence[int]) -> tuple[Axis, ...]:
-    """`make` for every axis, of its number and an entry of each column; errors say which it is."""
+    """`make(number, *entries)` for every axis, an entry of each column; errors name the axis."""
     axes = []
     for i, row in enumerate(zip(*columns, strict=True)):
         try:

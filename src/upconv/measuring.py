@@ -1,14 +1,14 @@
 """One measured choice among several ways to compute the same arrays, for all front ends.
 
 1. Each way runs once. A way that fails, or whose results differ from the first one's by more than
-   rounding (`TOLERANCES`), is out. The first way is the baseline: what runs without upconv.
-2. The others are timed as `timing` does, in interleaved rounds.
+   rounding (`TOLERANCES`), is out. The first way is the baseline: the model without upconv.
+2. The others are timed in interleaved rounds (`timing`).
 3. A way is compared with the baseline by a `Ratio`, whose interval contains the measured noise.
    It wins if the whole interval lies above `required_gain`; of several, the one that begins
    highest. Otherwise the baseline stays.
-4. Rounds end early where they leave no doubt (`is_clear`).
+4. Rounds end early if the choice is clear (`is_clear`).
 
-The result says of each other way why it was not chosen.
+The result tells why each other way was not chosen.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NO_TIME = "no time was left"
 
 
 def required_gain(rounds: int) -> float:
-    """Return how many times as fast a way must surely be, if it has so many samples.
+    """Return the speed-up that a way with this number of rounds must surely exceed.
 
     >>> [round(required_gain(n), 3) for n in (3, 5, 10, 100)]
     [1.033, 1.02, 1.01, 1.01]
@@ -271,7 +271,7 @@ def choose(
     makes arrays of what a way returns. precision: see `disagreement`. truth: computes the results
     in a more precise type. A way whose results differ from the baseline's by more than rounding is
     right if it is as close to them as the baseline.
-    progress: called with `what`, the number of the round and of how many.
+    progress: called with `what`, the number of the round and the number of rounds.
 
     An `UpconvError` that a way raises excludes it; the baseline's, and other errors, are raised.
 

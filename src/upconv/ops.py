@@ -1,7 +1,7 @@
 """Transposed convolution, convolution and their gradients on NumPy arrays.
 
-A call looks at its arrays (`arrays`), freezes its keywords (`arguments`) and runs the prepared call
-that these lead to (`execution`); the first call of its kind is checked (`shapes`) and prepared.
+A call checks its arrays (`arrays`), freezes its keywords (`keywords`) and runs the prepared call of
+these (`execution`). The first call of its kind is checked (`shapes`) and prepared.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def conv_transpose(
 ) -> Array:
     """Transposed convolution: every input position adds `weight` times its value to the output.
 
-    Along one axis of `size` inputs output `o` is the sum of `x[i] * weight[t]` over all pairs with
-    `stride*i + dilation*t = o + begin`, as in PyTorch and in ONNX's ConvTranspose; there are
+    Along one axis of `size` inputs, output `o` is the sum of `x[i] * weight[t]` over all pairs with
+    `stride*i + dilation*t = o + begin`, as in PyTorch and in ONNX's ConvTranspose. There are
     `(size-1)*stride + dilation*(kernel-1) + 1 - begin - end + output_padding` outputs.
 
     x: (N, C, *size), or (C, *size) without a batch; (N, *size, C) with layout "NXC".

@@ -1,8 +1,8 @@
 """From shapes, dtypes and frozen keywords to problems: the checks of a call.
 
-A call is described by `Operand`s (what the arrays are) and `Keywords` (how they are combined). The
-functions here are pure; `execution` remembers what they said of a call, so that a repeated one is
-not checked again. Every message about shapes is written here.
+`Operand`s describe the arrays of a call, `Keywords` its geometry and layouts. The functions here
+are pure. `execution` caches their results, so that a repeated call is not checked again. Every
+message about shapes is written here.
 """
 
 from __future__ import annotations

@@ -1,21 +1,20 @@
-"""Choosing by measurement: which engine, and which variant of its schedule, is the fastest here.
+"""Tuning: measure which engine, and which variant of its schedule, is the fastest here.
 
-Engines choose by a model of the machine. With `tune=True`, or `UPCONV_TUNE=1`, their *candidates*
-(every engine that does the problem, in every variant it names) are timed on random data instead,
-and the winner is remembered in the store, for this process and for later ones:
+Engines choose by a cost model. With `tune=True`, or `UPCONV_TUNE=1`, their *candidates* are timed
+on random data instead: every engine that computes the problem, in each of its variants. The store
+keeps the winner for this process and for later ones:
 
-1. Every candidate is built and runs once or twice. One that takes 5 times as long as the best drops
-   out. After 2 seconds no further one begins.
-2. The others are timed in interleaved rounds for half a second in all; the best time of each
-   counts, since what disturbs a run only makes it longer. One 25% behind after a round drops out.
-3. The winner is the first, in the order of preference, of those within 2% of the best: a coin toss
-   between equals would fall otherwise in the next process.
+1. Every candidate is built and runs once or twice. A candidate that takes 5 times as long as the
+   best drops out. After 2 seconds no further one begins.
+2. The others are timed in interleaved rounds for half a second in all. The best time of each
+   counts, since disturbances only make a run longer. One 25% behind after a round drops out.
+3. The winner is the first, in the order of preference, of those within 2% of the best: noise
+   between equals would choose differently in the next process.
 
-A winner is remembered by the exact problem, not by a class of problems: how windows fit the caches
-and whether threads pay depends on every extent, so a time measured for one length says little of
-another's. Processor, upconv's version, the fingerprints of all candidates and the number of threads
-are in the key too. Only calls that ask for tuning look at what is remembered: no result depends on
-a file by accident.
+The key of a winner is the exact problem, not a class of problems. How cache blocks fit and whether
+threads pay depends on every extent, so a time for one length says little about another. The key
+also holds the processor, upconv's version, the fingerprints of all candidates and the number of
+threads. Only calls that ask for tuning read the store: no result depends on a file by accident.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 @dataclass(frozen=True, slots=True)
 class TuningInfo:
-    """The store's file, how many records it has, and how many problems this process measured."""
+    """The store's file, its numbers of records, and the number of problems measured here."""
 
     file: str
     winners: int
