@@ -59,8 +59,8 @@ class Layers:
     def add(self, x: Value, y: Any) -> Value:
         """The sum of x and y: a value, a number, or one number per channel (C,).
 
-        A value with extent 1 along the batch, the channels or all spatial axes is broadcast to the
-        extents of the other one, as in (N, C, 1, 1) and (N, C, H, W).
+        Values are broadcast along the batch, the channels or all spatial axes if one has extent 1
+        there, as in (N, C, 1, 1) and (N, C, H, W).
         """
         return self._nodes.combined("add", x, y)
 

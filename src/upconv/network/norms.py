@@ -2,9 +2,9 @@
 
 The chain begins with x - mean, times 1 / sqrt(variance + epsilon). The epilogue follows.
 
-If the elements that share a mean fit into the cache, and there are enough such groups for all
-threads, one job computes the statistics and the chain of a group: memory is read once. Otherwise
-there are three phases: sums of parts, all means, and the chain. Parts depend on sizes alone, so
+The elements that share a mean are a group. If a group fits into the cache and all threads have one,
+one job computes its statistics and its chain: memory is read once. Otherwise there are three
+phases: sums of parts, all means, and the chain. Parts depend on sizes alone, so
 that the number of threads and the size of caches do not change bits.
 """
 
@@ -73,8 +73,8 @@ def steps(
 
 
 class _Plan(NamedTuple):
-    """The plan to normalise an image in rows of `columns` columns: parts to sum, merges of sums, and
-    final steps to means; pieces of the chain; units of all of these, where possible."""
+    """The plan to normalise an image in rows of `columns` columns: parts to sum, merges of sums,
+    final steps to means, pieces of the chain, and units of all of these, where possible."""
 
     columns: int
     row_bytes: int

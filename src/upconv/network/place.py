@@ -8,8 +8,8 @@ A part is a run of an array's second axis: channels if these come first, or posi
 spatial axis of a single channels-last image. Other parts would have gaps, which the kernels of
 convolutions cannot skip; they keep their nodes.
 
-A value lies in one array. A `Convert` copies it if it is a view of another array already, if it is
-an input or output, or if other nodes read a value that case 3 overwrites.
+A value lies in one array. A `Convert` copies a view of another array, an input or an output. It
+also copies a value that case 3 would overwrite before other nodes read it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The reach of a network's operations along the axis of a stream.
 
-For one axis, an entry of the table tells the number of results that are final after a number of
-inputs, the inputs that later results need, and the operation that computes some results from some
+For one axis, an entry of the table tells how many results are final after a number of inputs, and
+which inputs later results need. It also has the operation that computes some results from some
 inputs. An operation that needs all positions at once raises an error that names it.
 """
 
@@ -231,7 +231,7 @@ def reach(operation: ir.Operation, axes: Axes, number: int) -> Reach:
 
 def _convolution(operation: ir.Convolution, axes: Axes, number: int) -> Reach:
     along = axes[number]
-    begin, end = along.crop_begin, along.crop_end
+    ends = along.crop_begin, along.crop_end
     if not operation.transposed:  # the crop at the end depends on the size
         padding = paddings(operation.keywords.padding, len(axes))
         if isinstance(padding, Same):
@@ -241,10 +241,7 @@ def _convolution(operation: ir.Convolution, axes: Axes, number: int) -> Reach:
             ends = same_padding(_FAR, along.kernel, 1, along.dilation, upper=upper)
         else:
             ends = padding[number]
-        begin, end = ends
-    progress = Progress(
-        along.kernel, along.stride, along.dilation, begin, end, not operation.transposed
-    )
+    progress = Progress(along.kernel, along.stride, along.dilation, *ends, not operation.transposed)
 
     def with_ends(begin: int, end: int) -> ir.Operation:
         pairs = [(one.crop_begin, one.crop_end) for one in axes]
