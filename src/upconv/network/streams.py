@@ -63,7 +63,7 @@ class Source:
                 extents[0], extents[self.axis] = extents[0] or batch, chunk
                 known[name] = tuple(n or 1 for n in extents)
             while len(self._opened) >= _MOST_OPENED:
-                del self._opened[next(iter(self._opened))]  # streams that run hold theirs
+                del self._opened[next(iter(self._opened))]  # running streams hold theirs
             self._opened[batch, chunk] = self._opening(known)
         return self._opened[batch, chunk]
 
@@ -71,8 +71,8 @@ class Source:
 class NetworkStream(Stateful):
     """A network in progress along one axis, made by `Network.stream`.
 
-    `push` and `finish` are for one thread at a time. Copies share the weights; they are streams of
-    their own and may run in other threads.
+    `push` and `finish` are for one thread at a time. Copies share the weights; they are independent
+    and may run in other threads.
 
     >>> import numpy as np
     >>> from upconv.network import Network
@@ -94,7 +94,7 @@ class NetworkStream(Stateful):
         self.reset()
 
     def reset(self) -> None:
-        """Go back to the begin; what was prepared stays."""
+        """Go back to the begin; compiled programs stay."""
         self._streamed: Streamed | None = None
         self._chunk = 0
         self._counts, self._key = self._source.schedule.begin, 0
@@ -108,7 +108,7 @@ class NetworkStream(Stateful):
 
     @property
     def progress(self) -> Schedule:
-        """After how many inputs a result is final; of several outputs, that of the first one."""
+        """The number of final results of the first output after each number of inputs."""
         return self._source.schedule
 
     def prepare(self, chunk: int | None = None, batch: int = 1) -> None:
@@ -242,17 +242,17 @@ class NetworkStream(Stateful):
         return other
 
     def _go_on(self, streamed: Streamed, chunk: int, counts: State, arrays: list[Array]) -> None:
-        """Take a state; arrays: what is kept of each value, in the forms of `streamed`."""
+        """Take a state; arrays: the kept positions of each value, in the forms of `streamed`."""
         histories = streamed.histories
         self._streamed, self._chunk = streamed, chunk
         self._counts, self._key = counts, streamed.number(counts)
         self._kept = histories.kept(histories.layout, counts.kept, arrays)
 
-    # What batches of streams need ----------------------------------------------------------------
+    # Methods for batches of streams --------------------------------------------------------------
 
     @property
     def network(self) -> NetworkStream:
-        """Itself, as `ModelStream.network` is the stream of its network."""
+        """This stream; `ModelStream.network` is the stream of its network."""
         return self
 
     def with_network(self, network: NetworkStream) -> NetworkStream:
@@ -264,7 +264,7 @@ class NetworkStream(Stateful):
         return list(chunks), lambda results: results
 
     def require_alike(self, other: NetworkStream) -> None:
-        """Raise unless another stream is of the same call of `Network.stream`, and goes on."""
+        """Raise if another stream has ended, or is of another call of `Network.stream`."""
         if other._source is not self._source:
             remedy = "Copy one stream for all of them, or join without a stream."
             expected = "of the same call"
@@ -282,7 +282,7 @@ class NetworkStream(Stateful):
 
     @property
     def phase(self) -> tuple[int, ...]:
-        """All that later results depend on but for values; equal for streams that may be joined."""
+        """All of the state but values; equal for streams that one batch may compute."""
         if self._streamed is None:
             return self._source.schedule.key(self._counts)
         return self._streamed.key(self._key)

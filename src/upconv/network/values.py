@@ -74,7 +74,7 @@ class Value:
 class Nodes:
     """The inputs of a network, its nodes in order, and its outputs once they are known.
 
-    Inputs are values 0, 1, ... With outputs the network is ended: nothing can be added.
+    Inputs are values 0, 1, ... Setting the outputs ends the network: no node can be added.
     """
 
     def __init__(self, inputs: object) -> None:
@@ -110,7 +110,7 @@ class Nodes:
         return result
 
     def replay(self, other: Nodes) -> None:
-        """Insert the nodes of others, whose inputs are as many, and take their outputs."""
+        """Insert the nodes and outputs of another network with as many inputs."""
         for node in other.nodes:
             self.line = node.line
             self.insert(node.operation, *(Value(self, i, self.shapes[i]) for i in node.inputs))
@@ -211,7 +211,7 @@ def declared_shape(name: object, value: object) -> Declared:
 
 
 def _fitted(name: str, extents: Declared, shape: Declared, names: dict[str, int]) -> Shape:
-    """A shape that fits the declared one; `names` learns and holds what names stand for."""
+    """A shape that fits the declared one; extents of names are added to `names`."""
     argument, pattern = f"the shape of input {name!r}", described_shape(extents)
     if len(shape) != len(extents):
         raise ShapeError(argument, brief(shape), f"{pattern}, {len(extents)} extents")

@@ -42,12 +42,12 @@ ROOFLINES = "ceilings"
 """The sections of the store for the two kinds of measurement that `tuning_info` counts."""
 
 # One measurement at a time: others would disturb it. An engine that uses upconv itself may come
-# here again while it is measured, hence the R.
+# here again while it is measured, hence an RLock.
 measuring = threading.RLock()
 
 
 def _after_fork() -> None:
-    """A child has only the thread that forked, and nothing is being measured in it."""
+    """Renew the lock: a child has only the forking thread, which measures nothing."""
     global measuring
     measuring = threading.RLock()
 
@@ -89,13 +89,13 @@ class _Question(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Whatever the winner depends on."""
+        """Everything that the winner depends on."""
         candidates = (f"{engine.name} {engine.fingerprint()}" for engine in self.engines)
         words = (processor_model(), f"upconv {__version__}", *candidates, str(self.problem))
         return " | ".join((*words, self.algorithm.value, f"threads {self.threads}"))
 
     def found(self, store: TuningStore) -> Selection | None:
-        """The winner that is remembered, if it is one of the candidates."""
+        """The stored winner, if it is one of the candidates."""
         record = store.find(_WINNERS, self.key)
         if record is None:
             return None
@@ -112,7 +112,7 @@ class _Question(NamedTuple):
     def measured(self, store: TuningStore) -> Selection | None:
         """The winner by an autotune; None where the problem is too large for it."""
         with importing:
-            from .autotune import autotune  # who never tunes never loads it
+            from .autotune import autotune  # loaded only for tuning
 
         try:
             best = autotune(*self)
@@ -128,7 +128,7 @@ class _Question(NamedTuple):
 
 @lru_cache(maxsize=1)
 def processor_model() -> str:
-    """The processor's name as the operating system has it."""
+    """The processor's name by the operating system."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:  # not Linux
@@ -142,7 +142,7 @@ _stores: dict[Path, TuningStore] = {}
 
 
 def shared_store() -> TuningStore:
-    """The store over the file that the environment names now; one for each file."""
+    """The store of the file that the environment names now; one for each file."""
     file = tuning_file()
     return _stores.get(file) or _stores.setdefault(file, TuningStore(file))
 
@@ -158,7 +158,7 @@ def selected(
 ) -> Selection:
     """The engine and variant by models, or tuned; `once`: the weight is packed for one call.
 
-    An engine's own setting `tunes`, where it has one, says whether it is tuned.
+    The setting `tunes` of an engine, if it has one, overrides `tune`.
     """
     asked = getattr(engine, "tunes", None)
     if not (tune if asked is None else asked):

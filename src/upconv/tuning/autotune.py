@@ -1,7 +1,7 @@
-"""Timing the candidates for a problem, engines in their variants, on random data in rounds.
+"""Interleaved timing of the candidates for a problem, all variants of engines, on random data.
 
 The rules are in the package's docstring; the package also remembers the winner. A candidate that
-needs more memory than there is drops out; any other error of an engine is raised.
+needs more memory than is free drops out; any other error of an engine is raised.
 """
 
 from __future__ import annotations
@@ -115,13 +115,13 @@ class _Candidate:
         return seconds
 
     def first(self) -> None:
-        """The first run, and if that was short the first that counts."""
+        """Run once, and if that was short, once more for a time that counts."""
         if self.sample() < _SHORT:
             self.seconds = inf
             self.sample()
 
     def round(self) -> None:
-        """Runs for a while; the first, which finds the caches full of others' data, seldom wins."""
+        """Sample for a while; the first run, with caches full of others' data, seldom wins."""
         timing.rest()
         self.sample(_ROUND_SECONDS)
 
@@ -132,7 +132,7 @@ def autotune(
     engines: Sequence[Engine],
     algorithm: Algorithm = Algorithm.DIRECT,
 ) -> Selection:
-    """The winner among all variants of the engines; `MemoryLimitError` where none of them fits."""
+    """The winner among all variants of the engines; `MemoryLimitError` if none of them fits."""
     start, data = time.perf_counter(), _Data.of(problem).placed(engines[0])
     # A device has a clock of its own, and nothing else runs there: the fewest rounds are enough.
     enough = 0.0 if on_device(engines[0]) else _SECONDS
