@@ -67,7 +67,7 @@ def torch_module(graph: Graph) -> Any:
         if operation.per_position:
             raise TypeError("no layer norm over channels")
         x = functional.group_norm(x, operation.groups, eps=operation.epsilon)
-        return pointwise(operation.end, read, x)
+        return pointwise(operation.epilogue, read, x)
 
     def pad(operation: ir.Pad, read: list[Any], x: Any) -> Any:
         flat = [n for pair in reversed(operation.amounts) for n in pair]
@@ -123,7 +123,7 @@ def torch_module(graph: Graph) -> Any:
                 operation, read = node.operation, [values[value] for value in node.inputs]
                 if isinstance(operation, ir.Convolution):
                     result = self.convolution(number, node, read[0])
-                    result = pointwise(operation.end, read, result)
+                    result = pointwise(operation.epilogue, read, result)
                 else:
                     result = functions[type(operation)](operation, read, read[0])
                 values[node.outputs[0]] = result

@@ -1,9 +1,9 @@
-"""Taking arrays from callers: what is accepted, what is refused, and what a result may be put into.
+"""Callers' arrays: which operands are accepted and refused, and which arrays take a result.
 
-Accepted: NumPy arrays and everything with `__array__` or `__dlpack__` that lies in this process's
-memory; float16, bfloat16 (ml_dtypes), float32 and float64; any strides; read-only. Nothing is
-copied unless its bytes are in the other order. Refused in words: lists, integers, complex numbers,
-masked arrays, arrays on another device. `as_operand` takes arrays on NVIDIA GPUs too (`devices`).
+Accepted are NumPy arrays and objects with `__array__` or `__dlpack__` in this process's memory, of
+float16, bfloat16 (ml_dtypes), float32 or float64, with any strides, read-only or not. Only arrays
+in the other byte order are copied. Lists, integers, complex numbers, masked arrays and arrays on
+another device are refused with a reason. `as_operand` takes arrays on NVIDIA GPUs too (`devices`).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def as_array(argument: str, value: object) -> Array:
 
 
 def as_operand(argument: str, value: object) -> Array:
-    """`as_array`, or the `DeviceArray` of an array on an NVIDIA GPU, which is typed as the other
-    because all that follows treats both alike."""
+    """`as_array`, or the `DeviceArray` of an array on an NVIDIA GPU. It is typed as an `Array`,
+    since callers treat both alike."""
     if type(value) is not np.ndarray:
-        found: Any = device_array(argument, value)
-        if found is not None:
-            return cast(Array, found)
+        operand: Any = device_array(argument, value)
+        if operand is not None:
+            return cast(Array, operand)
     elif value.dtype in _KNOWN:
-        return value  # as `as_array` would say, without two calls more
+        return value  # as `as_array` would, without two more calls
     return as_array(argument, value)
 
 
@@ -296,7 +296,7 @@ def _foreign(argument: str, value: object) -> Array:
 
 
 def _require_host(argument: str, value: object) -> None:
-    """Refuse an array that says it lies on another device; one that cannot say is let pass."""
+    """Refuse an array that reports another device; an array that reports none passes."""
     try:
         device = tuple(map(int, value.__dlpack_device__()))  # type: ignore[attr-defined]
     except Exception:  # foreign code; its __array__ may work all the same

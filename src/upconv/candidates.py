@@ -31,8 +31,8 @@ class Use:
 class Rated:
     """A candidate: cycles of each thread, those of packing the weight, bytes of scratch memory.
 
-    Figures are None where they are not known, or the candidate is never taken. `reason` says why it
-    is taken or not.
+    Figures are None if they are unknown or the candidate is never taken. `reason` tells why the
+    engine takes it or not.
     """
 
     name: str

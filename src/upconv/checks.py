@@ -1,7 +1,7 @@
-"""Checking single arguments: numbers, booleans, names; the one place where each is done.
+"""Checks of single arguments: numbers, booleans, names.
 
-`frozen` makes a keyword hashable and exact in its types (so that 1, True and 1.0 are never taken
-for one another); it runs on every call. What frozen keywords mean together is said in `keywords`.
+`frozen` makes a keyword hashable and exact in its types, so that 1, True and 1.0 stay different. It
+runs on every call. The module `keywords` interprets frozen keywords.
 """
 
 from __future__ import annotations

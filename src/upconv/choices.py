@@ -1,9 +1,9 @@
 """Choosing an engine and its variant for a problem.
 
 Engines are asked in the order of their table, that of `UPCONV_ENGINE` before all others. The first
-that does not refuse says by its candidates what is expected to be the fastest: itself in one of its
-variants, or another engine, which is taken if it is there and does not refuse. What the engines
-asked before said is kept. An engine that an argument asks for is never replaced by another.
+one that does not refuse ranks its candidates by expected time. The fastest is one of its variants,
+or another engine, which is taken if it is installed and does not refuse. The choice keeps the
+refusals of the engines asked before. An engine that an argument names is never replaced.
 """
 
 from __future__ import annotations
@@ -87,8 +87,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The engine that will do a problem and its variant, None where every one refused, and what the
-    engines asked before said."""
+    """The engine for a problem and its variant, and the refusals of the engines asked before.
+
+    The engine is None if all refused.
+    """
 
     engine: Engine | None
     refusals: tuple[Refusal, ...]

@@ -6,15 +6,15 @@ The tree (each kind also derives from the built-in error a caller would expect):
     ├── ArgumentError (ValueError)     an argument has a value that no problem can have
     │   ├── ShapeError                 ... and it is a shape, or a size that follows from shapes
     │   └── DTypeError (TypeError)     ... and it is a kind of element or of object
-    ├── TranslationError (ValueError)  a layer cannot be said in the dialect asked for
+    ├── TranslationError (ValueError)  the requested dialect cannot express a layer
     ├── EngineError (RuntimeError)     an engine failed
-    │   ├── EngineRefusal              the engine asked for, or every one, cannot do this problem
+    │   ├── EngineRefusal              the requested engine, or every one, cannot do this problem
     │   └── EngineMissing (ImportError)  the engine, or an extra, is not installed here
     ├── FileError (OSError)            a file cannot be read or must not be written
-    ├── ModelError (ValueError)        a model is damaged, or says what its format does not allow
+    ├── ModelError (ValueError)        a model is damaged, or violates its format
     └── MemoryLimitError (MemoryError)  arrays do not fit; raised before allocating where possible
 
-A message says what was given, what is allowed and what to do:
+A message tells the value, the allowed values and the remedy:
 "stride[1] is 0; expected an integer >= 1. Use 1 where nothing is to be upsampled."
 """
 
@@ -29,7 +29,7 @@ def brief(value: object) -> str:
     """`repr(value)` as one line, cut to fit in a sentence; never raises, whatever the value."""
     try:
         text = joined_lines(repr(value))  # arrays spread over many
-    except Exception as error:  # a foreign __repr__ may fail; the report about it must not
+    except Exception as error:  # a foreign __repr__ may fail, but error messages must not
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
@@ -49,8 +49,8 @@ class UpconvError(Exception):
 class ArgumentError(UpconvError, ValueError):
     """An argument has a value that no problem can have.
 
-    Attributes: `argument` (its name, with an index where one axis is meant), `got` (the value as
-    text), `expected` (what is allowed) and `remedy` (what to do; may be empty).
+    Attributes: `argument` (its name, with an index for a single axis), `got` (the value as text),
+    `expected` (the allowed values) and `remedy` (advice; may be empty).
 
     >>> print(ArgumentError("stride[1]", "0", "an integer >= 1"))
     stride[1] is 0; expected an integer >= 1.

@@ -1,13 +1,13 @@
 """Prepared calls: from a call's arguments to a running primitive, with one look-up when repeated.
 
-A call's key holds all that it depends on: the operation, shapes and dtypes, keywords, activation,
-engine and threads. Strides are not in it, as every primitive takes any. What the key leads to, a
-`PreparedCall`, is a checked signature with the engine that does it and the entry of the cache that
-holds the primitive; `PrimitiveCache.calls` remembers it, and clearing the cache forgets it.
+The key of a call holds everything that it depends on: the operation, shapes and dtypes, keywords,
+activation, engine and threads. It has no strides, since every primitive takes any. The value is a
+`PreparedCall`: a checked signature, its engine, and the entry of the cache that holds the
+primitive. `PrimitiveCache.calls` keeps it until the cache is cleared.
 
-Engines are chosen, primitives built and memory asked for before anything is written, so a refusal
-leaves every caller's array as it was. Ctrl-C, or an engine that fails, in the middle of the work
-may leave results half written.
+The engine is chosen, the primitive built and memory reserved before anything is written. A refusal
+therefore leaves the caller's arrays unchanged. Ctrl-C, or an engine that fails during the
+computation, may leave results half written.
 """
 
 from __future__ import annotations
@@ -178,15 +178,15 @@ def engine_for(engine: str | Engine | None, **operands: Array | None) -> str | E
 
 
 def _engine_on(engine: str | Engine | None, operand: DeviceArray) -> Engine:
-    """`choices.engine_on`, remembered."""
+    """`choices.engine_on`, cached."""
     key = "engine on", engine_key(engine), id(operand.library), operand.device
     calls = shared_cache().calls
-    found: tuple[Engine, object] | None = calls.get(key)
-    if found is None:
+    entry: tuple[Engine, object] | None = calls.get(key)
+    if entry is None:
         bound = engine_on(engine, operand.library, operand.device)
-        found = bound, engine  # which is kept alive: its id is in the key
-        remember(key, found)
-    return found[0]
+        entry = bound, engine  # keep `engine` alive: its id is in the key
+        remember(key, entry)
+    return entry[0]
 
 
 Rule = Callable[..., Signature]
@@ -204,7 +204,7 @@ def prepared(
     bias: Array | None = None,
     residual: Array | None = None,
 ) -> PreparedCall:
-    """The call of a rule of `shapes` on these arrays, as it was prepared or prepared now."""
+    """The call of a rule of `shapes` on these arrays, prepared now unless it was before."""
     threads, calls = get_num_threads(), shared_cache().calls
     key = (
         rule,
@@ -237,7 +237,7 @@ def prepared_problem(
     *,
     once: bool = False,
 ) -> PreparedCall:
-    """The call that does a problem, for a front end that has checked its operands itself."""
+    """The call that computes a problem, for a front end that has checked its operands."""
     key = problem, engine_key(engine), threads, algorithm, once
     call: PreparedCall | None = shared_cache().calls.get(key)
     if call is None:
@@ -268,7 +268,7 @@ def engine_key(engine: object) -> Hashable:
 
 
 def remember(key: Hashable, call: object) -> None:
-    """Keep what was prepared; a full table is emptied, as so many calls are seldom repeated."""
+    """Keep a prepared call; a full table is emptied, as so many calls are seldom repeated."""
     calls = shared_cache().calls
     if len(calls) >= _MOST_CALLS:
         calls.clear()
@@ -326,10 +326,10 @@ def _delivered_on_device(target: DeviceArray, out: Any) -> Any:
     """The caller's kind of array with the result in it."""
     if out is None:
         return target.native if target.given_back is None else target.given_back(target.native)
-    place: Any = as_operand("out", out)
-    if target.pointer != place.pointer:  # `out` overlaps an operand
+    destination: Any = as_operand("out", out)
+    if target.pointer != destination.pointer:  # `out` overlaps an operand
         with target.library.on(target.device):
-            place.native[...] = target.native
+            destination.native[...] = target.native
     return out
 
 

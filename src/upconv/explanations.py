@@ -88,20 +88,20 @@ def _status(name: str) -> EngineStatus:
 class Explanation:
     """An explanation of a plan: `print` it, or read the fields.
 
-    `engine` is None when every engine refuses; `refusals` holds the sentence of each engine that
-    was asked before. Bytes, counts and seconds are of one call.
+    `engine` is None if every engine refuses; `refusals` holds the reason of each engine that was
+    asked before. Bytes, counts and seconds are of one call.
 
-    `schedule` is how the engine computes ("" where it does not tell), `variant` the one it was
-    tuned to ("" for its own choice). `predicted_seconds` is by the engine's model and this
-    machine's clock. `roofline_seconds` is the direct roofline: the time of the multiply-adds at
-    peak FLOP/s, or of reading and writing each array once, whichever is longer. Winograd's
-    algorithm multiplies less and may take less time. Both are None where the roofline of the
-    machine was not measured. `measured_seconds` is the time
-    of the winner, `measured_by`, if the problem was ever tuned here.
+    `schedule` describes the computation ("" if the engine has no description), `variant` is the
+    tuned one ("" for the engine's own choice). `predicted_seconds` is by the engine's cost model
+    and this machine's clock. `roofline_seconds` is the direct roofline: the time of the
+    multiply-adds at peak FLOP/s, or of reading and writing each array once, whichever is longer.
+    Winograd's algorithm multiplies less and may take less time. Both are None if the roofline of
+    the machine was not measured. `measured_seconds` is the time of the winner, `measured_by`, if
+    the problem was ever tuned here.
 
-    `uses` says what a plan, a call and the gradients do: a call packs its weight once only, which
-    may make another engine the fastest. `candidates` are all ways to compute the problem, with
-    their cycles and why each is taken or not.
+    `uses` lists the choices of a plan, a call and the gradients. A call uses its packed weight only
+    once, which may make another engine the fastest. `candidates` are all ways to compute the
+    problem, with their cycles and the reasons of the choice.
     """
 
     problem: Problem
@@ -289,13 +289,13 @@ def _uses(
         return
     gradients = (Direction.INPUT_GRAD, Direction.WEIGHT_GRAD)
     x, weight = (request.gradient(gradient).problem for gradient in gradients)
-    for name, asked, how, once in (
+    for name, asked, method, once in (
         ("plan", problem, algorithm, False),
         ("conv_transpose", problem, algorithm, True),
         ("gradient of x", x, algorithm, True),
         ("gradient of weight", weight, Algorithm.DIRECT, True),
     ):
-        choice = choose(asked, engine, threads, how, once=once)
+        choice = choose(asked, engine, threads, method, once=once)
         yield Use(
             name, choice.engine.name if choice.engine else "none", kernel_of(choice, asked, threads)
         )

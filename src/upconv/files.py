@@ -1,9 +1,9 @@
-"""Writing files whole or not at all, and reading regular files only.
+"""Atomic writes of files, and reads of regular files only.
 
-1. A file is written beside its target under another name and renamed when it is on the disk, so a
-   reader sees the old file, the new one or none, and an error or Ctrl-C leaves nothing behind.
-2. What exists is overwritten only if that is asked for, and an input of the same work never.
-3. Opening a pipe or a device as if it were a file would wait, or never end: both are refused.
+1. A file is written beside its target under another name, and renamed when it is on the disk. A
+   reader sees the old file, the new one or none. An error or Ctrl-C leaves nothing behind.
+2. An existing file is overwritten only on request, and an input of the same command never.
+3. Pipes and devices are refused: opening one like a file could wait, or never end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OVERWRITE = "Overwrite it with force=True."
 
 @contextmanager
 def reported(name: str, verb: str = "write") -> Iterator[None]:
-    """Whatever the system says about a file, as a `FileError` that names it."""
+    """Turn errors of the system about a file into a `FileError` that names it."""
     try:
         yield
     except UpconvError:

@@ -9,7 +9,7 @@ positions cut from its begin and q from its end:
 
 A negative crop adds positions, which no product reaches: they hold the bias alone. Padding,
 output padding, target shapes and the "same" modes of all frameworks are just values of p and q.
-With I = 0 no output is reached and `full` is still what the formula says.
+With I = 0 no product reaches an output, and `full` still follows the formula.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Axis:
         return range(first, last + 1) if first <= last else range(0)
 
     def part(self, lo: int, hi: int) -> tuple[Axis, range]:
-        """Outputs [lo, hi) as an axis of their own, and the inputs that it is an axis of.
+        """Outputs [lo, hi) as the whole output of a smaller axis, and the inputs of that axis.
 
         >>> axis, inputs = Axis(size=5, kernel=3, stride=2).part(4, 6)
         >>> axis.out, inputs
@@ -193,16 +193,16 @@ class Axis:
         return Trimmed(again.axis, _within(again.inputs, inputs), _within(again.taps, taps))
 
     def evened(self) -> tuple[Axis, int]:
-        """The layer with as much cut off both ends, and where these outputs begin in its own.
+        """The layer with equal crops at both ends, and the position of these outputs in its own.
 
-        Its end may lack stride - 1 positions of the crop. Only for crops of 0 and more.
+        The crop at its end may be smaller by up to stride - 1. Only for crops >= 0.
 
         >>> Axis(size=4, kernel=3, crop_begin=2).evened()[1]
         2
         """
         both = min(self.crop_begin, self.crop_end + self.stride - 1)
-        end = min(both, self.crop_end)
-        axis = Axis(self.size, self.kernel, self.stride, self.dilation, both, end)
+        crops = both, min(both, self.crop_end)
+        axis = Axis(self.size, self.kernel, self.stride, self.dilation, *crops)
         return axis, self.crop_begin - both
 
     def products(self, o: int) -> tuple[Product, ...]:

@@ -1,7 +1,7 @@
 """Gradients: the results named in `needs`, into new arrays or the caller's, and the bias gradient.
 
-The gradients of x and of the weight are calls like any other (`execution`); the bias gradient is a
-sum. Every call is prepared before anything of the caller's is written.
+The gradients of x and of the weight are prepared calls (`execution`); the bias gradient is a sum.
+Every call is prepared before any of the caller's arrays is written.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ GradientRule = Callable[..., dict[str, Signature]]
 
 @dataclass(slots=True, eq=False)
 class _Layer:
-    """The signatures of a layer's gradients, and those of its calls that were needed so far."""
+    """The signatures of a layer's gradients, and the calls prepared for it so far."""
 
     signatures: dict[str, Signature]
     ndim: int

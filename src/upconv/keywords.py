@@ -36,15 +36,15 @@ class Keywords(NamedTuple):
     precision: Frozen = None
 
     @classmethod
-    def of(cls, *given: object) -> Keywords:
-        """A caller's keywords in this order, frozen; `DTypeError` for what no keyword can be.
+    def of(cls, *values: object) -> Keywords:
+        """Freeze a caller's keywords, in this order; the last ones may be left out.
 
-        The last ones may be left out.
+        Raises `DTypeError` for a value that no keyword can have.
         """
-        for value in given:  # most calls have nothing to freeze
+        for value in values:  # most calls have nothing to freeze
             if type(value) not in _EXACT:
-                return cls(*map(frozen, cls._fields, given))
-        return tuple.__new__(cls, given) if len(given) == _COUNT else cls(*given)
+                return cls(*map(frozen, cls._fields, values))
+        return tuple.__new__(cls, values) if len(values) == _COUNT else cls(*values)
 
 
 _EXACT = (int, str, type(None))
@@ -186,7 +186,7 @@ def is_prelu(value: object) -> TypeGuard[Sequence[object]]:
 
 
 def frozen_activation(value: object) -> Frozen:
-    """`value` made hashable, for a caller without PReLU; `epilogue` says what it means."""
+    """A hashable copy of `value`, which is not PReLU; `epilogue` interprets it."""
     if value is None or type(value) is str:
         return value
     if isinstance(value, str):
@@ -289,7 +289,7 @@ def _of_class(
 
 
 def _axes(make: Callable[..., Axis], *columns: Sequence[int]) -> tuple[Axis, ...]:
-    """`make` for every axis, of its number and an entry of each column; errors say which it is."""
+    """`make(number, *entries)` for every axis, an entry of each column; errors name the axis."""
     axes = []
     for i, row in enumerate(zip(*columns, strict=True)):
         try:

@@ -1,14 +1,14 @@
 """One measured choice among several ways to compute the same arrays, for all front ends.
 
 1. Each way runs once. A way that fails, or whose results differ from the first one's by more than
-   rounding (`TOLERANCES`), is out. The first way is the baseline: what runs without upconv.
-2. The others are timed as `timing` does, in interleaved rounds.
+   rounding (`TOLERANCES`), is out. The first way is the baseline: the model without upconv.
+2. The others are timed in interleaved rounds (`timing`).
 3. A way is compared with the baseline by a `Ratio`, whose interval contains the measured noise.
    It wins if the whole interval lies above `required_gain`; of several, the one that begins
    highest. Otherwise the baseline stays.
-4. Rounds end early where they leave no doubt (`is_clear`).
+4. Rounds end early if the choice is clear (`is_clear`).
 
-The result says of each other way why it was not chosen.
+The result tells why each other way was not chosen.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NO_TIME = "no time was left"
 
 
 def required_gain(rounds: int) -> float:
-    """Return how many times as fast a way must surely be, if it has so many samples.
+    """Return the speed-up that a way with this number of rounds must surely exceed.
 
     >>> [round(required_gain(n), 3) for n in (3, 5, 10, 100)]
     [1.033, 1.02, 1.01, 1.01]
@@ -109,9 +109,9 @@ class Ratio:
 def is_clear(rounds: Rounds) -> bool:
     """Return whether further rounds would hardly change the choice.
 
-    Either all ways are slower than the baseline by a margin, or one is faster by it, with an
-    interval of at most `_NARROW`, and no other can be `_ALIKE` times as fast as that one. The
-    margin is five times that of `required_gain`, since the question is asked after every round.
+    Either all ways are slower than the baseline by a margin, or one is faster by it. Its interval
+    must be at most `_NARROW`, and no other way may be `_ALIKE` times as fast as it. The margin is
+    five times that of `required_gain`, since the check runs after every round.
 
     >>> is_clear(Rounds(([2.0] * 5, [1.0] * 5, [1.5] * 5), [2.0] * 5))
     True
@@ -247,7 +247,7 @@ def is_as_close(
         return False
     for y, z, t in zip(results, baseline, truth, strict=True):
         wide = np.complex128 if t.dtype.kind == "c" else np.float64
-        mine, others = (np.abs(each.astype(wide) - t.astype(wide)) for each in (y, z))
+        mine, others = (np.abs(values.astype(wide) - t.astype(wide)) for values in (y, z))
         if not mine.max(initial=0.0) <= others.max(initial=0.0):  # NaN is close to nothing
             return False
     return True
@@ -271,7 +271,7 @@ def choose(
     makes arrays of what a way returns. precision: see `disagreement`. truth: computes the results
     in a more precise type. A way whose results differ from the baseline's by more than rounding is
     right if it is as close to them as the baseline.
-    progress: called with `what`, the number of the round and of how many.
+    progress: called with `what`, the number of the round and the number of rounds.
 
     An `UpconvError` that a way raises excludes it; the baseline's, and other errors, are raised.
 
@@ -335,18 +335,18 @@ def decide(
 class _Trial:
     """Runs ways, prepares one where another ran before, and keeps bounds.
 
-    end: when, by `time.perf_counter`, no run begins any more, if there is a bound on runs.
+    deadline: by `time.perf_counter`; no run begins after it if there is a bound on runs.
     """
 
-    def __init__(self, ways: Sequence[Way], end: float, most_runs: int | None) -> None:
-        self._ways, self._end, self._most, self._last = ways, end, most_runs, -1
+    def __init__(self, ways: Sequence[Way], deadline: float, most_runs: int | None) -> None:
+        self._ways, self._deadline, self._most, self._last = ways, deadline, most_runs, -1
         self.runs = 0
 
     @property
     def over(self) -> bool:
         """Whether no further run may begin."""
         most = self._most
-        return most is not None and (self.runs >= most or time.perf_counter() >= self._end)
+        return most is not None and (self.runs >= most or time.perf_counter() >= self._deadline)
 
     def checked(
         self,
@@ -354,9 +354,9 @@ class _Trial:
         precision: str,
         truth: Callable[[], Sequence[Array]] | None,
     ) -> dict[str, str]:
-        """Run each way once; why some cannot be chosen, by their names.
+        """Run each way once; return by name why some cannot be chosen.
 
-        That takes none of the time for samples: first runs compile, and pack weights.
+        This takes none of the time for samples: first runs compile, and pack weights.
         """
         begin = time.perf_counter()
         whys, expected = dict[str, str](), arrays(self._run(0))
@@ -372,7 +372,7 @@ class _Trial:
                 except UpconvError as error:
                     why = str(error)
             whys |= {way.name: why} if why else {}
-        self._end += time.perf_counter() - begin
+        self._deadline += time.perf_counter() - begin
         return whys
 
     def rounds(
@@ -381,7 +381,7 @@ class _Trial:
         """Interleaved samples of the ways of these indices."""
         bounds = Bounds(seconds, None, PATIENCE, FEWEST_ROUNDS, is_clear)
         if self._most is not None:
-            bounds = Bounds(self._end - time.perf_counter(), self._most - self.runs)
+            bounds = Bounds(self._deadline - time.perf_counter(), self._most - self.runs)
         calls = [partial(self._run, i) for i in timed] if len(timed) > 1 else []
         rounds = sampled(calls, bounds, begins, lambda at: self._prepare(timed[at]))
         return rounds if calls else Rounds(tuple([] for _ in timed), [])

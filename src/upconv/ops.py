@@ -1,7 +1,7 @@
 """Transposed convolution, convolution and their gradients on NumPy arrays.
 
-A call looks at its arrays (`arrays`), freezes its keywords (`arguments`) and runs the prepared call
-that these lead to (`execution`); the first call of its kind is checked (`shapes`) and prepared.
+A call checks its arrays (`arrays`), freezes its keywords (`keywords`) and runs the prepared call of
+these (`execution`). The first call of its kind is checked (`shapes`) and prepared.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def conv_transpose(
 ) -> Array:
     """Transposed convolution: every input position adds `weight` times its value to the output.
 
-    Along one axis of `size` inputs output `o` is the sum of `x[i] * weight[t]` over all pairs with
-    `stride*i + dilation*t = o + begin`, as in PyTorch and in ONNX's ConvTranspose; there are
+    Along one axis of `size` inputs, output `o` is the sum of `x[i] * weight[t]` over all pairs with
+    `stride*i + dilation*t = o + begin`, as in PyTorch and in ONNX's ConvTranspose. There are
     `(size-1)*stride + dilation*(kernel-1) + 1 - begin - end + output_padding` outputs.
 
     x: (N, C, *size), or (C, *size) without a batch; (N, *size, C) with layout "NXC".
@@ -91,9 +91,9 @@ def conv_transpose(
     )  # fmt: skip
     x, weight = as_operand("x", x), as_operand("weight", weight)
     bias, residual = optional_operand("bias", bias), optional_operand("residual", residual)
-    choice, (end, slopes) = frozen("algorithm", algorithm), activation_of(activation)
+    choice, (activation, slopes) = frozen("algorithm", algorithm), activation_of(activation)
     engine = engine_for(engine, x=x, weight=weight, bias=bias, residual=residual, slopes=slopes)
-    call = prepared(transposed, engine, choice, keywords, end, x, weight, bias, residual)
+    call = prepared(transposed, engine, choice, keywords, activation, x, weight, bias, residual)
     target = result_array(call.signature, out, (x, weight, bias, residual, slopes))
     call.run(target, x, weight, bias, residual, slopes)
     return delivered(target, out)
@@ -184,9 +184,9 @@ def conv(
     keywords = Keywords.of(*geometry, layout, weight_layout, precision)
     x, weight = as_operand("x", x), as_operand("weight", weight)
     bias, residual = optional_operand("bias", bias), optional_operand("residual", residual)
-    choice, (end, slopes) = frozen("algorithm", algorithm), activation_of(activation)
+    choice, (activation, slopes) = frozen("algorithm", algorithm), activation_of(activation)
     engine = engine_for(engine, x=x, weight=weight, bias=bias, residual=residual, slopes=slopes)
-    call = prepared(convolution, engine, choice, keywords, end, x, weight, bias, residual)
+    call = prepared(convolution, engine, choice, keywords, activation, x, weight, bias, residual)
     target = result_array(call.signature, out, (x, weight, bias, residual, slopes))
     call.run(target, x, weight, bias, residual, slopes)
     return delivered(target, out)

@@ -73,8 +73,9 @@ def plan(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout,
         precision,
     )  # fmt: skip
-    (end, slopes), choice = activation_of(activation, dtype), Algorithm.of(algorithm)
-    request, arrays = _request(input_shape, weight, bias, dtype, keywords, end, convolves=False)
+    (activation, slopes), choice = activation_of(activation, dtype), Algorithm.of(algorithm)
+    layer = weight, bias, dtype, keywords, activation
+    request, arrays = _request(input_shape, *layer, convolves=False)
     return Plan(request, engine, resolved(threads), *arrays, residual, tune, choice, slopes=slopes)
 
 
@@ -112,8 +113,9 @@ def conv_plan(
     """
     geometry = stride, padding, 0, dilation, groups, None
     keywords = Keywords.of(*geometry, layout, weight_layout, precision)
-    (end, slopes), choice = activation_of(activation, dtype), Algorithm.of(algorithm)
-    request, arrays = _request(input_shape, weight, bias, dtype, keywords, end, convolves=True)
+    (activation, slopes), choice = activation_of(activation, dtype), Algorithm.of(algorithm)
+    layer = weight, bias, dtype, keywords, activation
+    request, arrays = _request(input_shape, *layer, convolves=True)
     return Plan(request, engine, resolved(threads), *arrays, residual, tune, choice, slopes=slopes)
 
 

@@ -1,17 +1,17 @@
 """The cache of built primitives.
 
-The key of the cache is what the field calls an operator's signature: (problem, engine, variant,
-fingerprint, threads), the fingerprint holding the engine's versions. Whatever changes a primitive
-is in the key; nothing else is.
+The key of the cache is an operator's signature: (problem, engine, variant, fingerprint, threads).
+The fingerprint holds the engine's versions. Whatever changes a primitive is in the key; nothing
+else is.
 
-The cache builds each primitive once however many threads ask (single flight), counts what it does,
-holds at most `max_entries` primitives of at most `max_bytes` resident bytes, and drops the least
-recently used. A running call holds a reference to its entry, and a dropped entry is closed with the
-last reference. A build error is raised and not remembered: a thread that waited for that build
-tries it again.
+The cache builds each primitive once, even if many threads ask for it at the same time (single
+flight). It holds at most `max_entries` primitives of at most `max_bytes` resident bytes, and drops
+the least recently used. It counts hits, misses, builds and evictions. A running call holds a
+reference to its entry, and a dropped entry is closed with the last reference. A build error is
+raised and not remembered: a thread that waited for that build tries it again.
 
-`PrimitiveCache.calls` remembers what `execution` prepared of whole calls. A prepared call has a
-weak reference to its entry: `used` says whether the cache still lists it.
+`PrimitiveCache.calls` holds the prepared calls of `execution`. A prepared call has a weak reference
+to its entry: `used` tells whether the cache still lists it.
 """
 
 from __future__ import annotations

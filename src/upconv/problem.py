@@ -1,7 +1,7 @@
 """The problem to compute, as one frozen value: the signature by which primitives are cached.
 
 Transposed convolution is one form t(g, x, w), linear in the output gradient g, the input x and the
-weight w. Its three partial derivatives are the three directions:
+weight w. Its partial derivatives are the three directions:
 
     FORWARD       y  = dt/dg (x, w)     transposed convolution   = gradient of a convolution's input
     INPUT_GRAD    dx = dt/dx (g, w)     ordinary convolution of g, its weight read as (out, in)

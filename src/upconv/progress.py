@@ -1,14 +1,14 @@
-"""A stream along one axis: which results are final, and which inputs are still needed.
+"""Progress of a stream along one axis: its final results, and the inputs still needed.
 
 With the symbols of `upconv.geometry`, after the first T inputs of a transposed convolution
 
-    reached by no later input   o < s*T - p
-    there, however it ends      o < s*(T-1) + extent - p - q
+    no later input reaches outputs              o < s*T - p
+    the result has, even if it ends, outputs    o < s*(T-1) + extent - p - q
 
-so o < s*T - P is returned, with the lag P = max(p, p + q - extent + s). Of a convolution that has b
-zeros before its input and e after it (cuts where negative), output i reads inputs up to
-s*i + extent-1 - b, and is there if the input goes on for -e more. Nothing here depends on how the
-inputs came in: T alone says what has been returned and what must be kept.
+so o < s*T - P is returned, with the lag P = max(p, p + q - extent + s). A convolution has b zeros
+before its input and e after it (cuts where negative). Its output i reads inputs up to
+s*i + extent-1 - b, and exists if -e more inputs follow. Nothing here depends on the sizes of the
+chunks: T alone determines which results are returned and which inputs are kept.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from typing import Protocol
 from .geometry import Axis, convolved, fitted
 
 _FAR = 1 << 40
-"""A position from which on no begin of anything matters."""
+"""A position so far from the begin that the begin has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The axis of a stream: of a transposed convolution, or of an ordinary one (`convolves`).
 
-    `begin` and `end` are crops of the one, zeros around the input of the other; of either sign.
+    `begin` and `end` are crops of a transposed convolution, or zeros around a convolution's input,
+    of either sign.
 
     >>> up = Progress(kernel=4, stride=2, dilation=1, begin=1, end=1, convolves=False)
     >>> [up.final(taken) for taken in range(4)], up.total(3)
@@ -49,7 +50,7 @@ class Progress:
         late = max(self.begin, self.begin + self.end - self.extent + self.stride)
         if self.convolves:
             late = self.extent - 1 - self.begin - min(self.end, 0)
-        object.__setattr__(self, "lag", late)  # asked for in every push
+        object.__setattr__(self, "lag", late)  # every push reads it
 
     @property
     def extent(self) -> int:
@@ -74,7 +75,7 @@ class Progress:
         return max(0, -(-(results + self.lag) // self.stride))
 
     def total(self, taken: int) -> int:
-        """Number of results if no more inputs come; `ShapeError` where that is no size."""
+        """Number of results if no more inputs come; `ShapeError` if that is no valid size."""
         if self.convolves:
             around = (self.begin, self.end)
             return convolved(taken, self.kernel, self.stride, self.dilation, *around).size
@@ -97,23 +98,23 @@ class Progress:
 
     @property
     def latency(self) -> int:
-        """The most results by which a stream is behind rate * inputs, once it is under way."""
+        """The largest number of results by which a running stream is behind rate * inputs."""
         rate = self.rate
         return ceil(self._most(lambda t: rate * t - self.final(t)))
 
     @property
     def lookahead(self) -> int:
-        """The most inputs that a result waits for beyond the one at its own time, o // rate."""
+        """The largest number of inputs that a result o needs beyond input o // rate."""
         rate = self.rate
         return int(self._most(lambda o: Fraction(self.takes(o + 1) - 1 - o // rate)))
 
     def _most(self, late: Callable[[int], Fraction]) -> Fraction:
-        """The most over one period, far from the begin: at one of three positions."""
+        """The maximum over one period, far from the begin: it is at one of three positions."""
         period = self.stride
         return max(late(period * _FAR + i) for i in (0, period - 1, self.lag % period))
 
     def window(self, inputs: int, shift: int, results: int) -> Axis:
-        """So many results, as an axis of their own over so many inputs."""
+        """The axis of a number of results over a number of inputs, which begin at a shift."""
         size, out = (results, inputs) if self.convolves else (inputs, results)
         return fitted(size, self.kernel, self.stride, self.dilation, shift, out)
 
@@ -127,11 +128,11 @@ class Flow(Protocol):
 
     @property
     def latency(self) -> int:
-        """The most results by which a stream is behind rate * inputs."""
+        """The largest number of results by which a stream is behind rate * inputs."""
 
     @property
     def lookahead(self) -> int:
-        """The most inputs that a result waits for beyond the one at its own time."""
+        """The largest number of inputs that a result needs beyond the one at its position."""
 
     def final(self, taken: int) -> int:
         """The number of results that no later input can change after `taken` inputs."""

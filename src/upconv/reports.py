@@ -1,4 +1,4 @@
-"""One report for all front ends: what runs each layer or part, how fast, and why.
+"""One report for all front ends: the kernel of each layer or part, its speed, and the reason.
 
     {"format": "upconv report", "version": 2, "host": "PyTorch", "rows": [...], ...}
 

@@ -1,8 +1,8 @@
 """From shapes, dtypes and frozen keywords to problems: the checks of a call.
 
-A call is described by `Operand`s (what the arrays are) and `Keywords` (how they are combined). The
-functions here are pure; `execution` remembers what they said of a call, so that a repeated one is
-not checked again. Every message about shapes is written here.
+`Operand`s describe the arrays of a call, `Keywords` its geometry and layouts. The functions here
+are pure. `execution` caches their results, so that a repeated call is not checked again. Every
+message about shapes is written here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .keywords import (
     PRELU,
     Keywords,
     convolved_axes,
-    epilogue,
     frozen_activation,
     is_prelu,
     rounds,
     transposed_axes,
 )
+from .keywords import epilogue as epilogue_of
 from .problem import NO_EPILOGUE, TF32, DataLayout, Direction, Epilogue, Problem, WeightLayout
 
 Shape = tuple[int, ...]
@@ -123,8 +123,9 @@ def _forward(
     activation: Frozen,
 ) -> Signature:
     """A convolution is the input gradient of its transpose. Bias and residual fit the result."""
-    end = epilogue(activation, residual is not None)
-    problem, batched = _problem(x, weight, keywords, convolves, _DIRECTION[convolves], bias, end)
+    epilogue = epilogue_of(activation, residual is not None)
+    direction = _DIRECTION[convolves]
+    problem, batched = _problem(x, weight, keywords, convolves, direction, bias, epilogue)
     shape = problem.result_shape if batched else problem.result_shape[1:]
     if bias is not None:
         same_dtype("weight", weight.dtype, "bias", bias.dtype)
@@ -132,7 +133,7 @@ def _forward(
             expected = f"({problem.result_channels},), one value per output channel"
             remedy = "Flatten it, as in bias.reshape(-1), if it has more axes."
             raise ShapeError("bias.shape", str(bias.shape), expected, remedy)
-    if end.slopes:
+    if epilogue.slopes:
         _check_slopes(activation[1], problem, weight)
     if residual is not None:
         same_dtype("weight", weight.dtype, "residual", residual.dtype)
@@ -161,9 +162,8 @@ def _backward(
     accumulate: bool,
 ) -> dict[str, Signature]:
     """The gradient of a convolution's x is its transpose's forward result."""
-    direction = _DIRECTION[not convolves]
-    end = NO_EPILOGUE
-    of_x, batched = _problem(x, weight, keywords, convolves, direction, None, end, accumulate)
+    arguments = x, weight, keywords, convolves, _DIRECTION[not convolves]
+    of_x, batched = _problem(*arguments, None, NO_EPILOGUE, accumulate)
     same_dtype("x", x.dtype, "grad", grad.dtype)
     expected = of_x.x_shape if convolves else of_x.y_shape
     shape = expected if batched else expected[1:]
@@ -190,7 +190,7 @@ transposed_gradient, convolution_gradient = partial(_backward, False), partial(_
 
 def _problem(
     x: Operand, weight: Operand, keywords: Keywords, convolves: bool,
-    direction: Direction, bias: Operand | None, end: Epilogue, accumulate: bool = False,
+    direction: Direction, bias: Operand | None, epilogue: Epilogue, accumulate: bool = False,
 ) -> tuple[Problem, bool]:  # fmt: skip
     """The problem, and whether x has a batch axis.
 
@@ -223,7 +223,7 @@ def _problem(
     kind = element_type("x", x.dtype)
     problem = Problem(
         direction, axes, frame.batch, *channels, groups, kind, frame.layout, order,
-        bias is not None, end, accumulate, rounds(keywords.precision, kind),
+        bias is not None, epilogue, accumulate, rounds(keywords.precision, kind),
         keywords.precision == TF32,
     )  # fmt: skip
     return problem, frame.batched

@@ -1,20 +1,20 @@
 """A transposed convolution along one axis as an ordinary convolution of s times the channels.
 
-In the symbols of `upconv.geometry`, output s*j + r is made by the taps of phase r, y[s*j + r] = sum
-of x[j - e] * w[t]. Let one convolution have s outputs per position j, one per phase, and lay them
-side by side afterwards (depth to space): that is the transposed convolution. Its kernel spans the
-shifts e of all phases: with e_min <= e <= e_max, all a multiple of D away from e_max,
+In the symbols of `upconv.geometry`, the taps of phase r compute output s*j + r: y[s*j + r] = sum of
+x[j - e] * w[t]. A convolution with s outputs per position j, one per phase, followed by depth to
+space, is therefore the transposed convolution. Its kernel spans the shifts e of all phases: with
+e_min <= e <= e_max, all a multiple of D away from e_max,
 
     K = (e_max - e_min)/D + 1 taps, D apart;  tap u of phase r is w[t] where e = e_max - u*D, else 0
     n = ceil(O/s) positions;  e_max zeros before the input, n - I - e_min after it
 
 Which phases share a position is free: cutting c < s positions from the begin of the shuffled result
-(and crop_begin - c by the convolution) moves the shifts, and may need one tap less. With s = 1 all
-of it is the well-known convolution with the reversed kernel. Multiplications done over
-multiplications needed is s*K/k along each axis. n - I depends on s, k, d and the crops alone, so
-everything here holds for any size.
+(and crop_begin - c by the convolution) moves the shifts, and may need one tap less. With s = 1 this
+is the well-known convolution with the reversed kernel. The ratio of multiplications done to those
+needed is s*K/k along each axis. n - I depends only on s, k, d and the crops, so everything here
+holds for any size.
 
-What stands around a transposed convolution goes into its axis, of crops (p, q):
+Operations around a transposed convolution become part of its axis, with crops (p, q):
 
     a, b zeros put on x            p - s*a, q - s*b      `behind`
     a, b positions cut off y       p + a, q + b          `cropped`
@@ -33,10 +33,10 @@ from math import gcd, prod
 from .geometry import Axis, Phase
 
 _ANY_SIZE = 1 << 24
-"""A size at which no phase is empty: what is asked here does not depend on the size."""
+"""A size at which no phase is empty; the results do not depend on the size."""
 
 _FEW = 16
-"""Cuts that are tried whatever the crop."""
+"""Number of cuts that are tried for every crop."""
 
 NO_TAP = -1
 """In a table of taps: this tap of the convolution is zero."""
@@ -97,10 +97,9 @@ class SubPixel:
         return len(self.taps)
 
     def fits(self, size: int) -> bool:
-        """Whether an input of `size` leaves the convolution anything to do."""
-        begin, end = self.zeros
-        left = size - max(-begin, 0) - max(-end, 0)
-        return left > 0 and size + begin + end > self.dilation * (self.kernel - 1)
+        """Whether the convolution has outputs for an input of `size`."""
+        left = size - sum(max(-zeros, 0) for zeros in self.zeros)
+        return left > 0 and size + sum(self.zeros) > self.dilation * (self.kernel - 1)
 
 
 def folded(axis: Axis) -> SubPixel:
@@ -110,7 +109,7 @@ def folded(axis: Axis) -> SubPixel:
 
 @lru_cache(maxsize=256)
 def thriftiest(axis: Axis) -> SubPixel:
-    """The convolution with fewest taps; among those, the one that cuts least."""
+    """The convolution with the fewest taps; among those, the one with the smallest cut."""
     # The shifts span least when tap 0 begins a phase, and without a cut if that does as well; with
     # dilation another cut may, rarely, bring them onto a coarser grid.
     cuts = {0, axis.crop_begin % axis.stride, *range(min(axis.stride, _FEW))}
@@ -119,7 +118,7 @@ def thriftiest(axis: Axis) -> SubPixel:
 
 
 def waste(axes: Sequence[Axis], forms: Sequence[SubPixel]) -> float:
-    """Multiplications done for one needed, over all axes."""
+    """Multiplications done per needed one, over all axes."""
     pairs = zip(axes, forms, strict=True)
     return prod((form.phases * form.kernel / axis.kernel for axis, form in pairs), start=1.0)
 
@@ -130,10 +129,10 @@ def cropped(axis: Axis, begin: int, end: int) -> Axis:
 
 
 def behind(axis: Axis, begin: int, end: int) -> Axis | None:
-    """The same outputs from the input as it was before `begin` and `end` zeros were put around it
-    to make this one's; where these are negative, before so many positions were cut off it.
+    """The axis of the same outputs on the input without the `begin` and `end` zeros around it.
 
-    None where a position that was cut may reach an output, so that no axis has the same.
+    Negative numbers mean positions that were cut off the input. The result is None if one of these
+    may reach an output.
 
     >>> behind(Axis(size=5, kernel=4, stride=2, crop_begin=3, crop_end=3), 1, 1)
     Axis(size=3, kernel=4, stride=2, dilation=1, crop_begin=1, crop_end=1)

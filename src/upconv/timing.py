@@ -1,11 +1,11 @@
 """Interleaved timing of calls, in the process that runs them.
 
-A sample is the fastest call of a round's turn: a rest, in which the threads of the call before fall
-asleep (they spin for a while after their work), and calls for `_SAMPLE_SECONDS`, or less where
-little time is asked for. The first finds other caches and is seldom the fastest. Whatever disturbs
-a machine makes calls slower, never faster; drift falls on all alike, since every call has a sample
-in every round. The first call, with which the others are compared, has one at the begin of each
-round and one at its end: what those differ is noise.
+In each round every call rests, runs for `_SAMPLE_SECONDS`, or less if little time is asked for, and
+gives one sample: its fastest run. During the rest the threads of the previous call, which spin for
+a while after their work, fall asleep. The first run finds other data in the caches and is seldom
+the fastest. Disturbances make calls slower, never faster. Drift affects all calls alike, since each
+has a sample in every round. The first call, the baseline, has one at the begin and one at the end
+of each round: their difference is noise.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Call = Callable[[], object]
 
 _SAMPLE_SECONDS = 0.02
 _FEWEST_CALLS, _MOST_CALLS = 3, 200
-_LONG = 0.15  # a call that takes so many seconds needs no warm-up: one is a sample
+_LONG = 0.15  # seconds of a call that needs no warm-up: one run is a sample
 _MOST_ROUNDS = 200
 _ENOUGH_ROUNDS = 15
 FEWEST_ROUNDS = 5
 PATIENCE = 3.0
-"""`_ENOUGH_ROUNDS` may take so many times what was asked for, `FEWEST_ROUNDS` any time."""
+"""`_ENOUGH_ROUNDS` may take this multiple of the requested time, `FEWEST_ROUNDS` any time."""
 
 _LONGEST_REST = 0.25  # OpenBLAS spins for 0.1 s; a pool may be set to spin for ever
 _LOOK = 0.004
-_ASLEEP = 0.1  # of a processor, so as not to wait for a thread that does something now and then
+_ASLEEP = 0.1  # of a processor: a thread that works now and then counts as asleep
 
 _TRIED = 3
 _HOPELESS = 3.0
-"""Early stopping: what takes so many times the best after `_TRIED` rounds does not go on."""
+"""Early stopping: a call that takes this multiple of the best after `_TRIED` rounds drops out."""
 
 
 _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
@@ -110,7 +110,7 @@ class Bounds:
     decided: Callable[[Rounds], bool] | None = None
 
     def over(self, rounds: int, calls: int, begin: float) -> bool:
-        """Whether no further call begins after so many rounds and calls."""
+        """Whether no further call begins after these numbers of rounds and calls."""
         if self.calls is not None and calls >= self.calls:
             return True
         enough = self.seconds * (1 if rounds >= _ENOUGH_ROUNDS else self.patience)
@@ -123,7 +123,7 @@ def sampled(
     begins: Callable[[int], object] | None = None,
     prepare: Callable[[int], object] = lambda _: None,
 ) -> Rounds:
-    """The samples of calls that have run before.
+    """The samples of calls that have run at least once.
 
     Only the first round may be cut by the bound on calls. prepare: called with the index
     of a call before its sample, and not timed.
@@ -132,24 +132,24 @@ def sampled(
     again: list[float] = []
     staying = list(range(len(calls)))
     length = min(_SAMPLE_SECONDS, bounds.seconds / FEWEST_ROUNDS)
-    begin, made, round_calls = time.perf_counter(), 0, 1
+    begin, executed, round_calls = time.perf_counter(), 0, 1
     pair = 2 if (bounds.calls or 0) >= 2 * _TRIED * (len(calls) + 1) else 1
     for done in range(_MOST_ROUNDS if calls else 0):
-        if bounds.over(done, made + round_calls - 1, begin):
+        if bounds.over(done, executed + round_calls - 1, begin):
             break
-        round_calls = -made
+        round_calls = -executed
         if begins is not None:
             begins(done + 1)
         for i, series in [*((i, samples[i]) for i in staying), (0, again)]:
-            if bounds.over(done, made, begin):
+            if bounds.over(done, executed, begin):
                 return Rounds(samples, again)
             prepare(i)
-            most = _MOST_CALLS if bounds.calls is None else min(pair, bounds.calls - made)
+            most = _MOST_CALLS if bounds.calls is None else min(pair, bounds.calls - executed)
             rest()
             seconds, count = sample(calls[i], length, most)
             series.append(seconds)
-            made += count
-        round_calls += made
+            executed += count
+        round_calls += executed
         if done + 1 == _TRIED:
             bound = _HOPELESS * min(map(min, samples))
             staying = [i for i, series in enumerate(samples) if i == 0 or min(series) <= bound]

@@ -177,7 +177,7 @@ def test_pad_of_negative_amounts_cuts() -> None:
 @pytest.mark.parametrize("groups", [1, 3, 6])
 def test_norms_over_positions(rank: int, groups: int) -> None:
     x, scale, offset = values(2, 6, *SIZES[rank]), values(6), values(6, seed=1)
-    operation = Norm(groups, 1e-3, end=(Op("mul", scale), Op("add", offset)))
+    operation = Norm(groups, 1e-3, epilogue=(Op("mul", scale), Op("add", offset)))
     parameters = (torch.tensor(scale), torch.tensor(offset))
     compare(operation, F.group_norm(torch.tensor(x), groups, *parameters, 1e-3), x)
 

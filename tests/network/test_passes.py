@@ -89,7 +89,7 @@ def names(graph: Graph) -> list[str]:
     """The names of the operations, with what they end in."""
     texts = []
     for node in graph.nodes:
-        chain = fuse.end_of(node) or ()
+        chain = fuse.chain_of(node) or ()
         texts.append(" ".join([type(node.operation).__name__, *(op.name for op in chain)]))
     return texts
 
@@ -151,7 +151,7 @@ def test_a_convolution_writes_its_channels_in_another_order(
     weight = sketch.nodes[-1].operation
     sketch.nodes[-1] = dataclasses.replace(
         sketch.nodes[-1],
-        operation=dataclasses.replace(weight, end=(Op("prelu", sketch.channels(x)),)),
+        operation=dataclasses.replace(weight, epilogue=(Op("prelu", sketch.channels(x)),)),
     )
     y = sketch.add(Permute((3, 1, 0, 2, 1)), x)
     graph = sketch.graph(*((y, x) if read_again else (y,)))
@@ -292,19 +292,19 @@ ENDS: list[tuple[list[Op], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("end", "count"), ENDS)
-def test_split_leaves_what_kernels_do(end: list[Op], count: int) -> None:
+@pytest.mark.parametrize(("epilogue", "count"), ENDS)
+def test_split_leaves_what_kernels_do(epilogue: list[Op], count: int) -> None:
     sketch = Sketch((1, 3, 8), (1, 3, 8), (1, 3, 8))
     sketch.conv(0, 3)
     (node,) = sketch.nodes
-    stores = sum(op.name == "store" for op in end)
+    stores = sum(op.name == "store" for op in epilogue)
     outputs = tuple(range(3, 4 + stores))
     shapes = sketch.shapes | dict.fromkeys(outputs, (1, 3, 8))
-    node = fuse.with_end(node, tuple(end), (0, 1, 2), outputs)
+    node = fuse.with_chain(node, tuple(epilogue), (0, 1, 2), outputs)
     graph = Graph((node,), {"a": 0, "b": 1, "c": 2}, outputs, shapes)
     parts = fuse.split(graph)
-    assert len(parts.nodes[0].operation.end) == count  # type: ignore[attr-defined]
-    assert len(parts.nodes) == 1 + (count < len(end))
+    assert len(parts.nodes[0].operation.epilogue) == count  # type: ignore[attr-defined]
+    assert len(parts.nodes) == 1 + (count < len(epilogue))
     same(graph, parts)
 
 
@@ -359,8 +359,8 @@ def test_the_second_sum_lies_in_the_result(read_again: bool) -> None:
     outputs = [total, sketch.conv(before, 3)] if read_again else [total]
     placed = place.place(fuse.split(fuse.fuse(sketch.graph(*outputs))))
     writer = placed.writers()[total]
-    assert [op.name for op in writer.operation.end] == ["add", "add"]  # type: ignore[attr-defined]
-    second = writer.inputs[writer.operation.end[1].operand.number]  # type: ignore[attr-defined]
+    assert [op.name for op in writer.operation.epilogue] == ["add", "add"]  # type: ignore[attr-defined]
+    second = writer.inputs[writer.operation.epilogue[1].operand.number]  # type: ignore[attr-defined]
     assert place.root(placed, second) == (total, 0)
     assert sum(isinstance(node.operation, Convert) for node in placed.nodes) == read_again
     same(sketch.graph(*outputs), placed)

@@ -177,9 +177,9 @@ def test_a_fault_in_fusing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
             replace(op, operand=op.operand._replace(number=1))
             if isinstance(op.operand, Input)
             else op
-            for op in fuse.end_of(joined) or ()
+            for op in fuse.chain_of(joined) or ()
         )
-        return fuse.with_end(joined, ops, joined.inputs, joined.outputs)
+        return fuse.with_chain(joined, ops, joined.inputs, joined.outputs)
 
     monkeypatch.setattr(fuse, "_appended", wrongly)
     assert found()

@@ -122,10 +122,10 @@ class MadeUpGpu:
 
 
 def _used(move: Move) -> set[str]:
-    terms = {"bias": move.bias, "residual": move.residual, "slopes": move.end.slopes}
+    terms = {"bias": move.bias, "residual": move.residual, "slopes": move.epilogue.slopes}
     terms["scale"] = move.scale
     present = {"result"} | {name for name, used in terms.items() if used}
-    present |= {"second"} if move.end.has_second else set()
+    present |= {"second"} if move.epilogue.has_second else set()
     return present | ({"source"} if move.source else set())
 
 

@@ -28,7 +28,7 @@ def integers(
 ) -> tuple[int, ...]:  # fmt: skip
     """Return a list, tuple or array of integers, each of at least `low`, as a tuple.
 
-    counts: the allowed numbers of entries; `ShapeError` says what else is expected.
+    counts: the allowed numbers of entries; `ShapeError` tells what is expected otherwise.
     """
     sequence = entries(value)
     if sequence is None:

@@ -21,7 +21,7 @@ from .layer import Layer
 
 
 class Padding(NamedTuple):
-    """The crops of a layer in a dialect's words, each per axis; `extra` is output padding."""
+    """The crops of a layer as a dialect's arguments, one per axis; `extra` is output padding."""
 
     begins: tuple[int, ...]
     ends: tuple[int, ...]
@@ -97,10 +97,9 @@ class Limits(NamedTuple):
         return replace(layer, axes=tuple(self._nearest(axis) for axis in layer.axes))
 
     def _reason(self, axis: Axis) -> str:
-        begin, end = axis.crop_begin, axis.crop_end
-        if begin < 0:
+        if axis.crop_begin < 0:
             return "cannot add positions at a begin: its padding is >= 0"
-        if self.one_padding and end > begin:
+        if self.one_padding and axis.crop_end > axis.crop_begin:
             return "has one padding for both ends, so it cannot crop the end more than the begin"
         extra, bound = self._padding(axis)[2], BOUNDS[self.bound](axis)
         if extra >= bound:
@@ -112,17 +111,17 @@ class Limits(NamedTuple):
 
     def _padding(self, axis: Axis) -> tuple[int, int, int]:
         """Return the paddings at both ends, and the output padding."""
-        begin, end = axis.crop_begin, axis.crop_end
+        crop_begin, crop_end = axis.crop_begin, axis.crop_end
         if self.one_padding:
-            return begin, begin, begin - end
-        return begin, max(end, 0), max(-end, 0)
+            return crop_begin, crop_begin, crop_begin - crop_end
+        return crop_begin, max(crop_end, 0), max(-crop_end, 0)
 
     def _nearest(self, axis: Axis) -> Axis:
         most = BOUNDS[self.bound](axis) - 1
-        begin, end = max(axis.crop_begin, 0), axis.crop_end
+        crop_begin, crop_end = max(axis.crop_begin, 0), axis.crop_end
         if self.one_padding:
-            begin = max(min(begin, end + most), 0)
-            end = max(min(end, begin), begin - most)
+            crop_begin = max(min(crop_begin, crop_end + most), 0)
+            crop_end = max(min(crop_end, crop_begin), crop_begin - most)
         else:
-            end = max(end, -most)
-        return replace(axis, crop_begin=begin, crop_end=end)
+            crop_end = max(crop_end, -most)
+        return replace(axis, crop_begin=crop_begin, crop_end=crop_end)

@@ -10,9 +10,9 @@ then pad and adj are ignored. Everywhere adj = p - q <= s - 1 (the dilation does
 forbids an odd T on an axis of stride 1. Data is NCX, the weight (C, num_filter/num_group, *kernel);
 with layout NHWC or NDHWC data is NXC and the weight (C, *kernel, num_filter/num_group).
 
-Source: the running operator, MXNet 1.9.1 (tests/data/dialects holds its answers). Departures, on
-purpose: a target that is zero on some axes only is refused (MXNet makes that axis empty), a
-negative pad or adj is refused (MXNet infers shapes for it and no engine of 1.x runs it), and a
+Source: the running operator, MXNet 1.9.1 (tests/data/dialects holds its answers). There are three
+deliberate departures. A target that is zero on some axes only is refused; MXNet makes that axis
+empty. A negative pad or adj is refused; MXNet infers shapes for it, but no engine of 1.x runs it. A
 dilated layer of rank 3 is read although MXNet does not compute it; `to_mxnet` refuses it.
 """
 

@@ -1,4 +1,4 @@
-"""ONNX: the ConvTranspose operator, by its text and as two runtimes read it.
+"""ONNX: the ConvTranspose operator, by its specification and as two runtimes read it.
 
 Per axis, ek = d*(k-1) + 1, full = (I-1)*s + ek, output padding a, pads (P, Q):
 
@@ -7,7 +7,7 @@ Per axis, ek = d*(k-1) + 1, full = (I-1)*s + ek, output padding a, pads (P, Q):
     auto_pad SAME_*                 O = I*s, T = full + a - O, shared out           (3)
 
 In (2) pads are ignored, and VALID is (1) with pads 0. T < 0 extends the end. The odd position of T
-is cut from the end ("upper") or the begin, and there texts and runtimes part:
+is cut from the end ("upper") or the begin; texts and runtimes differ in this:
 
     rule          (2) upper when          (3) upper when    (3) O
     spec, >= 11   SAME_UPPER              SAME_UPPER        I*s

@@ -229,14 +229,14 @@ def _size(
 def _difference(layer: Layer, closest: Layer) -> str:
     """Describe the changes of `closest` in words."""
     changes = [
-        (crop - other, f"at the {end} of axis {i}")
+        (crop - other, f"at the {side} of axis {i}")
         for i, (crops, others) in enumerate(zip(layer.crops, closest.crops, strict=True))
-        for crop, other, end in zip(crops, others, ("begin", "end"), strict=True)
+        for crop, other, side in zip(crops, others, ("begin", "end"), strict=True)
         if crop != other
     ]
     words = ", ".join(
-        f"{abs(n)} {'more' if n > 0 else 'fewer'} position{'s' * (abs(n) > 1)} {end}"
-        for n, end in changes
+        f"{abs(n)} {'more' if n > 0 else 'fewer'} position{'s' * (abs(n) > 1)} {where}"
+        for n, where in changes
     )
     if changes and all(more > 0 for more, _ in changes):
         words += "; cropped off, the result is exact"

@@ -143,14 +143,14 @@ def as_matrix(
     )  # fmt: skip
     weight, signature = _checked(as_shape("input_shape", input_shape), weight, keywords, transposed)
     problem = signature.problem
-    each = problem.out_channels // problem.groups
+    per_group = problem.out_channels // problem.groups
     shape = prod(problem.y_shape), prod(problem.x_shape)
-    o, i, t = _pairs(problem.axes, problem.batch * problem.in_channels * each, sum(shape))
-    n, c, f = np.ogrid[: problem.batch, : problem.in_channels, :each]
+    o, i, t = _pairs(problem.axes, problem.batch * problem.in_channels * per_group, sum(shape))
+    n, c, f = np.ogrid[: problem.batch, : problem.in_channels, :per_group]
     n, c, f = n[..., None], c[..., None], f[..., None]
     iox = weight.transpose(problem.weight_layout.to_iox(problem.rank))
-    values = iox.reshape(problem.in_channels, each, prod(problem.kernel))[c[0], f[0], t]
-    column = f + c // (problem.in_channels // problem.groups) * each
+    values = iox.reshape(problem.in_channels, per_group, prod(problem.kernel))[c[0], f[0], t]
+    column = f + c // (problem.in_channels // problem.groups) * per_group
     rows = _flat(problem, n, column, o, problem.out_channels, prod(problem.out_size))
     columns = _flat(problem, n, c, i, problem.in_channels, prod(problem.size))
     entries = np.broadcast_arrays(values, rows, columns)

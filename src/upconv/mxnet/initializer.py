@@ -50,16 +50,16 @@ class Initializer:
 
     def __call__(self, desc: str, arr: Any) -> None:
         word = getattr(desc, "attrs", {}).get("__init__")
-        ends = [value for end, value in _BY_END.items() if desc.endswith(end)]
+        values = [value for suffix, value in _BY_SUFFIX.items() if desc.endswith(suffix)]
         if word or desc.endswith("weight"):
             create(word or self)._init_weight(desc, arr)
-        elif not ends:
+        elif not values:
             raise MXNetValueError(
                 f"No initial values follow from the name {desc!r}; expected one that ends in "
-                f"weight, {', '.join(_BY_END)}. Write the array itself instead."
+                f"weight, {', '.join(_BY_SUFFIX)}. Write the array itself instead."
             )
         else:
-            arr[:] = ends[0]
+            arr[:] = values[0]
 
     def _init_weight(self, name: str, arr: Any) -> None:
         with raised_by(f"the initial values of {name}"):
@@ -150,7 +150,7 @@ class Bilinear(Initializer):
         return np.outer(h, w)
 
 
-_BY_END = {"bias": 0, "beta": 0, "gamma": 1, "mean": 0, "var": 1}
+_BY_SUFFIX = {"bias": 0, "beta": 0, "gamma": 1, "mean": 0, "var": 1}
 """Initial values of other parameters by the ends of their names."""
 _KINDS: dict[str, Any] = {
     "zeros": Zero, "ones": One, "zero": Zero, "one": One, "constant": Constant, "normal": Normal,

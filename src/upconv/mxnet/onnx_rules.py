@@ -157,7 +157,7 @@ def _connected(w: Writer) -> Any:
 def _pooling(w: Writer) -> Any:
     windows = Windows(w.p, w.size)
     pads = (*windows.pad, *windows.after)
-    if any(end >= size for end, size in zip(pads, windows.kernel * 2, strict=True)):
+    if any(pad >= size for pad, size in zip(pads, windows.kernel * 2, strict=True)):
         w.refuse("a window lies beside the data")
     x = w.moved(w.x[0], w.channel_axis)
     options: Any = {"kernel_shape": windows.kernel, "strides": windows.stride, "pads": pads}

@@ -2,7 +2,7 @@
 
 1. The binary form, little endian. A list: u64 0x112, u64 ignored, u64 count, the arrays, u64 count
    of names (or 0), each u64 length and UTF-8. An array: u32 magic, i32 storage (not with the first
-   magic), shape of the values (sparse), shape as i32 rank and i64 sizes, i32 device and its number,
+   magic), shape of the values (sparse), shape as i32 rank and i64 sizes; i32 device and its number,
    i32 element type, type and shape of each index array (sparse), values, index arrays. The oldest
    arrays have their rank for a magic, u32 sizes and no storage.
 2. The archive of 2.x, a `.npz`. `numpy.load` would allocate the sizes that its headers declare.
@@ -209,17 +209,17 @@ def _array(reader: _Reader, section: str) -> Array:
 
 
 def _dense(reader: _Reader, shape: tuple[int, ...], values: Array, indices: list[Array]) -> Array:
-    """Return a dense array from rows and their numbers, or from ends of rows and columns."""
+    """Return a dense array from row numbers, or from row pointers and columns (CSR)."""
     reader.grow(prod(shape) * values.itemsize)
     dense = np.zeros(shape, values.dtype)
     if not values.size:
         return dense
-    *ends, last = indices
-    fit = len(shape) > len(ends) and values.shape == (len(last), *shape[len(indices) :])
-    for end in ends:
-        fit = fit and len(end) == shape[0] + 1 and bool((end[1:] >= end[:-1]).all())
-        fit = fit and end[0] == 0 and end[-1] == len(last)
-        indices[0] = np.repeat(np.arange(shape[0]), np.diff(end)) if fit else end
+    *pointers, columns = indices
+    fit = len(shape) > len(pointers) and values.shape == (len(columns), *shape[len(indices) :])
+    for pointer in pointers:
+        fit = fit and len(pointer) == shape[0] + 1 and bool((pointer[1:] >= pointer[:-1]).all())
+        fit = fit and pointer[0] == 0 and pointer[-1] == len(columns)
+        indices[0] = np.repeat(np.arange(shape[0]), np.diff(pointer)) if fit else pointer
     for index, size in zip(indices, shape, strict=False):
         fit = fit and index.min() >= 0 and index.max() < size
     _require(fit, "the parts of a sparse array do not fit each other")

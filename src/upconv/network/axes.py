@@ -1,7 +1,7 @@
 """Values of a network as a framework's code sees them: with other axes, or in another order.
 
-A network has (N, C, *size) alone. Models transpose to (N, T, C) for fully connected layers, or drop
-an axis of extent 1. Such moves change the names of axes here, and no element moves.
+Values of a network are always (N, C, *size). Models transpose to (N, T, C) for fully connected
+layers, or drop an axis of extent 1. Here such moves only relabel axes; no element moves.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def common_axes(operands: Sequence[Arranged]) -> Axes:
     result: list[int | None] = []
     for number in range(-rank, 0):
         present = [operand for operand in operands if len(operand.axes) >= -number]
-        wide = {each.axes[number] for each in present if each.shape[number] != 1}
-        any_axis = {each.axes[number] for each in present} - {None}
+        wide = {operand.axes[number] for operand in present if operand.shape[number] != 1}
+        any_axis = {operand.axes[number] for operand in present} - {None}
         result.append(next(iter(wide or any_axis), None))
         if len(wide) > 1:
             break

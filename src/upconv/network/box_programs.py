@@ -1,4 +1,4 @@
-"""The programs of boxes: one for all boxes that look alike, with the kernels of the whole."""
+"""The programs of boxes: one for all boxes of one form, with the kernels of the whole network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BoxPrograms:
     def __init__(self, graph: ir.Graph, choice: Choice, dtype: DType, algorithm: Algorithm) -> None:
         self.boxes, self._choice = Boxes(graph), choice
         self._dtype, self._algorithm = dtype, algorithm
-        self._compiler = Compiler(graph, fused=False)  # it is fused already
+        self._compiler = Compiler(graph, fused=False)  # `graph` is fused already
         self._programs: dict[object, Program] = {}
         self._lock = threading.Lock()
 
@@ -55,13 +55,13 @@ class BoxPrograms:
 
     @property
     def digest(self) -> str:
-        """A digest of all that results depend on."""
+        """A digest of everything that results depend on."""
         variants = tuple(self._choice.variants.values())
-        how = self._dtype, self._algorithm, self._choice.layouts, variants
-        return digest(self.boxes.graph, how).hex()
+        settings = self._dtype, self._algorithm, self._choice.layouts, variants
+        return digest(self.boxes.graph, settings).hex()
 
     def program(self, part: Part) -> Program:
-        """The program of a part, which all parts that look alike share."""
+        """The program of a part; all parts of the same form share it."""
         ends = tuple(ends_of(node.operation) for node in part.graph.nodes)
         key = part.values, part.graph.outputs, *part.graph.shapes.values(), ends
         with self._lock:

@@ -1,8 +1,8 @@
 """Boxes: the graph that computes some positions of a result, with the halo of all its layers.
 
 Every value has a range of positions along each axis: those that the results of its readers need.
-Nodes compute their range from their inputs' ranges. At the ends of the whole they pad as the
-network does, elsewhere they read what is there.
+Nodes compute their range from their inputs' ranges. At the ends of an axis they pad as the network
+does; elsewhere they read the neighbouring positions.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Boxes:
         return rates[output]
 
     def reads(self, output: int, box: Box) -> list[Box]:
-        """The positions of each input that a box of a result is made of."""
+        """The positions of each input that a box of a result depends on."""
         ranges = self._ranges(output, box)
         return [ranges[value] for value in self.graph.inputs.values()]
 
@@ -102,7 +102,7 @@ class Boxes:
         return build.part(output, box)
 
     def _ranges(self, output: int, box: Box) -> dict[int, Box]:
-        """The positions of each value that a box of a result is made of."""
+        """The positions of each value that a box of a result depends on."""
         ranges = {output: self._several(output, box)}
         for node, rules in zip(self.graph.nodes[::-1], self._reaches[::-1], strict=True):
             wanted = [ranges[value] for value in node.outputs if value in ranges]
@@ -124,9 +124,9 @@ class Boxes:
         return ranges
 
     def _several(self, value: int, box: Box) -> Box:
-        """A box of two positions at least along the last axis that has so many.
+        """A box of at least two positions along the last axis of more than one.
 
-        Kernels leave an axis of one position out, and add up in the order of the others.
+        Kernels drop an axis of one position, which would change the order of sums.
         """
         sizes = self.graph.shapes[value][2:]
         last = max((axis for axis, size in enumerate(sizes) if size > 1), default=-1)
@@ -173,31 +173,31 @@ def _within(box: Box, extents: Sequence[int]) -> Box:
 
 
 def _read(rule: Reach, span: Span, size: int) -> Span:
-    """The inputs of so many that results read."""
+    """The inputs, of `size` in all, that a span of results reads."""
     begin = max(0, rule.first(span[0]))
     end = min(size, bisect_left(range(size + 1), span[1], key=rule.final))
-    if isinstance(rule, Edges) and end == size:  # results within the end may need all it reflects
+    if isinstance(rule, Edges) and end == size:  # results at the end may need all reflected inputs
         begin = min(begin, max(0, size - max(0, rule.ends[1]) - 1))
     begin = min(begin, end, size - 1)
     return (min(begin, size - 1) if rule.trails else begin), max(end, begin + 1)
 
 
 def _with_begin(rule: Reach, span: Span, size: int) -> Span:
-    """Results that hold all positions added at the begin and those that are reflected there, if
-    they hold one of the former."""
+    """A span of results, extended to all positions added at the begin and their sources if it holds
+    one of these positions."""
     ends = rule.ends if isinstance(rule, Edges) else (0, 0)
     return (0, min(size, max(span[1], 2 * ends[0] + 1))) if span[0] < ends[0] else span
 
 
 def ends_of(operation: ir.Operation) -> object:
-    """The changes of an operation by boxes."""
+    """The padding of an operation, in which the operations of boxes differ."""
     if isinstance(operation, ir.Convolution):
         return operation.keywords.padding
     return getattr(operation, "padding", getattr(operation, "amounts", None))
 
 
 def _merged(operations: Sequence[ir.Operation]) -> ir.Operation:
-    """One operation that has the ends of each along its own axis."""
+    """One operation with the padding of the i-th one along axis i."""
     first = operations[0]
     if isinstance(first, ir.Pool) and first.windows:
         return first
@@ -212,7 +212,7 @@ def _merged(operations: Sequence[ir.Operation]) -> ir.Operation:
 
 
 class _Build:
-    """The graph of a box while it is built; its values have numbers of their own."""
+    """Builder of the graph of a box, with its own numbering of values."""
 
     def __init__(self, graph: ir.Graph, ranges: dict[int, Box], batch: int) -> None:
         self._network, self._ranges = graph, ranges
@@ -244,7 +244,7 @@ class _Build:
             self._numbers[value] = self._cropped(number, [w.after for w in windows], value)
 
     def part(self, output: int, box: Box) -> Part:
-        """The graph, and what it reads."""
+        """The graph of a box of an output."""
         number = self._part(output, box)
         if number in self._inputs.values():
             (number,) = self._node(ir.Convert(), (number,), output)

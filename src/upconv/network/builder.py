@@ -1,11 +1,11 @@
-"""`Network`, the builder: a model written call by call, each call checked where it stands.
+"""`Network`, the builder: a model written call by call, each call checked at once.
 
     network = Network({"x": (1, 80, None)})
     y = network.conv(network.inputs["x"], weight, bias, padding=3, activation="relu")
     network.output(y)
 
-Channels, ranks and weights are checked at each call. What only known sizes can tell is checked by
-`graph`, which names the line of the call that does not fit.
+Channels, ranks and weights are checked at each call. `graph` checks conditions on sizes, once these
+are known, and names the line of the call that does not fit.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ class Network(Layers):
         return self._nodes.sized(shapes)
 
     def at(self, line: str) -> None:
-        """Let errors name another line for the next calls than Python's, "" for Python's."""
+        """Set the line that errors of the next calls name; "" for the line in Python."""
         self._nodes.line = line
 
     def redeclared(self, inputs: Mapping[str, Sequence[int | str | None]]) -> Network:
-        """The same nodes and outputs on inputs of other shapes, by the same names in order."""
+        """The same nodes and outputs on inputs of other shapes, with the same names in order."""
         other = Network(inputs)
         other._nodes.replay(self._nodes)
         return other
@@ -121,9 +121,9 @@ class Network(Layers):
 
         Raises what `graph` raises, and `MemoryLimitError` where the values do not fit.
         """
-        how = _how(precision, threads, algorithm)
+        options = _options(precision, threads, algorithm)
         return self._sized(
-            dict(shapes or {}), lambda programs, known: programs.compiled(known, *how)
+            dict(shapes or {}), lambda programs, known: programs.compiled(known, *options)
         )
 
     def __call__(self, *arrays: Any, precision: str = "float32", threads: int | None = None) -> Any:
@@ -143,11 +143,13 @@ class Network(Layers):
         self, shapes: Mapping[str, ir.Shape], *, precision: str = "float32",
         threads: int | None = None,
     ) -> Program:  # fmt: skip
-        """The program, not to be closed, that a call with arrays of these shapes runs."""
-        how = _how(precision, threads, "auto")
-        program = None if self._programs is None else self._programs.find(shapes, *how)
+        """The program that a call with arrays of these shapes runs; callers do not close it."""
+        options = _options(precision, threads, "auto")
+        program = None if self._programs is None else self._programs.find(shapes, *options)
         if program is None:
-            program = self._sized(dict(shapes), lambda programs, known: programs.kept(known, *how))
+            program = self._sized(
+                dict(shapes), lambda programs, sizes: programs.kept(sizes, *options)
+            )
         return program
 
     def stream(
@@ -161,16 +163,16 @@ class Network(Layers):
         that kernels are chosen for; that of the first push where None. shapes: of inputs with other
         open sizes, by name, None at `axis`. The rest is as in `compile`.
 
-        Results are those of the network on the whole input, of which nothing is computed twice.
-        They differ by rounding; docs/network.md says when bits do not depend on the cuts.
+        Results are those of the network on the whole input, and nothing is computed twice. They
+        differ by rounding; docs/network.md tells when bits do not depend on the cuts.
 
         Raises `ArgumentError` for an axis that is not open, and `EngineRefusal` for a network with
         an operation that reads all positions, such as instance norm, whose line it names.
         """
         from .streams import stream_of
 
-        how = _how(precision, threads, algorithm)
-        return stream_of(self._nodes.declared, self._compiler, axis, chunk, how, dict(shapes or {}))
+        options, sizes = _options(precision, threads, algorithm), dict(shapes or {})
+        return stream_of(self._nodes.declared, self._compiler, axis, chunk, options, sizes)
 
     def boxes(
         self, shapes: Mapping[str, ir.Shape], *, precision: str = "float32",
@@ -182,7 +184,7 @@ class Network(Layers):
         """
         from .box_programs import BoxPrograms
 
-        dtype, threads, kind = _how(precision, None, algorithm)
+        dtype, threads, kind = _options(precision, None, algorithm)
         compiler = self._compiler(dict(shapes))
         return BoxPrograms.of(compiler, shapes, dtype, threads, kind)
 
@@ -210,6 +212,6 @@ class Network(Layers):
             raise
 
 
-def _how(precision: Any, threads: int | None, algorithm: str) -> tuple[DType, int, Algorithm]:
+def _options(precision: Any, threads: int | None, algorithm: str) -> tuple[DType, int, Algorithm]:
     dtype = DType.BFLOAT16 if rounds(precision, DType.FLOAT32) else DType.FLOAT32
     return dtype, resolved(threads), Algorithm.of(algorithm)

@@ -1,8 +1,8 @@
 """Compiling: from a graph of known sizes to a program, one pass after another.
 
-fuse, fold, split   know no sizes: done once for a network
+fuse, fold, split   independent of sizes: once for a network
 choose              layouts and kernels, by the engine's candidates; once for a class of sizes
-laid_out, place     a form and a place for every value
+laid_out, place     a form for every value, and views
 program             memory, and the native steps
 """
 
@@ -26,11 +26,11 @@ from .layout import labels, laid_out
 from .memory import Arena, arena
 from .place import place
 
-_EXACT = 64  # sizes up to here are a class of their own
+_EXACT = 64  # each size up to here is a class
 
 
 def simplified(graph: Graph) -> Graph:
-    """The graph with everything fused and folded that kernels can do."""
+    """The graph after fusing and folding, as far as kernels support it."""
     return split(fold(fuse(reordered(graph))))
 
 
@@ -44,7 +44,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A graph with a form and a place for each value, and its convolutions ready to run."""
+    """A graph with a form and a memory offset for each value, and its convolutions ready to run."""
 
     graph: Graph
     arena: Arena
@@ -54,7 +54,7 @@ class Compiled:
 
 
 class Compiler:
-    """A network's graph without sizes, its packed weights, and what was chosen for its sizes.
+    """A network's graph without sizes, its packed weights, and the choices for its sizes.
 
     fused: whether operations may be joined, so that values between them are not rounded.
     """
@@ -89,7 +89,7 @@ class Compiler:
     def assembled(
         self, graph: Graph, variants: Mapping[Convolution, str], dtype: DType, threads: int
     ) -> Compiled:
-        """A graph that is laid out, with places, kernels and packed weights."""
+        """A laid-out graph with memory offsets, kernels and packed weights."""
         graph = place(graph)
         places = arena(graph)
         memory.require(places.nbytes, "the arena of the program")  # before tables of any size
@@ -104,7 +104,7 @@ class Compiler:
 
 
 def choose(graph: Graph, dtype: DType, threads: int, algorithm: Algorithm) -> Choice:
-    """The layouts and kernels that the engine's model expects to be fastest."""
+    """The layouts and kernels that are fastest by the engine's cost model."""
     variants: dict[tuple[Convolution, DataLayout], str] = {}
     known: dict[tuple[Problem, str | None], Candidate] = {}
 

@@ -1,7 +1,7 @@
 """Convolutions of a network: their problems, the choice of a kernel, and packed weights.
 
-Choices are the engine's for weights that are packed beforehand. Its cycles do not count where a
-weight comes from, though a network reads each once per run, from beyond the second-level cache.
+Choices are the engine's for weights that are packed beforehand. Its cost model does not count
+the memory reads of weights, though a run reads each weight once, from beyond the L2 cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..engines.jit.channels.candidates import CHANNELS
 from ..engines.jit.steps import Step
 from ..errors import EngineError
 from ..execution import Packings
-from ..keywords import epilogue
+from ..keywords import epilogue as epilogue_of
 from ..primitives import Entry, shared_cache
 from ..problem import DType, Epilogue, Problem
 from .fuse import sums
@@ -49,8 +49,8 @@ class Layer(NamedTuple):
 
     def steps(self, outputs: Sequence[Array], inputs: Sequence[Array], scratch: int) -> list[Step]:
         """The native steps, bound to arrays of a node and to scratch memory."""
-        end = self.operation.end
-        residual = inputs[end[0].operand.number] if sums(end) else None  # type: ignore[union-attr]
+        chain = self.operation.epilogue
+        residual = inputs[chain[0].operand.number] if sums(chain) else None  # type: ignore[union-attr]
         second = outputs[1] if len(outputs) > 1 else None
         ends = self.bias, residual, self.slopes, second
         call = outputs[0], inputs[0], self.weight, *ends[:2], scratch, *ends[2:]
@@ -58,20 +58,20 @@ class Layer(NamedTuple):
 
 
 def problem_of(operation: Convolution, shape: Shape, form: Form) -> Problem:
-    """The problem of a convolution on an input of a shape, (N, C, *size), that lies in a form."""
-    added, second = sums(operation.end), _second(operation.end)
-    end = epilogue(_activation(operation.end), added > 0)
+    """The problem of a convolution on an input of a shape (N, C, *size) and a memory form."""
+    added, second = sums(operation.epilogue), _second(operation.epilogue)
+    epilogue = epilogue_of(_activation(operation.epilogue), added > 0)
     if second is not None:
         slope = float(second.operand or 0.0)  # type: ignore[arg-type]  # a number
-        end = replace(end, second=Activation(second.name), second_slope=slope)
+        epilogue = replace(epilogue, second=Activation(second.name), second_slope=slope)
     return signature_of(operation, shape).problem.replace(
-        dtype=form.dtype, layout=form.layout, epilogue=end, accumulate=added == 2
+        dtype=form.dtype, layout=form.layout, epilogue=epilogue, accumulate=added == 2
     )
 
 
-def _activation(end: Chain) -> Frozen:
-    """The activation of an end, as an epilogue takes it."""
-    rest = end[sums(end) :]
+def _activation(chain: Chain) -> Frozen:
+    """The activation in a chain, in the form that `epilogue_of` takes."""
+    rest = chain[sums(chain) :]
     if not rest or rest[0].name == "store":
         return None
     op = rest[0]
@@ -80,48 +80,49 @@ def _activation(end: Chain) -> Frozen:
     return op.name if op.operand is None else (op.name, op.operand)
 
 
-def _second(end: Chain) -> Op | None:
-    """The activation of a second result."""
-    return end[-1] if len(end) > 1 and end[-2].name == "store" else None
+def _second(chain: Chain) -> Op | None:
+    """The activation of the second result in a chain."""
+    return chain[-1] if len(chain) > 1 and chain[-2].name == "store" else None
 
 
 def priced(problem: Problem) -> Problem:
     """The problem whose candidates stand for this one.
 
-    The model only tells ends apart by what tiles do: another value's sum, a long activation.
+    The cost model only distinguishes epilogues by the work in tiles: a residual, or an activation
+    of many instructions.
     """
-    end = problem.epilogue
-    if not End.of(end).is_cheap:
+    epilogue = problem.epilogue
+    if not End.of(epilogue).is_cheap:
         return problem
-    plain = Epilogue(residual=end.residual or problem.accumulate)
+    plain = Epilogue(residual=epilogue.residual or problem.accumulate)
     return problem.replace(epilogue=plain, accumulate=False)
 
 
 def candidate(
     problem: Problem, threads: int, algorithm: Algorithm, sums: str | None = None
 ) -> Candidate:
-    """The kernel that the engine's model takes for a problem whose weight is packed beforehand.
+    """The kernel that the cost model chooses for a problem whose weight is packed beforehand.
 
-    It takes infinite time where no kernel adds up in the order `sums`, as some have one layout.
+    Its time is infinite if no kernel adds in the order `sums`: some have one layout only.
     """
     listed = _candidates(problem, threads, algorithm)
     if sums is not None:
         nothing = Candidate("jit", "", inf, sums=sums)
-        listed = [each for each in listed if each.possible and each.sums == sums] or [nothing]
+        listed = [c for c in listed if c.possible and c.sums == sums] or [nothing]
     return ranked(listed)[0]
 
 
 def fitting(
     problem: Problem, threads: int, variant: str, algorithm: Algorithm, sums: str | None = None
 ) -> str:
-    """A kernel's variant where it can do the problem, else one of the same order of sums."""
-    variant = variant or CHANNELS  # chosen where there was nothing to multiply, which has its order
+    """A kernel's variant if it can compute the problem, else one with the same order of sums."""
+    variant = variant or CHANNELS  # a problem without products has none; any sum has this order
     listed = _candidates(problem, threads, algorithm)
-    same = [each for each in listed if each.variant == variant and each.possible]
-    if same:
+    same = [candidate for candidate in listed if candidate.variant == variant]
+    if any(candidate.possible for candidate in same):
         return variant
-    orders = {sums} - {None} or {each.sums for each in listed if each.variant == variant} - {None}
-    alike = [each for each in ranked(listed) if each.sums in orders]
+    orders = {sums} - {None} or {candidate.sums for candidate in same} - {None}
+    alike = [candidate for candidate in ranked(listed) if candidate.sums in orders]
     return (alike or ranked(listed))[0].variant
 
 
@@ -132,9 +133,9 @@ def _candidates(problem: Problem, threads: int, algorithm: Algorithm) -> list[Ca
         remedy = "End the network before this layer, and go on with another one behind it"
         raise EngineError(f"A network cannot compute {problem}: {reason}. {remedy}.")
     return [
-        each
-        for each in engine.candidates(problem, threads, prepared=True)  # type: ignore[attr-defined]
-        if each.engine == "jit" and not (each.winograd and algorithm is Algorithm.DIRECT)
+        kernel
+        for kernel in engine.candidates(problem, threads, prepared=True)  # type: ignore[attr-defined]
+        if kernel.engine == "jit" and not (kernel.winograd and algorithm is Algorithm.DIRECT)
     ]
 
 
@@ -153,7 +154,7 @@ class Weights:
         dtype = problem.dtype.numpy
         weight = operation.weight.astype(dtype, copy=False)
         bias = None if operation.bias is None else operation.bias.astype(dtype, copy=False)
-        arrays = (op.operand for op in operation.end if op.name == "prelu")
+        arrays = (op.operand for op in operation.epilogue if op.name == "prelu")
         slopes = next((np.asarray(array, dtype) for array in arrays), None)
         packed = packings.of(entry.primitive, weight)
         return Layer(operation, problem, variant, entry, packed, bias, slopes)

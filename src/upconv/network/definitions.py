@@ -27,10 +27,10 @@ Arrays = tuple[Array, ...]
 
 
 def evaluate(graph: ir.Graph, arrays: Sequence[Array]) -> Arrays:
-    """The outputs of a graph for arrays of its inputs, channels first whatever the forms say.
+    """The outputs of a graph for arrays of its inputs, channels first whatever their forms.
 
-    A view is read and written in the array of the value that holds it, so that a pass which places
-    two values on top of each other changes results.
+    A view is read and written in the array of the value that holds it. A pass that wrongly overlaps
+    two values therefore changes results.
     """
     dtype = np.result_type(*arrays)
     memory: dict[int, Array] = {}
@@ -135,7 +135,7 @@ def _convolution(operation: ir.Convolution, inputs: Arrays) -> Arrays:
     primitive = engine.build(signature.problem, threads=1)
     result = np.empty(signature.shape, x.dtype)
     primitive.run(result, x, primitive.pack(weight), bias, None)
-    return chain_results(operation.end, result, inputs)
+    return chain_results(operation.epilogue, result, inputs)
 
 
 def _lstm(operation: ir.Lstm, inputs: Arrays) -> Arrays:
@@ -155,7 +155,7 @@ def _lstm(operation: ir.Lstm, inputs: Arrays) -> Arrays:
 
 
 def _pad(operation: ir.Pad, inputs: Arrays) -> Arrays:
-    """Ends are cut off first, so that what is reflected is what stays."""
+    """Positions are cut off first, so that only remaining ones are reflected."""
     x = inputs[0]
     ends = list(zip(x.shape[2:], operation.amounts, strict=True))
     kept: Any = (slice(max(0, -begin), size - max(0, -end)) for size, (begin, end) in ends)
@@ -173,7 +173,7 @@ def _norm(operation: ir.Norm, inputs: Arrays) -> Arrays:
     centred = values - values.mean(axes, keepdims=True)
     variance = np.square(centred).mean(axes, keepdims=True)
     result = centred / np.sqrt(variance + operation.epsilon)
-    return chain_results(operation.end, result.reshape(x.shape).astype(x.dtype), inputs)
+    return chain_results(operation.epilogue, result.reshape(x.shape).astype(x.dtype), inputs)
 
 
 def _resample(operation: ir.Resample, inputs: Arrays) -> Arrays:
@@ -199,7 +199,7 @@ def _linear(x: Array, axis: int, after: int, aligned: bool) -> Array:
     positions = np.clip(positions, 0, size - 1)
     left = positions.astype(int)
     right = np.minimum(left + 1, size - 1)
-    shape = [-1 if each == axis else 1 for each in range(x.ndim)]
+    shape = [-1 if number == axis else 1 for number in range(x.ndim)]
     share = (positions - left).reshape(shape).astype(x.dtype)
     result: Array = x.take(left, axis) * (1 - share) + x.take(right, axis) * share
     return result
@@ -222,10 +222,10 @@ def _windows(operation: ir.Pool, x: Array, padding: float) -> Array:
     spans, steps, beyond = [], [], []
     for axis, (size, kernel, stride, dilation) in enumerate(zip(*columns, strict=True)):
         span = dilation * (kernel - 1) + 1
-        end = (operation.count(axis, size) - 1) * stride + span
-        beyond.append((0, max(0, end - padded.shape[2 + axis])))
+        extent = (operation.count(axis, size) - 1) * stride + span
+        beyond.append((0, max(0, extent - padded.shape[2 + axis])))
         spans.append(span)
-        steps.append(slice(0, end - span + 1, stride))
+        steps.append(slice(0, extent - span + 1, stride))
     nothing = -np.inf if operation.mode == "max" else 0
     padded = np.pad(padded, ((0, 0), (0, 0), *beyond), constant_values=nothing)
     axes = tuple(range(2, x.ndim))

@@ -1,4 +1,4 @@
-"""A digest of all that the results of a graph depend on."""
+"""A digest of everything that the results of a graph depend on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def digest(graph: Graph, *more: object) -> bytes:
 
 
 def _plain(value: object) -> Iterator[bytes]:
-    """All that an operation is made of."""
+    """The type and all fields of an operation, as bytes."""
     if isinstance(value, np.ndarray):
         yield from (f"{value.dtype} {value.shape}".encode(), value.tobytes())
     elif is_dataclass(value):

@@ -1,7 +1,7 @@
 """Drawing a graph: the text of an SVG file, nodes as boxes by depth.
 
 The depth of a node is the length of the longest path to it. An edge that passes other depths has a
-point at each of them, which takes part in the order like a narrow box; so edges pass beside boxes.
+point at each of them. Points are ordered like narrow boxes, so that edges pass beside boxes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class _Box:
         for box in self.below:
             middle = (y + box.y) / 2
             path = f"M{x:.0f} {y:.0f}C{x:.0f} {middle:.0f} {box.x:.0f} {middle:.0f}"
-            end = f"{box.x:.0f} {box.y:.0f}"
-            paths.append(f'<path d="{path} {end}" fill="none" stroke="#888888"/>')
+            target = f"{box.x:.0f} {box.y:.0f}"
+            paths.append(f'<path d="{path} {target}" fill="none" stroke="#888888"/>')
         return "".join(paths)
 
     def svg(self) -> str:

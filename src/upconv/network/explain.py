@@ -8,7 +8,7 @@ from .. import memory
 from ..roofline import roofline
 from ..terminal import aligned
 from .compile import Compiled
-from .fuse import end_of
+from .fuse import chain_of
 from .graph import Chain, Convolution, Graph, Node, Norm, Pad, Pointwise, Pool, Resample, Shape
 from .kinds import KINDS
 
@@ -50,17 +50,17 @@ def explained(compiled: Compiled, nbytes: int, seconds: list[float] | None) -> s
 
 
 def _why_apart(graph: Graph, node: Node, chain: Chain) -> str:
-    """Why a chain is a step of its own."""
+    """Why a chain is a separate step."""
     before = graph.writers().get(node.inputs[0])
     if before is None:
         return "its value is an input of the network"
     name = KINDS[type(before.operation)].name
-    end = end_of(before)
-    if end is None:
+    epilogue = chain_of(before)
+    if epilogue is None:
         return f"a {name} ends in no chain"
     if isinstance(before.operation, Convolution):
         first = chain[0].name if chain else "copy"
-        return f"after {_chain(end) or 'its sums'}, the kernel of a {name} does no {first}"
+        return f"after {_chain(epilogue) or 'its sums'}, the kernel of a {name} does no {first}"
     return f"it reads something that is written after the {name}"
 
 
@@ -76,7 +76,7 @@ def _time(seconds: float) -> str:
 
 
 def computes(node: Node, shapes: list[Shape]) -> str:
-    """An operation with its parameters; what is fused into its end follows after " + "."""
+    """An operation with its parameters; its fused chain follows after " + "."""
     operation = node.operation
     name = KINDS[type(operation)].name
     if isinstance(operation, Pointwise):
@@ -93,8 +93,8 @@ def computes(node: Node, shapes: list[Shape]) -> str:
         name = f"{'layer' if operation.per_position else kind} norm"
     elif isinstance(operation, Pad | Pool | Resample):
         name = f"{operation.mode} {name}"
-    end = _chain(end_of(node) or ())
-    return f"{name} + {end}" if end else name
+    epilogue = _chain(chain_of(node) or ())
+    return f"{name} + {epilogue}" if epilogue else name
 
 
 def _chain(chain: Chain) -> str:

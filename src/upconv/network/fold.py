@@ -1,15 +1,16 @@
-"""Folding: what a convolution can do by its weight, its bias and its padding.
+"""Folding of other operations into the weight, the bias and the padding of a convolution.
 
-1.  What a convolution's end begins with, if it is a number or one per channel, becomes part of the
-    weight and the bias: batch norm, scales, offsets.
-2.  A chain that begins with a positive factor, goes on with what keeps factors (ReLU, leaky ReLU),
-    and is read by convolutions alone, gives the factor to the weights of these.
-3.  Channels that are put into another order are written in it, by another order of weights.
+1.  Numbers, or arrays of one per channel, at the beginning of a convolution's epilogue become part
+    of its weight and bias: batch norm, scales, offsets.
+2.  A positive factor at the beginning of a chain moves into the weights of the convolutions that
+    read the chain. The rest of the chain must commute with it (ReLU, leaky ReLU), and nothing but
+    convolutions may read its value.
+3.  A permutation of channels becomes a permutation of the weight of the convolution before it.
 4.  Zeros around an input, or a crop of it, become part of the padding of the convolution behind.
 5.  A crop behind a transposed convolution becomes part of its padding. A stream then knows that no
     later input changes what the crop leaves.
 
-Weights of a convolution that keeps an order of sums stay as they are, as other bits would follow.
+A convolution with a fixed order of sums keeps its weight, because folding would change bits.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..keywords import Same, paddings
-from .fuse import end_of, with_end
+from .fuse import chain_of, with_chain
 from .graph import Array, Convolution, Graph, Input, Node, Op, Pad, Permute
 
 HOMOGENEOUS = {"relu", "leaky_relu", "prelu"}
@@ -33,15 +34,15 @@ def fold(graph: Graph) -> Graph:
 
 
 def reordered(graph: Graph) -> Graph:
-    """Convolutions whose channels are written in the order in which they are read (case 3)."""
+    """Convolutions that write their channels in the order in which they are read (case 3)."""
     readers, writers = graph.readers(), graph.writers()
     nodes = list(graph.nodes)
     for node in graph.nodes:
-        maker = writers.get(node.inputs[0]) if isinstance(node.operation, Permute) else None
+        writer = writers.get(node.inputs[0]) if isinstance(node.operation, Permute) else None
         value = node.inputs[0]
-        if maker is None or len(readers[value]) > 1 or value in graph.outputs:
+        if writer is None or len(readers[value]) > 1 or value in graph.outputs:
             continue
-        operation = maker.operation
+        operation = writer.operation
         if isinstance(operation, Convolution) and operation.keywords.groups == 1:
             order = list(node.operation.order)  # type: ignore[attr-defined]  # a Permute
             weight, bias = operation.weight, operation.bias
@@ -49,20 +50,20 @@ def reordered(graph: Graph) -> Graph:
                 operation,
                 weight=weight[:, order] if operation.transposed else weight[order],
                 bias=None if bias is None else bias[order],
-                end=tuple(
+                epilogue=tuple(
                     replace(op, operand=op.operand[order])
                     if isinstance(op.operand, np.ndarray)
                     else op
-                    for op in operation.end
+                    for op in operation.epilogue
                 ),
             )
-            nodes[nodes.index(maker)] = replace(maker, operation=operation, outputs=node.outputs)
+            nodes[nodes.index(writer)] = replace(writer, operation=operation, outputs=node.outputs)
             nodes.remove(node)
     return graph.with_nodes(nodes)
 
 
 def _cropped(graph: Graph) -> Graph:
-    """Transposed convolutions that leave out what a crop behind them takes off (case 5)."""
+    """Transposed convolutions that do not compute what a crop behind them removes (case 5)."""
     nodes = list(graph.nodes)
     for crop in [node for node in nodes if isinstance(node.operation, Pad)]:
         value = crop.inputs[0]
@@ -78,20 +79,22 @@ def _cropped(graph: Graph) -> Graph:
 
 
 def _with_crop(node: Node, crop: Pad) -> Convolution | None:
-    """A transposed convolution with a crop behind it as one; None where it reads other values."""
+    """A transposed convolution and a crop behind it as one; None if it reads other values."""
     operation = node.operation
     if not isinstance(operation, Convolution) or not operation.transposed or len(node.inputs) > 1:
         return None
     pairs = paddings(operation.keywords.padding, len(crop.amounts))
     if isinstance(pairs, Same) or len(node.outputs) > 1 or max(map(max, crop.amounts)) > 0:
         return None
-    both = zip(pairs, crop.amounts, strict=True)
-    ends = tuple((begin - cut, end - last) for (begin, end), (cut, last) in both)
-    return replace(operation, keywords=operation.keywords._replace(padding=ends))
+    padding = tuple(
+        (before - cut_before, after - cut_after)
+        for (before, after), (cut_before, cut_after) in zip(pairs, crop.amounts, strict=True)
+    )
+    return replace(operation, keywords=operation.keywords._replace(padding=padding))
 
 
 def _padded(graph: Graph) -> Graph:
-    """Convolutions that pad by themselves, and no `Pad` that nobody reads any more (case 4)."""
+    """Convolutions that pad their input themselves, without `Pad` nodes left unread (case 4)."""
     writers = graph.writers()
     nodes = [_with_padding(node, writers.get(node.inputs[0])) for node in graph.nodes]
     read = {value for node in nodes for value in node.inputs} | set(graph.outputs)
@@ -121,20 +124,25 @@ def _with_padding(node: Node, before: Node | None) -> Node:
 
 
 def _folded(node: Node) -> Node:
-    """A convolution without numbers at the beginning of its end."""
+    """A convolution with the leading numbers of its epilogue folded into weight and bias."""
     operation = node.operation
     if not isinstance(operation, Convolution) or operation.sums is not None:
         return node
-    weight, bias, end = operation.weight, operation.bias, list(operation.end)
-    while end and end[0].name in ("add", "mul") and not isinstance(end[0].operand, Input | None):
-        op = end.pop(0)
+    weight, bias, chain = operation.weight, operation.bias, list(operation.epilogue)
+    while chain and _is_affine(chain[0]):
+        op = chain.pop(0)
         factor = np.asarray(op.operand, np.float64)
         if op.name == "add":
             bias = _shifted(operation, bias, factor)
         else:
             weight = _scaled(operation, weight, factor)
             bias = None if bias is None else (bias * factor).astype(bias.dtype)
-    return replace(node, operation=replace(operation, weight=weight, bias=bias, end=tuple(end)))
+    operation = replace(operation, weight=weight, bias=bias, epilogue=tuple(chain))
+    return replace(node, operation=operation)
+
+
+def _is_affine(op: Op) -> bool:
+    return op.name in ("add", "mul") and not isinstance(op.operand, Input | None)
 
 
 def out_channels(operation: Convolution) -> int:
@@ -157,25 +165,27 @@ def _scaled(operation: Convolution, weight: Array, factor: Array) -> Array:
     rest = (1,) * (weight.ndim - 2)
     if not operation.transposed:
         return (weight * factor.reshape(-1, 1, *rest)).astype(weight.dtype)
-    made = weight.shape[1]
-    by_group = factor.reshape(-1, 1, made).repeat(len(weight) * made // len(factor), axis=1)
-    return (weight * by_group.reshape(len(weight), made, *rest)).astype(weight.dtype)
+    per_group = weight.shape[1]
+    groups = len(factor) // per_group
+    by_group = factor.reshape(-1, 1, per_group).repeat(len(weight) // groups, axis=1)
+    return (weight * by_group.reshape(len(weight), per_group, *rest)).astype(weight.dtype)
 
 
 def _factors_forward(graph: Graph) -> Graph:
     """Positive factors moved from chains to the convolutions that read them (case 2)."""
     nodes = list(graph.nodes)
     for number, node in enumerate(nodes):
-        end = end_of(node)
-        start = None if end is None else _factor_start(end)
+        chain = chain_of(node)
+        start = None if chain is None else _factor_start(chain)
         value = node.outputs[-1]
         indices = [i for i, other in enumerate(nodes) if value in other.inputs]
-        if start is None or end is None or value in graph.outputs or not indices:
+        if start is None or chain is None or value in graph.outputs or not indices:
             continue
         if not all(_only_convolved(nodes[i], value) for i in indices):
             continue
-        factor = float(end[start].operand)  # type: ignore[arg-type]  # a number
-        nodes[number] = with_end(node, end[:start] + end[start + 1 :], node.inputs, node.outputs)
+        factor = float(chain[start].operand)  # type: ignore[arg-type]  # a number
+        rest = chain[:start] + chain[start + 1 :]
+        nodes[number] = with_chain(node, rest, node.inputs, node.outputs)
         for i in indices:
             operation = nodes[i].operation
             weight = operation.weight  # type: ignore[attr-defined]  # a Convolution
@@ -184,10 +194,10 @@ def _factors_forward(graph: Graph) -> Graph:
     return graph.with_nodes(nodes)
 
 
-def _factor_start(end: tuple[Op, ...]) -> int | None:
-    """The step of a chain that multiplies by a positive number and may as well come last."""
-    for start in range(len(end) - 1, -1, -1):
-        op = end[start]
+def _factor_start(chain: tuple[Op, ...]) -> int | None:
+    """The index of a positive factor that could as well be applied last, or None."""
+    for start in range(len(chain) - 1, -1, -1):
+        op = chain[start]
         if op.name == "mul" and isinstance(op.operand, int | float):
             return start if op.operand > 0 else None
         if op.name not in HOMOGENEOUS:

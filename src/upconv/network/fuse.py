@@ -1,18 +1,18 @@
 """Fusing: pointwise chains join the node that makes their value.
 
-1.  A chain joins the convolution, the norm or the chain that writes its first value, if everything
-    else that it reads exists before that node runs.
-2.  Where other nodes read the first value too, it is stored on the way: a second result.
+1.  A chain joins the convolution, the norm or the chain that writes its first value, if its other
+    inputs exist before that node runs.
+2.  If other nodes read the first value too, the joined node stores it as a second result.
 3.  An operation of two values may begin with either operand. It begins with the one that is
     written last, so that it joins that node.
-4.  Equal chains on one value are computed once. ReLU of a value that goes through a leaky ReLU
-    too is computed from that one's result: U-Nets ask for both where a skip begins.
-5.  Chains join chains first: those that read a value at their beginning and again later, as
-    v + sin(v) does, stay one pass over it.
+4.  Equal chains on one value are computed once. If a value has both a ReLU and a leaky ReLU, the
+    ReLU is computed from the leaky ReLU's result: U-Nets need both where a skip begins.
+5.  Chains join chains first. A chain that reads a value again later, such as v + sin(v), therefore
+    stays one pass over it.
 6.  A chain without numbers per channel moves in front of a concatenation, into its inputs.
 
-A convolution then has more in its end than its kernel can do. `split` leaves there what the kernel
-does, and makes a node of the rest.
+A convolution's epilogue may then hold more operations than its kernel can do. `split` keeps those
+of the kernel there and makes a node of the rest.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..activations import Activation
 from .graph import EXCHANGED, Chain, Concat, Convolution, Graph, Input, Node, Norm, Op, Pointwise
 
 STORE = Op("store")
-ACTIVATIONS = {each.value for each in Activation if each.value}
+ACTIVATIONS = {activation.value for activation in Activation if activation.value}
 """Activations of the results of a kernel and of a second result; PReLU of the first only."""
 
 
 def fuse(graph: Graph) -> Graph:
-    """Join every chain to the node before it, where that is possible."""
+    """Join every chain to the node before it, if possible."""
     graph = _once(_before_concat(graph))
     for chains_only in (True, False):
         while (joined := _joined(graph, chains_only=chains_only)) is not None:
@@ -38,27 +38,27 @@ def fuse(graph: Graph) -> Graph:
     return graph
 
 
-def end_of(node: Node) -> Chain | None:
+def chain_of(node: Node) -> Chain | None:
     """The chain that a node ends in, or None if it cannot end in one."""
     operation = node.operation
     if isinstance(operation, Pointwise):
         return operation.chain
-    return operation.end if isinstance(operation, Convolution | Norm) else None
+    return operation.epilogue if isinstance(operation, Convolution | Norm) else None
 
 
-def with_end(node: Node, end: Chain, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Node:
+def with_chain(node: Node, chain: Chain, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Node:
     """A node that ends in another chain."""
     operation = node.operation
     if isinstance(operation, Pointwise):
-        return replace(node, operation=Pointwise(end), inputs=inputs, outputs=outputs)
-    operation = replace(operation, end=end)  # type: ignore[type-var]  # has an end
+        return replace(node, operation=Pointwise(chain), inputs=inputs, outputs=outputs)
+    operation = replace(operation, epilogue=chain)  # type: ignore[type-var]  # has an epilogue
     return replace(node, operation=operation, inputs=inputs, outputs=outputs)
 
 
 def _joined(graph: Graph, *, chains_only: bool) -> list[Node] | None:
-    """The nodes after the first join that is possible, or None.
+    """The nodes after the first possible join, or None.
 
-    chains_only: join chains to chains whose value nobody else reads.
+    chains_only: join chains only to chains whose value no other node reads.
     """
     readers, writers = graph.readers(), graph.writers()
     order = {value: number for number, node in enumerate(graph.nodes) for value in node.outputs}
@@ -67,36 +67,38 @@ def _joined(graph: Graph, *, chains_only: bool) -> list[Node] | None:
             continue
         node = _latest_first(node, order)
         first = node.inputs[0]
-        maker = writers.get(first)
-        end = end_of(maker) if maker else None
-        if maker is None or end is None or maker.outputs[-1] != first:
+        writer = writers.get(first)
+        epilogue = chain_of(writer) if writer else None
+        if writer is None or epilogue is None or writer.outputs[-1] != first:
             continue
         rest = node.inputs[1:]
         if first in rest or any(order.get(value, -1) >= order[first] for value in rest):
             continue
         shared = len(readers[first]) > 1 or first in graph.outputs
-        if chains_only and (shared or not isinstance(maker.operation, Pointwise)):
+        if chains_only and (shared or not isinstance(writer.operation, Pointwise)):
             continue
-        both = _appended(maker, end, node, stored=shared)
+        both = _appended(writer, epilogue, node, stored=shared)
         return [
-            both if each is maker else each for each in graph.nodes if each.outputs != node.outputs
+            both if other is writer else other
+            for other in graph.nodes
+            if other.outputs != node.outputs
         ]
     return None
 
 
-def _appended(maker: Node, end: Chain, node: Node, *, stored: bool) -> Node:
-    """One node for both; the value between them is `stored` or not needed."""
+def _appended(writer: Node, epilogue: Chain, node: Node, *, stored: bool) -> Node:
+    """One node for `writer` and `node`; the value between them is `stored` or not needed."""
     chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
-    offset = len(maker.inputs) - 1
+    offset = len(writer.inputs) - 1
     moved = tuple(
         replace(op, operand=op.operand._replace(number=op.operand.number + offset))
         if isinstance(op.operand, Input)
         else op
         for op in chain
     )
-    outputs = maker.outputs if stored else maker.outputs[:-1]
-    whole = (*end, *((STORE,) if stored else ()), *moved)
-    return with_end(maker, whole, (*maker.inputs, *node.inputs[1:]), (*outputs, *node.outputs))
+    outputs = writer.outputs if stored else writer.outputs[:-1]
+    joined = (*epilogue, *((STORE,) if stored else ()), *moved)
+    return with_chain(writer, joined, (*writer.inputs, *node.inputs[1:]), (*outputs, *node.outputs))
 
 
 def _latest_first(node: Node, order: dict[int, int]) -> Node:
@@ -154,21 +156,21 @@ def _before_concat(graph: Graph) -> Graph:
     readers, writers = graph.readers(), graph.writers()
     nodes, shapes = list(graph.nodes), dict(graph.shapes)
     for node in graph.nodes:
-        maker = writers.get(node.inputs[0]) if isinstance(node.operation, Pointwise) else None
-        if maker is None or not isinstance(maker.operation, Concat):
+        writer = writers.get(node.inputs[0]) if isinstance(node.operation, Pointwise) else None
+        if writer is None or not isinstance(writer.operation, Concat):
             continue
         value = node.inputs[0]
         if len(readers[value]) > 1 or value in graph.outputs or not _same_everywhere(node):
             continue
         parts = []
-        for part in maker.inputs:
+        for part in writer.inputs:
             number = max(shapes) + 1
             shapes[number] = shapes[part]
             parts.append(replace(node, inputs=(part,), outputs=(number,)))
-        whole = replace(maker, inputs=tuple(p.outputs[0] for p in parts), outputs=node.outputs)
-        at = next(i for i, each in enumerate(nodes) if each.outputs == maker.outputs)
-        nodes[at : at + 1] = [*parts, whole]
-        nodes = [each for each in nodes if each is whole or each.outputs != node.outputs]
+        concat = replace(writer, inputs=tuple(p.outputs[0] for p in parts), outputs=node.outputs)
+        index = next(i for i, other in enumerate(nodes) if other.outputs == writer.outputs)
+        nodes[index : index + 1] = [*parts, concat]
+        nodes = [other for other in nodes if other is concat or other.outputs != node.outputs]
     return replace(graph, nodes=tuple(nodes), shapes=shapes)
 
 
@@ -183,7 +185,7 @@ def _same_everywhere(node: Node) -> bool:
 
 
 def split(graph: Graph) -> Graph:
-    """Leave in each convolution's end what its kernel does; the rest becomes a node behind it."""
+    """Keep in each epilogue the operations of the kernel; the rest becomes a node behind it."""
     nodes: list[Node] = []
     shapes = dict(graph.shapes)
     for node in graph.nodes:
@@ -191,14 +193,14 @@ def split(graph: Graph) -> Graph:
         if not isinstance(operation, Convolution):
             nodes.append(node)
             continue
-        count = kernel_part(operation.end)
-        head, rest = operation.end[:count], operation.end[count:]
+        count = kernel_part(operation.epilogue)
+        head, rest = operation.epilogue[:count], operation.epilogue[count:]
         if not rest:
             nodes.append(node)
             continue
         stores = sum(op.name == "store" for op in head)
         if rest[0].name == "store":
-            # The value between is an output already.
+            # The value between the two nodes is an output already.
             between, rest = node.outputs[stores], rest[1:]
             first = node.outputs[: stores + 1]
             after = node.outputs[stores + 1 :]
@@ -209,7 +211,7 @@ def split(graph: Graph) -> Graph:
             after = node.outputs[stores:]
         behind, inputs = _renumbered(rest, node.inputs)
         ahead, before = _renumbered(head, node.inputs)
-        nodes.append(with_end(node, ahead, (node.inputs[0], *before), first))
+        nodes.append(with_chain(node, ahead, (node.inputs[0], *before), first))
         nodes.append(Node(Pointwise(behind), (between, *inputs), after, node.line))
     return replace(graph, nodes=tuple(nodes), shapes=shapes)
 
@@ -226,23 +228,24 @@ def _renumbered(chain: Chain, inputs: tuple[int, ...]) -> tuple[Chain, tuple[int
     return tuple(ops), tuple(values)
 
 
-def sums(end: Chain) -> int:
-    """The number of values that a kernel adds first: a residual, and the old result."""
+def sums(chain: Chain) -> int:
+    """The number of values that a chain adds first: a residual, and the old result."""
     added = [
         op.name == "add" and isinstance(op.operand, Input) and not op.operand.broadcast
-        for op in end[:2]
+        for op in chain[:2]
     ]
     return added.index(False) if False in added else len(added)
 
 
-def kernel_part(end: Chain) -> int:
-    """The number of operations at the end of a convolution's kernel.
+def kernel_part(chain: Chain) -> int:
+    """The number of operations of a chain that a convolution's kernel can do.
 
     They are a residual, a second one, an activation, and a second result by another activation.
     """
-    count = sums(end)
-    if count < len(end) and end[count].name in {*ACTIVATIONS, "prelu"}:
+    count = sums(chain)
+    if count < len(chain) and chain[count].name in {*ACTIVATIONS, "prelu"}:
         count += 1
-    if len(end) == count + 2 and end[count].name == "store" and end[count + 1].name in ACTIVATIONS:
+    rest = [op.name for op in chain[count:]]
+    if len(rest) == 2 and rest[0] == "store" and rest[1] in ACTIVATIONS:
         count += 2
     return count

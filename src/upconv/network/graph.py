@@ -1,13 +1,13 @@
 """The graph of a network: values, and nodes that compute them. Nothing here computes.
 
-A value is a number; the graph knows its shape (N, C, *size). A node has an operation, which is a
-frozen dataclass of what does not change between runs, the values that it reads, and the values that
-it writes. Nodes stand in an order in which they can run. Passes are functions from one graph to
-another.
+A value is a number; the graph knows its shape (N, C, *size). A node has an operation, the values
+that it reads, and the values that it writes. The operation is a frozen dataclass of all that does
+not change between runs. Nodes stand in an order in which they can run. Passes are functions from
+one graph to another.
 
 A pointwise *chain* is a tuple of `Op`s. It begins with one value and applies one operation after
-another, each perhaps with a second operand. Convolutions and norms end in a chain of this kind too,
-so that fusing means joining two tuples.
+another, each perhaps with a second operand. The `epilogue` of a convolution or a norm is such a
+chain too, so that fusing joins two tuples.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 
 
 class Input(NamedTuple):
-    """The input of a node that has this number, as an operand of its chain.
+    """The number of a node's input, as an operand of its chain.
 
     broadcast: whether it has extent 1 along axes where the chain's value has more.
     """
@@ -41,8 +41,8 @@ class Op:
     """One step of a chain: `name` is a key of `pointwise.OPS`.
 
     The operand is a number, one number per channel (an array of shape (C,)), an `Input`, or None.
-    The operation "store" has none: it makes the current value
-    the node's next output. The last value of the chain is the last output.
+    The operation "store" has no operand: it makes the current value the node's next output. The
+    last value of the chain is the last output.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Convolution(Operation):
-    """A convolution of input 0, transposed or not. Further inputs belong to the chain `end`.
+    """A convolution of input 0, transposed or not. `epilogue` reads further inputs.
 
     weight: IOX where transposed, else OIX; bias: (out_channels,). keywords: the strides, padding,
     dilation and groups of `conv_transpose` or `conv`. sums: the order in which kernels add up, as
@@ -76,7 +76,7 @@ class Convolution(Operation):
     bias: Array | None
     keywords: Keywords
     transposed: bool
-    end: Chain = ()
+    epilogue: Chain = ()
     sums: str | None = None
 
 
@@ -116,17 +116,17 @@ class Pad(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Norm(Operation):
-    """Normalisation of input 0: (x - mean) / sqrt(variance + epsilon), then `end`.
+    """Normalisation of input 0: (x - mean) / sqrt(variance + epsilon), then `epilogue`.
 
     Mean and variance are taken over the channels of each of `groups` groups and, unless
     `per_position` (layer norm over channels), over all positions. groups = C is instance norm. The
-    scale and offset per channel are the first two operations of `end`.
+    scale and offset per channel are the first two operations of `epilogue`.
     """
 
     groups: int
     epsilon: float
     per_position: bool = False
-    end: Chain = ()
+    epilogue: Chain = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

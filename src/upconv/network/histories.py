@@ -1,12 +1,12 @@
-"""Histories: what a stream keeps of its values between pushes, most of it in one block of memory.
+"""Histories: the positions that a stream keeps between pushes, most of them in one memory block.
 
-A value that later pushes need has a *buffer*: what was kept, and behind it the positions that a
-push adds. Where positions are the first axis in memory (one channels-last image), the buffer lies
-in the block: nodes write behind what was kept, and read the buffer as it lies. Other buffers are
-joined and cut by programs, which take what was kept as inputs and return what is kept as outputs.
+A value that later pushes need has a *buffer*: the kept positions, and behind them those that a push
+adds. If positions are the first axis in memory (one channels-last image), the buffer lies in the
+block: nodes write behind the kept positions, and read the buffer in place. Programs concatenate
+and cut other buffers; kept positions are their inputs and outputs.
 
-After a push what is kept is copied to the begins of buffers in a second block, which the next push
-works on. So a push that fails leaves what was kept as it was.
+After a push, the positions to keep are copied to the begins of buffers in a second block, which the
+next push uses. So a push that fails leaves the history unchanged.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _COPIES = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _POINTER, ctypes.c_int64)
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The places of buffers in a block: by value the first byte, and the most positions. nbytes:
-    of the block."""
+    """The layout of a block: the first byte and the capacity in positions of each value's buffer.
+    nbytes: of the block."""
 
     offsets: Mapping[int, int]
     extents: Mapping[int, int]
     nbytes: int
 
     def block(self) -> Array:
-        """Memory for the buffers, which begins at a line of the cache."""
+        """Memory for the buffers, aligned to a cache line."""
         memory.require(self.nbytes, "what the stream keeps")
         room = np.zeros(self.nbytes + _APART, np.uint8)
         first = -room.ctypes.data % _APART
@@ -77,7 +77,7 @@ class Histories:
         self.layout = Layout({}, {}, 0)
 
     def grown(self, extents: Mapping[int, int]) -> Layout:
-        """The layout, or a larger one, with room for buffers of so many positions, by value."""
+        """The layout, or a larger one, with room for buffers of these numbers of positions."""
         known = self.layout.extents
         extents = {value: count for value, count in extents.items() if value in self.forms}
         if all(count <= known.get(value, 0) for value, count in extents.items()):
@@ -108,7 +108,7 @@ class Histories:
         )
 
     def kept(self, layout: Layout, counts: Mapping[int, int], arrays: Sequence[Array]) -> Kept:
-        """Copy the kept positions of values, so many of each, to the memory of a new stream."""
+        """Copy the kept positions of values, `counts` of each, to the memory of a new stream."""
         pairs = list(zip(counts, arrays, strict=True))
         outside = [array for value, array in pairs if value not in self.forms]
         kept = Kept(outside, layout, layout.block(), layout.block())

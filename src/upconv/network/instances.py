@@ -1,7 +1,7 @@
 """Instances of a program: an arena with the native steps that are bound to it.
 
-An arena lies in a buffer, which the programs of a network share: the pages of a new one are given
-by the system one by one, which for HiFi-GAN V1 and 131 frames took 70 ms (one thread of a Zen 4).
+An arena lies in a buffer, which the programs of a network share. The system maps the pages of a new
+buffer one by one, which took 70 ms for HiFi-GAN V1 and 131 frames (one thread of a Zen 4).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from .memory import Arena, nbytes_of, outside
 from .moves import conversion
 from .place import root
 
-KEPT = 2  # buffers, or instances of a program, that wait for a call
-_SPARE = 4  # a buffer has one part in so many more, for the next larger sizes
+KEPT = 2  # idle buffers, or idle instances of a program
+_SPARE = 4  # a buffer is larger by one part in four, for the next larger sizes
 _ROUNDS = 10  # of timing steps
 _LINE = 64
 
@@ -54,7 +54,7 @@ STEPS: dict[type[Operation], Callable[..., list[Step]]] = {
 
 
 class Buffer:
-    """Memory for the arena of one running call, which begins at a line of the cache."""
+    """Memory for the arena of one running call, aligned to a cache line."""
 
     def __init__(self, nbytes: int) -> None:
         memory.require(nbytes, "the arena of the program")
@@ -82,7 +82,7 @@ class Buffers:
         return True
 
     def fitting(self, nbytes: int) -> Buffer:
-        """Take a buffer of at least so many bytes, or make one; `MemoryLimitError` if it does not
+        """Take a buffer of at least `nbytes`, or allocate one; `MemoryLimitError` if it does not
         fit."""
         for buffer in list(self._idle):
             if buffer.array.nbytes >= nbytes and self.take(buffer):
@@ -90,7 +90,7 @@ class Buffers:
         return Buffer(nbytes + nbytes // _SPARE)
 
     def give(self, buffer: Buffer) -> None:
-        """Let others have a buffer."""
+        """Return a buffer, so that other calls can take it."""
         self._idle.append(buffer)
 
 
@@ -98,20 +98,19 @@ class Instance:
     """An arena with the steps that are bound to it; one call at a time runs it."""
 
     def __init__(self, compiled: Compiled, buffer: Buffer) -> None:
-        graph, places, self.buffer = compiled.graph, compiled.arena, buffer
-        scratch = address_of(buffer.array) + places.nbytes
+        graph, arena, self.buffer = compiled.graph, compiled.arena, buffer
+        scratch = address_of(buffer.array) + arena.nbytes
         callers = outside(graph)
         self._outside = [_array(graph, value) for value in callers]
         stand_ins = dict(zip(callers, self._outside, strict=True))
         if graph.held:
-            end = max(first + nbytes_of(graph, value) for value, first in graph.held.items())
-            self._outside.append(block := np.zeros(end, np.uint8))
+            nbytes = max(first + nbytes_of(graph, value) for value, first in graph.held.items())
+            self._outside.append(block := np.zeros(nbytes, np.uint8))
             stand_ins |= {v: _array(graph, v, block, first) for v, first in graph.held.items()}
         self._arrays = {
-            value: _part(graph, value, buffer.array, places, stand_ins)
+            value: _part(graph, value, buffer.array, arena, stand_ins)
             for value in graph.shapes
-            if root(graph, value)[0]
-            in {**places.offsets, **stand_ins}  # passes leave shapes behind
+            if root(graph, value)[0] in {**arena.offsets, **stand_ins}  # passes leave shapes behind
         }
         # Outputs that stay in the arena are copied to their results.
         self._copied = [None if v in callers else self._arrays[v] for v in graph.outputs]
@@ -122,8 +121,8 @@ class Instance:
     def run(
         self, inputs: Sequence[Array], results: Sequence[Array], block: Maybe, threads: int
     ) -> bool:
-        """Run on dense arrays, and on the block of values that are held; return whether results
-        hold."""
+        """Run on dense arrays and the block of held values; return whether the results are
+        valid."""
         pairs = list(zip(results, self._copied, strict=True))
         arrays = [*inputs, *(result for result, copied in pairs if copied is None)]
         if block is not None:
@@ -136,7 +135,7 @@ class Instance:
         return True
 
     def times(self, threads: int) -> list[float]:
-        """Seconds that each node takes, on zeros: the least of some runs in the program's order."""
+        """Seconds of each node on zeros: the least of several runs in the program's order."""
         self.buffer.array[:] = 0
         for array in self._outside:
             array[...] = 0
@@ -174,13 +173,13 @@ def _array(graph: Graph, value: int, room: Array | None = None, offset: int = 0)
 
 
 def _part(
-    graph: Graph, value: int, room: Array, places: Arena, stand_ins: Mapping[int, Array]
+    graph: Graph, value: int, room: Array, arena: Arena, stand_ins: Mapping[int, Array]
 ) -> Array:
     """The array of a value: its own part of the arena, or a part of another value's."""
     holder, first = root(graph, value)
     if holder in stand_ins:
         array = stand_ins[holder]
     else:
-        array = _array(graph, holder, room, places.offsets[holder])
+        array = _array(graph, holder, room, arena.offsets[holder])
     count = graph.shapes[value][graph.part_axis(value)]
     return array[:, first : first + count]

@@ -1,8 +1,8 @@
 """The table of operations: the name and the shape rule of each.
 
-A shape rule takes the shapes of a node's inputs and returns those of its outputs. An extent is None
-where it is open: while a network is built only channels are known, and the rule checks what it
-can. The same rule runs again with all extents known.
+A shape rule takes the shapes of a node's inputs and returns those of its outputs. An open extent is
+None: while a network is built only channels are known, and the rule checks only these. The same
+rule runs again with all extents known.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def output_shapes(operation: ir.Operation, inputs: Shapes) -> Shapes:
 
 
 def described_shape(shape: Sequence[object]) -> str:
-    """A shape for people: "(1, 80, ?)" where the last extent is open."""
+    """A shape as text: "(1, 80, ?)" if the last extent is open."""
     return "(" + ", ".join("?" if extent is None else str(extent) for extent in shape) + ")"
 
 
@@ -58,17 +58,17 @@ def _convolution(operation: ir.Convolution, shapes: Shapes) -> Shapes:
     try:
         result = signature_of(operation, size).shape
     except ArgumentError as error:
-        # A network has one order of a weight's axes, so it cannot be told another one.
+        # A network has one order of a weight's axes, so `weight_layout` is no remedy.
         swapped = "weight_layout=" in error.remedy
         remedy = "The two look swapped: transpose the weight." if swapped else error.remedy
         texts = (error.argument, error.got, error.expected, remedy)
         raise type(error)(*(text.replace(str(_OPEN), "?") for text in texts)) from None
     known = (None if before is None else after for before, after in zip(x, result, strict=True))
-    return _chain(operation.end, tuple(known), shapes)
+    return _chain(operation.epilogue, tuple(known), shapes)
 
 
 def signature_of(operation: ir.Convolution, shape: ir.Shape) -> Signature:
-    """The signature of a convolution, without its end, on a float32 input of a shape."""
+    """The signature of a convolution, without its epilogue, on a float32 input of a shape."""
     rule = transposed if operation.transposed else convolution
     x, weight = Operand(shape, _FLOAT32), Operand(operation.weight.shape, _FLOAT32)
     return rule(x, weight, described(operation.bias), None, operation.keywords, None)
@@ -92,12 +92,12 @@ def _chain(chain: ir.Chain, shape: OpenShape, shapes: Shapes) -> Shapes:
 
 
 def _spread(shape: OpenShape, to: OpenShape) -> OpenShape:
-    """A shape with the extents of 1 as another one has them."""
+    """A shape with its extents of 1 replaced by those of another one."""
     return tuple(b if a == 1 else a for a, b in zip(shape, to, strict=True))
 
 
 def _common(first: OpenShape, second: OpenShape, name: str) -> OpenShape:
-    """The shape of two values of one shape, which each may know in part."""
+    """The common shape of two values, each of which may have open extents."""
     pairs = list(zip(first, second, strict=False))
     if len(first) != len(second) or any(a != b for a, b in pairs if None not in (a, b)):
         got, expected = described_shape(second), f"{described_shape(first)}, that of the first"
@@ -143,7 +143,7 @@ def _pad(operation: ir.Pad, shapes: Shapes) -> Shapes:
 
 def _norm(operation: ir.Norm, shapes: Shapes) -> Shapes:
     _divides("groups", operation.groups, shapes[0])
-    return _chain(operation.end, shapes[0], shapes)
+    return _chain(operation.epilogue, shapes[0], shapes)
 
 
 def _divides(argument: str, number: int, shape: OpenShape) -> int:

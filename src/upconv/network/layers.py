@@ -59,8 +59,8 @@ class Layers:
     def add(self, x: Value, y: Any) -> Value:
         """The sum of x and y: a value, a number, or one number per channel (C,).
 
-        Of two values one may have extent 1 along the batch, the channels or all spatial axes where
-        the other one has more, as in (N, C, 1, 1) and (N, C, H, W): it is broadcast.
+        Values are broadcast along the batch, the channels or all spatial axes if one has extent 1
+        there, as in (N, C, 1, 1) and (N, C, H, W).
         """
         return self._nodes.combined("add", x, y)
 
@@ -108,8 +108,8 @@ class Layers:
         added up. The result has H channels. The state begins with zero.
         """
         weight, hidden = (
-            operands.array_of(name, each)
-            for name, each in (("weight", weight), ("hidden_weight", hidden_weight))
+            operands.array_of(name, array)
+            for name, array in (("weight", weight), ("hidden_weight", hidden_weight))
         )
         if hidden.ndim != 2 or hidden.shape[0] != 4 * hidden.shape[1] or not hidden.size:
             raise ShapeError("hidden_weight.shape", str(hidden.shape), "(4 H, H)")
@@ -239,8 +239,8 @@ class Layers:
     def pixel_shuffle(self, x: Value, factor: Any, order: str = "CRD") -> Value:
         """Channels to positions: (C * factor**rank, *size) to (C, ...).
 
-        order: "CRD", in which those of one result lie side by side, as in PyTorch, or "DCR", in
-        which the results' channels do: the names are those of ONNX.
+        order: "CRD", in which the channels of one result are adjacent, as in PyTorch, or "DCR", in
+        which the channels of one position are. The names are ONNX's.
         """
         operands.one_of("order", order, ("CRD", "DCR"))
         factors = operands.per_axis("factor", factor, self._nodes.rank(x), 1)
@@ -260,14 +260,15 @@ class Layers:
         bias = None if bias is None else operands.array_of("bias", bias)
         bare = ir.Convolution(weight, bias, keywords, transposed)
         channels = output_shapes(bare, (self._nodes.check("x", x).shape,))[0][1] or 0
-        return self._nodes.insert(replace(bare, end=operands.activation_chain(act, channels)), x)
+        epilogue = operands.activation_chain(act, channels)
+        return self._nodes.insert(replace(bare, epilogue=epilogue), x)
 
     def _norm(
         self, x: Value, groups: int, per_position: bool, scale: Any, offset: Any, epsilon: Any
     ) -> Value:
-        end = operands.scale_and_offset(scale, offset, self._nodes.check("x", x).channels)
+        epilogue = operands.scale_and_offset(scale, offset, self._nodes.check("x", x).channels)
         return self._nodes.insert(
-            ir.Norm(groups, number("epsilon", epsilon, 0), per_position, end), x
+            ir.Norm(groups, number("epsilon", epsilon, 0), per_position, epilogue), x
         )
 
     def _pool(

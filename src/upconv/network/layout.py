@@ -1,8 +1,8 @@
 """The layout of every value: channels first or last, by the cost of kernels and conversions.
 
-Every node gets one of two labels. A convolution has a cost with each, by the engine's candidates.
-A value costs a conversion if a node reads it in the other layout than it is written in. The sum of
-costs is least at a minimum cut of a graph that separates channels first from channels last (Greig,
+Every node gets one of two labels. The engine's candidates give the cost of a convolution with each
+label. A value costs a conversion if a reader has the other label than its writer. The total cost
+is least at a minimum cut of a graph that separates channels first from channels last (Greig,
 Porteous and Seheult 1989), so the choice is exact.
 """
 
@@ -30,7 +30,7 @@ from .graph import (
 )
 
 _BYTE = 0.25
-"""Cycles of a thread for each byte that a copy reads and writes, from beyond the caches."""
+"""Cycles of a thread for each byte that a copy reads and writes in main memory."""
 _FIRST, _LAST = "first", "last"
 _NONE: Mapping[int, Form] = {}
 
@@ -70,7 +70,7 @@ def laid_out(
 
 
 def labels(graph: Graph, dtype: DType, threads: int, cost: Cost) -> tuple[DataLayout, ...]:
-    """The layout of each node, of least cost."""
+    """The layout of each node, at the least total cost."""
     flow = _Flow()
 
     def copy(value: int) -> float:
@@ -101,9 +101,9 @@ def labels(graph: Graph, dtype: DType, threads: int, cost: Cost) -> tuple[DataLa
         readers[value].append(_FIRST)
     for value, names in readers.items():
         writer, cycles = writers[value], copy(value)
-        for each in names:
-            flow.add(f"to {value}", each, inf)
-            flow.add(each, f"from {value}", inf)
+        for reader in names:
+            flow.add(f"to {value}", reader, inf)
+            flow.add(reader, f"from {value}", inf)
         flow.add(writer, f"to {value}", cycles)
         flow.add(f"from {value}", writer, cycles)
     last = flow.cut_off(_FIRST, _LAST)
@@ -117,12 +117,12 @@ class _Flow:
     """A network of capacities, and its minimum cut by shortest augmenting paths."""
 
     def __init__(self) -> None:
-        self._room: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._residual: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
-    def add(self, start: str, end: str, capacity: float) -> None:
-        """Let so much more flow from one vertex to another."""
-        self._room[start][end] += capacity
-        self._room[end][start] += 0.0
+    def add(self, tail: str, head: str, capacity: float) -> None:
+        """Add capacity to the edge from `tail` to `head`."""
+        self._residual[tail][head] += capacity
+        self._residual[head][tail] += 0.0
 
     def cut_off(self, source: str, sink: str) -> set[str]:
         """The vertices on the sink's side of the minimum cut."""
@@ -131,17 +131,17 @@ class _Flow:
             queue = deque([source])
             while queue and sink not in before:
                 vertex = queue.popleft()
-                for other, room in self._room[vertex].items():
-                    if room > 0 and other not in before:
+                for other, residual in self._residual[vertex].items():
+                    if residual > 0 and other not in before:
                         before[other] = vertex
                         queue.append(other)
             if sink not in before:
-                return set(self._room) - set(before)
+                return set(self._residual) - set(before)
             path = [sink]
             while path[-1] != source:
                 path.append(before[path[-1]])
             steps = list(zip(path[1:], path, strict=False))
-            flow = min(self._room[start][end] for start, end in steps)
-            for start, end in steps:
-                self._room[start][end] -= flow
-                self._room[end][start] += flow
+            flow = min(self._residual[tail][head] for tail, head in steps)
+            for tail, head in steps:
+                self._residual[tail][head] -= flow
+                self._residual[head][tail] += flow

@@ -31,9 +31,9 @@ _STRIDE = 8  # positions from window to window, of which shuffles of so many vec
 def channels_first(
     operation: Windows, out: Array, x: Array, threads: int, cpu: Cpu, sources: Array | None = None
 ) -> Step:
-    """Rows are of positions; the last axis is combined by code of its own.
+    """The step for channels first: rows of positions, the last axis combined by separate code.
 
-    sources: where in an image of x each channel begins.
+    sources: the begin of each channel in an image of x.
     """
     size = out.shape[2:]
     *outer_sizes, width = x.shape[2:]
@@ -76,7 +76,7 @@ def channels_first(
 
 
 def _tables(operation: Windows, out: Array, x: Array) -> StepTables:
-    """No tables yet but the number that stands where there is no position."""
+    """Tables that hold only the value of positions outside the input."""
     tables = StepTables(out, x)
     value = operation.value if isinstance(operation, Pad) else 0
     tables.add(fill=np.full(1, value, x.dtype))
@@ -94,7 +94,7 @@ def _images(out: Array, x: Array, to: int, step: int, sources: Array | None) -> 
 
 
 def _alone(last: str, stride: int, width: int) -> bool:
-    """Whether each job computes one window of a row."""
+    """Whether each job computes a single window of a row."""
     return last == "pool" and (stride > _STRIDE or width == 1)
 
 
@@ -151,7 +151,7 @@ def one_by_one(
     operation: Windows, out: Array, x: Array, layout: DataLayout, threads: int, cpu: Cpu,
     sources: Array | None = None,
 ) -> Step:  # fmt: skip
-    """One channel of one position at a time, for what no code is made for."""
+    """The step for all other cases: one channel of one position at a time."""
     axes = layout.to_ncx(x.ndim - 2)
     x, out = x.transpose(axes), out.transpose(axes)
     size = out.shape[2:]
@@ -177,7 +177,7 @@ def one_by_one(
 
 
 def channels_last(operation: Windows, out: Array, x: Array, threads: int, cpu: Cpu) -> Step:
-    """Positions are vectors of channels, and all axes have tables."""
+    """The step for channels last: vectors of channels, tables for all axes."""
     *size, channels = out.shape[1:]
     step, to = position_stride(x), position_stride(out)
     *outer, last = (

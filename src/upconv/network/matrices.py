@@ -2,16 +2,16 @@
 
 Element (i, r, c) of an array lies at address + i * image + r * row + c * itemsize. There are
 `images` matrices of `rows` rows of `length` elements, and perhaps a shorter row behind them. Axes
-are merged as far as the arrays lie densely.
+are merged if they are contiguous in all arrays.
 
-What there is one of for each channel (a scale, a slope) is one of a row, or one of a column:
+Numbers per channel (scales, slopes) are numbers per row, or per column:
 
     channels first                      rows are channels, columns are positions
     channels first, few positions       a row is an image; the table repeats each number
     channels last                       a row is some whole positions; the table repeats itself
 
-An array of extent 1 where others have more lies still: its strides are 0. Where that is along a
-row, the row has one element of it: a *scalar*. Rows are then of one channel or position.
+An array that is broadcast along an axis has the stride 0. If the axis lies along rows, each row has
+one element of the array: a *scalar*. Rows are then of one channel or position.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Matrices(NamedTuple):
         by_image: bool = False,
         lanes: int = 16,
     ) -> Matrices:
-        """The matrices of arrays of one shape, that of array 0, or with 1 where that has more.
+        """The matrices of arrays that have the shape of array 0, or extents of 1 in it.
 
-        by_channel: rows or columns are of one channel. by_image: images stay apart.
+        by_channel: rows or columns are of one channel. by_image: images are not merged.
         """
         if any(array.shape != arrays[0].shape for array in arrays):
             batch, channels, *size = (arrays[0].shape[a] for a in layout.to_ncx(arrays[0].ndim - 2))
@@ -177,7 +177,7 @@ def _broadcast(
 
 
 def image_stride(array: Array) -> int:
-    """Bytes from one image to the next; 0 where there is one."""
+    """Bytes from one image to the next; 0 for a single image."""
     return int(array.strides[0]) if len(array) > 1 else 0
 
 

@@ -1,9 +1,9 @@
 """Memory: where the values of a graph lie in one arena, which is known before anything runs.
 
-A value lives from the first node that writes it to the last one that reads it, views of it
-included. Two values share bytes only if one of them is dead before the other is written. The result
-of a pointwise node takes the place of its first input where nobody else reads that. Inputs and
-outputs are not in the arena: they lie in the caller's arrays.
+A value is live from the first node that writes it to the last one that reads it or a view of it.
+Two values share bytes only if one of them is dead before the other is written. The result of a
+pointwise node overwrites its first input if no other node reads that. Inputs and outputs are not
+in the arena: they lie in the caller's arrays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Arena(NamedTuple):
 
 
 class _Life(NamedTuple):
-    """From the node that writes a value first to the one that reads it last, both included."""
+    """The live range of a value: its first writer and its last reader, both included."""
 
     begin: int
     end: int
@@ -35,7 +35,7 @@ class _Life(NamedTuple):
 
 
 def arena(graph: Graph) -> Arena:
-    """Place large values first, each at the lowest offset where no living value lies."""
+    """Place large values first, each at the lowest offset that no live value occupies."""
     homes, lives = _lives(graph)
     callers = outside(graph).keys() | graph.held
     lives = {value: life for value, life in lives.items() if value not in callers}
@@ -43,9 +43,9 @@ def arena(graph: Graph) -> Arena:
     placed: list[tuple[int, int, int, int]] = []  # first and last byte, first and last node
     for value in sorted(lives, key=lambda value: (-lives[value].nbytes, value)):
         begin, end, nbytes = lives[value]
-        meeting = (place for place in placed if place[2] <= end and begin <= place[3])
+        overlapping = (row for row in placed if row[2] <= end and begin <= row[3])
         offset = 0
-        for start, stop, *_ in meeting:
+        for start, stop, *_ in overlapping:
             if offset + nbytes <= start:
                 break
             offset = max(offset, stop)
@@ -72,7 +72,7 @@ def outside(graph: Graph) -> dict[int, None]:
 
 
 def _lives(graph: Graph) -> tuple[dict[int, int], dict[int, _Life]]:
-    """For each value that is no view the value whose place it takes, and the lives of places."""
+    """For each value that is no view, the value whose memory it reuses; and their live ranges."""
     last = len(graph.nodes)
     times: dict[int, list[int]] = {}  # when each value that is no view is written or read
     for value in graph.inputs.values():

@@ -1,9 +1,9 @@
 """Streams of models that a framework describes: the network of all lengths, and its stream.
 
-A front end captures a model as a network of known sizes. `stream_of_model` has it captured at
-several lengths, one of which is far. Where all give the same operations, these are the model's at
-every length; where they do not, an error names the first difference. So paddings and slices that
-are written in terms of the length become ends of an axis.
+A front end captures a model as a network of known sizes. `stream_of_model` captures the model at
+several lengths, one of them very large. If all captures have the same operations, so has the model
+at every length; otherwise an error names the first difference. Paddings and slices that depend on
+the length thus become ends of an axis.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REMEDY = "Run the model on whole inputs, or stream the part before it."
 class Captured(NamedTuple):
     """A network of known sizes, and the axes of each of its outputs in the framework.
 
-    structure: whatever the front end makes of its outputs.
+    structure: of the outputs, in a form of the front end's choice.
     """
 
     network: Network
@@ -81,7 +81,7 @@ class Signature(NamedTuple):
 def stream_of_model(
     capture: Capture, signature: Signature, length: int, **options: Any
 ) -> tuple[NetworkStream, Captured]:
-    """The stream of a model, and its capture; raises `EngineRefusal` where there is none."""
+    """The stream of a model, and its capture; raises `EngineRefusal` if it has none."""
     batch = signature.batch()
     first = capture(batch, max(2, length))
     outputs = first.outputs
@@ -101,7 +101,7 @@ def stream_of_model(
 def _merged(
     first: Captured, other: Captured, axes: tuple[Axes, ...], case: str
 ) -> tuple[Axes, ...]:
-    """The axes of outputs that two captures tell, if both are one network."""
+    """The axes of outputs known from two captures, if both are the same network."""
     one, two = first.network.nodes, other.network.nodes
     for a, b in zip(one, two, strict=False):
         if a.inputs != b.inputs or not _same(a.operation, b.operation):
@@ -157,11 +157,11 @@ class ModelStream:
 
     @property
     def progress(self) -> Schedule:
-        """After how many inputs a result of the first output is final."""
+        """The number of final results of the first output after each number of inputs."""
         return self.network.progress
 
     def reset(self) -> None:
-        """Go back to the begin; what was prepared stays."""
+        """Go back to the begin; compiled programs stay."""
         self.network.reset()
 
     def prepare(self, chunk: int | None = None, batch: int = 1) -> None:
@@ -169,11 +169,11 @@ class ModelStream:
         self.network.prepare(chunk, batch)
 
     def copy(self) -> Self:
-        """A stream in the same state that goes on by itself."""
+        """An independent stream in the same state."""
         return replace(self, network=self.network.copy())
 
     def to_bytes(self) -> bytes:
-        """The state, without the weights; for `from_bytes` of a stream that is made alike."""
+        """The state, without the weights, for `from_bytes` of an equal stream."""
         return self.network.to_bytes()
 
     def from_bytes(self, data: bytes) -> Self:

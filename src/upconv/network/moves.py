@@ -20,7 +20,7 @@ from .pointwise import chain_steps
 from .tables import StepTables, elements, images, job_parts, records
 
 _TURNED_BYTES = 32 << 10
-_FEW = {True: 12, False: 8}  # channels that are interleaved, and that are taken apart, as vectors
+_FEW = {True: 12, False: 8}  # channels that vector code interleaves, and separates
 
 
 def channel_copies(
@@ -52,7 +52,7 @@ def channel_copies(
 def position_copies(
     axis: int, output: Array, inputs: Sequence[Array], threads: int, cpu: Cpu
 ) -> list[Step]:
-    """Copies of arrays side by side along an axis: rows of what follows each other in both."""
+    """Copies of arrays side by side along an axis: rows that are contiguous in both."""
     result = []
     for image, *parts in zip(output, *inputs, strict=True):
         start, outer = 0, prod(image.shape[: axis - 1])

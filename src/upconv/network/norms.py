@@ -1,11 +1,11 @@
-"""Steps of normalisation: statistics, then the chain of `end` on what they make of the input.
+"""Steps of normalisation: statistics, then a chain of pointwise operations.
 
-    x - mean, times 1 / sqrt(variance + epsilon): the first two operations of one chain
+The chain begins with x - mean, times 1 / sqrt(variance + epsilon). The epilogue follows.
 
-Where the elements that share a mean fit into the cache, and there are enough of these for all
-threads, one job computes statistics and chain of each of these: memory is read once. Otherwise
-there are phases: sums of parts, means of all, and the chain. Parts depend on sizes alone, so
-that threads and caches do not change bits.
+The elements that share a mean are a group. If a group fits into the cache and all threads have one,
+one job computes its statistics and its chain: memory is read once. Otherwise there are three
+phases: sums of parts, all means, and the chain. Parts depend on sizes alone, so that the number of
+threads and the size of caches do not change bits.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def steps(
 
 
 class _Plan(NamedTuple):
-    """The plan to sum and normalise an image: rows of `columns` columns, parts of them, the means
-    made of these, the pieces of the chain, and what units of all three there can be."""
+    """The plan to normalise an image in rows of `columns` columns: parts to sum, merges of sums,
+    final steps to means, pieces of the chain, and units of all of these, where possible."""
 
     columns: int
     row_bytes: int
@@ -122,14 +122,14 @@ def _over_positions(
 
 
 def _worth(plan: _Plan, batch: int, nbytes: int, threads: int, cpu: Cpu) -> bool:
-    """Whether units fit into the cache, and give all threads about as much to do."""
+    """Whether units fit into the cache and balance the threads."""
     count = batch * len(plan.units)
     even = count % threads == 0 or count >= 4 * threads
     return even and nbytes // len(plan.units) <= cpu.l2 // 2
 
 
 def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Plan:
-    """A group is one run of elements, in rows of a few vectors."""
+    """The plan for channels first: a group is one run of elements, in rows of a few vectors."""
     group = x[0].size // groups
     columns = min(lanes if group < _FEW * lanes else _VECTORS * lanes, group)
     rows, rest = divmod(group, columns)
@@ -153,9 +153,9 @@ def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _P
 
 
 def _channels_last(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Plan:
-    """A group is some columns of every row; rows are whole positions, some where these are short.
+    """The plan for channels last: a group is some columns of every row of whole positions.
 
-    All parts are merged in a last slot before means are made.
+    All parts are merged in a last slot before the means.
     """
     channels, row_bytes, columns = x.shape[-1], matrices.strides[0][1], matrices.length
     total = matrices.rows * matrices.length + matrices.rest
@@ -181,7 +181,7 @@ def _channels_last(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Pl
 
 
 def _parts(rows: int, rest: int, row_bytes: int, nbytes: int) -> NDArray[Any]:
-    """Rows cut into parts; the rest goes to the last one."""
+    """Parts of rows; the last one has the rest."""
     size = max(_LEAST_PART, min(PIECE_BYTES, nbytes // 16))
     count = max(1, size // row_bytes)
     first = np.arange(0, rows, count)
@@ -248,7 +248,7 @@ class _Normal:
             ("add", Table(table.kind, minus_mean)),
             ("mul", Table(table.kind, inverse)),
         ]
-        for op in operation.end:
+        for op in operation.epilogue:
             operand: Any = op.operand
             if operation.per_position and isinstance(operand, np.ndarray):
                 kind = "column" if table.kind == "row" else "row"

@@ -101,7 +101,7 @@ def activation_chain(value: object, channels: int) -> Chain:
 
 
 def with_constant(name: str, operand: float | Array) -> Op:
-    """An operation of a value and a constant: a sum or a product where that is the same."""
+    """An operation of a value and a constant, as an equal sum or product if possible."""
     if name == "sub":
         return Op("add", -operand)
     if name != "div":
@@ -137,7 +137,7 @@ def _with_array(name: str, operand: object, channels: int) -> Op:
 
 
 def numbers(argument: str, value: object) -> tuple[int, ...]:
-    """Integers of 0 and more, of which there is one at least."""
+    """One or more integers, each at least 0."""
     entries = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
     if not isinstance(entries, list | tuple | range) or not entries:
         raise ArgumentError(argument, brief(value), "a list of numbers, one at least")
@@ -158,7 +158,7 @@ def pairs(argument: str, value: object, rank: int, low: int) -> Pairs:
         ends = entry if isinstance(entry, tuple) else (entry, entry)
         if len(ends) != 2:
             raise ArgumentError(f"{argument}[{axis}]", brief(entry), "an int or (begin, end)")
-        begin, end = (integer(f"{argument}[{axis}]", each, low) for each in ends)
+        begin, end = (integer(f"{argument}[{axis}]", amount, low) for amount in ends)
         result.append((begin, end))
     return tuple(result)
 
@@ -183,6 +183,6 @@ def window_padding(value: object, kernel: tuple[int, ...]) -> Pairs:
 
 
 def one_of(argument: str, value: object, names: Sequence[str]) -> None:
-    """Refuse what is none of the names."""
+    """Refuse a value that is none of the names."""
     if not isinstance(value, str) or value not in names:
         raise ArgumentError(argument, brief(value), f"one of {', '.join(map(repr, names))}")

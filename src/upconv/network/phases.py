@@ -2,10 +2,10 @@
 
 Every value has a *buffer*: the positions that a later result still needs, and behind them those
 that this push adds. Each node computes the results that became final, from its inputs' buffers.
-What is needed again is an output of the graph, and an input of the next one. So nothing is computed
-twice, and results are those of the network on the whole.
+Positions that are needed again are outputs of the graph, and inputs of the next one. So nothing is
+computed twice, and the results are those of the network on the whole input.
 
-Counts are absolute, from the begin of the stream; graphs depend on their differences alone, so that
+Counts are absolute, from the begin of the stream. Graphs depend only on their differences, so that
 a stream of equal chunks soon repeats one graph.
 """
 
@@ -36,9 +36,9 @@ class State(NamedTuple):
 
     @property
     def kept(self) -> dict[int, int]:
-        """Number of positions of each value that wait for the next push, where there are any."""
+        """Number of positions of each value that are kept for the next push, if any."""
         pairs = enumerate(zip(self.produced, self.first, strict=True))
-        return {value: end - first for value, (end, first) in pairs if end > first}
+        return {value: count - first for value, (count, first) in pairs if count > first}
 
     def less(self, other: State) -> State:
         """The differences of all counts."""
@@ -53,13 +53,12 @@ class State(NamedTuple):
 class Phase:
     """The graph of one push.
 
-    graph: its inputs are the network's that have new positions, then what was kept; its outputs are
-    those of the network that have new positions, then what is kept. values: the network's value
-    that each node writes, or a part of it. results: the numbers of the network's outputs that are
-    in `graph`. waiting, kept: the network's values that were kept before and that are kept now, in
-    the order of inputs and outputs of `graph`. buffers: the value of `graph` that holds what was
-    kept of a network's value and what is new, for all in `waiting` or `kept`, and for those that
-    one node writes beside these.
+    graph: its inputs are the network's inputs with new positions, then the kept values of the push
+    before. Its outputs are the network's outputs with new positions, then the values to keep.
+    values: the network's value that each node writes, or a part of it. results: the numbers of the
+    network's outputs that are in `graph`. waiting, kept: the network's values kept before and kept
+    now, in the order of inputs and outputs of `graph`. buffers: for each of these, and for second
+    outputs of their nodes, the value of `graph` with the kept and the new positions.
     """
 
     graph: ir.Graph
@@ -154,8 +153,8 @@ class Schedule:
         return State(tuple(produced), tuple(first))
 
     def key(self, state: State) -> tuple[int, ...]:
-        """All that the phases after a state depend on: differences of counts."""
-        kept = (end - first for end, first in zip(state.produced, state.first, strict=True))
+        """The differences of counts, which determine all phases after a state."""
+        kept = (count - first for count, first in zip(state.produced, state.first, strict=True))
         shifts = (
             self._shift(rule, number, state.first[value], state.produced[node.outputs[0]])
             for node, rule in zip(self.graph.nodes, self._reaches, strict=True)
@@ -164,8 +163,8 @@ class Schedule:
         return (*kept, *shifts)
 
     def extents(self, before: State, after: State) -> dict[int, int]:
-        """Positions of the buffers of values that are kept before or after a phase, and of those
-        that one node writes beside these."""
+        """Sizes of the buffers of values that are kept before or after a phase, and of the other
+        outputs of their nodes."""
         held = {*before.kept, *after.kept}
         for node in self.graph.nodes:
             if held.intersection(node.outputs):
@@ -210,14 +209,14 @@ def _reach(node: ir.Node, axes: Axes, number: int) -> Reach:
 
 
 def _refused(node: ir.Node, why: str) -> EngineRefusal:
-    """The error for a node that ends what can be streamed."""
+    """The error for a node that cannot be streamed."""
     where = KINDS[type(node.operation)].name + (f" at {node.line}" if node.line else "")
     remedy = "Run the network on whole inputs, or stream the part before it."
     return EngineRefusal(f"A stream cannot compute {where}: {why}. {remedy}")
 
 
 class _Build:
-    """A phase's graph while it is built; its values have numbers of their own."""
+    """Builder of a phase's graph, with its own numbering of values."""
 
     def __init__(self, graph: ir.Graph, axis: int, before: State, after: State) -> None:
         self._network, self._axis, self._before, self._after = graph, axis, before, after
@@ -237,7 +236,7 @@ class _Build:
         }
 
     def add(self, node: ir.Node, rule: Reach, shifts: list[int], count: int) -> None:
-        """Compute so many results of a node, whose inputs begin at these shifts."""
+        """Compute `count` results of a node whose inputs begin at `shifts`."""
         first = self._buffer(node.inputs[0])
         window = rule.window(shifts[0], self._shapes[first][self._axis], count)
         inputs = [self._cropped(first, window.before, node.inputs[0])]
@@ -252,7 +251,7 @@ class _Build:
             self._new[value] = self._cropped(number, window.after, value)
 
     def phase(self, buffered: Iterable[int]) -> Phase:
-        """The phase, with what it keeps and the buffers of some values."""
+        """The phase, with the values that it keeps and the buffers of `buffered`."""
         kept, outputs = self._after.kept, []
         results = tuple(i for i, value in enumerate(self._network.outputs) if value in self._new)
         outputs = [self._new[self._network.outputs[i]] for i in results]
@@ -290,7 +289,7 @@ class _Build:
 
     def _buffer(self, value: int) -> int:
         """The kept positions of a value, and behind them the new ones."""
-        parts = [each[value] for each in (self._kept, self._new) if value in each]
+        parts = [numbers[value] for numbers in (self._kept, self._new) if value in numbers]
         if value not in self._buffers:
             if len(parts) > 1:
                 parts = self._node(ir.Concat(self._axis), tuple(parts), value)

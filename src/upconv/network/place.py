@@ -1,16 +1,15 @@
-"""Placing: values that lie in a part of another value's array, so that nobody copies them.
+"""Placing: values that are views of a part of another value's array, so that no node copies them.
 
 1.  The inputs of a concatenation are written into their part of its result.
-2.  A slice of channels, and a value without some of its ends, are parts of the value that they are
-    taken from.
-3.  A convolution that adds two values has the second one in its result's array beforehand.
+2.  A slice of channels, and a value without some of its ends, are parts of their source.
+3.  If a convolution adds two values, the second one lies in its result's array beforehand.
 
-A part is a run of an array's second axis: channels where these come first, and positions of the
-first spatial axis of a single channels-last image. Other parts would have gaps, which the kernels
-of convolutions do not step over; they keep their nodes.
+A part is a run of an array's second axis: channels if these come first, or positions of the first
+spatial axis of a single channels-last image. Other parts would have gaps, which the kernels of
+convolutions cannot skip; they keep their nodes.
 
-A value lies in one place. Where it lies elsewhere already, or the caller gives or gets it, or
-others read what case 3 overwrites, a `Convert` copies it.
+A value lies in one array. A `Convert` copies a view of another array, an input or an output. It
+also copies a value that case 3 would overwrite before other nodes read it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def place(graph: Graph) -> Graph:
                 if placing.views.get(value) != (output, first):
                     placing.put(value, output, first, node.line)
                 first += graph.shapes[value][operation.axis]
-        elif isinstance(operation, Convolution) and sums(operation.end) == 2:
+        elif isinstance(operation, Convolution) and sums(operation.epilogue) == 2:
             placing.add_into(node)
         else:
             placing.nodes.append(node)
@@ -50,7 +49,7 @@ def place(graph: Graph) -> Graph:
 
 
 class _Placing:
-    """Nodes and views so far."""
+    """Builder of the nodes and views of a placed graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.shapes, self.forms = dict(graph.shapes), dict(graph.forms)
@@ -65,18 +64,18 @@ class _Placing:
         return single and axis == self._graph.part_axis(value)
 
     def start_of_part(self, node: Node) -> int | None:
-        """The begin of a node's result in its input if it is a part of that, else None."""
+        """The first position of a node's result in its input if it is a part of it, else None."""
         operation, value = node.operation, node.inputs[0]
         if isinstance(operation, Slice) and self.has_parts(value, 1):
             return operation.start
         if isinstance(operation, Pad) and self.has_parts(value, 2):
-            (begin, end), *others = operation.amounts
-            if max(begin, end) <= 0 and not any(map(any, others)):
-                return -begin
+            first, *others = operation.amounts
+            if max(first) <= 0 and not any(map(any, others)):
+                return -first[0]
         return None
 
     def put(self, value: int, array: int, first: int, line: str, *, alone: bool = False) -> int:
-        """Let a value, or a copy of it, lie in an array from a position on; which of them does.
+        """Make a value, or a copy of it, a view of an array from a position on; return which.
 
         alone: whether the value must have no other reader.
         """
@@ -90,25 +89,25 @@ class _Placing:
         return value
 
     def _lies_like_others(self, value: int) -> bool:
-        """Whether a kernel steps along it and other arrays alike: a residual, a second result."""
+        """Whether a kernel uses one stride for it and other arrays: a residual, a second result."""
         writer = self._writers.get(value)
         if writer is None or not isinstance(writer.operation, Convolution):
             return self.is_residual(value)
-        several = len(writer.outputs) > 1 or sums(writer.operation.end) > 0
+        several = len(writer.outputs) > 1 or sums(writer.operation.epilogue) > 0
         return (several and self.shapes[value][0] > 1) or self.is_residual(value)
 
     def is_residual(self, value: int) -> bool:
         """Whether a convolution of several images adds the value to its result."""
         return self.shapes[value][0] > 1 and any(
             isinstance(node.operation, Convolution)
-            and sums(node.operation.end) > 0
-            and value == node.inputs[node.operation.end[0].operand.number]  # type: ignore[union-attr]
+            and sums(node.operation.epilogue) > 0
+            and value == node.inputs[node.operation.epilogue[0].operand.number]  # type: ignore[union-attr]
             for node in self._readers[value]
         )
 
     def add_into(self, node: Node) -> None:
-        """The node, the second value that it adds being in its first result's array."""
-        number = node.operation.end[1].operand.number  # type: ignore[attr-defined]  # an Input
+        """Add a node whose second residual lies in the array of its first result."""
+        number = node.operation.epilogue[1].operand.number  # type: ignore[attr-defined]  # an Input
         inputs = list(node.inputs)
         inputs[number] = self.put(inputs[number], node.outputs[0], 0, node.line, alone=True)
         self.nodes.append(replace(node, inputs=tuple(inputs)))

@@ -1,6 +1,6 @@
 """Steps of pointwise chains: one pass over memory, however long the chain.
 
-All is computed in float32 (float64 where an array has it), and rounded where it is stored.
+Values are computed in float32, or in float64 if an array is, and rounded when stored.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .tables import as_numbers, computed_type, walk_step
 
 
 class Row(NamedTuple):
-    """One operation of chains: the NumPy function of a value and an operand, the same as code on
-    vectors, and what the operand may be."""
+    """One operation of chains: the NumPy function of a value and an operand, its vector code, and
+    the allowed kinds of the operand."""
 
     define: Callable[[Array, Any], Array]
     emit: Emitter
@@ -55,7 +55,7 @@ Listed = Sequence[tuple[str, float | Array | Input | Table | None]]
 
 
 class BoundChain(NamedTuple):
-    """A chain with the values of its argument block, and what must stay alive for them."""
+    """A chain with the values of its argument block, and the arrays that these point to."""
 
     form: ChainClass
     values: dict[str, int]
@@ -82,7 +82,7 @@ def chain_steps(
     threads: int,
     cpu: Cpu,
 ) -> list[Step]:
-    """The native step of a chain; none where arrays are empty."""
+    """The native step of a chain; no step for empty arrays."""
     arrays = (*inputs, *outputs)
     if not arrays[0].size:
         return []
@@ -100,7 +100,7 @@ def chain_steps(
 def bind(
     chain: Listed, matrices: Matrices, outputs: Sequence[Array], inputs: Sequence[Array]
 ) -> BoundChain:
-    """Bind a chain to arrays; an operand that is an array has a number of each channel."""
+    """Bind a chain to arrays; an array as operand has one number per channel."""
     arrays = (*inputs, *outputs)
     computed = computed_type(arrays)
     values: dict[str, int] = {}

@@ -1,9 +1,9 @@
 """A program: a compiled network as one sequence of native steps, run in one call of the threads.
 
-Steps are bound to addresses. So a program has *instances*, each an arena with its own steps, of
-which every running call has one. Instances of all programs of a network share memory, one at a
-time. Steps read and write the caller's arrays where they lie. Arrays
-with gaps, and results that overlap an input, are copied.
+Steps are bound to addresses. A program therefore has *instances*, each an arena with its own steps,
+and every running call takes one. Instances of all programs of a network share memory, one at a
+time. Steps read and write the caller's arrays in place. Arrays with gaps, and results that overlap
+an input, are copied.
 
 A call whose Winograd sums overflow is repeated by a program of direct sums. From then on, inputs
 that are not finite go to that program at once.
@@ -37,7 +37,7 @@ forks.hold(_lock)
 class Program:
     """A network for inputs of known shapes, ready to run from many threads at once.
 
-    `close`, or the end of a `with` block, lets go of what it holds. A program cannot be pickled.
+    `close`, or the end of a `with` block, releases its memory. A program cannot be pickled.
     """
 
     def __init__(
@@ -98,15 +98,15 @@ class Program:
     def run_dense(
         self, inputs: Sequence[Array], results: Sequence[Array], block: Maybe = None
     ) -> None:
-        """Run on arrays as the graph's forms have them, unchecked: dense, and no result over
-        another array. block: the memory of values that are held."""
-        # Once a call was repeated, a look at the inputs saves others the run that is in vain.
+        """Run on unchecked arrays in the graph's forms: dense, and no result overlaps another
+        array. block: the memory of held values."""
+        # After one repeated call, a check of the inputs saves later calls a useless run.
         repeated = self._direct is not None and not all(map(is_finite, inputs))
         if repeated or not self._run_once(inputs, results, block):
             self._direct_program().run_dense(inputs, results, block)
 
     def _run_once(self, inputs: Sequence[Array], results: Sequence[Array], block: Maybe) -> bool:
-        """Run on an instance that no other call uses; return whether results hold."""
+        """Run on an instance that no other call uses; return whether the results are valid."""
         threads, instance = self._open().threads, self._instance()
         holds = instance.run(inputs, results, block, threads)
         self._let_go(instance)
@@ -128,7 +128,7 @@ class Program:
         self._buffers.give(instance.buffer)
 
     def trim(self) -> None:
-        """Let go of instances whose buffer no other one shares any more."""
+        """Drop instances whose buffer is no longer in the shared pool."""
         for instance in list(self._free):
             if instance.buffer not in self._buffers:
                 with suppress(ValueError):  # a call has just taken it
@@ -154,7 +154,7 @@ class Program:
         return explained(compiled, self.memory_bytes, seconds)
 
     def close(self) -> None:
-        """Let go of the steps and arenas; a call that is running ends as if nothing happened."""
+        """Release the steps and arenas; a running call still ends normally."""
         self._compiled = None
         self._free.clear()
         direct, self._direct = self._direct, None
@@ -214,7 +214,7 @@ class Program:
 
 
 def _apart(results: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
-    """The results, but for those with gaps, and those that overlap another array: new ones."""
+    """The results, with new arrays for those that have gaps or overlap another array."""
     written, spans = list[Array](), [_span(array) for array in inputs]
     for result in results:
         flags, (begin, end) = result.flags, _span(result)
@@ -227,6 +227,6 @@ def _apart(results: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
 
 
 def _span(array: Array) -> tuple[int, int]:
-    """The first byte of a dense array, and the one behind it."""
+    """The addresses of the first byte of a dense array and of the byte behind it."""
     first = address_of(array)
     return first, first + array.nbytes

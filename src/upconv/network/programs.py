@@ -1,4 +1,4 @@
-"""The programs of a network, by sizes: compiled when first asked for, the latest ones kept."""
+"""The programs of a network, by sizes: compiled on demand, the latest ones cached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_PROGRAMS = 32
 
 
 class Programs:
-    """A bounded cache of programs. Any thread may use it; two may compile one in vain."""
+    """A bounded, thread-safe cache of programs; two threads may compile the same one."""
 
     def __init__(self, graph: Graph) -> None:
         self.compiler, self._buffers = Compiler(graph), Buffers()
@@ -34,21 +34,21 @@ class Programs:
     def find(
         self, shapes: Mapping[str, Shape], dtype: DType, threads: int, algorithm: Algorithm
     ) -> Program | None:
-        """The program for inputs of these shapes, if it is there."""
+        """The cached program for inputs of these shapes, if any."""
         return self._programs.get((*shapes.items(), dtype, threads, algorithm))
 
     def kept(
         self, shapes: Mapping[str, Shape], dtype: DType, threads: int, algorithm: Algorithm
     ) -> Program:
-        """The program for inputs of these shapes, compiled if it is not there."""
+        """The program for inputs of these shapes, compiled if it is not cached."""
         key = (*shapes.items(), dtype, threads, algorithm)
         program = self._programs.pop(key, None)
         if program is None:
             program = self.compiled(shapes, dtype, threads, algorithm)
         self._programs[key] = program
         while len(self._programs) > _MOST_PROGRAMS:
-            # A thread that is about to run it holds it: it is let go of, and not closed.
+            # A thread may be about to run it: drop the reference without closing it.
             self._programs.popitem(last=False)
-        for each in list(self._programs.values()):
-            each.trim()
+        for other in list(self._programs.values()):
+            other.trim()
         return program

@@ -1,8 +1,8 @@
 """The reach of a network's operations along the axis of a stream.
 
-A row of the table says, for one axis: how many results are final after so many inputs, which inputs
-later results need, and the operation that computes some results from some inputs. An operation
-that needs all positions at once has none, and ends the stream with an error that names it.
+For one axis, an entry of the table tells how many results are final after a number of inputs, and
+which inputs later results need. It also has the operation that computes some results from some
+inputs. An operation that needs all positions at once raises an error that names it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Ends = tuple[int, int]
 
 
 class Window(NamedTuple):
-    """An operation on some inputs: what is cut off them, and what is cut off its result."""
+    """An operation on some inputs, and the positions cut off its input and off its result."""
 
     operation: ir.Operation
     before: Ends = (0, 0)
@@ -88,7 +88,7 @@ class Even:
 
 @dataclass(frozen=True)
 class Taps:
-    """A convolution, transposed or not, and what moves like one.
+    """A convolution, transposed or not, or another operation of sliding windows.
 
     with_ends: the operation with other (begin, end) along the axis. cuts: whether it takes ends
     below 0.
@@ -106,7 +106,7 @@ class Taps:
 
     @property
     def trails(self) -> bool:
-        """Whether the last results are made of padding alone."""
+        """Whether the last results depend on padding alone."""
         one = self.progress
         return one.end >= one.extent if one.convolves else one.end < 0
 
@@ -172,17 +172,17 @@ class Multiplied:
         return result - first * self.factor
 
     def window(self, shift: int, size: int, count: int) -> Window:
-        """The operation as it is, whose results at the ends are cut off."""
+        """The unchanged operation, with its results at both ends cut off."""
         return Window(self.operation, (0, 0), (shift, size * self.factor - shift - count))
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Padding, whose end is known when the stream ends."""
+    """Padding; the positions at its end are known when the stream ends."""
 
     operation: ir.Pad
     axis: int
-    trails, recurs, rate = False, False, Fraction(1)  # `first` keeps what ends are made of
+    trails, recurs, rate = False, False, Fraction(1)  # `first` keeps the inputs of the ends
 
     @property
     def ends(self) -> Ends:
@@ -190,7 +190,7 @@ class Edges:
         return self.operation.amounts[self.axis]
 
     def final(self, taken: int) -> int:
-        """Everything but the end; nothing before there are inputs enough to surround."""
+        """All results but those of the end; none before there are enough inputs to reflect."""
         begin, end = self.ends
         there = taken + min(end, 0)
         enough = there > (max(begin, 0) if self.operation.mode == "reflect" else 0)
@@ -201,7 +201,7 @@ class Edges:
         return taken + sum(self.ends)
 
     def first(self, result: int) -> int:
-        """The input at the result's position, and those that an end is made of."""
+        """The input at the result's position, less those that the end repeats or reflects."""
         begin, end = self.ends
         kept = 0 if end <= 0 else end + 1 if self.operation.mode == "reflect" else 1
         return result - begin - kept
@@ -211,7 +211,7 @@ class Edges:
         return self.ends[0] + first - result
 
     def window(self, shift: int, size: int, count: int) -> Window:
-        """The operation with other amounts; what an end is made of is cut off its result."""
+        """The operation with other amounts; inputs kept for the end are cut off its result."""
         amounts, end = list(self.operation.amounts), count - size - shift
         begin = shift if end <= 0 else max(0, shift)
         amounts[self.axis] = begin, end
@@ -231,8 +231,8 @@ def reach(operation: ir.Operation, axes: Axes, number: int) -> Reach:
 
 def _convolution(operation: ir.Convolution, axes: Axes, number: int) -> Reach:
     along = axes[number]
-    begin, end = along.crop_begin, along.crop_end
-    if not operation.transposed:  # there the problem's end depends on the size
+    ends = along.crop_begin, along.crop_end
+    if not operation.transposed:  # the crop at the end depends on the size
         padding = paddings(operation.keywords.padding, len(axes))
         if isinstance(padding, Same):
             if along.stride > 1:
@@ -241,10 +241,7 @@ def _convolution(operation: ir.Convolution, axes: Axes, number: int) -> Reach:
             ends = same_padding(_FAR, along.kernel, 1, along.dilation, upper=upper)
         else:
             ends = padding[number]
-        begin, end = ends
-    progress = Progress(
-        along.kernel, along.stride, along.dilation, begin, end, not operation.transposed
-    )
+    progress = Progress(along.kernel, along.stride, along.dilation, *ends, not operation.transposed)
 
     def with_ends(begin: int, end: int) -> ir.Operation:
         pairs = [(one.crop_begin, one.crop_end) for one in axes]

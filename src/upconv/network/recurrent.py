@@ -29,7 +29,7 @@ def steps(
 ) -> list[Step]:
     """The native step of an LSTM, on arrays whose channels come last."""
     if layout is not DataLayout.NXC:
-        raise EngineError("An LSTM is computed channels last.")  # `labels` sees to it
+        raise EngineError("An LSTM is computed channels last.")  # `labels` ensures it
     (y,), x, channels = outputs, inputs[0], operation.weight.shape[1]
     if not y.size:
         return []

@@ -1,8 +1,8 @@
 """`StreamBatch`: independent streams of one network that share their pushes.
 
-Streams that are equally far, but for a shift, are computed as one batch, which reads each weight
-once for all of them. A stream that has just begun is computed by itself for some pushes, until it
-keeps as much as the others do.
+Streams in the same phase are computed as one batch, which reads each weight once for all of them. A
+stream that has just begun is computed separately for some pushes, until it keeps as many positions
+as the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Member(Protocol):
         """The chunks as the network's inputs, and a function that converts its results."""
 
     def copy(self) -> Self:
-        """A stream in the same state that goes on by itself."""
+        """An independent stream in the same state."""
 
     def with_network(self, network: Any) -> Self:
         """The same stream in the state of the network's stream `network`."""
@@ -54,8 +54,8 @@ class _Group:
 class StreamBatch(Generic[Kind]):
     """Independent streams of one network, which join and leave at any time.
 
-    Made by `batch` of a stream. For one thread at a time. Where the network states its batch, each
-    stream is computed by itself.
+    `batch` of a stream makes one. It is for one thread at a time. If the network states its batch,
+    each stream is computed separately.
 
     >>> import numpy as np
     >>> from upconv.network import Network
@@ -106,7 +106,7 @@ class StreamBatch(Generic[Kind]):
         return number
 
     def leave(self, number: int) -> Kind:
-        """Take a stream out, to go on with it or to `finish` it; others are not touched."""
+        """Remove a stream, to push to it or to `finish` it; others are unchanged."""
         group = self._group(number)
         parts = {other: group.part(other) for other in group.rows}
         for other, part in parts.items():  # the next push joins the others again
@@ -117,9 +117,8 @@ class StreamBatch(Generic[Kind]):
     def push(self, chunks: Mapping[int, Any]) -> dict[int, Any]:
         """Push a chunk to each of some streams, by their numbers; return their results.
 
-        chunks: what `push` of each stream takes, a tuple for several inputs. Their lengths may
-        differ, and streams without a chunk wait. Raises what `push` raises; all streams then are as
-        they were.
+        chunks: the argument of each stream's `push`, a tuple for several inputs. Lengths may vary,
+        and streams without a chunk wait. Raises what `push` raises, with all streams unchanged.
         """
         inputs: dict[int, list[Array]] = {}
         back: dict[int, Callable[[Any], Any]] = {}
@@ -149,7 +148,7 @@ class StreamBatch(Generic[Kind]):
             for stream, moment in pushed:
                 stream.go_back(moment)
             for group in self._groups.values():
-                if not group.stream.batch_size:  # the next chunk says what it is
+                if not group.stream.batch_size:  # the next chunk determines it
                     group.rows = dict.fromkeys(group.rows, 0)
             raise
         return {number: results[number] for number in chunks}
@@ -163,7 +162,7 @@ class StreamBatch(Generic[Kind]):
         return self._groups[number]
 
     def _together(self, rows: Mapping[int, int]) -> Any:
-        """The stream of exactly these members, which are equally far; the others lose nothing."""
+        """The stream of exactly these members, all in one phase; the others keep their state."""
         groups = {id(self._groups[number]): self._groups[number] for number in rows}
         first = next(iter(groups.values()))
         if len(groups) == 1 and first.rows.keys() == rows.keys():

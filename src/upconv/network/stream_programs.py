@@ -33,7 +33,7 @@ _MOST_STEPS = 32
 
 
 class Step(NamedTuple):
-    """The work of a push in a state: a program, and how far the stream is afterwards."""
+    """The work of a push in a state: a program, and the state afterwards."""
 
     phase: Phase
     program: Program | Evaluated | None
@@ -64,7 +64,7 @@ class Streamed:
         self.axis, self.shapes = axis, dict(shapes)
         self.batch = next(iter(shapes.values()))[0]
         self._outside = Form(dtype=outside)
-        self._compiler, self._how = compiler, (dtype, threads, algorithm)
+        self._compiler, self._options = compiler, (dtype, threads, algorithm)
         far = {name: self.length(shape, FAR) for name, shape in shapes.items()}
         self.graph = graph = resized(compiler.graph, far)
         convolutions = [
@@ -83,16 +83,16 @@ class Streamed:
         forks.hold(self._lock)
 
     def length(self, shape: Shape, count: int) -> Shape:
-        """A shape with so many positions along the axis."""
+        """A shape with a number of positions along the axis."""
         return (*shape[: self.axis], count, *shape[self.axis + 1 :])
 
     @cached_property
     def choice(self) -> Choice:
-        """Layouts and kernels for a chunk, or for some chunks that give a result.
+        """Layouts and kernels for a chunk, or for several chunks that give a result.
 
-        Their length is a multiple of the strides: at others values may not fit together.
+        Their length is a multiple of the strides: at other lengths, sizes of values may not match.
         """
-        dtype, threads, algorithm = self._how
+        dtype, threads, algorithm = self._options
         count, period = next(iter(self.shapes.values()))[self.axis], self.schedule.period
         count = -(-count // period) * period
         while True:
@@ -109,11 +109,11 @@ class Streamed:
         first = (DataLayout.NCX,) * len(self.graph.nodes)
         layouts = first if self._by_definition else self.choice.layouts
         for node, layout in zip(self.graph.nodes, layouts, strict=True):
-            forms |= dict.fromkeys(node.outputs, Form(layout, self._how[0]))
+            forms |= dict.fromkeys(node.outputs, Form(layout, self._options[0]))
         return forms
 
     def step(self, key: int, state: State, count: int, *, ended: bool) -> Step:
-        """The step of a push of `count` positions in a state, which has this number."""
+        """The step of a push of `count` positions in the state of a number."""
         step = self._steps.get((key, count, ended))
         if step is None or not (ended or step.layout is self.histories.layout):
             with self._lock:
@@ -128,7 +128,7 @@ class Streamed:
         phase = self.schedule.phase(state, after)
         shapes = phase.graph.shapes
         layout = self.histories.grown(self.schedule.extents(state, after))
-        if not ended:  # the end comes once, and may need much more room
+        if not ended:  # the last push comes once, and may need much more room
             self.histories.layout = layout
         graph = self.histories.placed(self._laid_out(phase), phase, layout)
         program = None
@@ -153,7 +153,7 @@ class Streamed:
 
     @cached_property
     def histories(self) -> Histories:
-        """The values that streams keep in place, with room for what equal chunks need."""
+        """The values that streams keep in place, with room for the needs of equal chunks."""
         histories = Histories(self.graph.shapes, self.forms, self.axis)
         state, count = self.schedule.begin, next(iter(self.shapes.values()))[self.axis]
         keys = set[tuple[int, ...]]()
@@ -164,7 +164,7 @@ class Streamed:
         return histories
 
     def number(self, state: State) -> int:
-        """The number of a state; states that differ by a shift of the whole stream are one."""
+        """The number of a state; states that differ by a shift of the whole stream share it."""
         key = self.schedule.key(state)
         if key not in self._keys:
             self._keys[key] = len(self._listed)
@@ -172,21 +172,21 @@ class Streamed:
         return self._keys[key]
 
     def key(self, number: int) -> tuple[int, ...]:
-        """The key of the state that has a number."""
+        """The key of the state of a number."""
         return self._listed[number]
 
     def _laid_out(self, phase: Phase) -> Graph:
-        """A phase's graph with forms; what is kept stays in its own."""
+        """A phase's graph with forms; kept values keep theirs."""
         layouts = [self.forms[value].layout for value in phase.values]
         inputs, outputs = list(phase.graph.inputs.values()), phase.graph.outputs
         forms = dict.fromkeys((*inputs, *outputs), self._outside)
         waiting = zip(inputs[len(inputs) - len(phase.waiting) :], phase.waiting, strict=True)
         kept = zip(outputs[len(phase.results) :], phase.kept, strict=True)
         forms |= {number: self.forms[value] for number, value in (*waiting, *kept)}
-        return laid_out(phase.graph, layouts, self._how[0], forms)
+        return laid_out(phase.graph, layouts, self._options[0], forms)
 
     def _program(self, graph: Graph, phase: Phase) -> Program:
-        dtype, threads, _ = self._how
+        dtype, threads, _ = self._options
         writers = self.graph.writers()
         chosen = self.choice.variants
         operations = {
@@ -208,12 +208,12 @@ class Streamed:
             return self._compiler.assembled(graph, variants, dtype, threads)
 
         direct = partial(compiled, Algorithm.DIRECT)
-        return Program(compiled(self._how[2]), direct, self._buffers)
+        return Program(compiled(self._options[2]), direct, self._buffers)
 
     @cached_property
     def digest(self) -> bytes:
-        """A digest of all that results depend on."""
-        return digest(self.graph, self.axis, self._how, load("jit").fingerprint())
+        """A digest of everything that results depend on."""
+        return digest(self.graph, self.axis, self._options, load("jit").fingerprint())
 
 
 class Evaluated:
@@ -223,7 +223,7 @@ class Evaluated:
         self._graph = graph
 
     def run_dense(self, inputs: Sequence[Array], results: Sequence[Array], block: Array) -> None:
-        """As `Program.run_dense`, where no value is held."""
+        """Run like `Program.run_dense`, without held values."""
         del block
         for result, value in zip(results, evaluate(self._graph, inputs), strict=True):
             result[...] = value

@@ -1,6 +1,6 @@
 """`NetworkStream`: a network whose inputs come in chunks along one axis.
 
-Each push computes the results that became final and keeps what later ones need of every value, so
+Each push computes the results that became final. It keeps the positions that later results need, so
 that nothing is computed twice.
 """
 
@@ -63,7 +63,7 @@ class Source:
                 extents[0], extents[self.axis] = extents[0] or batch, chunk
                 known[name] = tuple(n or 1 for n in extents)
             while len(self._opened) >= _MOST_OPENED:
-                del self._opened[next(iter(self._opened))]  # streams that run hold theirs
+                del self._opened[next(iter(self._opened))]  # running streams hold theirs
             self._opened[batch, chunk] = self._opening(known)
         return self._opened[batch, chunk]
 
@@ -71,8 +71,8 @@ class Source:
 class NetworkStream(Stateful):
     """A network in progress along one axis, made by `Network.stream`.
 
-    `push` and `finish` are for one thread at a time. Copies share the weights; they are streams of
-    their own and may run in other threads.
+    `push` and `finish` are for one thread at a time. Copies share the weights; they are independent
+    and may run in other threads.
 
     >>> import numpy as np
     >>> from upconv.network import Network
@@ -94,7 +94,7 @@ class NetworkStream(Stateful):
         self.reset()
 
     def reset(self) -> None:
-        """Go back to the begin; what was prepared stays."""
+        """Go back to the begin; compiled programs stay."""
         self._streamed: Streamed | None = None
         self._chunk = 0
         self._counts, self._key = self._source.schedule.begin, 0
@@ -108,7 +108,7 @@ class NetworkStream(Stateful):
 
     @property
     def progress(self) -> Schedule:
-        """After how many inputs a result is final; of several outputs, that of the first one."""
+        """The number of final results of the first output after each number of inputs."""
         return self._source.schedule
 
     def prepare(self, chunk: int | None = None, batch: int = 1) -> None:
@@ -158,8 +158,8 @@ class NetworkStream(Stateful):
     def finish(self) -> Any:
         """The rest of the results, as no more inputs come; `reset` begins anew.
 
-        Raises `ShapeError` where the inputs are too few for the network, and `ArgumentError` where
-        no chunk, not even an empty one, has said what the batch is.
+        Raises `ShapeError` if the inputs are too few for the network. Raises `ArgumentError` if no
+        chunk came, not even an empty one, and the batch is therefore unknown.
         """
         self._require_open()
         if self._streamed is None:
@@ -242,17 +242,17 @@ class NetworkStream(Stateful):
         return other
 
     def _go_on(self, streamed: Streamed, chunk: int, counts: State, arrays: list[Array]) -> None:
-        """Take a state; arrays: what is kept of each value, in the forms of `streamed`."""
+        """Take a state; arrays: the kept positions of each value, in the forms of `streamed`."""
         histories = streamed.histories
         self._streamed, self._chunk = streamed, chunk
         self._counts, self._key = counts, streamed.number(counts)
         self._kept = histories.kept(histories.layout, counts.kept, arrays)
 
-    # What batches of streams need ----------------------------------------------------------------
+    # Methods for batches of streams --------------------------------------------------------------
 
     @property
     def network(self) -> NetworkStream:
-        """Itself, as `ModelStream.network` is the stream of its network."""
+        """This stream; `ModelStream.network` is the stream of its network."""
         return self
 
     def with_network(self, network: NetworkStream) -> NetworkStream:
@@ -264,7 +264,7 @@ class NetworkStream(Stateful):
         return list(chunks), lambda results: results
 
     def require_alike(self, other: NetworkStream) -> None:
-        """Raise unless another stream is of the same call of `Network.stream`, and goes on."""
+        """Raise if another stream has ended, or is of another call of `Network.stream`."""
         if other._source is not self._source:
             remedy = "Copy one stream for all of them, or join without a stream."
             expected = "of the same call"
@@ -282,14 +282,14 @@ class NetworkStream(Stateful):
 
     @property
     def phase(self) -> tuple[int, ...]:
-        """All that later results depend on but for values; equal for streams that may be joined."""
+        """All of the state but values; equal for streams that one batch may compute."""
         if self._streamed is None:
             return self._source.schedule.key(self._counts)
         return self._streamed.key(self._key)
 
     @property
     def moment(self) -> Moment:
-        """The state as long as at most one push follows; for `go_back`."""
+        """A snapshot for `go_back`, valid for one push."""
         return self._streamed, self._chunk, self._counts, self._key, self._kept, self._ended
 
     def go_back(self, moment: Moment) -> None:
@@ -307,18 +307,18 @@ class NetworkStream(Stateful):
         """A stream of this one and others of the same phase, in the order of the batch."""
         one, opened = NetworkStream(self._source), [s for s in (self, *others) if s._streamed]
         if opened:
-            columns = zip(*(each._channels_first() for each in opened), strict=True)
+            columns = zip(*(stream._channels_first() for stream in opened), strict=True)
             one._adopt(opened[0], batch, [np.concatenate(column) for column in columns])
         return one
 
     def _channels_first(self) -> list[Array]:
-        """The kept end of each value, as (N, C, *size)."""
+        """The kept positions of each value, as (N, C, *size)."""
         forms = {} if self._streamed is None else self._streamed.forms
         pairs = zip(self._counts.kept, self._arrays(), strict=True)
         return [moved(array, forms[value].layout, first=True) for value, array in pairs]
 
     def _adopt(self, other: NetworkStream, batch: int, arrays: Sequence[Array]) -> None:
-        """Go on where another stream is, with these (N, C, *size) kept of each value."""
+        """Continue from another stream, with these kept (N, C, *size) of each value."""
         streamed = self._source.streamed(batch, other._chunk)
         pairs = zip(other._counts.kept, arrays, strict=True)
         kept = [moved(array, streamed.forms[value].layout, first=False) for value, array in pairs]
@@ -337,11 +337,11 @@ def stream_of(
     compiler: Callable[[dict[str, Shape]], Compiler],
     axis: int,
     chunk: int | None,
-    how: tuple[DType, int, Algorithm],
+    options: tuple[DType, int, Algorithm],
     shapes: dict[str, Any],
     dtype: DType = DType.FLOAT32,
 ) -> NetworkStream:
-    """The stream of a network whose inputs were declared so; see `Network.stream`.
+    """The stream of a network with these declared inputs; see `Network.stream`.
 
     dtype: of chunks and results.
     """
@@ -375,7 +375,7 @@ def stream_of(
     def opening(sizes: dict[str, Shape]) -> Streamed:
         far = {n: (*s[:number], FAR, *s[number + 1 :]) for n, s in sizes.items()}
         try:
-            return Streamed(compiler(far), sizes, number, *how, dtype)
+            return Streamed(compiler(far), sizes, number, *options, dtype)
         except ShapeError as error:
             words = f"A stream along axis {axis} cannot compute this network: "
             raise EngineRefusal(f"{words}{str(error).rstrip('.')}, at a large size.") from None

@@ -23,7 +23,7 @@ PART_BYTES = 32 << 10
 
 
 def records(kind: np.dtype[Any], count: int, **fields: Any) -> NDArray[Any]:
-    """A table of so many records, zero but for some fields."""
+    """A table of `count` records, zero except for some fields."""
     result = np.zeros(count, kind)
     for name, numbers in fields.items():
         result[name] = numbers
@@ -88,7 +88,7 @@ def images(out: Array, x: Array) -> NDArray[Any]:
 
 
 def job_parts(rows: int, width: int, unit: int, nbytes: int) -> NDArray[Any]:
-    """Jobs of some rows, or of some of a row's columns: a multiple of `unit`, or all the rest."""
+    """Jobs of some rows, or of columns of a row: a multiple of `unit`, or the rest."""
     columns = min(width, max(1, PART_BYTES // nbytes // unit) * unit)
     count = max(1, PART_BYTES // (columns * nbytes)) if columns == width else 1
     row, column = (axis.ravel() for axis in np.mgrid[0:rows:count, 0:width:columns])
@@ -97,8 +97,8 @@ def job_parts(rows: int, width: int, unit: int, nbytes: int) -> NDArray[Any]:
 
 
 def elements(x: Array, reduce: str) -> tuple[str, str]:
-    """The types that code loads and computes in: what is only moved is bits, as not every processor
-    knows a bfloat16."""
+    """The types that code loads and computes in. Elements that are only moved are integers, as not
+    every processor supports bfloat16."""
     if reduce == "pick":
         return ({2: I16, 4: FLOAT, 8: DOUBLE}[x.itemsize],) * 2
     return STORED[DType(x.dtype.name)], computed_type([x])

@@ -1,4 +1,4 @@
-"""Taps: which positions of an input make each position of a result, axis by axis, and as tables."""
+"""Taps: the input positions that each position of a result reads, axis by axis and as tables."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Windows = Pad | PixelShuffle | Pool | Resample
 
 
 class Taps(NamedTuple):
-    """Which positions make each position of a result along an axis, of shape (out, taps): bytes of
-    the input, weights, and which are there."""
+    """The taps of each position of a result along an axis, as arrays of shape (out, taps): byte
+    offsets in the input, weights, and whether the tap lies in the input."""
 
     offsets: NDArray[np.int64]
     weights: NDArray[np.float64]
@@ -58,7 +58,7 @@ def _resampled(operation: Resample, axis: int, size: int, step: int) -> Taps:
 
 
 def _pool_taps(operation: Pool, axis: int, size: int, step: int) -> Taps:
-    """The taps of windows; weights are those of an average."""
+    """The taps of pooling windows; the weights compute an average."""
     stride, (begin, end) = operation.stride[axis], operation.padding[axis]
     taps = np.arange(operation.kernel[axis]) * operation.dilation[axis]
     out = np.arange(operation.count(axis, size))[:, None]

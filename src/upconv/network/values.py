@@ -74,7 +74,7 @@ class Value:
 class Nodes:
     """The inputs of a network, its nodes in order, and its outputs once they are known.
 
-    Inputs are values 0, 1, ... With outputs the network is ended: nothing can be added.
+    Inputs are values 0, 1, ... Setting the outputs ends the network: no node can be added.
     """
 
     def __init__(self, inputs: object) -> None:
@@ -110,7 +110,7 @@ class Nodes:
         return result
 
     def replay(self, other: Nodes) -> None:
-        """Insert the nodes of others, whose inputs are as many, and take their outputs."""
+        """Insert the nodes and outputs of another network with as many inputs."""
         for node in other.nodes:
             self.line = node.line
             self.insert(node.operation, *(Value(self, i, self.shapes[i]) for i in node.inputs))
@@ -153,15 +153,16 @@ class Nodes:
         shapes = cast(dict[int, Shape], dict(enumerate(self.shapes)))
         return Graph(tuple(self.nodes), numbers, self.outputs, shapes)
 
-    def sized(self, given: Mapping[str, object]) -> Graph:
+    def sized(self, sizes: Mapping[str, object]) -> Graph:
         """The graph of known sizes, without the nodes that no output needs.
 
-        given: the shapes of inputs that have open extents, but for those that others' names tell.
+        sizes: the shapes of inputs with open extents, by name. An input may be left out if the
+        names of its extents occur in others.
         """
-        known: dict[int, Shape] = dict(enumerate(self.input_shapes(given)))
+        known: dict[int, Shape] = dict(enumerate(self.input_shapes(sizes)))
         for node in self.nodes:
             try:
-                shapes = output_shapes(node.operation, tuple(known[each] for each in node.inputs))
+                shapes = output_shapes(node.operation, tuple(known[value] for value in node.inputs))
             except ArgumentError as error:
                 where = f"{KINDS[type(node.operation)].name} at {node.line}: {error.argument}"
                 raise type(error)(where, error.got, error.expected, error.remedy) from None
@@ -176,11 +177,11 @@ class Nodes:
         live = {number: known[number] for number in sorted(needed)}
         return replace(self.graph(), nodes=tuple(nodes), shapes=live)
 
-    def input_shapes(self, given: Mapping[str, object]) -> list[Shape]:
+    def input_shapes(self, sizes: Mapping[str, object]) -> list[Shape]:
         """The shapes of all inputs, in order, which fit the declared ones."""
         names: dict[str, int] = {}
         known = {}
-        for name, shape in given.items():
+        for name, shape in sizes.items():
             one_of("the name of an input", name, tuple(self.declared))
             known[name] = _fitted(name, self.declared[name], as_shape(name, shape), names)
         for name, extents in self.declared.items():
@@ -210,7 +211,7 @@ def declared_shape(name: object, value: object) -> Declared:
 
 
 def _fitted(name: str, extents: Declared, shape: Declared, names: dict[str, int]) -> Shape:
-    """A shape that fits the declared one; `names` learns and holds what names stand for."""
+    """A shape that fits the declared one; extents of names are added to `names`."""
     argument, pattern = f"the shape of input {name!r}", described_shape(extents)
     if len(shape) != len(extents):
         raise ShapeError(argument, brief(shape), f"{pattern}, {len(extents)} extents")

@@ -1,7 +1,7 @@
 """Steps of pooling, padding, resampling and pixel shuffle; those of moves come from moves.py.
 
-Each is a few tables for the code of engines/jit/windows.py. Along an axis, `Taps` say which
-positions of the input make each position of the result; the tables of several axes are products.
+A step is a few tables for the code of engines/jit/windows.py. Along an axis, `Taps` list the input
+positions of each position of the result; the tables of several axes are products.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPERATIONS = (
     ChannelPool, Concat, Pad, Permute, PixelShuffle, PixelUnshuffle, Pool, Resample, Slice,
 )  # fmt: skip
 _ROW = 1024  # positions of a row, where all of them are pooled
-_INTERLEAVED = 16  # phases that code interleaves: it grows with their square
+_INTERLEAVED = 16  # phases that code interleaves: its size grows with their square
 
 
 def steps(
@@ -80,7 +80,7 @@ def steps(
 def _pool(
     operation: Pool, out: Array, x: Array, layout: DataLayout, threads: int, cpu: Cpu
 ) -> Step:
-    """The step of a pool; that of all positions sums rows of some, in any rank."""
+    """The step of a pool; a pool of all positions combines rows of them, in any rank."""
     first = layout is DataLayout.NCX
     size = x.shape[2:] if first else x.shape[1:-1]
     operation = operation.at(size)
@@ -100,7 +100,7 @@ def _pool(
 def _of_channels(
     operation: ChannelPool, out: Array, x: Array, layout: DataLayout, threads: int, cpu: Cpu
 ) -> Step:
-    """The step of a pool whose windows are all channels: these are taken for a spatial axis."""
+    """The step of a pool over all channels, which it treats as a spatial axis."""
     batch, channels = len(x), x.shape[layout.to_ncx(x.ndim - 2)[1]]
     if layout is DataLayout.NCX:
         x, out = x.reshape(batch, 1, channels, -1), out.reshape(batch, 1, 1, -1)
@@ -115,7 +115,7 @@ def _chosen(
     operation: Permute | PixelUnshuffle, out: Array, x: Array, layout: DataLayout, threads: int,
     cpu: Cpu,
 ) -> Step:  # fmt: skip
-    """The step of channels that are those of x, or every so many positions of these."""
+    """The step that copies channels of x, or every n-th position of them."""
     axes = layout.to_ncx(x.ndim - 2)
     strides = [x.strides[axis] for axis in axes[2:]]
     size = [x.shape[axis] for axis in axes[2:]]
@@ -137,5 +137,5 @@ def _chosen(
 
 
 def _over(mode: str, kernel: tuple[int, int]) -> Pool:
-    """A pool of windows side by side."""
+    """A pool of adjacent windows."""
     return Pool(mode, kernel, kernel, ((0, 0), (0, 0)), dilation=(1, 1))

@@ -55,7 +55,7 @@ def batch_norm_backward(
 ) -> BatchNormGradients:
     """Compute the gradients of `batch_norm` with respect to x, gamma and beta.
 
-    With `training`, and without `use_global_stats`, the batch's statistics depend on x, and so
+    The batch's statistics depend on x with `training` and without `use_global_stats`. Then
 
         d_x = gamma * r * (g - mean(g) - xh * mean(g * xh))    xh = (x - saved_mean) * r
 

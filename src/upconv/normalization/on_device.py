@@ -92,15 +92,16 @@ def batch_norm(
     channel = ChannelAxis.of(x, axis)
     rule, weight = moving_rule(statistics, momentum)
     named = {"gamma": gamma, "beta": beta, "mean": mean, "var": var}
-    given = {name: channel.parameter(name, value) for name, value in named.items()}
-    same_place({"x": x} | given)
+    parameters = {name: channel.parameter(name, value) for name, value in named.items()}
+    same_place({"x": x} | parameters)
     uses_batch = channel.uses_batch(training, use_global_stats)
     if boolean("fix_gamma", fix_gamma):
-        given["gamma"] = None
+        parameters["gamma"] = None
     like, eps = _vector(x, channel.channels), epsilon(eps)
-    scale, shift = _floats(given["gamma"], like, 1), _floats(given["beta"], like, 0)  # type: ignore[arg-type]
+    scale = _floats(parameters["gamma"], like, 1)  # type: ignore[arg-type]
+    shift = _floats(parameters["beta"], like, 0)  # type: ignore[arg-type]
     layout = _Layout(x, channel.axis)
-    moving = {name: given[name] for name in ("mean", "var")}
+    moving = {name: parameters[name] for name in ("mean", "var")}
     if uses_batch:
         require_spread(channel, rule)
         if not channel.count:
@@ -195,29 +196,29 @@ def batch_norm_backward(
         raise ArgumentError("out", "set", expected, "Leave it and accumulate out.")
     channel = ChannelAxis.of(x, axis)
     named = {"gamma": gamma, "beta": beta, "mean": mean, "var": var}
-    given = {name: channel.parameter(name, value) for name, value in named.items()}
+    parameters = {name: channel.parameter(name, value) for name, value in named.items()}
     uses_batch = channel.uses_batch(training, use_global_stats)
     saved = {"saved_mean": saved_mean, "saved_invstd": saved_invstd}
     for name, value in saved.items():
         if uses_batch or value is not None:
             saved[name] = channel.parameter(name, required(name, value, _SAVED), any_type=True)
-    same_place({"x": x, "grad": grad} | given | saved)
+    same_place({"x": x, "grad": grad} | parameters | saved)
     require_like_x(grad, x)
     wanted = gradient_targets(known, holder, needs, None, accumulate=False)
     like, eps, fixed = _vector(x, channel.channels), epsilon(eps), boolean("fix_gamma", fix_gamma)
-    scale = _floats(None if fixed else given["gamma"], like, 1)  # type: ignore[arg-type]
+    scale = _floats(None if fixed else parameters["gamma"], like, 1)  # type: ignore[arg-type]
     layout = _Layout(x, channel.axis)
     if uses_batch:
         stats = [_floats(saved[name], like, 0) for name in saved]
         results = _training_gradients(x, grad, layout, scale, stats, eps)
     else:
         for name in ("mean", "var"):
-            required(name, given[name], GIVEN)
-        results = _gradients_with_statistics(x, grad, layout, scale, given, eps)
+            required(name, parameters[name], GIVEN)
+        results = _gradients_with_statistics(x, grad, layout, scale, parameters, eps)
     if fixed:
         results["gamma"] = _floats(None, like, 0).native
     for name in ("gamma", "beta"):
-        owner = given[name]
+        owner = parameters[name]
         kind = x.dtype if owner is None else owner.dtype
         results[name] = x.library.cast(results[name], kind)
     return _given_back(x, {name: results[name] for name in known if name in wanted})
@@ -252,7 +253,7 @@ def _gradients_by_sums(
     mean, invstd = (statistic.native.reshape(layout.along) for statistic in stats)
     normal, products, total = _sums(x, grad, layout, mean, invstd)
     count = x.size // scale.shape[0]
-    of_mean, of_products = (each.reshape(layout.along) / count for each in (total, products))
+    of_mean, of_products = (sums.reshape(layout.along) / count for sums in (total, products))
     g = x.library.cast(grad.native, _FLOAT32)
     dx = (scale.native.reshape(layout.along) * invstd) * (g - of_mean - normal * of_products)
     result = x.library.array("a gradient", x.library.cast(dx, x.dtype))
@@ -263,21 +264,21 @@ def _sums(
     x: DeviceArray, grad: DeviceArray, layout: _Layout, mean: Any, invstd: Any
 ) -> tuple[Any, Any, Any]:
     """xh, and per channel the sums of g * xh and of g, in float64."""
-    values, g = (x.library.cast(each.native, _FLOAT32) for each in (x, grad))
+    values, g = (x.library.cast(array.native, _FLOAT32) for array in (x, grad))
     normal = (values - mean) * invstd
     return normal, x.library.sums(g * normal, layout.others), x.library.sums(g, layout.others)
 
 
 def _gradients_with_statistics(
-    x: DeviceArray, grad: DeviceArray, layout: _Layout, scale: DeviceArray, given: Any, eps: float
+    x: DeviceArray, grad: DeviceArray, layout: _Layout, scale: DeviceArray, moving: Any, eps: float
 ) -> dict[str, Any]:
     library, channel = x.library, layout.channel
-    mean, var = (_floats(given[name], scale, 0).native for name in ("mean", "var"))
+    mean, var = (_floats(moving[name], scale, 0).native for name in ("mean", "var"))
     invstd = (var + eps) ** -0.5
     ready, g = layout.ready(x), layout.ready(grad)
     dx = x.empty(g.shape)
     slope = library.array("scale", scale.native * invstd)
     _engine(x).scaled(dx, g, slope, None, channel)
-    along = (each.reshape(layout.along) for each in (mean, invstd))
+    along = (statistic.reshape(layout.along) for statistic in (mean, invstd))
     _, products, total = _sums(ready, g, layout, *along)
     return {"x": layout.back(dx).native, "gamma": products, "beta": total}

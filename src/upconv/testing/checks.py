@@ -63,8 +63,8 @@ def require_engine(layer: str, expected: str, *computed: object) -> None:
     Traceback (most recent call last):
     upconv.errors.EngineError: up1 is computed by reference, though its line is named for jit.
     """
-    for each in computed:
-        engine = each if isinstance(each, str) else getattr(each, "engine", expected)
+    for item in computed:
+        engine = item if isinstance(item, str) else getattr(item, "engine", expected)
         name = engine if isinstance(engine, str) else engine.name
         if name != expected:
             words = f"{layer} is computed by {name}, though its line is named for {expected}."

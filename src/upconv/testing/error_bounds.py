@@ -1,8 +1,8 @@
 """The largest error of a result: the bound that docs/error-bounds.md derives.
 
-A sum of k rounded operations errs by at most gamma(k) = k*u / (1 - k*u), relative to the sum of
-magnitudes, in whatever order it is added up; u is the accumulator's unit roundoff (N. J. Higham,
-"Accuracy and Stability of Numerical Algorithms", 2nd edition, 2002, section 3.1). Winograd's
+In any order, a sum of k rounded operations errs by at most gamma(k) = k*u / (1 - k*u), relative to
+the sum of magnitudes; u is the accumulator's unit roundoff (N. J. Higham, "Accuracy and Stability
+of Numerical Algorithms", 2nd edition, 2002, section 3.1). Winograd's
 transforms add steps, and multiply magnitudes by the norms of their matrices.
 """
 
@@ -25,8 +25,8 @@ _STEEPEST = {Activation.SIGMOID: 0.25, Activation.SILU: 1.1, Activation.GELU: 1.
 def error_bound(problem: Problem, variant: str = "") -> float:
     """The largest error that rounding can cause, as a multiple of a magnitude M.
 
-    variant: as `upconv.explain` tells it; what begins with "winograd" names transforms, everything
-        else is direct.
+    variant: of `upconv.explain`; a name that begins with "winograd" has transforms, all others are
+        direct.
 
     Of direct sums M is each element's own: the sum of the magnitudes of its products, its bias, its
     residual and what it is added to. By Winograd's algorithm M is that of the largest possible

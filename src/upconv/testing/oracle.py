@@ -2,11 +2,11 @@
 
 `scatter` is the definition itself: for every input position i and tap t the product x[i] * w[t]
 belongs to output s*i + d*t - p. `by_taps` is the same, all positions of one tap at a time, for
-problems of real sizes. Both share with engines only what a layout means, and activations here are
-of their own.
+problems of real sizes. Both share only the meaning of layouts with the engines; activations here
+are separate implementations.
 
-A result may differ by rounding alone: `error_bounds` says by how much, and the rounding of the
-stored result comes on top.
+A result may differ by rounding alone. `error_bounds` bounds the difference, and the rounding of the
+stored result is added.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def scatter(problem: Problem, a: Array, b: Array) -> Array:
     for i in product(*(range(axis.size) for axis in problem.axes)):
         for t in product(*(range(axis.kernel) for axis in problem.axes)):
             o = tuple(map(_lands, problem.axes, i, t))
-            if all(0 <= at < end for at, end in zip(o, out, strict=True)):
+            if all(0 <= at < size for at, size in zip(o, out, strict=True)):
                 here = (tuple(slice(at, at + 1) for at in index) for index in (i, o))
                 form.meet(problem.direction, t, *here)
     return form.result(problem)

@@ -1,21 +1,20 @@
-"""Choosing by measurement: which engine, and which variant of its schedule, is the fastest here.
+"""Tuning: measure which engine, and which variant of its schedule, is the fastest here.
 
-Engines choose by a model of the machine. With `tune=True`, or `UPCONV_TUNE=1`, their *candidates*
-(every engine that does the problem, in every variant it names) are timed on random data instead,
-and the winner is remembered in the store, for this process and for later ones:
+Engines choose by a cost model. With `tune=True`, or `UPCONV_TUNE=1`, their *candidates* are timed
+on random data instead: every engine that computes the problem, in each of its variants. The store
+keeps the winner for this process and for later ones:
 
-1. Every candidate is built and runs once or twice. One that takes 5 times as long as the best drops
-   out. After 2 seconds no further one begins.
-2. The others are timed in interleaved rounds for half a second in all; the best time of each
-   counts, since what disturbs a run only makes it longer. One 25% behind after a round drops out.
-3. The winner is the first, in the order of preference, of those within 2% of the best: a coin toss
-   between equals would fall otherwise in the next process.
+1. Every candidate is built and runs once or twice. A candidate that takes 5 times as long as the
+   best drops out. After 2 seconds no further one begins.
+2. The others are timed in interleaved rounds for half a second in all. The best time of each
+   counts, since disturbances only make a run longer. One 25% behind after a round drops out.
+3. The winner is the first, in the order of preference, of those within 2% of the best: noise
+   between equals would choose differently in the next process.
 
-A winner is remembered by the exact problem, not by a class of problems: how windows fit the caches
-and whether threads pay depends on every extent, so a time measured for one length says little of
-another's. Processor, upconv's version, the fingerprints of all candidates and the number of threads
-are in the key too. Only calls that ask for tuning look at what is remembered: no result depends on
-a file by accident.
+The key of a winner is the exact problem, not a class of problems. How cache blocks fit and whether
+threads pay depends on every extent, so a time for one length says little about another. The key
+also holds the processor, upconv's version, the fingerprints of all candidates and the number of
+threads. Only calls that ask for tuning read the store: no result depends on a file by accident.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ ROOFLINES = "ceilings"
 """The sections of the store for the two kinds of measurement that `tuning_info` counts."""
 
 # One measurement at a time: others would disturb it. An engine that uses upconv itself may come
-# here again while it is measured, hence the R.
+# here again while it is measured, hence an RLock.
 measuring = threading.RLock()
 
 
 def _after_fork() -> None:
-    """A child has only the thread that forked, and nothing is being measured in it."""
+    """Renew the lock: a child has only the forking thread, which measures nothing."""
     global measuring
     measuring = threading.RLock()
 
@@ -59,7 +58,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 @dataclass(frozen=True, slots=True)
 class TuningInfo:
-    """The store's file, how many records it has, and how many problems this process measured."""
+    """The store's file, its numbers of records, and the number of problems measured here."""
 
     file: str
     winners: int
@@ -90,13 +89,13 @@ class _Question(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Whatever the winner depends on."""
+        """Everything that the winner depends on."""
         candidates = (f"{engine.name} {engine.fingerprint()}" for engine in self.engines)
         words = (processor_model(), f"upconv {__version__}", *candidates, str(self.problem))
         return " | ".join((*words, self.algorithm.value, f"threads {self.threads}"))
 
     def found(self, store: TuningStore) -> Selection | None:
-        """The winner that is remembered, if it is one of the candidates."""
+        """The stored winner, if it is one of the candidates."""
         record = store.find(_WINNERS, self.key)
         if record is None:
             return None
@@ -113,7 +112,7 @@ class _Question(NamedTuple):
     def measured(self, store: TuningStore) -> Selection | None:
         """The winner by an autotune; None where the problem is too large for it."""
         with importing:
-            from .autotune import autotune  # who never tunes never loads it
+            from .autotune import autotune  # loaded only for tuning
 
         try:
             best = autotune(*self)
@@ -129,7 +128,7 @@ class _Question(NamedTuple):
 
 @lru_cache(maxsize=1)
 def processor_model() -> str:
-    """The processor's name as the operating system has it."""
+    """The processor's name by the operating system."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:  # not Linux
@@ -143,7 +142,7 @@ _stores: dict[Path, TuningStore] = {}
 
 
 def shared_store() -> TuningStore:
-    """The store over the file that the environment names now; one for each file."""
+    """The store of the file that the environment names now; one for each file."""
     file = tuning_file()
     return _stores.get(file) or _stores.setdefault(file, TuningStore(file))
 
@@ -159,7 +158,7 @@ def selected(
 ) -> Selection:
     """The engine and variant by models, or tuned; `once`: the weight is packed for one call.
 
-    An engine's own setting `tunes`, where it has one, says whether it is tuned.
+    The setting `tunes` of an engine, if it has one, overrides `tune`.
     """
     asked = getattr(engine, "tunes", None)
     if not (tune if asked is None else asked):

@@ -1,7 +1,7 @@
-"""Timing the candidates for a problem, engines in their variants, on random data in rounds.
+"""Interleaved timing of the candidates for a problem, all variants of engines, on random data.
 
 The rules are in the package's docstring; the package also remembers the winner. A candidate that
-needs more memory than there is drops out; any other error of an engine is raised.
+needs more memory than is free drops out; any other error of an engine is raised.
 """
 
 from __future__ import annotations
@@ -48,29 +48,27 @@ class _Data:
     packs: bool
 
     def placed(self, engine: Engine) -> _Data:
-        """The same data where an engine computes, if that is a device."""
-        place = getattr(engine, "placed", None)
-        if place is None:
+        """The same data on the device of an engine, if it has one."""
+        to_device = getattr(engine, "placed", None)
+        if to_device is None:
             return self
-        arrays = {each.name: getattr(self, each.name) for each in fields(self)}
+        arrays = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         packs = arrays.pop("packs")
-        there: dict[str, Any] = {name: a if a is None else place(a) for name, a in arrays.items()}
-        return _Data(**there, packs=packs)
+        copies: Any = {name: a if a is None else to_device(a) for name, a in arrays.items()}
+        return _Data(**copies, packs=packs)
 
     @property
     def ends(self) -> tuple[Array | None, ...]:
-        """The arguments of `Primitive.run` after the weight, but those that no engine must know."""
+        """The arguments of `Primitive.run` after the weight, without trailing None."""
         more = self.slopes, self.second
         return (self.bias, self.residual, *(more if more != (None, None) else ()))
 
     @classmethod
     def of(cls, problem: Problem) -> _Data:
         dtype, a_and_b = problem.dtype.numpy, problem.operand_shapes
-        result, end = problem.result_shape, problem.epilogue
-        memory.require(
-            problem.nbytes + (end.residual + end.has_second) * prod(result) * dtype.itemsize,
-            "the random data to tune with",
-        )
+        result, epilogue = problem.result_shape, problem.epilogue
+        extra = (epilogue.residual + epilogue.has_second) * prod(result) * dtype.itemsize
+        memory.require(problem.nbytes + extra, "the random data to tune with")
         numbers = default_rng(0).standard_normal(_DRAWN)
         some = numbers.astype(dtype)
         # Results of order 1: where they overflow, processors may be slower, or faster.
@@ -80,9 +78,9 @@ class _Data:
             np.resize(some, a_and_b[0]),
             np.resize(scaled, a_and_b[1]),
             np.resize(some, (problem.result_channels,)) if problem.bias else None,
-            np.resize(some, result) if end.residual else None,
-            np.resize(some, (problem.result_channels,)) if end.slopes else None,
-            np.zeros(result, dtype) if end.has_second else None,
+            np.resize(some, result) if epilogue.residual else None,
+            np.resize(some, (problem.result_channels,)) if epilogue.slopes else None,
+            np.zeros(result, dtype) if epilogue.has_second else None,
             problem.direction is not Direction.WEIGHT_GRAD,
         )
 
@@ -117,13 +115,13 @@ class _Candidate:
         return seconds
 
     def first(self) -> None:
-        """The first run, and if that was short the first that counts."""
+        """Run once, and if that was short, once more for a time that counts."""
         if self.sample() < _SHORT:
             self.seconds = inf
             self.sample()
 
     def round(self) -> None:
-        """Runs for a while; the first, which finds the caches full of others' data, seldom wins."""
+        """Sample for a while; the first run, with caches full of others' data, seldom wins."""
         timing.rest()
         self.sample(_ROUND_SECONDS)
 
@@ -134,7 +132,7 @@ def autotune(
     engines: Sequence[Engine],
     algorithm: Algorithm = Algorithm.DIRECT,
 ) -> Selection:
-    """The winner among all variants of the engines; `MemoryLimitError` where none of them fits."""
+    """The winner among all variants of the engines; `MemoryLimitError` if none of them fits."""
     start, data = time.perf_counter(), _Data.of(problem).placed(engines[0])
     # A device has a clock of its own, and nothing else runs there: the fewest rounds are enough.
     enough = 0.0 if on_device(engines[0]) else _SECONDS

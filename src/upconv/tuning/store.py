@@ -1,11 +1,11 @@
 """Measurements of this machine, kept in one SQLite file between processes.
 
-A record is a small dictionary of texts and numbers under a section and a key. What a section means
-is known only to its owner, who also checks what a record says: the file is trusted with nothing,
-and whatever is wrong with it costs a warning and a new measurement.
+A record is a small dictionary of texts and numbers under a section and a key. Only the module that
+owns a section interprets and checks its records. The file is not trusted: any fault in it leads to
+a warning and a new measurement.
 
-SQLite writes a record whole or not at all, one process at a time. A file that is not this store's
-is never written. A section keeps its latest 1024 records.
+SQLite writes each record atomically, one process at a time. A file of another kind is never
+written. A section keeps its latest 1024 records.
 
 Modules that only reading and writing need are imported there: `import upconv` stays quick.
 """
@@ -93,10 +93,10 @@ class TuningStore:
     def count(self, section: str) -> int:
         """Number of records of a section."""
         keys = {key for (key,) in self._rows((_KEYS, (section,)))}
-        return len(keys | {key for own, key in self._own if own == section})
+        return len(keys | {key for name, key in self._own if name == section})
 
     def warn(self, complaint: str) -> None:
-        """Say what is wrong with the file, each thing once per process."""
+        """Warn of a fault of the file, each one once per process."""
         if complaint not in self._warned:
             self._warned.add(complaint)
             message = f"the tuning file {str(self.path)!r} {complaint}"

@@ -1,8 +1,8 @@
 """A kernel that waits: work that is queued behind it runs without gaps.
 
-Tuning compares plans by what the device does. Between two events lies what the processor takes to
-queue each call, too, wherever that is longer: behind a wait the calls are all queued when the first
-one begins.
+Tuning compares plans by their time on the device. The time between two events also contains the
+launch overhead if it is longer than the kernels. Behind a wait, all calls are queued before the
+first one begins.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Driver:
         return Kernel(self, device, function)
 
     def launch(self, kernel: Kernel, blocks: int, threads: int, stream: int, packed: bytes) -> None:
-        """Run a kernel on a stream with its arguments as they lie in memory."""
+        """Launch a kernel on a stream with its packed arguments."""
         size = c_size_t(len(packed))
         listed = (c_void_p * 5)(
             _POINTER, ctypes.cast(c_char_p(packed), c_void_p), _SIZE,

@@ -1,14 +1,14 @@
-"""A kernel of our own for what cuDNN does not do in its graphs: the end of a layer, and copies.
+"""An elementwise kernel for work that cuDNN's graphs lack: the epilogue of a layer, and copies.
 
     result[i] = activation(source[i] * scale[c] + bias[c] + residual[i] + result[i])
 
-rounded once, for arrays of any strides, each term only where there is one. The source may be a
-window: around it, and where there is no source, it counts as zero. So the same kernel crops, pads,
-converts, adds what lies beside a layer and computes a second result.
+rounded once, for arrays of any strides; every term is optional. The source may be a window: outside
+it, or without a source, its value is zero. So the same kernel crops, pads, converts, adds a
+residual and computes a second result.
 
-The kernel is LLVM IR, emitted and with the activations of the JIT, and becomes PTX by LLVM's own
-backend. One is made for each class: types, terms and number of axes; sizes and strides are
-arguments. Tests compile the same IR for the processor.
+The kernel is LLVM IR, emitted by the JIT's modules, and becomes PTX by LLVM's own backend. Each
+class, of types, terms and number of axes, has its kernel; sizes and strides are arguments. Tests
+compile the same IR for the processor.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Move(NamedTuple):
     bias: bool = False
     residual: bool = False
     accumulate: bool = False
-    end: End = End()
+    epilogue: End = End()
 
 
 class Row(NamedTuple):
-    """One axis: its size, the step of each array of `POINTERS` along it (0 for one that has no such
-    axis), and where the source's window begins and how long it is."""
+    """One axis: its size, the stride of each array of `POINTERS` along it (0 for one without the
+    axis), and the begin and length of the source's window."""
 
     size: int
     strides: tuple[int, ...]
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 
 def merged(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows with neighbours made one that lie one behind the other in every array.
+    """The rows, with neighbours merged that are contiguous in every array.
 
     >>> inner, outer = Row(4, (1,) * 7, 0, 4), Row(3, (4,) * 7, 0, 3)
     >>> merged([outer, inner]) == (Row(12, (1,) * 7, 0, 12),)
@@ -93,7 +93,7 @@ def merged(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def arguments(rows: Sequence[Row]) -> bytes:
-    """A kernel's arguments behind the addresses, as they lie in memory."""
+    """The packed arguments of a kernel, behind the addresses."""
     words = chain.from_iterable((*row.strides, row.begin) for row in rows)
     sizes = chain.from_iterable((row.size, row.extent) for row in rows)
     total = prod(row.size for row in rows)
@@ -137,11 +137,11 @@ def element(f: Function, move: Move, index: Value) -> list[tuple[Value, Value]]:
         value = value + read("residual", move.result)
     if move.accumulate:
         value = value + read("result", move.result)
-    slope = read("slopes") if move.end.slopes else move.end.slope
-    value = activated(f, move.end.activation, slope, value)
+    slope = read("slopes") if move.epilogue.slopes else move.epilogue.slope
+    value = activated(f, move.epilogue.activation, slope, value)
     written = [(_narrowed(f, value, stored), address("result", stored))]
-    if move.end.has_second:
-        other = activated(f, move.end.second, move.end.second_slope, value)
+    if move.epilogue.has_second:
+        other = activated(f, move.epilogue.second, move.epilogue.second_slope, value)
         written.append((_narrowed(f, other, stored), address("second", stored)))
     return written
 

@@ -305,9 +305,9 @@ class GpuPlan:
     def run(
         self, result: DeviceArray, operands: Sequence[DeviceArray], ends: Sequence[Maybe]
     ) -> None:
-        """Compute on the caller's stream; nothing waits for it."""
+        """Enqueue the computation on the caller's stream, without waiting for it."""
         a, b = operands
         addresses = a.pointer, b.pointer, result.pointer
         if self._bias or self._residual:
-            addresses += tuple(end.pointer for end in ends if end is not None)  # type: ignore[assignment]
+            addresses += tuple(array.pointer for array in ends if array is not None)  # type: ignore[assignment]
         self._gpu.execute(self._plan, self._numbers, addresses)

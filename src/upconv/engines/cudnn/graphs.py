@@ -1,4 +1,4 @@
-"""Graphs of cuDNN: one convolution and its end, their plans, and running them.
+"""Graphs of cuDNN: one convolution and its epilogue, their plans, and running them.
 
 A plan is one way to run a graph: an engine of the library with its settings ("knobs"). Its name,
 such as "eng22_k2=5", is the same in every process with the same library.
@@ -183,7 +183,7 @@ def unwanted_notes(dtype: DType, *, tf32: bool, deterministic: bool) -> set[Note
 
 
 def convolution_graph(convolution: Convolution, handle: int, options: Options) -> Graph:
-    """The graph of a convolution and its end; `Unsupported` where the library takes none."""
+    """The graph of a convolution and its epilogue; `Unsupported` if the library has none."""
     dtype, deterministic = convolution.dtype, options.deterministic
     unwanted = unwanted_notes(dtype, tf32=convolution.tf32, deterministic=deterministic)
     try:
@@ -221,7 +221,7 @@ def _operations(convolution: Convolution) -> Iterator[Object]:
 
 
 _Step = tuple[int, float | None, tuple[int, Tensor] | None]
-"""A step of an end: cudnnPointwiseMode_t, a slope, and the second operand's number and shape."""
+"""A step of an epilogue: cudnnPointwiseMode_t, a slope, the second operand's number and shape."""
 
 _ADD, _RELU = 0, 100
 _MODES = {

@@ -1,4 +1,4 @@
-"""Runs of our elementwise kernel: from arrays to a kernel's class and its arguments."""
+"""Runs of upconv's elementwise kernel: from arrays to the class and arguments of a kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .operation import MOST
 
 Maybe = DeviceArray | None
 
-_MOST = 64  # prepared runs of one primitive: its arrays seldom lie in more ways
+_MOST = 64  # prepared runs of one primitive: its arrays seldom have more combinations of strides
 
 
 class Mover(Protocol):
@@ -25,7 +25,7 @@ class Mover(Protocol):
 
 
 class Ends(NamedTuple):
-    """The arrays of a problem's end, None where it has none."""
+    """The arrays of a problem's epilogue, None where it has none."""
 
     bias: Maybe = None
     residual: Maybe = None
@@ -38,7 +38,7 @@ NO_ARRAYS = Ends()
 
 
 class Moves:
-    """The runs of one primitive, prepared once for each way in which arrays lie.
+    """The runs of one primitive, prepared once for each combination of shapes and strides.
 
     channel: the axis of the results along which a bias has its values.
     """
@@ -53,13 +53,13 @@ class Moves:
         source: Maybe,
         begins: tuple[int, ...],
         ends: Ends = NO_ARRAYS,
-        end: End = NO_END,
+        epilogue: End = NO_END,
         *,
         accumulate: bool = False,
     ) -> None:
-        """Write what a source and the ends make of all of `target`.
+        """Write all of `target`: the source, then the epilogue on it with its arrays `ends`.
 
-        The source, None for zeros, lies in it from `begins` on.
+        The source, None for zeros, lies in the target from `begins` on.
         """
         if not target.size:
             return
@@ -69,17 +69,17 @@ class Moves:
         vectors = ends.slopes, ends.scale
         arrays = (target, ends.second, source, ends.bias, ends.residual, *vectors)
         lie = tuple(None if array is None else (array.shape, array.strides) for array in arrays)
-        key = lie, begins, accumulate, end, source and source.dtype
+        key = lie, begins, accumulate, epilogue, source and source.dtype
         prepared = self._prepared.get(key)
         if prepared is None:
             if len(self._prepared) >= _MOST:
                 self._prepared.clear()
-            prepared = self._prepare(arrays, begins, end, accumulate=accumulate)
+            prepared = self._prepare(arrays, begins, epilogue, accumulate=accumulate)
             self._prepared[key] = prepared
         self._mover.move(*prepared, arrays)
 
     def _prepare(
-        self, arrays: tuple[Maybe, ...], begins: tuple[int, ...], end: End, *, accumulate: bool
+        self, arrays: tuple[Maybe, ...], begins: tuple[int, ...], epilogue: End, *, accumulate: bool
     ) -> tuple[Move, bytes, int]:
         target, _, source, bias, residual, slopes, scale = arrays
         if target is None:
@@ -103,7 +103,7 @@ class Moves:
             bias is not None,
             residual is not None,
             accumulate,
-            end,
+            epilogue,
         )
         return move, arguments(rows), target.size
 

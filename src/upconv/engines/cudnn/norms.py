@@ -4,8 +4,8 @@
     backward   dx, dgamma, dbeta
 
 The library counts four axes, (N, C, 1, X), of data whose channels come first or last, and keeps one
-number per channel in float32, in the order (1, C, 1, 1). What it calls running statistics are
-those of the batch here: they are weighted with 1.
+number per channel in float32, in the order (1, C, 1, 1). Its running statistics are the batch's
+here: their weight is 1.
 """
 
 from __future__ import annotations

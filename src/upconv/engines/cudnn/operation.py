@@ -4,10 +4,10 @@
     INPUT_GRAD    convolution        image g, filter w ->  loss dx
     WEIGHT_GRAD   weight gradient    image g, loss x   ->  filter dw
 
-cuDNN's names are an ordinary convolution's: its *image* is what the transposed convolution gives,
-its *loss*, the gradient of a convolution's result, is what the transposed convolution takes. All
-tensors are contiguous, the filter in the order of the data: (I, O/g, *k) where channels come first,
-(I, *k, O/g) where they come last. cuDNN counts at least two spatial axes; a missing one has size 1.
+cuDNN's names are an ordinary convolution's. Its *image* is the result of the transposed
+convolution. Its *loss*, the gradient of a convolution's result, is the input of the transposed one.
+All tensors are contiguous, the filter in the order of the data: (I, O/g, *k) for channels first,
+(I, *k, O/g) for channels last. cuDNN needs at least two spatial axes; a missing one has size 1.
 
 Nothing here imports cuDNN: these records are tested on every machine.
 """
@@ -25,7 +25,7 @@ from ...problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLa
 from ..copies import contiguous_strides
 
 MOST = (1 << 31) - (1 << 12)
-"""No tensor may have so many elements: kernels count them in 32 bits, ours a block beyond."""
+"""No tensor may have so many elements: kernels count in 32 bits, upconv's up to a block beyond."""
 
 
 class Kind(Enum):
@@ -78,7 +78,7 @@ _FUSED = {
 
 
 def fusible(problem: Problem) -> Ends | None:
-    """The end of a problem as a graph may do it; None where the end is a step of its own."""
+    """The epilogue of a problem as part of a graph; None if it needs a separate step."""
     epilogue = problem.epilogue
     if problem.accumulate:
         return None if problem.bias or not epilogue.empty else Ends(accumulate=True)
@@ -110,7 +110,7 @@ class Convolution:
 
     @classmethod
     def of(cls, problem: Problem, ends: Ends = NO_ENDS) -> Convolution:
-        """The operation for a problem none of whose axes has a crop below zero."""
+        """The operation for a problem without negative crops."""
         axes = problem.axes if problem.rank > 1 else (Axis(1, 1), *problem.axes)
         wide = problem.replace(axes=axes)
         image = _data(wide, wide.out_channels, wide.out_size)
@@ -158,13 +158,13 @@ def _pads(axis: Axis) -> tuple[int, int]:
 
 
 def evened(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
-    """The problem with equal paddings at both ends, and where its own outputs begin in that one."""
+    """The problem with equal paddings at both ends, and the offsets of the outputs in its own."""
     axes, offsets = zip(*(axis.evened() for axis in problem.axes), strict=True)
     return problem.replace(axes=axes), offsets
 
 
 def cannot(problem: Problem) -> str | None:
-    """Why cuDNN cannot be given a problem, in one sentence; None if it can."""
+    """The reason why cuDNN cannot compute a problem, in one sentence; None if it can."""
     if problem.rank > 3:
         return f"cuDNN works on one to three spatial axes, and there are {problem.rank}"
     if problem.rounded:
@@ -186,7 +186,7 @@ def filter_layout(layout: DataLayout) -> WeightLayout:
     return WeightLayout.IOX if layout is DataLayout.NCX else WeightLayout.IXO
 
 
-def without_end(problem: Problem) -> Problem:
+def without_epilogue(problem: Problem) -> Problem:
     """The bare products of a problem."""
     return problem.replace(bias=False, epilogue=Epilogue(), accumulate=False)
 

@@ -1,14 +1,14 @@
-"""A problem on a GPU: cuDNN's convolution of its interior, and our own kernel around it.
+"""A problem on a GPU: cuDNN's convolution of its interior, and an elementwise kernel around it.
 
 cuDNN computes contiguous tensors with equal paddings well, and others slowly or not at all. So
 
-    outputs that nothing reaches      are no part of what cuDNN is given (`interior`)
-    operands that lie otherwise       are copied into contiguous memory first
-    unequal paddings                  become equal ones of a larger image, where cuDNN lacks them
-    a bias, residual and activation   are part of the graph, where cuDNN fuses them
-    all else                          our kernel does on the way from scratch memory to the result
+    outputs that no product reaches   are left out of cuDNN's problem (`interior`);
+    operands of other strides         are copied into contiguous memory first;
+    unequal paddings                  become equal ones of a larger image, if cuDNN lacks them;
+    a bias, residual and activation   are part of the graph, if cuDNN fuses them;
+    all else                          is the elementwise kernel's, from scratch memory to result.
 
-`Machine` is what runs convolutions and kernels: a device, or in tests the processor.
+A `Machine` runs convolutions and kernels: it is a device, or in tests the processor.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ..interior import Interior
 from ..jit.activation import NO_END, End
 from . import operation
 from .moves import Ends, Maybe, Mover, Moves
-from .operation import NO_ENDS, Convolution, evened, filter_layout, fusible, without_end
+from .operation import NO_ENDS, Convolution, evened, filter_layout, fusible, without_epilogue
 
 _ALIGNED = 16
-"""Bytes: an address that is a multiple of it may be given to any kernel of cuDNN."""
+"""Bytes: any kernel of cuDNN takes an address that is a multiple of it."""
 
-_MOST_FUSED = 4  # plans with a fused end that tuning may measure: some take a second to compile
+_MOST_FUSED = 4  # plans with a fused epilogue that tuning measures: some take a second to compile
 
 _Index = tuple[slice | int, ...]
 
@@ -53,15 +53,15 @@ class Machine(Mover, Protocol):
         """The plan of a name, or for "" the first that can be built; None without one."""
 
     def names(self, convolution: Convolution) -> Sequence[str]:
-        """The names of its plans, not all of which can be built, the one first that is expected to
-        be the fastest."""
+        """The names of its plans, the one expected to be the fastest first; some cannot be
+        built."""
 
 
 class Form(NamedTuple):
     """One way to give cuDNN the interior.
 
-    prefix: what its variants' names begin with. problem: what cuDNN computes. offsets: where the
-    interior's image begins in that one's. ends: what the graph does to the result.
+    prefix: of its variants' names. problem: the problem that cuDNN computes. offsets: the position
+    of the interior's image in the image of `problem`. ends: the epilogue that the graph fuses.
     """
 
     prefix: str
@@ -76,11 +76,11 @@ class Form(NamedTuple):
 
 
 def forms(problem: Problem, interior: Interior) -> Iterator[Form]:
-    """The forms of a problem, the one first that does the most in one kernel."""
+    """The forms of a problem, the one that does the most in one kernel first."""
     inner = interior.problem
     if inner is None:
         return
-    bare = without_end(inner)
+    bare = without_epilogue(inner)
     larger, offsets = evened(bare)
     nowhere = (0,) * len(offsets)
     ends = fusible(problem) if inner == problem else None
@@ -92,7 +92,7 @@ def forms(problem: Problem, interior: Interior) -> Iterator[Form]:
 
 
 def variants(machine: Machine, problem: Problem, most: int) -> tuple[str, ...]:
-    """The names of all forms' plans, at most so many of each form."""
+    """The names of the plans of all forms, at most `most` of each form."""
     return tuple(
         f"{form.prefix}{name}"
         for form in forms(problem, _interior(problem))
@@ -124,7 +124,7 @@ def _interior(problem: Problem) -> Interior:
 
 
 class EndAlone:
-    """A problem in which nothing is multiplied: its end, made of zeros."""
+    """A problem without products: its result is the epilogue of zeros."""
 
     predicted_cycles, workspace_bytes, resident_bytes, order = 0.0, 0, 0, None
     description = "nothing to multiply"
@@ -134,14 +134,14 @@ class EndAlone:
         self._moves = Moves(machine, problem.layout.to_ncx(problem.rank)[1])
 
     def pack(self, weight: DeviceArray) -> None:
-        """Nothing of the weight is needed."""
+        """Return None: the problem does not read its weight."""
 
     def run(self, out: DeviceArray, a: DeviceArray, b: Any, *ends: Maybe) -> None:
         """Compute into `out`; see `Primitive.run`."""
         if out.size:
             problem = self._problem
-            begins, end = (0,) * out.ndim, End.of(problem.epilogue)
-            self._moves.run(out, None, begins, Ends(*ends), end, accumulate=problem.accumulate)
+            begins, epilogue = (0,) * out.ndim, End.of(problem.epilogue)
+            self._moves.run(out, None, begins, Ends(*ends), epilogue, accumulate=problem.accumulate)
 
     def close(self) -> None:
         """There is nothing to give back."""
@@ -163,11 +163,11 @@ class CudnnPrimitive:
         self._of_weight = problem.direction is Direction.WEIGHT_GRAD
         self._axes = _filter_axes(problem)
         self._in_order = self._axes == tuple(range(problem.rank + 2))
-        self._end = NO_END if form.ends else End.of(problem.epilogue)
+        self._epilogue = NO_END if form.ends else End.of(problem.epilogue)
         self._accumulates = problem.accumulate and not form.ends
         self._whole = interior.problem == problem
-        # Whether the plan's result is the problem's, but for where it lies.
-        self._complete = bool(form.ends) or problem == without_end(problem)
+        # Whether the plan's result is the problem's, up to its strides.
+        self._complete = bool(form.ends) or problem == without_epilogue(problem)
         fits = self._whole and form.problem.axes == problem.axes
         self._direct = fits and self._complete and (self._in_order or not self._of_weight)
         self.workspace_bytes = 2 * problem.nbytes + plan.workspace  # at most: copies and a result
@@ -183,7 +183,7 @@ class CudnnPrimitive:
             yield "on a larger image"
 
     def pack(self, weight: DeviceArray) -> DeviceArray:
-        """The taps of the interior, contiguous in the order that cuDNN reads beside the data."""
+        """The taps of the interior, contiguous in the order of the data's layout."""
         taps = weight if self._whole else weight[self._interior.w]
         return _ready(taps if self._in_order else taps.transpose(self._axes))
 
@@ -218,7 +218,7 @@ class CudnnPrimitive:
         self._plan = None
 
     def _run(self, plan: Plan, out: DeviceArray, a: DeviceArray, b: Any, ends: Ends) -> None:
-        """`run` for all cases: copies of what lies otherwise, and the end by our kernel."""
+        """`run` for all cases: copies of strided operands, and the epilogue by the kernel."""
         target, index = out, self._interior.result(self._problem.direction)
         if self._of_weight:
             target, index = out.transpose(self._axes), tuple(index[axis] for axis in self._axes)
@@ -235,7 +235,7 @@ class CudnnPrimitive:
         if self._forward and any(form.offsets):
             source = source[self._window()]
         begins = tuple(part if isinstance(part, int) else part.start or 0 for part in index)
-        self._moves.run(target, source, begins, ends, self._end, accumulate=self._accumulates)
+        self._moves.run(target, source, begins, ends, self._epilogue, accumulate=self._accumulates)
 
     def _operands(self, a: DeviceArray, b: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
         """The operands of the interior as cuDNN reads them."""
@@ -275,7 +275,7 @@ class CudnnPrimitive:
         return self._problem.layout.to_ncx(self._problem.rank)[2:]
 
     def _result_shape(self) -> tuple[int, ...]:
-        """The shape of what the plan computes, in the order of the target's axes."""
+        """The shape of the plan's result, in the order of the target's axes."""
         problem = self._form.problem
         if not self._of_weight:
             return problem.result_shape

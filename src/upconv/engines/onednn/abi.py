@@ -73,7 +73,7 @@ class Query(IntEnum):
 
 
 class Threading(IntEnum):
-    """dnnl_cpu_runtime_t, the part that says who divides work among threads."""
+    """The threading runtimes of dnnl_cpu_runtime_t."""
 
     OTHER = 0
     SEQUENTIAL = 1

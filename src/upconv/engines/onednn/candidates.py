@@ -1,11 +1,12 @@
 """The library's offer for a problem by a layout strategy, and the layouts that it wants.
 
-Weights are always left to the library: given as they lie beside channels-last data it would take
-its reference loops, which are a thousand times slower. Those are never taken.
+The library always chooses the layout of weights. For weights in the caller's layout beside
+channels-last data it would take its reference loops, which are a thousand times slower. These are
+never taken.
 
-A bias is part of every descriptor. Residual, activation and addition to what was there are part of
-it where the library does them exactly: its relu, sigmoid, silu and gelu make numbers of NaN. What
-is left, NumPy does to a float32 result.
+A bias is part of every descriptor. Residual, activation and accumulation are part of it if the
+library computes them exactly: its relu, sigmoid, silu and gelu turn NaN into numbers. NumPy
+computes the rest on a float32 result.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from .library import Runtime
 
 
 class LayoutStrategy(Enum):
-    """In which layout data is offered; the value is the variant's name."""
+    """The layout in which data is offered; the value is the variant's name."""
 
     AS_GIVEN = "plain"
     ANY = "reordered"
-    """In whatever layout the library likes; it is reordered on the way."""
+    """The layout that the library prefers; data is reordered."""
 
 
 def layout_strategies(problem: Problem) -> tuple[LayoutStrategy, ...]:
@@ -202,8 +203,8 @@ class Offer:
         # What a reorder adds afterwards would be added to the activation's result.
         late = problem.epilogue.activation is not Activation.NONE
         complete = complete and (adds or not (problem.accumulate and late))
-        whole = complete and (adds or not problem.accumulate)
-        dtype, result = problem.dtype, problem.dtype if whole else DType.FLOAT32
+        is_final = complete and (adds or not problem.accumulate)
+        dtype, result = problem.dtype, problem.dtype if is_final else DType.FLOAT32
         data, out = DTYPE[dtype], DTYPE[result]
 
         def described(tensor: Tensor, element: int) -> Handle:

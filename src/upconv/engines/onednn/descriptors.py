@@ -1,4 +1,4 @@
-"""A problem in the library's words: logical dimensions, strides, paddings; and what it cannot do.
+"""A problem as the library describes it: logical dimensions, strides, paddings; and its limits.
 
 Every direction becomes the primitive that the library has most implementations of:
 
@@ -6,12 +6,11 @@ Every direction becomes the primitive that the library has most implementations 
     INPUT_GRAD    convolution, forward            src g,  weights w,  dst dx
     WEIGHT_GRAD   convolution, backward weights   src g,  diff_dst x, diff_weights dw
 
-Logical dimensions are N, C, *X for data and [G,] O, I, *X for weights, O and I being the
-primitive's own. However an array lies, its description differs in strides alone: no weight is
-copied to exchange I and O.
+Logical dimensions are N, C, *X for data and [G,] O, I, *X for weights, with the primitive's own O
+and I. Layouts differ in strides alone: no weight is copied to exchange I and O.
 
-The library checks less than it needs: some of what it takes ends the process. So nothing reaches
-it that `cannot` has a word against.
+The library checks too little: some problems that it accepts crash the process. `cannot` refuses
+these before they reach it.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from ..base import tf32_refusal
 from ..copies import contiguous_strides
 
 MOST = 1 << 30
-"""No number that describes a problem may reach this: implementations count in 32 bits."""
+"""Bound of every number in a description: implementations count in 32 bits."""
 MOST_TAPS = 1 << 12
-"""Along one axis: implementations write code for every tap."""
+"""Bound of taps along one axis: implementations generate code for every tap."""
 
 
 class Kind(Enum):

@@ -1,7 +1,7 @@
-"""The engine: what it refuses, what it can be tuned to, and building a primitive.
+"""The engine: its refusals, its variants, and building a primitive.
 
-The library is loaded when the engine is first asked for, and asked whether it has an implementation
-when a problem is first seen.
+The library is loaded at the engine's first use. At the first use of a problem it is asked for an
+implementation.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class OnednnEngine:
         return ("", *(strategy.value for strategy in offers[1:]))
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        """Create what the library needs for a problem; a millisecond or a few."""
+        """Create the primitives of a problem; this takes a few milliseconds."""
         interior = _interior(problem)
         inner = interior.problem
         if inner is None:
@@ -77,11 +77,11 @@ class OnednnEngine:
             offer = best(self._tested(problem), inner, threads)
         if offer is None:
             raise EngineRefusal(f"libdnnl has no implementation of {problem}")
-        primitive = OnednnPrimitive(self._runtime, inner, threads, offer)
-        whole = bordered(problem, interior, primitive)
+        inner_primitive = OnednnPrimitive(self._runtime, inner, threads, offer)
+        primitive = bordered(problem, interior, inner_primitive)
         if problem.direction is Direction.WEIGHT_GRAD:
-            return whole
-        return NonFiniteFallback(whole, problem, threads)
+            return primitive
+        return NonFiniteFallback(primitive, problem, threads)
 
     def _tested(self, problem: Problem) -> Runtime:
         """The library, once it is known which of its implementations err in a direction."""

@@ -1,14 +1,14 @@
-"""Finding libdnnl, and the one loaded copy of it with what belongs to the process.
+"""The search for libdnnl, and the one loaded copy of it with its state for the process.
 
-Looked at in this order, the first that fits is taken:
+The first match in this order is loaded:
 
 1.  the file named by `UPCONV_ONEDNN_PATH`, and then nothing else;
 2.  the wheel of the extra `onednn`, or another one that brings the library;
 3.  `lib/libdnnl.so.3` of this Python's environment, where conda puts it;
 4.  `libdnnl.so.3` as the system's loader finds it.
 
-It must be version 3, and divide its work by OpenMP or not at all: how many threads another runtime
-takes cannot be said for each call.
+It must be version 3, and divide its work by OpenMP or not at all: other runtimes have no number of
+threads per call.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Runtime:
 
 
 def runtime() -> Runtime:
-    """The library, loaded once; `EngineMissing` says what was looked at and how to get one."""
+    """The library, loaded once; `EngineMissing` lists the places and tells how to install one."""
     path = _found(os.environ.get(VARIABLE, "").strip())
     if isinstance(path, str):
         raise EngineMissing(path)
@@ -119,7 +119,7 @@ def _loaded(path: str, source: str) -> Runtime:
 
 
 def _places() -> Iterator[tuple[str, str]]:
-    """(what it is, path) of every place to look at."""
+    """(description, path) of every candidate file."""
     for wheel in WHEELS:
         try:
             files = metadata.distribution(wheel).files or []

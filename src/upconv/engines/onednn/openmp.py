@@ -1,12 +1,11 @@
 """Running the library's work on a given number of threads, from any thread, also after a fork.
 
-1.  The library divides its work by OpenMP, whose team of threads is as large as the calling thread
-    last said. It is said before each run and unsaid after it: other libraries share OpenMP.
-2.  Every Python thread that calls has a team of its own. So that there are not more of them at work
-    than there are processors, a run waits until enough teams are done. One of one thread never
-    waits.
-3.  In the child of a fork, the thread that forked still believes in the threads of its team, and
-    would wait for them for ever. Its runs are made by another thread, which has a new team.
+1.  The library divides its work by OpenMP. The calling thread sets the size of OpenMP's team before
+    each run and restores it afterwards, since other libraries share OpenMP.
+2.  Every calling Python thread has its own team. A run waits until enough teams are done, so that
+    no more threads run than there are processors. A run on one thread never waits.
+3.  In the child of a fork, the forking thread's team has no threads left, and OpenMP would wait for
+    them for ever. Another thread, which has a new team, makes the runs.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ class OpenMP:
 
 
 def _gate(threads: int) -> threading.Lock:
-    """One of as many locks as there are processors for teams of so many threads: a free one, if
-    any. A semaphore would not do: Ctrl-C can leave the lock inside it taken."""
+    """A lock for a team of `threads` threads, a free one if any; there are as many locks as teams
+    that fit on the processors. Ctrl-C could leave the inner lock of a semaphore taken."""
     gates = _gates.get(threads)
     if gates is None:
-        made = [threading.Lock() for _ in range(max(1, processors() // threads))]
-        gates = _gates.setdefault(threads, made)
+        locks = [threading.Lock() for _ in range(max(1, processors() // threads))]
+        gates = _gates.setdefault(threads, locks)
     return next((gate for gate in gates if not gate.locked()), gates[0])
 
 

@@ -1,12 +1,12 @@
-"""A problem on the library: its weight packed, its arrays reordered where they are wanted.
+"""A problem on the library: its packed weight, and its arrays in the layouts of the library.
 
-Data is reordered on the way in and out exactly where the library's layout is not the one it lies
-in. Arrays that are not contiguous are copied: that is scratch memory which depends on the arrays of
-a call, not on its problem; it is asked for here, and `workspace_bytes` does not hold it.
+Data is reordered on input and output if its layout differs from the library's. Arrays that are not
+contiguous are copied. This scratch memory depends on the arrays of a call, not on its problem; it
+is reserved here and not counted in `workspace_bytes`.
 
 Implementations may multiply the zeros around data by the other operand, which is exact unless that
-is infinite or NaN. Such weights never get here (`nonfinite`). A weight gradient that came out not
-finite is made again by the reference engine, which multiplies only what there is.
+is infinite or NaN. Such weights never get here (`nonfinite`). A weight gradient that is not finite
+is computed again by the reference engine, which multiplies no padding.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """A self-test of the library on this processor: implementations that err are not taken.
 
-Which implementation the library takes, and into what blocks it cuts a problem, depends on the
-processor's instructions and caches, so that what is right on one machine may be wrong on another.
-At the first use of a direction in a process a few layers are computed, with bias and what follows
-it, and compared with the reference engine. Where the library is wrong, that implementation is added
-to `runtime.distrusted`, and its next choice is tested likewise.
+The library chooses implementations and block sizes by the processor's instructions and caches. A
+layer that is right on one machine may therefore be wrong on another. The first use of a direction
+in a process computes a few layers, with bias and epilogue, and compares them with the reference
+engine. An implementation that errs is added to `runtime.distrusted`, and the library's next choice
+is tested likewise.
 
-It takes some 25 milliseconds. What was found is kept for the process, not on disk, where nothing is
-written unless asked.
+The test takes some 25 milliseconds. Its outcome is kept for the process, and not written to disk.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Primitives to be executed one after the other, and the memory that each of them is given.
+"""Sequences of primitives, and the memory of their arguments.
 
-A sequence is made once: its *slots* are memory, the caller's arrays (arguments) or parts of a
-workspace (temporaries), its *steps* are primitives with a slot for each argument. Many threads run
-it at once: each takes an execution context, a stream and one memory object per slot, and leaves it
-for the next when it is done.
+A sequence is built once. Its *slots* are memory: the caller's arrays (arguments) or parts of a
+workspace (temporaries). Its *steps* are primitives with a slot for each argument. Many threads run
+it at once: each takes an execution context, which has a stream and one memory object per slot, and
+puts it back afterwards.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _ARGUMENT, _SCRATCHPAD = -1, -2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slot:
-    """Memory of one layout; `place` is its offset in the workspace, or who gives it."""
+    """Memory of one layout at an offset in the workspace, or `_ARGUMENT` or `_SCRATCHPAD`."""
 
     layout: Handle
-    place: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,7 @@ class _Step:
 
 
 class PrimitiveSequence:
-    """See the module's docstring. Arguments are numbered in the order they are made."""
+    """See the module's docstring. Arguments are numbered in the order of their creation."""
 
     def __init__(self, runtime: Runtime, threads: int) -> None:
         self._runtime, self._openmp = runtime, OpenMP(runtime, threads)
@@ -58,7 +58,7 @@ class PrimitiveSequence:
         return self.temporary_bytes + self._scratchpad
 
     def argument(self, layout: Handle) -> int:
-        """A slot for an array of the caller's."""
+        """A slot for one of the caller's arrays."""
         self.arguments.append(len(self.slots))
         return self._slot(layout, _ARGUMENT)
 
@@ -84,7 +84,7 @@ class PrimitiveSequence:
         self.steps.append(_Step(primitive, tuple(arguments.items())))
 
     def reorder(self, source: int, target: int, *, add: bool = False) -> None:
-        """Copy a slot into another, or add it to what is there."""
+        """Copy a slot into another, or add it to the target's values."""
         engine, source_layout, wanted = (
             self._runtime.engine,
             self.layout(source),
@@ -115,7 +115,7 @@ class PrimitiveSequence:
             self._contexts.append(context)
 
     def close(self) -> None:
-        """Destroy primitives and what was made to run them."""
+        """Destroy the primitives and their contexts."""
         self._contexts.clear()
         for step in self.steps:
             step.primitive.close()
@@ -134,10 +134,11 @@ class _Context:
         self._stream = library.create("stream", engine, 1)
         self._memories = [library.create("memory", slot.layout, engine, None) for slot in slots]
         self._arguments = [self._memories[slot].address for slot in sequence.arguments]
+        temporary_bytes = sequence.temporary_bytes
         self._temporaries = [
-            (memory.address, sequence.temporary_bytes if slot.place == _SCRATCHPAD else slot.place)
+            (memory.address, temporary_bytes if slot.offset == _SCRATCHPAD else slot.offset)
             for memory, slot in zip(self._memories, slots, strict=True)
-            if slot.place != _ARGUMENT
+            if slot.offset != _ARGUMENT
         ]
         self._calls = [self._call(step) for step in sequence.steps]
         self._run, self._wait = library.execute, library.wait

@@ -1,9 +1,9 @@
 """Pooling, and UpSampling: nearest, or bilinear, which is a depthwise transposed convolution.
 
 Along an axis, `pooling_convention` "valid" has floor((i + 2p - k) / s) + 1 outputs, "full" rounds
-up, and "same" has ceil(i / s). A window that leaves the padded data counts what lies inside. An
-average divides by the positions of the window within the padded data. Without `count_include_pad`
-it divides by the positions within the data.
+up, and "same" has ceil(i / s). A window that leaves the padded data is cut off there. An average
+divides by the positions of the window within the padded data. Without `count_include_pad` it
+divides by the positions within the data.
 """
 
 from __future__ import annotations
