@@ -45,12 +45,15 @@ class Packings:
         self._latest: deque[PackedWeight] = deque(maxlen=2)
         self.made = 0
 
-    def of(self, primitive: Primitive, weight: Array) -> PackedWeight:
-        """The weight in the primitive's order."""
+    def of(
+        self, primitive: Primitive, weight: Array, dtype: np.dtype[Any] | None = None
+    ) -> PackedWeight:
+        """The weight in the primitive's order; it is converted to `dtype` only to be packed."""
         order = getattr(primitive, "order", None)
         packed = None if order is None else self._packed.get(order)
         if packed is None:
             self.made += 1
+            weight = weight if dtype is None else weight.astype(dtype, copy=False)
             packed = _packed(primitive, weight)
             # A weight that is not finite is another engine's, which computes it at one size.
             if order is not None and not hasattr(packed, "engine"):

@@ -152,9 +152,8 @@ class Weights:
         key = id(operation.weight), problem.dtype
         _, packings = self._packings.setdefault(key, (operation.weight, Packings()))
         dtype = problem.dtype.numpy
-        weight = operation.weight.astype(dtype, copy=False)
         bias = None if operation.bias is None else operation.bias.astype(dtype, copy=False)
         arrays = (op.operand for op in operation.epilogue if op.name == "prelu")
         slopes = next((np.asarray(array, dtype) for array in arrays), None)
-        packed = packings.of(entry.primitive, weight)
+        packed = packings.of(entry.primitive, operation.weight, dtype)
         return Layer(operation, problem, variant, entry, packed, bias, slopes)

@@ -79,15 +79,17 @@ class Operand:
         shape = (self.correlation.batch, *self.counts[:-1])
         rows = np.indices(shape).reshape(len(shape), -1)
         starts, x, y = self._row_starts(rows), self.steps[:-1] @ rows, y_steps[:-1] @ rows
-        tile, row, *_ = _pieces(starts, np.full(len(starts), self.counts[-1]))
-        tiles, first = np.unique(tile, return_index=True)
-        row = row[first]
+        tile, row, *_ = every = _pieces(starts, np.full(len(starts), self.counts[-1]))
+        first = np.flatnonzero(np.diff(tile, prepend=-1))  # they rise
+        tiles, row = tile[first], row[first]
         places = x[row] + (tiles * ROWS - starts[row]) * self.row_bytes
         moved = self._moved(places)
         tables, pieces, begin = [], [], 0
         for count in counts:
-            there = (count[:-1] > rows[1:].T).all(1)
-            tile, row, low, high = _pieces(starts, np.where(there, count[-1], 0))
+            tile, row, low, high = every
+            if (count != self.counts).any():
+                there = (count[:-1] > rows[1:].T).all(1)
+                tile, row, low, high = _pieces(starts, np.where(there, count[-1], 0))
             listed = filled(
                 PIECE, len(tile), count=high - low,
                 row=low - tile * ROWS + moved[np.searchsorted(tiles, tile)],

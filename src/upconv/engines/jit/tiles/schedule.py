@@ -194,9 +194,14 @@ def working_bytes(correlation: Correlation, rows: int, columns: int, steps: int)
     positions = 1
     for i, line in enumerate(correlation.lines):
         reads = {line.high - tap.shift for phase in line.phases for tap in phase.taps}
-        if i == correlation.rank - 1:
-            reads = {read + line.step * n for read in reads for n in range(rows * ROWS)}
-        positions *= len(reads)
+        count, behind = 0, dict[int, int]()
+        # Along the last axis, of each residue the positions that no read before has reached.
+        for read in sorted(reads):
+            first, plane = divmod(read, line.step)
+            stop = first + (rows * ROWS if i == correlation.rank - 1 else 1)
+            count += stop - max(first, behind.get(plane, first))
+            behind[plane] = stop
+        positions *= count
     inputs = positions * inputs_of(correlation.weight) * ROW_BYTES
     return inputs + columns * steps * TILE_BYTES
 

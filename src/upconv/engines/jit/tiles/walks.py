@@ -140,7 +140,9 @@ class Walk:
         correlation, plan = self.operand.correlation, self._codes.schedule
         self.tables["steps"], ranges = self.operand.products(plan.cut, plan.inputs)
         counts = plan.cut.counts(correlation.result_size)
-        classes, numbers = np.unique(counts, axis=0, return_inverse=True)
+        classes, numbers = counts[:1], np.zeros(len(counts), np.int64)
+        if (counts != classes).any():
+            classes, numbers = np.unique(counts, axis=0, return_inverse=True)
         jumps = y_steps * (1, *(line.stride for line in correlation.lines))
         self.tables |= self.operand.results(classes, jumps)
         self._tile_count = tiles = len(self.tables["tiles"]) // max(1, len(classes))
@@ -221,7 +223,7 @@ def _parts(rows: Table, plan: Schedule) -> Table:
     """Rows one by one, or as many together as have weights of `part_bytes`."""
     weights = np.cumsum(rows["count"] * plan.columns * TILE_BYTES)
     numbers = (weights - weights[:1]) // plan.part_bytes if plan.at_once else np.arange(len(rows))
-    first = np.unique(numbers, return_index=True)[1]
+    first = np.flatnonzero(np.diff(numbers, prepend=-1))  # they rise
     return filled(PART, len(first), first=first, last=np.append(first[1:], len(rows)))
 
 
@@ -230,7 +232,7 @@ def _inputs(packed: Packed, first: bool) -> Table:
     whole ones, and the rest."""
     correlation, blocks = packed.correlation, packed.blocks
     channels = correlation.reduced // correlation.groups
-    starts = np.arange(blocks) if first else np.unique([0, channels // PAIRS])
+    starts = np.arange(blocks) if first else np.array([*{0, channels // PAIRS}])
     starts = starts[starts * PAIRS < channels]
     stops = np.append(starts[1:], blocks)
     group, number, image = np.indices((correlation.groups, len(starts), correlation.batch))
