@@ -45,8 +45,8 @@ from .emit import Function
 from .values import DOUBLE, FLOAT, I32, I64, Value, split, vector
 
 
-class End(NamedTuple):
-    """An activation as code ends in it, and that of a second result; see `problem.Epilogue`."""
+class ActivationEpilogue(NamedTuple):
+    """The activations of a result and of a second one; see `problem.Epilogue`."""
 
     activation: Activation = Activation.NONE
     slope: float = 0.0
@@ -55,8 +55,8 @@ class End(NamedTuple):
     second_slope: float = 0.0
 
     @classmethod
-    def of(cls, epilogue: Epilogue) -> End:
-        """The end of an epilogue, without the residual."""
+    def of(cls, epilogue: Epilogue) -> ActivationEpilogue:
+        """The activations of an epilogue, which has a residual, too."""
         first = epilogue.activation, epilogue.slope, epilogue.slopes
         return cls(*first, epilogue.second, epilogue.second_slope)
 
@@ -67,11 +67,11 @@ class End(NamedTuple):
 
     @property
     def is_cheap(self) -> bool:
-        """Whether tiles do it: an instruction or two for each vector."""
+        """Whether tiles apply it: an instruction or two for each vector."""
         return {self.activation, self.second} <= _CHEAP
 
 
-NO_END = End()
+NO_ACTIVATION = ActivationEpilogue()
 _CHEAP = {Activation.NONE, Activation.RELU, Activation.LEAKY_RELU}
 
 
@@ -129,9 +129,9 @@ _FORMATS = {
 _LOG2_E = 1.4426950408889634
 
 
-def second_of(f: Function, end: End, value: Value) -> Value:
+def second_of(f: Function, epilogue: ActivationEpilogue, value: Value) -> Value:
     """The second result beside a result."""
-    return activated(f, end.second, end.second_slope, value)
+    return activated(f, epilogue.second, epilogue.second_slope, value)
 
 
 def activated(f: Function, activation: Activation, slope: float | Value, value: Value) -> Value:
@@ -160,14 +160,14 @@ def _tanh(lanes: Lanes, v: Value) -> Value:
 
 
 def _sigmoid(lanes: Lanes, v: Value) -> Value:
-    power, whole = _odds(lanes, _clamped(lanes, v))
-    return power / whole
+    power, denominator = _odds(lanes, _clamped(lanes, v))
+    return power / denominator
 
 
 def _silu(lanes: Lanes, v: Value) -> Value:
     clamped = _clamped(lanes, v)
-    power, whole = _odds(lanes, clamped)
-    result = clamped * power / whole
+    power, denominator = _odds(lanes, clamped)
+    result = clamped * power / denominator
     # Beyond `one` sigmoid is 1, and v, unlike its clamped value, is the result.
     return lanes.f.select(lanes.f.compare("ogt", v, lanes.format.one), v, result)
 

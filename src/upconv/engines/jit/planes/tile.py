@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .. import walk
-from ..activation import End, activated, second_of
+from ..activation import ActivationEpilogue, activated, second_of
 from ..compile import compiled
 from ..costs import Planes, costs_of
 from ..cpu import Cpu
@@ -44,7 +44,7 @@ class PlaneTile(NamedTuple):
     """The class of a tile: all that its code depends on.
 
     `steps` and `shifts` are those of rows and of positions in a row. `staged` results go by way of
-    `finish` after `end`. `last`: vectors run along channels.
+    `finish` after `epilogue`. `last`: vectors run along channels.
     """
 
     element: str
@@ -54,7 +54,7 @@ class PlaneTile(NamedTuple):
     vectors: int
     steps: tuple[int, int]
     shifts: tuple[tuple[int, ...], tuple[int, ...]]
-    end: End
+    epilogue: ActivationEpilogue
     staged: bool
     last: bool = False
 
@@ -90,7 +90,7 @@ class PlaneTile(NamedTuple):
     def across(self) -> list[tuple[int, int, int]]:
         """The taps of a row by falling shift, as (tap, shift, how many results before)."""
         taps = enumerate(zip(self.shifts[1], self.back, strict=True))
-        return sorted(((tap, *each) for tap, each in taps), key=lambda each: -each[1])
+        return sorted(((tap, *shift) for tap, shift in taps), key=lambda entry: -entry[1])
 
     @property
     def back(self) -> tuple[int, ...]:
@@ -198,8 +198,8 @@ class _Tiles(NamedTuple):
         if not tile.last:
             return [f.broadcast(f.load(tile.element, address), tile.lanes)] * tile.vectors
         kind = vector(tile.element, tile.lanes)
-        places = (f.at(address, v * tile.lanes, tile.element) for v in range(tile.vectors))
-        return [f.load(kind, place) for place in places]
+        offsets = range(0, tile.width, tile.lanes)
+        return [f.load(kind, f.at(address, offset, tile.element)) for offset in offsets]
 
     def lines(self, x: Value, first: Value) -> Callable[[int], Value]:
         """The addresses of lines, counted from a plane's row `first`; one outside lies in zeros."""
@@ -230,10 +230,10 @@ class _Tiles(NamedTuple):
             for tap, shift, back in tile.across:
                 part = parts[back * tile.steps[1] - shift]
                 for v in range(tile.vectors):
-                    place, lane = divmod(v * tile.lanes + max(tile.back) - back, tile.lanes)
-                    cut = part[place]
+                    index, lane = divmod(v * tile.lanes + max(tile.back) - back, tile.lanes)
+                    cut = part[index]
                     if lane:
-                        cut = f.shuffle(cut, part[place + 1], range(lane, lane + tile.lanes))
+                        cut = f.shuffle(cut, part[index + 1], range(lane, lane + tile.lanes))
                     cut = f.convert("bitcast", cut, kind)
                     for row, row_tap in uses:
                         i, n = row * tile.vectors + v, row_tap * across + tap
@@ -261,27 +261,27 @@ class _Tiles(NamedTuple):
         return [[f.shuffle(*pair, range(i, 2 * lanes, 2)) for pair in pairs] for i in (0, 1)]
 
     def store(
-        self, sums: list[Value], place: Value, slopes: Value, active: Value, left: Value
+        self, sums: list[Value], offset: Value, slopes: Value, active: Value, left: Value
     ) -> None:
         """Store the sums, as many rows and positions as there are."""
         f, a, tile = self.f, self.a, self.tile
-        row_stride, y, end = a["y_row"], a["y"] + place, tile.end
-        factors = self.lane_values(slopes) if end.slopes else [end.slope] * tile.vectors
+        row_stride, y, epilogue = a["y_row"], a["y"] + offset, tile.epilogue
+        factors = self.lane_values(slopes) if epilogue.slopes else [epilogue.slope] * tile.vectors
         sums = [
-            activated(f, end.activation, factors[i % tile.vectors], value)
+            activated(f, epilogue.activation, factors[i % tile.vectors], value)
             for i, value in enumerate(sums)
         ]
         if tile.staged:
             for i, value in enumerate(sums):
                 f.store(value, f.at(self.stage, i * tile.lanes, tile.element))
             shape = f.min(active, tile.rows), f.min(left, tile.width)
-            row, more = tile.width * BYTES[tile.element], a["residual"] + place
+            row, more = tile.width * BYTES[tile.element], a["residual"] + offset
             steps = row, row_stride, slopes, a["second"]
             f.call(a["finish"], self.stage, y, more, 1, 0, 0, *shape, *steps)
             return
         self.store_rows(sums, y, active, left)
-        if end.has_second:
-            others = [second_of(f, end, value) for value in sums]
+        if epilogue.has_second:
+            others = [second_of(f, epilogue, value) for value in sums]
             self.store_rows(others, y + a["second"], active, left)
 
     def store_rows(self, values: list[Value], y: Value, active: Value, left: Value) -> None:

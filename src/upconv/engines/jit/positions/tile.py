@@ -20,7 +20,7 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
-from ..activation import NO_END, End, activated, second_of
+from ..activation import NO_ACTIVATION, ActivationEpilogue, activated, second_of
 from ..compile import compiled
 from ..costs import Costs, costs_of
 from ..cpu import Cpu
@@ -40,7 +40,7 @@ class Tile:
     """The class of a tile: all that its code depends on. Extents are arguments.
 
     `dense` says that the tile has all phases of the stride, so that a row of it is contiguous.
-    `end` is applied before the store; a second result is stored too.
+    `epilogue` is applied before the store; a second result is stored too.
     """
 
     element: str
@@ -50,7 +50,7 @@ class Tile:
     phases: int
     steps: tuple[Step, ...]
     dense: bool
-    end: End = NO_END
+    epilogue: ActivationEpilogue = NO_ACTIVATION
 
     @property
     def width(self) -> int:
@@ -138,15 +138,15 @@ def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
 def emit_tile(module: Module, name: str, tile: Tile) -> None:
     """A function of `PARAMETERS` that computes one tile."""
     with module.function(name, PARAMETERS) as f:
-        places = (f.at(f["bias"], i, tile.element) for i in range(tile.channels))
-        biases = [f.broadcast(f.load(tile.element, place), tile.lanes) for place in places]
-        each = tile.phases * tile.vectors
+        addresses = (f.at(f["bias"], i, tile.element) for i in range(tile.channels))
+        biases = [f.broadcast(f.load(tile.element, address), tile.lanes) for address in addresses]
+        per_channel = tile.phases * tile.vectors
         _ask_for_results(f, tile)
-        sums = _products(f, tile, [bias for bias in biases for _ in range(each)])
+        sums = _products(f, tile, [bias for bias in biases for _ in range(per_channel)])
         sums = [
-            activated(f, tile.end.activation, slope, value)
+            activated(f, tile.epilogue.activation, slope, value)
             for channel, slope in enumerate(_slopes(f, tile))
-            for value in sums[channel * each : (channel + 1) * each]
+            for value in sums[channel * per_channel : (channel + 1) * per_channel]
         ]
         rows = [sums[i : i + tile.vectors] for i in range(0, len(sums), tile.vectors)]
         for channel in range(tile.channels):
@@ -156,17 +156,17 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
                 continue
             with f.when(f["active"] > channel):
                 _leave(f, tile, mine, channel)
-        if tile.end.has_second:
+        if tile.epilogue.has_second:
             with f.when(f.compare("ne", f["second"], 0)):
                 _leave_second(f, tile, rows)
 
 
 def _slopes(f: Function, tile: Tile) -> Iterator[float | Value]:
     """The slope of each channel, loaded when it is asked for: registers hold the sums."""
-    first = f["bias"] + f["slopes"] if tile.end.slopes else None
+    first = f["bias"] + f["slopes"] if tile.epilogue.slopes else None
     for channel in range(tile.channels):
         if first is None:
-            yield tile.end.slope
+            yield tile.epilogue.slope
         else:
             slope = f.load(tile.element, f.at(first, channel, tile.element))
             yield f.broadcast(slope, tile.lanes)
@@ -177,7 +177,7 @@ def _leave_second(f: Function, tile: Tile, rows: list[list[Value]]) -> None:
     for channel in range(tile.channels):
         mine = rows[channel * tile.phases : (channel + 1) * tile.phases]
         with f.when(f["active"] > channel):
-            others = [[second_of(f, tile.end, value) for value in row] for row in mine]
+            others = [[second_of(f, tile.epilogue, value) for value in row] for row in mine]
             _leave(f, tile, others, channel, f["y"] + f["second"])
 
 
@@ -189,7 +189,7 @@ def _ask_for_results(f: Function, tile: Tile) -> None:
         for first in range(0, nbytes, LINE):
             line = f["y"] + (f["y_channel"] * channel + first)
             f.prefetch(line, write=True)
-            if tile.end.has_second:
+            if tile.epilogue.has_second:
                 f.prefetch(line + f["second"], write=True)
 
 
@@ -256,8 +256,8 @@ def _one_channel(f: Function, tile: Tile, x: Value, w: Value, sums: list[Value])
 
 def _vectors(f: Function, tile: Tile, kind: str, x: Value, shift: int, count: int) -> list[Value]:
     """So many vectors of inputs, as they lie."""
-    places = (v * tile.lanes - shift for v in range(count))
-    return [f.load(kind, f.at(x, place, tile.element)) for place in places]
+    offsets = (v * tile.lanes - shift for v in range(count))
+    return [f.load(kind, f.at(x, offset, tile.element)) for offset in offsets]
 
 
 # Interleaving -------------------------------------------------------------------------------------

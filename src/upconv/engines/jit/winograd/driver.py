@@ -28,7 +28,7 @@ ARGUMENTS = ArgumentLayout(
     " batch box reduced made channels chunk chunks chunk_count input_count point_count image"
     " stage_image wide position v_at z_at stage_at transposed_at v_point v_row z_point z_row"
     " w_unit w_point w_panel w_piece bias_unit units reduction panels columns"
-    " x_step_0 x_step_1 y_step_0 y_step_1 y_step_2 element lanes whole transposed"
+    " x_step_0 x_step_1 y_step_0 y_step_1 y_step_2 element lanes one_run transposed"
     " group_bytes point_bytes slopes second",
     counters=walk.COUNTERS + "bad",
 )
@@ -114,8 +114,8 @@ def _emit_zeros(block: _Block) -> None:
         f.call("clear", at, side.begin * step)
         f.call("clear", at + side.end * step, (side.operands - side.end) * step)
         if number < 2:
-            with f.loop(side.begin, side.end) as place:
-                clear(at + place.index * step, number + 1)
+            with f.loop(side.begin, side.end) as operand:
+                clear(at + operand.index * step, number + 1)
 
     with f.loop(0, block.images) as image:
         clear(f["mine"] + image.index * block.a["image"], 0)
@@ -161,8 +161,8 @@ def _lines(block: _Block) -> Iterator[tuple[Value, Value, Value]]:
         f.loop(second.begin, second.end) as j,
     ):
         packed, x = image.index * a["image"], block.x + image.index * a["x_image"]
-        for side, place in zip(block.sides, (i.index, j.index, last.begin), strict=True):
-            packed, x = packed + place * side.axis["packed"], x + place * side.axis["x"]
+        for side, index in zip(block.sides, (i.index, j.index, last.begin), strict=True):
+            packed, x = packed + index * side.axis["packed"], x + index * side.axis["x"]
         yield packed, x, last.end - last.begin
 
 
@@ -210,7 +210,7 @@ def _results(f: Function, side: _Side, phase: Value) -> Iterator[tuple[Value, Va
     """A loop over the results of a phase that y has, along an axis: bytes of the stage and of y."""
     stride = side.axis["stride"]
     # Results stride * i + phase from `first` on, up to `stop`.
-    first, stop = ((end + (stride - 1) - phase) // stride for end in (side.first, side.stop))
+    first, stop = ((bound + (stride - 1) - phase) // stride for bound in (side.first, side.stop))
     with f.loop(first, stop) as i:
         yield i.index * side.axis["stage"], (i.index * stride + phase) * side.axis["y"]
 
@@ -229,8 +229,8 @@ def _emit_result(
     y, more, position = a["y"] + offset, a["residual"] + offset, a["position"]
     if layout is DataLayout.NXC:
         # Where a unit has all channels, a row is one run.
-        whole = f.compare("ne", a["whole"], 0)
-        runs, length = f.select(whole, 1, count), f.select(whole, count * active, active)
+        one_run = f.compare("ne", a["one_run"], 0)
+        runs, length = f.select(one_run, 1, count), f.select(one_run, count * active, active)
         steps = position, a["y_position"]
         f.call(a["finish"], src, y, more, 1, 0, 0, runs, length, *steps, *ends)
         return

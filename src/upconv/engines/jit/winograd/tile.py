@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from ..activation import End, activated
+from ..activation import ActivationEpilogue, activated
 from ..compile import compiled
 from ..cpu import Cpu
 from ..emit import Function, Module, signature
@@ -69,7 +69,7 @@ class Inverse:
 
     element: str
     matrices: Matrices
-    end: End
+    epilogue: ActivationEpilogue
 
 
 @compiled("products", kept=64)
@@ -195,9 +195,9 @@ def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
                         value = results[(*rows, i)]
                         bad = f.multiply_add(value, zero, bad)
                         value = value + start
-                        f.store(activated(f, kind.end.activation, slope, value), to)
+                        f.store(activated(f, kind.epilogue.activation, slope, value), to)
                         to = to + f["step_2"]
-                moved = [each + nbytes for each in loop.carried[:3]]
+                moved = [address + nbytes for address in loop.carried[:3]]
                 loop.next([*moved, bad])
             tile.next([loop.results[3]])
         report_nonfinite(f, tile.results[0], f["bad"])
@@ -205,8 +205,8 @@ def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
 
 def _slope(f: Function, kind: Inverse, line: str, bias: Value) -> float | Value:
     """The slope of all channels, or those of some, whose biases are here."""
-    if not kind.end.slopes:
-        return kind.end.slope
+    if not kind.epilogue.slopes:
+        return kind.epilogue.slope
     return f.load(line, bias + f["slopes"])
 
 
