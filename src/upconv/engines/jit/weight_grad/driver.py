@@ -17,12 +17,12 @@ from ..kernel_arguments import ArgumentLayout, Arguments
 from ..rows import converted
 from ..transpose import TRANSPOSE, paired
 from ..values import BYTES, I1, I32, I64, Value, vector
-from .tables import BLOCK, JOB, OUTER, PANEL, PLACE, RUN, SET, UNIT, WORK
+from .tables import BLOCK, JOB, OUTER, PANEL, RUN, SET, STRETCH, UNIT, WORK
 
 SUMS = 64
 """Bytes of a thread's memory before the sums of a block."""
 TABLES = (
-    "units", "works", "blocks", "outer", "runs", "segments", "places", "rows_panels",
+    "units", "works", "blocks", "outer", "runs", "segments", "stretches", "rows_panels",
     "lanes_panels",
 )  # fmt: skip
 _SIDE = "image channel position line packed panel size width step"
@@ -105,9 +105,9 @@ def _emit_job(module: Module) -> None:
         # The last spatial block delivers its sums, unless other sets have some for them.
         last = f.select(a["set_count"] > 1, -1, stop + -1)
         units = job["units"], job["units"] + job["count"]
-        with f.loop(start, stop) as number, f.loop(*units) as place:
+        with f.loop(start, stop) as number, f.loop(*units) as unit_number:
             work = row_of(f, a["works"], number.index, WORK)
-            at = row_of(f, a["units"], place.index, UNIT)
+            at = row_of(f, a["units"], unit_number.index, UNIT)
             unit = fields(f, at, UNIT)
             for side in ("rows", "lanes"):
                 f.call(f"pack_{side}", f["args"], f["mine"], work, at)
@@ -133,24 +133,24 @@ def _emit_pack(module: Module, side: str, slot: int) -> None:
             width = a[f"{side}_width"]
             row_bytes = width * a["element"]
             image, position, line = (a[f"{side}_{name}"] for name in ("image", "position", "line"))
-            places, panels = work[f"{side}_count"], unit[f"{side}_count"]
+            stretches, panels = work[f"{side}_count"], unit[f"{side}_count"]
             # Whole planes of channels that come first, or whole pixels, one after another.
             planes = a["clears"] > 0
-            with f.loop(0, places * panels) as loop:
-                many = f.select(planes, places, panels)
+            with f.loop(0, stretches * panels) as loop:
+                many = f.select(planes, stretches, panels)
                 slow, fast = loop.index // many, loop.index % many
                 row, number = f.select(planes, fast, slow), f.select(planes, slow, fast)
-                place = fields(f, row_of(f, a["places"], work[side] + row, PLACE), PLACE)
+                stretch = fields(f, row_of(f, a["stretches"], work[side] + row, STRETCH), STRETCH)
                 panel = row_of(f, a[f"{side}_panels"], unit[side] + number, PANEL)
                 channel, active = (f.word(panel, i) for i in range(len(PANEL)))
-                src = a[side] + (place["image"] * image + place["position"] * position)
+                src = a[side] + (stretch["image"] * image + stretch["position"] * position)
                 src = src + channel * a[f"{side}_channel"]
                 dst = f["mine"] + a[f"{side}_panel"] + number * a[f"{side}_size"]
-                dst = dst + place["before"] * row_bytes
+                dst = dst + stretch["before"] * row_bytes
                 # What lies behind the last channel must be numbers, if only not to be slow.
                 with f.when(planes & (active < width)):
-                    f.call(a["clear"], dst, src, 0, place["length"] * width, 1, 0, 0)
-                f.call(a[f"{side}_copy"], dst, src, active, place["length"], line, row_bytes)
+                    f.call(a["clear"], dst, src, 0, stretch["length"] * width, 1, 0, 0)
+                f.call(a[f"{side}_copy"], dst, src, active, stretch["length"], line, row_bytes)
 
 
 def _panel(f: Function, side: str, number: Value) -> Value:

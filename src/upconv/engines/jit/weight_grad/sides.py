@@ -171,10 +171,10 @@ def _cycles(problem: Problem, options: _Options) -> Figures:
     size, taps = max(1, last.size), options.taps
     positions = problem.batch * prod(axis.size for axis in problem.axes)
     edge = np.minimum(1.0, (taps - 1) * last.dilation / last.stride / size)
-    each = (1 - edge) * options.cycles / taps + edge * options.single
-    each += costs.segment / size * np.where(taps == 1, 1, 1 / taps + 2)
+    per_position = (1 - edge) * options.cycles / taps + edge * options.single
+    per_position += costs.segment / size * np.where(taps == 1, 1, 1 / taps + 2)
     kernel = prod(axis.kernel for axis in problem.axes)
-    cycles: Figures = options.blocks * kernel * (positions * each + options.results)
+    cycles: Figures = options.blocks * kernel * (positions * per_position + options.results)
     return cycles
 
 

@@ -21,13 +21,13 @@ from .schedule import Plan
 JOB = ("units", "count")
 SET = ("works", "count", "sums")
 WORK = ("key", "outer", "runs", "run_count", "rows", "rows_count", "lanes", "lanes_count")
-"""A spatial block: what tells it from others, its first outer tap and run, and the places that it
-packs, of both sides."""
+"""A spatial block: its key, its first outer tap and run, and the stretches that it packs, of both
+sides."""
 OUTER = ("segments", "count")
 RUN = ("row", "lane", "positions", "tap", "single")
 UNIT = ("blocks", "count", "rows", "rows_count", "lanes", "lanes_count")  # the latter are panels
 PANEL = ("channel", "active")
-PLACE = ("image", "position", "length", "before")  # the latter are positions of the panel
+STRETCH = ("image", "position", "length", "before")  # the latter are positions of the panel
 BLOCK = (
     "sums", "panel", "tap", "count", "entries", "entry_count", "active_rows", "active_lanes", "dw",
 )  # fmt: skip
@@ -131,22 +131,22 @@ def _works(plan: Plan) -> tuple[dict[str, Numbers], tuple[int, int]]:
     # Panels of equal lengths, all but those at the ends of rows, have the same segments.
     lengths, kind = np.unique(np.array([x.length, g.length]), axis=1, return_inverse=True)
     offsets = (
-        each.segments * length[:, None] * stride
-        for each, length, stride in zip(operands, lengths, plan.position_strides, strict=True)
+        operand.segments * length[:, None] * stride
+        for operand, length, stride in zip(operands, lengths, plan.position_strides, strict=True)
     )
     segments = _table(*plan.sided(*offsets)).reshape(-1, 2)
     counts = np.tile(meetings.ravel(), lengths.shape[1])
     runs, first_run = _runs(plan, x.begin, g.begin)
-    places, listed, sizes = 0, [], []
+    stretches, listed, sizes = 0, [], []
     packs: list[list[Numbers]] = []
-    for n, each in enumerate(operands):
-        table, firsts = _places(plan, n, each)
-        number = np.arange(len(plan.columns)) * table.shape[1] + places
+    for n, operand in enumerate(operands):
+        table, firsts = _stretches(plan, n, operand)
+        number = np.arange(len(plan.columns)) * table.shape[1] + stretches
         packs.append([firsts[:-1, None] + number, np.diff(firsts)[:, None]])
-        places += table.shape[0] * table.shape[1]
-        listed.append(table.reshape(-1, len(PLACE)))
-        longest = each.length.max() * plan.position_strides[n]
-        sizes.append(-(-int(np.diff(each.starts).max() * longest) // 64) * 64 + 64)
+        stretches += table.shape[0] * table.shape[1]
+        listed.append(table.reshape(-1, len(STRETCH)))
+        longest = operand.length.max() * plan.position_strides[n]
+        sizes.append(-(-int(np.diff(operand.starts).max() * longest) // 64) * 64 + 64)
     rows, lanes = plan.sided(*packs)
     numbers = np.arange(ranges * len(plan.columns)).reshape(ranges, -1)
     outer = (kind.reshape(-1) * ranges + np.arange(ranges)[:, None]) * taps
@@ -155,7 +155,7 @@ def _works(plan: Plan) -> tuple[dict[str, Numbers], tuple[int, int]]:
     return {
         "works": works.reshape(-1, len(WORK)), "outer": _table(counts.cumsum() - counts, counts),
         "segments": np.append(segments, [[0, 0]], 0),  # perhaps the only ones
-        "runs": runs.reshape(-1, len(RUN)), "places": np.concatenate(listed),
+        "runs": runs.reshape(-1, len(RUN)), "stretches": np.concatenate(listed),
     }, plan.sided(*sizes)  # fmt: skip
 
 
@@ -208,11 +208,11 @@ def _reached(plan: Plan) -> Numbers:
     return reads_of([Reads(problem.batch, 1, problem.batch, [0]), *axes])
 
 
-def _places(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbers]:
-    """The places of packed rows, by range of positions (first index), and each range's first one.
+def _stretches(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbers]:
+    """The stretches of packed rows, by range of positions (first index), and each range's first.
 
-    Whole rows of a plane of channels, one after another, are one place, as squares of them are
-    transposed. Those of channels that lie last are not, as all panels of a row are packed while it
+    With channels first, neighbouring whole rows of a plane are one stretch, because squares of them
+    are transposed. With channels last they are not, because all panels of a row are packed while it
     is in a cache.
     """
     *outer, last = (axis.out if of_g else axis.size for axis in plan.problem.axes)
@@ -225,8 +225,8 @@ def _places(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbers]
     count = np.diff(first, append=len(row))
     before = first - operand.starts[operand.starts.searchsorted(first, side="right") - 1]
     begin, length = operand.begin[:, None], operand.length[:, None]
-    places = _table(image[first], row[first] * last + begin, count * length, before * length)
-    return places, first.searchsorted(operand.starts)
+    stretches = _table(image[first], row[first] * last + begin, count * length, before * length)
+    return stretches, first.searchsorted(operand.starts)
 
 
 def _runs(plan: Plan, x_begin: Numbers, g_begin: Numbers) -> tuple[Numbers, Numbers]:
