@@ -116,8 +116,8 @@ class Passes:
         directly = form.transposed or form.finish.is_plain
         directly &= block.active == tile.width or single
         directly |= bool(tile.result) and single
-        end = len(grid.phase_group.taps) * lanes.channels
-        clip = max(0, min(block.active, end - missing - block.lane))
+        phase_lanes = len(grid.phase_group.taps) * lanes.channels
+        clip = max(0, min(block.active, phase_lanes - missing - block.lane))
         span = self.points.index(alike) * SPAN.itemsize
         code, rest_code = codes.tiles(tile, few % tile.points if few < 16 * tile.points else 0)
         lane = block.lane // lanes.multiplier if lanes.depthwise else 0

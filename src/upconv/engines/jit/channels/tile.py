@@ -226,14 +226,14 @@ def _store(f: Function, tile: ChannelTile, here: Values, sums: list[Value], elem
     with f.when(full):
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
-            place = f.at(_output(f, here, r), v * tile.lanes, element)
-            f.store(converted(f, total, element), place)
+            address = f.at(_output(f, here, r), v * tile.lanes, element)
+            f.store(converted(f, total, element), address)
     with f.unless(full):
         masks = live_masks(f, tile, here)
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
-            place = f.at(_output(f, here, r), v * tile.lanes, element)
-            f.store_lanes(converted(f, total, element), place, masks[v])
+            address = f.at(_output(f, here, r), v * tile.lanes, element)
+            f.store_lanes(converted(f, total, element), address, masks[v])
 
 
 def live_masks(f: Function, tile: ChannelTile, here: Values) -> list[Value]:

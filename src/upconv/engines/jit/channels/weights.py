@@ -59,7 +59,7 @@ class ChannelPacking(Packer):
             for grid in grids
             for block in grid.blocks
         ]
-        *self.offsets, end = accumulate((size * lanes.width * lane for size in sizes), initial=0)
+        *self.offsets, nbytes = accumulate((size * lanes.width * lane for size in sizes), initial=0)
         pieces, tables, taps = _block_table(weight, cut, self.offsets), np.zeros(1, np.int64), None
         if pieces is None:
             pieces, tables = _lay_out(weight, cut, self.offsets, lane)
@@ -67,7 +67,7 @@ class ChannelPacking(Packer):
             taps = prod(map(len, _axes(grids[0])))
         groups = 1 if lanes.depthwise else weight.groups
         super().__init__(
-            weight, compute, groups, channels, end, pieces, tables, cpu, taps, self.row_channels
+            weight, compute, groups, channels, nbytes, pieces, tables, cpu, taps, self.row_channels
         )
 
 

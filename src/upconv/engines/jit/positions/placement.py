@@ -165,14 +165,14 @@ class Placement:
         if not len(begin):
             return 0, begin
         elements, positions = elements[interval % len(elements)], high - low
-        whole = elements == phases.phases
-        full = whole & (positions >= width)
+        complete = elements == phases.phases
+        full = complete & (positions >= width)
         count, positions = np.where(full, positions // width, 1), np.minimum(positions, width)
         image, y = image[interval], y[interval] + (low - start[interval]) * self._position
         new = np.ones(len(begin), bool)
         new[1:] = begin[1:] != begin[:-1]
         direct = full & self._direct
-        staged, runs = ~direct, np.where(whole, positions, 1)
+        staged, runs = ~direct, np.where(complete, positions, 1)
         dense = phases.phases == self._plan.padded.last.stride
         pieces = filled(
             PIECE, len(y), y=y, image=image, stage=(low - begin) * (phases.phases * self._element),

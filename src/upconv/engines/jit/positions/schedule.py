@@ -101,7 +101,7 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     # A tile that cuts its inputs from neighbours reads a vector more.
     halo_before, halo_after = padded.high, tiles[0].width + tiles[0].lanes - padded.low
     room = _room(correlation, tiles[0], halo_before + halo_after, cpu)
-    whole = Schedule(
+    single_block = Schedule(
         padded,
         tiles,
         blocks,
@@ -114,14 +114,14 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
         threads=useful_threads(correlation.multiply_adds, threads),
         buffer_positions=padded.total + halo_before + halo_after,
     )
-    plan = _cut(whole, correlation, cpu)
+    plan = _cut(single_block, correlation, cpu)
     return replace(plan, in_place=_reads_in_place(correlation, plan, cpu))
 
 
 def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) -> int:
     """After how many rows tiles start anew, or 0: never. Where the records of all rows would be too
     many, some rows, of at least eight tiles, stand for all."""
-    across, by_row = (_row_cycles(correlation, padded, tile, each) for each in (False, True))
+    across, by_row = (_row_cycles(correlation, padded, tile, flag) for flag in (False, True))
     if by_row <= across:
         return 1
     rows = correlation.batch * padded.rows
@@ -176,7 +176,7 @@ def _row_cycles(
     """
     reduction = correlation.reduced // correlation.groups
     taps = sum(prod(len(phase.taps) for phase in phases) for phases in padded.phase_tuples())
-    phase_tuples = prod(len(each.phases) for each in padded.outer)
+    phase_tuples = prod(len(line.phases) for line in padded.outer)
 
     def cycles(part: Tile) -> float:
         return reduction * taps * part.cycles + phase_tuples * part.placing
@@ -209,28 +209,28 @@ def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
     return max(lanes - halo, lanes // 4)
 
 
-def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
+def _cut(plan: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
     """Cache blocks and jobs: panels that stay in L2, and work for every thread."""
-    channels, total = correlation.reduced // correlation.groups, whole.padded.total
-    width = whole.padded.row_stride if whole.span_rows else whole.tiles[0].width
-    halo = whole.halo_before + whole.halo_after
-    fitting = max(width, _room(correlation, whole.tiles[0], halo, cpu) // width * width)
-    wanted = 1 if whole.threads == 1 else 4 * whole.threads
+    channels, total = correlation.reduced // correlation.groups, plan.padded.total
+    width = plan.padded.row_stride if plan.span_rows else plan.tiles[0].width
+    halo = plan.halo_before + plan.halo_after
+    fitting = max(width, _room(correlation, plan.tiles[0], halo, cpu) // width * width)
+    wanted = 1 if plan.threads == 1 else 4 * plan.threads
     even = -(-total // -(-wanted // correlation.groups))
     cache_block = max(width, min(fitting, -(-even // width) * width))
-    cache_block = _evened(total, cache_block, width, correlation.groups, whole.threads)
+    cache_block = _evened(total, cache_block, width, correlation.groups, plan.threads)
     enough = correlation.groups * -(-total // cache_block) >= wanted
-    itemsize = BYTES[whole.tiles[0].element]
+    itemsize = BYTES[plan.tiles[0].element]
     packed = correlation.reduced * (total + halo) * itemsize
-    small = whole.threads * channels * (cache_block + halo) * itemsize
+    small = plan.threads * channels * (cache_block + halo) * itemsize
     nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
-    bound = 1.3 * nbytes + (whole.threads << 22)
+    bound = 1.3 * nbytes + (plan.threads << 22)
     if (enough and halo <= cache_block // 3) or packed > max(bound, small):
         positions = cache_block + halo
-        return replace(whole, shared=False, cache_block=cache_block, buffer_positions=positions)
+        return replace(plan, shared=False, cache_block=cache_block, buffer_positions=positions)
     cache_block = max(width, min(fitting, -(-total // width) * width))
-    runs = min(len(whole.blocks), -(-wanted // (correlation.groups * -(-total // cache_block))))
-    return replace(whole, cache_block=cache_block, block_run=-(-len(whole.blocks) // runs))
+    runs = min(len(plan.blocks), -(-wanted // (correlation.groups * -(-total // cache_block))))
+    return replace(plan, cache_block=cache_block, block_run=-(-len(plan.blocks) // runs))
 
 
 # Padded positions ---------------------------------------------------------------------------------
@@ -246,13 +246,13 @@ def padded_size(line: Line) -> int:
 class PaddedPositions:
     """All positions of a batch as one long row of flattened positions.
 
-    `each` are the padded positions of each axis. A row has `row_stride` positions, an image `rows`
+    `sizes` are the padded positions of each axis. A row has `row_stride` positions, an image `rows`
     rows; `steps` are the rows from one place of each outer axis to the next. Position q reads
     positions q - high ... q - low. `total` positions hold all outputs.
     """
 
     lines: tuple[Line, ...]
-    each: tuple[int, ...]
+    sizes: tuple[int, ...]
     row_stride: int
     rows: int
     steps: tuple[int, ...]
@@ -269,7 +269,7 @@ class PaddedPositions:
         steps = tuple(prod(padded[i + 1 : -1]) for i in range(len(outer)))
         rows, row_stride = prod(padded[:-1]), padded[-1]
         pairs = list(zip(outer, steps, strict=True))
-        end = sum((o.phases[0].length - 1) * step for o, step in pairs)
+        last_row = sum((o.phases[0].length - 1) * step for o, step in pairs)
         return cls(
             lines,
             padded,
@@ -278,7 +278,7 @@ class PaddedPositions:
             steps,
             low=sum(o.low * step for o, step in pairs) * row_stride + last.low,
             high=sum(o.high * step for o, step in pairs) * row_stride + last.high,
-            total=((correlation.batch - 1) * rows + end) * row_stride + last.phases[0].length,
+            total=((correlation.batch - 1) * rows + last_row) * row_stride + last.phases[0].length,
         )
 
     @property
@@ -293,4 +293,4 @@ class PaddedPositions:
 
     def phase_tuples(self) -> Iterator[tuple[Phase, ...]]:
         """The combinations of phases of the outer axes."""
-        return product(*(each.phases for each in self.outer))
+        return product(*(line.phases for line in self.outer))

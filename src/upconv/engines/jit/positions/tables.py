@@ -83,7 +83,7 @@ class InputRows:
     @classmethod
     def of(cls, correlation: Correlation, plan: Schedule) -> InputRows:
         """The input rows of a layer."""
-        padded, sizes = plan.padded.each, correlation.operand_size
+        padded, sizes = plan.padded.sizes, correlation.operand_size
         itemsize, outer = correlation.dtype.itemsize, len(sizes) - 1
         while outer and padded[outer] == sizes[outer]:
             outer -= 1
@@ -171,12 +171,14 @@ def _shares(correlation: Correlation, count: int, size: int) -> Table:
 
 def job_table(correlation: Correlation, plan: Schedule, group_bytes: int) -> Table:
     """The jobs of a cache block: a group and a run of blocks each."""
-    channels, made = (n // correlation.groups for n in (correlation.reduced, correlation.made))
+    channels, result_channels = (
+        total // correlation.groups for total in (correlation.reduced, correlation.made)
+    )
     first = np.arange(0, len(plan.blocks), plan.block_run)
     groups = np.arange(correlation.groups)[:, None]
     return filled(
         JOB, (len(groups), len(first)), channel=groups * channels, channels=channels,
-        w=groups * group_bytes, made=groups * made,
+        w=groups * group_bytes, made=groups * result_channels,
         block=first, blocks=np.minimum(plan.block_run, len(plan.blocks) - first),
     ).ravel()  # fmt: skip
 

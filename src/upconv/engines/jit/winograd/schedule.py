@@ -312,14 +312,14 @@ class Form:
         return prod(box) * self.residues, box[0] * count - behind, box[0] * count
 
 
-def _unit(made: int, stride: int, layout: DataLayout, lanes: int) -> tuple[int, int]:
+def _unit(result_channels: int, stride: int, layout: DataLayout, lanes: int) -> tuple[int, int]:
     """Channels of a unit, and what they are padded to: whole vectors for each q."""
     step = lanes // gcd(lanes, stride)
     wanted = max(step, _UNIT // stride // step * step)
-    if wanted < lanes <= made and layout is DataLayout.NCX:
+    if wanted < lanes <= result_channels and layout is DataLayout.NCX:
         wanted = lanes  # squares of so many channels are transposed
-    chunks = ceil(made / wanted)
-    channels = min(made, ceil(ceil(made / chunks) / step) * step)
+    chunks = ceil(result_channels / wanted)
+    channels = min(result_channels, ceil(ceil(result_channels / chunks) / step) * step)
     return channels, ceil(channels / step) * step
 
 

@@ -131,9 +131,9 @@ class Transform:
             self.m * size,
             self.r * size,
             1,
-            Stages.of(*(_kronecker(points, each) for each in inner.a), _kronecker(a, ones)),
+            Stages.of(*(_kronecker(points, stage) for stage in inner.a), _kronecker(a, ones)),
             _kronecker(self.g, inner.g),
-            Stages.of(_overlapping(b, size), *(_kronecker(points, each) for each in inner.b)),
+            Stages.of(_overlapping(b, size), *(_kronecker(points, stage) for stage in inner.b)),
         )
 
     def in_pieces(self, pieces: int) -> Transform:

@@ -228,8 +228,8 @@ def _emit_taps(
         together = f.compare("ne", a["lines"], a["taps"])
         together = together | f.compare("eq", a["src_reduced"], a["taps"] * a["element"])
         columns = a["taps"] + f.select(together, (count - 1) * a["lines"], 0)
-        with f.loop(0, f.select(together, 1, count)) as each:
-            ends = dst + each.index * channel, src + each.index * a["src_reduced"]
+        with f.loop(0, f.select(together, 1, count)) as channel_loop:
+            ends = dst + channel_loop.index * channel, src + channel_loop.index * a["src_reduced"]
             f.call(a["move"], *ends, active, columns, a["src_made"], a["line"])
     else:
         with f.loop(0, a["taps"]) as tap:
@@ -249,14 +249,14 @@ def _emit_sums(
     (dst, src), (length, first, stop), channel = places, run, a["lines"] * a["line"]
     element, step = split(kind)
     zero = f.constant(vector(DOUBLE, step), 0.0)
-    with f.loop(0, count) as each, f.loop(0, length, nbytes_of(kind)) as column:
-        here = src + each.index * channel + column.index
+    with f.loop(0, count) as channel_loop, f.loop(0, length, nbytes_of(kind)) as column:
+        here = src + channel_loop.index * channel + column.index
         with f.loop(first, stop, carried=[zero]) as term:
             value = f.load(kind, here + f.word(a["terms"], term.index))
             factor = f.broadcast(f.load(DOUBLE, f.at(a["factors"], term.index, DOUBLE)), step)
             value = converted(f, value, DOUBLE)
             term.next([f.multiply_add(value, factor, term.carried[0])])
-        to = dst + each.index * a["row"] + column.index
+        to = dst + channel_loop.index * a["row"] + column.index
         value = converted(f, term.results[0], element)
         if past:
             f.store_past(value, to)

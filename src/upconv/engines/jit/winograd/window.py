@@ -65,7 +65,7 @@ def _shortest(step: int, stride: int, phases: Phases, high: int, rest: int) -> W
     for (_, before), (offset, taps) in pairwise(phases):
         if {tap.shift for tap in before} != {tap.shift for tap in taps}:
             bases.add(offset - stride)
-    options = (_numbered(step, stride, phases, *each) for each in product(bases, starts))
+    options = (_numbered(step, stride, phases, *origin) for origin in product(bases, starts))
     return min(
         options, key=lambda option: (option.r, (rest - 1 - option.base) // stride, option.base)
     )
