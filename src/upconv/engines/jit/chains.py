@@ -236,8 +236,8 @@ class _Body:
             if operand.kind == "input":
                 second = inputs[operand.number]
             elif operand.kind == "column":
-                place = f.at(tables[operand], span.start, chain.computed)
-                second = span.load(place, chain.computed)
+                address = f.at(tables[operand], span.start, chain.computed)
+                second = span.load(address, chain.computed)
             elif operand.kind:
                 second = (tables | self._numbers)[operand]
             value = EMITTERS[name](f, value, second)

@@ -74,7 +74,7 @@ def table(
         return (*_cast(problem, candidates, threads, cpu), tiles, libdnnl_candidate)
     correlation = Correlation.of(inner)
     direct_sums = _eligible(
-        [each for kernel in KERNELS for each in kernel(correlation, threads, cpu)]
+        [candidate for kernel in KERNELS for candidate in kernel(correlation, threads, cpu)]
     )
     direct_sums = list(_cast(problem, direct_sums, threads, cpu))
     best = ranked(direct_sums)[0]
@@ -169,7 +169,7 @@ def direct_variant(problem: Problem, threads: int, cpu: Cpu) -> str:
     """The kernel that the model takes for direct sums."""
     candidates = table(size_class(problem), threads, cpu, every=False, prepared=False)
     direct = (candidate for candidate in candidates if not candidate.winograd)
-    return next(each.variant for each in ranked(direct) if each.engine == "jit")
+    return next(candidate.variant for candidate in ranked(direct) if candidate.engine == "jit")
 
 
 @lru_cache(maxsize=512)  # as many as there are tables

@@ -45,12 +45,12 @@ class Code:
             machine = _machines.get((cpu, opt))
             if machine is None:
                 machine = _machines[cpu, opt] = _machine(cpu, opt)
-            made = llvm.ObjectFileRef.from_data(machine.emit_object(parsed))
+            object_file = llvm.ObjectFileRef.from_data(machine.emit_object(parsed))
         # The engine takes a machine for its own, but has nothing to generate with it: any will do.
         empty = llvm.parse_assembly(f'target triple = "{cpu.triple}"')
         target = llvm.Target.from_triple(cpu.triple)
         engine = llvm.create_mcjit_compiler(empty, target.create_target_machine(jit=True))
-        engine.add_object_file(made)
+        engine.add_object_file(object_file)
         # The first address asked for makes the code executable. To "finalize" would generate code
         # for the empty module, too: half a millisecond.
         self._engine: Any = engine
@@ -66,10 +66,10 @@ def compiled(
     def around(emit: Callable[..., None]) -> functools._lru_cache_wrapper[Code]:
         @functools.lru_cache(maxsize=kept)
         @functools.wraps(emit)
-        def code(*given: Any) -> Code:
-            module = Module(given[-1])
-            emit(module, *given)
-            return Code(module, names, given[-1], opt)
+        def code(*arguments: Any) -> Code:
+            module = Module(arguments[-1])
+            emit(module, *arguments)
+            return Code(module, names, arguments[-1], opt)
 
         return code
 

@@ -197,8 +197,8 @@ class Correlation:
     @property
     def multiply_adds(self) -> int:
         """Multiply-adds, those with zeros outside the operand included."""
-        each = prod(sum(p.length * len(p.taps) for p in line.phases) for line in self.lines)
-        return self.batch * self.reduced // self.groups * self.made * each
+        products = prod(sum(p.length * len(p.taps) for p in line.phases) for line in self.lines)
+        return self.batch * self.reduced // self.groups * self.made * products
 
 
 class Reads(NamedTuple):

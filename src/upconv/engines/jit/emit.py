@@ -91,14 +91,14 @@ class Function(Instructions):
         self._start(body)
         index = Value(I64, f"%{self._fresh('i')}", self._do)
         values = [Value(v.type, f"%{self._fresh('c')}", self._do) for v in carried]
-        place = len(self._lines)
+        phi_line = len(self._lines)
         loop = Loop(index, values)
         yield loop
         advanced = index + step
         latch = self._block
         pairs = zip(values, carried, loop.following, strict=True)
-        ways = f"[ {name_of(start)}, %{before} ], [ {advanced.name}, %{latch} ]"
-        self._lines[place:place] = [f"  {index.name} = phi i64 {ways}"] + [
+        incoming = f"[ {name_of(start)}, %{before} ], [ {advanced.name}, %{latch} ]"
+        self._lines[phi_line:phi_line] = [f"  {index.name} = phi i64 {incoming}"] + [
             f"  {v.name} = phi {v.type} [ {first.name}, %{before} ], [ {then.name}, %{latch} ]"
             for v, first, then in pairs
         ]

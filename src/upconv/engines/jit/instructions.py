@@ -58,8 +58,8 @@ class Instructions:
 
     def select(self, condition: Value, a: Number, b: Number) -> Value:
         """a where `condition` (one bit, or one per lane) holds, else b."""
-        kind = next((each.type for each in (a, b) if isinstance(each, Value)), I64)
-        yes, no = (f"{kind} {spelled(kind, each)}" for each in (a, b))
+        kind = next((operand.type for operand in (a, b) if isinstance(operand, Value)), I64)
+        yes, no = (f"{kind} {spelled(kind, operand)}" for operand in (a, b))
         return self._do(kind, f"select {condition.type} {condition.name}, {yes}, {no}")
 
     def min(self, a: Operand, b: Operand) -> Value:
@@ -93,17 +93,17 @@ class Instructions:
         pairs = vector(BFLOAT, 2 * lanes)
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
         self._declare(f"declare {total.type} @{name}({total.type}, {pairs}, {pairs})")
-        a, b = (self.convert("bitcast", each, pairs) for each in (a, b))
+        a, b = (self.convert("bitcast", operand, pairs) for operand in (a, b))
         arguments = ", ".join(f"{v.type} {v.name}" for v in (total, a, b))
         return self._do(total.type, f"call {total.type} @{name}({arguments})")
 
     def narrow(self, low: Value, high: Value) -> Value:
         """Two vectors of 16 float32 as 32 bfloat16, by an instruction of AVX512-BF16: rounded to
         nearest even, subnormal numbers to zero."""
-        kind, made = low.type, vector(BFLOAT, 32)
+        kind, result = low.type, vector(BFLOAT, 32)
         name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
-        self._declare(f"declare {made} @{name}({kind}, {kind})")
-        return self._do(made, f"call {made} @{name}({kind} {high.name}, {kind} {low.name})")
+        self._declare(f"declare {result} @{name}({kind}, {kind})")
+        return self._do(result, f"call {result} @{name}({kind} {high.name}, {kind} {low.name})")
 
     def intrinsic(self, stem: str, *operands: Value) -> Value:
         """A call of an LLVM intrinsic whose operands and result have one type."""
@@ -220,8 +220,8 @@ class Instructions:
         """Ask for the line of an address, which need not exist: in the second-level cache to be
         read (`near`: in the first), or to be written."""
         self._declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        how = "i32 1, i32 3" if write else "i32 0, i32 3" if near else "i32 0, i32 2"
-        self._lines.append(f"  call void @llvm.prefetch.p0(ptr {address.name}, {how}, i32 1)")
+        access = "i32 1, i32 3" if write else "i32 0, i32 3" if near else "i32 0, i32 2"
+        self._lines.append(f"  call void @llvm.prefetch.p0(ptr {address.name}, {access}, i32 1)")
 
     def take(self, address: Value) -> Value:
         """The number at an address, which is raised by one for whoever comes next, and sees what

@@ -123,7 +123,7 @@ def strides(name: str, array: Array, layout: DataLayout) -> dict[str, int]:
     first, item = layout is DataLayout.NCX, array.itemsize
     channel, position = (array.strides[1], item) if first else (item, array.shape[-1] * item)
     steps = {"image": array.strides[0], "channel": channel, "position": position}
-    return {name: address_of(array), **{f"{name}_{each}": n for each, n in steps.items()}}
+    return {name: address_of(array), **{f"{name}_{dimension}": n for dimension, n in steps.items()}}
 
 
 class Kernel:

@@ -125,7 +125,7 @@ class StepSequence:
         self._numbers = memoryview(self._memory)  # type: ignore[arg-type]  # it is one
         moving = [_pointers_into(array, self.steps, self._start) for array in stand_ins]
         # NumPy takes as long for one number as for 20.
-        self._moving = [each if len(each) < _MANY else np.array(each).T for each in moving]
+        self._moving = [pairs if len(pairs) < _MANY else np.array(pairs).T for pairs in moving]
         self._block = _ARGUMENTS.block(steps=self._table.ctypes.data, count=len(self.steps))
 
     def run(self, threads: int, addresses: Sequence[int] = ()) -> bool:
@@ -137,8 +137,8 @@ class StepSequence:
         numbers = self._numbers
         for address, pointers in zip(addresses, self._moving, strict=False):
             if isinstance(pointers, list):
-                for place, offset in pointers:
-                    numbers[place] = address + offset
+                for index, offset in pointers:
+                    numbers[index] = address + offset
             else:
                 self._memory[pointers[0]] = pointers[1] + address
         pool.run(self._work, self._block.address, min(threads, self._threads))
@@ -166,14 +166,14 @@ def _laid_out(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
 def _pointers_into(
     array: np.ndarray, steps: Sequence[Step], start: np.ndarray
 ) -> list[tuple[int, int]]:
-    """The pointers of argument blocks into an array: their places in `start`, and byte offsets."""
+    """The pointers of argument blocks into an array: their indices in `start`, and byte offsets."""
     begin, offsets = address_of(array), _offsets(steps) // 8
-    (places,) = np.nonzero((start >= begin) & (start < begin + array.nbytes))
-    blocks = np.searchsorted(offsets, places, "right") - 1
+    (indices,) = np.nonzero((start >= begin) & (start < begin + array.nbytes))
+    blocks = np.searchsorted(offsets, indices, "right") - 1
     return [
-        (place, int(start[place]) - begin)
-        for place, block in zip(places.tolist(), blocks.tolist(), strict=True)
-        if block < len(steps) and steps[block].block.is_pointer(place - int(offsets[block]))
+        (index, int(start[index]) - begin)
+        for index, block in zip(indices.tolist(), blocks.tolist(), strict=True)
+        if block < len(steps) and steps[block].block.is_pointer(index - int(offsets[block]))
     ]
 
 

@@ -64,7 +64,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .affinity import Affinity, current, emit_keep_away, new_place
+from .affinity import Affinity, current, emit_keep_away, new_state
 from .emit import Function, Module, signature
 from .values import I64, PTR, Value
 
@@ -200,16 +200,16 @@ def _wait(f: Function, system: System, expected: Value) -> None:
 
 
 class _Helper(NamedTuple):
-    """The state of a helper: what it has heard, the iterations it has left, and its place."""
+    """The state of a helper: the generation it has heard, iterations left to poll, and affinity."""
 
     heard: Value
     iterations: Value
-    place: Value
+    affinity: Value
 
 
 def _serve(f: Function, system: System) -> None:
     """Help until shutdown; without futex, until there is nothing to do, heard kept in `memory`."""
-    me = _Helper(f.scratch(8), f.scratch(8), new_place(f))
+    me = _Helper(f.scratch(8), f.scratch(8), new_state(f))
     heard = f.load(I64, f["memory"])
     f.store(heard, me.heard)
     # Who has heard nothing is new, since EPOCH starts at 1; others come back from their sleep.
@@ -265,7 +265,7 @@ def _join(f: Function, me: _Helper) -> None:
 
 def _keep_away(f: Function, system: System, me: _Helper) -> None:
     if system.affinity:
-        f.call("keep_away", me.place, f.observe(_word(f, LEADER)))
+        f.call("keep_away", me.affinity, f.observe(_word(f, LEADER)))
 
 
 def _sleep(f: Function, futex: Futex, me: _Helper) -> None:

@@ -164,9 +164,9 @@ def _bandwidth(workers: int) -> float:
 def _fastest(work: Callable[[int], object], workers: int, seconds: float) -> float:
     """The shortest of at least `_FEWEST_RUNS` runs, and of as many as `seconds` hold, each of
     which calls `work` with the number of each worker, all at the same time."""
-    end, times = time.perf_counter() + seconds, list[float]()
+    deadline, times = time.perf_counter() + seconds, list[float]()
     with ThreadPoolExecutor(workers) as pool:
-        while len(times) < _FEWEST_RUNS or time.perf_counter() < end:
+        while len(times) < _FEWEST_RUNS or time.perf_counter() < deadline:
             start = time.perf_counter()
             for _ in pool.map(work, range(workers)):
                 pass

@@ -107,17 +107,17 @@ def rows_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
         length, first = piece["length"], piece["row"]
         base = a["x"] + (image * a["x_image"] + first * a["x_row"])
         offset = image * a["table_image"] + first * BYTES[computed]
-        whole = length // lanes * lanes
-        mask = f.lanes_below(length - whole, lanes)
+        full = length // lanes * lanes
+        mask = f.lanes_below(length - full, lanes)
         zero = f.constant(kind, 0.0)
         count = f.broadcast(f.convert("sitofp", length, DOUBLE), 1)
         with f.loop(0, piece["rows"]) as row:
             x = base + row.index * a["x_row"]
             shift = f.broadcast(converted(f, f.load(stored, x), computed), lanes)
-            with f.loop(0, whole, lanes, [zero, zero]) as loop:
+            with f.loop(0, full, lanes, [zero, zero]) as loop:
                 span = Span(f, loop.index, lanes, None)
                 loop.next(_summed(f, _loaded(f, span, x, stored, computed), shift, loop.carried))
-            span = Span(f, whole, lanes, mask)
+            span = Span(f, full, lanes, mask)
             rest = f.select(mask, _loaded(f, span, x, stored, computed), shift)
             sums = [total(f, s) for s in _summed(f, rest, shift, loop.results)]
             wide = [converted(f, _one(f, s), DOUBLE) for s in sums]
@@ -275,24 +275,24 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
 
         def gathered(body: Gather) -> list[Value]:
             """Sums over all columns of two values each, which `body` makes."""
-            for place in sums:
-                f.store(zero, place)
+            for address in sums:
+                f.store(zero, address)
             with f.loop(0, slots) as slot:
                 base = first + slot.index * slot_bytes
 
                 def add(span: Span) -> None:
                     three = _planes(f, span, base, plane)
-                    for place, value in zip(sums, body(span, *three), strict=True):
-                        f.store(f.load(value.type, place) + value, place)
+                    for address, value in zip(sums, body(span, *three), strict=True):
+                        f.store(f.load(value.type, address) + value, address)
 
                 spans.each(add)
-            return [total(f, f.load(zero.type, place)) for place in sums]
+            return [total(f, f.load(zero.type, address)) for address in sums]
 
         count, weighted = gathered(lambda _, n, mean, __: (n, n * mean))
         mean = weighted / count
 
-        def spread(_: Span, n: Value, own: Value, moment: Value) -> tuple[Value, Value]:
-            d = own - mean
+        def spread(_: Span, n: Value, part_mean: Value, moment: Value) -> tuple[Value, Value]:
+            d = part_mean - mean
             # Lanes beyond the width are 0, and so is their n: NaN of the mean is the only other.
             return f.multiply_add(n * d, d, moment), n
 

@@ -74,10 +74,10 @@ Number = Value | float
 Operator = Callable[[Value, Number], Value]
 
 
-def _binary(op: str, a: Number, b: Number, made: str = "") -> Value:
-    kind = next(each.type for each in (a, b) if isinstance(each, Value))
-    do = next(each.do for each in (a, b) if isinstance(each, Value) and each.do)
-    return do(made or kind, f"{op} {kind} {spelled(kind, a)}, {spelled(kind, b)}")
+def _binary(op: str, a: Number, b: Number, result: str = "") -> Value:
+    kind = next(operand.type for operand in (a, b) if isinstance(operand, Value))
+    do = next(operand.do for operand in (a, b) if isinstance(operand, Value) and operand.do)
+    return do(result or kind, f"{op} {kind} {spelled(kind, a)}, {spelled(kind, b)}")
 
 
 def is_float(kind: str) -> bool:
@@ -88,7 +88,7 @@ def is_float(kind: str) -> bool:
 def compared(relation: str, a: Number, b: Number) -> Value:
     """slt, ult, uge, eq, ne ... of two integers, olt, ueq, uno ... of two numbers, or lane by lane
     of two vectors."""
-    kind = next(each.type for each in (a, b) if isinstance(each, Value))
+    kind = next(operand.type for operand in (a, b) if isinstance(operand, Value))
     element, lanes = split(kind)
     op = "fcmp" if element in _FLOATS else "icmp"
     return _binary(f"{op} {relation}", a, b, vector(I1, lanes) if lanes else I1)

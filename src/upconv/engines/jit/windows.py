@@ -59,9 +59,9 @@ def line_code(module: Module, line: Line, cpu: Cpu) -> None:
             taps = a["taps"] + row["tap"] * TAP.itemsize
             dst = y + row["to"]
             if line.last == "shuffle":
-                with f.loop(0, line.factor) as each:
-                    tap = taps + each.index * TAP.itemsize
-                    gather.emit(stage + each.index * segment, x, tap, f.integer(1), line.computed)
+                with f.loop(0, line.factor) as phase:
+                    tap = taps + phase.index * TAP.itemsize
+                    gather.emit(stage + phase.index * segment, x, tap, f.integer(1), line.computed)
             elif combine is None:
                 gather.emit(dst, x, taps, row["taps"], line.stored)
             else:
@@ -151,8 +151,8 @@ class _Gather:
             if row is None:
                 value = f.load(element, f.at(to, number, element))
             else:
-                place = f.integer(0) if start is to else self._width - 1
-                value = converted(f, f.load(stored, f.at(row, place, stored)), element)
+                edge_index = f.integer(0) if start is to else self._width - 1
+                value = converted(f, f.load(stored, f.at(row, edge_index, stored)), element)
             self._fill(blocks, start, f.broadcast(value, self._lanes), element)
 
     def _fill(self, blocks: Blocks, start: Value, value: Value, element: str) -> None:
@@ -255,18 +255,18 @@ def _upsample(
     def write(start: Value, rest: Value | None) -> None:
         lines = _phases(f, a, line, f.at(src, start, element), kind)
         for i, values in enumerate(interleaved(f, [[one] for one in lines], lanes)):
-            place = f.at(dst, start * factor + i * lanes, line.stored)
+            address = f.at(dst, start * factor + i * lanes, line.stored)
             narrow = converted(f, values, line.stored)
             if rest is None:
-                f.store(narrow, place)
+                f.store(narrow, address)
             else:
-                f.store_lanes(narrow, place, f.lanes_below(rest - i * lanes, lanes))
+                f.store_lanes(narrow, address, f.lanes_below(rest - i * lanes, lanes))
 
-    whole = sources // lanes * lanes
-    with f.loop(0, whole, lanes) as loop:
+    full = sources // lanes * lanes
+    with f.loop(0, full, lanes) as loop:
         write(loop.index, None)
-    with f.when(whole < sources):
-        write(whole, columns - whole * factor)
+    with f.when(full < sources):
+        write(full, columns - full * factor)
 
 
 def _phases(f: Function, a: Arguments, line: Line, at: Value, kind: str) -> list[Value]:
@@ -343,7 +343,7 @@ def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cp
                     sums = reduce == "sum"
                     first.next([a + b for a, b in both] if sums else second.results)
                 for span, result in zip(spans, first.results, strict=True):
-                    place = f.at(dst, span.start, stored)
-                    span.store(converted(f, result, stored), place)
+                    address = f.at(dst, span.start, stored)
+                    span.store(converted(f, result, stored), address)
 
             blocks.each_block(combine)
