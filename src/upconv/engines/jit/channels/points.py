@@ -69,9 +69,10 @@ def _points_of_kind(passes: Passes, kind: Kind, step: int) -> tuple[Table, list[
 
 
 def _points(data: ChannelsLast, number: int, before: int, run: Numbers) -> tuple[Numbers, Numbers]:
-    """The points of a grid, run by run, and the runs of those that have all lanes: these come
-    first. Those whose windows cross the end of a row come after others, as merged taps are slow
-    there. `before` is as in blocks.py."""
+    """The points of a grid, run by run, and the runs of the points that have all lanes.
+
+    These points come first. Points whose windows cross the end of a row come last, because merged
+    taps are slow there. `before` is as in blocks.py."""
     padded, keys = _in_order(data, number, before), [run]
     array = padded[:, : len(run)]
     last = array[-1]

@@ -4,8 +4,8 @@ channel][lane].
 For dot products: [group][grid][block][tap][pair of input channels][lane][channel of the pair], with
 zeros where the last pair has only one.
 
-Every block reads its weights from the first to the last. Lanes that do not use a tap, and those
-behind a block's last, have zeros.
+Every block reads its weights in order. Lanes that do not use a tap have zeros, and so do lanes
+behind a block's last one.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def taps_of_lanes(lanes: Lanes, grid: Grid, block: Block, shift: int) -> Numbers
 
 
 class ChannelPacking(Packer):
-    """Packs a weight for the blocks of a cut; `offsets` are where they begin, in bytes. Of each tap
-    there is a multiple of `multiple` input channels, the last ones zero."""
+    """Packs a weight for the blocks of a cut; `offsets` are the bytes at which they begin. Each tap
+    has a multiple of `multiple` input channels, of which the last may be zeros."""
 
     def __init__(self, weight: WeightForm, cut: Cut, cpu: Cpu, multiple: int = 1) -> None:
         lanes, grids = cut.lanes, cut.grids

@@ -1,12 +1,12 @@
-"""The code of the planes kernel: depthwise layers, read where they lie.
+"""The code of the planes kernel: depthwise layers, whose input is not packed.
 
-A tile is some rows of an output plane by a vector of positions or several. It loads each line of
-the input once, cuts the shifts from neighbouring vectors in registers, and adds each to all rows
-that the line is for. Masks leave out what lies beside a row, so nothing is copied or padded; a line
-above or below a plane is one of zeros.
+A tile is some rows of an output plane by one or more vectors of positions. It loads each line of
+the input once, cuts the shifts from neighbouring vectors in registers, and adds them to all rows
+that use the line. Masks leave out positions beside a row, so nothing is copied or padded. Lines
+above and below a plane are zeros.
 
-Of channels-last data a plane is a row of positions by their channels: the lines are positions, and
-vectors run along channels, which are not shifted and have weights and biases of their own.
+In channels-last data a plane is a row of positions by their channels. The lines are positions, and
+vectors run along channels, which have no shifts, and have their own weights and biases.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class PlaneTile(NamedTuple):
 
     @property
     def lines(self) -> dict[int, list[tuple[int, int]]]:
-        """For each line of the input, counted from the first row's, (row, row tap) it is for.
+        """For each line of the input, counted from the first row's, the (row, row tap) that use it.
 
         The order of the lines is the order in which each row adds up its taps. The other kernels
         take outer axes by tap and the last axis by falling shift. With the same order here a layer
@@ -104,7 +104,7 @@ class PlaneTile(NamedTuple):
 
     @property
     def costs(self) -> Planes:
-        """The figures of the processors it is for."""
+        """The cost figures of the processors that run it."""
         return costs_of(self.lanes * BYTES[self.element]).planes
 
     @property
@@ -114,14 +114,14 @@ class PlaneTile(NamedTuple):
         costs = self.costs
         line = costs.load * self.loads + costs.cut * self.vectors * len(self.shifts[1])
         if self.last:
-            # A line begins elsewhere, and each weight that is not kept is a load.
+            # Each line has its own address, and each weight that is not kept is a load.
             line, products = line + costs.line, products * (1 if self.kept else costs.weight)
         results = costs.result * self.rows * self.vectors
         return products + line * len(self.lines) + results + costs.tile
 
 
 _KEPT, _MOST_REGISTERS = 9, 28
-"""Up to how many weights are kept in registers, and registers for sums, weights and an input."""
+"""The most weights in registers, and the most registers for sums, weights and an input."""
 
 
 @compiled("planes", kept=256, opt=1)
@@ -144,8 +144,8 @@ def plane_code(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
 
 
 class _Tiles(NamedTuple):
-    """The tiles of bands of rows, being emitted; `zeros` are a line of them, `stage` is for results
-    that `finish` takes on."""
+    """Emits the tiles of bands of rows. `zeros` are a line of zeros, `stage` holds results for
+    `finish`."""
 
     f: Function
     a: Arguments
@@ -202,7 +202,7 @@ class _Tiles(NamedTuple):
         return [f.load(kind, f.at(address, offset, tile.element)) for offset in offsets]
 
     def lines(self, x: Value, first: Value) -> Callable[[int], Value]:
-        """The addresses of lines, counted from a plane's row `first`; one outside lies in zeros."""
+        """The addresses of lines, counted from a plane's row `first`; lines outside are zeros."""
         rows, row_stride = self.a["x_rows"], self.a["x_row"]
 
         def line(number: int) -> Value:
@@ -242,9 +242,9 @@ class _Tiles(NamedTuple):
         return sums
 
     def parts(self, line: Value, masks: list[Value]) -> list[list[Value]]:
-        """The vectors of a line: as they lie, or of its even and of its odd positions.
+        """The vectors of a line, or those of its even and of its odd positions.
 
-        As integers, which LLVM cuts by one instruction, and numbers by a copy, an index and one.
+        They are integers, which LLVM cuts by one instruction; numbers would take three.
         """
         f, tile, lanes = self.f, self.tile, self.tile.lanes
         read, vectors = _bits(tile.stored), []
@@ -303,7 +303,7 @@ def _below(f: Function, count: Value, lanes: int) -> Value:
 
 
 def _mask(f: Function, bits: Value, lanes: int) -> Value:
-    """Bits as a mask: integers are computed beside the sums, vectors instead of them."""
+    """Bits as a mask. Integer units compute them beside the sums; vector units would wait."""
     return f.convert("bitcast", f.convert("trunc", bits, f"i{lanes}"), vector(I1, lanes))
 
 

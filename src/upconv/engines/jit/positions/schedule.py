@@ -1,8 +1,8 @@
 """The schedule of the spatially vectorised kernel, as plain data: padded positions, cache blocks,
 jobs, threads.
 
-The padded positions are one long row: of an axis there are enough for inputs, outputs, and the
-zeros that shifts reach between one row and the next, max(I + e_max, J - e_min).
+The padded positions are one long row. Each axis has enough for inputs, outputs, and the zeros that
+shifts reach between one row and the next: max(I + e_max, J - e_min).
 
 Nothing here touches an array or emits code. Tiles are chosen in tiling.py, by the layer's class;
 how the work is cut into cache blocks and jobs depends on all extents.
@@ -119,8 +119,8 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
 
 
 def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) -> int:
-    """After how many rows tiles start anew, or 0: never. Where the records of all rows would be too
-    many, some rows, of at least eight tiles, stand for all."""
+    """The number of rows after which tiles start anew, or 0 for never. Where the records of all
+    rows would be too many, the table has those of a few rows, of at least eight tiles."""
     across, by_row = (_row_cycles(correlation, padded, tile, flag) for flag in (False, True))
     if by_row <= across:
         return 1
@@ -134,13 +134,13 @@ def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) ->
 
 
 def _reads_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
-    """Whether packing would copy an image as it lies, and no tile reads what lies behind it."""
+    """Whether packing would be a plain copy of each image, and no tile reads beyond an image."""
     rest = plan.padded.total % plan.cache_block or plan.cache_block
     return rest >= plan.tiles[0].width and _may_read_in_place(correlation, plan, cpu)
 
 
 def _may_read_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
-    """Whether packing would copy an image as it lies."""
+    """Whether packing would be a plain copy of each image."""
     pointwise = correlation.rank == correlation.batch == 1 and correlation.lines[0].is_pointwise
     nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
     costs = cpu.costs.positions
@@ -154,13 +154,13 @@ def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> floa
     costs = cpu.costs.positions
     by_row = plan.span_rows == 1
     rows_cycles = [_row_cycles(correlation, padded, tile, by_row) for tile in plan.tiles]
-    # Of the last row, or of all positions, the last tile takes as long as a whole one.
+    # The last tile of the last row, or of all positions, takes as long as a full one.
     part = padded.row_stride if by_row else plan.tiles[0].width
     rows = -(-padded.total // part) * part / padded.row_stride
     tiles = sum(rows_cycles[block.kind] for block in plan.blocks) * rows
     positions = padded.total + plan.halo_before + plan.halo_after
     packing = costs.pack * channels * positions / plan.tiles[0].lanes
-    # Whether the last tile reads too far depends on the threads, which have no say in the choice.
+    # Whether the last tile reads too far depends on the threads, which must not affect the choice.
     packing = 0 if _may_read_in_place(correlation, plan, cpu) else packing
     return costs.shortfall * correlation.groups * (tiles + packing) / plan.threads
 
@@ -170,8 +170,8 @@ def _row_cycles(
 ) -> float:
     """Cycles that all tiles of one block take for a row.
 
-    Where they start at every row's begin, the last ones of a row compute some results twice, or are
-    slow ones of one vector. Where they run on across rows they compute the padded positions between
+    Where tiles start with every row, the last ones of a row compute some results twice, or are slow
+    tiles of one vector. Where they run on across rows, they compute the padded positions between
     rows, and results that lie in two rows go by way of the stage.
     """
     reduction = correlation.reduced // correlation.groups
@@ -202,8 +202,8 @@ def _evened(total: int, cache_block: int, width: int, groups: int, threads: int)
 
 
 def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
-    """Lanes of which the input of a group takes half of the second-level cache; an eighth of the
-    cache where halos, of a volume with large planes, do not fit anyway."""
+    """The positions whose input, for a group, takes half of the second-level cache. An eighth is
+    enough where the halos of a volume with large planes do not fit anyway."""
     channels = correlation.reduced // correlation.groups
     lanes = int(cpu.l2 * cpu.costs.positions.l2_input) // (BYTES[tile.element] * channels)
     return max(lanes - halo, lanes // 4)
@@ -247,7 +247,7 @@ class PaddedPositions:
     """All positions of a batch as one long row of flattened positions.
 
     `sizes` are the padded positions of each axis. A row has `row_stride` positions, an image `rows`
-    rows; `steps` are the rows from one place of each outer axis to the next. Position q reads
+    rows; `steps` are the rows from one position of each outer axis to the next. Position q reads
     positions q - high ... q - low. `total` positions hold all outputs.
     """
 

@@ -64,14 +64,14 @@ class Tile:
 
     @property
     def costs(self) -> Costs:
-        """The figures of the processors it is for."""
+        """The cost figures of the processors that run it."""
         return costs_of(self.lanes * BYTES[self.element])
 
     @property
     def cycles(self) -> float:
         """Cycles of one input channel: multiply-adds, or loads, or sums that wait for the last.
 
-        Most inputs are not aligned, and each of their lines is asked for before."""
+        Most inputs are not aligned, and the tile prefetches each of their lines."""
         costs, uses = self.costs, self.entries
         inputs = self.vectors * (costs.unaligned * len(self.steps) + costs.line)
         loads = (inputs + uses + (len(self.steps) > 1)) / costs.loads
@@ -80,30 +80,30 @@ class Tile:
 
     @property
     def placing(self) -> float:
-        """Cycles of finding out where results go, and of storing them: one by one, unless they are
-        part of a run."""
+        """Cycles of placing results and of storing them; results that are no part of a run are
+        stored one by one."""
         costs = self.costs.positions
         vector = costs.phase * self.phases + costs.piece * (0 if self.dense else self.lanes)
         return costs.store + self.vectors * self.channels * vector
 
     @property
     def tail_vectors(self) -> int:
-        """Up to how many vectors at a row's end tiles of one vector compute."""
+        """The most vectors at the end of a row that tiles of one vector compute."""
         return int(self.vectors / (self.narrowed(1).cycles / (self.cycles / self.vectors)))
 
     @property
     def cuts(self) -> bool:
         """Whether vectors of inputs are cut from two neighbours, which are loaded once.
 
-        Most loads of 64 bytes touch two lines. Where no second channel or phase shares them, that
-        is what a tile waits for: cutting takes 0.80 to 0.96 of the time (Zen 4, 2026-11-22), but
-        with 31 shifts, which leave too few registers, 1.2."""
+        Most loads of 64 bytes touch two lines. Where no second channel or phase shares them, a tile
+        waits for these loads. Cutting takes 0.80 to 0.96 of the time (Zen 4, 2026-11-22), but 1.2
+        with 31 shifts, which leave too few registers."""
         shifts = [step.shift for step in self.steps]
         single = self.lanes * BYTES[self.element] == LINE and self.channels * self.phases == 1
         return single and 2 < len(shifts) <= 8 and shifts[0] - shifts[-1] <= self.lanes
 
     def narrowed(self, vectors: int) -> Tile:
-        """The same rows on fewer positions, for the end of a row; same weights."""
+        """The same rows and weights on fewer positions, for the end of a row."""
         return replace(self, vectors=vectors)
 
 
@@ -129,7 +129,7 @@ PARAMETERS = signature(
 
 @compiled("wide", "narrow", kept=512)
 def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
-    """The code of a tile, `wide`, and of the same rows on one vector, `narrow`, if that is less."""
+    """The code `wide` of a tile, and `narrow` of the same rows on one vector if that is less."""
     emit_tile(module, "wide", tile)
     if tile.vectors > 1:
         emit_tile(module, "narrow", tile.narrowed(1))
@@ -162,7 +162,7 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
 
 
 def _slopes(f: Function, tile: Tile) -> Iterator[float | Value]:
-    """The slope of each channel, loaded when it is asked for: registers hold the sums."""
+    """The slope of each channel, loaded only when needed: registers hold the sums."""
     first = f["bias"] + f["slopes"] if tile.epilogue.slopes else None
     for channel in range(tile.channels):
         if first is None:
@@ -173,7 +173,7 @@ def _slopes(f: Function, tile: Tile) -> Iterator[float | Value]:
 
 
 def _leave_second(f: Function, tile: Tile, rows: list[list[Value]]) -> None:
-    """Store the second result of all channels; the first channel there always is."""
+    """Store the second result of all channels; the first channel always exists."""
     for channel in range(tile.channels):
         mine = rows[channel * tile.phases : (channel + 1) * tile.phases]
         with f.when(f["active"] > channel):
@@ -182,8 +182,8 @@ def _leave_second(f: Function, tile: Tile, rows: list[list[Value]]) -> None:
 
 
 def _ask_for_results(f: Function, tile: Tile) -> None:
-    """Ask for the lines that results go to: where they come from memory, a tile of few products
-    waits for little else (depthwise k4 s2 takes 0.8 of the time then; Zen 4, 2026-11-23)."""
+    """Prefetch the lines of the results. Where these come from memory, a tile of few products waits
+    for little else (depthwise k4 s2 takes 0.8 of the time with it; Zen 4, 2026-11-23)."""
     nbytes = tile.width * tile.phases * BYTES[tile.element] if tile.dense else 0
     for channel in range(tile.channels):
         for first in range(0, nbytes, LINE):
@@ -216,16 +216,16 @@ def _products(f: Function, tile: Tile, sums: list[Value]) -> list[Value]:
 
 
 _AHEAD = 6
-"""How many input channels before its use a line of the input is asked for, the next tile's first
-channels after this one's last.
+"""Input channels from the prefetch of a line to its use. The last channels of a tile prefetch for
+the next tile.
 
-Channels lie too far from each other for a processor to see a pattern. Measured on a Xeon with
+Channels lie too far apart for a hardware prefetcher to see a pattern. Measured on a Xeon with
 2 MiB of second-level cache (2026-11-21), distances of 0 to 16: 4 to 8 are alike, and 5 to 15 %
 faster than none with the input in that cache, 1.7 times as fast with it in the third."""
 
 
 def _ask_for(f: Function, tile: Tile, x: Value) -> None:
-    """Ask for the lines of one input channel, which need not exist."""
+    """Prefetch the lines of one input channel, which need not exist."""
     first, last = -tile.steps[0].shift, tile.width - tile.steps[-1].shift
     for lane in range(first, last, LINE // BYTES[tile.element]):
         f.prefetch(f.at(x, lane, tile.element), near=True)
@@ -255,7 +255,7 @@ def _one_channel(f: Function, tile: Tile, x: Value, w: Value, sums: list[Value])
 
 
 def _vectors(f: Function, tile: Tile, kind: str, x: Value, shift: int, count: int) -> list[Value]:
-    """So many vectors of inputs, as they lie."""
+    """Load `count` neighbouring vectors of inputs."""
     offsets = (v * tile.lanes - shift for v in range(count))
     return [f.load(kind, f.at(x, offset, tile.element)) for offset in offsets]
 
@@ -266,8 +266,8 @@ def _vectors(f: Function, tile: Tile, kind: str, x: Value, shift: int, count: in
 def _leave(
     f: Function, tile: Tile, rows: list[list[Value]], channel: int, y: Value | None = None
 ) -> None:
-    """Store one channel: rows[phase][vector] as positions of `phases` neighbours each; to `y`, or
-    where the tile's result goes."""
+    """Store one channel: rows[phase][vector] as positions of `phases` neighbours each, to `y` or to
+    the tile's own output."""
     run, first = interleaved(f, rows, tile.lanes), y or f["y"]
     out = first + f["y_channel"] * channel if channel else first
     if tile.dense:

@@ -1,4 +1,4 @@
-"""Which register tiles the spatially vectorised kernel computes a layer with.
+"""The register tiles with which the spatially vectorised kernel computes a layer.
 
 A tile depends on the layer's class (channels, kernel, stride, dilation, crops, rank), never on its
 extents, so that a new length compiles nothing. Nothing here touches an array or emits code.
@@ -69,7 +69,7 @@ def _tiles(kind: _Class, cpu: Cpu) -> tuple[tuple[Tile, ...], tuple[Block, ...]]
 
 
 def _tiling(kind: _Class, cpu: Cpu, most: int) -> tuple[float, tuple[Tile, ...], tuple[Block, ...]]:
-    """Tiles of at most so many phases, and the cycles of a vector of positions of all of them."""
+    """Tiles of at most `most` phases, and the cycles of a vector of positions of all tiles."""
     weight = kind.weight
     sums = weight.reduced // weight.groups * kind.outer_taps
     result_channels = weight.made // weight.groups
@@ -94,19 +94,19 @@ def _tiling(kind: _Class, cpu: Cpu, most: int) -> tuple[float, tuple[Tile, ...],
 def _best_tile(
     single: Tile, result_channels: int, rank: int, sums: float, cpu: Cpu, width: int
 ) -> tuple[float, Tile]:
-    """Cycles of the best tile for a vector of positions of all `made` channels, and the tile.
+    """Cycles of the best tile for a vector of positions of all result channels, and the tile.
 
     It has more vectors and channels than `single`, and goes through `sums` input channels and outer
     taps. `width` is the vectors of the layer's other tiles, or 0.
     """
     costs, phases = cpu.costs.positions, single.phases
-    # Where a tile is little work, placing it counts, which is quick where it fits a row.
+    # Placing a small tile takes a large share, and is quick where the tile fits a row.
     choices = range(1, (8 if sums >= 16 else 4) + 1)
     if width and phases * width <= cpu.sums(width):
         choices = range(width, width + 1)
     best = inf, single
     for vectors in choices:
-        # Tiles so wide do not fit rows' ends.
+        # Wide tiles do not fit the ends of rows.
         lost = costs.odd if vectors & (vectors - 1) else 0.0
         lost += (costs.wide if rank == 1 else costs.wide_image) * (vectors - 1)
         for channels in range(1, min(result_channels, cpu.sums(vectors) // (phases * vectors)) + 1):
@@ -121,7 +121,7 @@ def _best_tile(
 
 
 def _chunks(phases: int, most: int) -> Iterator[tuple[int, int]]:
-    """Phases in runs of at most so many: all of them, or powers of two."""
+    """Cut phases into runs of at most `most`: all of them, or powers of two."""
     start = 0
     while start < phases:
         left = phases - start
@@ -131,7 +131,7 @@ def _chunks(phases: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _steps(phases: tuple[tuple[Tap, ...], ...]) -> tuple[Step, ...]:
-    """For each shift the phases that use it, in order of memory."""
+    """For each shift the phases that use it, in memory order."""
     users: dict[int, list[int]] = {}
     for number, taps in enumerate(phases):
         for tap in taps:
@@ -167,7 +167,7 @@ def finish_of(correlation: Correlation) -> Finish:
 
 
 def stores(correlation: Correlation) -> bool:
-    """Whether tiles store results where they belong."""
+    """Whether tiles store all results in y."""
     left = finish_of(correlation)
     if in_tile(correlation).has_second:
         left = left._replace(epilogue=NO_ACTIVATION)
