@@ -1,8 +1,8 @@
 """The Winograd primitive: a correlation by fewer products; see schedule.py.
 
-A result that is not finite may stand where a direct sum would be finite: an infinite or undefined
-number of the operand reaches all results of its tile, and large ones may overflow. So results are
-looked at as they are made, and if any is not finite, the direct primitive computes all again.
+A result may be infinite or NaN where a direct sum would be finite: such a number of the operand
+reaches all results of its tile, and large numbers may overflow. So the inverse transform checks all
+results. If one is not finite, the direct primitive computes all of them again.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from .weights import Weights
 
 
 class WinogradWeight:
-    """A weight transformed, and as it was for the direct primitive."""
+    """A transformed weight, and the original one for the direct primitive."""
 
     __slots__ = ("__weakref__", "direct", "transformed", "weight")
 
     def __init__(self, transformed: Array, weight: Array) -> None:
         self.transformed, self.weight = transformed, weight
-        self.direct: dict[Hashable, Any] = {}  # packed, by the direct primitives' orders
+        self.direct: dict[Hashable, Any] = {}  # packed, by the orders of direct primitives
 
 
 class WinogradClass:
-    """Everything that primitives of all sizes share: the order of the weight, code, biases."""
+    """The parts that primitives of all sizes share: the order of the weight, code, biases."""
 
     def __init__(
         self, form: Form, epilogue: ActivationEpilogue, finish: Finish, transposed: bool
@@ -78,7 +78,7 @@ class WinogradClass:
 
 
 class Winograd:
-    """A correlation, compiled and laid out; `direct` builds the one that computes it directly."""
+    """A correlation, compiled and laid out; `direct` builds the direct primitive."""
 
     def __init__(
         self, correlation: Correlation, plan: Schedule, direct: Callable[[], Primitive], cpu: Cpu
@@ -114,7 +114,7 @@ class Winograd:
         return str(self.schedule)
 
     def pack(self, weight: Array) -> WinogradWeight:
-        """The transform of a weight, in the order in which it is used."""
+        """The transform of a weight, in its order of use."""
         return WinogradWeight(self._weights.pack(weight, self._threads), weight)
 
     def run(
@@ -184,15 +184,15 @@ class Winograd:
         direct.run(out, a, b.direct[order], *ends)
 
     def _before(self, out: Array, operands: Operands) -> Maybe:
-        """A copy of what the result holds, if the kernel adds to it in place."""
+        """A copy of the old result, if the kernel adds to it in place."""
         if not self.correlation.accumulate or operands.copies:
             return None
         memory.require(out.nbytes, "a copy of what the result holds")
         return out.copy()
 
     def _by_channel(self, bias: Maybe, slopes: Maybe) -> Array:
-        """Biases as the inverse transform reads them, and behind them slopes of PReLU: alike, or as
-        `finish` reads them, where other operands come before."""
+        """Biases in the order of the inverse transform, and behind them the slopes of PReLU. Where
+        `finish` applies the activation, slopes have its order."""
         order = self._class.biases
         biases = np.zeros(len(order), self.correlation.dtype.numpy)
         if bias is not None:
@@ -249,7 +249,7 @@ def _codes(
 
 
 def _points(form: Form) -> Array:
-    """For each point, how many pieces it has, and their numbers."""
+    """For each point, the count and the numbers of its pieces."""
     counts = [t.pieces for t in form.transforms]
     numbers, points = (
         np.arange(prod(counts)).reshape(counts),
@@ -262,7 +262,7 @@ def _points(form: Form) -> Array:
 
 
 def _bias_order(form: Form) -> Array:
-    """For each group, chunk and column the number of its bias; that behind the last for none."""
+    """For each group, chunk and column the number of its bias, or one beyond the last."""
     groups, result_channels = form.weight.groups, form.made
     index = np.arange(form.padded)
     channel = np.arange(form.chunks)[:, None] * form.channels + index
