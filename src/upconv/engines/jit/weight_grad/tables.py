@@ -1,8 +1,8 @@
 """The tables of a weight gradient, which driver.py walks.
 
-A *segment* is where one row of the last axis begins in both panels, for a tap of the outer axes. A
-*run* is what taps of the last axis do with a row. Runs are the same for all rows of a spatial
-block, and segments are the same for all of its runs: a tile takes a row of each table. In the same
+A *segment* is the begin of a row of the last axis in both panels, for a tap of the outer axes. A
+*run* is a range of positions of a row, for some taps of the last axis. All rows of a spatial block
+have the same runs, and all runs the same segments: a tile takes a row of each table. In the same
 way a job takes a row of the jobs and a row of the sets.
 """
 
@@ -31,8 +31,8 @@ STRETCH = ("image", "position", "length", "before")  # the latter are positions 
 BLOCK = (
     "sums", "panel", "tap", "count", "entries", "entry_count", "active_rows", "active_lanes", "dw",
 )  # fmt: skip
-"""Channels of both sides and some taps: where sums lie, the panel of rows counted from the unit's,
-taps, pairs of an outer tap and a run, and where in dw it begins."""
+"""Channels of both sides and some taps: the offset of the sums, the panel of rows counted from the
+unit's, taps, pairs of an outer tap and a run, and the offset in dw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _units(plan: Plan) -> dict[str, Numbers]:
 
 
 def _panels(plan: Plan) -> dict[str, Numbers]:
-    """The first channel of each panel, and how many it has."""
+    """The first channel of each panel, and the count of its channels."""
     tables = []
     for channels, width, blocks in zip(plan.channels, plan.widths, plan.blocks, strict=True):
         count = channels // plan.sides.groups
@@ -108,11 +108,12 @@ def _panels(plan: Plan) -> dict[str, Numbers]:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """One operand: of each range of rows the rows that are packed, of each range of positions of
-    the last axis what a panel has of it.
+    """One operand: the packed rows of each range of rows, and the positions of a panel in each
+    range of the last axis.
 
-    Arrays: the number of each packed row, in order of the ranges; each range's first one; and of
-    each segment the row, counted in its panel. The panels' first positions and their lengths.
+    `rows` are the numbers of the packed rows, in order of the ranges, and `starts` each range's
+    first one. `segments` are the rows of the segments, counted in their panels. `begin` and
+    `length` are the first positions of the panels and their lengths.
     """
 
     rows: Numbers
@@ -123,8 +124,8 @@ class _Operand:
 
 
 def _works(plan: Plan) -> tuple[dict[str, Numbers], tuple[int, int]]:
-    """The tables of spatial blocks, and bytes of a panel of the rows and of the lanes: whole lines,
-    and one that the last position may be stored beyond it."""
+    """The tables of spatial blocks, and bytes of a panel of the rows and of the lanes: full lines,
+    and one more, because the last position may be stored beyond the end."""
     meetings, *operands = _operands(plan)
     ranges, taps = meetings.shape
     x, g = operands
@@ -160,13 +161,13 @@ def _works(plan: Plan) -> tuple[dict[str, Numbers], tuple[int, int]]:
 
 
 def key(number: Numbers, panels: int) -> Numbers:
-    """The number by which a thread knows panels that it has packed, before the first panel's number
-    is added. It is 0 for none."""
+    """The key of panels in a thread's memory, before the first panel's number is added; 0 is no
+    panel."""
     return 1 + number * panels
 
 
 def _operands(plan: Plan) -> tuple[Numbers, _Operand, _Operand]:
-    """Segments of each range of rows by tap of the outer axes, counted; and x, and g."""
+    """The counts of segments of each range of rows by tap of the outer axes; and x and g."""
     axis, reached, count = plan.problem.axes[-1], _reached(plan), plan.rows_together
     ranges = -(-reached.shape[1] // count)
     padded = np.full((len(reached), ranges * count), -1)
@@ -232,8 +233,8 @@ def _stretches(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbe
 def _runs(plan: Plan, x_begin: Numbers, g_begin: Numbers) -> tuple[Numbers, Numbers]:
     """The runs of the taps of the last axis, and the first one of each range of positions.
 
-    A tile takes as many taps together as it has where all of them meet an output. Then it takes
-    each alone before that, and each alone behind it.
+    A tile takes all its taps together where all of them meet an output. Before and behind that it
+    takes each tap alone.
     """
     axis, many = plan.problem.axes[-1], plan.sides.tile.taps
     taps = np.arange(axis.kernel).reshape(-1, many)
