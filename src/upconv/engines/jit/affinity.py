@@ -1,11 +1,11 @@
-"""Processors for helpers: any but that of the thread that leads.
+"""Processors for helpers: any but the leader's.
 
 Linux likes to wake a thread on the processor of its waker, which is about to be busy. Virtual
 machines make it worse: a processor that the host has put to sleep does not look idle there, or the
 kernel packs threads that have little to do on purpose. Such a helper comes too late for any run
-shorter than a tick of the scheduler (4 ms). Measured with 2 processors under
-KVM (Linux 6.18, November 2026, benchmarks/fork_join.py): of runs of 240 us after 1 ms of sleep 17 %
-had help without this file, and all of them with it: 241 us, and 138 us.
+shorter than a tick of the scheduler (4 ms). Measured with 2 processors under KVM (Linux 6.18,
+November 2026, benchmarks/fork_join.py), for runs of 240 us after 1 ms of sleep: without this file a
+helper joined 17 % of the runs, which took 241 us; with it, a helper joined all, which took 138 us.
 
 So a helper removes the newest leader's processor from those that it may run on. It does so before
 it sleeps, because Linux chooses when it wakes the helper, and when it polls on the leader's
@@ -40,12 +40,12 @@ class Affinity(NamedTuple):
 
 
 def current(f: Function, affinity: Affinity) -> Value:
-    """The processor that runs this."""
+    """The processor that runs this code."""
     return f.convert("sext", f.call_foreign(affinity.current), I64)
 
 
 def new_state(f: Function) -> Value:
-    """The state of a helper at its start: nothing is avoided, and nothing was set."""
+    """The state of a new helper, which avoids no processor and has set none."""
     state = f.scratch(_NBYTES)
     with f.loop(0, _AVOIDED // 8) as loop:
         f.store(f.integer(0), f.at(state, loop.index, I64))
@@ -54,7 +54,7 @@ def new_state(f: Function) -> Value:
 
 
 def emit_keep_away(module: Module, affinity: Affinity) -> None:
-    """`keep_away`: run elsewhere than on a processor from now on, where there is another."""
+    """Emit `keep_away`, which moves this thread off a processor where there is another."""
     with module.function("keep_away", signature("place* processor"), exported=False) as f:
         avoided = f["place"] + _AVOIDED
         moved = f.compare("ne", f["processor"], f.load(I64, avoided))
@@ -80,7 +80,7 @@ def _set(f: Function, affinity: Affinity) -> None:
 
 
 def _difference(f: Function, a: Value, b: Value) -> Value:
-    """Not zero if two sets differ."""
+    """A number that is not zero if two sets differ."""
     with f.loop(0, _SET // 8, carried=[f.integer(0)]) as loop:
         x, y = (f.word(s, loop.index) for s in (a, b))
         loop.next([loop.carried[0] | (x ^ y)])

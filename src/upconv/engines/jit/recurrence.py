@@ -4,8 +4,8 @@
     c' = f c + i g,   h' = o tanh(c')
 
 A position's results are h and c side by side, which the next position reads. Weights lie in blocks
-of as many channels as a vector has lanes: for each channel of h four vectors, one for each gate. So
-a block reads its weights from first to last.
+of as many channels as a vector has lanes. A block has four vectors for each channel of h, one per
+gate, and reads its weights in order.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def packed(weight: NDArray[np.float32], lanes: int) -> NDArray[np.float32]:
 
 @compiled("lstm", kept=4)
 def lstm_code(module: Module, stored: str, cpu: Cpu) -> None:
-    """The job `lstm(args, mine, inner, image)`: all positions of the image of this number."""
+    """The job `lstm(args, mine, inner, image)`: all positions of the image with this number."""
     lanes = cpu.lanes(BYTES[FLOAT])
     with module.function("lstm", JOB) as f:
         a, image = LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
