@@ -1,8 +1,7 @@
 """The border fill as native steps, and the copies that the interior's kernel needs around it.
 
-A *box* is an array of any rank and strides. A step moves one box to another of the
-same shape, row by row, by the function `finish` of rows.py: it copies, or writes what the epilogue
-makes of biases and residual.
+A *box* is an array of any rank and strides. A step moves one box to another of the same shape, row
+by row. `finish` of rows.py copies a row, or writes the epilogue of biases and residual.
 """
 
 from __future__ import annotations
@@ -95,9 +94,9 @@ class JitBorder(BorderFill):
         slopes: Maybe,
         second: Maybe,
     ) -> list[Step]:
-        """The kernel's steps, between copies of parts of arrays that do not lie as it reads them.
+        """Return the kernel's steps, between copies of arrays whose strides it cannot read.
 
-        Copies lie in memory of their own: few layers have any.
+        Each copy has memory of its own; few layers need any.
         """
         inner: Any = self._inner
         before: list[Step] = []
@@ -133,7 +132,7 @@ class JitBorder(BorderFill):
         """Write the epilogue of bias and residual to a part of the border."""
         problem = self._problem
         channel_axis = 1 if problem.layout is DataLayout.NCX else out.ndim - 1
-        # A slope for each bias, behind all of them: so both are read alike, whatever the layout.
+        # The slopes lie behind all biases, so that both are read alike in each layout.
         biases = np.zeros((2, out.shape[channel_axis]), problem.dtype.accumulator.numpy)
         for row, numbers in zip(biases, (bias, slopes), strict=True):
             row[:] = 0 if numbers is None else numbers
@@ -200,7 +199,7 @@ class JitBorder(BorderFill):
 
 
 def _cut(length: int) -> list[slice]:
-    """A row in runs of equal lengths, and what is left of it."""
+    """Cut a row into runs of equal lengths, and a remainder."""
     run = min(length, _MOST_LENGTH)
     stop = length // run * run if run else 0
     return [slice(0, stop), slice(stop, length)]
@@ -213,7 +212,7 @@ def _folded(box: Array) -> Array:
 
 
 def _rows(dst: Array, src: Array, axes: slice) -> Table:
-    """The offsets of both boxes at every index of some axes; of all but the last two at most."""
+    """The offsets of both boxes at every index of some axes, the last two excluded."""
     last = dst.ndim - 2
     start, stop, _ = axes.indices(dst.ndim)
     chosen = range(min(start, last), min(stop, last))

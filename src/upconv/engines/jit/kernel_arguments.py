@@ -1,7 +1,7 @@
-"""Argument blocks: the 64-bit numbers a compiled function works on, by name on both sides.
+"""Argument blocks: the 64-bit numbers that a compiled function reads, by name on both sides.
 
-A function that all threads run takes one pointer to such a block. Counters that threads share lie
-in cache lines of their own.
+A function that all threads run takes one pointer to such a block. Each counter that threads share
+has a cache line of its own.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _LINE = 16  # numbers in 128 bytes: processors fetch lines in pairs
 
 
 class ArgumentLayout:
-    """The layout of an argument block: numbers and addresses (`signature`), and counters behind the
-    first line of these, so that blocks that begin alike have the same counters at the same
-    places."""
+    """The layout of an argument block: numbers and addresses (`signature`), and counters.
+
+    The counters lie behind the first line of numbers, so their indices depend on nothing else."""
 
     def __init__(self, numbers: str, counters: str) -> None:
         self._types, shared = signature(numbers), counters.split()
@@ -97,22 +97,22 @@ class Block:
 
 
 class Blocks:
-    """Argument blocks like a template, those of runs that are over or new ones: their other values
-    are perhaps an earlier run's."""
+    """Argument blocks like a template, new or of finished runs. A block's other values may be those
+    of an earlier run."""
 
     def __init__(self, template: Block) -> None:
         self._template = template
         self._free: deque[Block] = deque(maxlen=8)
 
     def bound(self, values: Mapping[str, int]) -> Block:
-        """A new block of these values, which no run takes."""
+        """A new block of these values, which `run` does not reuse."""
         block = self._template.copy()
         block.update(values)
         return block
 
     def run(self, work: int, threads: int, flag: str = "", /, **values: int) -> int:
-        """Have threads run the function at address `work` with a block of these values; what the
-        counter `flag`, if one is named, has come to."""
+        """Have threads run the function at address `work` with a block of these values; return the
+        value of the counter `flag`, or 0."""
         try:
             block = self._free.pop()
             block.restart()
@@ -132,7 +132,7 @@ class Arguments:
         self._f, self._indices, self._types = f, indices, types
 
     def address(self, name: str) -> Value:
-        """The position of a number in the block."""
+        """The address of a number in the block."""
         return self._f.at(self._f["args"], self._indices[name], I64)
 
     def __getitem__(self, name: str) -> Value:
@@ -161,7 +161,7 @@ class Record:
 
     @classmethod
     def of(cls, f: Function, table: Value, number: Value, kind: np.dtype[Any]) -> Record:
-        """The record of a table that has this number."""
+        """The record of this number in a table."""
         return cls(f, table + number * kind.itemsize, kind)
 
     def __getitem__(self, name: str) -> Value:
@@ -194,8 +194,8 @@ def wait(
 ) -> None:
     """Wait until a counter that all threads share has come to `count`.
 
-    `switch` is the address of sched_yield or its like: whoever is waited for may have no processor.
-    `meanwhile` emits what an iteration does; without it, an iteration relaxes.
+    `switch` is the address of sched_yield or its like: the other threads may have no processor.
+    `meanwhile` emits the body of the waiting loop; without it, an iteration relaxes.
     """
     iterations = f.scratch(8)
     f.store(f.integer(0), iterations)

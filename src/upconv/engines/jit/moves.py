@@ -1,7 +1,7 @@
-"""Moves as native code: matrices transposed, channels split into positions; and the tables of
-these and of windows.
+"""Moves as native code: transposed matrices and channels split into positions. The tables are those
+of windows, too.
 
-Tables say which rows of the input make a row of the result (`ROW`, `TAP`), which part of the rows a
+They say which rows of the input make a row of the result (`ROW`, `TAP`), which part of the rows a
 job computes (`PART`), and where images lie (`IMAGE`).
 """
 
@@ -62,7 +62,7 @@ def every(f: Function, vectors: Sequence[Value], first: int, lanes: int) -> Valu
 def transpose_columns_code(
     module: Module, stored: str, computed: str, columns: int, cpu: Cpu
 ) -> None:
-    """A function of `TRANSPOSE` for so many columns, of which `src` has no others."""
+    """A function of `TRANSPOSE` for the `columns` columns that `src` has."""
     lanes = cpu.lanes(BYTES[computed])
     kind = vector(stored, lanes)
     with module.function("transpose", TRANSPOSE) as f:

@@ -1,8 +1,8 @@
-"""Moving rows: into the packed input, out of the stage, and weights into their order of use.
+"""Functions that move rows: into the packed input, out of the stage, and into packed weights.
 
 Symbols: a *row* is a run of elements in memory. Each function is compiled once per element type
-(and, for `finish`, per epilogue), when it is first needed, and called by its address from the
-kernels' drivers.
+(and, for `finish`, per epilogue) when it is first needed. The kernels' drivers call it by its
+address.
 
     fill    dst[0:count] = src[0:count], dst[count:count+zeros] = 0, into the type of computing
     finish  dst = activation(src + residual + dst), out of the type of computing; and dst again,
@@ -32,11 +32,11 @@ FILL = signature(
 )
 FINISH = signature(
     "src* dst*"
-    " residual*"  # as dst lies, or whatever where the epilogue has none
+    " residual*"  # with the strides of dst; unused where the epilogue has none
     " channels src_channel dst_channel"  # and bytes from one to the next
     " runs length"  # runs of `length` elements each
     " src_run dst_run"  # bytes from one run to the next
-    " slopes*"  # of the first channel, or of each element of a run; whatever where there are none
+    " slopes*"  # of the first channel, or of each element of a run; unused where there are none
     " second"  # bytes from dst to the second result
 )
 GATHER = signature(
@@ -48,10 +48,10 @@ _FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 9)
 
 
 class Finish(NamedTuple):
-    """The class of `finish`: the steps that it does to a row, and between which types.
+    """The class of `finish`: the steps that it applies to a row, and the types.
 
-    A row of `layout` is of one channel, or has a channel for each element: so it finds the slopes
-    of PReLU that `epilogue` has.
+    By `layout` a row belongs to one channel, or each element has its own. That decides which slopes
+    of PReLU it reads, if `epilogue` has them.
     """
 
     computed: str
@@ -65,7 +65,7 @@ class Finish(NamedTuple):
     def of(
         cls, element: str, stored: str, epilogue: Epilogue, layout: DataLayout, *, accumulate: bool
     ) -> Finish:
-        """All of an epilogue, and accumulation; without slopes the same in all layouts."""
+        """The whole epilogue, and accumulation; without slopes it is the same in all layouts."""
         layout = layout if epilogue.slopes else DataLayout.NCX
         return cls(
             element, stored, ActivationEpilogue.of(epilogue), epilogue.residual, accumulate, layout
@@ -140,7 +140,7 @@ def finish_span(
     f: Function, kind: Finish, places: Mapping[str, Value], src: Value, offset: Value,
     slopes: Value, span: Span,
 ) -> None:  # fmt: skip
-    """One vector of results: + residual, + what is there, activation, in the type of computing.
+    """One vector of results: + residual, + the old result, activation, in the type of computing.
 
     `places` are `dst`, `residual` and `second` as in `FINISH`."""
     values = span.load(f.at(src, span.start, kind.computed), kind.computed)
@@ -186,8 +186,8 @@ def gather_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
 
 
 def _emit_gather_pairs(module: Module, stored: str) -> None:
-    """`gather` of two input channels at a time, as bfloat16: dst[e] is that of the first, then that
-    of the second, or 0 where there is none. `dst_channel` is half of what such a row takes."""
+    """`gather` of two input channels at a time, as bfloat16: dst[e] is the element of the first
+    channel, then that of the second, or 0. `dst_channel` is half of the bytes of such a row."""
 
     def bits(address: Value) -> Value:
         return f.convert("bitcast", converted(f, f.load(stored, address), BFLOAT), I16)
@@ -231,8 +231,8 @@ def _widened(f: Function, value: Value, kind: str) -> Value:
 
 def _narrowed(f: Function, value: Value, kind: str) -> Value:
     """float32 as bfloat16, by integers: LLVM calls a library where the processor has no such
-    instruction. Half of the last place is added, less one where the upper half is even; NaN, which
-    that might turn into infinity, is made quiet instead."""
+    instruction. This adds half of the last place, less one where the upper half is even. It makes
+    NaN quiet instead, because the addition could turn NaN into infinity."""
     short, wide = _bits(value.type, I16), _bits(value.type, I32)
     bits = f.convert("bitcast", value, wide)
     upper = bits >> 16
@@ -275,7 +275,7 @@ class Spans:
         self._f, self._lanes = f, lanes
         self._whole = count // lanes * lanes
         self._ragged = self._whole < count
-        # Outside the loop over rows: no pass of the compiler would take it out.
+        # Outside the loop over rows: no pass of the compiler hoists it.
         self._mask = f.lanes_below(count - self._whole, lanes)
 
     def each(self, body: Callable[[Span], None]) -> None:

@@ -29,7 +29,7 @@ from .walk import JOB
 class Line:
     """The class of code for channels first.
 
-    reduce: "pick", "max" or "sum" of input rows. last: "copy", "pool", "window" (one for each job),
+    reduce: "pick", "max" or "sum" of input rows. last: "copy", "pool", "window" (one per job),
     "nearest", "linear" or "shuffle", and its stride or factor. edge: "fill", "replicate" or
     "reflect".
     """
@@ -123,14 +123,14 @@ class _Gather:
         self._edges(to, None, element)
 
     def _from(self, row: Value) -> Value:
-        """The place of the line's first real position in a row of the input."""
+        """The address of the line's first real position in a row of the input."""
         return self._f.at(row, self._first + self._low, self._line.stored)
 
     def _neutral(self, element: str) -> Value:
         return _neutral(self._f, self._line.reduce, vector(element, self._lanes), self._fill_value)
 
     def _edges(self, to: Value, row: Value | None, element: str) -> None:
-        """Positions beside the row: they are filled, or those of the row repeated or mirrored."""
+        """Fill the positions beside the row, or repeat or mirror those of the row."""
         f, edge, stored = self._f, self._line.edge, self._line.stored
         after = f.at(to, self._high, element)
         if edge == "reflect" and row is not None:
@@ -161,7 +161,7 @@ class _Gather:
 
 
 def _neutral(f: Function, reduce: str, kind: str, fill: Value | None = None) -> Value:
-    """The result of no taps; where one is picked, the number at an address."""
+    """The result of no taps: a neutral number, or the number at the address `fill`."""
     element, lanes = split(kind)
     if reduce == "pick" and fill is not None:
         return f.broadcast(f.load(element, fill), lanes)
@@ -222,7 +222,7 @@ def _window(
     f: Function, a: Arguments, line: Line, src: Value, dst: Value, column: Value, columns: Value,
     lanes: int,
 ) -> None:  # fmt: skip
-    """Combine the whole line: vectors of it first, then their lanes."""
+    """Combine all positions of the line: first its vectors, then their lanes."""
     element, kind = line.computed, vector(line.computed, lanes)
     neutral = _neutral(f, line.reduce, kind)
 
@@ -239,7 +239,7 @@ def _window(
         half //= 2
     if line.reduce == "sum":
         total = total * f.broadcast(f.load(element, f.at(a["scale"], column, element)), lanes)
-    # Of a constant mask LLVM makes a store of too many bfloat16; there is one column.
+    # With a constant mask LLVM would store too many bfloat16; there is one column.
     f.store_lanes(converted(f, total, line.stored), dst, f.lanes_below(columns, lanes))
 
 
