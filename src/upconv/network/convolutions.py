@@ -18,7 +18,7 @@ from ..checks import Frozen
 from ..choices import Algorithm
 from ..engines import load
 from ..engines.base import Candidate, PackedWeight, Primitive, ranked
-from ..engines.jit.activation import End
+from ..engines.jit.activation import ActivationEpilogue
 from ..engines.jit.channels.candidates import CHANNELS
 from ..engines.jit.steps import Step
 from ..errors import EngineError
@@ -92,7 +92,7 @@ def priced(problem: Problem) -> Problem:
     of many instructions.
     """
     epilogue = problem.epilogue
-    if not End.of(epilogue).is_cheap:
+    if not ActivationEpilogue.of(epilogue).is_cheap:
         return problem
     plain = Epilogue(residual=epilogue.residual or problem.accumulate)
     return problem.replace(epilogue=plain, accumulate=False)

@@ -20,7 +20,7 @@ from upconv.activations import Activation
 from upconv.choices import Algorithm, variants
 from upconv.engines import load
 from upconv.engines.base import Array
-from upconv.engines.jit.activation import End
+from upconv.engines.jit.activation import ActivationEpilogue
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import target
 from upconv.engines.jit.emit import Module
@@ -187,7 +187,7 @@ def test_tiles_of_positions_do_cheap_ends_in_registers() -> None:
         return schedule(correlation, 1, AVX2).tiles[0]
 
     bare, ended = tile(), tile(activation=LEAKY, slopes=True, second=Activation.RELU)
-    assert ended == replace(bare, end=End(LEAKY, 0.0, True, Activation.RELU))
+    assert ended == replace(bare, epilogue=ActivationEpilogue(LEAKY, 0.0, True, Activation.RELU))
     loads = []
     for one in (bare, ended):
         module = Module(AVX2)

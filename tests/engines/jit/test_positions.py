@@ -69,7 +69,7 @@ def test_segments_are_the_padded_positions(seed: int) -> None:
     tables, rows = packing_tables(correlation, plan, element), InputRows.of(correlation, plan)
     before, image_bytes = plan.halo_before, prod(correlation.operand_size) * itemsize
     # Of each padded position of all images the byte of the batch, -1 where there is none.
-    padded = np.full((correlation.batch, *plan.padded.each), -1)
+    padded = np.full((correlation.batch, *plan.padded.sizes), -1)
     numbers = np.arange(correlation.batch * prod(correlation.operand_size)) * itemsize
     inside = tuple(slice(size) for size in correlation.operand_size)
     padded[:, *inside] = numbers.reshape(correlation.batch, *correlation.operand_size)
@@ -148,7 +148,7 @@ def expected_values(correlation: Correlation, plan: Schedule) -> np.ndarray:
     """The padded position and the phases of all axes that each output is of."""
     image, *outputs = coordinates((correlation.batch, *correlation.result_size))
     position, phase = image, np.zeros_like(image)
-    for line, count, output in zip(correlation.lines, plan.padded.each, outputs, strict=True):
+    for line, count, output in zip(correlation.lines, plan.padded.sizes, outputs, strict=True):
         position = position * count + output // line.stride
         phase = phase * len(line.phases) + output % line.stride
     last = correlation.lines[-1]

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import llvmlite.binding as llvm
 
 from ...problem import DType
-from ..jit.activation import End, activated
+from ..jit.activation import ActivationEpilogue, activated
 from ..jit.compile import parsing
 from ..jit.emit import Function, Module
 from ..jit.values import I32, I64, PTR, STORED, Value, computed
@@ -52,7 +52,7 @@ class Move(NamedTuple):
     bias: bool = False
     residual: bool = False
     accumulate: bool = False
-    epilogue: End = End()
+    epilogue: ActivationEpilogue = ActivationEpilogue()
 
 
 class Row(NamedTuple):

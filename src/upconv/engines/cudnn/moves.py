@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from ...devices import DeviceArray
 from ...errors import EngineRefusal
 from ...problem import DType
-from ..jit.activation import NO_END, End
+from ..jit.activation import NO_ACTIVATION, ActivationEpilogue
 from .elementwise import Move, Row, arguments, merged
 from .operation import MOST
 
@@ -53,7 +53,7 @@ class Moves:
         source: Maybe,
         begins: tuple[int, ...],
         ends: Ends = NO_ARRAYS,
-        epilogue: End = NO_END,
+        epilogue: ActivationEpilogue = NO_ACTIVATION,
         *,
         accumulate: bool = False,
     ) -> None:
@@ -79,7 +79,12 @@ class Moves:
         self._mover.move(*prepared, arrays)
 
     def _prepare(
-        self, arrays: tuple[Maybe, ...], begins: tuple[int, ...], epilogue: End, *, accumulate: bool
+        self,
+        arrays: tuple[Maybe, ...],
+        begins: tuple[int, ...],
+        epilogue: ActivationEpilogue,
+        *,
+        accumulate: bool,
     ) -> tuple[Move, bytes, int]:
         target, _, source, bias, residual, slopes, scale = arrays
         if target is None:

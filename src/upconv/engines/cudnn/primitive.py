@@ -21,7 +21,7 @@ from ...errors import EngineError, EngineRefusal
 from ...problem import Direction, Problem
 from ..base import Primitive
 from ..interior import Interior
-from ..jit.activation import NO_END, End
+from ..jit.activation import NO_ACTIVATION, ActivationEpilogue
 from . import operation
 from .moves import Ends, Maybe, Mover, Moves
 from .operation import NO_ENDS, Convolution, evened, filter_layout, fusible, without_epilogue
@@ -140,7 +140,7 @@ class EndAlone:
         """Compute into `out`; see `Primitive.run`."""
         if out.size:
             problem = self._problem
-            begins, epilogue = (0,) * out.ndim, End.of(problem.epilogue)
+            begins, epilogue = (0,) * out.ndim, ActivationEpilogue.of(problem.epilogue)
             self._moves.run(out, None, begins, Ends(*ends), epilogue, accumulate=problem.accumulate)
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class CudnnPrimitive:
         self._of_weight = problem.direction is Direction.WEIGHT_GRAD
         self._axes = _filter_axes(problem)
         self._in_order = self._axes == tuple(range(problem.rank + 2))
-        self._epilogue = NO_END if form.ends else End.of(problem.epilogue)
+        self._epilogue = NO_ACTIVATION if form.ends else ActivationEpilogue.of(problem.epilogue)
         self._accumulates = problem.accumulate and not form.ends
         self._whole = interior.problem == problem
         # Whether the plan's result is the problem's, up to its strides.

@@ -6,16 +6,18 @@ With n = round(v / ln 2) and r = v - n ln 2, so that |r| <= ln(2) / 2:
     tanh     = u / (u + 2) with v's sign, u = exp(2|v|) - 1 = 2^n (r + r^2 q(r)) + (2^n - 1)
     sigmoid  = 2^n / (2^n + exp(-r)); silu = v 2^n / (2^n + exp(-r))
     gelu     = max(v, 0) - |v| T(|v|), T(a) = erfc(a / sqrt 2) / 2 = exp(-a^2 / 2) R(a),
-               R a ratio of polynomials: nothing cancels in the tail of negative v, where rounding
-               a^2 costs a^2 units of a result that is next to 0
+               R a ratio of polynomials
 
-In the last three 2^n may be too small for a normal number where the result is a subnormal one. So
-both sides of the one division are multiplied by 2^`lift`, and only the quotient is subnormal: it
-is rounded once. Arguments are clamped to where the result no longer changes.
+In gelu nothing cancels in the tail of negative v. There rounding a^2 costs a^2 units in the last
+place of a result that is next to 0.
+
+In the last three, 2^n may be too small for a normal number where the result is subnormal. So both
+sides of the one division are multiplied by 2^`lift`. Only the quotient is subnormal, and it is
+rounded once. Arguments are clamped to the range in which the result changes.
 
 The coefficients are our own minimax fits (Remez exchange and Lawson's weights in 50 digits, each
-coefficient rounded in turn and the others fitted again). The largest errors in units of the last
-place (subnormal results too), with fused multiply-adds and, after the stroke, without (SSE2 only):
+coefficient rounded in turn and the others fitted again). The largest errors in units in the last
+place (subnormal results too), with fused multiply-adds / without them (SSE2 only):
 
                         float32        float64
     tanh              2.54 / 2.54    2.57 / 2.57
@@ -45,8 +47,8 @@ from .emit import Function
 from .values import DOUBLE, FLOAT, I32, I64, Value, split, vector
 
 
-class End(NamedTuple):
-    """An activation as code ends in it, and that of a second result; see `problem.Epilogue`."""
+class ActivationEpilogue(NamedTuple):
+    """The activations of a result and of a second one; see `problem.Epilogue`."""
 
     activation: Activation = Activation.NONE
     slope: float = 0.0
@@ -55,8 +57,8 @@ class End(NamedTuple):
     second_slope: float = 0.0
 
     @classmethod
-    def of(cls, epilogue: Epilogue) -> End:
-        """The end of an epilogue, without the residual."""
+    def of(cls, epilogue: Epilogue) -> ActivationEpilogue:
+        """The activations of an epilogue; its residual is not among them."""
         first = epilogue.activation, epilogue.slope, epilogue.slopes
         return cls(*first, epilogue.second, epilogue.second_slope)
 
@@ -67,11 +69,11 @@ class End(NamedTuple):
 
     @property
     def is_cheap(self) -> bool:
-        """Whether tiles do it: an instruction or two for each vector."""
+        """Whether tiles apply it: an instruction or two for each vector."""
         return {self.activation, self.second} <= _CHEAP
 
 
-NO_END = End()
+NO_ACTIVATION = ActivationEpilogue()
 _CHEAP = {Activation.NONE, Activation.RELU, Activation.LEAKY_RELU}
 
 
@@ -80,9 +82,9 @@ class _Format(NamedTuple):
 
     `fraction` and `bias` describe its bits. `lift` is a power of two that makes every subnormal
     quotient's divisor normal. `ln2` is log 2 in two parts; n times the first is exact. `series` is
-    q, `above` and `below` the numerator and denominator of R: all by rising powers. `one` is where
-    sigmoid rounds to 1 and tanh(v / 2) too, `zero` where silu (and so sigmoid) rounds to 0,
-    `gelu_zero` where gelu does.
+    q, `above` and `below` are the numerator and denominator of R, all by rising powers. From `one`
+    on, sigmoid(v) and tanh(v / 2) round to 1. At `zero`, silu and sigmoid round to 0; at
+    `gelu_zero`, gelu does.
     """
 
     integer: str
@@ -129,9 +131,9 @@ _FORMATS = {
 _LOG2_E = 1.4426950408889634
 
 
-def second_of(f: Function, end: End, value: Value) -> Value:
-    """The second result beside a result."""
-    return activated(f, end.second, end.second_slope, value)
+def second_of(f: Function, epilogue: ActivationEpilogue, value: Value) -> Value:
+    """The second result, from the first one."""
+    return activated(f, epilogue.second, epilogue.second_slope, value)
 
 
 def activated(f: Function, activation: Activation, slope: float | Value, value: Value) -> Value:
@@ -160,14 +162,14 @@ def _tanh(lanes: Lanes, v: Value) -> Value:
 
 
 def _sigmoid(lanes: Lanes, v: Value) -> Value:
-    power, whole = _odds(lanes, _clamped(lanes, v))
-    return power / whole
+    power, denominator = _odds(lanes, _clamped(lanes, v))
+    return power / denominator
 
 
 def _silu(lanes: Lanes, v: Value) -> Value:
     clamped = _clamped(lanes, v)
-    power, whole = _odds(lanes, clamped)
-    result = clamped * power / whole
+    power, denominator = _odds(lanes, clamped)
+    result = clamped * power / denominator
     # Beyond `one` sigmoid is 1, and v, unlike its clamped value, is the result.
     return lanes.f.select(lanes.f.compare("ogt", v, lanes.format.one), v, result)
 

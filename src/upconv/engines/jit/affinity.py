@@ -1,20 +1,21 @@
-"""Processors for helpers: any but that of the thread that leads.
+"""Processors for helpers: any but the leader's.
 
-Linux likes to wake a thread where its waker runs, although that one is about to be busy; virtual
-machines make it worse, because a processor that the host has put to sleep does not look idle
-there, or because their kernels pack threads that have little to do on purpose. Such a helper comes
-too late for any run shorter than a tick of the scheduler (4 ms). Measured with 2 processors under
-KVM (Linux 6.18, November 2026, benchmarks/fork_join.py): of runs of 240 us after 1 ms of sleep 17 %
-had help without this file, and all of them with it: 241 us, and 138 us.
+Linux likes to wake a thread on the processor of its waker, which is about to be busy. Virtual
+machines make it worse: a processor that the host has put to sleep does not look idle there, or the
+kernel packs threads that have little to do on purpose. Such a helper comes too late for any run
+shorter than a tick of the scheduler (4 ms). Measured with 2 processors under KVM (Linux 6.18,
+November 2026, benchmarks/fork_join.py), for runs of 240 us after 1 ms of sleep: without this file a
+helper joined 17 % of the runs, which took 241 us; with it, a helper joined all, which took 138 us.
 
-So a helper takes the processor of the newest leader out of those it may run on: before it sleeps,
-because the choice is made when it is woken, and when it finds itself beside the leader while it
-polls. That is a system call or two when the leader has moved, and nothing while it has not.
+So a helper removes the newest leader's processor from those that it may run on. It does so before
+it sleeps, because Linux chooses when it wakes the helper, and when it polls on the leader's
+processor. That is a system call or two when the leader has moved, and nothing otherwise.
 
-    NOW     the processors this thread may run on      OWN     the ones we have set
-    WHOLE   what it was given: NOW, where someone else has set it since
+    NOW         the processors that this thread may run on
+    ASSIGNED    the processors that this file has set
+    PERMITTED   the processors without that: NOW, where someone else has set it since
 
-Where no processor would be left the system refuses, and all stays as it was.
+Where no processor would be left, the system refuses, and the set stays as it was.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .emit import Function, Module, signature
 from .values import I64, Value
 
 _SET = 128  # bytes of a set of processors; a kernel with more than 1024 refuses
-_NOW, _OWN, _WHOLE, _AVOIDED = 0, _SET, 2 * _SET, 3 * _SET
+_NOW, _ASSIGNED, _PERMITTED, _AVOIDED = 0, _SET, 2 * _SET, 3 * _SET
 _NBYTES = 3 * _SET + 8
 _NOBODY = -1
 
@@ -39,21 +40,21 @@ class Affinity(NamedTuple):
 
 
 def current(f: Function, affinity: Affinity) -> Value:
-    """The processor that runs this."""
+    """The processor that runs this code."""
     return f.convert("sext", f.call_foreign(affinity.current), I64)
 
 
-def new_place(f: Function) -> Value:
-    """The state of a helper at its start: nothing is avoided, and nothing was set."""
-    place = f.scratch(_NBYTES)
+def new_state(f: Function) -> Value:
+    """The state of a new helper, which avoids no processor and has set none."""
+    state = f.scratch(_NBYTES)
     with f.loop(0, _AVOIDED // 8) as loop:
-        f.store(f.integer(0), f.at(place, loop.index, I64))
-    f.store(f.integer(_NOBODY), place + _AVOIDED)
-    return place
+        f.store(f.integer(0), f.at(state, loop.index, I64))
+    f.store(f.integer(_NOBODY), state + _AVOIDED)
+    return state
 
 
 def emit_keep_away(module: Module, affinity: Affinity) -> None:
-    """`keep_away`: run elsewhere than on a processor from now on, where there is another."""
+    """Emit `keep_away`, which moves this thread off a processor where there is another."""
     with module.function("keep_away", signature("place* processor"), exported=False) as f:
         avoided = f["place"] + _AVOIDED
         moved = f.compare("ne", f["processor"], f.load(I64, avoided))
@@ -65,19 +66,21 @@ def emit_keep_away(module: Module, affinity: Affinity) -> None:
 
 
 def _set(f: Function, affinity: Affinity) -> None:
-    now, own, whole = (f["place"] + offset for offset in (_NOW, _OWN, _WHOLE))
+    """Let this thread run on every permitted processor but one."""
+    offsets = _NOW, _ASSIGNED, _PERMITTED
+    now, assigned, permitted = (f["place"] + offset for offset in offsets)
     f.call_foreign(affinity.read, 0, _SET, now)
-    with f.when(f.compare("ne", _difference(f, now, own), 0)):
-        _copy(f, now, whole)
-    _copy(f, whole, own)
-    word = f.at(own, f["processor"] // 64, I64)
+    with f.when(f.compare("ne", _difference(f, now, assigned), 0)):
+        _copy(f, now, permitted)
+    _copy(f, permitted, assigned)
+    word = f.at(assigned, f["processor"] // 64, I64)
     bit = 1 << f["processor"] % 64
     f.store(f.load(I64, word) & (bit ^ -1), word)
-    f.call_foreign(affinity.write, 0, _SET, own)
+    f.call_foreign(affinity.write, 0, _SET, assigned)
 
 
 def _difference(f: Function, a: Value, b: Value) -> Value:
-    """Not zero if two sets differ."""
+    """A number that is not zero if two sets differ."""
     with f.loop(0, _SET // 8, carried=[f.integer(0)]) as loop:
         x, y = (f.word(s, loop.index) for s in (a, b))
         loop.next([loop.carried[0] | (x ^ y)])

@@ -1,8 +1,7 @@
 """The border fill as native steps, and the copies that the interior's kernel needs around it.
 
-A *box* is an array of any rank and strides. A step moves one box to another of the
-same shape, row by row, by the function `finish` of rows.py: it copies, or writes what the epilogue
-makes of biases and residual.
+A *box* is an array of any rank and strides. A step moves one box to another of the same shape, row
+by row. `finish` of rows.py copies a row, or writes the epilogue of biases and residual.
 """
 
 from __future__ import annotations
@@ -74,14 +73,14 @@ class JitBorder(BorderFill):
         """Return native steps that do what `run` does, bound to these arrays."""
         steps: list[Step] = []
         if self._inner is not None:
-            forward, place = self._problem.direction is Direction.FORWARD, self._place
+            forward, interior = self._problem.direction is Direction.FORWARD, self._place
             a = a[self._interior.x if forward else self._interior.y]
-            within, other = (None if v is None else v[place] for v in (residual, second))
-            end = bias, within, scratch, slopes, other
-            steps = self._interior_steps(out[place], a, b, *end)
-        for place in self._border:
-            within, other = (None if v is None else v[place] for v in (residual, second))
-            steps += self._border_steps(out[place], bias, within, slopes, other)
+            within, other = (None if v is None else v[interior] for v in (residual, second))
+            arguments = bias, within, scratch, slopes, other
+            steps = self._interior_steps(out[interior], a, b, *arguments)
+        for box in self._border:
+            within, other = (None if v is None else v[box] for v in (residual, second))
+            steps += self._border_steps(out[box], bias, within, slopes, other)
         return steps
 
     def _interior_steps(
@@ -95,9 +94,9 @@ class JitBorder(BorderFill):
         slopes: Maybe,
         second: Maybe,
     ) -> list[Step]:
-        """The kernel's steps, between copies of parts of arrays that do not lie as it reads them.
+        """Return the kernel's steps, between copies of arrays whose strides it cannot read.
 
-        Copies lie in memory of their own: few layers have any.
+        Each copy has memory of its own; few layers need any.
         """
         inner: Any = self._inner
         before: list[Step] = []
@@ -114,8 +113,8 @@ class JitBorder(BorderFill):
             if second is not None:
                 result, second = second, np.empty(second.shape, second.dtype)
                 after += self._box_steps(self._plain, result, second)
-        end = bias, residual, scratch, slopes, second
-        return [*before, *inner.steps(out, a, b, *end), *after]
+        arguments = bias, residual, scratch, slopes, second
+        return [*before, *inner.steps(out, a, b, *arguments), *after]
 
     def _copied(self, array: Array, steps: list[Step]) -> Array:
         memory.require(array.nbytes, "a copy of a part of an array")
@@ -133,7 +132,7 @@ class JitBorder(BorderFill):
         """Write the epilogue of bias and residual to a part of the border."""
         problem = self._problem
         channel_axis = 1 if problem.layout is DataLayout.NCX else out.ndim - 1
-        # A slope for each bias, behind all of them: so both are read alike, whatever the layout.
+        # The slopes lie behind all biases, so that both are read alike in each layout.
         biases = np.zeros((2, out.shape[channel_axis]), problem.dtype.accumulator.numpy)
         for row, numbers in zip(biases, (bias, slopes), strict=True):
             row[:] = 0 if numbers is None else numbers
@@ -176,7 +175,11 @@ class JitBorder(BorderFill):
         if any(array.strides[-1] != array.itemsize for array in (dst, src)):
             dst, src = dst[..., None], src[..., None]  # runs of one element
             # Channels first, a run has one slope. Channels last it would have several.
-            if kind.end.slopes and self._problem.layout is DataLayout.NXC and dst.shape[-2] > 1:
+            if (
+                kind.epilogue.slopes
+                and self._problem.layout is DataLayout.NXC
+                and dst.shape[-2] > 1
+            ):
                 raise EngineError("Channels of a step with PReLU must lie side by side.")
         outer, inner = _rows(dst, src, slice(0, 2)), _rows(dst, src, slice(2, -2))
         code, move = finish_code(kind, host()), _box_code(host())
@@ -196,10 +199,10 @@ class JitBorder(BorderFill):
 
 
 def _cut(length: int) -> list[slice]:
-    """A row in runs of equal lengths, and what is left of it."""
+    """Cut a row into runs of equal lengths, and a remainder."""
     run = min(length, _MOST_LENGTH)
-    whole = length // run * run if run else 0
-    return [slice(0, whole), slice(whole, length)]
+    stop = length // run * run if run else 0
+    return [slice(0, stop), slice(stop, length)]
 
 
 def _folded(box: Array) -> Array:
@@ -209,13 +212,13 @@ def _folded(box: Array) -> Array:
 
 
 def _rows(dst: Array, src: Array, axes: slice) -> Table:
-    """The offsets of both boxes at every index of some axes; of all but the last two at most."""
+    """The offsets of both boxes at every index of some axes, the last two excluded."""
     last = dst.ndim - 2
     start, stop, _ = axes.indices(dst.ndim)
     chosen = range(min(start, last), min(stop, last))
     rows = np.zeros([dst.shape[axis] for axis in chosen], _ROW)
-    for place, axis in enumerate(chosen):
-        index = np.arange(dst.shape[axis]).reshape(-1, *[1] * (len(chosen) - place - 1))
+    for level, axis in enumerate(chosen):
+        index = np.arange(dst.shape[axis]).reshape(-1, *[1] * (len(chosen) - level - 1))
         rows["dst"] += index * dst.strides[axis]
         rows["src"] += index * src.strides[axis]
     return rows.ravel()

@@ -1,6 +1,6 @@
-"""Casts of whole arrays: operands in the type in which they are multiplied.
+"""Casts of whole arrays to the type in which operands are multiplied.
 
-A kernel that multiplies what it reads as it lies takes a copy. Other kernels round as they pack.
+A kernel that does not pack its operands reads a rounded copy. Other kernels round as they pack.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _JOB = 1 << 15  # numbers
 
 @compiled("cast", kept=8)
 def cast_code(module: Module, types: tuple[str, ...], cpu: Cpu) -> None:
-    """A job: a range of numbers, from the first of the types through all others to the last."""
+    """The job `cast`: a range of numbers from the first type through all others to the last."""
     first, *others = types
     with module.function("cast", walk.JOB) as f:
         a, numbers = _ARGUMENTS.reader(f), Record(f, f["inner"], _RANGE)
@@ -62,7 +62,7 @@ class Cast:
         self.launch = Launch.of_walk(Blocks(block), steps.addresses["walk"], threads, phases)
 
     def run(self, source: Array, target: Array) -> None:
-        """Cast an array, where it is contiguous, into another."""
+        """Cast a contiguous array into another."""
         where = {"src": address_of(source), "dst": address_of(target)}
         self.launch.blocks.run(self.launch.work, self.launch.threads, **where)
 

@@ -2,8 +2,8 @@
 
 A job computes a part of a matrix (`PIECE`) of some arrays of one shape. Code is compiled once per
 `ChainClass`: names, kinds of operands and element types. Addresses, strides, numbers and tables are
-arguments, so that a new size or a new slope compiles nothing. All is computed in one type, and
-rounded where it is stored.
+arguments, so that a new size or a new slope compiles nothing. A chain computes in one type, and
+rounds each result that it stores.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class _Body:
         }
 
     def tables(self, image: Value, row: Value, column: Value) -> dict[Operand, Value]:
-        """The begin of an image's tables at a row or column."""
+        """The address of an image's tables at a row or column."""
         a, result = self._arguments, {}
         for operand in self._operands:
             if operand.kind in ("row", "column"):
@@ -197,7 +197,7 @@ class _Body:
         return result
 
     def in_row(self, tables: dict[Operand, Value], row: Value) -> dict[Operand, Value]:
-        """The same with the numbers of a row in all lanes."""
+        """The same tables, with the numbers of a row in all lanes."""
         f, element, result = self._f, self._chain.computed, dict(tables)
         for operand, table in tables.items():
             if operand.kind == "row":
@@ -236,8 +236,8 @@ class _Body:
             if operand.kind == "input":
                 second = inputs[operand.number]
             elif operand.kind == "column":
-                place = f.at(tables[operand], span.start, chain.computed)
-                second = span.load(place, chain.computed)
+                address = f.at(tables[operand], span.start, chain.computed)
+                second = span.load(address, chain.computed)
             elif operand.kind:
                 second = (tables | self._numbers)[operand]
             value = EMITTERS[name](f, value, second)
@@ -249,7 +249,7 @@ class _Body:
 
 
 class Blocks:
-    """A row of `count` elements as blocks of some vectors, then single ones, and a rest."""
+    """A row of `count` elements: blocks of some vectors, then single vectors, then a rest."""
 
     def __init__(self, f: Function, count: Value, lanes: int, vectors: int) -> None:
         self._f, self._lanes, self._block = f, lanes, vectors * lanes

@@ -1,11 +1,11 @@
 """The choice of a kernel: one table of candidates for a problem, a number of threads, a processor.
 
-Every kernel lists its candidates in a file `candidates.py` of its folder; libdnnl is listed beside
-them, by what was measured (libdnnl.py). All cycles are those of each thread (costs.py). Whoever
-chooses, tunes, explains, or holds chunks to one order of sums reads this table.
+Every kernel lists its candidates in a file `candidates.py` of its folder. libdnnl is listed beside
+them, by measured times (libdnnl.py). All cycles are per thread (costs.py). Code that chooses,
+tunes, explains, or needs one order of sums for all chunks reads this table.
 
-The direct kernels are compared by figures that the number of threads divides alike: a result is the
-same, bit for bit, for any number.
+The cycles of all direct kernels are divided alike by the number of threads. So that number does not
+change the choice, nor one bit of a result.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def table(
     inner = interior_of(problem, margins=True).problem
     if inner is None:
         reason = "there is nothing to multiply"
-        # Any order of sums will do; chunks of other sizes need one.
+        # Any order of sums is right here, but chunks of other sizes need one.
         nothing = Candidate("jit", "", sums=CHANNELS, reason=reason)
         return (nothing, refused("winograd", reason, winograd=True))
     if problem.direction is Direction.WEIGHT_GRAD:
@@ -74,7 +74,7 @@ def table(
         return (*_cast(problem, candidates, threads, cpu), tiles, libdnnl_candidate)
     correlation = Correlation.of(inner)
     direct_sums = _eligible(
-        [each for kernel in KERNELS for each in kernel(correlation, threads, cpu)]
+        [candidate for kernel in KERNELS for candidate in kernel(correlation, threads, cpu)]
     )
     direct_sums = list(_cast(problem, direct_sums, threads, cpu))
     best = ranked(direct_sums)[0]
@@ -96,7 +96,7 @@ def _cast(
 ) -> Iterator[Candidate]:
     """The candidates with the cycles of rounding operands in copies.
 
-    Tiles take none, and dot products none of what is transposed on its way.
+    Tiles need no copies. Dot products need none of operands that the kernel transposes.
     """
     numbers = prod(problem.operand_shapes[0])
     if problem.direction is Direction.WEIGHT_GRAD:
@@ -109,7 +109,7 @@ def _cast(
 
 
 def _eligible(candidates: list[Candidate]) -> list[Candidate]:
-    """Candidates of which the model takes some: those on request, if there is no other."""
+    """Let the model take candidates on request where there is no other."""
     if any(candidate.eligible is Eligible.BY_MODEL for candidate in candidates):
         return candidates
     return [
@@ -169,7 +169,7 @@ def direct_variant(problem: Problem, threads: int, cpu: Cpu) -> str:
     """The kernel that the model takes for direct sums."""
     candidates = table(size_class(problem), threads, cpu, every=False, prepared=False)
     direct = (candidate for candidate in candidates if not candidate.winograd)
-    return next(each.variant for each in ranked(direct) if each.engine == "jit")
+    return next(candidate.variant for candidate in ranked(direct) if candidate.engine == "jit")
 
 
 @lru_cache(maxsize=512)  # as many as there are tables

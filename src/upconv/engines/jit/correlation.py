@@ -1,6 +1,6 @@
 """The correlation that kernels compute; forward results and input gradients are two cases of it.
 
-Nothing below this file knows a direction, or how the weight is laid out; docs/jit.md explains it.
+Kernels know neither the direction nor the weight's layout; docs/jit.md explains it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Line(NamedTuple):
 
     @property
     def is_inside(self) -> bool:
-        """Whether every tap reads a position that is there, for each result."""
+        """Whether every tap of each result reads an existing position."""
         last = max((phase.length for phase in self.phases), default=1) - 1
         return self.high <= 0 and self.step * last - self.low < self.size
 
@@ -67,7 +67,7 @@ class Line(NamedTuple):
     def part(self, low: int, high: int) -> tuple[Line, range]:
         """Results [low, high), low a multiple of the stride, and the operand's positions for them.
 
-        The phases stay those of the whole.
+        The part keeps all phases of the axis.
         """
         first = self.step * (low // self.stride)
         last = self.step * ((high - 1) // self.stride)
@@ -77,9 +77,9 @@ class Line(NamedTuple):
 
 
 class WeightForm(NamedTuple):
-    """A correlation's weight, of which no size says anything: channels, over all groups, and
-    elements of a contiguous one from one to the next group, reduced channel, made channel, and tap
-    of each axis."""
+    """The form of a correlation's weight, which depends on no spatial size: channels over all
+    groups, and strides in elements of a contiguous weight: of a group, a reduced channel, a made
+    channel, and a tap of each axis."""
 
     reduced: int
     made: int
@@ -95,11 +95,11 @@ class WeightForm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """A problem as kernels see it; channels are whole counts, over all groups. Neighbouring axes
-    along which it is pointwise are one.
+    """A problem as kernels see it; channels are counted over all groups. Neighbouring axes along
+    which the problem is pointwise are joined.
 
-    `weight_strides` are elements of a contiguous weight from one to the next group, reduced
-    channel, made channel, and tap of each axis. `rounded` is the problem's.
+    `weight_strides` are strides in elements of a contiguous weight: of a group, a reduced channel,
+    a made channel, and a tap of each axis. `rounded` is the problem's.
     """
 
     lines: tuple[Line, ...]
@@ -116,7 +116,7 @@ class Correlation:
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        # Schedules are cached by it, and hashing hundreds of phases takes long.
+        # Schedules are cached by correlations, and hashing hundreds of phases takes long.
         object.__setattr__(self, "_hash", hash((self.lines, self.batch, self.reduced, self.made)))
 
     def __hash__(self) -> int:
@@ -125,7 +125,7 @@ class Correlation:
     @classmethod
     @lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
     def of(cls, problem: Problem) -> Correlation:
-        """The correlation that a problem, not of a weight gradient, is."""
+        """The correlation of a problem that is no weight gradient."""
         forward = problem.direction is Direction.FORWARD
         channels = problem.in_channels, problem.out_channels
         lines: list[Line] = []
@@ -196,9 +196,9 @@ class Correlation:
 
     @property
     def multiply_adds(self) -> int:
-        """Multiply-adds, those with zeros outside the operand included."""
-        each = prod(sum(p.length * len(p.taps) for p in line.phases) for line in self.lines)
-        return self.batch * self.reduced // self.groups * self.made * each
+        """Multiply-adds, including those with zeros outside the operand."""
+        products = prod(sum(p.length * len(p.taps) for p in line.phases) for line in self.lines)
+        return self.batch * self.reduced // self.groups * self.made * products
 
 
 class Reads(NamedTuple):

@@ -1,10 +1,10 @@
 """The processor that code is made for: its name, features, registers and caches.
 
-`UPCONV_JIT_CPU` names an older processor to make code for, in LLVM's words (`x86-64` has SSE2 only,
-`haswell` AVX2 and FMA, `skylake-avx512` AVX-512): for tests, and for results that must not depend
-on the machine. A processor that this one cannot stand in for makes code that stops the process.
+`UPCONV_JIT_CPU` names an older processor to make code for, by LLVM's name: `x86-64` has SSE2 only,
+`haswell` AVX2 and FMA, `skylake-avx512` AVX-512. That is for tests, and for results that must not
+depend on the machine. Code for a processor with instructions that this one lacks ends the process.
 
-Its figures of cost are in costs.py.
+The figures of the cost model are in costs.py.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Cpu:
 
     @property
     def costs(self) -> Costs:
-        """The figures of its class."""
+        """The cost figures of the processor's class."""
         return costs_of(self.vector_bytes)
 
     def sums(self, vectors: int) -> int:
@@ -144,7 +144,7 @@ _REQUEST, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 
 @lru_cache(maxsize=1)
 def permitted() -> bool:
-    """Whether the system lets this process use tiles: Linux wants to be asked once."""
+    """Whether the system lets this process use tiles; Linux must be asked once."""
     if not sys.platform.startswith("linux"):
         return False
     call = getattr(ctypes.CDLL(None), "syscall", None)

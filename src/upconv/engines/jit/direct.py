@@ -1,4 +1,4 @@
-"""The parts that candidates of all kernels that add up directly have in common."""
+"""The shared parts of the candidates of direct kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def direct(
 ) -> Candidate:
     """A kernel's candidate: `cycles` of each thread and bytes of scratch memory."""
     packing = packing_cycles(weight_numbers(correlation), correlation, threads, cpu)
-    # Where a result adds up one channel, all kernels go by taps; else each has an order of its own.
+    # Where a result sums one channel, all kernels add up by taps; else each has its own order.
     sums = "taps" if correlation.reduced == correlation.groups else variant
     return Candidate("jit", variant, cycles, packing, workspace, sums)
 
@@ -32,7 +32,7 @@ def refused(variant: str, reason: str, *, winograd: bool = False) -> Candidate:
 
 
 def weight_numbers(correlation: Correlation, taps: int = 0) -> int:
-    """Numbers of a weight, or of one with so many `taps`."""
+    """Count the numbers of a weight, or of a weight with so many `taps`."""
     pairs = correlation.reduced * correlation.made // correlation.groups
     return pairs * (taps or correlation.taps)
 

@@ -10,10 +10,10 @@ The symbols n, r and q are those of activation.py. With t = exp(-|v|):
     gelu_tanh(v)     = v sigmoid(2 u), u = sqrt(2 / pi) (v + 0.044715 v^3)
     mish(v)          = v e (e + 2) / (e (e + 2) + 2), e = exp(v)
 
-Largest errors in units of the last place, as measured by `tests/network/test_pointwise.py`:
-4 of all but sines, gelu_tanh and mish 8 where v > -1 and more beside 0 in the tail of negative v.
-The error of a sine is that of rounding v to the element type, and one more; numbers beyond 2^22
-(2^51) are further apart than half a period is long.
+Largest errors in units in the last place, as measured by `tests/network/test_pointwise.py`: 8 of
+gelu_tanh and mish where v > -1, and more next to 0 in the tail of negative v; 4 of the others but
+sines. A sine has the error of rounding v to the element type, and one unit more. Numbers beyond
+2^22 (2^51) are further apart than half a period.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def sine(f: Function, v: Value, quarters: float) -> Value:
 
 
 def _sine(f: Function, v: Value, quarters: float) -> tuple[Value, Value]:
-    """A sine but for its sign, and a number whose last bit is that of n."""
+    """A sine without its sign, and a number whose last bit is that of n."""
     lanes = Lanes(f, v.type)
     element = split(v.type)[0]
     shift = f.constant(v.type, 1.5 * 2.0**lanes.format.fraction)

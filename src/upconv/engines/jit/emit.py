@@ -1,8 +1,8 @@
-"""LLVM IR as text: an emitter on which kernels read like the loops they are.
+"""An emitter of LLVM IR as text, with which kernels read like loops.
 
-Kernels are written as text because that is ten times as fast as building objects, and the time to
-the first result counts. Values are in static single assignment form from the start: a loop carries
-what changes in it, so no pass has to find that out again.
+Writing text is ten times as fast as building objects, and the time to the first result counts.
+Values are in static single assignment form from the start: a loop carries the values that change
+in it, so no pass has to find them.
 
     with f.loop(0, count, carried=[total]) as loop:     total = init
         x = f.load(FLOAT, f.at(p, loop.index, FLOAT))   for index in range(0, count):
@@ -21,7 +21,7 @@ from .values import I32, I64, PTR, Operand, Value, as_value, compared, name_of
 
 
 def signature(parameters: str) -> dict[str, str]:
-    """The parameters of a function: of "dst* count" an address and a 64-bit integer.
+    """The parameters of a function: a star marks an address, the others are 64-bit integers.
 
     >>> signature("dst* count")
     {'dst': 'ptr', 'count': 'i64'}
@@ -30,7 +30,7 @@ def signature(parameters: str) -> dict[str, str]:
 
 
 class Loop:
-    """The values that a loop's body sees, and after it the results of those it carries."""
+    """The values that a loop's body sees, and the results of the carried ones after the loop."""
 
     def __init__(self, index: Value, carried: list[Value]) -> None:
         self.index = index
@@ -91,14 +91,14 @@ class Function(Instructions):
         self._start(body)
         index = Value(I64, f"%{self._fresh('i')}", self._do)
         values = [Value(v.type, f"%{self._fresh('c')}", self._do) for v in carried]
-        place = len(self._lines)
+        phi_line = len(self._lines)
         loop = Loop(index, values)
         yield loop
         advanced = index + step
         latch = self._block
         pairs = zip(values, carried, loop.following, strict=True)
-        ways = f"[ {name_of(start)}, %{before} ], [ {advanced.name}, %{latch} ]"
-        self._lines[place:place] = [f"  {index.name} = phi i64 {ways}"] + [
+        incoming = f"[ {name_of(start)}, %{before} ], [ {advanced.name}, %{latch} ]"
+        self._lines[phi_line:phi_line] = [f"  {index.name} = phi i64 {incoming}"] + [
             f"  {v.name} = phi {v.type} [ {first.name}, %{before} ], [ {then.name}, %{latch} ]"
             for v, first, then in pairs
         ]
@@ -114,7 +114,7 @@ class Function(Instructions):
 
     @contextmanager
     def forever(self) -> Iterator[str]:
-        """A loop that only `leave`, given what this yields, ends."""
+        """A loop that only `leave` ends, which takes the label that this yields."""
         body, done = self._fresh("body"), self._fresh("done")
         self._jump(body)
         self._start(body)
@@ -143,7 +143,7 @@ class Function(Instructions):
         return self.when(condition, holds=False)
 
     def call(self, target: Value | str, *arguments: Operand) -> None:
-        """Call a function of this module by name, or any by its address."""
+        """Call a function of this module by name, or any function by its address."""
         listed = ", ".join(f"{v.type} {v.name}" for v in (as_value(a) for a in arguments))
         name = f"@{target}" if isinstance(target, str) else target.name
         self._lines.append(f"  call void {name}({listed})")
@@ -163,7 +163,7 @@ class Module:
         self._declarations: dict[str, None] = {}
 
     def declare(self, line: str) -> None:
-        """Make an intrinsic or a foreign function known."""
+        """Declare an intrinsic or a foreign function."""
         self._declarations[line] = None
 
     @contextmanager
@@ -176,7 +176,7 @@ class Module:
         self._functions.append(function.text())
 
     def text(self) -> str:
-        """The whole module."""
+        """The text of the module."""
         attributes = self.cpu.attributes if self.cpu else "nounwind"
         marks = f"attributes #0 = {{ {attributes} }}\n!0 = !{{i32 1}}\n"
         return "\n".join([*self._declarations, *self._functions, marks])

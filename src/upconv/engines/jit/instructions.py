@@ -1,6 +1,4 @@
-"""Instructions: arithmetic, vectors and memory, each a method that appends a line and names its
-result.
-"""
+"""Instructions of arithmetic, vectors and memory: methods that append a line, and name results."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ from .values import (
 
 
 class Instructions:
-    """Lines of code being appended, block after block, and the names their results have."""
+    """The lines of a function's code, and the names of their results."""
 
     def __init__(self, declare: Callable[[str], None], cpu: Cpu | None) -> None:
         self._declare, self._cpu = declare, cpu
@@ -58,8 +56,8 @@ class Instructions:
 
     def select(self, condition: Value, a: Number, b: Number) -> Value:
         """a where `condition` (one bit, or one per lane) holds, else b."""
-        kind = next((each.type for each in (a, b) if isinstance(each, Value)), I64)
-        yes, no = (f"{kind} {spelled(kind, each)}" for each in (a, b))
+        kind = next((operand.type for operand in (a, b) if isinstance(operand, Value)), I64)
+        yes, no = (f"{kind} {spelled(kind, operand)}" for operand in (a, b))
         return self._do(kind, f"select {condition.type} {condition.name}, {yes}, {no}")
 
     def min(self, a: Operand, b: Operand) -> Value:
@@ -75,8 +73,8 @@ class Instructions:
         return Value(kind, spelled(kind, number), self._do)
 
     def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c: in one rounding where the processor does it, in two where LLVM would call
-        the C library for one."""
+        """a * b + c, rounded once where the processor has the instruction, else twice: LLVM would
+        call the C library to round once."""
         return self.fma(a, b, c) if self._cpu is None or self._cpu.fused else a * b + c
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
@@ -87,23 +85,23 @@ class Instructions:
         """total + a[2i+1] * b[2i+1] + a[2i] * b[2i] in each lane i: an instruction of AVX512-BF16.
 
         a and b have two bfloat16 for each float32 of total, as vectors of its type. Both sums are
-        rounded to nearest even; subnormal numbers, given or made, are zero.
+        rounded to nearest even; subnormal operands and results are zero.
         """
         lanes = split(total.type)[1]
         pairs = vector(BFLOAT, 2 * lanes)
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
         self._declare(f"declare {total.type} @{name}({total.type}, {pairs}, {pairs})")
-        a, b = (self.convert("bitcast", each, pairs) for each in (a, b))
+        a, b = (self.convert("bitcast", operand, pairs) for operand in (a, b))
         arguments = ", ".join(f"{v.type} {v.name}" for v in (total, a, b))
         return self._do(total.type, f"call {total.type} @{name}({arguments})")
 
     def narrow(self, low: Value, high: Value) -> Value:
         """Two vectors of 16 float32 as 32 bfloat16, by an instruction of AVX512-BF16: rounded to
         nearest even, subnormal numbers to zero."""
-        kind, made = low.type, vector(BFLOAT, 32)
+        kind, result = low.type, vector(BFLOAT, 32)
         name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
-        self._declare(f"declare {made} @{name}({kind}, {kind})")
-        return self._do(made, f"call {made} @{name}({kind} {high.name}, {kind} {low.name})")
+        self._declare(f"declare {result} @{name}({kind}, {kind})")
+        return self._do(result, f"call {result} @{name}({kind} {high.name}, {kind} {low.name})")
 
     def intrinsic(self, stem: str, *operands: Value) -> Value:
         """A call of an LLVM intrinsic whose operands and result have one type."""
@@ -132,7 +130,7 @@ class Instructions:
         )
 
     def shuffle(self, a: Value, b: Value | None, order: Sequence[int]) -> Value:
-        """Lanes of a, then of b, in the order given."""
+        """The lanes of a and b with these numbers; those of b follow those of a."""
         element, _ = split(a.type)
         mask = ", ".join(f"i32 {i}" for i in order)
         second = b.name if b is not None else "poison"
@@ -177,18 +175,18 @@ class Instructions:
         self._lines.append(f"  store {value.type} {value.name}, ptr {address.name}, align {align}")
 
     def store_past(self, value: Value, address: Value) -> None:
-        """Write to an address, aligned to a vector, past the caches; then comes `drain`."""
+        """Write to an address, aligned to a vector, past the caches; `drain` must follow."""
         align = self._cpu.vector_bytes if self._cpu else BYTES[split(value.type)[0]]
         self._lines.append(
             f"  store {value.type} {value.name}, ptr {address.name}, align {align}, !nontemporal !0"
         )
 
     def drain(self) -> None:
-        """Let other threads see what was written before this ahead of what comes after it."""
+        """Let other threads see all earlier writes before any later one."""
         self._lines.append("  fence seq_cst")
 
     def load_lanes(self, kind: str, address: Value, mask: Value) -> Value:
-        """The lanes a mask has; the others are zero, and their memory is not touched."""
+        """Load the lanes of a mask; the others are zero, and their memory is not touched."""
         element, count = split(kind)
         if BYTES[element] == 2 and element != I16:
             # As integers: without instructions for it, LLVM calls a library for each half.
@@ -204,7 +202,7 @@ class Instructions:
         )
 
     def store_lanes(self, value: Value, address: Value, mask: Value) -> None:
-        """Write the lanes a mask has; the memory of the others is not touched."""
+        """Write the lanes of a mask; the memory of the others is not touched."""
         element, count = split(value.type)
         if BYTES[element] == 2 and element != I16:
             value = self.convert("bitcast", value, vector(I16, count))
@@ -217,15 +215,15 @@ class Instructions:
         )
 
     def prefetch(self, address: Value, *, write: bool = False, near: bool = False) -> None:
-        """Ask for the line of an address, which need not exist: in the second-level cache to be
-        read (`near`: in the first), or to be written."""
+        """Prefetch the line of an address, which need not exist: to be read from the second-level
+        cache (`near`: the first), or to be written."""
         self._declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        how = "i32 1, i32 3" if write else "i32 0, i32 3" if near else "i32 0, i32 2"
-        self._lines.append(f"  call void @llvm.prefetch.p0(ptr {address.name}, {how}, i32 1)")
+        access = "i32 1, i32 3" if write else "i32 0, i32 3" if near else "i32 0, i32 2"
+        self._lines.append(f"  call void @llvm.prefetch.p0(ptr {address.name}, {access}, i32 1)")
 
     def take(self, address: Value) -> Value:
-        """The number at an address, which is raised by one for whoever comes next, and sees what
-        was written before."""
+        """Return the number at an address and add 1 to it, at once. The caller sees everything that
+        earlier callers wrote."""
         return self._do(I64, f"atomicrmw add ptr {address.name}, i64 1 acq_rel")
 
     def observe(self, address: Value, order: str = "acquire") -> Value:
@@ -243,7 +241,7 @@ class Instructions:
         return self._do(I64, f"atomicrmw {op} ptr {address.name}, i64 {name_of(value)} seq_cst")
 
     def replace(self, address: Value, old: Value, new: Value) -> Value:
-        """Whether the number at an address was `old`, and so became `new`, at once."""
+        """Replace the number at an address by `new` if it is `old`, at once; whether it was."""
         pair = self._do(
             "{ i64, i1 }",
             f"cmpxchg ptr {address.name}, i64 {old.name}, i64 {new.name} seq_cst seq_cst",

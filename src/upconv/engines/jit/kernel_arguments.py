@@ -1,7 +1,7 @@
-"""Argument blocks: the 64-bit numbers a compiled function works on, by name on both sides.
+"""Argument blocks: the 64-bit numbers that a compiled function reads, by name on both sides.
 
-A function that all threads run takes one pointer to such a block. Counters that threads share lie
-in cache lines of their own.
+A function that all threads run takes one pointer to such a block. Each counter that threads share
+has a cache line of its own.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ _LINE = 16  # numbers in 128 bytes: processors fetch lines in pairs
 
 
 class ArgumentLayout:
-    """The layout of an argument block: numbers and addresses (`signature`), and counters behind the
-    first line of these, so that blocks that begin alike have the same counters at the same
-    places."""
+    """The layout of an argument block: numbers and addresses (`signature`), and counters.
+
+    The counters lie behind the first line of numbers, so their indices depend on nothing else."""
 
     def __init__(self, numbers: str, counters: str) -> None:
         self._types, shared = signature(numbers), counters.split()
         behind = _LINE * len(shared)
-        self._places = {n: i if i < _LINE else i + behind for i, n in enumerate(self._types)}
-        self._places |= {name: _LINE * (1 + i) for i, name in enumerate(shared)}
+        self._indices = {n: i if i < _LINE else i + behind for i, n in enumerate(self._types)}
+        self._indices |= {name: _LINE * (1 + i) for i, name in enumerate(shared)}
         self._counters = range(_LINE, _LINE + behind, _LINE)
-        self._pointers = {self._places[n] for n, kind in self._types.items() if kind == PTR}
+        self._pointers = {self._indices[n] for n, kind in self._types.items() if kind == PTR}
         self._count = behind + -(-len(self._types) // _LINE) * _LINE
 
     def block(self, **values: int) -> Block:
         """A new block with some values, the others being zero."""
         numbers = array("q", bytes(8 * self._count))
-        block = Block(self._places, numbers, self._counters, self._pointers)
+        block = Block(self._indices, numbers, self._counters, self._pointers)
         block.update(values)
         return block
 
     def place(self, name: str) -> int:
-        """The number, in the block, of what has this name."""
-        return self._places[name]
+        """The index of a named value in the block."""
+        return self._indices[name]
 
     def reader(self, f: Function) -> Arguments:
         """The block that a function's parameter `args` points to."""
-        return Arguments(f, self._places, self._types)
+        return Arguments(f, self._indices, self._types)
 
 
 class Block:
     """An argument block in memory, of a type that is quicker to copy and fill than NumPy's."""
 
-    __slots__ = ("_counters", "_numbers", "_places", "_pointers", "address")
+    __slots__ = ("_counters", "_indices", "_numbers", "_pointers", "address")
 
     def __init__(
-        self, places: dict[str, int], numbers: array[int], counters: range, pointers: set[int]
+        self, indices: dict[str, int], numbers: array[int], counters: range, pointers: set[int]
     ) -> None:
-        self._places, self._numbers, self._counters = places, numbers, counters
+        self._indices, self._numbers, self._counters = indices, numbers, counters
         self._pointers = pointers
         self.address, _ = numbers.buffer_info()
 
     def update(self, values: Mapping[str, int]) -> None:
         """Set some values, by name."""
-        numbers, places = self._numbers, self._places
+        numbers, indices = self._numbers, self._indices
         for name in values:
-            numbers[places[name]] = values[name]
+            numbers[indices[name]] = values[name]
 
     def __getitem__(self, name: str) -> int:
-        return self._numbers[self._places[name]]
+        return self._numbers[self._indices[name]]
 
     @property
     def nbytes(self) -> int:
@@ -80,39 +80,39 @@ class Block:
 
     def address_of(self, name: str) -> int:
         """The address of a number."""
-        return self.address + 8 * self._places[name]
+        return self.address + 8 * self._indices[name]
 
     def restart(self) -> None:
         """Set the counters to zero, for another run."""
-        for place in self._counters:
-            self._numbers[place] = 0
+        for index in self._counters:
+            self._numbers[index] = 0
 
     def copy(self) -> Block:
         """A block with the same values."""
-        return Block(self._places, self._numbers[:], self._counters, self._pointers)
+        return Block(self._indices, self._numbers[:], self._counters, self._pointers)
 
-    def is_pointer(self, place: int) -> bool:
-        """Whether an address stands at a place."""
-        return place in self._pointers
+    def is_pointer(self, index: int) -> bool:
+        """Whether the value at an index is an address."""
+        return index in self._pointers
 
 
 class Blocks:
-    """Argument blocks like a template, those of runs that are over or new ones: their other values
-    are perhaps an earlier run's."""
+    """Argument blocks like a template, new or of finished runs. A block's other values may be those
+    of an earlier run."""
 
     def __init__(self, template: Block) -> None:
         self._template = template
         self._free: deque[Block] = deque(maxlen=8)
 
     def bound(self, values: Mapping[str, int]) -> Block:
-        """A new block of these values, which no run takes."""
+        """A new block of these values, which `run` does not reuse."""
         block = self._template.copy()
         block.update(values)
         return block
 
     def run(self, work: int, threads: int, flag: str = "", /, **values: int) -> int:
-        """Have threads run the function at address `work` with a block of these values; what the
-        counter `flag`, if one is named, has come to."""
+        """Have threads run the function at address `work` with a block of these values; return the
+        value of the counter `flag`, or 0."""
         try:
             block = self._free.pop()
             block.restart()
@@ -128,12 +128,12 @@ class Blocks:
 class Arguments:
     """Reads an argument block inside a function."""
 
-    def __init__(self, f: Function, places: dict[str, int], types: dict[str, str]) -> None:
-        self._f, self._places, self._types = f, places, types
+    def __init__(self, f: Function, indices: dict[str, int], types: dict[str, str]) -> None:
+        self._f, self._indices, self._types = f, indices, types
 
     def address(self, name: str) -> Value:
-        """The position of a number in the block."""
-        return self._f.at(self._f["args"], self._places[name], I64)
+        """The address of a number in the block."""
+        return self._f.at(self._f["args"], self._indices[name], I64)
 
     def __getitem__(self, name: str) -> Value:
         return self._f.load(self._types[name], self.address(name))
@@ -161,7 +161,7 @@ class Record:
 
     @classmethod
     def of(cls, f: Function, table: Value, number: Value, kind: np.dtype[Any]) -> Record:
-        """The record of a table that has this number."""
+        """The record of this number in a table."""
         return cls(f, table + number * kind.itemsize, kind)
 
     def __getitem__(self, name: str) -> Value:
@@ -194,8 +194,8 @@ def wait(
 ) -> None:
     """Wait until a counter that all threads share has come to `count`.
 
-    `switch` is the address of sched_yield or its like: whoever is waited for may have no processor.
-    `meanwhile` emits what an iteration does; without it, an iteration relaxes.
+    `switch` is the address of sched_yield or its like: the other threads may have no processor.
+    `meanwhile` emits the body of the waiting loop; without it, an iteration relaxes.
     """
     iterations = f.scratch(8)
     f.store(f.integer(0), iterations)

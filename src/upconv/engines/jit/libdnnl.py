@@ -10,9 +10,9 @@ stride 1 0.7 to 1.0, input gradients of volumes 5 to 12, and packing a weight 1.
 
 Held to AVX2, few channels 0.55 to 2.2, and channels-last data of many positions 0.73 to 1.4.
 
-On a Xeon with AMX (2026-11-27) libdnnl uses tiles, too. Weight gradients in bfloat16 took 0.78 to 8
-times as long on 22 classes of layers that this engine computes by tiles, less than 1 on two of them
-in channels-last data, and 0.8 to 70 times on eight others, of few channels.
+On a Xeon with AMX (2026-11-27) libdnnl uses tiles, too. Its weight gradients in bfloat16 took 0.78
+to 8 times as long on 22 classes of layers that this engine computes by tiles; two of them, in
+channels-last data, took less than 1. On eight others, of few channels, it took 0.8 to 70 times.
 """
 
 from __future__ import annotations

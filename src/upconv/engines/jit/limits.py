@@ -1,6 +1,6 @@
 """Limits of what this engine computes: tables and code that would be larger than they are worth.
 
-A limit of one kernel stands with it: `refusal` in its schedule.
+The limits of one kernel are in `refusal` of its schedule.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ...problem import Direction, Problem
 
 
 def too_much(problem: Problem) -> str | None:
-    """Why a problem would take more code or tables than it is worth, or None; makes none itself."""
+    """Why a problem would need too much code or too large tables, or None; this makes neither."""
     *outer, last = problem.axes
     sizes = (prod(getattr(axis, side) for axis in problem.axes) for side in ("size", "out"))
     limits = [

@@ -1,7 +1,7 @@
-"""Moves as native code: matrices transposed, channels split into positions; and the tables of
-these and of windows.
+"""Moves as native code: transposed matrices and channels split into positions. The tables are those
+of windows, too.
 
-Tables say which rows of the input make a row of the result (`ROW`, `TAP`), which part of the rows a
+They say which rows of the input make a row of the result (`ROW`, `TAP`), which part of the rows a
 job computes (`PART`), and where images lie (`IMAGE`).
 """
 
@@ -62,12 +62,12 @@ def every(f: Function, vectors: Sequence[Value], first: int, lanes: int) -> Valu
 def transpose_columns_code(
     module: Module, stored: str, computed: str, columns: int, cpu: Cpu
 ) -> None:
-    """A function of `TRANSPOSE` for so many columns, of which `src` has no others."""
+    """A function of `TRANSPOSE` for the `columns` columns that `src` has."""
     lanes = cpu.lanes(BYTES[computed])
     kind = vector(stored, lanes)
     with module.function("transpose", TRANSPOSE) as f:
-        whole = f["rows"] // lanes * lanes
-        rest = f["rows"] - whole
+        full = f["rows"] // lanes * lanes
+        rest = f["rows"] - full
 
         def move(first: Value, *, masked: bool) -> None:
             vectors = []
@@ -86,10 +86,10 @@ def transpose_columns_code(
                 else:
                     f.store(values, dst)
 
-        with f.loop(0, whole, lanes) as row:
+        with f.loop(0, full, lanes) as row:
             move(row.index, masked=False)
         with f.when(rest > 0):
-            move(whole, masked=True)
+            move(full, masked=True)
 
 
 @compiled("split", kept=16)
@@ -103,7 +103,7 @@ def split_code(module: Module, factor: int, stored: str, cpu: Cpu) -> None:
         part, image = Record(f, f["inner"], PART), Record(f, f["outer"], IMAGE)
         x, y = a["x"] + image["src"], a["y"] + image["dst"]
         channels = a["channels"]
-        whole = channels // lanes * lanes
+        full = channels // lanes * lanes
         with (
             f.loop(part["row"], part["row"] + part["rows"]) as loop,
             f.loop(part["column"], part["column"] + part["columns"]) as position,
@@ -116,12 +116,12 @@ def split_code(module: Module, factor: int, stored: str, cpu: Cpu) -> None:
                 here = f.at(src, first * factor, stored)
                 vectors = []
                 for i in range(factor):
-                    place = f.at(here, i * lanes, stored)
+                    address = f.at(here, i * lanes, stored)
                     if rest is None:
-                        vectors.append(f.load(kind, place))
+                        vectors.append(f.load(kind, address))
                     else:
                         mask = f.lanes_below(rest * factor - i * lanes, lanes)
-                        vectors.append(f.load_lanes(kind, place, mask))
+                        vectors.append(f.load_lanes(kind, address, mask))
                 for i in range(factor):
                     to = f.at(dst + f.word(a["parts"], i), first, stored)
                     values = every(f, vectors, i, lanes)
@@ -130,10 +130,10 @@ def split_code(module: Module, factor: int, stored: str, cpu: Cpu) -> None:
                     else:
                         f.store_lanes(values, to, f.lanes_below(rest, lanes))
 
-            with f.loop(0, whole, lanes) as block:
+            with f.loop(0, full, lanes) as block:
                 move(block.index, None)
-            with f.when(whole < channels):
-                move(whole, channels - whole)
+            with f.when(full < channels):
+                move(full, channels - full)
 
 
 @compiled("turn", kept=2, opt=0)

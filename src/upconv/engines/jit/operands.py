@@ -1,10 +1,10 @@
-"""Arrays as the kernels read and write them: where they lie well, else copies that do; and what
-the primitives of all kernels share.
+"""Arrays as the kernels read and write them, copied where a kernel cannot; and the base of the
+primitives of all kernels.
 
-Where channels come first the kernels step along images and channels by strides they are told, and
-along all other axes as in a contiguous array. A residual is read where y is written, with
-y's strides. A copy is scratch memory that depends on the arrays of a call, not on its problem: it
-is asked for here, and `workspace_bytes` does not hold it.
+Where channels come first, kernels take the strides of images and channels, and step along all other
+axes as in a contiguous array. A residual is read with the strides of y. A copy is scratch memory
+that depends on the arrays of a call, not on its problem. So this file allocates it, and
+`workspace_bytes` does not include it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .steps import Launch, Step
 class Operands:
     """The arrays of a kernel.
 
-    `copies` are pairs of a caller's array and the one that is to be copied to it: where the results
-    `out` and `second` do not lie well, `y` and `other` are not their memory. `second` are bytes
-    from y to `other`, 0 where there is none.
+    `copies` are pairs of a caller's array and the array to copy into it. Where a kernel cannot
+    write the results `out` and `second`, `y` and `other` are other memory. `second` are bytes from
+    y to `other`, 0 where there is none.
     """
 
     copies: tuple[tuple[Array, Array], ...]
@@ -49,7 +49,7 @@ class Operands:
         """The arrays of a call, copied where they do not lie well."""
         plain = residual is None and x.ndim == len(correlation.lines) + 2 and second is None
         if plain and x.flags.c_contiguous and out.flags.c_contiguous:
-            return cls((), out, x, None)  # most calls, whose overhead this makes less
+            return cls((), out, x, None)  # most calls, with less overhead
         y, other, layout = out, second, correlation.layout
         beside = [array for array in (residual, second) if array is not None]
         if not lies_well(out, layout) or not all(_alike(array, out) for array in beside):
@@ -74,7 +74,7 @@ class Operands:
     def in_place(
         cls, correlation: Correlation, out: Array, x: Array, residual: Maybe, second: Maybe = None
     ) -> Operands:
-        """The arrays of a step, which must lie well: it is bound to their addresses."""
+        """The arrays of a step, which cannot be copies: it is bound to their addresses."""
         operands = cls.of(correlation, out, x, residual, second)
         pairs = (
             (operands.x, x), (operands.y, out), (operands.residual, residual),
@@ -88,7 +88,7 @@ class Operands:
         return operands
 
     def deliver(self) -> None:
-        """Put the results where the caller wants them."""
+        """Copy the results to the caller's arrays."""
         for array, copy in self.copies:
             array[...] = copy
 
@@ -123,13 +123,13 @@ def strides(name: str, array: Array, layout: DataLayout) -> dict[str, int]:
     first, item = layout is DataLayout.NCX, array.itemsize
     channel, position = (array.strides[1], item) if first else (item, array.shape[-1] * item)
     steps = {"image": array.strides[0], "channel": channel, "position": position}
-    return {name: address_of(array), **{f"{name}_{each}": n for each, n in steps.items()}}
+    return {name: address_of(array), **{f"{name}_{dimension}": n for dimension, n in steps.items()}}
 
 
 class Kernel:
     """A correlation by one kernel: weights packed, operands laid out, biases in its own order.
 
-    A kernel has `_launches`: what a call runs one after another, and the values it binds.
+    A kernel has `_launches`: the launches that a call runs in order, with the values they bind.
     """
 
     correlation: Correlation
@@ -171,7 +171,7 @@ class Kernel:
         slopes: Maybe = None,
         second: Maybe = None,
     ) -> list[Step]:
-        """Return what `run` would run, bound to arrays that lie well and to scratch memory."""
+        """Return the steps of `run`, bound to arrays that kernels can read, and to scratch."""
         operands = Operands.in_place(self.correlation, out, a, residual, second)
         biases = self._by_channel(bias, slopes)
         return [
@@ -194,10 +194,10 @@ class Kernel:
         return self._ordered(slopes)
 
     def _ordered(self, bias: Array) -> Array:
-        """Biases as code reads them: perhaps beyond the last."""
+        """Biases as code reads them, which may read beyond the last one."""
         biases = self._no_bias.copy()
         biases[: len(bias)] = bias
         return biases
 
     def close(self) -> None:
-        """Nothing is held that goes before the primitive does."""
+        """Close the primitive, which holds nothing to free."""

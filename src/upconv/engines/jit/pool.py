@@ -1,13 +1,13 @@
-"""Helper threads for compiled work, and `run`, which puts them to it.
+"""Helper threads for compiled work, and `run`, which gives them work.
 
-Work functions divide the work, by an atomic counter, so that any number of helpers may take part,
-and none need. How a run is opened, joined and closed is in `protocol`.
+Work functions divide the work by an atomic counter, so any number of helpers may take part, even
+none. `protocol` opens, joins and closes a run.
 
 1.  Helpers are daemon threads that stay in native code without the interpreter's lock. Where there
     is a futex they sleep there and never come back, not even at exit: so neither their code nor
     the control block is ever freed. Elsewhere they wait in Python for one of the tokens that
     `run` hands out first. A token too many costs one look around; one too few, help in one run.
-2.  There are as many as the largest number of threads asked for needs, or as the system lets start.
+2.  Their number is that of the largest run so far, or as many as the system lets start.
     They poll for a tenth of a millisecond after their last work: longer would take processor time
     from other libraries' threads, shorter would put them to sleep between two layers.
 3.  One thread leads at a time. Another one that comes meanwhile works alone: the helpers are busy
@@ -40,8 +40,8 @@ from .protocol import ASLEEP, AWAKE, FIRST, MOST, NBYTES, SLEEP, Futex, System, 
 
 _POLL_SECONDS = 100e-6
 WORTH_A_THREAD = 200_000
-"""Multiply-adds that take about as long as it takes to wake a thread. All classes have one number:
-how many threads a layer has decides what jobs it is cut into."""
+"""Multiply-adds that take about as long as waking a thread. All processors have the same number,
+because the number of threads decides into which jobs a layer is cut."""
 _leading = threading.Lock()
 _FUTEX = {"x86_64": 202, "aarch64": 98}  # asm/unistd.h
 
@@ -78,7 +78,7 @@ def run(work: int, argument: int, threads: int) -> None:
 
 
 def _run_on(other: ThreadPool, work: int, argument: int, threads: int) -> None:
-    """On another library's threads, or alone while they are at work for another thread."""
+    """Run on another library's threads, or alone while they work for another thread."""
     if not _leading.acquire(blocking=False):
         _alone(work)(argument)
         return
@@ -112,7 +112,7 @@ class _Pool:
         self._iterations = self._measured(_ITERATION(code.addresses["iteration"]))
 
     def begin(self) -> None:
-        """No helpers, and a block at rest."""
+        """Reset the control block; there are no helper threads."""
         ctypes.memset(self.control, 0, NBYTES + 8 * MOST)
         for offset, number in FIRST.items():
             ctypes.c_int64.from_address(self.control + offset).value = number
@@ -129,7 +129,7 @@ class _Pool:
         return max(1, int(_POLL_SECONDS / max(shortest, 1e-9) * count))
 
     def start(self, helpers: int) -> None:
-        """Have so many helpers, or as many as can be."""
+        """Start helpers until there are so many, or until the system has no more threads."""
         with _lock:
             for index in range(self.helpers, helpers):
                 self.helpers = index + 1  # first: Ctrl-C may come when the thread has started
@@ -151,7 +151,7 @@ class _Pool:
                 self.tokens.acquire()
 
     def hand_out_tokens(self, limit: int) -> None:
-        """Wake as many as there are slots that nobody awake could take."""
+        """Wake a helper for each slot that no helper awake could take."""
         sleep = ctypes.c_uint64.from_address(self.control + SLEEP).value
         count = min(limit - sleep // AWAKE, sleep // ASLEEP % (AWAKE // ASLEEP))
         if count > 0 and self.tokens is not None:
@@ -173,7 +173,7 @@ def _made() -> _Pool:
 
 
 def switch() -> int:
-    """The address of the system's function that lets another thread have the processor."""
+    """The address of the system's function that yields the processor to another thread."""
     if sys.platform == "win32":
         return _address(ctypes.windll.kernel32.SwitchToThread)
     return _address(ctypes.CDLL(None).sched_yield)

@@ -1,15 +1,15 @@
-"""A sequence of steps as one native call: all threads walk through it together, without Python.
+"""A sequence of steps as one native call, which all threads run through together without Python.
 
     for each step:  n = entered++                unless the step is over already
                     if n < threads: work(block)
-                    wait until over = jobs       and meanwhile ask for the next step's weights
+                    wait until over = jobs       and meanwhile prefetch the next step's weights
 
 Why that is right:
 
-1.  The first thread that comes enters, so every step is begun. Who has entered takes jobs until
-    there are none, so every step that is begun comes to an end.
-2.  Nobody goes on before all jobs are done, and a job ends with a change of `over`, after all that
-    it wrote. So a step reads what the steps before it wrote.
+1.  The first thread that comes enters, so every step begins. A thread that has entered takes jobs
+    until there are none, so every step that begins also ends.
+2.  No thread goes on before all jobs are done, and a job changes `over` after its last write. So a
+    step reads what the steps before it wrote.
 3.  A thread may come late, when others are far ahead. It finds the steps over, walks through, and
     joins the others. If it enters while the last job of a step ends, it gets no job there, and
     writes nothing (walk.py). So it disturbs no later step, even in the same scratch memory.
@@ -17,13 +17,13 @@ Why that is right:
 
 Two counters per step say all of this; there is no list of members.
 
-Steps are bound to addresses. Arrays that are others in each run have a stand-in: an array that the
-steps are bound to. A pointer into a stand-in becomes one into the run's array. Only pointers of
-argument blocks are looked at, so no step may keep an address of a stand-in anywhere else, nor a
-distance from it to another array.
+Steps are bound to addresses. An array that changes from run to run has a stand-in, to which the
+steps are bound. Each run replaces the pointers into a stand-in by pointers into its own array. It
+looks only at pointers of argument blocks. So no step may keep an address of a stand-in anywhere
+else, nor a distance from it to another array.
 
 The 108 steps of HiFi-GAN V1 took 0.86 of the processor time of one call per step on two threads,
-and 0.97 on one (Zen 4, the first decile of 20 runs on a busy machine, 2026-11-23).
+and 0.97 on one thread. That is the first decile of 20 runs on a busy Zen 4 (2026-11-23).
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ from .values import I64, LINE, PTR, Value
 
 _ARGUMENTS = ArgumentLayout("steps* count", counters="")
 _STEP = record("work block threads entered over jobs ahead ahead_bytes")
-"""A step; `ahead` is the next packed weight, and how much of it threads that wait ask for."""
+"""A step; `ahead` is the next packed weight, and `ahead_bytes` how much of it waiting threads
+prefetch."""
 _APART = 128  # bytes from one counter to the next: processors fetch lines in pairs
 _MANY = 20  # pointers
-_LINES = 4  # that an iteration of waiting asks for: some 10 ns
+_LINES = 4  # that an iteration of waiting prefetches: some 10 ns
 AHEAD_BYTES = 256 << 10
-"""How much of the next packed weight threads ask for while they wait: a part of the second-level
+"""Bytes of the next packed weight that threads prefetch while they wait: a part of the second-level
 cache, which holds the operands too. A guess: on a busy machine 0, 64 KiB, 256 KiB and 1 MiB took
 equal times (HiFi-GAN V1, 108 steps, two threads of a Zen 4, 2026-11-23)."""
 
@@ -78,7 +79,7 @@ def _sequence_code(module: Module, cpu: Cpu) -> None:
 
 
 def _ask_ahead(f: Function, cpu: Cpu, asked: Value, nbytes: Value, ahead: Value) -> None:
-    """Ask for some lines of the next weight, or, when all were asked for, relax."""
+    """Prefetch some lines of the next weight, or relax when there are no more."""
     offset = f.load(I64, asked)
     more = offset < nbytes
     with f.when(more):
@@ -125,20 +126,20 @@ class StepSequence:
         self._numbers = memoryview(self._memory)  # type: ignore[arg-type]  # it is one
         moving = [_pointers_into(array, self.steps, self._start) for array in stand_ins]
         # NumPy takes as long for one number as for 20.
-        self._moving = [each if len(each) < _MANY else np.array(each).T for each in moving]
+        self._moving = [pairs if len(pairs) < _MANY else np.array(pairs).T for pairs in moving]
         self._block = _ARGUMENTS.block(steps=self._table.ctypes.data, count=len(self.steps))
 
     def run(self, threads: int, addresses: Sequence[int] = ()) -> bool:
         """Run all steps, on at most so many threads; return whether the results hold.
 
-        addresses: of dense arrays in place of the stand-ins, in order.
+        addresses: those of the dense arrays that replace the stand-ins, in order.
         """
         np.copyto(self._memory, self._start)
         numbers = self._numbers
         for address, pointers in zip(addresses, self._moving, strict=False):
             if isinstance(pointers, list):
-                for place, offset in pointers:
-                    numbers[place] = address + offset
+                for index, offset in pointers:
+                    numbers[index] = address + offset
             else:
                 self._memory[pointers[0]] = pointers[1] + address
         pool.run(self._work, self._block.address, min(threads, self._threads))
@@ -152,7 +153,7 @@ def _offsets(steps: Sequence[Step]) -> np.ndarray:
 
 
 def _laid_out(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
-    """The argument blocks and counters as a run begins, and memory of the same size for it."""
+    """The initial argument blocks and counters, and memory of the same size for a run."""
     offsets = _offsets(steps)
     count = (int(offsets[-1]) + len(steps) * _APART) // 8
     start = np.zeros(count, np.int64)
@@ -166,14 +167,14 @@ def _laid_out(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
 def _pointers_into(
     array: np.ndarray, steps: Sequence[Step], start: np.ndarray
 ) -> list[tuple[int, int]]:
-    """The pointers of argument blocks into an array: their places in `start`, and byte offsets."""
+    """The pointers of argument blocks into an array: their indices in `start`, and byte offsets."""
     begin, offsets = address_of(array), _offsets(steps) // 8
-    (places,) = np.nonzero((start >= begin) & (start < begin + array.nbytes))
-    blocks = np.searchsorted(offsets, places, "right") - 1
+    (indices,) = np.nonzero((start >= begin) & (start < begin + array.nbytes))
+    blocks = np.searchsorted(offsets, indices, "right") - 1
     return [
-        (place, int(start[place]) - begin)
-        for place, block in zip(places.tolist(), blocks.tolist(), strict=True)
-        if block < len(steps) and steps[block].block.is_pointer(place - int(offsets[block]))
+        (index, int(start[index]) - begin)
+        for index, block in zip(indices.tolist(), blocks.tolist(), strict=True)
+        if block < len(steps) and steps[block].block.is_pointer(index - int(offsets[block]))
     ]
 
 

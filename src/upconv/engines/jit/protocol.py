@@ -1,7 +1,7 @@
-"""Fork and join in native code: how helpers join a run, leave it, and sleep.
+"""Fork and join in native code: helpers join a run, leave it, and sleep.
 
-A run is led by the thread that asks for it. Words of the control block, hot ones on lines of their
-own:
+The thread that asks for a run leads it. The control block has these words, hot ones on lines of
+their own:
 
     OWNER   1 while some thread leads; EXPECTED beside it: members of all runs so far
     STATE   generation << 16 | F; WORK, ARGUMENT and the LEADER's processor beside it
@@ -10,8 +10,8 @@ own:
     SLEEP   awake << 48 | asleep << 32 | wake tokens: helpers that poll or work, helpers that sleep,
             and of the awake ones those that were called and are not up yet
 
-F is the number of the next slot. A run with `limit` slots opens at FULL - limit; whoever takes a
-number below FULL is a member.
+F is the number of the next slot. A run with `limit` slots opens at FULL - limit. A thread that
+takes a number below FULL is a member.
 
     lead    own OWNER, or work alone                     serve   poll until EPOCH > heard
             write WORK, ARGUMENT                                 heard, F = STATE++
@@ -26,20 +26,20 @@ number below FULL is a member.
 Why that is right. All changes of STATE, DONE and SLEEP are read-modify-writes: each word has one
 order of changes that all threads agree on, and a change sees all changes before it.
 
-1.  Who is a member is decided by STATE alone, in one step. A helper whose change comes before the
-    leader's closing one is in the F that the leader reads; one that comes after it gets a number
+1.  STATE alone decides, in one step, which threads are members. The F that the leader reads counts
+    every helper whose change comes before the leader's closing one. A later helper gets a number
     from FULL on and goes away. The leader waits for members and for no one else: not for a helper
     that sleeps, is about to look, or was refused.
-2.  A member reads WORK and ARGUMENT after its change of STATE, which saw the leader's opening one,
-    made after they were written. They are not written again before its DONE++ was seen. A
-    refused helper reads neither; that is why the limit is part of F and no word of its own, in
-    which a refused helper could read the limit of a later run and call itself a member.
-3.  Who asked for the run sees what members wrote: DONE++ releases, later changes of DONE continue
+2.  A member reads WORK and ARGUMENT after its change of STATE, which saw the leader's opening one.
+    The leader writes both before that, and not again before it has seen the member's DONE++. A
+    refused helper reads neither. That is why the limit is part of F: from a word of its own a
+    refused helper could read the limit of a later run and call itself a member.
+3.  The leader sees all writes of members: DONE++ releases, later changes of DONE continue
     its release sequence, and the leader's last look acquires. OWNER hands EXPECTED on likewise.
-4.  A late helper, woken by generation g when STATE has g + k, joins g + k if there is a slot, like
-    anyone else, and has then heard g + k. EPOCH may say less for a moment, and only EPOCH > heard
-    sends a helper to STATE, so it joins no generation twice. Each helper takes at most one number
-    of a generation, open or closed: F < FULL + FULL + MOST < 2**16 never runs into the generation.
+4.  A late helper, woken by generation g when STATE has g + k, joins g + k like any other if there
+    is a slot, and has then heard g + k. EPOCH may lag behind for a moment. Only EPOCH > heard sends
+    a helper to STATE, so it joins no generation twice. Each helper takes at most one number of a
+    generation, open or closed: F < FULL + FULL + MOST < 2**16 never runs into the generation.
     Opening writes F anew; a number taken in the same moment makes it try again.
 5.  A generation has 47 bits: at one run per microsecond they last for four years.
 6.  To fall asleep a helper counts itself asleep, then looks at EPOCH; a leader sets EPOCH, then
@@ -55,16 +55,16 @@ order of changes that all threads agree on, and a change sees all changes before
 8.  The futex is the lower half of SLEEP: a thread falls asleep only while it is 0, so that no
     wake token slips in between. A wake-up without a cause costs one more look. Where there is no
     futex, `serve` returns, counted asleep, and counts itself awake when it is called again.
-9.  Nobody is waited for who was never there: in the child of a fork, where no helper lives on, no
-    state of the block makes a leader hang, except one copied in the middle of its own run, and the
-    forking thread is in none.
+9.  No leader waits for a thread that was never a member. In the child of a fork no helper lives on.
+    There only a state copied in the middle of its own run could make a leader hang, and the forking
+    thread is in none.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from .affinity import Affinity, current, emit_keep_away, new_place
+from .affinity import Affinity, current, emit_keep_away, new_state
 from .emit import Function, Module, signature
 from .values import I64, PTR, Value
 
@@ -152,7 +152,7 @@ def _lead(f: Function, system: System) -> None:
 
 
 def _open(f: Function) -> Value:
-    """Open a generation; its number."""
+    """Open a generation, and return its number."""
     opened = f.scratch(8)
     open_slots = FULL - f["limit"]
     with f.forever() as done:
@@ -200,22 +200,22 @@ def _wait(f: Function, system: System, expected: Value) -> None:
 
 
 class _Helper(NamedTuple):
-    """The state of a helper: what it has heard, the iterations it has left, and its place."""
+    """The state of a helper: the generation it has heard, iterations left to poll, and affinity."""
 
     heard: Value
     iterations: Value
-    place: Value
+    affinity: Value
 
 
 def _serve(f: Function, system: System) -> None:
-    """Help until shutdown; without futex, until there is nothing to do, heard kept in `memory`."""
-    me = _Helper(f.scratch(8), f.scratch(8), new_place(f))
+    """Help until shutdown; without futex until there is nothing to do, with heard in `memory`."""
+    me = _Helper(f.scratch(8), f.scratch(8), new_state(f))
     heard = f.load(I64, f["memory"])
     f.store(heard, me.heard)
-    # Who has heard nothing is new, since EPOCH starts at 1; others come back from their sleep.
+    # EPOCH starts at 1, so a helper that has heard nothing is new; others come back from sleep.
     new = f.compare("eq", heard, 0)
     f.exchange("add", _word(f, SLEEP), f.select(new, f.integer(AWAKE), AWAKE - ASLEEP))
-    # A token comes before the run it is for, and the interpreter may do other things in between.
+    # A token comes before its run, and the interpreter may do other things in between.
     first = f["iterations"] if system.futex else f["iterations"] * _PYTHON_IS_SLOWER
     with f.forever() as asleep:
         f.store(first, me.iterations)
@@ -254,7 +254,7 @@ def _make_way(f: Function, system: System, me: _Helper) -> None:
 
 
 def _join(f: Function, me: _Helper) -> None:
-    """Take a number, and work if it is a slot."""
+    """Take a number, and work if it is below FULL."""
     state = f.exchange("add", _word(f, STATE), 1)
     f.store(state // GENERATION, me.heard)
     with f.when(state % GENERATION < FULL):
@@ -265,11 +265,11 @@ def _join(f: Function, me: _Helper) -> None:
 
 def _keep_away(f: Function, system: System, me: _Helper) -> None:
     if system.affinity:
-        f.call("keep_away", me.place, f.observe(_word(f, LEADER)))
+        f.call("keep_away", me.affinity, f.observe(_word(f, LEADER)))
 
 
 def _sleep(f: Function, futex: Futex, me: _Helper) -> None:
-    """Sleep until called, or until the epoch says that it is not the time to."""
+    """Sleep until called, or until the epoch has news."""
     with f.forever() as up:
         sleep = f.observe(_word(f, SLEEP))
         called = f.compare("ne", sleep % ASLEEP, 0)

@@ -4,8 +4,8 @@
     c' = f c + i g,   h' = o tanh(c')
 
 A position's results are h and c side by side, which the next position reads. Weights lie in blocks
-of as many channels as a vector has lanes: for each channel of h four vectors, one for each gate. So
-a block reads its weights from first to last.
+of as many channels as a vector has lanes. A block has four vectors for each channel of h, one per
+gate, and reads its weights in order.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def packed(weight: NDArray[np.float32], lanes: int) -> NDArray[np.float32]:
 
 @compiled("lstm", kept=4)
 def lstm_code(module: Module, stored: str, cpu: Cpu) -> None:
-    """The job `lstm(args, mine, inner, image)`: all positions of the image of this number."""
+    """The job `lstm(args, mine, inner, image)`: all positions of the image with this number."""
     lanes = cpu.lanes(BYTES[FLOAT])
     with module.function("lstm", JOB) as f:
         a, image = LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
         channels, weight = a["channels"], a["weight"]
-        whole = channels // lanes * lanes
-        mask = f.lanes_below(channels - whole, lanes)
+        full = channels // lanes * lanes
+        mask = f.lanes_below(channels - full, lanes)
         x, y = a["x"] + image * a["x_image"], a["y"] + image * a["y_image"]
         before = a["state"] + image * a["state_image"]
         with f.loop(0, a["count"], carried=[before]) as step:
@@ -68,8 +68,8 @@ def lstm_code(module: Module, stored: str, cpu: Cpu) -> None:
                 here = weight + span.start * channels * (GATES * BYTES[FLOAT])
                 sums = []
                 for gate in range(GATES):
-                    place = f.at(gates, channels * gate + span.start, stored)
-                    sums.append(converted(f, span.load(place, stored), FLOAT))
+                    address = f.at(gates, channels * gate + span.start, stored)
+                    sums.append(converted(f, span.load(address, stored), FLOAT))
                 i, forget, g, o = _products(f, sums, here, state, channels, stored, lanes)
                 i, forget, o = (activated(f, Activation.SIGMOID, 0.0, v) for v in (i, forget, o))
                 g = activated(f, Activation.TANH, 0.0, g)
@@ -80,10 +80,10 @@ def lstm_code(module: Module, stored: str, cpu: Cpu) -> None:
                 for value, first in ((h, span.start), (c, channels + span.start)):
                     span.store(converted(f, value, stored), f.at(result, first, stored))
 
-            with f.loop(0, whole, lanes) as loop:
+            with f.loop(0, full, lanes) as loop:
                 block(Span(f, loop.index, lanes, None), gates, state, result)
-            with f.when(whole < channels):
-                block(Span(f, whole, lanes, mask), gates, state, result)
+            with f.when(full < channels):
+                block(Span(f, full, lanes, mask), gates, state, result)
             step.next([result])
 
 

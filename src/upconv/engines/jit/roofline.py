@@ -1,16 +1,15 @@
-"""The two ceilings of this machine: how fast it multiplies and adds, and how fast it copies.
+"""The roofline of this machine: its peak FLOP/s and its memory bandwidth.
 
-Both are measured, best of several runs: a ceiling is what the machine can do, not what it does on
-average, and one run in a quiet moment shows it.
+Both are the best of several measured runs. A roofline is what the machine can do, not what it does
+on average, and one run in a quiet moment shows it.
 
-1. Multiply-adds: a loop over accumulators in registers that do not wait for each other, compiled
-   for this processor, on every thread at once. The widest vectors are not always the fastest, so
-   narrower ones are tried too.
-2. Bandwidth: copies of arrays far larger than the caches, a pair for every thread; bytes read and
-   bytes written both count, as in the bytes of a problem.
+1. Peak FLOP/s: all threads run a loop over accumulators in registers that do not wait for each
+   other. The widest vectors are not always the fastest, so narrower ones are tried too.
+2. Bandwidth: each thread copies an array far larger than the caches. Bytes read and bytes written
+   both count, as in the bytes of a problem.
 
-From them follows the *roofline time* of a problem: no direct algorithm that starts from memory can
-beat it. One whose data is already in the caches may.
+Both give the *roofline time* of a problem. No direct algorithm that starts from memory can beat it;
+one whose data is already in the caches may.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ Spin = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The ceilings of `threads` threads together.
+    """The roofline of `threads` threads together.
 
     `flops` is of float32, two operations for each multiply-add; `bandwidth` in bytes per second.
 
@@ -60,7 +59,7 @@ class Limits:
     bandwidth: float
 
     def seconds(self, multiply_adds: int, nbytes: int, dtype: DType) -> float:
-        """Seconds: the larger of multiplying at the ceiling and of moving every byte once.
+        """Seconds: the larger of computing at peak FLOP/s and of moving every byte once.
 
         float64 multiplies at half the rate; 16-bit types are multiplied as float32.
         """
@@ -70,12 +69,12 @@ class Limits:
 
     @property
     def clock(self) -> float:
-        """Cycles per second of one thread, taking it that the ceiling is two vectors a cycle."""
+        """Cycles per second of one thread, if the peak is two vectors a cycle."""
         return self.flops / (self.threads * _FLOP_PER_LANE * host().lanes(BYTES[FLOAT]))
 
 
 def measure(threads: int) -> Limits:
-    """The ceilings of this machine on `threads` threads; under 1.5 seconds.
+    """Measure the roofline of this machine on `threads` threads; takes under 1.5 seconds.
 
     Raises `MemoryLimitError` where there is not even a little memory to copy.
     """
@@ -85,7 +84,7 @@ def measure(threads: int) -> Limits:
 
 
 def key() -> str:
-    """The key of remembered ceilings, besides the number of threads."""
+    """The key of a remembered roofline, besides the number of threads."""
     cpu = host()
     return f"{cpu.name} {8 * cpu.vector_bytes} bit"
 
@@ -94,7 +93,7 @@ def key() -> str:
 
 
 def _flops(workers: int, cpu: Cpu) -> float:
-    """The best rate of all widths, each given an equal part of the time."""
+    """The best rate of all vector widths, each of which gets an equal part of the time."""
     accumulators = cpu.registers * 3 // 4
     widest = cpu.lanes(BYTES[FLOAT])
     widths = [widest >> i for i in range(widest.bit_length()) if widest >> i >= _NARROWEST]
@@ -136,7 +135,7 @@ def _spin(code: Code) -> Spin:
 
 
 def _iterations(spin: Spin, buffer: Numbers) -> int:
-    """Turns of the loop that take about `_SPIN_SECONDS`."""
+    """Iterations of the loop that take about `_SPIN_SECONDS`."""
     iterations, seconds = 250, 0.0
     while seconds < _SPIN_SECONDS / 4:
         iterations *= 4
@@ -162,11 +161,11 @@ def _bandwidth(workers: int) -> float:
 
 
 def _fastest(work: Callable[[int], object], workers: int, seconds: float) -> float:
-    """The shortest of at least `_FEWEST_RUNS` runs, and of as many as `seconds` hold, each of
-    which calls `work` with the number of each worker, all at the same time."""
-    end, times = time.perf_counter() + seconds, list[float]()
+    """The shortest of at least `_FEWEST_RUNS` runs, and of as many as `seconds` allow. A run calls
+    `work` with the number of each worker, all at the same time."""
+    deadline, times = time.perf_counter() + seconds, list[float]()
     with ThreadPoolExecutor(workers) as pool:
-        while len(times) < _FEWEST_RUNS or time.perf_counter() < end:
+        while len(times) < _FEWEST_RUNS or time.perf_counter() < deadline:
             start = time.perf_counter()
             for _ in pool.map(work, range(workers)):
                 pass

@@ -1,8 +1,8 @@
-"""Moving rows: into the packed input, out of the stage, and weights into their order of use.
+"""Functions that move rows: into the packed input, out of the stage, and into packed weights.
 
 Symbols: a *row* is a run of elements in memory. Each function is compiled once per element type
-(and, for `finish`, per epilogue), when it is first needed, and called by its address from the
-kernels' drivers.
+(and, for `finish`, per epilogue) when it is first needed. The kernels' drivers call it by its
+address.
 
     fill    dst[0:count] = src[0:count], dst[count:count+zeros] = 0, into the type of computing
     finish  dst = activation(src + residual + dst), out of the type of computing; and dst again,
@@ -21,7 +21,7 @@ from ...activations import Activation, apply
 from ...problem import DataLayout, Epilogue
 from ..addresses import address_of
 from ..base import Array
-from .activation import NO_END, End, activated, second_of
+from .activation import NO_ACTIVATION, ActivationEpilogue, activated, second_of
 from .compile import compiled
 from .cpu import Cpu, host
 from .emit import Function, Module, signature
@@ -32,11 +32,11 @@ FILL = signature(
 )
 FINISH = signature(
     "src* dst*"
-    " residual*"  # as dst lies, or whatever where the epilogue has none
+    " residual*"  # with the strides of dst; unused where the epilogue has none
     " channels src_channel dst_channel"  # and bytes from one to the next
     " runs length"  # runs of `length` elements each
     " src_run dst_run"  # bytes from one run to the next
-    " slopes*"  # of the first channel, or of each element of a run; whatever where there are none
+    " slopes*"  # of the first channel, or of each element of a run; unused where there are none
     " second"  # bytes from dst to the second result
 )
 GATHER = signature(
@@ -48,15 +48,15 @@ _FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 9)
 
 
 class Finish(NamedTuple):
-    """The class of `finish`: the steps that it does to a row, and between which types.
+    """The class of `finish`: the steps that it applies to a row, and the types.
 
-    A row of `layout` is of one channel, or has a channel for each element: so it finds the slopes
-    of PReLU that `end` has.
+    By `layout` a row belongs to one channel, or each element has its own. That decides which slopes
+    of PReLU it reads, if `epilogue` has them.
     """
 
     computed: str
     stored: str
-    end: End = NO_END
+    epilogue: ActivationEpilogue = NO_ACTIVATION
     residual: bool = False
     accumulate: bool = False
     layout: DataLayout = DataLayout.NCX
@@ -65,9 +65,11 @@ class Finish(NamedTuple):
     def of(
         cls, element: str, stored: str, epilogue: Epilogue, layout: DataLayout, *, accumulate: bool
     ) -> Finish:
-        """All of an epilogue, and accumulation; without slopes the same in all layouts."""
+        """The whole epilogue, and accumulation; without slopes it is the same in all layouts."""
         layout = layout if epilogue.slopes else DataLayout.NCX
-        return cls(element, stored, End.of(epilogue), epilogue.residual, accumulate, layout)
+        return cls(
+            element, stored, ActivationEpilogue.of(epilogue), epilogue.residual, accumulate, layout
+        )
 
     @property
     def is_cast(self) -> bool:
@@ -114,7 +116,9 @@ def finish_code(module: Module, kind: Finish, cpu: Cpu) -> None:
         with f.loop(0, f["channels"]) as channel, f.loop(0, f["runs"]) as run:
             offset = channel.index * f["dst_channel"] + run.index * f["dst_run"]
             src = f["src"] + (channel.index * f["src_channel"] + run.index * f["src_run"])
-            slopes = f.at(f["slopes"], channel.index, kind.computed) if kind.end.slopes else src
+            slopes = (
+                f.at(f["slopes"], channel.index, kind.computed) if kind.epilogue.slopes else src
+            )
             places = {name: f[name] for name in ("dst", "residual", "second")}
             spans.each(partial(finish_span, f, kind, places, src, offset, slopes))
 
@@ -127,37 +131,37 @@ def activate(activation: Activation, slope: float | Array, values: Array) -> Non
         apply(activation, slope, values)
         return
     element = DOUBLE if values.itemsize == 8 else FLOAT
-    code = finish_code(Finish(element, element, End(activation, slope)), host())
-    place = address_of(values)
-    _FINISH(code.addresses["finish"])(place, place, 0, 1, 0, 0, 1, values.size, 0, 0, 0, 0)
+    code = finish_code(Finish(element, element, ActivationEpilogue(activation, slope)), host())
+    address = address_of(values)
+    _FINISH(code.addresses["finish"])(address, address, 0, 1, 0, 0, 1, values.size, 0, 0, 0, 0)
 
 
 def finish_span(
     f: Function, kind: Finish, places: Mapping[str, Value], src: Value, offset: Value,
     slopes: Value, span: Span,
 ) -> None:  # fmt: skip
-    """One vector of results: + residual, + what is there, activation, in the type of computing.
+    """One vector of results: + residual, + the old result, activation, in the type of computing.
 
     `places` are `dst`, `residual` and `second` as in `FINISH`."""
     values = span.load(f.at(src, span.start, kind.computed), kind.computed)
     dst = f.at(places["dst"] + offset, span.start, kind.stored)
     if kind.residual:
-        place = f.at(places["residual"] + offset, span.start, kind.stored)
-        residual = converted(f, span.load(place, kind.stored), kind.computed)
+        address = f.at(places["residual"] + offset, span.start, kind.stored)
+        residual = converted(f, span.load(address, kind.stored), kind.computed)
         values = values + residual
     if kind.accumulate:
         there = converted(f, span.load(dst, kind.stored), kind.computed)
         values = there + values
-    slope: float | Value = kind.end.slope
-    if kind.end.slopes and kind.layout is DataLayout.NXC:
+    slope: float | Value = kind.epilogue.slope
+    if kind.epilogue.slopes and kind.layout is DataLayout.NXC:
         slope = span.load(f.at(slopes, span.start, kind.computed), kind.computed)
-    elif kind.end.slopes:
+    elif kind.epilogue.slopes:
         slope = f.broadcast(f.load(kind.computed, slopes), split(values.type)[1])
-    values = activated(f, kind.end.activation, slope, values)
+    values = activated(f, kind.epilogue.activation, slope, values)
     span.store(converted(f, values, kind.stored), dst)
-    if kind.end.has_second:
+    if kind.epilogue.has_second:
         span.store(
-            converted(f, second_of(f, kind.end, values), kind.stored), dst + places["second"]
+            converted(f, second_of(f, kind.epilogue, values), kind.stored), dst + places["second"]
         )
 
 
@@ -174,16 +178,16 @@ def gather_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
             src = f["src"] + channel.index * f["src_channel"]
             dst = f["dst"] + channel.index * f["dst_channel"]
             with f.loop(0, f["entries"]) as entry:
-                place = f.word(f["table"], entry.index)
-                real = place >= 0
-                number = f.load(stored, f.at(src, f.max(place, 0), stored))
+                index = f.word(f["table"], entry.index)
+                real = index >= 0
+                number = f.load(stored, f.at(src, f.max(index, 0), stored))
                 number = f.select(real, converted(f, number, computed), zero)
                 f.store(number, f.at(dst, entry.index, computed))
 
 
 def _emit_gather_pairs(module: Module, stored: str) -> None:
-    """`gather` of two input channels at a time, as bfloat16: dst[e] is that of the first, then that
-    of the second, or 0 where there is none. `dst_channel` is half of what such a row takes."""
+    """`gather` of two input channels at a time, as bfloat16: dst[e] is the element of the first
+    channel, then that of the second, or 0. `dst_channel` is half of the bytes of such a row."""
 
     def bits(address: Value) -> Value:
         return f.convert("bitcast", converted(f, f.load(stored, address), BFLOAT), I16)
@@ -194,9 +198,9 @@ def _emit_gather_pairs(module: Module, stored: str) -> None:
         both = channel.index + 1 < f["channels"]
         beside = f.select(both, f["src_channel"], 0)
         with f.loop(0, f["entries"]) as entry:
-            place = f.word(f["table"], entry.index)
-            real = place >= 0
-            first = f.at(src, f.max(place, 0), stored)
+            index = f.word(f["table"], entry.index)
+            real = index >= 0
+            first = f.at(src, f.max(index, 0), stored)
             low = f.select(real, bits(first), Value(I16, "0"))
             high = bits(first + beside)
             high = f.select(f.select(real, both, Value(I1, "false")), high, Value(I16, "0"))
@@ -207,15 +211,15 @@ def _emit_gather_pairs(module: Module, stored: str) -> None:
 
 def converted(f: Function, value: Value, element: str) -> Value:
     """A number or vector in another element type, rounded to nearest even."""
-    own, lanes = split(value.type)
-    if own == element:
+    source, lanes = split(value.type)
+    if source == element:
         return value
     kind = vector(element, lanes) if lanes else element
-    if own == BFLOAT:
+    if source == BFLOAT:
         return _widened(f, value, kind)
     if element == BFLOAT:
         return _narrowed(f, value, kind)
-    return f.convert("fpext" if BYTES[own] < BYTES[element] else "fptrunc", value, kind)
+    return f.convert("fpext" if BYTES[source] < BYTES[element] else "fptrunc", value, kind)
 
 
 def _widened(f: Function, value: Value, kind: str) -> Value:
@@ -227,8 +231,8 @@ def _widened(f: Function, value: Value, kind: str) -> Value:
 
 def _narrowed(f: Function, value: Value, kind: str) -> Value:
     """float32 as bfloat16, by integers: LLVM calls a library where the processor has no such
-    instruction. Half of the last place is added, less one where the upper half is even; NaN, which
-    that might turn into infinity, is made quiet instead."""
+    instruction. This adds half of the last place, less one where the upper half is even. It makes
+    NaN quiet instead, because the addition could turn NaN into infinity."""
     short, wide = _bits(value.type, I16), _bits(value.type, I32)
     bits = f.convert("bitcast", value, wide)
     upper = bits >> 16
@@ -271,7 +275,7 @@ class Spans:
         self._f, self._lanes = f, lanes
         self._whole = count // lanes * lanes
         self._ragged = self._whole < count
-        # Outside the loop over rows: no pass of the compiler would take it out.
+        # Outside the loop over rows: no pass of the compiler hoists it.
         self._mask = f.lanes_below(count - self._whole, lanes)
 
     def each(self, body: Callable[[Span], None]) -> None:

@@ -9,8 +9,8 @@ A part has so few rows that float32 sums keep what variances need. `final` adds 
 
     mean = sum(n_i mean_i) / n,   variance = sum(moment_i + n_i (mean_i - mean)^2) / n
 
-and writes -mean and 1 / sqrt(variance + epsilon) into tables, which a chain's first two operations
-add and multiply. Where statistics are those of a row or of a column alone, they go there at once.
+and writes -mean and 1 / sqrt(variance + epsilon) into tables. The first two operations of a chain
+add and multiply them. Statistics of one row or one column are written into the tables directly.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def _record(names: str) -> np.dtype[np.void]:
 PART = _record("start rows rest slot")
 """A part: its first byte, rows, elements of a shorter row behind them, and where its sums go."""
 FINAL = _record("slot slots column width to entries")
-"""Columns of some slots that have one mean, and which entries of the tables that is for."""
+"""Columns of some slots that share a mean, and the entries of the tables for it."""
 MERGE = _record("column width slots repeats apart to")
-"""Columns of slots from 0 on to be merged, each with what lies some times so many columns apart;
-and the slot that this goes to."""
+"""Columns of slots from 0 on to merge, each with `repeats` columns that lie `apart` apart; and the
+slot of the sum."""
 UNIT = _record("part parts merge merges final finals piece pieces")
-"""Records of a job that does all three: the first one, and how many."""
+"""Records of a job of all kinds: the first one of each kind, and their count."""
 
 Each = Callable[[Span], None]
 Finish = Callable[[Span, Value, Value, Value], None]
@@ -107,17 +107,17 @@ def rows_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
         length, first = piece["length"], piece["row"]
         base = a["x"] + (image * a["x_image"] + first * a["x_row"])
         offset = image * a["table_image"] + first * BYTES[computed]
-        whole = length // lanes * lanes
-        mask = f.lanes_below(length - whole, lanes)
+        full = length // lanes * lanes
+        mask = f.lanes_below(length - full, lanes)
         zero = f.constant(kind, 0.0)
         count = f.broadcast(f.convert("sitofp", length, DOUBLE), 1)
         with f.loop(0, piece["rows"]) as row:
             x = base + row.index * a["x_row"]
             shift = f.broadcast(converted(f, f.load(stored, x), computed), lanes)
-            with f.loop(0, whole, lanes, [zero, zero]) as loop:
+            with f.loop(0, full, lanes, [zero, zero]) as loop:
                 span = Span(f, loop.index, lanes, None)
                 loop.next(_summed(f, _loaded(f, span, x, stored, computed), shift, loop.carried))
-            span = Span(f, whole, lanes, mask)
+            span = Span(f, full, lanes, mask)
             rest = f.select(mask, _loaded(f, span, x, stored, computed), shift)
             sums = [total(f, s) for s in _summed(f, rest, shift, loop.results)]
             wide = [converted(f, _one(f, s), DOUBLE) for s in sums]
@@ -154,7 +154,7 @@ class _Columns:
                 value = _loaded(f, span, row, stored, computed)
                 sums += _summed(f, value, shift, loop.carried[2 * i : 2 * i + 2])
             loop.next(sums)
-        # The shorter row: one round of a loop, or none.
+        # The shorter row: one iteration of a loop, or none.
         row = x + self._rows * self._row_bytes
         there = f.select(self._rest > spans[0].start, f.integer(1), 0)
         with f.loop(0, there, 1, loop.results) as again:
@@ -214,7 +214,7 @@ def _planes(f: Function, span: Span, base: Value, plane: Value) -> list[Value]:
 
 
 def _one(f: Function, value: Value) -> Value:
-    """The first lane alone: divisions and roots of whole vectors take longer."""
+    """The first lane: divisions and roots of full vectors take longer."""
     return f.shuffle(value, None, [0])
 
 
@@ -274,26 +274,26 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
         sums = [stage, f.at(stage, lanes, DOUBLE)]
 
         def gathered(body: Gather) -> list[Value]:
-            """Sums over all columns of two values each, which `body` makes."""
-            for place in sums:
-                f.store(zero, place)
+            """Sums over all columns of the two values that `body` returns."""
+            for address in sums:
+                f.store(zero, address)
             with f.loop(0, slots) as slot:
                 base = first + slot.index * slot_bytes
 
                 def add(span: Span) -> None:
                     three = _planes(f, span, base, plane)
-                    for place, value in zip(sums, body(span, *three), strict=True):
-                        f.store(f.load(value.type, place) + value, place)
+                    for address, value in zip(sums, body(span, *three), strict=True):
+                        f.store(f.load(value.type, address) + value, address)
 
                 spans.each(add)
-            return [total(f, f.load(zero.type, place)) for place in sums]
+            return [total(f, f.load(zero.type, address)) for address in sums]
 
         count, weighted = gathered(lambda _, n, mean, __: (n, n * mean))
         mean = weighted / count
 
-        def spread(_: Span, n: Value, own: Value, moment: Value) -> tuple[Value, Value]:
-            d = own - mean
-            # Lanes beyond the width are 0, and so is their n: NaN of the mean is the only other.
+        def spread(_: Span, n: Value, part_mean: Value, moment: Value) -> tuple[Value, Value]:
+            d = part_mean - mean
+            # Lanes beyond the width and their n are 0, so only a NaN of the mean could reach sums.
             return f.multiply_add(n * d, d, moment), n
 
         moment, _ = gathered(spread)
@@ -314,8 +314,8 @@ def _storing(f: Function, values: Value, table: Value, element: str) -> Each:
 
 @compiled("unit", kept=2, opt=0)
 def unit_code(module: Module, cpu: Cpu) -> None:
-    """The job `unit(args, mine, unit, image)`: some records of each kind, one after another. Pieces
-    of the chain find in the cache what parts have read."""
+    """The job `unit(args, mine, unit, image)`: some records of each kind, one after another. Data
+    that parts have read is still in the cache for the pieces of the chain."""
     with module.function("unit", JOB) as f:
         a, unit = _LAYOUT.reader(f), Record(f, f["inner"], UNIT)
         kinds = {"part": PART, "merge": MERGE, "final": FINAL, "piece": PIECE}

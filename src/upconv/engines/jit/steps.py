@@ -1,9 +1,8 @@
-"""Steps: what one call of a primitive runs, with all addresses bound, so that a sequence of them
-needs no Python in between (see program.py).
+"""Steps: calls of compiled functions with all addresses bound, so that a sequence of them runs
+without Python (see program.py).
 
-A `Launch` is a primitive's part of it, which depends on no array: a compiled function, argument
-blocks, and the counter that says when all is done. `run` and `steps` of a primitive bind the same
-values to it.
+A `Launch` is the part of a step that depends on no array: a compiled function, argument blocks, and
+the counter of finished jobs. `run` and `steps` of a primitive bind the same values to it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from .packing import Numbers
 
 
 class Step(NamedTuple):
-    """A function that threads run together, and how they know that it is over."""
+    """A function that threads run together, and the counter that says when it is over."""
 
     work: int
     """Address of a function of the block."""
@@ -40,7 +39,7 @@ class Step(NamedTuple):
 
 class Launch(NamedTuple):
     """A compiled function as threads run it: `over` names the counter of its finished jobs, which
-    comes to `jobs`, and `flag` the counter that is 0 where results hold."""
+    reaches `jobs`, and `flag` names the counter that is 0 where results hold."""
 
     blocks: Blocks
     work: int
@@ -58,7 +57,7 @@ class Launch(NamedTuple):
         return cls(blocks, work, threads, f"over_{last}", int(table[last, 1]), flag)
 
     def step(self, values: Mapping[str, int], weight: Array | None, *kept: object) -> Step:
-        """Bind these values, some of which are addresses in what is kept."""
+        """Bind these values; some are addresses of memory that the `kept` objects own."""
         block = self.blocks.bound(values)
         flag = block.address_of(self.flag) if self.flag else 0
         weights = (0, 0) if weight is None else (address_of(weight), weight.nbytes)

@@ -1,4 +1,4 @@
-"""The values that code is made of: types as LLVM spells them, registers and constants."""
+"""The values of code: types as LLVM spells them, registers and constants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...problem import DType
 I1, I8, I16, I32, I64, PTR = "i1", "i8", "i16", "i32", "i64", "ptr"
 HALF, BFLOAT, FLOAT, DOUBLE = "half", "bfloat", "float", "double"
 LINE = 64
-"""Bytes of a cache line: a guess for processors that have others, which costs them little."""
+"""Bytes of a cache line; processors with other lines lose little by this guess."""
 STORED = {
     DType.FLOAT16: HALF, DType.BFLOAT16: BFLOAT, DType.FLOAT32: FLOAT, DType.FLOAT64: DOUBLE,
 }  # fmt: skip
@@ -23,7 +23,7 @@ _FLOATS = (HALF, BFLOAT, FLOAT, DOUBLE)
 
 
 def _appends(integers: str, numbers: str = "", neutral: int | None = None) -> Operator:
-    """An operator that appends an instruction, unless beside its neutral constant."""
+    """An operator that appends an instruction, unless an operand is its neutral constant."""
 
     def operator(self: Value, other: Number) -> Value:
         if neutral is not None and not isinstance(other, Value) and other == neutral:
@@ -37,7 +37,7 @@ def _appends(integers: str, numbers: str = "", neutral: int | None = None) -> Op
 
 
 def _before(integers: str) -> Operator:
-    """An operator behind an integer constant."""
+    """The operator with an integer constant on the left."""
     return lambda self, other: _binary(integers, other, self)
 
 
@@ -49,10 +49,9 @@ def _compares(relation: str) -> Operator:
 class Value:
     """A typed LLVM value: a register or a constant.
 
-    Operators append an instruction to the code that a value is of: on integers, on numbers, and on
-    vectors of them lane by lane. What is added to an address are bytes; `/` is for numbers, `//`
-    and `%` are for integers that are not negative, as is `>>`; a constant beside a vector is in
-    every lane.
+    Operators append an instruction to the code of a value: on integers, on numbers, and on vectors
+    of them lane by lane. An address plus an integer counts bytes. `/` is for numbers; `//`, `%` and
+    `>>` are for integers that are not negative. A constant beside a vector is in every lane.
     """
 
     type: str
@@ -74,10 +73,10 @@ Number = Value | float
 Operator = Callable[[Value, Number], Value]
 
 
-def _binary(op: str, a: Number, b: Number, made: str = "") -> Value:
-    kind = next(each.type for each in (a, b) if isinstance(each, Value))
-    do = next(each.do for each in (a, b) if isinstance(each, Value) and each.do)
-    return do(made or kind, f"{op} {kind} {spelled(kind, a)}, {spelled(kind, b)}")
+def _binary(op: str, a: Number, b: Number, result: str = "") -> Value:
+    kind = next(operand.type for operand in (a, b) if isinstance(operand, Value))
+    do = next(operand.do for operand in (a, b) if isinstance(operand, Value) and operand.do)
+    return do(result or kind, f"{op} {kind} {spelled(kind, a)}, {spelled(kind, b)}")
 
 
 def is_float(kind: str) -> bool:
@@ -88,7 +87,7 @@ def is_float(kind: str) -> bool:
 def compared(relation: str, a: Number, b: Number) -> Value:
     """slt, ult, uge, eq, ne ... of two integers, olt, ueq, uno ... of two numbers, or lane by lane
     of two vectors."""
-    kind = next(each.type for each in (a, b) if isinstance(each, Value))
+    kind = next(operand.type for operand in (a, b) if isinstance(operand, Value))
     element, lanes = split(kind)
     op = "fcmp" if element in _FLOATS else "icmp"
     return _binary(f"{op} {relation}", a, b, vector(I1, lanes) if lanes else I1)
@@ -97,7 +96,7 @@ def compared(relation: str, a: Number, b: Number) -> Value:
 def spelled(kind: str, operand: Number) -> str:
     """An operand of a type as text, a constant in every lane.
 
-    A number is rounded, and its bits are those of the double that it equals: so LLVM wants them.
+    A number is rounded, and written as the bits of the double that it equals, as LLVM expects.
     """
     if isinstance(operand, Value):
         return operand.name

@@ -29,7 +29,7 @@ from .walk import JOB
 class Line:
     """The class of code for channels first.
 
-    reduce: "pick", "max" or "sum" of input rows. last: "copy", "pool", "window" (one for each job),
+    reduce: "pick", "max" or "sum" of input rows. last: "copy", "pool", "window" (one per job),
     "nearest", "linear" or "shuffle", and its stride or factor. edge: "fill", "replicate" or
     "reflect".
     """
@@ -59,9 +59,9 @@ def line_code(module: Module, line: Line, cpu: Cpu) -> None:
             taps = a["taps"] + row["tap"] * TAP.itemsize
             dst = y + row["to"]
             if line.last == "shuffle":
-                with f.loop(0, line.factor) as each:
-                    tap = taps + each.index * TAP.itemsize
-                    gather.emit(stage + each.index * segment, x, tap, f.integer(1), line.computed)
+                with f.loop(0, line.factor) as phase:
+                    tap = taps + phase.index * TAP.itemsize
+                    gather.emit(stage + phase.index * segment, x, tap, f.integer(1), line.computed)
             elif combine is None:
                 gather.emit(dst, x, taps, row["taps"], line.stored)
             else:
@@ -123,14 +123,14 @@ class _Gather:
         self._edges(to, None, element)
 
     def _from(self, row: Value) -> Value:
-        """The place of the line's first real position in a row of the input."""
+        """The address of the line's first real position in a row of the input."""
         return self._f.at(row, self._first + self._low, self._line.stored)
 
     def _neutral(self, element: str) -> Value:
         return _neutral(self._f, self._line.reduce, vector(element, self._lanes), self._fill_value)
 
     def _edges(self, to: Value, row: Value | None, element: str) -> None:
-        """Positions beside the row: they are filled, or those of the row repeated or mirrored."""
+        """Fill the positions beside the row, or repeat or mirror those of the row."""
         f, edge, stored = self._f, self._line.edge, self._line.stored
         after = f.at(to, self._high, element)
         if edge == "reflect" and row is not None:
@@ -151,8 +151,8 @@ class _Gather:
             if row is None:
                 value = f.load(element, f.at(to, number, element))
             else:
-                place = f.integer(0) if start is to else self._width - 1
-                value = converted(f, f.load(stored, f.at(row, place, stored)), element)
+                edge_index = f.integer(0) if start is to else self._width - 1
+                value = converted(f, f.load(stored, f.at(row, edge_index, stored)), element)
             self._fill(blocks, start, f.broadcast(value, self._lanes), element)
 
     def _fill(self, blocks: Blocks, start: Value, value: Value, element: str) -> None:
@@ -161,7 +161,7 @@ class _Gather:
 
 
 def _neutral(f: Function, reduce: str, kind: str, fill: Value | None = None) -> Value:
-    """The result of no taps; where one is picked, the number at an address."""
+    """The result of no taps: a neutral number, or the number at the address `fill`."""
     element, lanes = split(kind)
     if reduce == "pick" and fill is not None:
         return f.broadcast(f.load(element, fill), lanes)
@@ -222,7 +222,7 @@ def _window(
     f: Function, a: Arguments, line: Line, src: Value, dst: Value, column: Value, columns: Value,
     lanes: int,
 ) -> None:  # fmt: skip
-    """Combine the whole line: vectors of it first, then their lanes."""
+    """Combine all positions of the line: first its vectors, then their lanes."""
     element, kind = line.computed, vector(line.computed, lanes)
     neutral = _neutral(f, line.reduce, kind)
 
@@ -239,7 +239,7 @@ def _window(
         half //= 2
     if line.reduce == "sum":
         total = total * f.broadcast(f.load(element, f.at(a["scale"], column, element)), lanes)
-    # Of a constant mask LLVM makes a store of too many bfloat16; there is one column.
+    # With a constant mask LLVM would store too many bfloat16; there is one column.
     f.store_lanes(converted(f, total, line.stored), dst, f.lanes_below(columns, lanes))
 
 
@@ -255,18 +255,18 @@ def _upsample(
     def write(start: Value, rest: Value | None) -> None:
         lines = _phases(f, a, line, f.at(src, start, element), kind)
         for i, values in enumerate(interleaved(f, [[one] for one in lines], lanes)):
-            place = f.at(dst, start * factor + i * lanes, line.stored)
+            address = f.at(dst, start * factor + i * lanes, line.stored)
             narrow = converted(f, values, line.stored)
             if rest is None:
-                f.store(narrow, place)
+                f.store(narrow, address)
             else:
-                f.store_lanes(narrow, place, f.lanes_below(rest - i * lanes, lanes))
+                f.store_lanes(narrow, address, f.lanes_below(rest - i * lanes, lanes))
 
-    whole = sources // lanes * lanes
-    with f.loop(0, whole, lanes) as loop:
+    full = sources // lanes * lanes
+    with f.loop(0, full, lanes) as loop:
         write(loop.index, None)
-    with f.when(whole < sources):
-        write(whole, columns - whole * factor)
+    with f.when(full < sources):
+        write(full, columns - full * factor)
 
 
 def _phases(f: Function, a: Arguments, line: Line, at: Value, kind: str) -> list[Value]:
@@ -343,7 +343,7 @@ def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cp
                     sums = reduce == "sum"
                     first.next([a + b for a, b in both] if sums else second.results)
                 for span, result in zip(spans, first.results, strict=True):
-                    place = f.at(dst, span.start, stored)
-                    span.store(converted(f, result, stored), place)
+                    address = f.at(dst, span.start, stored)
+                    span.store(converted(f, result, stored), address)
 
             blocks.each_block(combine)

@@ -1,1 +1,1 @@
-"""The channels kernel: vectors run along channels."""
+"""The channel-vectorised kernel: vectors run along channels."""

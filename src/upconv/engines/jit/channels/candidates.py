@@ -1,4 +1,4 @@
-"""The candidates of the channels kernel: products in float32 or float64, and dot products."""
+"""The candidates of the channel-vectorised kernel: plain products, and dot products."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHANNELS, DOTS = "channels", "dots"
 
 
 def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """Products as they are, and where the processor has instructions for them dot products."""
+    """Return plain products and, where the processor has instructions for them, dot products."""
     names = (CHANNELS, DOTS) if can_dot(correlation, cpu) else (CHANNELS,)
     return tuple(_candidate(correlation, name, threads, cpu) for name in names)
 

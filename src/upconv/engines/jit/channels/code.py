@@ -47,7 +47,7 @@ class Codes:
         return CODE_BYTES * len(self._kept)
 
     def tiles(self, tile: ChannelTile, rest: int) -> tuple[int, int]:
-        """The addresses of a tile, and of the one that computes a `rest` of points, if any."""
+        """The addresses of a tile and of the tile of a `rest` of points, if there is a rest."""
         full = self._tile(tile)
         return full, self._tile(replace(tile, points=fitting(rest))) if rest else full
 

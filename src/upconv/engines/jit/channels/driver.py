@@ -4,8 +4,8 @@
     transpose_in   a part of the channels and positions of the input, where channels come first
     transpose_out  the same for the result; `finish_out` where an epilogue follows
 
-They are compiled once per process, and not optimised: optimising takes four times as long and saves
-one hundredth, as the functions that they call do nearly all the work.
+They are compiled once per process, and not optimised. Optimising takes four times as long and saves
+1 % of the run time, because the functions that they call do nearly all the work.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Pass(NamedTuple):
     """Some taps and input channels of a block; offsets are in bytes."""
 
     code: int  # the address of a tile of `most` points
-    rest_code: int  # and of one for the last points
+    rest_code: int  # the address of a tile for the last points
     most: int
     span: int  # its points, among the spans of a run
     direct: int  # whether tiles store to the output
@@ -50,11 +50,11 @@ class Pass(NamedTuple):
     ahead: int  # from w: weights that will be needed next
     ahead_step: int  # bytes to ask for per channel, or 0
     bias: int
-    resumed: int  # whether sums go on from what lies in the output
+    resumed: int  # whether the output holds sums of earlier passes
     y: int
     active: int  # lanes
-    clip: int  # those that exist where a row of the output ends
-    stage: int  # from one point's to the next one's, 0 where each tile begins anew
+    clip: int  # lanes that exist where a row of the output ends
+    stage: int  # bytes from one point's sums to the next; 0 where tiles reuse the stage
     last: int  # whether sums are complete
 
 
@@ -74,7 +74,7 @@ PART = record("image channel last channels")
 
 @compiled("passes", "transpose_in", "transpose_out", "finish_out", kept=4, opt=0)
 def driver_code(module: Module, cpu: Cpu) -> None:
-    """All of these."""
+    """Emit all steps."""
     _emit_passes(module)
     _emit_transpose_in(module)
     _emit_transpose_out(module)

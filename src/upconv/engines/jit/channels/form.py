@@ -1,4 +1,4 @@
-"""The form of a correlation, which no size says anything about, and its data with channels last.
+"""The form of a correlation, which depends on no size, and its data with channels last.
 
 Bytes here are of channels-last data: the caller's, or the scratch that channels-first data is
 transposed into.
@@ -25,9 +25,9 @@ class Form:
     """Channels, types, and the cut into grids.
 
     `points` are those of each block's tile, and `merges` says for each grid whether some block
-    takes neighbouring taps as one. `transposed`: data is transposed before, and back after, which
-    `finish` ends. `groups` are computed one by one. `element`, `x_bytes` and `y_bytes` are bytes of
-    a number of computing, of the input and of the output.
+    takes neighbouring taps as one. `transposed` says that data is transposed before and back after
+    the passes; `finish` comes last. `groups` are computed one by one. `element`, `x_bytes` and
+    `y_bytes` are bytes of a number: in computing, in the input and in the output.
     """
 
     weight: WeightForm

@@ -1,7 +1,6 @@
-"""The lanes of the channel-vectorised kernel, and the phase groups into which it may cut the last
-axis; both depend on no size.
+"""The lanes of the channel-vectorised kernel, and the phase groups of the last axis.
 
-Nothing here touches an array or emits code.
+Neither depends on a size. Nothing here touches an array or emits code.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def can_dot(correlation: Correlation, cpu: Cpu) -> bool:
 
 
 def lanes_of(correlation: Correlation, cpu: Cpu, dots: bool | None = None) -> Lanes:
-    """The lanes of a correlation: with `dots` or without, or as is faster on `cpu`."""
+    """The lanes of a correlation, with `dots`, without, or the faster of both on `cpu`."""
     dots = can_dot(correlation, cpu) and (cpu.dots > 1 if dots is None else dots)
     last = correlation.lines[-1]
     taps = tuple(phase.taps for phase in last.phases)
@@ -114,7 +113,7 @@ class PhaseGroup:
 
 @lru_cache(maxsize=256)
 def phase_groupings(lanes: Lanes) -> tuple[tuple[PhaseGroup, ...], ...]:
-    """Ways to cut the last axis: phases of equal shifts, phases alone, all of n positions."""
+    """Cuts of the last axis: phases of equal shifts, single phases, all of n positions."""
     return tuple(_cuts(lanes))
 
 

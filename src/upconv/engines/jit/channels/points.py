@@ -53,32 +53,33 @@ def _points_of_kind(passes: Passes, kind: Kind, step: int) -> tuple[Table, list[
     data, images = ChannelsLast(kind.correlation, passes.form), kind.correlation.batch
     totals = data.counts.prod(1) * images
     runs = -(-int(totals.max(initial=0)) // step)
-    spans, points, end = np.zeros((runs, len(passes.points)), SPAN), [], 0
+    spans, points, nbytes = np.zeros((runs, len(passes.points)), SPAN), [], 0
     for i, number in enumerate(passes.points):
         total = int(totals[number])
         length = max(1, -(-total // max(1, runs * STEP))) * STEP  # a multiple of every tile's
         table, clear = _points(data, number, kind.before, np.arange(total) // length)
         first, row = np.arange(runs) * length, table.shape[1] * 8
         spans[:, i] = filled(
-            SPAN, runs, points=end + first * 8, stride=row,
+            SPAN, runs, points=nbytes + first * 8, stride=row,
             count=np.clip(total - first, 0, length), clear=np.bincount(clear, minlength=runs),
         )  # fmt: skip
         points.append(table.ravel())
-        end += table.nbytes
+        nbytes += table.nbytes
     return spans, points
 
 
 def _points(data: ChannelsLast, number: int, before: int, run: Numbers) -> tuple[Numbers, Numbers]:
-    """The points of a grid, run by run, and the runs of those that have all lanes: these come
-    first. Those whose windows cross the end of a row come after others, as merged taps are slow
-    there. `before` is as in blocks.py."""
+    """The points of a grid, run by run, and the runs of the points that have all lanes.
+
+    These points come first. Points whose windows cross the end of a row come last, because merged
+    taps are slow there. `before` is as in blocks.py."""
     padded, keys = _in_order(data, number, before), [run]
     array = padded[:, : len(run)]
     last = array[-1]
-    end, clear = last == last.max(initial=0), run
+    at_row_end, clear = last == last.max(initial=0), run
     if data.missing[number]:
-        keys.insert(0, end)
-        clear = run[~end]
+        keys.insert(0, at_row_end)
+        clear = run[~at_row_end]
     if data.form.merges[number]:
         keys.insert(0, np.where(array[_EDGES] >= CROSSING, last + 1, 0))
     if len(keys) > 1:

@@ -1,14 +1,14 @@
 """The products of one tap: numbers that are broadcast, pairs of bfloat16, and depthwise ones.
 
 Pairs: one broadcast of 32 bits puts the inputs c (low half) and c + 1 (high half), which lie side
-by side in channels-last memory, in every lane. Each is made float32 by one instruction more, or dot
+by side in channels-last memory, in every lane. One more instruction widens each to float32, or dot
 products add both at once. The last of an odd number of channels has no neighbour that may be read:
-it is done alone.
+the tile computes it alone.
 
 Depthwise: the output lanes of a point are the channels of all groups, each with its own weight:
 y[l] += x[l / m] * w[l], m output channels (`multiplier`) to an input channel. A tap is one vector
-of weights per vector of lanes, shared by all points of the tile; inputs are read as they lie.
-Memory is the limit, not multiply-adds.
+of weights per vector of lanes, shared by all points of the tile. Inputs are not packed. Memory
+bandwidth is the limit, not multiply-adds.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ Read = Callable[[Function, ChannelTile, Value], Value]
 
 _HIGH = -1 << 16  # the bits of a pair's second number, which are those of its float32
 _AHEAD = 8
-"""Input channels from the prefetch of weights into the first-level cache to their use. A processor
-alone may be too slow at it (a Xeon, 2026-11-21: up to 12 % faster where weights are large, nowhere
-slower)."""
+"""Input channels from the prefetch of weights into the first-level cache to their use. The hardware
+prefetcher may be too slow (a Xeon, 2026-11-21: this is up to 12 % faster where weights are large,
+nowhere slower)."""
 
 
 def tap_products(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Value]) -> list[Value]:
-    """Add the products of all input channels of one tap: in pairs where inputs are bfloat16, the
-    last of an odd number alone."""
+    """Add the products of all input channels of one tap, in pairs where inputs are bfloat16."""
     if tile.depthwise:
         return _depthwise(f, tile, inputs, sums)
     pairs, last = ([_pair], _single) if tile.dots else ([_half(0), _half(1)], _alone)
@@ -158,7 +157,7 @@ def _depthwise(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Value]
 
 
 def _lanes(f: Function, tile: ChannelTile, point: Value, v: int, masks: list[Value]) -> Value:
-    """The inputs of one vector of lanes; of a masked tile only those that exist are read."""
+    """Load the inputs of one vector of lanes; a masked tile reads only those that exist."""
     count = tile.lanes // tile.multiplier
     kind, address = vector(tile.stored, count), f.at(point, v * count, tile.stored)
     if masks:

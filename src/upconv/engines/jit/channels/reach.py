@@ -1,7 +1,6 @@
-"""Counting the taps that tiles skip: those that are outside the input for all points of a tile.
+"""Counts of the taps that tiles skip, because they are outside the input for all points of a tile.
 
-Their number depends on the points of a tile. It matters to the choice of tiles where points are
-few.
+The number depends on the points of a tile. Where points are few, it matters to the choice of tiles.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ class Along:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The number of a grid's points, and for tiles of each size in POINTS the part of the taps that
-    they cannot skip."""
+    """The points of a grid, and the share of taps that tiles of each size in POINTS cannot skip."""
 
     points: int
     parts: tuple[float, ...]
@@ -70,7 +68,7 @@ def reach(axes: tuple[Along, ...], images: int, *, inside: bool) -> Reach:
 
 
 def part_inside(line: Line) -> float:
-    """The part of the taps along an axis that read an input which exists, over all points."""
+    """The share of the taps along an axis that read an existing input, over all points."""
     taps = inside = 0
     for phase in line.phases:
         for tap in phase.taps:

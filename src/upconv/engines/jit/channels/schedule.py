@@ -1,5 +1,4 @@
-"""The schedule of a correlation in the channel-vectorised kernel, as plain data: grids, blocks,
-tiles, jobs.
+"""The schedule of the channel-vectorised kernel as plain data: grids, blocks, tiles, jobs.
 
 Symbols, per axis, as in geometry.py: output o = s*j + r, phase r reads input j - e for its taps.
 Along the last axis n neighbouring j may be taken together (`unroll`): o = s*n*j' + r' with
@@ -7,8 +6,8 @@ r' = s*i + r, which reads input n*j' - (e - i). A *phase group* is a run of phas
 lie side by side in channels-last memory: these are the lanes, (phase, channel) in that order. Phase
 groups of one phase suit many channels; with few, more phases fill the vectors.
 
-Nothing here touches an array of data or emits code. Among many points no size says anything about
-grids, blocks and tiles: the sizes of a layer share one `Cut`.
+Nothing here touches an array of data or emits code. Where points are many, grids, blocks and tiles
+depend on no size: the sizes of a layer share one `Cut`.
 """
 
 from __future__ import annotations
@@ -129,8 +128,7 @@ class Schedule:
 
 @lru_cache(maxsize=1024)
 def _divisions(lanes: Lanes, phase_group: PhaseGroup) -> tuple[tuple[Block, ...], ...]:
-    """Ways to cut a phase group into as few blocks as possible, of 1, 2 and more vectors at
-    most."""
+    """Cuts of a phase group into as few blocks as possible, of at most 1, 2 and more vectors."""
     total = len(phase_group.taps) * lanes.channels
     vectors = -(-total // lanes.width)
     divisions = []
@@ -173,8 +171,9 @@ def _blocks(
 
 
 def _best_tile(lanes: Lanes, block: Block, reached: Reach, outer: int) -> tuple[float, int]:
-    """The cycles of all points of a block, by full tiles and one for the rest, and the points of
-    the tiles that take the fewest, of equal ones the largest."""
+    """The fewest cycles of all points of a block, and the points of the tiles that take them.
+
+    Full tiles and one tile for the rest compute the points. Of equal tiles the largest is taken."""
     merged = merged_taps(lanes, block)
     cycles = _tap_cycles(lanes, block.vectors, block.masked, merged)
     taps, best = len(block.shifts) // merged * outer, (float("inf"), 0)
@@ -253,7 +252,7 @@ def _positions(correlation: Correlation) -> int:
 
 
 def _row_cycles(cut: Cut, row: int, few: Correlation | None) -> float:
-    """Cycles of a cut, those of positions behind the end of a row included."""
+    """Cycles of a cut, including positions behind the end of a row."""
     if few is not None or row > _LONG:
         return cut.cycles
     return cut.cycles * -(-row // cut.unroll) * cut.unroll / row
@@ -266,7 +265,7 @@ def _cuts(
     outer: tuple[tuple[Phase, ...], ...],
     few: Correlation | None,
 ) -> tuple[Cut, ...]:
-    """Ways to cut the outputs into grids; they depend on sizes where positions are `few`."""
+    """Cuts of the outputs into grids, which depend on sizes where positions are `few`."""
     return tuple(_cut(lanes, strides, outer, groups, few) for groups in phase_groupings(lanes))
 
 
@@ -338,8 +337,7 @@ def images_inside(correlation: Correlation) -> bool:
 def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
     """Cycles that each thread takes: tiles, and transposing data whose channels come first.
 
-    Comparable with the spatially vectorised kernel's prediction: neither counts what reading
-    weights costs.
+    Like the spatially vectorised kernel's prediction, this leaves out the time of reading weights.
     """
     costs, cut, transposing = cpu.costs.channels, plan.cut, 0.0
     if correlation.layout is DataLayout.NCX:

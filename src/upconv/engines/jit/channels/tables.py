@@ -1,7 +1,7 @@
 """The passes of a correlation and the taps that they read, as records of driver.py.
 
-They are at no point in particular: points.py has the points. So no table grows with points times
-blocks of lanes, and the sizes of a layer share all but a few numbers of each record.
+They belong to no point: points.py has the points. So no table grows with points times blocks of
+lanes, and the sizes of a layer share all but a few numbers of each record.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def passes_of(data: ChannelsLast, *, single: bool) -> Passes:
     missing, numbers = tuple(data.missing.tolist()), dict[object, int]()
     keys = zip(map(tuple, data.counts.tolist()), missing, data.form.merges, strict=True)
     alike = tuple(numbers.setdefault(key, i) for i, key in enumerate(keys))
-    # Among many points a rest is computed by a full tile, which repeats the last one: it costs
-    # little, and saves compiling another tile.
+    # Among many points a full tile computes the rest, and repeats the last point. That takes
+    # little time, and saves compiling another tile.
     few = tuple(n if single and n < 16 * POINTS[-1] else 0 for n in totals)
     return shared(Passes, data.form, alike, missing, few)
 
@@ -116,8 +116,8 @@ class Passes:
         directly = form.transposed or form.finish.is_plain
         directly &= block.active == tile.width or single
         directly |= bool(tile.result) and single
-        end = len(grid.phase_group.taps) * lanes.channels
-        clip = max(0, min(block.active, end - missing - block.lane))
+        phase_lanes = len(grid.phase_group.taps) * lanes.channels
+        clip = max(0, min(block.active, phase_lanes - missing - block.lane))
         span = self.points.index(alike) * SPAN.itemsize
         code, rest_code = codes.tiles(tile, few % tile.points if few < 16 * tile.points else 0)
         lane = block.lane // lanes.multiplier if lanes.depthwise else 0
@@ -155,7 +155,7 @@ class Passes:
 
 
 def _merged(lanes: Lanes, block: Block, most: int) -> int:
-    """Taps that are one: as many as can be, which a pass of `most` has a multiple of."""
+    """The number of neighbouring taps taken as one; a pass of `most` taps has a multiple of it."""
     merged = merged_taps(lanes, block)
     return max((n for n in range(1, merged + 1) if merged % n == 0 and n <= most), default=1)
 

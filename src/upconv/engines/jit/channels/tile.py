@@ -1,17 +1,17 @@
-"""The register tile of the channel-vectorised kernel: vectors run along lanes, inputs are
+"""The register tile of the channel-vectorised kernel: vectors run along lanes, and inputs are
 broadcast.
 
 Lanes are outputs that lie side by side in channels-last memory: the channels of one position or of
-a few neighbours. A tile computes V vectors of lanes for R *points*, any R outputs positions made by
-the same taps. For each tap and each input channel
+a few neighbours. A tile computes V vectors of lanes for R *points*, any R output positions with the
+same taps. For each tap and each input channel:
 
     V loads of weights
     for each point: broadcast its input, V multiply-adds into acc[point]
 
 Where neighbouring taps of the last axis read neighbouring positions, the channels of their window
-lie side by side, and so do their weights: `merged` taps are then summed as one tap of so many times
-the channels, in the same order. It saves finding the inputs of each, which is most of the work with
-few channels. Only tiles whose windows cross neither end of a row do so.
+lie side by side, and so do their weights. `merged` taps are then summed as one tap of so many times
+the channels, in the same order. That saves finding the inputs of each tap, which is most of the
+work with few channels. Only tiles whose windows cross neither end of a row do so.
 
 A tap that is outside for all R points is skipped. A *masked* tile touches, for each tap, only the
 lanes that use it: no input meets an output that it does not reach. (Infinity in the weights does
@@ -226,14 +226,14 @@ def _store(f: Function, tile: ChannelTile, here: Values, sums: list[Value], elem
     with f.when(full):
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
-            place = f.at(_output(f, here, r), v * tile.lanes, element)
-            f.store(converted(f, total, element), place)
+            address = f.at(_output(f, here, r), v * tile.lanes, element)
+            f.store(converted(f, total, element), address)
     with f.unless(full):
         masks = live_masks(f, tile, here)
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
-            place = f.at(_output(f, here, r), v * tile.lanes, element)
-            f.store_lanes(converted(f, total, element), place, masks[v])
+            address = f.at(_output(f, here, r), v * tile.lanes, element)
+            f.store_lanes(converted(f, total, element), address, masks[v])
 
 
 def live_masks(f: Function, tile: ChannelTile, here: Values) -> list[Value]:

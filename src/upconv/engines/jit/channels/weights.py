@@ -4,8 +4,8 @@ channel][lane].
 For dot products: [group][grid][block][tap][pair of input channels][lane][channel of the pair], with
 zeros where the last pair has only one.
 
-Every block reads its weights from the first to the last. Lanes that do not use a tap, and those
-behind a block's last, have zeros.
+Every block reads its weights in order. Lanes that do not use a tap have zeros, and so do lanes
+behind a block's last one.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def taps_of_lanes(lanes: Lanes, grid: Grid, block: Block, shift: int) -> Numbers
 
 
 class ChannelPacking(Packer):
-    """Packs a weight for the blocks of a cut; `offsets` are where they begin, in bytes. Of each tap
-    there is a multiple of `multiple` input channels, the last ones zero."""
+    """Packs a weight for the blocks of a cut; `offsets` are the bytes at which they begin. Each tap
+    has a multiple of `multiple` input channels, of which the last may be zeros."""
 
     def __init__(self, weight: WeightForm, cut: Cut, cpu: Cpu, multiple: int = 1) -> None:
         lanes, grids = cut.lanes, cut.grids
@@ -59,7 +59,7 @@ class ChannelPacking(Packer):
             for grid in grids
             for block in grid.blocks
         ]
-        *self.offsets, end = accumulate((size * lanes.width * lane for size in sizes), initial=0)
+        *self.offsets, nbytes = accumulate((size * lanes.width * lane for size in sizes), initial=0)
         pieces, tables, taps = _block_table(weight, cut, self.offsets), np.zeros(1, np.int64), None
         if pieces is None:
             pieces, tables = _lay_out(weight, cut, self.offsets, lane)
@@ -67,7 +67,7 @@ class ChannelPacking(Packer):
             taps = prod(map(len, _axes(grids[0])))
         groups = 1 if lanes.depthwise else weight.groups
         super().__init__(
-            weight, compute, groups, channels, end, pieces, tables, cpu, taps, self.row_channels
+            weight, compute, groups, channels, nbytes, pieces, tables, cpu, taps, self.row_channels
         )
 
 

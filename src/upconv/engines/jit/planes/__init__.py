@@ -1,1 +1,1 @@
-"""The planes kernel: depthwise layers, read where they lie."""
+"""The planes kernel: depthwise layers, read without packing."""

@@ -12,7 +12,7 @@ PLANES = "planes"
 
 
 def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """The one candidate."""
+    """Return the one candidate."""
     tile = plane_tile(correlation, cpu)
     if tile is None:
         return (refused(PLANES, "it is for depthwise layers of stride 1, and AVX-512"),)

@@ -1,12 +1,12 @@
-"""The code of the planes kernel: depthwise layers, read where they lie.
+"""The code of the planes kernel: depthwise layers, whose input is not packed.
 
-A tile is some rows of an output plane by a vector of positions or several. It loads each line of
-the input once, cuts the shifts from neighbouring vectors in registers, and adds each to all rows
-that the line is for. Masks leave out what lies beside a row, so nothing is copied or padded; a line
-above or below a plane is one of zeros.
+A tile is some rows of an output plane by one or more vectors of positions. It loads each line of
+the input once, cuts the shifts from neighbouring vectors in registers, and adds them to all rows
+that use the line. Masks leave out positions beside a row, so nothing is copied or padded. Lines
+above and below a plane are zeros.
 
-Of channels-last data a plane is a row of positions by their channels: the lines are positions, and
-vectors run along channels, which are not shifted and have weights and biases of their own.
+In channels-last data a plane is a row of positions by their channels. The lines are positions, and
+vectors run along channels, which have no shifts, and have their own weights and biases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .. import walk
-from ..activation import End, activated, second_of
+from ..activation import ActivationEpilogue, activated, second_of
 from ..compile import compiled
 from ..costs import Planes, costs_of
 from ..cpu import Cpu
@@ -44,7 +44,7 @@ class PlaneTile(NamedTuple):
     """The class of a tile: all that its code depends on.
 
     `steps` and `shifts` are those of rows and of positions in a row. `staged` results go by way of
-    `finish` after `end`. `last`: vectors run along channels.
+    `finish` after `epilogue`. `last`: vectors run along channels.
     """
 
     element: str
@@ -54,7 +54,7 @@ class PlaneTile(NamedTuple):
     vectors: int
     steps: tuple[int, int]
     shifts: tuple[tuple[int, ...], tuple[int, ...]]
-    end: End
+    epilogue: ActivationEpilogue
     staged: bool
     last: bool = False
 
@@ -73,7 +73,7 @@ class PlaneTile(NamedTuple):
 
     @property
     def lines(self) -> dict[int, list[tuple[int, int]]]:
-        """For each line of the input, counted from the first row's, (row, row tap) it is for.
+        """For each line of the input, counted from the first row's, the (row, row tap) that use it.
 
         The order of the lines is the order in which each row adds up its taps. The other kernels
         take outer axes by tap and the last axis by falling shift. With the same order here a layer
@@ -90,7 +90,7 @@ class PlaneTile(NamedTuple):
     def across(self) -> list[tuple[int, int, int]]:
         """The taps of a row by falling shift, as (tap, shift, how many results before)."""
         taps = enumerate(zip(self.shifts[1], self.back, strict=True))
-        return sorted(((tap, *each) for tap, each in taps), key=lambda each: -each[1])
+        return sorted(((tap, *shift) for tap, shift in taps), key=lambda entry: -entry[1])
 
     @property
     def back(self) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ class PlaneTile(NamedTuple):
 
     @property
     def costs(self) -> Planes:
-        """The figures of the processors it is for."""
+        """The cost figures of the processors that run it."""
         return costs_of(self.lanes * BYTES[self.element]).planes
 
     @property
@@ -114,14 +114,14 @@ class PlaneTile(NamedTuple):
         costs = self.costs
         line = costs.load * self.loads + costs.cut * self.vectors * len(self.shifts[1])
         if self.last:
-            # A line begins elsewhere, and each weight that is not kept is a load.
+            # Each line has its own address, and each weight that is not kept is a load.
             line, products = line + costs.line, products * (1 if self.kept else costs.weight)
         results = costs.result * self.rows * self.vectors
         return products + line * len(self.lines) + results + costs.tile
 
 
 _KEPT, _MOST_REGISTERS = 9, 28
-"""Up to how many weights are kept in registers, and registers for sums, weights and an input."""
+"""The most weights in registers, and the most registers for sums, weights and an input."""
 
 
 @compiled("planes", kept=256, opt=1)
@@ -144,8 +144,8 @@ def plane_code(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
 
 
 class _Tiles(NamedTuple):
-    """The tiles of bands of rows, being emitted; `zeros` are a line of them, `stage` is for results
-    that `finish` takes on."""
+    """Emits the tiles of bands of rows. `zeros` are a line of zeros, `stage` holds results for
+    `finish`."""
 
     f: Function
     a: Arguments
@@ -198,11 +198,11 @@ class _Tiles(NamedTuple):
         if not tile.last:
             return [f.broadcast(f.load(tile.element, address), tile.lanes)] * tile.vectors
         kind = vector(tile.element, tile.lanes)
-        places = (f.at(address, v * tile.lanes, tile.element) for v in range(tile.vectors))
-        return [f.load(kind, place) for place in places]
+        offsets = range(0, tile.width, tile.lanes)
+        return [f.load(kind, f.at(address, offset, tile.element)) for offset in offsets]
 
     def lines(self, x: Value, first: Value) -> Callable[[int], Value]:
-        """The addresses of lines, counted from a plane's row `first`; one outside lies in zeros."""
+        """The addresses of lines, counted from a plane's row `first`; lines outside are zeros."""
         rows, row_stride = self.a["x_rows"], self.a["x_row"]
 
         def line(number: int) -> Value:
@@ -230,10 +230,10 @@ class _Tiles(NamedTuple):
             for tap, shift, back in tile.across:
                 part = parts[back * tile.steps[1] - shift]
                 for v in range(tile.vectors):
-                    place, lane = divmod(v * tile.lanes + max(tile.back) - back, tile.lanes)
-                    cut = part[place]
+                    index, lane = divmod(v * tile.lanes + max(tile.back) - back, tile.lanes)
+                    cut = part[index]
                     if lane:
-                        cut = f.shuffle(cut, part[place + 1], range(lane, lane + tile.lanes))
+                        cut = f.shuffle(cut, part[index + 1], range(lane, lane + tile.lanes))
                     cut = f.convert("bitcast", cut, kind)
                     for row, row_tap in uses:
                         i, n = row * tile.vectors + v, row_tap * across + tap
@@ -242,9 +242,9 @@ class _Tiles(NamedTuple):
         return sums
 
     def parts(self, line: Value, masks: list[Value]) -> list[list[Value]]:
-        """The vectors of a line: as they lie, or of its even and of its odd positions.
+        """The vectors of a line, or those of its even and of its odd positions.
 
-        As integers, which LLVM cuts by one instruction, and numbers by a copy, an index and one.
+        They are integers, which LLVM cuts by one instruction; numbers would take three.
         """
         f, tile, lanes = self.f, self.tile, self.tile.lanes
         read, vectors = _bits(tile.stored), []
@@ -261,27 +261,27 @@ class _Tiles(NamedTuple):
         return [[f.shuffle(*pair, range(i, 2 * lanes, 2)) for pair in pairs] for i in (0, 1)]
 
     def store(
-        self, sums: list[Value], place: Value, slopes: Value, active: Value, left: Value
+        self, sums: list[Value], offset: Value, slopes: Value, active: Value, left: Value
     ) -> None:
         """Store the sums, as many rows and positions as there are."""
         f, a, tile = self.f, self.a, self.tile
-        row_stride, y, end = a["y_row"], a["y"] + place, tile.end
-        factors = self.lane_values(slopes) if end.slopes else [end.slope] * tile.vectors
+        row_stride, y, epilogue = a["y_row"], a["y"] + offset, tile.epilogue
+        factors = self.lane_values(slopes) if epilogue.slopes else [epilogue.slope] * tile.vectors
         sums = [
-            activated(f, end.activation, factors[i % tile.vectors], value)
+            activated(f, epilogue.activation, factors[i % tile.vectors], value)
             for i, value in enumerate(sums)
         ]
         if tile.staged:
             for i, value in enumerate(sums):
                 f.store(value, f.at(self.stage, i * tile.lanes, tile.element))
             shape = f.min(active, tile.rows), f.min(left, tile.width)
-            row, more = tile.width * BYTES[tile.element], a["residual"] + place
+            row, more = tile.width * BYTES[tile.element], a["residual"] + offset
             steps = row, row_stride, slopes, a["second"]
             f.call(a["finish"], self.stage, y, more, 1, 0, 0, *shape, *steps)
             return
         self.store_rows(sums, y, active, left)
-        if end.has_second:
-            others = [second_of(f, end, value) for value in sums]
+        if epilogue.has_second:
+            others = [second_of(f, epilogue, value) for value in sums]
             self.store_rows(others, y + a["second"], active, left)
 
     def store_rows(self, values: list[Value], y: Value, active: Value, left: Value) -> None:
@@ -303,7 +303,7 @@ def _below(f: Function, count: Value, lanes: int) -> Value:
 
 
 def _mask(f: Function, bits: Value, lanes: int) -> Value:
-    """Bits as a mask: integers are computed beside the sums, vectors instead of them."""
+    """Bits as a mask. Integer units compute them beside the sums; vector units would wait."""
     return f.convert("bitcast", f.convert("trunc", bits, f"i{lanes}"), vector(I1, lanes))
 
 

@@ -1,1 +1,1 @@
-"""The positions kernel: vectors run along positions of one phase."""
+"""The spatially vectorised kernel: vectors run along positions of one phase."""

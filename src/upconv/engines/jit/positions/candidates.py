@@ -1,4 +1,4 @@
-"""The candidate of the positions kernel."""
+"""The candidate of the spatially vectorised kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POSITIONS = "positions"
 
 
 def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """The one candidate."""
+    """Return the one candidate."""
     reason = refusal(correlation)
     if reason is not None:
         return (refused(POSITIONS, reason),)

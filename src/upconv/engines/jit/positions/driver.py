@@ -3,10 +3,10 @@
     pack(args, mine, part, job)         a part of the shared packing
     job(args, mine, cache_block, job)   a cache block for a run of blocks, of each all phase tuples
 
-Compiled once per process: what differs between layers is in its arguments, in tables, and in the
-functions it calls by their addresses. A tile writes to y, or to the stage, from where pieces go to
-y: where it is not wholly outputs of one row, where there is an epilogue that tiles do not apply, or
-another element type.
+They are compiled once per process. Layers differ in the arguments, in tables, and in the functions
+that the steps call by address. A tile writes to y or to the stage, from which pieces go to y. The
+stage is for tiles that are not wholly outputs of one row, for epilogues that tiles do not apply,
+and for another element type of y.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BLOCK = signature("args* stage* block* w* taps* ntaps bias* to range* x*")
 def driver_code(module: Module, cpu: Cpu) -> None:
     """The functions `pack` and `job`.
 
-    Less optimising takes less time, and what it makes is no slower: 0 to 6 % faster on 12 layers.
+    Less optimising takes less time, and its code is no slower: 0 to 6 % faster on 12 layers.
     """
     _emit_fill(module)
     _emit_block(module)
@@ -114,7 +114,7 @@ def _emit_block(module: Module) -> None:
 
 
 def _emit_tiles(f: Function, a: Arguments, tiles: Record, x: Value, to: Value) -> None:
-    """Compute tiles side by side; what goes by way of the stage goes on to y tile by tile."""
+    """Compute tiles side by side, and move each staged tile on to y."""
     block, tail = Record(f, f["block"], BLOCK), f.compare("ne", tiles["tail"], 0)
     tile = f.select(tail, f.load(PTR, f.at(block.address, 1, I64)), f.load(PTR, block.address))
     width = f.select(tail, a["lanes"], a["width"])

@@ -1,7 +1,8 @@
-"""Placement of tiles: spans of them, and pieces of those that are not wholly outputs of one row.
+"""Placement of tiles: spans of tiles, and pieces of tiles that are not wholly outputs of one row.
 
-A *class* of outputs is a class of rows, as many along each outer axis, and a class of phases, as
-many, and as many positions, along the last axis. Outputs of one class differ by an offset.
+A *class* of outputs is a class of rows and a class of phases. Rows of a class have equally many
+positions along each outer axis, phases of a class equally many along the last one. Outputs of one
+class differ by an offset.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Placement:
         self._position = padded.last.stride * correlation.dtype.itemsize
         out, outer = correlation.result_size, padded.outer
         by_axis = [prod(out[i + 1 :]) * correlation.dtype.itemsize for i in range(len(outer))]
-        # Of the images and each outer axis: positions, images and bytes of y to the next.
+        # Steps of the images and of each outer axis: in positions, images and bytes of y.
         steps = [n * line.stride for n, line in zip(by_axis, outer, strict=True)]
         self._steps = [(padded.rows * padded.row_stride, 1, 0)]
         self._steps += [
@@ -94,7 +95,7 @@ class Placement:
     # Spans ----------------------------------------------------------------------------------------
 
     def _across_rows(self, counts: tuple[int, ...], phases: PhaseClass, ranges: Numbers) -> None:
-        """One span for each cache block, of tiles that run on across rows."""
+        """Add one span for each cache block, of tiles that run on across rows."""
         plan, blocks = self._plan, np.arange(len(ranges) + 1)
         first, of_block = self._add_tiles(
             phases, _sums(counts, self._steps), plan.padded.total, plan.cache_block
@@ -153,11 +154,11 @@ class Placement:
     def _add_tiles(
         self, phases: PhaseClass, rows: Numbers, total: int, cache_block: int
     ) -> tuple[int, Numbers]:
-        """Add the tiles of `total` positions, neighbours of one row as one record; the number of
-        the first record, and the cache block of each."""
+        """Add the tiles of `total` positions, with neighbours of one row as one record. Return the
+        number of the first record, and the cache block of each."""
         start, image, y = rows
         low, high, elements = start, start + phases.positions, np.array([phases.phases])
-        if phases.rest:  # of each row whole positions, and the one that its end cuts
+        if phases.rest:  # each row has complete positions, and one that its end cuts
             low, high = (np.stack(both, 1).ravel() for both in ((low, high), (high, high + 1)))
             start, image, y = rows.repeat(2, 1)
             elements = np.array([phases.phases, phases.rest])
@@ -165,14 +166,14 @@ class Placement:
         if not len(begin):
             return 0, begin
         elements, positions = elements[interval % len(elements)], high - low
-        whole = elements == phases.phases
-        full = whole & (positions >= width)
+        complete = elements == phases.phases
+        full = complete & (positions >= width)
         count, positions = np.where(full, positions // width, 1), np.minimum(positions, width)
         image, y = image[interval], y[interval] + (low - start[interval]) * self._position
         new = np.ones(len(begin), bool)
         new[1:] = begin[1:] != begin[:-1]
         direct = full & self._direct
-        staged, runs = ~direct, np.where(whole, positions, 1)
+        staged, runs = ~direct, np.where(complete, positions, 1)
         dense = phases.phases == self._plan.padded.last.stride
         pieces = filled(
             PIECE, len(y), y=y, image=image, stage=(low - begin) * (phases.phases * self._element),
@@ -199,11 +200,11 @@ class Placement:
         tile, begin = self._tile, (total - 1) // cache_block * cache_block
         middle = begin + (total - begin) // tile.width * tile.width
         vectors = -(-(total - middle) // tile.lanes)
-        # A rest of nearly a whole tile is cheaper as one than in single vectors.
+        # A rest of nearly a full tile is cheaper as one tile than as single vectors.
         nearly = vectors > tile.tail_vectors
         behind = tile.width if nearly else vectors * tile.lanes
-        # The last tiles end where the positions do, and compute some results again, rather than
-        # store what lies behind by way of the stage; but where they are added, only once.
+        # The last tiles end with the positions and compute some results again. That saves staging
+        # results beyond the end. Where results are added to y, no result may be computed twice.
         early = max(min(middle, total - behind), begin) if self._direct else middle
         interval, _, low_main, high_main = split(low, np.minimum(high, middle), cache_block)
         tail = np.arange(high.searchsorted(early, side="right"), len(high))
@@ -223,7 +224,7 @@ class Placement:
 
 
 def _joined(kind: np.dtype[Any], parts: list[Table]) -> Table:
-    """Tables of one kind as one; NumPy takes long to find out that they are."""
+    """Concatenate tables of one kind; NumPy takes long to compare their types."""
     if len(parts) == 1:
         return parts[0]
     table, first = np.empty(sum(map(len, parts)), kind), 0
@@ -234,7 +235,7 @@ def _joined(kind: np.dtype[Any], parts: list[Table]) -> Table:
 
 
 def _sums(counts: tuple[int, ...], steps: list[tuple[int, int, int]]) -> Numbers:
-    """The sums of index times step over the axes, for all indices, of each column of steps."""
+    """For all indices, the sum of index times step over the axes, for each column of steps."""
     total = np.zeros((3, 1), np.int64)
     for count, step in zip(counts, steps, strict=True):
         if count != 1:

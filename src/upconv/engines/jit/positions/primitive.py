@@ -1,4 +1,4 @@
-"""The positions primitive: vectors run along positions of one phase; see tables.py and tile.py."""
+"""The spatially vectorised primitive; see tables.py and tile.py."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The schedule of the spatially vectorised kernel, as plain data: padded positions, cache blocks,
 jobs, threads.
 
-The padded positions are one long row: of an axis there are enough for inputs, outputs, and the
-zeros that shifts reach between one row and the next, max(I + e_max, J - e_min).
+The padded positions are one long row. Each axis has enough for inputs, outputs, and the zeros that
+shifts reach between one row and the next: max(I + e_max, J - e_min).
 
 Nothing here touches an array or emits code. Tiles are chosen in tiling.py, by the layer's class;
 how the work is cut into cache blocks and jobs depends on all extents.
@@ -101,7 +101,7 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     # A tile that cuts its inputs from neighbours reads a vector more.
     halo_before, halo_after = padded.high, tiles[0].width + tiles[0].lanes - padded.low
     room = _room(correlation, tiles[0], halo_before + halo_after, cpu)
-    whole = Schedule(
+    single_block = Schedule(
         padded,
         tiles,
         blocks,
@@ -114,14 +114,14 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
         threads=useful_threads(correlation.multiply_adds, threads),
         buffer_positions=padded.total + halo_before + halo_after,
     )
-    plan = _cut(whole, correlation, cpu)
+    plan = _cut(single_block, correlation, cpu)
     return replace(plan, in_place=_reads_in_place(correlation, plan, cpu))
 
 
 def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) -> int:
-    """After how many rows tiles start anew, or 0: never. Where the records of all rows would be too
-    many, some rows, of at least eight tiles, stand for all."""
-    across, by_row = (_row_cycles(correlation, padded, tile, each) for each in (False, True))
+    """The number of rows after which tiles start anew, or 0 for never. Where the records of all
+    rows would be too many, the table has those of a few rows, of at least eight tiles."""
+    across, by_row = (_row_cycles(correlation, padded, tile, flag) for flag in (False, True))
     if by_row <= across:
         return 1
     rows = correlation.batch * padded.rows
@@ -134,13 +134,13 @@ def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) ->
 
 
 def _reads_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
-    """Whether packing would copy an image as it lies, and no tile reads what lies behind it."""
+    """Whether packing would be a plain copy of each image, and no tile reads beyond an image."""
     rest = plan.padded.total % plan.cache_block or plan.cache_block
     return rest >= plan.tiles[0].width and _may_read_in_place(correlation, plan, cpu)
 
 
 def _may_read_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
-    """Whether packing would copy an image as it lies."""
+    """Whether packing would be a plain copy of each image."""
     pointwise = correlation.rank == correlation.batch == 1 and correlation.lines[0].is_pointwise
     nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
     costs = cpu.costs.positions
@@ -154,13 +154,13 @@ def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> floa
     costs = cpu.costs.positions
     by_row = plan.span_rows == 1
     rows_cycles = [_row_cycles(correlation, padded, tile, by_row) for tile in plan.tiles]
-    # Of the last row, or of all positions, the last tile takes as long as a whole one.
+    # The last tile of the last row, or of all positions, takes as long as a full one.
     part = padded.row_stride if by_row else plan.tiles[0].width
     rows = -(-padded.total // part) * part / padded.row_stride
     tiles = sum(rows_cycles[block.kind] for block in plan.blocks) * rows
     positions = padded.total + plan.halo_before + plan.halo_after
     packing = costs.pack * channels * positions / plan.tiles[0].lanes
-    # Whether the last tile reads too far depends on the threads, which have no say in the choice.
+    # Whether the last tile reads too far depends on the threads, which must not affect the choice.
     packing = 0 if _may_read_in_place(correlation, plan, cpu) else packing
     return costs.shortfall * correlation.groups * (tiles + packing) / plan.threads
 
@@ -170,13 +170,13 @@ def _row_cycles(
 ) -> float:
     """Cycles that all tiles of one block take for a row.
 
-    Where they start at every row's begin, the last ones of a row compute some results twice, or are
-    slow ones of one vector. Where they run on across rows they compute the padded positions between
+    Where tiles start with every row, the last ones of a row compute some results twice, or are slow
+    tiles of one vector. Where they run on across rows, they compute the padded positions between
     rows, and results that lie in two rows go by way of the stage.
     """
     reduction = correlation.reduced // correlation.groups
     taps = sum(prod(len(phase.taps) for phase in phases) for phases in padded.phase_tuples())
-    phase_tuples = prod(len(each.phases) for each in padded.outer)
+    phase_tuples = prod(len(line.phases) for line in padded.outer)
 
     def cycles(part: Tile) -> float:
         return reduction * taps * part.cycles + phase_tuples * part.placing
@@ -202,35 +202,35 @@ def _evened(total: int, cache_block: int, width: int, groups: int, threads: int)
 
 
 def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
-    """Lanes of which the input of a group takes half of the second-level cache; an eighth of the
-    cache where halos, of a volume with large planes, do not fit anyway."""
+    """The positions whose input, for a group, takes half of the second-level cache. An eighth is
+    enough where the halos of a volume with large planes do not fit anyway."""
     channels = correlation.reduced // correlation.groups
     lanes = int(cpu.l2 * cpu.costs.positions.l2_input) // (BYTES[tile.element] * channels)
     return max(lanes - halo, lanes // 4)
 
 
-def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
+def _cut(plan: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
     """Cache blocks and jobs: panels that stay in L2, and work for every thread."""
-    channels, total = correlation.reduced // correlation.groups, whole.padded.total
-    width = whole.padded.row_stride if whole.span_rows else whole.tiles[0].width
-    halo = whole.halo_before + whole.halo_after
-    fitting = max(width, _room(correlation, whole.tiles[0], halo, cpu) // width * width)
-    wanted = 1 if whole.threads == 1 else 4 * whole.threads
+    channels, total = correlation.reduced // correlation.groups, plan.padded.total
+    width = plan.padded.row_stride if plan.span_rows else plan.tiles[0].width
+    halo = plan.halo_before + plan.halo_after
+    fitting = max(width, _room(correlation, plan.tiles[0], halo, cpu) // width * width)
+    wanted = 1 if plan.threads == 1 else 4 * plan.threads
     even = -(-total // -(-wanted // correlation.groups))
     cache_block = max(width, min(fitting, -(-even // width) * width))
-    cache_block = _evened(total, cache_block, width, correlation.groups, whole.threads)
+    cache_block = _evened(total, cache_block, width, correlation.groups, plan.threads)
     enough = correlation.groups * -(-total // cache_block) >= wanted
-    itemsize = BYTES[whole.tiles[0].element]
+    itemsize = BYTES[plan.tiles[0].element]
     packed = correlation.reduced * (total + halo) * itemsize
-    small = whole.threads * channels * (cache_block + halo) * itemsize
+    small = plan.threads * channels * (cache_block + halo) * itemsize
     nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
-    bound = 1.3 * nbytes + (whole.threads << 22)
+    bound = 1.3 * nbytes + (plan.threads << 22)
     if (enough and halo <= cache_block // 3) or packed > max(bound, small):
         positions = cache_block + halo
-        return replace(whole, shared=False, cache_block=cache_block, buffer_positions=positions)
+        return replace(plan, shared=False, cache_block=cache_block, buffer_positions=positions)
     cache_block = max(width, min(fitting, -(-total // width) * width))
-    runs = min(len(whole.blocks), -(-wanted // (correlation.groups * -(-total // cache_block))))
-    return replace(whole, cache_block=cache_block, block_run=-(-len(whole.blocks) // runs))
+    runs = min(len(plan.blocks), -(-wanted // (correlation.groups * -(-total // cache_block))))
+    return replace(plan, cache_block=cache_block, block_run=-(-len(plan.blocks) // runs))
 
 
 # Padded positions ---------------------------------------------------------------------------------
@@ -246,13 +246,13 @@ def padded_size(line: Line) -> int:
 class PaddedPositions:
     """All positions of a batch as one long row of flattened positions.
 
-    `each` are the padded positions of each axis. A row has `row_stride` positions, an image `rows`
-    rows; `steps` are the rows from one place of each outer axis to the next. Position q reads
+    `sizes` are the padded positions of each axis. A row has `row_stride` positions, an image `rows`
+    rows; `steps` are the rows from one position of each outer axis to the next. Position q reads
     positions q - high ... q - low. `total` positions hold all outputs.
     """
 
     lines: tuple[Line, ...]
-    each: tuple[int, ...]
+    sizes: tuple[int, ...]
     row_stride: int
     rows: int
     steps: tuple[int, ...]
@@ -269,7 +269,7 @@ class PaddedPositions:
         steps = tuple(prod(padded[i + 1 : -1]) for i in range(len(outer)))
         rows, row_stride = prod(padded[:-1]), padded[-1]
         pairs = list(zip(outer, steps, strict=True))
-        end = sum((o.phases[0].length - 1) * step for o, step in pairs)
+        last_row = sum((o.phases[0].length - 1) * step for o, step in pairs)
         return cls(
             lines,
             padded,
@@ -278,7 +278,7 @@ class PaddedPositions:
             steps,
             low=sum(o.low * step for o, step in pairs) * row_stride + last.low,
             high=sum(o.high * step for o, step in pairs) * row_stride + last.high,
-            total=((correlation.batch - 1) * rows + end) * row_stride + last.phases[0].length,
+            total=((correlation.batch - 1) * rows + last_row) * row_stride + last.phases[0].length,
         )
 
     @property
@@ -293,4 +293,4 @@ class PaddedPositions:
 
     def phase_tuples(self) -> Iterator[tuple[Phase, ...]]:
         """The combinations of phases of the outer axes."""
-        return product(*(each.phases for each in self.outer))
+        return product(*(line.phases for line in self.outer))

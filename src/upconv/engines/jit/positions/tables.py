@@ -1,11 +1,11 @@
-"""Tables of placement: where input rows lie, and where tiles read and write, as records that print.
+"""Tables of placement: where input rows lie, and where tiles read and write.
 
 Records of one layer, by what they grow with:
 
     BLOCK, PHASE_TUPLE, JOB     blocks of channels; phases of the outer axes; parts of the channels
     CACHE_BLOCK                 cache blocks, or parts of the shared packing
-    SEGMENT                     input rows, alike ones in one record
-    SPAN                        runs of tiles that repeat with every few rows: `tiles` says which
+    SEGMENT                     input rows; equal steps share a record
+    SPAN                        runs of tiles that repeat every few rows; `tiles` are their records
     TILES, PIECE                tiles side by side; pieces of a staged tile that are outputs
 
 A cache block has spans for each *class* of outputs, which are a class of rows (as many positions
@@ -48,7 +48,7 @@ PIECE = record("y", "image stage runs length")
 def split(
     low: Numbers, high: Numbers, size: int | Numbers
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Intervals cut at multiples of a size: of each part the interval, the multiple, low, high."""
+    """Intervals cut at multiples of a size: each part's interval, multiple, low and high."""
     first = low // size
     count = np.maximum(-(-high // size) - first, 0)
     interval = np.arange(len(low)).repeat(count)
@@ -83,7 +83,7 @@ class InputRows:
     @classmethod
     def of(cls, correlation: Correlation, plan: Schedule) -> InputRows:
         """The input rows of a layer."""
-        padded, sizes = plan.padded.each, correlation.operand_size
+        padded, sizes = plan.padded.sizes, correlation.operand_size
         itemsize, outer = correlation.dtype.itemsize, len(sizes) - 1
         while outer and padded[outer] == sizes[outer]:
             outer -= 1
@@ -115,7 +115,7 @@ class InputRows:
         count *= valid & (image >= 0) & (image < self.batch)
         x, image = np.where(count, (x + begin * self.itemsize, image), 0)
         zeros = stop - start - count
-        # Rows that differ from the one before by what all rows do, or are zeros like it.
+        # Rows whose step from the row before is that of all rows, or that are zeros like it.
         listed = np.array((part, count, zeros, begin, x, image))
         change = listed[:, 1:] - listed[:, :-1]
         steady = (change[4] == self.x_row) & (change[5] == self.image_row)
@@ -147,7 +147,7 @@ def packing_tables(correlation: Correlation, plan: Schedule, element: int) -> di
         channels, jobs = correlation.reduced // correlation.groups, 4 * plan.threads
         size = max(1, min(channels, -(-correlation.reduced // jobs)))
         step, behind = plan.buffer_positions, 0
-        if size == 1:  # so few channels that positions are divided too
+        if size == 1:  # so few channels that positions are divided, too
             step = max(4096, -(-step * correlation.reduced // jobs))
         starts = np.arange(0, plan.buffer_positions, step)
         parts = filled(CACHE_BLOCK, len(starts), x=starts * element)
@@ -171,12 +171,14 @@ def _shares(correlation: Correlation, count: int, size: int) -> Table:
 
 def job_table(correlation: Correlation, plan: Schedule, group_bytes: int) -> Table:
     """The jobs of a cache block: a group and a run of blocks each."""
-    channels, made = (n // correlation.groups for n in (correlation.reduced, correlation.made))
+    channels, result_channels = (
+        total // correlation.groups for total in (correlation.reduced, correlation.made)
+    )
     first = np.arange(0, len(plan.blocks), plan.block_run)
     groups = np.arange(correlation.groups)[:, None]
     return filled(
         JOB, (len(groups), len(first)), channel=groups * channels, channels=channels,
-        w=groups * group_bytes, made=groups * made,
+        w=groups * group_bytes, made=groups * result_channels,
         block=first, blocks=np.minimum(plan.block_run, len(plan.blocks) - first),
     ).ravel()  # fmt: skip
 

@@ -20,7 +20,7 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
-from ..activation import NO_END, End, activated, second_of
+from ..activation import NO_ACTIVATION, ActivationEpilogue, activated, second_of
 from ..compile import compiled
 from ..costs import Costs, costs_of
 from ..cpu import Cpu
@@ -40,7 +40,7 @@ class Tile:
     """The class of a tile: all that its code depends on. Extents are arguments.
 
     `dense` says that the tile has all phases of the stride, so that a row of it is contiguous.
-    `end` is applied before the store; a second result is stored too.
+    `epilogue` is applied before the store; a second result is stored too.
     """
 
     element: str
@@ -50,7 +50,7 @@ class Tile:
     phases: int
     steps: tuple[Step, ...]
     dense: bool
-    end: End = NO_END
+    epilogue: ActivationEpilogue = NO_ACTIVATION
 
     @property
     def width(self) -> int:
@@ -64,14 +64,14 @@ class Tile:
 
     @property
     def costs(self) -> Costs:
-        """The figures of the processors it is for."""
+        """The cost figures of the processors that run it."""
         return costs_of(self.lanes * BYTES[self.element])
 
     @property
     def cycles(self) -> float:
         """Cycles of one input channel: multiply-adds, or loads, or sums that wait for the last.
 
-        Most inputs are not aligned, and each of their lines is asked for before."""
+        Most inputs are not aligned, and the tile prefetches each of their lines."""
         costs, uses = self.costs, self.entries
         inputs = self.vectors * (costs.unaligned * len(self.steps) + costs.line)
         loads = (inputs + uses + (len(self.steps) > 1)) / costs.loads
@@ -80,30 +80,30 @@ class Tile:
 
     @property
     def placing(self) -> float:
-        """Cycles of finding out where results go, and of storing them: one by one, unless they are
-        part of a run."""
+        """Cycles of placing results and of storing them; results that are no part of a run are
+        stored one by one."""
         costs = self.costs.positions
         vector = costs.phase * self.phases + costs.piece * (0 if self.dense else self.lanes)
         return costs.store + self.vectors * self.channels * vector
 
     @property
     def tail_vectors(self) -> int:
-        """Up to how many vectors at a row's end tiles of one vector compute."""
+        """The most vectors at the end of a row that tiles of one vector compute."""
         return int(self.vectors / (self.narrowed(1).cycles / (self.cycles / self.vectors)))
 
     @property
     def cuts(self) -> bool:
         """Whether vectors of inputs are cut from two neighbours, which are loaded once.
 
-        Most loads of 64 bytes touch two lines. Where no second channel or phase shares them, that
-        is what a tile waits for: cutting takes 0.80 to 0.96 of the time (Zen 4, 2026-11-22), but
-        with 31 shifts, which leave too few registers, 1.2."""
+        Most loads of 64 bytes touch two lines. Where no second channel or phase shares them, a tile
+        waits for these loads. Cutting takes 0.80 to 0.96 of the time (Zen 4, 2026-11-22), but 1.2
+        with 31 shifts, which leave too few registers."""
         shifts = [step.shift for step in self.steps]
         single = self.lanes * BYTES[self.element] == LINE and self.channels * self.phases == 1
         return single and 2 < len(shifts) <= 8 and shifts[0] - shifts[-1] <= self.lanes
 
     def narrowed(self, vectors: int) -> Tile:
-        """The same rows on fewer positions, for the end of a row; same weights."""
+        """The same rows and weights on fewer positions, for the end of a row."""
         return replace(self, vectors=vectors)
 
 
@@ -129,7 +129,7 @@ PARAMETERS = signature(
 
 @compiled("wide", "narrow", kept=512)
 def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
-    """The code of a tile, `wide`, and of the same rows on one vector, `narrow`, if that is less."""
+    """The code `wide` of a tile, and `narrow` of the same rows on one vector if that is less."""
     emit_tile(module, "wide", tile)
     if tile.vectors > 1:
         emit_tile(module, "narrow", tile.narrowed(1))
@@ -138,15 +138,15 @@ def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
 def emit_tile(module: Module, name: str, tile: Tile) -> None:
     """A function of `PARAMETERS` that computes one tile."""
     with module.function(name, PARAMETERS) as f:
-        places = (f.at(f["bias"], i, tile.element) for i in range(tile.channels))
-        biases = [f.broadcast(f.load(tile.element, place), tile.lanes) for place in places]
-        each = tile.phases * tile.vectors
+        addresses = (f.at(f["bias"], i, tile.element) for i in range(tile.channels))
+        biases = [f.broadcast(f.load(tile.element, address), tile.lanes) for address in addresses]
+        per_channel = tile.phases * tile.vectors
         _ask_for_results(f, tile)
-        sums = _products(f, tile, [bias for bias in biases for _ in range(each)])
+        sums = _products(f, tile, [bias for bias in biases for _ in range(per_channel)])
         sums = [
-            activated(f, tile.end.activation, slope, value)
+            activated(f, tile.epilogue.activation, slope, value)
             for channel, slope in enumerate(_slopes(f, tile))
-            for value in sums[channel * each : (channel + 1) * each]
+            for value in sums[channel * per_channel : (channel + 1) * per_channel]
         ]
         rows = [sums[i : i + tile.vectors] for i in range(0, len(sums), tile.vectors)]
         for channel in range(tile.channels):
@@ -156,40 +156,40 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
                 continue
             with f.when(f["active"] > channel):
                 _leave(f, tile, mine, channel)
-        if tile.end.has_second:
+        if tile.epilogue.has_second:
             with f.when(f.compare("ne", f["second"], 0)):
                 _leave_second(f, tile, rows)
 
 
 def _slopes(f: Function, tile: Tile) -> Iterator[float | Value]:
-    """The slope of each channel, loaded when it is asked for: registers hold the sums."""
-    first = f["bias"] + f["slopes"] if tile.end.slopes else None
+    """The slope of each channel, loaded only when needed: registers hold the sums."""
+    first = f["bias"] + f["slopes"] if tile.epilogue.slopes else None
     for channel in range(tile.channels):
         if first is None:
-            yield tile.end.slope
+            yield tile.epilogue.slope
         else:
             slope = f.load(tile.element, f.at(first, channel, tile.element))
             yield f.broadcast(slope, tile.lanes)
 
 
 def _leave_second(f: Function, tile: Tile, rows: list[list[Value]]) -> None:
-    """Store the second result of all channels; the first channel there always is."""
+    """Store the second result of all channels; the first channel always exists."""
     for channel in range(tile.channels):
         mine = rows[channel * tile.phases : (channel + 1) * tile.phases]
         with f.when(f["active"] > channel):
-            others = [[second_of(f, tile.end, value) for value in row] for row in mine]
+            others = [[second_of(f, tile.epilogue, value) for value in row] for row in mine]
             _leave(f, tile, others, channel, f["y"] + f["second"])
 
 
 def _ask_for_results(f: Function, tile: Tile) -> None:
-    """Ask for the lines that results go to: where they come from memory, a tile of few products
-    waits for little else (depthwise k4 s2 takes 0.8 of the time then; Zen 4, 2026-11-23)."""
+    """Prefetch the lines of the results. Where these come from memory, a tile of few products waits
+    for little else (depthwise k4 s2 takes 0.8 of the time with it; Zen 4, 2026-11-23)."""
     nbytes = tile.width * tile.phases * BYTES[tile.element] if tile.dense else 0
     for channel in range(tile.channels):
         for first in range(0, nbytes, LINE):
             line = f["y"] + (f["y_channel"] * channel + first)
             f.prefetch(line, write=True)
-            if tile.end.has_second:
+            if tile.epilogue.has_second:
                 f.prefetch(line + f["second"], write=True)
 
 
@@ -216,16 +216,16 @@ def _products(f: Function, tile: Tile, sums: list[Value]) -> list[Value]:
 
 
 _AHEAD = 6
-"""How many input channels before its use a line of the input is asked for, the next tile's first
-channels after this one's last.
+"""Input channels from the prefetch of a line to its use. The last channels of a tile prefetch for
+the next tile.
 
-Channels lie too far from each other for a processor to see a pattern. Measured on a Xeon with
+Channels lie too far apart for a hardware prefetcher to see a pattern. Measured on a Xeon with
 2 MiB of second-level cache (2026-11-21), distances of 0 to 16: 4 to 8 are alike, and 5 to 15 %
 faster than none with the input in that cache, 1.7 times as fast with it in the third."""
 
 
 def _ask_for(f: Function, tile: Tile, x: Value) -> None:
-    """Ask for the lines of one input channel, which need not exist."""
+    """Prefetch the lines of one input channel, which need not exist."""
     first, last = -tile.steps[0].shift, tile.width - tile.steps[-1].shift
     for lane in range(first, last, LINE // BYTES[tile.element]):
         f.prefetch(f.at(x, lane, tile.element), near=True)
@@ -255,9 +255,9 @@ def _one_channel(f: Function, tile: Tile, x: Value, w: Value, sums: list[Value])
 
 
 def _vectors(f: Function, tile: Tile, kind: str, x: Value, shift: int, count: int) -> list[Value]:
-    """So many vectors of inputs, as they lie."""
-    places = (v * tile.lanes - shift for v in range(count))
-    return [f.load(kind, f.at(x, place, tile.element)) for place in places]
+    """Load `count` neighbouring vectors of inputs."""
+    offsets = (v * tile.lanes - shift for v in range(count))
+    return [f.load(kind, f.at(x, offset, tile.element)) for offset in offsets]
 
 
 # Interleaving -------------------------------------------------------------------------------------
@@ -266,8 +266,8 @@ def _vectors(f: Function, tile: Tile, kind: str, x: Value, shift: int, count: in
 def _leave(
     f: Function, tile: Tile, rows: list[list[Value]], channel: int, y: Value | None = None
 ) -> None:
-    """Store one channel: rows[phase][vector] as positions of `phases` neighbours each; to `y`, or
-    where the tile's result goes."""
+    """Store one channel: rows[phase][vector] as positions of `phases` neighbours each, to `y` or to
+    the tile's own output."""
     run, first = interleaved(f, rows, tile.lanes), y or f["y"]
     out = first + f["y_channel"] * channel if channel else first
     if tile.dense:

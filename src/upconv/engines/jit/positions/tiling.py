@@ -1,4 +1,4 @@
-"""Which register tiles the spatially vectorised kernel computes a layer with.
+"""The register tiles with which the spatially vectorised kernel computes a layer.
 
 A tile depends on the layer's class (channels, kernel, stride, dilation, crops, rank), never on its
 extents, so that a new length compiles nothing. Nothing here touches an array or emits code.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ....activations import Activation
 from ....geometry import Tap
 from ....problem import DataLayout
-from ..activation import NO_END, End
+from ..activation import NO_ACTIVATION, ActivationEpilogue
 from ..correlation import Correlation, Line, WeightForm
 from ..cpu import Cpu
 from ..rows import Finish
@@ -35,14 +35,14 @@ class Block(NamedTuple):
 
 class _Class(NamedTuple):
     """A class of layers: the weight, the rank, taps of the outer axes for each phase on average,
-    stride and taps by phase of the last axis, and the end that tiles apply."""
+    stride and taps by phase of the last axis, and the activations that tiles apply."""
 
     weight: WeightForm
     rank: int
     outer_taps: float
     stride: int
     taps: tuple[tuple[Tap, ...], ...]
-    end: End
+    epilogue: ActivationEpilogue
 
 
 def tiles_for(
@@ -69,21 +69,22 @@ def _tiles(kind: _Class, cpu: Cpu) -> tuple[tuple[Tile, ...], tuple[Block, ...]]
 
 
 def _tiling(kind: _Class, cpu: Cpu, most: int) -> tuple[float, tuple[Tile, ...], tuple[Block, ...]]:
-    """Tiles of at most so many phases, and the cycles of a vector of positions of all of them."""
+    """Tiles of at most `most` phases, and the cycles of a vector of positions of all tiles."""
     weight = kind.weight
-    sums, made = weight.reduced // weight.groups * kind.outer_taps, weight.made // weight.groups
+    sums = weight.reduced // weight.groups * kind.outer_taps
+    result_channels = weight.made // weight.groups
     kinds: dict[Tile, int] = {}
     blocks, total, vectors = list[Block](), 0.0, 0
     for start, count in _chunks(len(kind.taps), most):
         sizes = cpu.lanes(BYTES[weight.element]), 1, 1, count
         steps, dense = _steps(kind.taps[start : start + count]), count == kind.stride
-        single = Tile(weight.element, *sizes, steps, dense, kind.end)
-        cycles, tile = _best_tile(single, made, kind.rank, sums, cpu, vectors)
+        single = Tile(weight.element, *sizes, steps, dense, kind.epilogue)
+        cycles, tile = _best_tile(single, result_channels, kind.rank, sums, cpu, vectors)
         total, vectors = total + cycles, tile.vectors
         number = kinds.setdefault(tile, len(kinds))
         blocks += [
-            Block(number, channel, min(tile.channels, made - channel), start)
-            for channel in range(0, made, tile.channels)
+            Block(number, channel, min(tile.channels, result_channels - channel), start)
+            for channel in range(0, result_channels, tile.channels)
         ]
     blocks.sort(key=lambda block: block.channel)
     return total, tuple(kinds), tuple(blocks)
@@ -91,26 +92,26 @@ def _tiling(kind: _Class, cpu: Cpu, most: int) -> tuple[float, tuple[Tile, ...],
 
 @lru_cache(maxsize=512)
 def _best_tile(
-    single: Tile, made: int, rank: int, sums: float, cpu: Cpu, width: int
+    single: Tile, result_channels: int, rank: int, sums: float, cpu: Cpu, width: int
 ) -> tuple[float, Tile]:
-    """Cycles of the best tile for a vector of positions of all `made` channels, and the tile.
+    """Cycles of the best tile for a vector of positions of all result channels, and the tile.
 
     It has more vectors and channels than `single`, and goes through `sums` input channels and outer
     taps. `width` is the vectors of the layer's other tiles, or 0.
     """
     costs, phases = cpu.costs.positions, single.phases
-    # Where a tile is little work, placing it counts, which is quick where it fits a row.
+    # Placing a small tile takes a large share, and is quick where the tile fits a row.
     choices = range(1, (8 if sums >= 16 else 4) + 1)
     if width and phases * width <= cpu.sums(width):
         choices = range(width, width + 1)
     best = inf, single
     for vectors in choices:
-        # Tiles so wide do not fit rows' ends.
+        # Wide tiles do not fit the ends of rows.
         lost = costs.odd if vectors & (vectors - 1) else 0.0
         lost += (costs.wide if rank == 1 else costs.wide_image) * (vectors - 1)
-        for channels in range(1, min(made, cpu.sums(vectors) // (phases * vectors)) + 1):
-            blocks = -(-made // channels)
-            if -(-made // blocks) < channels:
+        for channels in range(1, min(result_channels, cpu.sums(vectors) // (phases * vectors)) + 1):
+            blocks = -(-result_channels // channels)
+            if -(-result_channels // blocks) < channels:
                 continue  # as many blocks do with fewer channels
             tile = replace(single, vectors=vectors, channels=channels)
             channel = tile.cycles + costs.fetch * len(tile.steps)
@@ -120,7 +121,7 @@ def _best_tile(
 
 
 def _chunks(phases: int, most: int) -> Iterator[tuple[int, int]]:
-    """Phases in runs of at most so many: all of them, or powers of two."""
+    """Cut phases into runs of at most `most`: all of them, or powers of two."""
     start = 0
     while start < phases:
         left = phases - start
@@ -130,7 +131,7 @@ def _chunks(phases: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _steps(phases: tuple[tuple[Tap, ...], ...]) -> tuple[Step, ...]:
-    """For each shift the phases that use it, in order of memory."""
+    """For each shift the phases that use it, in memory order."""
     users: dict[int, list[int]] = {}
     for number, taps in enumerate(phases):
         for tap in taps:
@@ -138,36 +139,36 @@ def _steps(phases: tuple[tuple[Tap, ...], ...]) -> tuple[Step, ...]:
     return tuple(Step(shift, tuple(users[shift])) for shift in sorted(users, reverse=True))
 
 
-def in_tile(correlation: Correlation) -> End:
-    """The end that tiles apply themselves: a cheap one that nothing comes before.
+def in_tile(correlation: Correlation) -> ActivationEpilogue:
+    """The activations that tiles apply themselves: cheap ones that nothing comes before.
 
     They store a second result only where they store the first one in its own type.
     """
-    end = End.of(correlation.epilogue)
-    if not end.is_cheap or correlation.epilogue.residual or correlation.accumulate:
-        return NO_END
+    epilogue = ActivationEpilogue.of(correlation.epilogue)
+    if not epilogue.is_cheap or correlation.epilogue.residual or correlation.accumulate:
+        return NO_ACTIVATION
     if STORED[correlation.dtype] == correlation.element:
-        return end
-    return end._replace(second=Activation.NONE, second_slope=0.0)
+        return epilogue
+    return epilogue._replace(second=Activation.NONE, second_slope=0.0)
 
 
 def finish_of(correlation: Correlation) -> Finish:
-    """The rest of an end, where tiles apply `in_tile`, for results that go by way of a stage."""
+    """The rest of an epilogue beside `in_tile`, for results that go by way of a stage."""
     stored, layout = STORED[correlation.dtype], correlation.layout
-    whole = Finish.of(
+    finish = Finish.of(
         correlation.element, stored, correlation.epilogue, layout,
         accumulate=correlation.accumulate,
     )  # fmt: skip
-    end = in_tile(correlation)
-    if (end.activation, end.slope, end.slopes) != whole.end[:3]:
-        return whole
-    late = End(second=whole.end.second, second_slope=whole.end.second_slope)
-    return whole._replace(end=late, layout=DataLayout.NCX)
+    epilogue = finish.epilogue
+    if in_tile(correlation)[:3] != epilogue[:3]:
+        return finish
+    late = epilogue._replace(activation=Activation.NONE, slope=0.0, slopes=False)
+    return finish._replace(epilogue=late, layout=DataLayout.NCX)
 
 
 def stores(correlation: Correlation) -> bool:
-    """Whether tiles store results where they belong."""
+    """Whether tiles store all results in y."""
     left = finish_of(correlation)
     if in_tile(correlation).has_second:
-        left = left._replace(end=NO_END)
+        left = left._replace(epilogue=NO_ACTIVATION)
     return left.is_plain

@@ -18,15 +18,15 @@ _FEWEST = 8
 """Channels of both operands from which tiles are faster: 1.2 to 3 times with 8 to 12, and 0.05 to
 1.8 times with fewer (Xeon with AMX, 2026-11-27)."""
 _MARGIN = 1.5
-"""What tiles must seem faster by: there, other products take about half of the predicted time where
-data is in the caches."""
+"""The factor by which tiles must seem faster: with data in the caches, other products take about
+half of the predicted time."""
 
 
 def candidates(problem: Problem, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """Products as they are, and where the processor has instructions for them dot products and
+    """Return plain products and, where the processor has instructions for them, dot products and
     tiles.
 
-    They promise no order of sums: blocks of data depend on the size.
+    They have no common order of sums, because blocks of data depend on the size.
     """
     threads, bfloat16 = useful_threads(problem.multiply_adds, threads), is_bfloat16(problem)
     dots = (DOTS,) if cpu.dots and bfloat16 else ()
@@ -55,8 +55,8 @@ def _tiles(problem: Problem, threads: int, cpu: Cpu) -> Candidate:
 
 
 def chosen(problem: Problem, variant: str, cpu: Cpu) -> str:
-    """The variant to build; the model chooses for "". Vector code stands in for tiles that the
-    processor does not have."""
+    """The variant to build; the model chooses for "". Vector code computes tiles on a processor
+    without them."""
     if variant == TILES and (refusal(problem) or not is_bfloat16(problem)):
         variant = ""
     return variant or ranked(candidates(problem, 1, cpu))[0].variant

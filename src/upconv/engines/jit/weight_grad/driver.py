@@ -1,10 +1,10 @@
 """The functions that the walk calls for a weight gradient, by its tables.
 
-    job(args, mine, job, set)       units of a set: packs what they read, and computes their blocks
-    finish(args, mine, block, _)    adds up what the sets have for a block, and delivers it
+    job(args, mine, job, set)       packs the operands of a set's units, and computes their blocks
+    finish(args, mine, block, _)    adds up the sets' sums of a block, and stores them in dw
 
-A thread's memory `mine` begins with what is packed there, for rows and for lanes; then come a
-block's sums, room to transpose them, and panels.
+A thread's memory `mine` begins with the keys of its packed panels, of rows and of lanes. Then come
+the sums of a block, room to transpose them, and the panels.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..kernel_arguments import ArgumentLayout, Arguments
 from ..rows import converted
 from ..transpose import TRANSPOSE, paired
 from ..values import BYTES, I1, I32, I64, Value, vector
-from .tables import BLOCK, JOB, OUTER, PANEL, PLACE, RUN, SET, UNIT, WORK
+from .tables import BLOCK, JOB, OUTER, PANEL, RUN, SET, STRETCH, UNIT, WORK
 
 SUMS = 64
 """Bytes of a thread's memory before the sums of a block."""
 TABLES = (
-    "units", "works", "blocks", "outer", "runs", "segments", "places", "rows_panels",
+    "units", "works", "blocks", "outer", "runs", "segments", "stretches", "rows_panels",
     "lanes_panels",
 )  # fmt: skip
 _SIDE = "image channel position line packed panel size width step"
@@ -65,7 +65,7 @@ def copy_code(module: Module, stored: str, computed: str, beside: int, cpu: Cpu)
 
 @compiled("job", "finish", kept=8, opt=1)
 def driver_code(module: Module, cpu: Cpu) -> None:
-    """Everything but tiles and copies."""
+    """Emit all functions but tiles and copies."""
     for slot, side in enumerate(("rows", "lanes")):
         _emit_pack(module, side, slot)
     _emit_block(module)
@@ -75,7 +75,7 @@ def driver_code(module: Module, cpu: Cpu) -> None:
 
 
 def emit_finish(module: Module, arguments: ArgumentLayout) -> None:
-    """The function `finish`, which calls `deliver`."""
+    """Emit `finish`, which calls `deliver`."""
     with module.function("finish", walk.JOB) as f:
         a, block = arguments.reader(f), fields(f, f["inner"], BLOCK)
         sums = a["stages"] + block["sums"]
@@ -102,12 +102,12 @@ def _emit_job(module: Module) -> None:
         job, some = fields(f, f["inner"], JOB), fields(f, f["outer"], SET)
         kept = a["one_block"] < 1  # sums, from one spatial block to the next
         start, stop = some["works"], some["works"] + some["count"]
-        # The last spatial block delivers its sums, unless other sets have some for them.
+        # The last spatial block delivers its sums, unless other sets have sums to add.
         last = f.select(a["set_count"] > 1, -1, stop + -1)
         units = job["units"], job["units"] + job["count"]
-        with f.loop(start, stop) as number, f.loop(*units) as place:
+        with f.loop(start, stop) as number, f.loop(*units) as unit_number:
             work = row_of(f, a["works"], number.index, WORK)
-            at = row_of(f, a["units"], place.index, UNIT)
+            at = row_of(f, a["units"], unit_number.index, UNIT)
             unit = fields(f, at, UNIT)
             for side in ("rows", "lanes"):
                 f.call(f"pack_{side}", f["args"], f["mine"], work, at)
@@ -122,7 +122,7 @@ def _emit_job(module: Module) -> None:
 
 
 def _emit_pack(module: Module, side: str, slot: int) -> None:
-    """Packs an operand's panels of a unit, unless the thread has them or it is read in place."""
+    """Emit a function that packs an operand's panels of a unit, unless the thread has them."""
     with module.function(f"pack_{side}", _PACK, exported=False) as f:
         a = ARGUMENTS.reader(f)
         work, unit = fields(f, f["work"], WORK), fields(f, f["unit"], UNIT)
@@ -133,24 +133,24 @@ def _emit_pack(module: Module, side: str, slot: int) -> None:
             width = a[f"{side}_width"]
             row_bytes = width * a["element"]
             image, position, line = (a[f"{side}_{name}"] for name in ("image", "position", "line"))
-            places, panels = work[f"{side}_count"], unit[f"{side}_count"]
-            # Whole planes of channels that come first, or whole pixels, one after another.
+            stretches, panels = work[f"{side}_count"], unit[f"{side}_count"]
+            # Plane after plane with channels first, pixel after pixel with channels last.
             planes = a["clears"] > 0
-            with f.loop(0, places * panels) as loop:
-                many = f.select(planes, places, panels)
+            with f.loop(0, stretches * panels) as loop:
+                many = f.select(planes, stretches, panels)
                 slow, fast = loop.index // many, loop.index % many
                 row, number = f.select(planes, fast, slow), f.select(planes, slow, fast)
-                place = fields(f, row_of(f, a["places"], work[side] + row, PLACE), PLACE)
+                stretch = fields(f, row_of(f, a["stretches"], work[side] + row, STRETCH), STRETCH)
                 panel = row_of(f, a[f"{side}_panels"], unit[side] + number, PANEL)
                 channel, active = (f.word(panel, i) for i in range(len(PANEL)))
-                src = a[side] + (place["image"] * image + place["position"] * position)
+                src = a[side] + (stretch["image"] * image + stretch["position"] * position)
                 src = src + channel * a[f"{side}_channel"]
                 dst = f["mine"] + a[f"{side}_panel"] + number * a[f"{side}_size"]
-                dst = dst + place["before"] * row_bytes
+                dst = dst + stretch["before"] * row_bytes
                 # What lies behind the last channel must be numbers, if only not to be slow.
                 with f.when(planes & (active < width)):
-                    f.call(a["clear"], dst, src, 0, place["length"] * width, 1, 0, 0)
-                f.call(a[f"{side}_copy"], dst, src, active, place["length"], line, row_bytes)
+                    f.call(a["clear"], dst, src, 0, stretch["length"] * width, 1, 0, 0)
+                f.call(a[f"{side}_copy"], dst, src, active, stretch["length"], line, row_bytes)
 
 
 def _panel(f: Function, side: str, number: Value) -> Value:
@@ -163,7 +163,7 @@ def _panel(f: Function, side: str, number: Value) -> Value:
 
 
 def _emit_block(module: Module) -> None:
-    """A tile for each outer tap and each run of its taps."""
+    """Emit a call of a tile for each outer tap and each run of its taps."""
     with module.function("block", _BLOCK, exported=False) as f:
         a = ARGUMENTS.reader(f)
         work, block = fields(f, f["work"], WORK), fields(f, f["block"], BLOCK)
@@ -177,7 +177,7 @@ def _emit_block(module: Module) -> None:
             run = fields(f, at, RUN)
             tap = number * a["kernel"] + run["tap"] - block["tap"]
             out, single = f["sums"] + tap * by_tap, run["single"] > 0
-            # The first run of a tap makes its sums, with those of its neighbours.
+            # The first run of a tap starts its sums, and those of its neighbours.
             fresh = (f["fresh"] < 1) & (run["single"] < 1)
             with f.when(fresh | (run["positions"] > 0)):
                 f.call(
@@ -191,7 +191,7 @@ def _emit_block(module: Module) -> None:
 
 
 def _steps(a: Arguments, block: dict[str, Value]) -> tuple[Value, Value]:
-    """Bytes from one row of a block's sums to the next, and from one tap: those are
+    """Bytes from one row of a block's sums to the next, and from one tap to the next. The sums are
     [outer][inner][lane]."""
     width = a["tile_width"] * a["element"]
     by_row = width + width * (block["count"] + -1) * a["taps_inside"]
@@ -200,7 +200,7 @@ def _steps(a: Arguments, block: dict[str, Value]) -> tuple[Value, Value]:
 
 
 def emit_deliver(module: Module, arguments: ArgumentLayout, name: str = "deliver") -> None:
-    """Puts a block's sums into dw."""
+    """Emit `deliver`, which stores the sums of a block in dw."""
     with module.function(name, DELIVER, exported=False) as f:
         a, block = arguments.reader(f), fields(f, f["block"], BLOCK)
         inside, width = a["taps_inside"] > 0, a["tile_width"] * a["element"]
@@ -217,7 +217,7 @@ def emit_deliver(module: Module, arguments: ArgumentLayout, name: str = "deliver
             # [lane][outer][inner]
             transposed, line = f["mine"] + a["spare"], outer * inner * a["element"]
             f.call(a["transpose"], transposed, sums, outer * inner, lanes, width, line)
-            # Where outer rows follow each other in dw, too, they are one.
+            # Where outer rows are contiguous in dw, too, they are one row.
             one = f.compare("eq", by_outer, live_inner * by_inner)
             one = f.select(f.compare("eq", live_inner, inner), one, Value(I1, "false"))
             outers = f.select(one, 1, live_outer)

@@ -1,4 +1,4 @@
-"""The weight gradient's primitive: what is compiled, and memory laid out; see schedule.py."""
+"""The weight gradient's primitive: compiled code and the layout of memory; see schedule.py."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WeightGrad:
         )
         self._run, zeros = walk.addresses["walk"], np.zeros(plan.sides.tile.width)
         self._held = walk, driver, *codes.values(), tables, listed, zeros
-        # What is packed, sums of a thread's block, the same transposed, and panels.
+        # Keys of packed panels, sums of a thread's block, their transpose, and panels.
         block = -(-plan.part * plan.block_bytes // 64) * 64
         sides_arguments, size = _sides(plan, tables, SUMS + 2 * block)
         self._stages = self._threads * size
@@ -86,7 +86,7 @@ class WeightGrad:
             out[...] = dw
 
     def close(self) -> None:
-        """Nothing is held that goes before the primitive does."""
+        """Close the primitive, which holds nothing to free."""
 
     def _operand(self, what: str, array: Array, of_g: int) -> Array:
         """An operand that kernels can read: the array itself, or a copy."""
@@ -95,8 +95,8 @@ class WeightGrad:
         return lying_well(what, array, self.problem.layout)
 
     def _strides(self, side: str, array: Array) -> dict[str, int]:
-        """The address of an operand, its strides, and that of the lines it is copied by: of
-        channels that come first, and are transposed, or of positions."""
+        """The address of an operand, its strides, and the stride of the lines that are copied: of
+        channels that come first, or of positions."""
         layout = self.problem.layout
         steps = strides(side, array, layout)
         line = "channel" if layout is DataLayout.NCX else "position"
@@ -104,7 +104,7 @@ class WeightGrad:
 
 
 def _codes(plan: Plan, cpu: Cpu) -> dict[str, tuple[Code, str]]:
-    """The code of a class of problems, and a name in it, by the argument that has its address."""
+    """The code of a class of problems and a name in it, by the argument for its address."""
     problem, tile = plan.problem, plan.sides.tile
     stored, computed = STORED[problem.dtype], tile.element
     codes = {
@@ -114,7 +114,7 @@ def _codes(plan: Plan, cpu: Cpu) -> dict[str, tuple[Code, str]]:
         "deliver": (finish_code(_finish(computed, stored, problem.accumulate), cpu), "finish"),
         "add": (finish_code(_finish(computed, computed, accumulate=True), cpu), "finish"),
     }
-    # A position's number lies beside the next one's, which is a stride away in g.
+    # A pair has the numbers of a position and of the next one, which is a stride away in g.
     beside = plan.sided(1, problem.axes[-1].stride) if tile.dots else (0, 0)
     in_place = plan.sided(*plan.in_place)
     for side, distance, stays in zip(("rows", "lanes"), beside, in_place, strict=True):

@@ -2,8 +2,8 @@
 
 docs/jit.md explains it. One side's channels are the *rows* of a tile, the other's run along its
 *lanes*. Spatial blocks are dealt out to *sets*, whose sums are added up in order. A *unit* is a
-block of lanes and some taps, with all rows; a job does some units of one set. It packs what it
-needs into memory of its thread: what another core has packed may be far away.
+block of lanes and some taps, with all rows; a job computes some units of one set. It packs operands
+into memory of its own thread, because another core's memory may be far away.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def single(self) -> bool:
-        """Whether one spatial block is all: then no sums are kept from one to the next."""
+        """Whether there is one spatial block, so that no sums are kept from one to the next."""
         return self.spatial_blocks == 1
 
     @property
@@ -82,7 +82,7 @@ class Plan:
         return f"weight gradient: {self.sides}, {blocks}, {self.part} taps to a job"
 
     def _sets(self, spatial_blocks: int) -> int:
-        """Number of sets that so many spatial blocks are dealt out to."""
+        """The number of sets for so many spatial blocks."""
         return max(1, min(_JOBS, spatial_blocks, _SUMS // self.all_bytes))
 
     @property
@@ -91,8 +91,8 @@ class Plan:
         return self.problem.batch * prod(axis.size for axis in self.problem.axes[:-1])
 
     def _cut(self, cpu: Cpu) -> tuple[int, list[range]]:
-        """Rows of x in a spatial block, counted, and the ranges of positions of a row: whole rows
-        where some fit, as rows share what they need of g."""
+        """The number of rows of x in a spatial block, and the ranges of positions of a row. A range
+        is a full row where some rows fit, because rows share parts of g."""
         problem, last, rows = self.problem, self.problem.axes[-1], self._rows
         room = self._room(cpu, rows * last.size)
         reach = prod(ceil(axis.extent / axis.stride) for axis in problem.axes[:-1])
@@ -105,7 +105,7 @@ class Plan:
 
     def _room(self, cpu: Cpu, total: int) -> int:
         """Positions of a spatial block, of `total`: a panel of x and one of g stay in half of the
-        second-level cache, and all that a thread holds is bounded."""
+        second-level cache, and the memory of a thread is bounded."""
         outputs = prod(axis.stride for axis in self.problem.axes)  # to one position of x
         widths = [width * self.element for width in self.widths]
         x, g = (footprint(*both) for both in zip(widths, self.position_strides, strict=True))
@@ -125,7 +125,7 @@ class Plan:
         wanted = ceil(_JOBS / self.sets)
         parts = ceil(taps * self.block_bytes / (cpu.l2 * cpu.costs.weight_grad.l2_sums))
         if self.spatial_blocks == self.sets:
-            # A thread that has packed a spatial block goes on with other taps of it.
+            # A thread goes on with other taps of the spatial block that it has packed.
             parts = max(parts, ceil(wanted / self.lanes))
         self.part = ceil(taps // many / min(parts, taps // many)) * many
         self.units = self.lanes * ceil(taps / self.part)

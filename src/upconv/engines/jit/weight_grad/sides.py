@@ -1,16 +1,16 @@
-"""Which operand of a weight gradient runs along the lanes, which is packed, and which tile is used:
-the model that chooses all three.
+"""The model of a weight gradient, which chooses the operand along the lanes, the packed operands
+and the tile.
 
 An operand whose channels lie last can be read in place. A block of channels is then some lines of
 each pixel, one pixel apart, and the model counts two things against it:
 
-1. Each line that a tile reads is fetched from the second-level cache by itself: no prefetcher runs
-   ahead where lines lie a pixel apart. A panel is read from first to last.
+1. Each line that a tile reads waits for the second-level cache: no prefetcher runs ahead where
+   lines lie a pixel apart. A panel is read from first to last.
 2. Lines a power of two apart fall into few sets of a cache. Of a cache of any size, lines S bytes
-   apart use one part in (largest power of two that divides S) / 64: as if each were that long.
+   apart use one part in (largest power of two that divides S) / 64, as if each were that long.
 
-So an operand that is read often is packed, on every processor; one that is read once or twice is
-not, as packing reads it once, too.
+So an operand that is read often is packed, on every processor. One that is read once or twice is
+not packed, because packing reads it once, too.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Figures = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Which side runs along the lanes, how blocks of dw lie in it, the tile, and whether x and g
-    are read `in_place`."""
+    """The side along the lanes, the layout of blocks in dw, the tile, and whether x and g are read
+    `in_place`."""
 
     lanes_of_g: bool
     tile: Tile
@@ -95,8 +95,8 @@ def _whole(nbytes: int) -> int:
 
 @lru_cache(maxsize=64)
 def sides_of(problem: Problem, cpu: Cpu, dots: bool) -> Sides:
-    """The cheaper side for the lanes, the cheapest tile, by `dots` or not, and the cheapest way to
-    its operands."""
+    """The cheapest side for the lanes, tile (with `dots` or without), and way to read each
+    operand."""
     strides = weight_strides(problem, forward=True)
     channels = problem.in_channels, problem.out_channels, problem.groups
     element, kernel = computed(problem.dtype), problem.axes[-1].kernel
@@ -116,8 +116,8 @@ def sides_of(problem: Problem, cpu: Cpu, dots: bool) -> Sides:
 
 
 class _Options(NamedTuple):
-    """The tiles of a class of layers, and arrays of what the model asks of each: taps, cycles of a
-    position, those of a single tap, cycles of finishing a block's tap, and blocks."""
+    """The tiles of a class of layers, and arrays of figures for the model: taps, cycles of a
+    position and of a single tap, cycles of finishing a block's tap, and blocks."""
 
     sides: tuple[Sides, ...]
     taps: Figures
@@ -166,15 +166,15 @@ def _options(
 
 
 def _cycles(problem: Problem, options: _Options) -> Figures:
-    """Cycles of one thread, for each option, once operands are in place."""
+    """Cycles of one thread for each option, without reading or packing operands."""
     last, costs = problem.axes[-1], options.sides[0].tile.costs.weight_grad
     size, taps = max(1, last.size), options.taps
     positions = problem.batch * prod(axis.size for axis in problem.axes)
     edge = np.minimum(1.0, (taps - 1) * last.dilation / last.stride / size)
-    each = (1 - edge) * options.cycles / taps + edge * options.single
-    each += costs.segment / size * np.where(taps == 1, 1, 1 / taps + 2)
+    per_position = (1 - edge) * options.cycles / taps + edge * options.single
+    per_position += costs.segment / size * np.where(taps == 1, 1, 1 / taps + 2)
     kernel = prod(axis.kernel for axis in problem.axes)
-    cycles: Figures = options.blocks * kernel * (positions * each + options.results)
+    cycles: Figures = options.blocks * kernel * (positions * per_position + options.results)
     return cycles
 
 
@@ -194,7 +194,7 @@ def _reading(problem: Problem, sides: Sides, of_g: int) -> tuple[bool, float]:
         return True, 0.0
     reads = prod(axis.kernel for axis in problem.axes) / tile.taps
     if of_g:
-        # A tile of several taps reads what lies between two positions once.
+        # A tile of several taps reads the numbers between two positions once.
         steps = [axis.stride for axis in problem.axes]
         reads *= min(tile.taps, steps[-1]) / prod(steps)
     if not tile.depthwise:

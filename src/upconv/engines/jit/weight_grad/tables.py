@@ -1,8 +1,8 @@
 """The tables of a weight gradient, which driver.py walks.
 
-A *segment* is where one row of the last axis begins in both panels, for a tap of the outer axes. A
-*run* is what taps of the last axis do with a row. Runs are the same for all rows of a spatial
-block, and segments are the same for all of its runs: a tile takes a row of each table. In the same
+A *segment* is the begin of a row of the last axis in both panels, for a tap of the outer axes. A
+*run* is a range of positions of a row, for some taps of the last axis. All rows of a spatial block
+have the same runs, and all runs the same segments: a tile takes a row of each table. In the same
 way a job takes a row of the jobs and a row of the sets.
 """
 
@@ -21,18 +21,18 @@ from .schedule import Plan
 JOB = ("units", "count")
 SET = ("works", "count", "sums")
 WORK = ("key", "outer", "runs", "run_count", "rows", "rows_count", "lanes", "lanes_count")
-"""A spatial block: what tells it from others, its first outer tap and run, and the places that it
-packs, of both sides."""
+"""A spatial block: its key, its first outer tap and run, and the stretches that it packs, of both
+sides."""
 OUTER = ("segments", "count")
 RUN = ("row", "lane", "positions", "tap", "single")
 UNIT = ("blocks", "count", "rows", "rows_count", "lanes", "lanes_count")  # the latter are panels
 PANEL = ("channel", "active")
-PLACE = ("image", "position", "length", "before")  # the latter are positions of the panel
+STRETCH = ("image", "position", "length", "before")  # the latter are positions of the panel
 BLOCK = (
     "sums", "panel", "tap", "count", "entries", "entry_count", "active_rows", "active_lanes", "dw",
 )  # fmt: skip
-"""Channels of both sides and some taps: where sums lie, the panel of rows counted from the unit's,
-taps, pairs of an outer tap and a run, and where in dw it begins."""
+"""Channels of both sides and some taps: the offset of the sums, the panel of rows counted from the
+unit's, taps, pairs of an outer tap and a run, and the offset in dw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _units(plan: Plan) -> dict[str, Numbers]:
 
 
 def _panels(plan: Plan) -> dict[str, Numbers]:
-    """The first channel of each panel, and how many it has."""
+    """The first channel of each panel, and the count of its channels."""
     tables = []
     for channels, width, blocks in zip(plan.channels, plan.widths, plan.blocks, strict=True):
         count = channels // plan.sides.groups
@@ -108,11 +108,12 @@ def _panels(plan: Plan) -> dict[str, Numbers]:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """One operand: of each range of rows the rows that are packed, of each range of positions of
-    the last axis what a panel has of it.
+    """One operand: the packed rows of each range of rows, and the positions of a panel in each
+    range of the last axis.
 
-    Arrays: the number of each packed row, in order of the ranges; each range's first one; and of
-    each segment the row, counted in its panel. The panels' first positions and their lengths.
+    `rows` are the numbers of the packed rows, in order of the ranges, and `starts` each range's
+    first one. `segments` are the rows of the segments, counted in their panels. `begin` and
+    `length` are the first positions of the panels and their lengths.
     """
 
     rows: Numbers
@@ -123,30 +124,30 @@ class _Operand:
 
 
 def _works(plan: Plan) -> tuple[dict[str, Numbers], tuple[int, int]]:
-    """The tables of spatial blocks, and bytes of a panel of the rows and of the lanes: whole lines,
-    and one that the last position may be stored beyond it."""
+    """The tables of spatial blocks, and bytes of a panel of the rows and of the lanes: full lines,
+    and one more, because the last position may be stored beyond the end."""
     meetings, *operands = _operands(plan)
     ranges, taps = meetings.shape
     x, g = operands
     # Panels of equal lengths, all but those at the ends of rows, have the same segments.
     lengths, kind = np.unique(np.array([x.length, g.length]), axis=1, return_inverse=True)
     offsets = (
-        each.segments * length[:, None] * stride
-        for each, length, stride in zip(operands, lengths, plan.position_strides, strict=True)
+        operand.segments * length[:, None] * stride
+        for operand, length, stride in zip(operands, lengths, plan.position_strides, strict=True)
     )
     segments = _table(*plan.sided(*offsets)).reshape(-1, 2)
     counts = np.tile(meetings.ravel(), lengths.shape[1])
     runs, first_run = _runs(plan, x.begin, g.begin)
-    places, listed, sizes = 0, [], []
+    stretches, listed, sizes = 0, [], []
     packs: list[list[Numbers]] = []
-    for n, each in enumerate(operands):
-        table, firsts = _places(plan, n, each)
-        number = np.arange(len(plan.columns)) * table.shape[1] + places
+    for n, operand in enumerate(operands):
+        table, firsts = _stretches(plan, n, operand)
+        number = np.arange(len(plan.columns)) * table.shape[1] + stretches
         packs.append([firsts[:-1, None] + number, np.diff(firsts)[:, None]])
-        places += table.shape[0] * table.shape[1]
-        listed.append(table.reshape(-1, len(PLACE)))
-        longest = each.length.max() * plan.position_strides[n]
-        sizes.append(-(-int(np.diff(each.starts).max() * longest) // 64) * 64 + 64)
+        stretches += table.shape[0] * table.shape[1]
+        listed.append(table.reshape(-1, len(STRETCH)))
+        longest = operand.length.max() * plan.position_strides[n]
+        sizes.append(-(-int(np.diff(operand.starts).max() * longest) // 64) * 64 + 64)
     rows, lanes = plan.sided(*packs)
     numbers = np.arange(ranges * len(plan.columns)).reshape(ranges, -1)
     outer = (kind.reshape(-1) * ranges + np.arange(ranges)[:, None]) * taps
@@ -155,18 +156,18 @@ def _works(plan: Plan) -> tuple[dict[str, Numbers], tuple[int, int]]:
     return {
         "works": works.reshape(-1, len(WORK)), "outer": _table(counts.cumsum() - counts, counts),
         "segments": np.append(segments, [[0, 0]], 0),  # perhaps the only ones
-        "runs": runs.reshape(-1, len(RUN)), "places": np.concatenate(listed),
+        "runs": runs.reshape(-1, len(RUN)), "stretches": np.concatenate(listed),
     }, plan.sided(*sizes)  # fmt: skip
 
 
 def key(number: Numbers, panels: int) -> Numbers:
-    """The number by which a thread knows panels that it has packed, before the first panel's number
-    is added. It is 0 for none."""
+    """The key of panels in a thread's memory, before the first panel's number is added; 0 is no
+    panel."""
     return 1 + number * panels
 
 
 def _operands(plan: Plan) -> tuple[Numbers, _Operand, _Operand]:
-    """Segments of each range of rows by tap of the outer axes, counted; and x, and g."""
+    """The counts of segments of each range of rows by tap of the outer axes; and x and g."""
     axis, reached, count = plan.problem.axes[-1], _reached(plan), plan.rows_together
     ranges = -(-reached.shape[1] // count)
     padded = np.full((len(reached), ranges * count), -1)
@@ -208,11 +209,11 @@ def _reached(plan: Plan) -> Numbers:
     return reads_of([Reads(problem.batch, 1, problem.batch, [0]), *axes])
 
 
-def _places(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbers]:
-    """The places of packed rows, by range of positions (first index), and each range's first one.
+def _stretches(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbers]:
+    """The stretches of packed rows, by range of positions (first index), and each range's first.
 
-    Whole rows of a plane of channels, one after another, are one place, as squares of them are
-    transposed. Those of channels that lie last are not, as all panels of a row are packed while it
+    With channels first, neighbouring whole rows of a plane are one stretch, because squares of them
+    are transposed. With channels last they are not, because all panels of a row are packed while it
     is in a cache.
     """
     *outer, last = (axis.out if of_g else axis.size for axis in plan.problem.axes)
@@ -225,15 +226,15 @@ def _places(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbers]
     count = np.diff(first, append=len(row))
     before = first - operand.starts[operand.starts.searchsorted(first, side="right") - 1]
     begin, length = operand.begin[:, None], operand.length[:, None]
-    places = _table(image[first], row[first] * last + begin, count * length, before * length)
-    return places, first.searchsorted(operand.starts)
+    stretches = _table(image[first], row[first] * last + begin, count * length, before * length)
+    return stretches, first.searchsorted(operand.starts)
 
 
 def _runs(plan: Plan, x_begin: Numbers, g_begin: Numbers) -> tuple[Numbers, Numbers]:
     """The runs of the taps of the last axis, and the first one of each range of positions.
 
-    A tile takes as many taps together as it has where all of them meet an output. Then it takes
-    each alone before that, and each alone behind it.
+    A tile takes all its taps together where all of them meet an output. Before and behind that it
+    takes each tap alone.
     """
     axis, many = plan.problem.axes[-1], plan.sides.tile.taps
     taps = np.arange(axis.kernel).reshape(-1, many)

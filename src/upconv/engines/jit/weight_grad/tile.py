@@ -1,4 +1,4 @@
-"""The tile of a weight gradient: what it is, what a position of it takes, and its code."""
+"""The tile of a weight gradient: its class, the cycles of a position, and its code."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TILE = signature(
 @dataclass(frozen=True, slots=True)
 class Tile:
     """`rows` channels of one side by `vectors` of the other's, for `taps` neighbouring taps of the
-    last axis, whose numbers of g lie `step` bytes apart. There are `sums` of each, to which
-    positions are dealt out in turn: one alone would wait for itself.
+    last axis, whose numbers of g lie `step` bytes apart. Each has `sums` sums, to which positions
+    are dealt out in turn: a single sum would wait for itself.
 
     A *depthwise* tile is of layers with a group for each channel: lanes meet lanes.
 
     With `dots`, the processor's figure, panels hold pairs of bfloat16: the numbers of a position
-    and of the next one. Pairs overlap, so that a run may begin anywhere; it reads every other one.
+    and of the next one. Pairs overlap, so a run may begin anywhere; it reads every second pair.
     """
 
     element: str
@@ -49,7 +49,7 @@ class Tile:
 
     @property
     def sums(self) -> int:
-        """As many of each as eight registers or more are busy with."""
+        """Sums of each result, so many that at least eight registers are busy."""
         return ceil(8 / (self.taps * self.rows * self.vectors))
 
     @property
@@ -69,7 +69,7 @@ class Tile:
 
     @property
     def costs(self) -> Costs:
-        """The figures of the processors it is for."""
+        """The cost figures of the processors that run it."""
         return costs_of(self.lanes * BYTES[self.element])
 
     @property
@@ -164,7 +164,7 @@ def _products(
 
 
 def _lower_half(f: Function, tile: Tile, index: Value) -> Value:
-    """A mask of pairs: of the first number alone where `index` is the last position."""
+    """A mask of pairs, which has only the first number where `index` is the last position."""
     alone = f.compare("eq", index + 1, f["positions"])
     bits = f.select(alone, Value(I32, "65535"), Value(I32, "-1"))
     return f.broadcast(bits, tile.lanes)

@@ -15,8 +15,8 @@ from .window import Window
 class AxisBlocks(NamedTuple):
     """Blocks of `box` groups of tiles along one axis: a record that native code reads.
 
-    A group are `apart` tiles, with `makes` results of each phase. Pieces read `behind` groups more.
-    The first block reads operands from `first` on, any block `tail` operands beside those of its
+    A group has `apart` tiles, with `makes` results of each phase. Pieces read `behind` more groups.
+    The first block reads operands from `first` on. Each block reads `tail` operands more than its
     groups. Results begin with `base`.
     """
 
@@ -38,8 +38,8 @@ class AxisBlocks(NamedTuple):
     step: int = 1
     stride: int = 1
     x: int = 0
-    """Bytes from one operand to the next; then of packed operands, of results, and of staged ones,
-    which are those of one phase but for the last axis."""
+    """Bytes from one operand to the next; then from one packed operand, result and staged result to
+    the next. Staged results are those of one phase, but for the last axis."""
     packed: int = 0
     y: int = 0
     stage: int = 0
@@ -93,12 +93,12 @@ class Memory:
         )  # fmt: skip
         self.axes = first, second, last
         image, stage_image = first.packed * first.span, first.stage * first.makes * first.box
-        # Register tiles may reach behind the last tile, and pieces read behind that.
+        # Register tiles may reach beyond the last tile, and pieces read beyond that.
         self.tiles = self.images * prod([(n.box + n.behind) * n.apart for n in self.axes])
         rows = self.tiles + form.rows
         self.v_row, self.z_row = v_row_of(form), z_row_of(form)
         v_point, z_point = _odd(rows * self.v_row), _odd(rows * self.z_row)
-        # Rows of results are transposed apart from y to be stored twice, or with a residual, too.
+        # To store rows of results twice, or with a residual, they are transposed in other memory.
         set_bytes = form.cpu.costs.winograd.set_bytes
         epilogue = correlation.epilogue
         more = epilogue.residual or epilogue.has_second or correlation.accumulate
@@ -108,7 +108,7 @@ class Memory:
         z_at = v_at + form.points * v_point
         stage_at = z_at + form.points * z_point
         transposed_at = stage_at + _lines(self.images * stage_image)
-        # Parts of whole pages would all begin in the same sets.
+        # Parts of a multiple of a page would all begin in the same sets.
         self.part = _lines(transposed_at + self.transposed + 4096) + 64
         self.arguments = {
             "box": self.images, "part": self.part, "image": image, "stage_image": stage_image,
@@ -125,7 +125,7 @@ class Memory:
 def v_row_of(form: Form) -> int:
     """Bytes from a tile to the next in V.
 
-    An odd number of lines, so that rows are not all in one set of the cache.
+    The number of lines is odd, so that rows are not all in one set of the cache.
     """
     return _odd((-(-form.reduction // form.lanes) + 1) * form.lanes * form.item)
 

@@ -20,11 +20,11 @@ def candidates(
 ) -> tuple[Candidate, ...]:  # fmt: skip
     """List `every` candidate, or those that the model might take, the fastest first.
 
-    The model takes none for fewer multiply-adds than `least`, and none unless the cycles times
-    `margin` are fewer than those of others.
+    The model takes no candidate for fewer multiply-adds than `least`, and none whose cycles times
+    `margin` are not fewer than those of others.
 
-    Filling the border takes `border` cycles more. The model takes none that direct sums beat, which
-    take `direct` cycles.
+    Filling the border takes `border` cycles more. Direct sums take `direct` cycles, and the model
+    takes no slower candidate.
     """
     reason = refusal(correlation)
     if reason is not None:
@@ -50,7 +50,7 @@ def candidates(
 
 
 def _packing(correlation: Correlation, plan: Schedule, threads: int, cpu: Cpu) -> float:
-    """Cycles of packing the weight; channels that fill no vector are packed some at a time."""
+    """Cycles of packing the weight, which are more where channels do not fill a vector."""
     numbers = weight_numbers(correlation, plan.form.saving[0])
     filled = min(1.0, plan.form.padded / plan.form.lanes)
     return packing_cycles(numbers, correlation, threads, cpu) / filled
@@ -68,7 +68,7 @@ def _reason(correlation: Correlation, plan: Schedule) -> str:
 
 def _too_little(correlation: Correlation, least: int) -> str:
     """Why no form is worth it; "" where one may be."""
-    # Channels on the side that has fewer, phases counted as channels.
+    # Channels of the side with fewer, with phases counted as channels.
     columns = correlation.made * prod(line.stride for line in correlation.lines)
     if min(reduction_of(correlation), columns // correlation.groups) < 2:
         return "with one channel on either side, transforms take longer than the products they save"
@@ -78,7 +78,7 @@ def _too_little(correlation: Correlation, least: int) -> str:
 
 
 def is_winograd(variant: str) -> bool:
-    """Whether a variant is one of these."""
+    """Whether a variant is one of Winograd's algorithm."""
     return variant.startswith(_PREFIX)
 
 

@@ -28,7 +28,7 @@ ARGUMENTS = ArgumentLayout(
     " batch box reduced made channels chunk chunks chunk_count input_count point_count image"
     " stage_image wide position v_at z_at stage_at transposed_at v_point v_row z_point z_row"
     " w_unit w_point w_panel w_piece bias_unit units reduction panels columns"
-    " x_step_0 x_step_1 y_step_0 y_step_1 y_step_2 element lanes whole transposed"
+    " x_step_0 x_step_1 y_step_0 y_step_1 y_step_2 element lanes one_run transposed"
     " group_bytes point_bytes slopes second",
     counters=walk.COUNTERS + "bad",
 )
@@ -51,8 +51,8 @@ def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
 
 
 class _Side:
-    """A block along one axis: how many operands it packs, and which of them x has, from `begin` up
-    to `end`; which of its results of all phases y has, from `first` up to `stop`."""
+    """A block along one axis. x has the operands from `begin` up to `end` of those that it packs,
+    and y has the results from `first` up to `stop`, counted over all phases."""
 
     def __init__(self, f: Function, axis: Record, block: Value) -> None:
         self.axis, first = axis, block * axis["box"]
@@ -66,14 +66,14 @@ class _Side:
 
 
 def _inside(f: Function, start: Value, count: Value, size: Value) -> tuple[Value, Value]:
-    """The first of `count` positions from `start` on that an array has, and the end of these."""
+    """The begin and the end of the positions that an array has, of `count` from `start` on."""
     begin = f.min(count, f.max(f.integer(0) - start, 0))
     return begin, f.max(begin, f.min(count, size - start))
 
 
 class _Block:
-    """The block of a job, inside `job`: its images, its sides, its shape, and bytes of x and y to
-    its first operand and its first result, which may lie before theirs."""
+    """The block of a job, inside `job`: its images, its sides, its shape, and bytes to its first
+    operand and result, which may lie before those of x and y."""
 
     def __init__(self, f: Function) -> None:
         self.f, self.a = f, ARGUMENTS.reader(f)
@@ -93,7 +93,7 @@ class _Block:
         self.x, self.y = x + first * self.a["x_image"], y + first * self.a["y_image"]
 
     def at(self, name: str) -> Value:
-        """A part of the memory of the thread."""
+        """The address of a part of the thread's memory."""
         return self.f["mine"] + self.a[name]
 
     def record(self, table: str, number: Value) -> Record:
@@ -106,7 +106,7 @@ class _Block:
 
 
 def _emit_zeros(block: _Block) -> None:
-    """Clear what is packed of operands beyond the ends of x."""
+    """Clear the packed operands beyond the ends of x."""
     f = block.f
 
     def clear(at: Value, number: int) -> None:
@@ -114,8 +114,8 @@ def _emit_zeros(block: _Block) -> None:
         f.call("clear", at, side.begin * step)
         f.call("clear", at + side.end * step, (side.operands - side.end) * step)
         if number < 2:
-            with f.loop(side.begin, side.end) as place:
-                clear(at + place.index * step, number + 1)
+            with f.loop(side.begin, side.end) as operand:
+                clear(at + operand.index * step, number + 1)
 
     with f.loop(0, block.images) as image:
         clear(f["mine"] + image.index * block.a["image"], 0)
@@ -152,8 +152,8 @@ def _emit_operand(block: _Block, layout: DataLayout) -> None:
 
 @contextmanager
 def _lines(block: _Block) -> Iterator[tuple[Value, Value, Value]]:
-    """A loop over the rows of operands that x has, of all images: bytes of the packed operands and
-    of x, and how many operands they are."""
+    """A loop over the rows of operands that x has, of all images: offsets into the packed operands
+    and into x, and the number of operands."""
     f, a, (first, second, last) = block.f, block.a, block.sides
     with (
         f.loop(0, block.images) as image,
@@ -161,8 +161,8 @@ def _lines(block: _Block) -> Iterator[tuple[Value, Value, Value]]:
         f.loop(second.begin, second.end) as j,
     ):
         packed, x = image.index * a["image"], block.x + image.index * a["x_image"]
-        for side, place in zip(block.sides, (i.index, j.index, last.begin), strict=True):
-            packed, x = packed + place * side.axis["packed"], x + place * side.axis["x"]
+        for side, index in zip(block.sides, (i.index, j.index, last.begin), strict=True):
+            packed, x = packed + index * side.axis["packed"], x + index * side.axis["x"]
         yield packed, x, last.end - last.begin
 
 
@@ -207,10 +207,10 @@ def _emit_unit(block: _Block, number: Value, layout: DataLayout) -> None:
 
 @contextmanager
 def _results(f: Function, side: _Side, phase: Value) -> Iterator[tuple[Value, Value]]:
-    """A loop over the results of a phase that y has, along an axis: bytes of the stage and of y."""
+    """A loop over the results of a phase that y has, along an axis: offsets in stage and y."""
     stride = side.axis["stride"]
     # Results stride * i + phase from `first` on, up to `stop`.
-    first, stop = ((end + (stride - 1) - phase) // stride for end in (side.first, side.stop))
+    first, stop = ((bound + (stride - 1) - phase) // stride for bound in (side.first, side.stop))
     with f.loop(first, stop) as i:
         yield i.index * side.axis["stage"], (i.index * stride + phase) * side.axis["y"]
 
@@ -222,15 +222,15 @@ def _emit_result(
     channel: Value,
     active: Value,
 ) -> None:
-    """A row of results from the stage to bytes of y: `active` channels from `channel` on."""
+    """Move a row of results from the stage to y: `active` channels from `channel` on."""
     f, a = block.f, block.a
     src, offset, count = row
     ends = a["bias"] + (a["slopes"] + channel * a["element"]), a["second"]
     y, more, position = a["y"] + offset, a["residual"] + offset, a["position"]
     if layout is DataLayout.NXC:
         # Where a unit has all channels, a row is one run.
-        whole = f.compare("ne", a["whole"], 0)
-        runs, length = f.select(whole, 1, count), f.select(whole, count * active, active)
+        one_run = f.compare("ne", a["one_run"], 0)
+        runs, length = f.select(one_run, 1, count), f.select(one_run, count * active, active)
         steps = position, a["y_position"]
         f.call(a["finish"], src, y, more, 1, 0, 0, runs, length, *steps, *ends)
         return

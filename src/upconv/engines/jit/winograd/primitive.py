@@ -1,8 +1,8 @@
 """The Winograd primitive: a correlation by fewer products; see schedule.py.
 
-A result that is not finite may stand where a direct sum would be finite: an infinite or undefined
-number of the operand reaches all results of its tile, and large ones may overflow. So results are
-looked at as they are made, and if any is not finite, the direct primitive computes all again.
+A result may be infinite or NaN where a direct sum would be finite: such a number of the operand
+reaches all results of its tile, and large numbers may overflow. So the inverse transform checks all
+results. If one is not finite, the direct primitive computes all of them again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ....problem import DataLayout
 from ...addresses import address_of
 from ...base import Array, Maybe, Primitive
 from ...workspace import Workspace
-from ..activation import NO_END, End
+from ..activation import NO_ACTIVATION, ActivationEpilogue
 from ..compile import CODE_BYTES, Code
 from ..correlation import Correlation
 from ..cpu import Cpu
@@ -40,24 +40,26 @@ from .weights import Weights
 
 
 class WinogradWeight:
-    """A weight transformed, and as it was for the direct primitive."""
+    """A transformed weight, and the original one for the direct primitive."""
 
     __slots__ = ("__weakref__", "direct", "transformed", "weight")
 
     def __init__(self, transformed: Array, weight: Array) -> None:
         self.transformed, self.weight = transformed, weight
-        self.direct: dict[Hashable, Any] = {}  # packed, by the direct primitives' orders
+        self.direct: dict[Hashable, Any] = {}  # packed, by the orders of direct primitives
 
 
 class WinogradClass:
-    """Everything that primitives of all sizes share: the order of the weight, code, biases."""
+    """The parts that primitives of all sizes share: the order of the weight, code, biases."""
 
-    def __init__(self, form: Form, end: End, finish: Finish, transposed: bool) -> None:
+    def __init__(
+        self, form: Form, epilogue: ActivationEpilogue, finish: Finish, transposed: bool
+    ) -> None:
         self.weights = shared(Weights, form)
-        self.codes = _codes(form, end, finish, transposed)
+        self.codes = _codes(form, epilogue, finish, transposed)
         self.biases, self._points = _bias_order(form), _points(form)
         self.resident_bytes = self.biases.nbytes + self._points.nbytes + self.weights.resident_bytes
-        whole = form.channels == form.padded == form.weight.made
+        one_run = form.channels == form.padded == form.weight.made
         self.arguments = {
             **{name: _address(code) for name, code in self.codes.items() if name != "job"},
             "input_count": form.reduction // form.reduced, "point_count": form.points,
@@ -69,14 +71,14 @@ class WinogradClass:
             "w_piece": form.piece_bytes, "bias_unit": form.columns * form.item,
             "wide": form.chunk * form.item, "position": form.padded * form.item,
             "element": form.item, "v_row": v_row_of(form), "z_row": z_row_of(form),
-            "whole": int(whole and not (finish.residual or finish.accumulate)),
+            "one_run": int(one_run and not (finish.residual or finish.accumulate)),
             "group_bytes": 8 * len(form.sizes), "slopes": len(self.biases) * form.item,
             "points": address_of(self._points), "point_bytes": self._points.strides[0],
         }  # fmt: skip
 
 
 class Winograd:
-    """A correlation, compiled and laid out; `direct` builds the one that computes it directly."""
+    """A correlation, compiled and laid out; `direct` builds the direct primitive."""
 
     def __init__(
         self, correlation: Correlation, plan: Schedule, direct: Callable[[], Primitive], cpu: Cpu
@@ -87,8 +89,8 @@ class Winograd:
         self._lock = threading.Lock()
         self.tables = tables = Tables(correlation, plan)
         parts = tables.memory
-        self._ends = _ends(correlation)
-        self._class = shared(WinogradClass, form, *self._ends, parts.transposed > 0)
+        self._epilogues = _epilogues(correlation)
+        self._class = shared(WinogradClass, form, *self._epilogues, parts.transposed > 0)
         self.order = self._weights = self._class.weights
         self._groups = group_table(form.sizes, form.vectors, 1 << parts.tiles.bit_length())
         job = _address(self._class.codes["job"])
@@ -112,7 +114,7 @@ class Winograd:
         return str(self.schedule)
 
     def pack(self, weight: Array) -> WinogradWeight:
-        """The transform of a weight, in the order in which it is used."""
+        """The transform of a weight, in its order of use."""
         return WinogradWeight(self._weights.pack(weight, self._threads), weight)
 
     def run(
@@ -182,22 +184,22 @@ class Winograd:
         direct.run(out, a, b.direct[order], *ends)
 
     def _before(self, out: Array, operands: Operands) -> Maybe:
-        """A copy of what the result holds, if the kernel adds to it in place."""
+        """A copy of the old result, if the kernel adds to it in place."""
         if not self.correlation.accumulate or operands.copies:
             return None
         memory.require(out.nbytes, "a copy of what the result holds")
         return out.copy()
 
     def _by_channel(self, bias: Maybe, slopes: Maybe) -> Array:
-        """Biases as the inverse transform reads them, and behind them slopes of PReLU: alike, or as
-        `finish` reads them, where other operands come before."""
+        """Biases in the order of the inverse transform, and behind them the slopes of PReLU. Where
+        `finish` applies the activation, slopes have its order."""
         order = self._class.biases
         biases = np.zeros(len(order), self.correlation.dtype.numpy)
         if bias is not None:
             biases = np.append(bias, bias.dtype.type(0))[order]
         if slopes is None:
             return biases
-        if self._ends[0].slopes:
+        if self._epilogues[0].slopes:
             slopes = np.append(slopes, slopes.dtype.type(0))[order]
         return np.concatenate((biases, slopes))
 
@@ -207,26 +209,29 @@ def _address(code: Code) -> int:
     return int(address)
 
 
-def _ends(correlation: Correlation) -> tuple[End, Finish]:
-    """The end of the inverse transform, and the rest that `finish` does after it."""
+def _epilogues(correlation: Correlation) -> tuple[ActivationEpilogue, Finish]:
+    """The activations of the inverse transform, and the rest that `finish` does after it."""
     element, epilogue = correlation.element, correlation.epilogue
-    end = End.of(epilogue)
+    activations = ActivationEpilogue.of(epilogue)
     if epilogue.residual or correlation.accumulate:
         late = Finish.of(
             element, element, epilogue, correlation.layout, accumulate=correlation.accumulate
         )
-        return NO_END, late
-    finish = Finish(element, element, End(second=end.second, second_slope=end.second_slope))
-    return end._replace(second=Activation.NONE, second_slope=0.0), finish
+        return NO_ACTIVATION, late
+    second = activations._replace(activation=Activation.NONE, slope=0.0, slopes=False)
+    first = activations._replace(second=Activation.NONE, second_slope=0.0)
+    return first, Finish(element, element, second)
 
 
-def _codes(form: Form, end: End, finish: Finish, transposed: bool) -> dict[str, Code]:
+def _codes(
+    form: Form, epilogue: ActivationEpilogue, finish: Finish, transposed: bool
+) -> dict[str, Code]:
     """The code of the driver, and of what it calls."""
     element, cpu, transforms = form.weight.element, form.cpu, form.transforms
     channels_last = form.layout is DataLayout.NXC
     last, pieces = form.windows[-1], any(t.pieces > 1 for t in transforms)
     step = last.step * last.apart * form.chunk * form.item
-    inverse = Inverse(element, tuple(t.a for t in transforms), end)
+    inverse = Inverse(element, tuple(t.a for t in transforms), epilogue)
     products = Products(element, form.lanes, form.sizes, form.vectors, v_row_of(form), pieces)
     move = (fill_code if channels_last else transpose_code)(element, element, cpu)
     codes = {
@@ -244,7 +249,7 @@ def _codes(form: Form, end: End, finish: Finish, transposed: bool) -> dict[str, 
 
 
 def _points(form: Form) -> Array:
-    """For each point, how many pieces it has, and their numbers."""
+    """For each point, the count and the numbers of its pieces."""
     counts = [t.pieces for t in form.transforms]
     numbers, points = (
         np.arange(prod(counts)).reshape(counts),
@@ -257,11 +262,11 @@ def _points(form: Form) -> Array:
 
 
 def _bias_order(form: Form) -> Array:
-    """For each group, chunk and column the number of its bias; that behind the last for none."""
-    groups, made = form.weight.groups, form.made
-    place = np.arange(form.padded)
-    channel = np.arange(form.chunks)[:, None] * form.channels + place
-    there = (place < form.channels) & (channel < made)
-    numbers = np.arange(groups)[:, None, None] * made + channel
+    """For each group, chunk and column the number of its bias, or one beyond the last."""
+    groups, result_channels = form.weight.groups, form.made
+    index = np.arange(form.padded)
+    channel = np.arange(form.chunks)[:, None] * form.channels + index
+    there = (index < form.channels) & (channel < result_channels)
+    numbers = np.arange(groups)[:, None, None] * result_channels + channel
     numbers = np.where(there, numbers, form.weight.made)
     return np.repeat(numbers[:, :, None], form.windows[-1].stride, 2).ravel()

@@ -57,12 +57,12 @@ def schedules(
 ) -> tuple[Schedule, ...]:
     """The best schedule of each promising form, the fastest first; () where there is a `refusal`.
 
-    `exact` leaves out other forms, `most` those that surely take more cycles.
+    `exact` leaves out forms that are not exact, `most` those that surely take more cycles.
     """
     if refusal(correlation):
         return ()
     pairs = zip(windows_of(correlation), correlation.lines, strict=True)
-    # A tile that makes twice as many outputs as there are makes too many.
+    # A tile with twice as many outputs as the axis is too large.
     outputs = [2 * ceil(window.steps(line) / window.apart) for window, line in pairs]
     forms = [
         form
@@ -109,7 +109,7 @@ class Schedule:
     """Everything that is decided about one correlation.
 
     A block has at most `box` images and groups of tiles along each axis. A job has `units` units.
-    `cycles` are those of a run whose weights are in a cache if they fit it.
+    `cycles` assume that the weights are in a cache if they fit it.
     """
 
     form: Form
@@ -140,26 +140,26 @@ class Schedule:
 class Cycles(NamedTuple):
     """The model of a form's cycles.
 
-    Cycles are those in each of which the processor could do `Costs.adds` multiply-adds, fitted to
-    920 choices on a Zen 4 (2026-11-22).
+    In a cycle the processor could do `Costs.adds` multiply-adds. The figures are fitted to 920
+    choices on a Zen 4 (2026-11-22).
     """
 
     inputs: float
     """Packing and transforming a tile."""
     results: tuple[float, float]
-    """A tile's way back for a unit: by itself, and where `shares_sets`."""
+    """The inverse transform of a tile for a unit: without and with `shares_sets`."""
     products: tuple[tuple[int, float], ...]
     """Rows of register tiles, and the products of all points of a unit in so many rows."""
     stream: float
     """Reading a unit's weights, in which products hide."""
     weights: float
-    """The part of it that products do not hide."""
+    """The share of that reading which products do not hide."""
     beyond: bool
     """Whether weights come from memory."""
 
 
 class Form:
-    """A choice of transforms for a class of layers, with everything that no size changes.
+    """A choice of transforms for a class of layers, with everything that depends on no size.
 
     A unit has `channels` channels, padded to `padded`; `rows` by `vectors` vectors are the largest
     register tile of products. Schedules of all sizes of a class share one object.
@@ -191,7 +191,7 @@ class Form:
         some = (2, 3, 1) if cpu.registers < 32 else (2, 4, 3, 1)
         self.vectors = next(n for n in some if self.columns // lanes % n == 0)
         self.rows = cpu.sums(self.vectors) // self.vectors
-        # Rows of all register tiles: with four, most numbers of tiles leave few rows idle.
+        # Rows of the register tiles: with four sizes, most numbers of tiles leave few rows idle.
         sizes = {ceil(self.rows * part / 13) for part in (13, 10, 8, 6)}
         self.sizes = tuple(sorted(sizes, reverse=True))
         self.piece_bytes = self.reduction * self.vectors * lanes * self.item  # of a panel
@@ -199,7 +199,7 @@ class Form:
         self.panel_bytes = prod(transform.pieces for transform in transforms) * self.piece_bytes
         self.point_bytes = self.panels * self.panel_bytes
         self.unit_bytes = self.points * self.point_bytes
-        # A line more for each row, which keeps rows out of each other's cache sets.
+        # One more line per row keeps rows out of each other's cache sets.
         numbers = self.points * (self.reduction + self.columns + lanes) + self.columns
         self.tile_bytes = self.item * numbers
         self.estimate = self.products * self.reduction + cpu.costs.winograd.point * self.points
@@ -207,12 +207,12 @@ class Form:
 
     @property
     def growth(self) -> float:
-        """Rounding errors beside those of direct sums, as a model."""
+        """Rounding errors relative to those of direct sums, by the model."""
         return max(1.0, prod(transform.growth for transform in self.transforms))
 
     @property
     def saving(self) -> tuple[int, int]:
-        """Products of a tile, and those of direct sums: of one reduced and made channel."""
+        """Products of a tile and of direct sums, for one reduced and one made channel."""
         pairs = zip(self.transforms, self.windows, strict=True)
         phases = prod(window.stride * window.step for window in self.windows)
         return self.products * phases, prod(t.m * len(window.taps) for t, window in pairs)
@@ -248,7 +248,7 @@ class Form:
 
     @cached_property
     def runs(self) -> set[tuple[int, int]]:
-        """Options for a job: its units, and how many jobs compute a block."""
+        """Options for a job: its units, and the number of jobs of a block."""
         units = [ceil(self.units / runs) for runs in (1, 2, 4, self.units)]
         return {(n, ceil(self.units / n) * self.weight.groups) for n in units}
 
@@ -265,7 +265,7 @@ class Form:
         return [window.groups(transform, line) for window, transform, line in axes]
 
     def least_cycles(self, correlation: Correlation, threads: int) -> float:
-        """A bound below the cycles of all schedules: no tile is computed in vain."""
+        """A lower bound of the cycles of all schedules, in which every tile is useful."""
         return self._least * correlation.batch * prod(self.groups(correlation.lines)) / threads
 
     def schedule(self, correlation: Correlation, threads: int) -> Schedule:
@@ -300,10 +300,10 @@ class Form:
         return Schedule(self, box, units, min(threads, jobs), cycles)
 
     def _counts(self, box: tuple[int, ...]) -> tuple[int, int, int]:
-        """Tiles of a block, those whose products are made, and those transformed.
+        """The tiles of a block, the tiles with products, and the transformed tiles.
 
-        Pieces read tiles behind those of the block; products of all but the last such are made in
-        vain.
+        Pieces read tiles beyond those of the block. The products of all but the last of these are
+        useless.
         """
         behind, count = 0, 1
         for n, window, t in zip(box[:0:-1], self.windows[::-1], self.transforms[::-1], strict=True):
@@ -312,19 +312,19 @@ class Form:
         return prod(box) * self.residues, box[0] * count - behind, box[0] * count
 
 
-def _unit(made: int, stride: int, layout: DataLayout, lanes: int) -> tuple[int, int]:
-    """Channels of a unit, and what they are padded to: whole vectors for each q."""
+def _unit(result_channels: int, stride: int, layout: DataLayout, lanes: int) -> tuple[int, int]:
+    """Channels of a unit, and their padded number, which is full vectors for each q."""
     step = lanes // gcd(lanes, stride)
     wanted = max(step, _UNIT // stride // step * step)
-    if wanted < lanes <= made and layout is DataLayout.NCX:
+    if wanted < lanes <= result_channels and layout is DataLayout.NCX:
         wanted = lanes  # squares of so many channels are transposed
-    chunks = ceil(made / wanted)
-    channels = min(made, ceil(ceil(made / chunks) / step) * step)
+    chunks = ceil(result_channels / wanted)
+    channels = min(result_channels, ceil(ceil(result_channels / chunks) / step) * step)
     return channels, ceil(channels / step) * step
 
 
 def _box(counts: Sequence[int], size: int) -> tuple[int, ...]:
-    """At most `size` tiles: of the last axis as many as there are, then of the one before it."""
+    """A box of at most `size` tiles: as many as possible of the last axis, then of the others."""
     box: list[int] = []
     for count in reversed(counts):
         most = max(1, min(count, size))
@@ -346,13 +346,13 @@ def _additions(axes: list[Stages]) -> int:
 
 
 def reduction_of(correlation: Correlation) -> int:
-    """Channels that are reduced, times the phases of operands."""
+    """Reduced channels times the phases of operands."""
     steps = prod(line.step for line in correlation.lines)
     return correlation.reduced // correlation.groups * steps
 
 
 def shares_sets(correlation: Correlation, set_bytes: int) -> bool:
-    """Whether channels of results lie so far apart that vectors of 16 of them share a set of the
-    second-level cache: rows of 512x512 results took twice as long to write (fcn8s_final)."""
+    """Whether 16 channels of results lie so far apart that they share a set of the second-level
+    cache: rows of 512x512 results took twice as long to write (fcn8s_final)."""
     channel = prod(correlation.result_size) * BYTES[correlation.element]
     return correlation.layout is DataLayout.NCX and channel % set_bytes == 0

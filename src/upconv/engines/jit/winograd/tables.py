@@ -1,11 +1,11 @@
 """The tables of a correlation by Winograd's algorithm: axes, shapes of blocks, tiles, jobs.
 
-A record of an axis says how its blocks lie in x and y; native code clips a block at the ends of
-both. The last block of an axis may have fewer groups of tiles: a *shape* says of each axis whether
-a block has. Records of tiles hold bytes from where a block begins. So tables grow with shapes, not
-with blocks.
+A record of an axis says where its blocks lie in x and y; native code clips a block at the ends of
+both. The last block of an axis may have fewer groups of tiles. A *shape* says for each axis whether
+a block has fewer. Records of tiles hold bytes from the begin of a block. So tables grow with
+shapes, not with blocks.
 
-There are always three axes and the images; of fewer axes, the first ones have one position.
+There are always three axes and the images; missing axes come first, with one position each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     # Windows of all tiles, then tiles that have results; how far pieces read; rows to leave out.
     "shapes": ("windows", "window_count", "tiles", "tile_count", "shifts", "behind"),
     "windows": ("packed",),
-    # Where the products and the results of a tile begin.
+    # Offsets of the products and the results of a tile.
     "tiles": ("product", "stage"),
     "shifts": ("v",),
     # The units of a job, all of one group.
@@ -70,7 +70,7 @@ Axes = tuple[AxisBlocks, ...]
 def _listed(
     axes: Axes, v_row: int, z_row: int, runs: tuple[int, int, int]
 ) -> tuple[Numbers, dict[str, tuple[int, int]]]:
-    """All tables, one behind the other, and from where to where each is."""
+    """All tables, one behind the other, and the begin and end of each."""
     tables = {"axes": [_flat(axes)], **_shapes(axes, v_row, z_row), "runs": [_flat(_runs(*runs))]}
     stops = [*accumulate((sum(map(len, parts)) for parts in tables.values()), initial=0)]
     numbers = np.concatenate([*chain.from_iterable(tables.values())])

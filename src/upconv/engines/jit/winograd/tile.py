@@ -4,8 +4,7 @@
     products(...)   Z[point] = V[point] U[point], a product of matrices for one point
     inverse(...)    columns of Z, transformed back, + bias, into rows of results
 
-All run in memory of a thread that fits its second-level cache, called by driver.py.
-Vectors lie along channels.
+They run in memory of a thread that fits its second-level cache. Vectors lie along channels.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from itertools import product
 
 import numpy as np
 
-from ..activation import End, activated
+from ..activation import ActivationEpilogue, activated
 from ..compile import compiled
 from ..cpu import Cpu
 from ..emit import Function, Module, signature
@@ -29,21 +28,21 @@ from .transforms import Matrix
 Matrices = tuple[tuple[Matrix, ...], ...]
 _INPUT = signature(
     "src* dst*"
-    " tiles* count"  # where each has its operand
-    " vectors step_0 step_1"  # bytes from one place of a window to the next along the outer axes
+    " tiles* count"  # offsets of each tile's operand
+    " vectors step_0 step_1"  # bytes from one position of a window to the next along the outer axes
     " point row"  # bytes from one point to the next, and from one tile
 )
 _PRODUCTS = signature(
     "v* u* z*"
-    " pieces*"  # how many this point has, and their numbers
-    " shifts*"  # for the number of a piece, how far the tile that it reads is from its own
+    " pieces*"  # the count and the numbers of this point's pieces
+    " shifts*"  # for each piece, bytes from its own tile to the tile that it reads
     " piece_bytes panel_bytes"  # of a piece of a panel, of a panel
     " channels panels z_row"
-    " groups*"  # how many there are of each number of rows
+    " groups*"  # the count of groups with each number of rows
 )
 _INVERSE = signature(
     "src* dst*"
-    " tiles* count"  # of each: where its products and its results begin
+    " tiles* count"  # offsets of each tile's products and results
     " vectors bias* step_0 step_1 step_2"  # the last: bytes from one q of the last axis to the next
     " point bad*"  # the latter is set to 1 where a result is not finite
     " slopes"  # bytes from a bias to its slope of PReLU, if there is one
@@ -52,8 +51,8 @@ _INVERSE = signature(
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The class of register tiles: of each of `rows` by `vectors`, rows of V being `row_stride`
-    bytes apart; `pieces` says that some sums are of several."""
+    """The class of register tiles: one for each of `rows`, by `vectors`. Rows of V lie `row_stride`
+    bytes apart; `pieces` says that some sums have several pieces."""
 
     element: str
     lanes: int
@@ -65,11 +64,11 @@ class Products:
 
 @dataclass(frozen=True, slots=True)
 class Inverse:
-    """The class of an inverse transform, by the matrix of each axis, with what comes after it."""
+    """The class of an inverse transform: the matrix of each axis, and the activations."""
 
     element: str
     matrices: Matrices
-    end: End
+    epilogue: ActivationEpilogue
 
 
 @compiled("products", kept=64)
@@ -87,8 +86,8 @@ def products_code(module: Module, kind: Products, cpu: Cpu) -> None:
 
 @lru_cache(maxsize=64)
 def group_table(rows: tuple[int, ...], vectors: int, most: int) -> Numbers:
-    """For each number of tiles up to `most`, how many groups of each number of rows take the least
-    time for them: eight sums at least, as multiply-adds wait for the one before."""
+    """For each number of tiles up to `most`, the fastest counts of groups of each number of rows. A
+    group has at least eight sums, because multiply-adds wait for the one before."""
     times = [max(20 * n, 160 // vectors) + 7 for n in rows]
     best = [(0, (0,) * len(rows))]
     for tiles in range(1, most + 1):
@@ -106,8 +105,8 @@ def _emit_group(f: Function, kind: Products, rows: int, panel: Value, first: Val
     zeros = [Value(line, "zeroinitializer")] * (rows * kind.vectors)
     at_panel = f["u"] + panel * f["panel_bytes"]
     at_rows = f["v"] + first * kind.row_stride
-    # All of the panel that comes next is asked for by each group: of few tiles there is only one,
-    # which waits for weights from memory (0.8 of the time then; Zen 4, 2026-11-23).
+    # Each group prefetches the whole next panel. Few tiles have only one group, which waits for
+    # weights from memory (0.8 of the time with this; Zen 4, 2026-11-23).
     ahead = f["panel_bytes"]
     if kind.pieces:
         with f.loop(0, f.word(f["pieces"], 0), carried=zeros) as piece:
@@ -195,24 +194,24 @@ def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
                         value = results[(*rows, i)]
                         bad = f.multiply_add(value, zero, bad)
                         value = value + start
-                        f.store(activated(f, kind.end.activation, slope, value), to)
+                        f.store(activated(f, kind.epilogue.activation, slope, value), to)
                         to = to + f["step_2"]
-                moved = [each + nbytes for each in loop.carried[:3]]
+                moved = [address + nbytes for address in loop.carried[:3]]
                 loop.next([*moved, bad])
             tile.next([loop.results[3]])
         report_nonfinite(f, tile.results[0], f["bad"])
 
 
 def _slope(f: Function, kind: Inverse, line: str, bias: Value) -> float | Value:
-    """The slope of all channels, or those of some, whose biases are here."""
-    if not kind.end.slopes:
-        return kind.end.slope
+    """The slope of all channels, or the slopes of the channels whose biases are given."""
+    if not kind.epilogue.slopes:
+        return kind.epilogue.slope
     return f.load(line, bias + f["slopes"])
 
 
 def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[int, ...], Value]]:
-    """The places of all combinations of positions along the outer axes, of which there are 0 to 2,
-    and their addresses."""
+    """The combinations of positions along the outer axes, of which there are 0 to 2, and their
+    addresses."""
     steps = ("step_0", "step_1")[2 - len(outer) :] if outer else ()
     lines: list[tuple[tuple[int, ...], Value]] = [((), start)]
     for count, step in zip(outer, steps, strict=True):
@@ -229,7 +228,7 @@ Vectors = dict[tuple[int, ...], Value]
 
 
 def _transformed(f: Function, numbers: Vectors, matrices: Sequence[Sequence[Matrix]]) -> Vectors:
-    """Vectors by their place along all axes, multiplied by the matrices of each axis."""
+    """Vectors by their indices along all axes, multiplied by the matrices of each axis."""
     for axis in reversed(range(len(matrices))):
         for matrix in matrices[axis]:
             products = {}
@@ -237,7 +236,7 @@ def _transformed(f: Function, numbers: Vectors, matrices: Sequence[Sequence[Matr
                 column = [numbers.get((*before, i, *after)) for i in range(len(matrix[0]))]
                 for i, row in enumerate(matrix):
                     terms = [(c, v) for c, v in zip(row, column, strict=True) if c and v]
-                    if terms:  # of points that no tap needs there are none
+                    if terms:  # points that no tap needs have none
                         products[(*before, i, *after)] = _combined(f, terms)
             numbers = products
     return dict(sorted(numbers.items()))
@@ -245,7 +244,7 @@ def _transformed(f: Function, numbers: Vectors, matrices: Sequence[Sequence[Matr
 
 def _combined(f: Function, terms: list[tuple[Fraction, Value]]) -> Value:
     """The sum of vectors times numbers."""
-    terms = sorted(terms, key=lambda term: term[0] != 1)  # one that is just added comes first
+    terms = sorted(terms, key=lambda term: term[0] != 1)  # a vector that is just added comes first
     factor, total = terms[0]
     if factor != 1:
         total = total * f.constant(total.type, float(factor))

@@ -9,16 +9,16 @@ matrices (Toom and Cook; transposed as in Lavin and Gray, https://arxiv.org/abs/
     G[p][k] = a_p^k / prod (a_p - a_l) n x r, for infinity 1 in the last column; l runs over l != p
     B[p]    = coefficients of the product over l != p of (x - a_l), for infinity over all l
 
-They are made of fractions, without rounding. The points are powers of two, and so A and B are exact
-in floating point; weights meet G once, in float64.
+The matrices are made of fractions, without rounding. The points are powers of two, so A and B are
+exact in floating point. Weights are multiplied by G once, in float64.
 
 Longer correlations are *nested*: an inner F(R, R) correlates blocks of R numbers, and an outer
-F(m, r) takes blocks for numbers. Together they are F(mR, rR) with the product of their numbers of
-points: F(2, 2) of F(2, 2) has 9 for 16 products, and matrices of 0, 1 and -1, where F(4, 4) has 7
-products and larger errors. The outer one may be a sum of P *pieces*, F(1, P): pieces of a tile
-read the transforms of that tile and of the P - 1 behind it, and are added before the way back.
+F(m, r) correlates the blocks. Together they are F(mR, rR), whose points are the product of both
+counts. F(2, 2) of F(2, 2) has 9 products instead of 16, and matrices of 0, 1 and -1; F(4, 4) has 7
+products and larger errors. The outer one may be a sum of P *pieces*, F(1, P). The pieces of a tile
+read the transforms of that tile and of the P - 1 behind it. They are added before the inverse.
 
-Along several axes the matrices are Kronecker products: each axis is transformed in its turn.
+Along several axes the matrices are Kronecker products: one axis is transformed after the other.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from ....properties import cached_property
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 _POINTS = (Fraction(0), Fraction(1), Fraction(-1), Fraction(2), Fraction(-1, 2))
-"""In the order in which they are taken: of those tried, F(4, 2) and F(4, 3) have the least
-`growth` with these. With -2 for -1/2 the second has 1.7 times as much."""
+"""The points in order of use. Of the tried points, F(4, 2) and F(4, 3) have the least `growth` with
+these. With -2 instead of -1/2 the second has 1.7 times as much."""
 
 
 class Stages(tuple[Matrix, ...]):
     """Matrices that are applied one after another.
 
-    Code is kept by them. Hashing and comparing fractions takes long, so they are hashed once, and
-    `of` gives equal ones as one object.
+    They are keys of compiled code. Hashing and comparing fractions takes long, so they are hashed
+    once, and `of` returns one object for equal matrices.
     """
 
     @classmethod
@@ -75,8 +75,8 @@ class Stages(tuple[Matrix, ...]):
 class Transform:
     """A correlation of r taps along one axis, in `pieces` of r / pieces taps.
 
-    `a` and `b` are stages; `g` is the matrix of one piece. A transform equals itself alone. What
-    models ask of it is computed once: fractions take long.
+    `a` and `b` are stages; `g` is the matrix of one piece. A transform equals only itself. Figures
+    for the models are computed once, because fractions take long.
 
     >>> print(Transform.of(2, 2))
     F(2,2)
@@ -114,7 +114,7 @@ class Transform:
         return cls(f"F({m},{r})", m, r, 1, *stages)
 
     def around(self, inner: Transform) -> Transform:
-        """This one of blocks, and in them `inner`, which makes as many outputs as it has taps.
+        """Nest `inner`, which has as many outputs as taps, in this transform of blocks.
 
         >>> nested = Transform.of(2, 2).around(Transform.of(2, 2))
         >>> nested.name, nested.m, nested.r, nested.points
@@ -131,9 +131,9 @@ class Transform:
             self.m * size,
             self.r * size,
             1,
-            Stages.of(*(_kronecker(points, each) for each in inner.a), _kronecker(a, ones)),
+            Stages.of(*(_kronecker(points, stage) for stage in inner.a), _kronecker(a, ones)),
             _kronecker(self.g, inner.g),
-            Stages.of(_overlapping(b, size), *(_kronecker(points, each) for each in inner.b)),
+            Stages.of(_overlapping(b, size), *(_kronecker(points, stage) for stage in inner.b)),
         )
 
     def in_pieces(self, pieces: int) -> Transform:
@@ -148,7 +148,7 @@ class Transform:
         return replace(self, name=name, r=pieces * self.r, pieces=pieces)
 
     def of_taps(self, r: int) -> Transform:
-        """The same without the points that only taps behind the first r need."""
+        """This transform without the points that only taps beyond the first r need."""
         kept = [p for p in range(self.points) if self.pieces > 1 or any(self.g[p][:r])]
         if len(kept) == self.points:
             return self
@@ -158,7 +158,7 @@ class Transform:
         return replace(self, a=Stages.of(columns, *more), g=g, b=Stages.of(*before, rows))
 
     def pieces_of(self, r: int) -> tuple[int, ...]:
-        """For each point, how many pieces r taps need: the last one has zeros for some."""
+        """For each point, the number of pieces that r taps need; the last one may have zeros."""
         rest = r - (self.pieces - 1) * self.r // self.pieces
         return tuple(self.pieces - (first >= rest) for first in self._first_taps)
 
@@ -175,16 +175,16 @@ class Transform:
     @cached_property
     def exact(self) -> bool:
         """Whether "auto" may take it: halves are the finest fractions, so errors are about those of
-        direct sums, and whole numbers stay whole or are halves."""
+        direct sums, and integers remain multiples of 1/2."""
         numbers = (n for matrix in (self.g, *self.a) for row in matrix for n in row)
         return all(number.denominator <= 2 for number in numbers)
 
     @cached_property
     def growth(self) -> float:
-        """By how much the rounding errors of random data exceed those of direct sums, as a model.
+        """The rounding errors of random data relative to those of direct sums, by a model.
 
-        An error of a sum grows with its length, which here is that of one point: products of
-        numbers B and G have made larger are added up, and A adds up the points.
+        The error of a sum grows with its length. B and G enlarge the numbers whose products each
+        point adds up, and A adds up the points.
         """
         points = [_dot(g, g) * _dot(b, b) for g, b in zip(self.g, _whole(self.b), strict=True)]
         squares = [_dot([number**2 for number in row], points) for row in _whole(self.a)]
@@ -201,7 +201,7 @@ class Transform:
 
 
 def named(transforms: Sequence[Transform]) -> str:
-    """The transforms of all axes as one word.
+    """The name of the transforms of all axes.
 
     >>> named((Transform.of(2, 2), Transform.of(3, 2)))
     'F(2,2)xF(3,2)'

@@ -1,10 +1,10 @@
 """The weight of a correlation as Winograd's algorithm reads it: transformed, in order of use.
 
-    pack(args)   every thread: takes jobs, each some reduced channels of one unit's made channels:
-                 transposes their taps into T[channel][tap][made channel], which its caches hold,
-                 and writes for every point the sums of taps that G tells, contiguous runs of rows
+    pack(args)   run by every thread: takes jobs, each some reduced channels of a unit. A job
+                 transposes their taps into T[channel][tap][made channel], which caches hold. Then
+                 it writes, for every point, the sums of taps by G as contiguous runs of rows.
 
-Sums are made in float64, then rounded once.
+Sums are computed in float64, then rounded once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ARGUMENTS = ArgumentLayout(
     " element",
     counters="next next_thread bad",
 )
-_RUN = 6  # phase of operands, bytes in dst and in T, how many, first term and the last's next
+_RUN = 6  # phase of operands, bytes in dst and in T, length, first term and end of the terms
 _TAPS_BYTES = 64 << 10  # of T, of several channels
 
 
@@ -90,15 +90,15 @@ class Weights:
 
 
 class _Taps:
-    """The order of taps in T: `count` of each channel, `steps` from one to the next of each axis,
-    and `lines` from one channel to the next.
+    """The order of taps in T: `count` taps of each channel, with `steps` along each axis, and
+    `lines` from one channel to the next.
 
     Taps that lie side by side are transposed in `squares`; others are gathered by their `numbers`.
     """
 
     def __init__(self, form: Form) -> None:
         _, by_reduced, by_made, *by_tap = form.weight.strides
-        # The kernel of each axis, as far as windows reach.
+        # The part of each axis's kernel that windows reach.
         kernel = [
             1 + max((index for *_, index in window.taps), default=0) for window in form.windows
         ]
@@ -112,7 +112,7 @@ class _Taps:
             starts = np.array(by_tap) @ np.indices(kernel).reshape(len(kernel), -1)
             self.numbers = (starts[:, None] + np.arange(form.channels) * by_made).ravel()
         elif self.count <= by_reduced <= 2 * self.count:
-            self.lines = by_reduced  # channels follow each other, and are transposed together
+            self.lines = by_reduced  # channels are contiguous, and are transposed together
 
 
 def _runs(form: Form, steps: list[int]) -> tuple[Numbers, Numbers, Array]:
@@ -146,8 +146,8 @@ def _runs(form: Form, steps: list[int]) -> tuple[Numbers, Numbers, Array]:
 
 
 def _parts(phases: int, padded: int, panel: int) -> Numbers:
-    """The columns of a unit, cut where a phase or a panel ends: the phase, the first channel, the
-    panel, the column in it, and how many."""
+    """The columns of a unit, cut at the ends of phases and panels: the phase, the first channel,
+    the panel, the column in it, and the count."""
     cuts = sorted({*range(0, phases * padded, padded), *range(0, phases * padded, panel)})
     stops = [*cuts[1:], phases * padded]
     rows = [
@@ -159,7 +159,7 @@ def _parts(phases: int, padded: int, panel: int) -> Numbers:
 
 def _terms(window: Window, transform: Transform) -> tuple[Numbers, Array]:
     """The taps of an axis, by phase of results, phase of operands, point and piece, and their
-    factors, of which some are zero."""
+    factors, which may be zero."""
     count = transform.r // transform.pieces
     shape = window.stride, window.step, transform.points, transform.pieces, count
     taps, factors = np.zeros(shape, np.int64), np.zeros(shape)
@@ -217,8 +217,8 @@ Pair = tuple[Value, Value]
 def _emit_taps(
     f: Function, a: Arguments, places: Pair, counts: Pair, kind: str, squares: bool
 ) -> None:
-    """T, the taps of `count` channels by the made channels, of which `active` are there; the others
-    are zero."""
+    """Emit T, the taps of `count` channels by the made channels, of which `active` exist; the
+    others are zero."""
     (dst, src), (count, active), channel = places, counts, a["lines"] * a["line"]
     zero, size = f.constant(kind, 0.0), nbytes_of(kind)
     missing = active * a["element"] < a["line"]
@@ -228,8 +228,8 @@ def _emit_taps(
         together = f.compare("ne", a["lines"], a["taps"])
         together = together | f.compare("eq", a["src_reduced"], a["taps"] * a["element"])
         columns = a["taps"] + f.select(together, (count - 1) * a["lines"], 0)
-        with f.loop(0, f.select(together, 1, count)) as each:
-            ends = dst + each.index * channel, src + each.index * a["src_reduced"]
+        with f.loop(0, f.select(together, 1, count)) as channel_loop:
+            ends = dst + channel_loop.index * channel, src + channel_loop.index * a["src_reduced"]
             f.call(a["move"], *ends, active, columns, a["src_made"], a["line"])
     else:
         with f.loop(0, a["taps"]) as tap:
@@ -245,18 +245,18 @@ def _emit_taps(
 def _emit_sums(
     f: Function, a: Arguments, places: Pair, count: Value, run: list[Value], kind: str, past: bool
 ) -> None:
-    """One run of each channel: sums of taps times factors."""
+    """Emit one run of each channel: sums of taps times factors."""
     (dst, src), (length, first, stop), channel = places, run, a["lines"] * a["line"]
     element, step = split(kind)
     zero = f.constant(vector(DOUBLE, step), 0.0)
-    with f.loop(0, count) as each, f.loop(0, length, nbytes_of(kind)) as column:
-        here = src + each.index * channel + column.index
+    with f.loop(0, count) as channel_loop, f.loop(0, length, nbytes_of(kind)) as column:
+        here = src + channel_loop.index * channel + column.index
         with f.loop(first, stop, carried=[zero]) as term:
             value = f.load(kind, here + f.word(a["terms"], term.index))
             factor = f.broadcast(f.load(DOUBLE, f.at(a["factors"], term.index, DOUBLE)), step)
             value = converted(f, value, DOUBLE)
             term.next([f.multiply_add(value, factor, term.carried[0])])
-        to = dst + each.index * a["row"] + column.index
+        to = dst + channel_loop.index * a["row"] + column.index
         value = converted(f, term.results[0], element)
         if past:
             f.store_past(value, to)

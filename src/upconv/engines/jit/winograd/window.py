@@ -1,10 +1,10 @@
-"""One axis of a correlation as tiles of Winograd's algorithm see it, and the transforms for it.
+"""One axis of a correlation for tiles of Winograd's algorithm, and the transforms for it.
 
-Results are numbered o = stride * q + base + g, operands i = step * p + start + h,
-such that the *phases* g of one q read one window of r places p, whatever was cropped. The phases h
-of operands are reduced like channels. Places of a dilated kernel are d apart: then q, q + d, q + 2d
-and so on are a sequence of their own for each of d *residues*. A *tile* is m values of q, d apart;
-a *group* are the tiles of all residues, whose results are neighbours.
+Results have numbers o = stride * q + base + g, operands i = step * p + start + h. The *phases* g of
+one q read one window of r positions p, whatever the crops. The phases h of operands are reduced
+like channels. Positions of a dilated kernel are d apart. Then q, q + d, q + 2d and so on are a
+separate sequence for each of d *residues*. A *tile* is m values of q, d apart. A *group* has the
+tiles of all residues, whose results are neighbours.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ....geometry import Tap
 from ..correlation import Line
 from .transforms import Transform
 
-_MOST_OF_AXIS = 36  # points, which are registers or places on the stack of the transforms
+_MOST_OF_AXIS = 36  # points, which are registers or stack slots of the transforms
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The window of one axis, whatever its sizes: q reads r places from q + low on, `apart` from
-    each other; `taps` are (phase g, phase h, number of the place, index in the kernel)."""
+    """The window of one axis, which depends on no size: q reads r positions from q + low on, at a
+    distance of `apart`; `taps` are (phase g, phase h, number of the position, kernel index)."""
 
     step: int
     stride: int
@@ -56,8 +56,9 @@ Phases = tuple[tuple[int, tuple[Tap, ...]], ...]
 
 @lru_cache(maxsize=256)
 def _shortest(step: int, stride: int, phases: Phases, high: int, rest: int) -> Window:
-    """The shortest window; of equal ones that with the fewest values of q, which for lines of equal
-    `rest`, their results modulo the stride, is the same one.
+    """The shortest window; of equal ones the one with the fewest values of q.
+
+    Lines whose results have the same `rest` modulo the stride have the same window.
 
     Phases may begin where shifts change, or with the first operand.
     """
@@ -65,7 +66,7 @@ def _shortest(step: int, stride: int, phases: Phases, high: int, rest: int) -> W
     for (_, before), (offset, taps) in pairwise(phases):
         if {tap.shift for tap in before} != {tap.shift for tap in taps}:
             bases.add(offset - stride)
-    options = (_numbered(step, stride, phases, *each) for each in product(bases, starts))
+    options = (_numbered(step, stride, phases, *origin) for origin in product(bases, starts))
     return min(
         options, key=lambda option: (option.r, (rest - 1 - option.base) // stride, option.base)
     )
@@ -89,7 +90,7 @@ def _numbered(step: int, stride: int, phases: Phases, base: int, start: int) -> 
 def transforms_of(r: int) -> tuple[Transform, ...]:
     """Transforms worth a trial for r taps.
 
-    No other transform is as exact, and needs no more products and no more points for an output.
+    No other transform is as exact with as few products and as few points for an output.
     """
     halves = Transform.of(2, 2)
     quarters = halves.around(halves)
@@ -115,7 +116,7 @@ def transforms_of(r: int) -> tuple[Transform, ...]:
 
 
 def _needs(transform: Transform, r: int) -> tuple[float, ...]:
-    """Products and points for an output, whether it errs, and outputs."""
+    """Products and points for an output, whether the transform is inexact, and outputs."""
     products = sum(transform.pieces_of(r)) / transform.m
     return products, transform.points / transform.m, float(not transform.exact), transform.m
 
