@@ -245,9 +245,7 @@ def _lay_positions(drawing: Drawing, problem: Problem, found: PaddedPositions, t
 def _cache_blocks(drawing: Drawing, found: PaddedPositions, top: float) -> None:
     """Three cache blocks and what the second one reads around its own."""
     size = 10
-    drawing.text(
-        EDGE, top, f"cache blocks of {size} positions; a job packs one with its halo:", 14
-    )
+    drawing.text(EDGE, top, f"cache blocks of {size} positions; a job packs one with its halo:", 14)
     count = -(-found.total // size)
     for number in range(count):
         first, last = number * size, min(found.total, (number + 1) * size)
