@@ -187,22 +187,22 @@ function show() {
   for (const [framework, call] of Object.entries(found.calls)) {
     element("dt", find("calls"), framework);
     if (call) element("code", element("dd", find("calls")), call);
-    else element("dd", find("calls"), `no padding of it cuts ${found.p} from the begin and ${found.q} from the end`,
+    else element("dd", find("calls"), `no padding here cuts ${found.p} from the beginning and ${found.q} from the end`,
       {class: "no"});
   }
 }
 
 function showResult(pick, {p, q, full, out, others}) {
   find("result").textContent = `${positions(pick.size)} in, ${positions(out)} out. Of the full `
-    + `result's ${full}, ${cropped(p, "begin")}, ${cropped(q, "end")}.`;
+    + `result's ${full}, ${cropped(p, "beginning")}, ${cropped(q, "end")}.`;
   const signed = crop => crop < 0 ? `(${crop})` : crop;
   find("formula").textContent = `stride*(size - 1) + dilation*(kernel - 1) + 1 - begin - end = `
     + `${pick.stride}*(${pick.size} - 1) + ${pick.dilation}*(${pick.kernel} - 1) + 1`
     + ` - ${signed(p)} - ${signed(q)} = ${out}`;
   for (const [name, other] of Object.entries(others)) {
     const size = full - other.p - other.q;
-    element("li", find("notes"), other.refusal ? `${name} refuses it: ${other.refusal}`
-      : `${name} reads it in another way: crops (${other.p}, ${other.q}), ${positions(size)}.`);
+    element("li", find("notes"), other.refusal ? `${name} refuses this node: ${other.refusal}`
+      : `${name} reads this node in another way: crops (${other.p}, ${other.q}), ${positions(size)}.`);
   }
 }
 

@@ -1,4 +1,4 @@
-"""One layer, five inputs, kernel 3, stride 2: which positions each framework's words keep."""
+"""The positions that each framework's padding keeps, for five inputs, kernel 3 and stride 2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIZE, KERNEL, STRIDE = 5, 3, 2
 
 
 def layers() -> dict[str, Layer]:
-    """The words and what they are read as."""
+    """Return each spelling and the layer that it means."""
     onnx = {"kernel_shape": [KERNEL], "strides": [STRIDE]}
     keras = {"kernel_size": KERNEL, "strides": STRIDE}
     jax = {"kernel": (KERNEL,), "strides": (STRIDE,)}
@@ -36,7 +36,7 @@ def layers() -> dict[str, Layer]:
 
 
 def draw() -> Figure:
-    """A bar of kept positions for each; positions are those of the full result."""
+    """Draw a bar of kept positions for each spelling; positions are those of the full result."""
     figure, plot = plt.subplots(figsize=(9, 4))
     found = layers()
     for row, layer in enumerate(found.values()):

@@ -1,4 +1,4 @@
-"""The small kernels that a strided kernel falls apart into: one for each phase of the output."""
+"""The small kernels of which a strided kernel consists, one for each phase of the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many inputs of a decoder one output depends on, by the output's place between two inputs."""
+"""Number of inputs that a decoder's output depends on, by its position between two inputs."""
 
 from __future__ import annotations
 

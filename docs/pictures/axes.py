@@ -11,7 +11,7 @@ MARGIN = 24
 
 
 def scatter() -> Drawing:
-    """The plain case: stride 2, kernel 3, one position cut from the begin."""
+    """The plain case: stride 2, kernel 3, one position cut from the beginning."""
     return _single(
         Axis(4, 3, 2, 1, crop_begin=1, crop_end=0),
         "4 inputs, kernel 3, stride 2, crops (1, 0): 8 outputs",
@@ -55,11 +55,11 @@ def dilation() -> Drawing:
 
 
 def same() -> Drawing:
-    """The odd position of "same", cut from the end or from the begin."""
+    """The odd position of "same", cut from the end or from the beginning."""
     pair = [centred(4, 3, 2, 1, 8, upper=upper) for upper in (True, False)]
     names = (
         "same_upper: the odd position is cut from the end",
-        "same_lower: it is cut from the begin",
+        "same_lower: it is cut from the beginning",
     )
     return _stack(list(zip(names, pair, strict=True)), "same_upper and same_lower")
 

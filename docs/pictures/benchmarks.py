@@ -1,4 +1,4 @@
-"""The table of engines in docs/benchmarks.md, for figures: what is shown is what stands there."""
+"""The table of engines in docs/benchmarks.md, as data: figures show the numbers of the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES = {
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
 }
-"""Columns of other libraries, and what to call them."""
+"""Columns of other libraries, and their names in figures."""
 
 
 def layers() -> list[dict[str, str]]:

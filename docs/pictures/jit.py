@@ -162,8 +162,8 @@ class _Names:
 
 
 def interleaving() -> Drawing:
-    """Two and three phases woven into runs, as the emitter does it."""
-    title = "interleaving in registers: a phase is a vector, the run is what memory gets"
+    """Draw two and three phases interleaved into runs, as the emitter does it."""
+    title = "interleaving in registers: a vector holds one phase, memory gets the run"
     drawing = Drawing(36 + 20 * CELL + 70, 268, title)
     drawing.text(18, 34, title, 16, "bold ink")
     _weave(drawing, 2, 18)
@@ -212,7 +212,7 @@ def padded_positions() -> Drawing:
     taps = product(*(line.phases[0].taps for line in found.lines))
     distances = sorted(outer.shift * found.row_stride + inner.shift for outer, inner in taps)
     named = [f"q{MINUS}{distance}" if distance else "q" for distance in distances]
-    words = f"what is computed at q, phases (0, 0), reads {', '.join(named)}, wherever q is"
+    words = f"the result at q, phases (0, 0), reads {', '.join(named)}, for every q"
     drawing.text(EDGE, 66, words, 14)
     for distance, name in zip(distances, named, strict=True):
         x = EDGE + (q - distance + 0.5) * LANES
@@ -245,9 +245,7 @@ def _lay_positions(drawing: Drawing, problem: Problem, found: PaddedPositions, t
 def _cache_blocks(drawing: Drawing, found: PaddedPositions, top: float) -> None:
     """Three cache blocks and what the second one reads around its own."""
     size = 10
-    drawing.text(
-        EDGE, top, f"cache blocks of {size}; a job packs its own, and what taps reach:", 14
-    )
+    drawing.text(EDGE, top, f"cache blocks of {size} positions; a job packs one with its halo:", 14)
     count = -(-found.total // size)
     for number in range(count):
         first, last = number * size, min(found.total, (number + 1) * size)

@@ -19,7 +19,7 @@ def overlap() -> Drawing:
     drawing = Drawing(
         LEFT * 2 + 2 * side + GAP, TOP + side + 52, "how many taps make each output position"
     )
-    drawing.text(18, 32, "How many taps make each output, in two dimensions", 16, "bold ink")
+    drawing.text(18, 32, "Number of taps of each output, in two dimensions", 16, "bold ink")
     drawing.text(18, 54, "The first rows and columns are the border.", 13, "quiet")
     for number, (name, line) in enumerate(maps):
         left = LEFT + number * (side + GAP)

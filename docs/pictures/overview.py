@@ -13,7 +13,7 @@ SIDE = 602
 
 
 def overview() -> Drawing:
-    """Inputs, taps, full result, crops and phases; below, the way of a call through upconv."""
+    """Inputs, taps, full result, crops and phases; below, the path of a call through upconv."""
     axis = padded(3, 3, 2, 1, begin=1, end=1, output_padding=2)
     drawing = Drawing(WIDTH, HEIGHT, "Transposed convolution, and what upconv does with it")
     drawing.text(18, 34, "Transposed convolution: every input adds x·w", 19, "bold ink")

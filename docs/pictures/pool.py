@@ -53,12 +53,12 @@ THREADS = {
         Span(98, END, "", SLEEP),
     ),
 }
-"""Within what protocol.py allows: who polls joins at once, who comes after the end is refused."""
+"""As protocol.py allows: a polling helper joins at once, a helper after the end is refused."""
 
 
 def pool() -> Drawing:
     """Fork and join: helpers that spin, sleep, or come late."""
-    title = "two runs: nobody waits for a helper that has not taken a seat"
+    title = "two runs: no thread waits for a helper that has not joined"
     bottom = 92 + ROW * len(THREADS)
     drawing = Drawing(LEFT + SCALE * END + 24, bottom + 62, title)
     drawing.text(18, 34, title, 16, "bold ink")
@@ -85,8 +85,8 @@ def _legend(drawing: Drawing, y: float) -> None:
     x = float(LEFT)
     for kind, words, width in (
         (WORK, "takes jobs from the counter", 238),
-        (POLL, "polls the bell", 148),
-        (WAKING, "called, not up yet", 176),
+        (POLL, "polls the epoch", 148),
+        (WAKING, "called, not awake", 176),
         (SLEEP, "asleep", 90),
     ):
         drawing.rect(x, y - 14, 24, 18, kind)

@@ -18,7 +18,7 @@ TAPS = ((2, 0), (3, 1))  # of each phase, in the order of its inputs
 def tile() -> Drawing:
     """Windows, points, products and results, from the matrices themselves."""
     form = Transform.of(2, 2)
-    title = "kernel 4, stride 2: four results of three products each, not four"
+    title = "kernel 4, stride 2: two results per phase from three products, not four"
     drawing = Drawing(LEFT + 3 * WIDTH + 2 * GAP + 24, 442, title)
     drawing.text(
         18, 34, "kernel 4, stride 2, by F(2,2): one window for both phases", 16, "bold ink"

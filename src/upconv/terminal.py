@@ -1,4 +1,4 @@
-"""Text for people: tables, foreign names made harmless, and a line that shows progress."""
+"""Text for people: tables, escaped foreign names, and a progress line."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from .errors import DTypeError, brief
 
 Progress = Callable[[str, int, int], None]
-"""Called with what begins, its number from 1, and of how many."""
+"""Function that is called with the name of a step, its number from 1, and the number of steps."""
 
-LONGEST_SENTENCE = 1200  # characters of anything but a name that are shown
+LONGEST_SENTENCE = 1200  # characters, for every text but names
 
 
 @contextmanager
 def shown(progress: Progress | None) -> Iterator[Progress]:
-    """Yield the callback; without one, a line on stderr where that is a terminal, cleared after."""
+    """Yield the callback, or one that writes a temporary line on stderr if that is a terminal."""
     if progress is not None and not callable(progress):
         raise DTypeError("progress", brief(progress), "a function of (what, number, of), or None")
     if progress is not None or not (sys.stderr and sys.stderr.isatty()):
@@ -38,9 +38,9 @@ def shown(progress: Progress | None) -> Iterator[Progress]:
 def aligned(
     rows: Sequence[Sequence[str]], headings: Sequence[str] | None = None, *, left: int | None = None
 ) -> list[str]:
-    """Return the rows, if there are any, as lines, each column as wide as its widest cell.
+    """Return the rows as lines, each column as wide as its widest cell; no lines without rows.
 
-    left: the number of columns of text before those of numbers; by default all are text.
+    left: the number of text columns before the columns of numbers (default: all are text).
 
     >>> aligned([("up1", "2.5"), ("up2", "13.5")], ("layer", "ms"), left=1)
     ['layer    ms', 'up1     2.5', 'up2    13.5']
@@ -52,7 +52,7 @@ def aligned(
 
 
 def neutral(text: str) -> str:
-    r"""The text with everything that acts, rather than shows, as the escape Python has for it.
+    r"""Return the text with control characters and the like as Python's escapes.
 
     >>> neutral("up\x1b[31m\u202eevil")
     'up\\x1b[31m\\u202eevil'
@@ -63,12 +63,12 @@ def neutral(text: str) -> str:
 
 
 def shortened(text: str, longest: int = 72, mark: str = "…") -> str:
-    """The text, harmless, with `mark` for its middle where it is too long.
+    """Return the escaped text, with `mark` in place of its middle if it is too long.
 
     >>> shortened("abcdefghij", longest=7)
     'abc…hij'
     """
-    if len(text) > 2 * longest:  # megabytes are not worth reading before they are cut
+    if len(text) > 2 * longest:  # do not escape megabytes that are cut anyway
         text = text[: longest + 1] + text[-longest:]
     shown, room = neutral(text), max(longest - len(mark), 0)
     if len(shown) <= longest:
@@ -77,5 +77,5 @@ def shortened(text: str, longest: int = 72, mark: str = "…") -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of a foreign error in one line of bounded length, its kind where it has none."""
+    """Return a foreign error's message in one short line, or its type if it has no message."""
     return shortened(" ".join(str(error).split()) or type(error).__name__, 500, "...")

@@ -1,4 +1,4 @@
-"""The commands put together, with what all of them share: --version, --traceback, exit codes."""
+"""The commands assembled, with their common options --version and --traceback, and exit codes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _callback(
         Option(
             _TRACEBACK,
             envvar="UPCONV_TRACEBACK",
-            help="Show where an error comes from; may stand anywhere.",
+            help="Show the traceback of an error; may stand anywhere.",
         ),
     ] = False,
 ) -> None:
@@ -79,7 +79,7 @@ def _callback(
     2 an error, 130 interrupted.
 
     \b
-    Begin with:
+    Start with:
       upconv doctor
       upconv bench --quick
       upconv explain 1,64,32,32 64,16,4,4 --stride 2 --padding 1

@@ -1,9 +1,9 @@
-"""`upconv bench`: verify and time real layers by every engine and installed library.
+"""`upconv bench`: verify and time real layers in every engine and installed library.
 
-1. An engine that refuses the layer is left out with its reason, as is a library that cannot compute
-   it or is not installed.
-2. An engine that fails, and a candidate with wrong numbers, is a fault: shown, and never timed.
-3. The others are timed in interleaved rounds, after a rest, by `upconv.timing`.
+1. An engine that refuses the layer is skipped with its reason, and so is a library that cannot
+   compute it or is not installed.
+2. An engine that fails, or a candidate with wrong results, is a fault: shown, and never timed.
+3. `upconv.timing` times the others in interleaved rounds, after a rest.
 """
 
 from __future__ import annotations
@@ -45,35 +45,33 @@ def bench(
         Path | None, Option(metavar="FILE", help="Layers to measure, in JSON.")
     ] = None,
     quick: Annotated[
-        bool, Option("--quick", help="Only the small layers, briefly: some seconds.")
+        bool, Option("--quick", help="Measure only the small layers, in some seconds.")
     ] = False,
-    only: Annotated[Any, _names("Only these layers.")] = None,
-    engines: Annotated[Any, _names("Engines to measure (default: all that are here).")] = None,
-    peers: Annotated[
-        Any, _names(f"{', '.join(PEERS)}, or none (default: those installed).")
-    ] = None,
+    only: Annotated[Any, _names("Measure only these layers.")] = None,
+    engines: Annotated[Any, _names("Engines to measure (default: all available).")] = None,
+    peers: Annotated[Any, _names(f"{', '.join(PEERS)}, or none (default: all installed).")] = None,
     direction: options.LayerDirection = Direction.FORWARD,
     dtype: options.ElementType = DType.FLOAT32,
     threads: options.Threads = None,
     seconds: Annotated[
-        float, Option(min=0.0, max=3600.0, metavar="S", help="For each candidate on each layer.")
+        float, Option(min=0.0, max=3600.0, metavar="S", help="Time per candidate and layer.")
     ] = 0.3,
     device: Annotated[
-        Literal["cpu", "cuda"], Option(help="Where to compute; cuda: by cuDNN beside PyTorch.")
+        Literal["cpu", "cuda"], Option(help="Where to compute; cuda: cuDNN beside PyTorch.")
     ] = "cpu",
     precision: Annotated[
-        Literal["float32", "tf32"], Option(help="What float32 is multiplied as; tf32: on a GPU.")
+        Literal["float32", "tf32"], Option(help="Type of float32 products; tf32 needs a GPU.")
     ] = "float32",
     output_format: options.OutputFormat = "text",
 ) -> None:
-    """Measure real layers by every engine and other libraries.
+    """Measure real layers in every engine and other libraries.
 
     The other libraries are PyTorch, ONNX Runtime and OpenVINO. Every result is verified against the
     reference engine in float64 before it is timed; a wrong one is shown as WRONG and the exit code
     is 1. Times are the best and the median of interleaved rounds. Efficiency is the direct roofline
-    time over the best time: more than 1 where Winograd's algorithm multiplies less, or where the
-    data stays in the caches. "x torch" is how many times as fast as PyTorch; memory is the result
-    and the scratch memory of a call.
+    time over the best time. It exceeds 1 where Winograd's algorithm multiplies less, or where the
+    data stays in the caches. "x torch" is the speed relative to PyTorch's; memory is that of the
+    result and the scratch memory of a call.
 
     \b
     Examples:
@@ -92,7 +90,7 @@ def bench(
     statuses = [status for status in known_engines() if status.name != ON_DEVICES]
     computing = engines or [status.name for status in statuses if status.available]
     for name in computing:
-        load(name, "--engines")  # raises for what is no engine, or not here
+        load(name, "--engines")  # raises for an unknown or missing engine
     others = peers or [name for name in PEERS if doctor.version_of(name) is not None]
     _require_known("--peers", others, (*PEERS, "none"))
     names = (*computing, *(name for name in others if name != "none"))
@@ -112,7 +110,7 @@ def bench(
             say(f"{status.name}: {' '.join(status.reason.split())}")
     results = [result for layer in measured for result in layer["results"]]
     left_out = (f"{r.candidate}: {' '.join(r.reason.split())}" for r in results if r.reason)
-    for line in dict.fromkeys(left_out):  # the table says on which layers
+    for line in dict.fromkeys(left_out):  # the table shows the layers
         say(line)
     means, faults = _means(results, groups), sum(result.fault for result in results)
     document = {
@@ -149,13 +147,13 @@ def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -
 def _on_gpu(
     layers: Sequence[Layer], direction: Direction, dtype: DType, precision: str, output: Any
 ) -> None:
-    from . import bench_gpu  # with what it needs of the engines, for this alone
+    from . import bench_gpu  # only here: it loads cuDNN's engine
 
     bench_gpu.measure(layers, direction, dtype, tf32=precision == "tf32", output_format=output)
 
 
 def _require_processor(layers: Sequence[Layer], precision: str, dtype: DType) -> None:
-    """Refuse what only a GPU is measured on, and what is not installed."""
+    """Refuse options that only a GPU supports, and types that are not installed."""
     dtype_of(dtype.value)  # raises for bfloat16 where ml_dtypes is missing
     if precision == "tf32":
         words = "TF32 is a type of GPUs; add --device cuda"
@@ -179,8 +177,8 @@ class Result:
 
     rounds_seconds: seconds per call, the best of every round; empty where it was not measured.
     reason: why it was not. fault: whether the reason is a wrong result or an engine that failed.
-    efficiency: of upconv's engines, the roofline time over the best time. speeds: the ratio of the
-    best time of each group to its best time.
+    efficiency: the roofline time over the best time, for upconv's engines. speeds: the best time
+    of each group over the best time of this candidate.
     """
 
     layer: str
@@ -230,7 +228,7 @@ _Entry = tuple[Candidate | None, Result]
 
 
 def _entries(name: str, case: Case, threads: int) -> list[_Entry]:
-    """Return the verified settings of an engine or a peer, or one entry with a reason."""
+    """Return the verified candidates of an engine or a peer, or one entry with a reason."""
     fault = False
     try:
         return [
@@ -272,7 +270,7 @@ _Means = dict[str, dict[str, float | None]]
 
 
 def _means(results: Sequence[Result], groups: Sequence[str]) -> _Means:
-    """Return geometric means per candidate: of its speed against each group, and efficiency."""
+    """Return each candidate's geometric means: speed against each group, and efficiency."""
     means: _Means = {}
     for name in dict.fromkeys(r.candidate for r in results if r.best_seconds):
         rows = [r for r in results if r.candidate == name]
@@ -289,7 +287,7 @@ def _mean(values: Iterator[float | None]) -> float | None:
 def _table(
     results: Sequence[Result], groups: Sequence[str], means: _Means
 ) -> tuple[list[list[str]], list[str]]:
-    """Return rows and headings; every row names its layer, for `grep`."""
+    """Return rows and headings; every row names its layer, so that `grep` finds it."""
     rows = []
     for r in results:
         times = [format_seconds(t) if t else "-" for t in (r.best_seconds, r.median_seconds)]

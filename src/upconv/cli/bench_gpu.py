@@ -1,13 +1,13 @@
-"""`upconv bench --device cuda`: layers by cuDNN through upconv beside PyTorch's own call.
+"""`upconv bench --device cuda`: layers in cuDNN through upconv, beside PyTorch's own call.
 
-Both compute the same arrays in the same memory order, verified against PyTorch in float64 before
-they are timed. Plans are the fastest measured on both sides: upconv's of tuning, PyTorch's of
-`torch.backends.cudnn.benchmark`. Two times are taken:
+Both compute the same arrays in the same memory order. Results are verified against PyTorch in
+float64 before they are timed. Both sides use their fastest measured plan: upconv by tuning,
+PyTorch by `torch.backends.cudnn.benchmark`. Two times are taken:
 
-    on the device    ten calls in a CUDA graph, replayed: what the GPU does, without the processor
-    a call           calls one after the other, between two events: what an eager program sees
+    on the device    ten calls in a CUDA graph, replayed: time of the GPU, without the processor
+    a call           calls one after the other, between two events: time in an eager program
 
-The peak is what a matrix product and a copy of 1 GiB reach on this GPU, in the type measured.
+The peak is the rate of a matrix product and of a copy of 1 GiB on this GPU, in the measured type.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _CALLS, _REPLAYS, _ROUNDS, _EAGER = 10, 2, 3, 20
 class Line:
     """One layer in one memory order; the fields are those of the JSON document.
 
-    seconds, torch_seconds: on the device, per call, the best of some rounds; call_seconds and
-    torch_call_seconds: of eager calls. error: the largest, as a multiple of what rounding allows.
+    seconds, torch_seconds: on the device, per call, the best of some rounds. call_seconds,
+    torch_call_seconds: eager calls. error: the largest, as a multiple of the allowed rounding.
     """
 
     layer: str
@@ -54,7 +54,7 @@ class Line:
 
     @property
     def wrong(self) -> bool:
-        """Whether rounding does not explain the error."""
+        """Whether the error exceeds what rounding explains."""
         return self.error is not None and not self.error <= 1
 
 
@@ -153,7 +153,7 @@ class _Arrays(NamedTuple):
         return cls(draw(a), draw(b, scale), bias, draw(problem.result_shape))
 
     def changed(self, change: Callable[[Any], Any]) -> _Arrays:
-        """The arrays after `change` of their native tensors."""
+        """Return the arrays after `change` of their native tensors."""
         a, b, bias, out = (
             None if array is None else library("torch").array("x", change(array.native))
             for array in self
@@ -164,7 +164,7 @@ class _Arrays(NamedTuple):
 
 
 def _prepared(problem: Problem, arrays: _Arrays) -> tuple[Any, Any]:
-    """The primitive of the fastest plan, and its second operand: a weight is packed once."""
+    """Return the primitive of the fastest plan, and its second operand: a weight is packed once."""
     engine = Cudnn(tune="limited_workspace").bound(library("torch"), 0)
     call = execution.prepared_problem(problem, engine, 1)
     primitive: Any = call.entry().primitive
@@ -172,7 +172,7 @@ def _prepared(problem: Problem, arrays: _Arrays) -> tuple[Any, Any]:
 
 
 def _error(torch: Any, problem: Problem, arrays: _Arrays) -> float:
-    """The largest error beside PyTorch in float64, over what rounding allows."""
+    """Return the largest difference from PyTorch in float64, over the allowed rounding."""
     wide = arrays.changed(lambda native: native.double())
     value = _peer(torch, problem, wide)()
     magnitude = _peer(torch, problem, wide.changed(lambda native: native.abs()))()
@@ -186,7 +186,7 @@ def _error(torch: Any, problem: Problem, arrays: _Arrays) -> float:
 
 
 def _tensor(problem: Problem, array: DeviceArray) -> Any:
-    """An array of data or a weight as PyTorch's tensor; one axis with channels last becomes two."""
+    """Return data or a weight as a tensor of PyTorch; one axis with channels last becomes two."""
     tensor, rank = array.native, problem.rank
     if array.shape != problem.weight_shape or problem.direction is not Direction.WEIGHT_GRAD:
         tensor = tensor.permute(problem.layout.to_ncx(rank))
@@ -198,7 +198,7 @@ def _widened(problem: Problem) -> bool:
 
 
 def _peer(torch: Any, problem: Problem, arrays: _Arrays) -> Callable[[], Any]:
-    """PyTorch's call on the same memory, its weight in the memory order of the data."""
+    """Return PyTorch's call on the same memory, with its weight in the memory order of the data."""
     one = problem.layout is DataLayout.NXC
     form = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -228,7 +228,7 @@ def _peer(torch: Any, problem: Problem, arrays: _Arrays) -> Callable[[], Any]:
 
 
 def _on_device(torch: Any, call: Callable[[], object]) -> float:
-    """Seconds of a call in a CUDA graph of some calls."""
+    """Return the seconds of a call in a CUDA graph of several calls."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -243,7 +243,7 @@ def _on_device(torch: Any, call: Callable[[], object]) -> float:
 
 
 def _peak(torch: Any, dtype: DType) -> tuple[float, float]:
-    """FLOP/s of a matrix product, and bytes read and written in a second by a copy."""
+    """Return the FLOP/s of a matrix product, and the bytes per second that a copy moves."""
     kind = getattr(torch, dtype.value)
     a, b = (torch.randn(8192, 8192, device="cuda").to(kind) for _ in range(2))
     source = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
@@ -256,7 +256,7 @@ def _peak(torch: Any, dtype: DType) -> tuple[float, float]:
 
 
 def _means(lines: Sequence[Line]) -> Iterator[tuple[str, float]]:
-    """Geometric means of PyTorch's time over upconv's, by memory order."""
+    """Yield geometric means of PyTorch's time over upconv's, by memory order."""
     for layout in DataLayout:
         rows = [r for r in lines if r.layout == layout.value and r.seconds and r.torch_seconds]
         if rows:

@@ -1,12 +1,12 @@
 """Layers that `upconv bench` measures, and the engines and libraries that compute them.
 
-The layers are those of `layers.json` beside this file, or of a user's file: a JSON object whose
-"layers" is a list of objects with the fields of `Layer`. A wrong one ends in a `FileError` that
+The layers come from `layers.json` beside this file, or from a user's file: a JSON object whose
+"layers" is a list of objects with the fields of `Layer`. A wrong layer raises a `FileError` that
 names file, layer and field.
 
-A library is imported inside its function only. It gets the same arrays, and prepares its weights
-outside the timing. PyTorch runs in both memory orders, under inference_mode. ONNX Runtime and
-OpenVINO run as in `upconv optimize`.
+Each library is imported only inside its function. It gets the same arrays, and prepares its
+weights outside the timing. PyTorch runs in both memory orders, under inference_mode. ONNX Runtime
+and OpenVINO run as in `upconv optimize`.
 """
 
 from __future__ import annotations
@@ -168,14 +168,14 @@ class Case:
 
     @cached_property
     def operands(self) -> testing.Operands:
-        """Operands; `before` is NaN, so that an element that is not written is wrong."""
+        """Operands; `before` is NaN, so that an unwritten element is wrong."""
         operands = testing.operands(self.problem, seed=7)
         operands.before.fill(np.nan)
         return operands
 
     @cached_property
     def expected(self) -> Array:
-        """The result in float64, by the reference engine."""
+        """The result of the reference engine in float64."""
         operands, wide = self.operands, self.problem.replace(dtype=DType.FLOAT64)
         arrays = (operands.a, operands.b, operands.bias, None, operands.before)
         exact = (None if array is None else array.astype(np.float64) for array in arrays)
@@ -254,7 +254,7 @@ def _torch(case: Case, threads: int) -> Sequence[Candidate]:
 def _torch_candidate(name: str, case: Case, order: Any) -> Candidate:
     import torch
 
-    def tensor(array: Array) -> Any:  # PyTorch takes no bfloat16 from NumPy, but makes it
+    def tensor(array: Array) -> Any:  # PyTorch reads no bfloat16 from NumPy, but converts to it
         kind = getattr(torch, case.dtype.value)
         return torch.from_numpy(array.astype(np.float64)).to(kind, memory_format=order)
 
@@ -274,7 +274,7 @@ def _torch_candidate(name: str, case: Case, order: Any) -> Candidate:
 
 
 def _onnx(case: Case, runtime: str, threads: int) -> Sequence[Candidate]:
-    """Return a runtime of ONNX models in this process as candidates."""
+    """Return the candidates of an ONNX runtime that runs in this process."""
     from ..onnx.runtimes import Runtime
     from ..onnx.runtimes.backends import BACKENDS
 

@@ -52,7 +52,7 @@ _ALSO_READ = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NO_
 def doctor(*, output_format: OutputFormat = "text") -> None:
     """Show what is installed, which engines work, and what is wrong.
 
-    Every engine that is present computes a small layer. The machine's roofline (peak FLOP/s and
+    Every installed engine computes a small layer. The machine's roofline (peak FLOP/s and
     bandwidth) is measured once, in a second, and remembered. The exit code is 1 when something is
     wrong.
 
@@ -116,7 +116,7 @@ def _available(status: EngineStatus) -> str:
 
 
 def _libdnnl() -> str:
-    """Return the copy of oneDNN that is used, or the way to install one."""
+    """Return the copy of oneDNN that upconv uses, or how to install one."""
     try:
         library = runtime()
     except EngineMissing as missing:
@@ -147,11 +147,11 @@ def _faults() -> Iterator[str]:
 
 
 def _checked(statuses: tuple[EngineStatus, ...], threads: int) -> Iterator[str]:
-    """Compare a small layer, computed by every engine that is here, with its definition."""
+    """Compare a small layer, computed by every available engine, with its definition."""
     axes = (Axis(4, 3, stride=2, crop_begin=1), Axis(5, 4, stride=2, crop_end=1))
     problem = Problem(Direction.FORWARD, axes, 2, 6, 4, groups=2, bias=True)
     for status in statuses:
-        here = status.available and status.name != ON_DEVICES  # whose arrays are a library's
+        here = status.available and status.name != ON_DEVICES  # cuDNN needs arrays on a GPU
         engine = load(status.name) if here else None
         if engine is None or engine.refuses(problem):
             continue
@@ -172,7 +172,7 @@ def version_of(package: str) -> str | None:
 
 
 def facts(threads: int | None) -> dict[str, Any]:
-    """Return the facts that a measurement depends on, also for a document of `bench`."""
+    """Return the facts that a measurement depends on, also for the document of `bench`."""
     versions = {package: version_of(package) for package in (*REQUIRED, *_OPTIONAL)}
     show: Callable[..., Any] = np.show_config
     blas = show(mode="dicts")["Build Dependencies"]["blas"]

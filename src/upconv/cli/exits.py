@@ -1,4 +1,4 @@
-"""The end of a command: exit codes, and messages of errors.
+"""The end of a command: exit codes, and messages about errors.
 
     0  success
     1  findings: a wrong result, a difference, a message of lint
@@ -25,7 +25,7 @@ import typer
 from ..errors import ArgumentError, FileError, UpconvError
 
 FINDINGS, ERROR = 1, 2
-_FULL = (errno.ENOSPC, errno.EIO)  # of stdout: the library reports files by name
+_FULL = (errno.ENOSPC, errno.EIO)  # for stdout only: the library reports files by name
 _INTERRUPTED, _BROKEN_PIPE, _TERMINATED = 128 + 2, 128 + 13, 128 + 15
 
 _OPTIONS = {"runtimes": "--runtime", "sizes": "--input-shape"} | {
@@ -46,7 +46,7 @@ def say(text: str) -> None:
 def ended(*, traceback: bool) -> Iterator[None]:
     """End a command with its exit code and at most one line on stderr.
 
-    traceback: raise errors of the library, for a traceback.
+    traceback: raise errors of the library instead, so that Python shows the traceback.
     """
     with suppress(ValueError):  # not the main thread: its owner handles signals
         signal.signal(signal.SIGTERM, _terminate)
@@ -78,7 +78,7 @@ def ended(*, traceback: bool) -> Iterator[None]:
 
 
 def _message(error: Any) -> str:
-    """Return the message of an error; "" for a bug, and for the help itself."""
+    """Return the message of an error; "" for a bug, and for the help text."""
     if isinstance(error, ArgumentError):
         name, bracket, index = error.argument.partition("[")  # sizes['x']
         error = error.renamed(error.argument, _OPTIONS.get(name, name) + bracket + index)
@@ -96,12 +96,12 @@ def _message(error: Any) -> str:
 def _terminate(*_: object) -> None:
     """Unwind on SIGTERM as on Ctrl-C, so that temporary files are removed."""
     if getattr(getattr(sys.modules.get("numpy"), "__spec__", None), "_initializing", False):
-        os._exit(_TERMINATED)  # half imported, NumPy can crash Python when that ends
+        os._exit(_TERMINATED)  # a half-imported NumPy can crash Python at its end
     sys.exit(_TERMINATED)
 
 
 def _raise_again(lost: Any) -> None:
-    """Raise the exception of a signal again if it came in a finaliser or callback."""
+    """Raise the exception of a signal again if it was raised in a finaliser or callback."""
     if not isinstance(lost.exc_value, KeyboardInterrupt | SystemExit):
         sys.__unraisablehook__(lost)
     elif hasattr(signal, "setitimer"):

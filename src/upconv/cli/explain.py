@@ -15,7 +15,7 @@ from .exits import ERROR
 from .report import finish
 
 _PADDING = (
-    "What is cut off the full result: 1, or 1,2 (per axis), or 0:1,2:3 (begin:end per axis;"
+    "Positions to cut off the full result: 1, or 1,2 (per axis), or 0:1,2:3 (begin:end per axis;"
     " negative values add), or valid, same_upper, same_lower."
 )
 
@@ -31,16 +31,18 @@ def explain(
         Argument(
             metavar="INPUT",
             parser=options.shape,
-            help="Shape of the input, such as 1,64,32,32 or 1x64x32x32; the batch may be left out.",
+            help="Shape of the input, such as 1,64,32,32 or 1x64x32x32; the batch is optional.",
         ),
     ],
     weight: Annotated[
         Any,
-        Argument(metavar="WEIGHT", parser=options.shape, help="Shape of the weight: 64,16,4,4."),
+        Argument(
+            metavar="WEIGHT", parser=options.shape, help="Shape of the weight, such as 64,16,4,4."
+        ),
     ],
     *,
-    bias: Annotated[bool, Option("--bias", help="With a bias.")] = False,
-    residual: Annotated[bool, Option("--residual", help="With a residual.")] = False,
+    bias: Annotated[bool, Option("--bias", help="Add a bias.")] = False,
+    residual: Annotated[bool, Option("--residual", help="Add a residual.")] = False,
     activation: options.Activation = None,
     direction: options.LayerDirection = Direction.FORWARD,
     dtype: options.ElementType = DType.FLOAT32,
@@ -51,11 +53,11 @@ def explain(
     threads: options.Threads = None,
     algorithm: Annotated[
         Literal["auto", "direct", "winograd"],
-        Option(help="How to multiply; auto takes the one that is predicted to be faster."),
+        Option(help="Algorithm; auto takes the one that is predicted to be faster."),
     ] = "auto",
     precision: Annotated[
         Literal["float32", "bfloat16"] | None,
-        Option(help="What float32 arrays are multiplied in; bfloat16 rounds them."),
+        Option(help="Type in which float32 arrays are multiplied; bfloat16 rounds them."),
     ] = None,
     tune: Annotated[
         bool,
@@ -63,7 +65,9 @@ def explain(
     ] = False,
     stride: Annotated[Any, _per_axis("S", "Stride")] = "1",
     padding: Annotated[Any, Option(parser=options.padding, metavar="P", help=_PADDING)] = "0",
-    output_padding: Annotated[Any, _per_axis("P", "Added at the end of the result")] = "0",
+    output_padding: Annotated[
+        Any, _per_axis("P", "Positions to add at the end of the result")
+    ] = "0",
     dilation: Annotated[Any, _per_axis("D", "Dilation")] = "1",
     groups: Annotated[int, Option(metavar="G", help="Number of groups.")] = 1,
     output_size: Annotated[Any, _per_axis("SIZE", "Spatial size of the result")] = None,
@@ -79,9 +83,9 @@ def explain(
     """Show the output shape, engine, memory and time of a layer.
 
     "direct roofline" is the time of a direct algorithm at the peak FLOP/s and the bandwidth of this
-    machine, which are measured once, in a second, and remembered. "predicted" is by the model of
-    the engine; Winograd's algorithm multiplies less, and may be faster than the direct roofline.
-    The exit code is 2 when no engine, or not the one asked for, takes the layer.
+    machine, which are measured once, in a second, and remembered. "predicted" is the time by the
+    engine's model; Winograd's algorithm multiplies less, and may be faster than the direct
+    roofline. The exit code is 2 when no engine, or not the chosen one, takes the layer.
 
     \b
     Examples:
@@ -119,14 +123,14 @@ def explain(
     finish("explain", output_format, _fields(answer), [str(answer)], code=code)
 
 
-_LEFT_OUT = ("_hash", "accumulate", "rounded")  # of a problem; the latter is its precision
+_LEFT_OUT = ("_hash", "accumulate", "rounded")  # the precision replaces `rounded`
 
 
 def _fields(answer: Explanation) -> dict[str, Any]:
     """Return every field of an explanation and its problem, for JSON."""
     fields, axes = asdict(answer), answer.problem.axes
     problem = {k: v for k, v in fields["problem"].items() if k not in _LEFT_OUT}
-    epilogue = answer.problem.epilogue  # which has no slopes and no second result here
+    epilogue = answer.problem.epilogue  # slopes and a second result are impossible here
     problem["precision"] = answer.problem.precision.value
     problem |= {"text": str(answer.problem), "residual": epilogue.residual}
     problem |= {"activation": epilogue.activation.value or None, "slope": epilogue.slope}

@@ -35,12 +35,12 @@ def lint(
     ] = None,
     *,
     select: Annotated[
-        list[Any] | None, _rules("Only these rules: UPC001,UPC1 (UPC1 is UPC101 to 199).")
+        list[Any] | None, _rules("Check only these rules: UPC001,UPC1 (UPC1: UPC101 to 199).")
     ] = None,
-    ignore: Annotated[list[Any] | None, _rules("Not these rules, even if selected.")] = None,
+    ignore: Annotated[list[Any] | None, _rules("Ignore these rules, even if selected.")] = None,
     runtime: Annotated[
         Literal["onnxruntime", "openvino"] | None,
-        Option(help="Judge for this runtime (default: warn of both)."),
+        Option(help="Check for this runtime (default: warn about both)."),
     ] = None,
     input_shape: options.InputShapes = None,
     fail_on: Annotated[
@@ -49,24 +49,23 @@ def lint(
     ] = "warning",
     exit_zero: Annotated[bool, Option("--exit-zero", help="End with 0 despite findings.")] = False,
     output_format: Annotated[
-        Literal["text", "json", "sarif", "github"], Option(help="What is printed on stdout.")
+        Literal["text", "json", "sarif", "github"], Option(help="Format of the output on stdout.")
     ] = "text",
     fix: Annotated[
-        bool, Option("--fix", help="Fix what can be fixed, and replace the files.")
+        bool, Option("--fix", help="Fix findings that have a fix, and replace the files.")
     ] = False,
     explain: Annotated[
         str | None,
         Option(
             metavar="RULE",
-            help="Explain a rule, as UPC101, or all that begin with UPC1, and end.",
+            help="Explain a rule (UPC101), or all that begin with UPC1, and exit.",
         ),
     ] = None,
 ) -> None:
     """Find mistakes in the transposed convolutions of ONNX models.
 
     The exit code is 1 when there are findings of --fail-on or worse, 2 when a file cannot be read.
-    Rules can also be left out by [tool.upconv.lint] in pyproject.toml and by the metadata of a
-    node.
+    [tool.upconv.lint] in pyproject.toml and the metadata of a node can also ignore rules.
 
     \b
     Examples:

@@ -21,15 +21,13 @@ from .report import finish
 
 Symbol = Annotated[Path, Argument(metavar="SYMBOL", help="The graph: -symbol.json.")]
 Params = Annotated[Path | None, Argument(metavar="PARAMS", help="Parameters: .params.")]
-Output = Annotated[
-    str | None, Option("--output", "-o", metavar="FILE", help="Where the result goes.")
-]
+Output = Annotated[str | None, Option("--output", "-o", metavar="FILE", help="The file to write.")]
 _SHOWN = ("kernel", "stride", "pad", "adj", "dilate", "target_shape", "num_filter", "num_group")
 
 mxnet = Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Look at a model saved by MXNet, run it, or write it as ONNX. MXNet is not needed.",
+    help="Describe a model saved by MXNet, run it, or convert it to ONNX. MXNet is not needed.",
 )
 
 
@@ -67,7 +65,7 @@ def run(
     params: Params = None,
     *,
     inputs: Annotated[
-        Path | None, Option(metavar="FILE", help="Inputs by name, .npz; a single one also .npy.")
+        Path | None, Option(metavar="FILE", help="Inputs by name (.npz), or a single one (.npy).")
     ] = None,
     output: Output = None,
     input_shape: options.InputShapes = None,
@@ -75,9 +73,9 @@ def run(
     force: options.Force = False,
     output_format: options.OutputFormat = "text",
 ) -> None:
-    """Run a model on arrays in files, or on random ones.
+    """Run a model on arrays in files, or on random arrays.
 
-    
+    \b
     Examples:
       upconv mxnet run net-symbol.json net-0000.params --inputs x.npz -o y.npz
       upconv mxnet run net-symbol.json net-0000.params --input-shape data:1,3,8,8
@@ -117,20 +115,20 @@ def to_onnx(
         list[str] | None,
         Option(
             metavar="NAME:SIZES",
-            help="The shape of an input, as data:1,3,64,64; may be repeated. A name stands for a"
-            " size that stays open: data:N,3,64,64.",
+            help="Shape of an input, such as data:1,3,64,64; may be repeated. A name leaves a size"
+            " open: data:N,3,64,64.",
         ),
     ] = None,
-    opset: Annotated[int, Option(min=17, metavar="N", help="Version of ONNX's operators.")] = 17,
+    opset: Annotated[int, Option(min=17, metavar="N", help="Version of ONNX's operator set.")] = 17,
     no_verify: Annotated[
-        bool, Option("--no-verify", help="Leave out the check in ONNX Runtime.")
+        bool, Option("--no-verify", help="Skip the check in ONNX Runtime.")
     ] = False,
     force: options.Force = False,
     output_format: options.OutputFormat = "text",
 ) -> None:
-    """Write a model as ONNX, verified in ONNX Runtime.
+    """Convert a model to ONNX, and verify it in ONNX Runtime.
 
-    
+    \b
     Example:
       upconv mxnet to-onnx net.json net.params --input-shape x:1,3,8,8 -o a.onnx
     """

@@ -1,7 +1,7 @@
 """Arrays in .npy and .npz files: read without pickles, within memory, and written completely.
 
-The size of an unpacked archive is compared with memory first. An array whose header declares more
-than the file holds is never filled. A fault of a file is a `FileError` that names it.
+The size of an unpacked archive is first compared with the available memory. An array whose header
+declares more than the file holds is never filled. A faulty file raises a `FileError` that names it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OVERWRITE = "Overwrite it with --force."
 
 
 def read_all(path: Path | None) -> dict[str, Array] | None:
-    """Return every array of a .npz file by its name, that of a .npy by ""; None without a file.
+    """Return every array of a .npz by its name, or the array of a .npy by ""; None without a file.
 
     Raises `FileError`, or `MemoryLimitError` for arrays that would not fit.
     """
@@ -43,9 +43,9 @@ def place(
     model: Path | None = None,
     option: str = "--output",
 ) -> Path | None:
-    """Return the path of a result, if it has a name, checked before any work.
+    """Check and return the path of a result before any work; None if it has no name.
 
-    `inputs` and the files of `model`, those of its data included, are never overwritten.
+    `inputs` and the files of `model`, including its external data, are never overwritten.
     """
     if name is None:
         return None
@@ -68,7 +68,7 @@ def write(path: Path, arrays: Mapping[str, Array], *, force: bool) -> None:
     with (
         reported(str(path)),
         published(path, force=force, overwrite=_OVERWRITE) as file,
-        zipfile.ZipFile(file, "w") as archive,  # np.savez takes names as keywords: not all
+        zipfile.ZipFile(file, "w") as archive,  # np.savez takes names as keywords, but not all
     ):
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -77,9 +77,9 @@ def write(path: Path, arrays: Mapping[str, Array], *, force: bool) -> None:
 
 @contextmanager
 def _loaded(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Open the arrays of a file by name, not yet unpacked; that of a .npy by "".
+    """Open the arrays of a file by name, not yet unpacked; the array of a .npy by "".
 
-    Errors in the block say which file it was: NumPy and zipfile raise a dozen kinds of them.
+    Errors in the block name the file: NumPy and zipfile raise a dozen kinds of errors.
     """
     name = brief(str(path))
     try:
@@ -91,7 +91,7 @@ def _loaded(path: Path) -> Iterator[Mapping[str, Any]]:
         raise
     except Exception as error:
         reason: Any = getattr(error, "strerror", None) or " ".join(str(error).split())
-        if "allow_pickle" in reason:  # NumPy's advice is to unpickle it
+        if "allow_pickle" in reason:  # NumPy advises to unpickle the file
             reason = "it is neither a .npy nor a .npz of numbers; objects are never unpickled"
         raise FileError(f"Cannot read {name}: {reason or type(error).__name__}"[:400]) from None
 

@@ -20,12 +20,12 @@ from .report import finish
 def optimize(
     model: Annotated[Path, Argument(metavar="IN", help="The model to make faster: .onnx.")],
     output: Annotated[
-        Path | None, Argument(metavar="OUT", help="Where the result goes; or --dry-run.")
+        Path | None, Argument(metavar="OUT", help="The model to write; or --dry-run.")
     ] = None,
     *,
-    dry_run: Annotated[bool, Option("--dry-run", help="Measure, and write no model.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Measure, but write no model.")] = False,
     runtime: Annotated[
-        str, Option(metavar="NAME", help=f"What will run it: {options.RUNTIMES}.")
+        str, Option(metavar="NAME", help=f"The model's runtime: {options.RUNTIMES}.")
     ] = "onnxruntime",
     threads: options.Threads = None,
     input_shape: options.InputShapes = None,
@@ -36,11 +36,11 @@ def optimize(
         Option(metavar="S", help="Time per layer and shape; five times as much for the model."),
     ] = 1.0,
     time_limit: Annotated[
-        float, Option(min=0.1, metavar="S", help="Time that one run may take.")
+        float, Option(min=0.1, metavar="S", help="Time limit of one run.")
     ] = 300.0,
     no_float64: Annotated[
         bool,
-        Option("--no-float64", help="Leave out the comparison with float64, which is slow."),
+        Option("--no-float64", help="Skip the comparison with float64, which is slow."),
     ] = False,
     report_file: Annotated[
         Path | None,
@@ -48,11 +48,11 @@ def optimize(
     ] = None,
     decisions: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Apply decisions that --remeasure wrote: .json."),
+        Option(metavar="FILE", help="Apply the decisions in this file: .json."),
     ] = None,
     remeasure: Annotated[
         bool,
-        Option("--remeasure", help="Write --decisions, measured here, if they are not."),
+        Option("--remeasure", help="Measure and write --decisions if they do not hold here."),
     ] = False,
     session: Annotated[
         Path | None,
@@ -65,7 +65,7 @@ def optimize(
 
     Every form of every transposed convolution is measured in the runtime that will run the model.
     Forms that are faster beyond the noise are kept, and the model is verified and measured. A model
-    that no form makes faster is written as it is. Where --input-shape gives several shapes of an
+    that no form makes faster is written unchanged. If --input-shape gives several shapes of an
     input, a form must be faster at all of them.
 
     \b
@@ -120,7 +120,7 @@ def optimize(
 
 def rewrite(
     source: Annotated[Path, Argument(metavar="IN", help="The model to rewrite: .onnx.")],
-    out: Annotated[Path, Argument(metavar="OUT", help="Where the result goes.")],
+    out: Annotated[Path, Argument(metavar="OUT", help="The model to write.")],
     *,
     passes: Annotated[
         Any,
@@ -133,17 +133,17 @@ def rewrite(
     ] = None,
     profile: Annotated[
         str | None,
-        Option(metavar="NAME", help="In place of passes: tflite, coreml, tensorrt or webnn."),
+        Option(metavar="NAME", help="Instead of passes: tflite, coreml, tensorrt or webnn."),
     ] = None,
     rule: Annotated[
         Literal["spec", "onnxruntime", "openvino"] | None,
-        Option(help="The reading of auto_pad and output_shape (default: ONNX's text)."),
+        Option(help="The reading of auto_pad and output_shape (default: ONNX's)."),
     ] = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print the steps; write nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the steps, write nothing.")] = False,
     force: options.Force = False,
     output_format: options.OutputFormat = "text",
 ) -> None:
-    """Rewrite an ONNX model by passes, or within a runtime's limits.
+    """Rewrite an ONNX model with passes, or within a runtime's limits.
 
     Values stay the same up to rounding. The exit code is 1 if nodes still break the profile; the
     command names them with the reasons, and writes nothing.
@@ -183,14 +183,13 @@ def rewrite(
 
 def verify(
     a: Annotated[Path, Argument(metavar="A", help="The reference model: .onnx.")],
-    b: Annotated[Path, Argument(metavar="B", help="The model to compare with it.")],
+    b: Annotated[Path, Argument(metavar="B", help="The model to compare with A.")],
     *,
     runtime: Annotated[
         list[str] | None,
         Option(
             metavar="NAME",
-            help=f"What to run them in, may be repeated: {options.RUNTIMES} (default:"
-            " onnxruntime).",
+            help=f"A runtime, may be repeated: {options.RUNTIMES} (default: onnxruntime).",
         ),
     ] = None,
     input_shape: options.InputShapes = None,
@@ -201,7 +200,7 @@ def verify(
         Option(
             min=0.0,
             metavar="E",
-            help="|b - a| <= atol + rtol * |a| is the rule, in place of twice a's own error.",
+            help="Require |b - a| <= atol + rtol * |a| instead of twice a's own error.",
         ),
     ] = None,
     rtol: Annotated[float | None, Option(min=0.0, metavar="E", help="See --atol.")] = None,
@@ -210,10 +209,10 @@ def verify(
 ) -> None:
     """Compare the outputs of two ONNX models on the same inputs.
 
-    An output of B may differ from A in float64 by twice A's own error and a few roundings; integers
-    must be equal, quantised outputs within one step. The exit code is 1 if an output differs; the
-    command names the first layer that differs. Open dimensions of inputs are
-    1 for the first axis and 32 for the others, unless --input-shape says otherwise.
+    An output of B may differ from A in float64 by twice A's own error and a few roundings. Integers
+    must be equal, and quantised outputs must agree within one step. The exit code is 1 if an output
+    differs; the command names the first layer that differs. Open dimensions of inputs are 1 for the
+    first axis and 32 for the others, unless --input-shape says otherwise.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Types of options that several commands share, parsers of their values, and the form of help.
+"""Types of options that several commands share, parsers of their values, and the layout of help.
 
 A command's parameter has one of these types, or an option of its own that its file declares. The
 parsers turn text into arguments of the library and do not check their meaning: the library refuses
@@ -45,7 +45,7 @@ def padding(text: str) -> int | str | tuple[Ends, ...]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Parse names between commas; each counts once, and there must be one."""
+    """Parse names separated by commas; duplicates count once, and one name is required."""
     unique = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not unique:
         raise BadParameter(f"{text!r} names nothing; expected one name or more, as in a,b")
@@ -61,9 +61,9 @@ def dimensions(text: str) -> tuple[int | str, ...]:
 
 
 def shape_sets(texts: Sequence[str] | None, parse: Any = shape) -> list[dict[str, Any]]:
-    """Parse sets of shapes by name: a name with n shapes makes n sets, one with one is in all.
+    """Parse sets of shapes by name: n shapes make n sets, and a single shape is in all of them.
 
-    A name may hold colons itself.
+    A name may contain colons.
 
     >>> shape_sets(["x:0:1,80,100", "x:0:1,80,400", "N:2"])
     [{'x:0': (1, 80, 100), 'N': (2,)}, {'x:0': (1, 80, 400), 'N': (2,)}]
@@ -91,7 +91,7 @@ def input_shapes(texts: Sequence[str] | None, parse: Any = shape) -> dict[str, A
 
 
 def use_threads(threads: int | None) -> None:
-    """Set the number of threads, also for NumPy's BLAS; None leaves it as it is."""
+    """Set the number of threads, also for NumPy's BLAS; None leaves it unchanged."""
     from threadpoolctl import threadpool_limits
 
     if threads is not None:
@@ -118,22 +118,22 @@ Activation = Annotated[
         metavar="NAME", help="relu, leaky_relu (or leaky_relu:0.2), tanh, sigmoid, silu or gelu."
     ),
 ]
-LayerDirection = Annotated[Direction, Option(help="The result, or which gradient of the layer.")]
-ElementType = Annotated[DType, Option(help="Element type to work in.")]
+LayerDirection = Annotated[Direction, Option(help="The result, or a gradient of the layer.")]
+ElementType = Annotated[DType, Option(help="Element type of the arrays.")]
 Force = Annotated[bool, Option("--force", "-f", help="Overwrite the output if it exists.")]
 InputShapes = Annotated[
     list[str] | None,
     Option(
         metavar="NAME:SIZES",
-        help="The shape of an input, as x:1,80,100, or the size of a symbolic dimension, as N:2;"
-        " may be repeated.",
+        help="Shape of an input, such as x:1,80,100, or size of a symbolic dimension, such as"
+        " N:2; may be repeated.",
     ),
 ]
 Inputs = Annotated[
-    Path | None, Option(metavar="FILE", help="Inputs by name, .npz, in place of random ones.")
+    Path | None, Option(metavar="FILE", help="Inputs by name (.npz) instead of random ones.")
 ]
 OutputFormat = Annotated[
-    Literal["text", "json"], Option(help="What to print on stdout: text, or a document.")
+    Literal["text", "json"], Option(help="Print text or a JSON document on stdout.")
 ]
 Seed = Annotated[int, Option(min=0, metavar="N", help="Seed of the random inputs.")]
 Threads = Annotated[
@@ -146,7 +146,7 @@ class Command(TyperCommand):
     """A command whose help shows `IN` where typer shows `{IN}` and `IN <path>`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words of a call; an error that they cause knows its command."""
+        """Parse the words of a call; an error about them gets this command as its context."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -155,7 +155,7 @@ class Command(TyperCommand):
             raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words after the command's name in the line of its usage."""
+        """Return the words after the command's name in the usage line."""
         named = [(param.metavar, param.required) for param in self._parameters("argument")]
         return ["[OPTIONS]", *(name if required else f"[{name}]" for name, required in named)]
 

@@ -1,4 +1,4 @@
-"""The output of a command: one JSON document or text; and a line of progress."""
+"""The output of a command: one JSON document or text, and a progress line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def finish(
 ) -> NoReturn:  # fmt: skip
     """Print the results of a command, and end it with an exit code.
 
-    fields: of the JSON document. lines, talk: the text on stdout and on stderr.
+    fields: the fields of the JSON document. lines, talk: the text on stdout and on stderr.
     """
     if output_format == "json":
         text(document(command, fields))
@@ -58,7 +58,7 @@ def text(words: str) -> None:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Show a line of progress on stderr if that is a terminal; call the result with its words."""
+    """Show a progress line on stderr if that is a terminal; call the result with its text."""
     if not (sys.stderr and sys.stderr.isatty()):
         yield lambda _: None
         return

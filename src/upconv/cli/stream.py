@@ -1,4 +1,4 @@
-"""`upconv stream`: a model chunk by chunk, from files or pipes, with its real-time factor."""
+"""`upconv stream`: run a model chunk by chunk, from files or pipes, with its real-time factor."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ def stream(
     model: Annotated[Path, Argument(metavar="MODEL", help="The model: .onnx.")],
     source: Annotated[
         str,
-        Argument(metavar="IN", help="The input, .npy; others and - (stdin) are raw."),
+        Argument(metavar="IN", help="The input: .npy, else raw; - is stdin."),
     ],
     target: Annotated[
         str,
-        Argument(metavar="OUT", help="The result, .npy or .wav; others and - (stdout) are raw."),
+        Argument(metavar="OUT", help="The result: .npy or .wav, else raw; - is stdout."),
     ],
     *,
     chunk: Annotated[
-        str, Option(metavar="C", help="Positions of the input per chunk, or a time as 20ms.")
+        str, Option(metavar="C", help="Positions of the input per chunk, or a time (20ms).")
     ] = "20ms",
     rate: Annotated[
         int | None, Option(min=1, metavar="HZ", help="Positions of the result per second.")
     ] = None,
-    axis: Annotated[int, Option(metavar="A", help="The axis of the input that is time.")] = -1,
+    axis: Annotated[int, Option(metavar="A", help="The time axis of the input.")] = -1,
     input_format: Annotated[
-        _Format | None, Option(help="The numbers of raw input, f32 by default.")
+        _Format | None, Option(help="Number format of raw input (default: f32).")
     ] = None,
-    format_: Annotated[_Format, Option("--format", help="The numbers of raw results.")] = "f32",
+    format_: Annotated[_Format, Option("--format", help="Number format of raw results.")] = "f32",
     precision: Annotated[
-        Literal["float32", "bfloat16"], Option(help="The type of all values in between.")
+        Literal["float32", "bfloat16"], Option(help="Type of all inner values.")
     ] = "float32",
     threads: options.Threads = None,
     force: options.Force = False,
 ) -> None:
     """Compute an ONNX model chunk by chunk along time.
 
-    Raw input has all numbers of a position side by side, as raw results have. The last line on
-    stderr tells how much faster than real time that was, and when the first sound came.
+    In raw inputs and results, all numbers of a position are side by side. The last line on stderr
+    shows how much faster than real time the model ran, and when its first result came.
 
     \b
     Examples:
@@ -89,7 +89,7 @@ def stream(
 
 
 def _positions(chunk: str, rate: int | None, factor: Fraction) -> int:
-    """The positions of the input in a chunk."""
+    """Return the number of positions of the input in a chunk."""
     match = re.fullmatch(r"([0-9]{1,9})(ms)?", chunk.strip())
     if match is None or not int(match[1]):
         words = f"{chunk!r}; expected positions, as in 8, or a time, as in 20ms"
@@ -107,7 +107,7 @@ def _is_npy(source: str) -> bool:
 
 
 def _chunks(source: str, kind: str, speech: Any, axis: int, size: int) -> Iterator[Array]:
-    """The chunks of the input."""
+    """Yield the chunks of the input."""
     shapes = list(speech.signature.shapes.values())
     if len(shapes) > 1:
         raise ArgumentError("the model", f"of {len(shapes)} inputs", "of one input")
@@ -143,7 +143,7 @@ def _opened(source: str) -> Iterator[Any]:
 
 
 def _read(file: Any, nbytes: int) -> bytes:
-    """All of a chunk, or the rest: a pipe may hand over less at a time."""
+    """Read a whole chunk, or the rest of the file: a pipe may return less at a time."""
     parts, missing = [], nbytes
     while missing and (part := file.read(missing)):
         parts.append(part)
@@ -153,7 +153,7 @@ def _read(file: Any, nbytes: int) -> bytes:
 
 @contextmanager
 def _written(path: Path | None, kind: str, rate: int | None, force: bool) -> Iterator[Any]:
-    """A function that writes results one after the other; a file is there at the end, or not."""
+    """Yield a function that writes results in order; a file appears complete, or not at all."""
     if path is None:
         out = sys.stdout.buffer
 
@@ -179,7 +179,7 @@ def _written(path: Path | None, kind: str, rate: int | None, force: bool) -> Ite
 
 
 def _add_frames(audio: wave.Wave_write, part: Any) -> None:
-    """Add samples to a .wav file, whose channels the first ones tell."""
+    """Add samples to a .wav file; the first samples set the number of its channels."""
     samples = _raw(part, "s16")
     if not audio.getnframes() and not samples:
         return
@@ -189,7 +189,7 @@ def _add_frames(audio: wave.Wave_write, part: Any) -> None:
 
 
 def _raw(part: Any, kind: str) -> bytes:
-    """The numbers of each position side by side, little-endian."""
+    """Return the numbers of each position side by side, little-endian."""
     if isinstance(part, tuple):
         raise ArgumentError("the model", f"of {len(part)} outputs", "of one output")
     rows: Array = np.moveaxis(part, -1, 0)
@@ -199,14 +199,14 @@ def _raw(part: Any, kind: str) -> bytes:
 
 
 class _Clock:
-    """The time that chunks take, and when the first result came."""
+    """Clock for the time of chunks, and for the time until the first result."""
 
     def __init__(self) -> None:
         self.began, self.seconds, self.samples = time.perf_counter(), 0.0, 0
         self.first: float | None = None
 
     def timed(self, call: Any, *arguments: Any) -> Any:
-        """The result of a call."""
+        """Time a call and return its result."""
         start = time.perf_counter()
         result = call(*arguments)
         self.seconds += time.perf_counter() - start
@@ -217,7 +217,7 @@ class _Clock:
         return result
 
     def summary(self, rate: int | None, opening: float, latency: int) -> str:
-        """The figures in one line."""
+        """Return the figures in one line."""
         first = f"first after {(self.first or 0) * 1e3:.0f} ms of computing"
         words = f"latency {latency} samples"
         if rate is None:

@@ -29,18 +29,19 @@ def run(
     algorithm: str = "direct",
     chunks: Any = None,
 ) -> Any:
-    """A network on Dask arrays, lazily: one task computes a chunk of a result with all layers.
+    """Return a network's results as lazy Dask arrays: one task computes a chunk with all layers.
 
     arrays: float32 Dask arrays (N, C, *size) of any chunks, one for each input. precision: as in
         `Network.compile`. algorithm: "direct", or "auto" for Winograd's where it is faster.
-    chunks: of the results' spatial axes, in any form that Dask has for them (default: those of the
-        first array, times the network's rate). Each is one task.
+    chunks: chunks of the results' spatial axes, in any form that Dask accepts (default: those of
+        the first array, times the network's rate). Each chunk is one task.
 
     With float32 and "direct" the results of networks without averages have the bits of
-    `network.compile(shapes, algorithm="direct")` on the whole. Each task computes its halo anew.
+    `network.compile(shapes, algorithm="direct")` on the whole arrays. Each task computes its halo
+    again.
 
-    Returns a Dask array, or a tuple of several. Raises what the network raises for these shapes, at
-    once, and `EngineRefusal` for one that reads all positions, whose line it names.
+    Returns a Dask array, or a tuple of several. Raises the network's errors for these shapes at
+    once. Raises `EngineRefusal` for an operation that reads all positions, and names its line.
 
     >>> import dask.array as da
     >>> from upconv.network import Network
@@ -84,7 +85,7 @@ class _Task(NamedTuple):
     cuts: tuple[tuple[Cut, ...], ...]
 
     def result(self, programs: BoxPrograms, *chunks: list[Array]) -> Array:
-        """A chunk of a result."""
+        """Compute a chunk of a result."""
         part = programs.boxes.part(self.output, self.box, self.batch)
         float32 = np.dtype(np.float32)
         pairs = zip(chunks, self.cuts, strict=True)
@@ -123,7 +124,7 @@ def _mapped(
 def _spans(
     rates: tuple[Fraction, ...], x: Any, sizes: tuple[int, ...], chunks: Any
 ) -> list[list[Span]]:
-    """The chunks of a result's spatial axes as [low, high)."""
+    """Return the chunks of a result's spatial axes as intervals [low, high)."""
     if chunks is not None:
         listed = normalized(chunks, sizes, np.dtype(np.float32))
         return [between([0, *accumulate(axis)]) for axis in listed]

@@ -1,8 +1,8 @@
-"""Weights that are not finite go to the reference engine, and are counted.
+"""The reference engine computes with weights that are not finite, and counts its calls.
 
 Kernels multiply the zeros around and between rows by weights. That is exact unless a weight is
-infinite or NaN, where the product would be NaN though no input was there. The reference engine
-multiplies only what there is. `cache_info().fallbacks` counts what it took over.
+infinite or NaN: then the product would be NaN although no input is there. The reference engine
+multiplies only inputs. `cache_info().fallbacks` counts the calls that it took over.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ _count = 0
 
 
 class NonFinite(Exception):
-    """Raised by a primitive's `pack` for a weight some of which is infinite or NaN."""
+    """Raised by a primitive's `pack` for a weight with an infinite or NaN element."""
 
 
 def count() -> int:
-    """Number of calls that the reference engine took over."""
+    """Return the number of calls that the reference engine took over."""
     return _count
 
 
 def set_count(number: int) -> None:
-    """Count from here on."""
+    """Set the number from which `count` continues."""
     global _count
     with _lock:
         _count = number
 
 
 def reference(problem: Problem, threads: int) -> Primitive:
-    """The primitive that takes over."""
+    """Build the primitive of the reference engine, and count it."""
     set_count(_count + 1)
     return load("reference").build(problem, threads)
 
 
 def is_finite(array: Array) -> bool:
-    """Whether all of it is finite: a sum is quick to look at; where it overflows, all are."""
-    if array.size <= _SMALL:  # where heeding no warnings would take longer
+    """Whether all elements are finite: a finite sum says so quickly, else each is checked."""
+    if array.size <= _SMALL:  # suppressing warnings would take longer
         return bool(np.isfinite(array).all())
     with np.errstate(all="ignore"):
         return bool(np.isfinite(np.sum(array, dtype=np.float64)) or np.isfinite(array).all())
 
 
 class NonFiniteWeight:
-    """A weight some of which is infinite or NaN, packed by the primitive that computes with it."""
+    """A weight with an infinite or NaN element, packed by the primitive that computes with it."""
 
     engine = "reference"
 
@@ -64,12 +64,12 @@ class NonFiniteWeight:
         self._packed = self._primitive.pack(weight)
 
     def run(self, out: Array, a: Array, *epilogue_arrays: Maybe) -> None:
-        """Compute into `out`; `end` is what `Primitive.run` takes after the weight."""
+        """Compute into `out`; `epilogue_arrays` are the arguments of `Primitive.run` after b."""
         self._primitive.run(out, a, self._packed, *epilogue_arrays)
 
 
 class NonFiniteFallback:
-    """A primitive for finite weights, and the reference engine for others."""
+    """A primitive for finite weights, and the reference engine for other weights."""
 
     def __init__(self, inner: Primitive, problem: Problem, threads: int) -> None:
         self._inner, self._problem, self._threads = inner, problem, threads
@@ -79,12 +79,12 @@ class NonFiniteFallback:
 
     @property
     def description(self) -> str:
-        """The primitive's."""
+        """The description of the inner primitive."""
         return self._inner.description
 
     def pack(self, weight: Array) -> Any:
-        """The weight in the primitive's order, or as it is where it is not finite."""
-        if weight.nbytes > memory.ALWAYS_FINE:  # what would not fit is not looked at either
+        """Return the weight in the primitive's order, or a `NonFiniteWeight`."""
+        if weight.nbytes > memory.ALWAYS_FINE:  # refuse it before its elements are read
             memory.require(weight.nbytes, "the packed weight")
         try:
             return self._inner.pack(weight)
@@ -110,7 +110,7 @@ class NonFiniteFallback:
             self._inner.run(out, a, b, bias, residual, slopes, second)
 
     def steps(self, out: Array, a: Array, b: Any, *ends: Any) -> list[Any]:
-        """Return the primitive's steps, which it must have, for a weight that is finite."""
+        """Return the steps of the primitive, which must have some, for a finite weight."""
         if isinstance(b, NonFiniteWeight):
             remedy = "Call the layer by itself: the reference engine then computes it."
             words = "no infinity and no NaN, of which a native program cannot take care"
@@ -120,5 +120,5 @@ class NonFiniteFallback:
         return steps
 
     def close(self) -> None:
-        """Let go of the primitive."""
+        """Close the inner primitive."""
         self._inner.close()

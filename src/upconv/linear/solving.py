@@ -1,4 +1,4 @@
-"""Deconvolution: the x that minimises |A x - y|^2 + damp^2 |x|^2, A being a layer as a matrix."""
+"""Deconvolution: the x that minimises |A x - y|^2 + damp^2 |x|^2, where A is a layer's matrix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .operators import ConvolutionOperator, operator_of, order_of
 
 _METHODS = ("lsqr", "cg")
 _BORDERS = ("zero", "circular")
-_MOST_DAMP = 1e150  # whose square is a number
+_MOST_DAMP = 1e150  # its square does not overflow
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,8 +30,8 @@ class Deconvolved:
     """The result of `deconvolve`.
 
     x: the input. residual: |A x - y| / |y|. gradient: |A'(A x - y) + damp^2 x| / |A'y|, which is 0
-    at the minimum. converged: whether it is below the tolerance, or the answer in closed form.
-    iterations: how many were made; `reason` says in words why no more.
+    at the minimum. converged: whether the gradient is below the tolerance, or x has a closed form.
+    iterations: the number of iterations. reason: a sentence that says why they ended.
 
     >>> deconvolve(np.array([[[2.0, 4.0]]]), np.array([[[2.0]]])).x
     array([[[1., 2.]]])
@@ -65,21 +65,21 @@ def deconvolve(
     iterations: int | None = None,
     engine: str | Engine | None = None,
 ) -> Deconvolved:
-    """The input that a layer makes `y` of: the x that minimises |A x - y|^2 + damp^2 |x|^2.
+    """Return the input of a layer from its result y: x of the least |A x - y|^2 + damp^2 |x|^2.
 
-    y: a result of `conv_transpose` (of `conv` with `transposed=False`), bias subtracted.
-    input_shape: of x (default: the one that makes a result of y's shape; `conv` with a stride has
-        several, of which it is the smallest).
-    damp: 0 for the least squares, and of several the least x; more suppresses noise where the layer
-        nearly forgets.
-    method: "lsqr", or "cg" on the normal equations, which is quicker where A is well conditioned.
-    border: "zero", as layers have it; "circular" for stride 1: x goes on as if repeated, y is of
-        its size, and the answer is exact, one small system per frequency.
-    tolerance: of `gradient`, for stopping. iterations: at most (default: 4 times x's size, at least
-        1000).
+    y: a result of `conv_transpose` (of `conv` with `transposed=False`), minus the bias.
+    input_shape: the shape of x (default: the shape that gives a result of y's shape; for `conv`
+        with a stride, the smallest of several).
+    damp: 0 for least squares, and the smallest x among several solutions. A larger value suppresses
+        noise where the layer nearly loses information.
+    method: "lsqr", or "cg" on the normal equations, which is faster where A is well conditioned.
+    border: "zero" as in layers, or "circular" for stride 1: x is periodic, y has its size, and the
+        result is exact, from one small system per frequency.
+    tolerance: the `gradient` at which the iterations end. iterations: their largest number
+        (default: 4 times x's size, at least 1000).
 
-    Computes in float64; x has y's dtype. Nothing is raised where it does not converge: look at
-    `converged`. Raises what `operator` raises.
+    Computes in float64; x has y's dtype. A result that does not converge raises nothing: check
+    `converged`. Raises the errors of `operator`.
 
     >>> import upconv
     >>> x = np.random.default_rng(0).standard_normal((1, 2, 9))
@@ -118,12 +118,12 @@ def _require(argument: str, value: object, names: tuple[str, ...]) -> None:
 
 
 def _input_shape(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tuple[int, ...]:
-    """The shape of x, where the shape of y determines it.
+    """Return the shape of x if the shape of y determines it.
 
     It is the output shape of the opposite layer (a convolution for a transposed one) with the same
-    crops on y. A y that does not fit is refused later.
+    crops on y. A later check refuses a y that does not fit.
     """
-    rank = max(1, weight.ndim - 2)  # else the weight is refused, further on
+    rank = max(1, weight.ndim - 2)  # a weight with fewer axes is refused later
     pads = paddings(keywords.padding, rank)
     if isinstance(pads, Same):
         if transposed:
@@ -137,7 +137,7 @@ def _input_shape(y: Array, weight: Array, keywords: Keywords, transposed: bool) 
 
 
 def _before(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tuple[int, ...]:
-    """The shape of what the layer goes back to, whose weight has its channels swapped."""
+    """Return the output shape of the opposite layer, whose weight has its channels swapped."""
     back = shapes.convolution if transposed else shapes.transposed
     order = one_of("weight_layout", keywords.weight_layout, WeightLayout).value
     order = order.translate(str.maketrans("IO", "OI"))
@@ -163,7 +163,7 @@ _WORDS = {
     6: "A is as ill-conditioned as float64 can tell; damp it",
     7: "the limit of iterations",
 }
-"""The meaning of LSQR's numbers."""
+"""Number that LSQR returns -> reason for its end."""
 
 
 def _solved(
@@ -198,17 +198,17 @@ def _solved(
 
 
 def _ratio(a: Array, b: Array) -> float:
-    """|a| / |b|, and |a| where b is 0."""
+    """Return |a| / |b|, or |a| if b is 0."""
     return float(np.linalg.norm(a) / (np.linalg.norm(b) or 1.0))
 
 
 def _by_frequency(
     y: Array, weight: Array, keywords: Keywords, transposed: bool, damp: float
 ) -> Deconvolved:
-    """The circular layer: at every frequency W x = y, a matrix of channels.
+    """Solve the circular layer: W x = y at every frequency, where W is a matrix of channels.
 
-    W[f, c] = sum over t of w[c, f, t] exp(-i omega (d*t - p)); a convolution's is the conjugate
-    transpose of its transposed one's.
+    W[f, c] = sum over t of w[c, f, t] exp(-i omega (d*t - p)). For a convolution W is the conjugate
+    transpose of that of the transposed convolution.
     """
     if not np.isfinite(weight).all():
         raise ArgumentError("weight", "not finite", "finite numbers", "Use border='zero'.")
@@ -244,7 +244,7 @@ def _by_frequency(
 
 
 def _spectrum(problem: Problem, weight: Array, begin: list[int], size: tuple[int, ...]) -> Array:
-    """W of each group and frequency: (groups, *size, f, c)."""
+    """Return W of each group and frequency: (groups, *size, f, c)."""
     groups, rank = problem.groups, problem.rank
     i, f = problem.in_channels // groups, problem.out_channels // groups
     memory.require(32 * groups * f * i * prod(size), "the weight at every frequency")
@@ -263,7 +263,7 @@ def _spectrum(problem: Problem, weight: Array, begin: list[int], size: tuple[int
 
 
 def _damped_inverse(W: Array, damp: float) -> Array:  # noqa: N803
-    """(W' W + damp^2)^-1 W' of each matrix; of a singular one what gives the least x."""
+    """Return (W' W + damp^2)^-1 W' of each matrix; the pseudo-inverse if damp is 0."""
     if not damp:
         inverse: Array = np.linalg.pinv(W)
         return inverse

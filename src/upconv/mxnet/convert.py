@@ -1,4 +1,4 @@
-"""Transposed layers from Gluon to PyTorch and back; PyTorch itself is not needed."""
+"""Conversion of transposed layers from Gluon to PyTorch and back, without importing PyTorch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def to_torch(layer: Any) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return the arguments of `torch.nn.ConvTranspose1d/2d/3d`, and its "weight" and "bias".
 
     layer: a Gluon layer such as Conv2DTranspose whose parameters have values. PyTorch has channels
-        first: the weight of a layout NHWC or NDHWC, (C, kernel, F/G), becomes (C, F/G, kernel).
+        first: a weight (C, kernel, F/G) of layout NHWC or NDHWC becomes (C, F/G, kernel).
 
-    Raises `MXNetError` for any other layer, and for an activation, which is a layer of its own.
+    Raises `MXNetError` for any other layer, and for a layer with an activation.
 
     >>> layer = nn.Conv1DTranspose(2, 3, strides=2, in_channels=4, use_bias=False)
     >>> layer.initialize()
@@ -44,7 +44,7 @@ def to_torch(layer: Any) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def from_torch(module: Any) -> Any:
-    """Return the Gluon layer of a `torch.nn.ConvTranspose1d/2d/3d`, with its values.
+    """Return a `torch.nn.ConvTranspose1d/2d/3d` as a Gluon layer with the same values.
 
     Raises `MXNetError` for any other module, and for an output padding that is not less than the
     stride, which MXNet refuses.

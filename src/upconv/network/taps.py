@@ -18,8 +18,10 @@ Windows = Pad | PixelShuffle | Pool | Resample
 
 
 class Taps(NamedTuple):
-    """The taps of each position of a result along an axis, as arrays of shape (out, taps): byte
-    offsets in the input, weights, and whether the tap lies in the input."""
+    """The taps of each position of a result along an axis, as arrays of shape (out, taps).
+
+    offsets: bytes in the input. real: whether the tap is inside the input.
+    """
 
     offsets: NDArray[np.int64]
     weights: NDArray[np.float64]
@@ -27,8 +29,8 @@ class Taps(NamedTuple):
 
 
 def taps_along(operation: Windows, axis: int, size: int, step: int, channel: int) -> Taps:
-    """The taps along one axis of `size` positions, `step` bytes apart; channels are `channel` bytes
-    apart."""
+    """Return the taps along an axis of `size` positions; positions are `step` bytes apart, channels
+    `channel` bytes."""
     if isinstance(operation, Pool):
         return _pool_taps(operation, axis, size, step)
     if isinstance(operation, Pad):
@@ -58,7 +60,7 @@ def _resampled(operation: Resample, axis: int, size: int, step: int) -> Taps:
 
 
 def _pool_taps(operation: Pool, axis: int, size: int, step: int) -> Taps:
-    """The taps of pooling windows; the weights compute an average."""
+    """Return the taps of pooling windows; the weights compute an average."""
     stride, (begin, end) = operation.stride[axis], operation.padding[axis]
     taps = np.arange(operation.kernel[axis]) * operation.dilation[axis]
     out = np.arange(operation.count(axis, size))[:, None]
@@ -70,7 +72,7 @@ def _pool_taps(operation: Pool, axis: int, size: int, step: int) -> Taps:
 
 
 def _padded(operation: Pad, axis: int, size: int) -> Numbers:
-    """The position of the input at each position of the result, -1 where there is none."""
+    """Return the input position of each position of the result, -1 where there is none."""
     begin, end = operation.amounts[axis]
     kept = np.arange(size)[max(0, -begin) : size - max(0, -end)]
     widths = max(0, begin), max(0, end)
@@ -80,7 +82,7 @@ def _padded(operation: Pad, axis: int, size: int) -> Numbers:
 
 
 def product(axes: Sequence[Taps]) -> Taps:
-    """The taps of all combinations of positions."""
+    """Return the taps of all combinations of positions of the axes."""
     result = Taps(np.zeros((1, 1), np.int64), np.ones((1, 1)), np.ones((1, 1), bool))
 
     def pairs(a: Any, b: Any, combine: Any) -> Any:
@@ -97,11 +99,11 @@ def product(axes: Sequence[Taps]) -> Taps:
 
 
 def tap_tables(taps: Taps, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Taps as records; results are `step` bytes apart."""
+    """Return taps as records, of positions and of taps; results are `step` bytes apart."""
     counts = taps.real.sum(1)
     first = np.cumsum(counts) - counts
     rows = records(ROW, len(counts), to=np.arange(len(counts)) * step, tap=first, taps=counts)
-    # One more, as a job may look at the first of none.
+    # One record more: a job may read the first record of an empty list.
     listed = records(TAP, int(counts.sum()) + 1)
     listed["offset"][:-1], listed["weight"][:-1] = taps.offsets[taps.real], taps.weights[taps.real]
     return rows, listed

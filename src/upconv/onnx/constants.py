@@ -4,11 +4,11 @@ A weight is constant when it is an initialiser or the output of a Constant node.
 weight normalisation compute weights from constants: `fold` evaluates such nodes (`FOLDED`) with
 ONNX's own reference evaluator, and stores their results as initialisers.
 
-1. An initialiser that is also an input of its graph is not constant: a caller may feed another.
-2. DequantizeLinear is not folded: quantised pairs stay whole.
+1. An initialiser that is also an input of its graph is not constant: a caller may replace it.
+2. DequantizeLinear is not folded, so that quantised pairs stay whole.
 3. Folding adds little data: the result of a broadcast has at most twice the bytes of its operands,
    or `_SMALL` bytes.
-4. 16-bit floats are computed in float32 and rounded once. Results that are not finite stay.
+4. 16-bit floats are computed in float32 and rounded once. A node whose result is not finite stays.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ FOLDED = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A constant's read-only `array`, or in one sentence the `reason` why there is none."""
+    """The read-only `array` of a constant, or a sentence with the `reason` why there is none."""
 
     array: Array | None
     reason: str = ""
 
 
 def constant_value(value: ir.Value | None) -> Constant:
-    """The constant array of `value`, or the reason why it has none; never raises."""
+    """Return the constant array of `value`, or the reason why it has none; never raises."""
     if value is None:
         return Constant(None, "The input is left out.")
     name, node = brief(value.name), value.producer()
@@ -64,7 +64,7 @@ def constant_value(value: ir.Value | None) -> Constant:
 
 
 def fold(model: ir.Model, more: Sequence[str] = ()) -> None:
-    """Replace nodes that compute constants from constants by initialisers.
+    """Replace nodes that compute constants from constants with initialisers.
 
     more: further operators to fold.
     """
@@ -77,7 +77,7 @@ def fold(model: ir.Model, more: Sequence[str] = ()) -> None:
 
 
 def folded(node: ir.Node, opset: int, kinds: Sequence[str] = FOLDED) -> Array | None:
-    """The result of a node on constants; None where the node is not folded."""
+    """Return the result of a node on constants; None if the node is not folded."""
     if not (is_op(node, *kinds) and node.inputs) or len(node.outputs) > 1:
         return None
     if node.outputs[0].is_graph_output():
@@ -101,7 +101,7 @@ def folded(node: ir.Node, opset: int, kinds: Sequence[str] = FOLDED) -> Array | 
 
 
 def _evaluated(node: ir.Node, arrays: Sequence[Array], opset: int) -> Array:
-    """The only output of `node` on `arrays`, by ONNX's reference evaluator."""
+    """Compute the only output of `node` on `arrays` with ONNX's reference evaluator."""
     from onnx.reference import ReferenceEvaluator
 
     dtype = arrays[0].dtype
@@ -119,7 +119,7 @@ def _evaluated(node: ir.Node, arrays: Sequence[Array], opset: int) -> Array:
 
 
 def replace(graph: ir.Graph, node: ir.Node, result: Array) -> None:
-    """Replace a node by an initialiser with its result; remove operands that nobody reads."""
+    """Replace a node with an initialiser that holds its result; remove unused operands."""
     y = node.outputs[0]
     name, y.name = y.name, None
     value = ir.val(name, const_value=ir.tensor(np.asarray(result, order="C"), name=name))

@@ -1,12 +1,12 @@
 """Expected results: operands, the definition in float64, tolerances.
 
 `scatter` is the definition itself: for every input position i and tap t the product x[i] * w[t]
-belongs to output s*i + d*t - p. `by_taps` is the same, all positions of one tap at a time, for
-problems of real sizes. Both share only the meaning of layouts with the engines; activations here
-are separate implementations.
+belongs to output s*i + d*t - p. `by_taps` computes the same, all positions of one tap at a time,
+for problems of real sizes. Both share only the meaning of layouts with the engines, and have their
+own implementations of activations.
 
-A result may differ by rounding alone. `error_bounds` bounds the difference, and the rounding of the
-stored result is added.
+A result may differ only by rounding: by the bound of `error_bounds` and the rounding of the stored
+result.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .error_bounds import tolerance
 class Operands:
     """Arrays for one problem: operands (a, b) as `Primitive.run` takes them, b not packed.
 
-    `before` is what the output array holds at the start, which counts when the problem accumulates.
-    The array of a second result is like it.
+    `before` is the content of the output array before the call, to which an accumulating problem
+    adds. The array of a second result has the same shape and dtype.
     """
 
     a: Array
@@ -44,8 +44,7 @@ class Operands:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """The expected result in float64, and the tolerance of each element; and the same of
-    the second result, where there is one."""
+    """The expected result in float64 and the tolerance of each element, also of a second result."""
 
     value: Array
     allowed: Array
@@ -53,7 +52,7 @@ class Expected:
 
 
 def operands(problem: Problem, seed: int = 0) -> Operands:
-    """Reproducible operands: normal numbers, the weight scaled so that results are of order 1.
+    """Draw reproducible normal operands, with the weight scaled so that results are of order 1.
 
     >>> axes = (Axis(4, 2, 2),)
     >>> operands(Problem(Direction.FORWARD, axes, 1, 3, 5)).a.shape
@@ -80,9 +79,9 @@ def operands(problem: Problem, seed: int = 0) -> Operands:
 
 
 def scatter(problem: Problem, a: Array, b: Array) -> Array:
-    """The bare result (no bias, epilogue or accumulation) in float64, by the definition.
+    """Return the bare result (no bias, epilogue or accumulation) in float64, by the definition.
 
-    Loops over every pair of input position and tap: for small problems only.
+    It loops over every pair of input position and tap, so use it for small problems only.
 
     >>> axes = (Axis(size=3, kernel=3, stride=2, crop_begin=1, crop_end=0),)
     >>> problem = Problem(Direction.FORWARD, axes, 1, 1, 1, dtype=DType.FLOAT64)
@@ -101,7 +100,7 @@ def scatter(problem: Problem, a: Array, b: Array) -> Array:
 
 
 def by_taps(problem: Problem, a: Array, b: Array) -> Array:
-    """The result of `scatter`, by one matrix product per tap: for problems of any size.
+    """Return the result of `scatter` with one matrix product per tap, for problems of any size.
 
     >>> problem = Problem(Direction.FORWARD, (Axis(3, 3, 2, crop_begin=1),), 1, 1, 1)
     >>> x, w = np.array([[[1.0, 2.0, 3.0]]]), np.array([[[1.0, 10.0, 100.0]]])
@@ -116,14 +115,14 @@ def by_taps(problem: Problem, a: Array, b: Array) -> Array:
     return form.result(problem)
 
 
-_SMALL = 4000  # pairs of positions and taps, up to which `expected` loops
+_SMALL = 4000  # largest number of pairs of positions and taps for which `expected` loops
 
 
 def expected(problem: Problem, inputs: Operands, rounds_sums: bool = False) -> Expected:
-    """The whole result of a problem on operands, and its tolerance, by the definition.
+    """Return the whole result of a problem on operands, and its tolerance, by the definition.
 
-    rounds_sums: whether the sums are stored in the problem's dtype before bias, residual and
-        activation, as by engines with that attribute.
+    rounds_sums: whether the engine stores the sums in the problem's dtype before bias, residual and
+        activation, as engines with that attribute do.
 
     >>> problem = Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5)
     >>> bool(expected(problem, operands(problem)).allowed.max() < 1e-5)
@@ -153,13 +152,13 @@ def expected(problem: Problem, inputs: Operands, rounds_sums: bool = False) -> E
     second = None
     if epilogue.has_second:
         other = _ACTIVATED[epilogue.second](value, epilogue.second_slope)
-        steepest = max(1.13, abs(epilogue.second_slope))  # of GELU, of all others at most 1
+        steepest = max(1.13, abs(epilogue.second_slope))  # the slope of GELU, the largest of all
         second = Expected(other, steepest * allowed + 2 * _rounding(problem, other))
     return Expected(value, allowed + _rounding(problem, value), second)
 
 
 def multiplied(problem: Problem, array: Array) -> Array:
-    """An operand as it is multiplied: in `Problem.precision`, rounded to nearest even."""
+    """Return an operand as it is multiplied: rounded to `Problem.precision`, to nearest even."""
     if not problem.rounded:
         return array
     mantissa, exponent = np.frexp(array.astype(np.float64))
@@ -168,7 +167,7 @@ def multiplied(problem: Problem, array: Array) -> Array:
     return rounded
 
 
-_erf = np.vectorize(erf, otypes=[float])  # slow, and no approximation
+_erf = np.vectorize(erf, otypes=[float])  # slow, but exact
 
 _ACTIVATED: dict[Activation, Callable[[Array, Any], Array]] = {
     Activation.NONE: lambda v, _: v,
@@ -182,22 +181,22 @@ _ACTIVATED: dict[Activation, Callable[[Array, Any], Array]] = {
 
 
 def _rounding(problem: Problem, value: Array) -> Array:
-    """The rounding error of storing the result, the smallest numbers of the type included."""
+    """Return the rounding error of the stored result, with the type's smallest number."""
     smallest = float(np.finfo(finfo_type(problem.dtype)).tiny)
     allowed: Array = problem.dtype.epsilon * np.abs(value) + smallest
     if {problem.epilogue.activation, problem.epilogue.second} != {Activation.NONE}:
-        allowed += 8 * problem.dtype.accumulator.epsilon  # a few units of numbers of order 1
+        allowed += 8 * problem.dtype.accumulator.epsilon  # a few units of numbers near 1
     return allowed
 
 
 def finfo_type(dtype: DType) -> type[Any]:
-    """A type whose smallest number is the same: bfloat16 has float32's exponents."""
+    """Return a NumPy type with the same smallest number: bfloat16 has float32's exponents."""
     return {DType.FLOAT16: np.float16, DType.FLOAT64: np.float64}.get(dtype, np.float32)
 
 
 @dataclass(slots=True, eq=False)
 class _Form:
-    """g, x and w as (N, G, F, *o), (N, G, C, *i) and (G, C, F, *t): two given, one summed up."""
+    """g, x and w as (N, G, F, *o), (N, G, C, *i) and (G, C, F, *t): two operands and the result."""
 
     g: Array
     x: Array
@@ -216,7 +215,7 @@ class _Form:
     def meet(
         self, direction: Direction, t: tuple[int, ...], i: tuple[slice, ...], o: tuple[slice, ...]
     ) -> None:
-        """Inputs i meet tap t at outputs o: add the products to the result."""
+        """Add the products of inputs i and tap t, which belong to outputs o, to the result."""
         at_o, at_i, at_t = (cast(Any, (..., *at)) for at in (o, i, t))
         g, x, w = self.g[at_o], self.x[at_i], self.w[at_t]
         if direction is Direction.FORWARD:
@@ -227,7 +226,7 @@ class _Form:
             w += (_flat(x) @ _flat(g).swapaxes(2, 3)).sum(axis=0)
 
     def result(self, problem: Problem) -> Array:
-        """The summed one, back in the problem's layout."""
+        """Return the result in the problem's layout."""
         if problem.direction is Direction.WEIGHT_GRAD:
             ungrouped = self.w.reshape(problem.in_channels, *self.w.shape[2:])
             return ungrouped.transpose(np.argsort(problem.weight_layout.to_iox(problem.rank)))
@@ -249,23 +248,23 @@ def _weight_view(problem: Problem, weight: Array) -> Array:
 
 
 def _lands(axis: Axis, i: int, t: int) -> int:
-    """The output position of input i and tap t: the definition, spelled once more on purpose."""
+    """Return the output position of input i and tap t: the definition, repeated on purpose."""
     return axis.stride * i + axis.dilation * t - axis.crop_begin
 
 
 def _flat(data: Array) -> Array:
-    """(N, G, K, *positions) with all positions along one axis."""
+    """Return (N, G, K, *positions) with all positions along one axis."""
     return data.reshape(*data.shape[:3], prod(data.shape[3:]))
 
 
 def _flat_product(matrix: Array, data: Array) -> Array:
-    """A (G, M, K) matrix times (N, G, K, *positions)."""
+    """Multiply a (G, M, K) matrix by (N, G, K, *positions)."""
     flat: Array = matrix @ _flat(data)
     return flat.reshape(*flat.shape[:3], *data.shape[3:])
 
 
 def _meeting(axis: Axis, t: int) -> tuple[slice, slice]:
-    """The inputs that reach an output by tap t, and these outputs."""
+    """Return the inputs that reach an output by tap t, and these outputs."""
     begin = axis.crop_begin - axis.dilation * t
     first = max(-(-begin // axis.stride), 0)
     last = min((begin + axis.out - 1) // axis.stride, axis.size - 1)

@@ -1,4 +1,4 @@
-"""A problem as one convolution of cuDNN: which of its three operations, on which tensors.
+"""A problem as one convolution of cuDNN: one of its three operations, and its tensors.
 
     FORWARD       data gradient      loss x, filter w  ->  image y
     INPUT_GRAD    convolution        image g, filter w ->  loss dx
@@ -6,7 +6,7 @@
 
 cuDNN's names are an ordinary convolution's. Its *image* is the result of the transposed
 convolution. Its *loss*, the gradient of a convolution's result, is the input of the transposed one.
-All tensors are contiguous, the filter in the order of the data: (I, O/g, *k) for channels first,
+All tensors are contiguous. The filter has the order of the data: (I, O/g, *k) for channels first,
 (I, *k, O/g) for channels last. cuDNN needs at least two spatial axes; a missing one has size 1.
 
 Nothing here imports cuDNN: these records are tested on every machine.
@@ -25,7 +25,7 @@ from ...problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLa
 from ..copies import contiguous_strides
 
 MOST = (1 << 31) - (1 << 12)
-"""No tensor may have so many elements: kernels count in 32 bits, upconv's up to a block beyond."""
+"""A tensor must have fewer elements: kernels count in 32 bits, upconv's to a block beyond."""
 
 
 class Kind(Enum):
@@ -51,8 +51,8 @@ class Tensor(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The steps of a graph after its convolution: + bias, + residual, then the activation; or it
-    adds what the result held before, and nothing else."""
+    """The steps of a graph after its convolution: + bias, + residual, then the activation; or only
+    the accumulation into the result."""
 
     bias: bool = False
     residual: bool = False
@@ -78,7 +78,7 @@ _FUSED = {
 
 
 def fusible(problem: Problem) -> Ends | None:
-    """The epilogue of a problem as part of a graph; None if it needs a separate step."""
+    """Return the epilogue of a problem as part of a graph; None if it needs a separate step."""
     epilogue = problem.epilogue
     if problem.accumulate:
         return None if problem.bias or not epilogue.empty else Ends(accumulate=True)
@@ -91,9 +91,9 @@ def fusible(problem: Problem) -> Ends | None:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """One operation of cuDNN; a graph's cache key and its printout. `pre` and `post` are paddings.
+    """One operation of cuDNN, as a graph's cache key and printout; `pre` and `post` are paddings.
 
-    `tf32`: products may be of numbers rounded to ten bits, on tensor cores.
+    `tf32`: operands may be rounded to ten bits of fraction, for tensor cores.
     """
 
     kind: Kind
@@ -110,7 +110,7 @@ class Convolution:
 
     @classmethod
     def of(cls, problem: Problem, ends: Ends = NO_ENDS) -> Convolution:
-        """The operation for a problem without negative crops."""
+        """Return the operation for a problem without negative crops."""
         axes = problem.axes if problem.rank > 1 else (Axis(1, 1), *problem.axes)
         wide = problem.replace(axes=axes)
         image = _data(wide, wide.out_channels, wide.out_size)
@@ -124,7 +124,7 @@ class Convolution:
 
     @property
     def result(self) -> Tensor:
-        """The tensor that is computed."""
+        """The tensor of the result."""
         return {
             Kind.DATA_GRADIENT: self.image,
             Kind.CONVOLUTION: self.loss,
@@ -152,19 +152,19 @@ class Convolution:
 
 
 def _pads(axis: Axis) -> tuple[int, int]:
-    """The paddings of an axis, equal if the remainder of a stride allows for it."""
+    """Return the paddings of an axis, equal if the remainder of a stride allows it."""
     even = axis.evened()[0] == axis
     return axis.crop_begin, axis.crop_begin if even else axis.crop_end
 
 
 def evened(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
-    """The problem with equal paddings at both ends, and the offsets of the outputs in its own."""
+    """Return the problem with equal paddings at both ends, and the outputs' offsets in it."""
     axes, offsets = zip(*(axis.evened() for axis in problem.axes), strict=True)
     return problem.replace(axes=axes), offsets
 
 
 def cannot(problem: Problem) -> str | None:
-    """The reason why cuDNN cannot compute a problem, in one sentence; None if it can."""
+    """Return the reason why cuDNN cannot compute a problem, in one sentence; None if it can."""
     if problem.rank > 3:
         return f"cuDNN works on one to three spatial axes, and there are {problem.rank}"
     if problem.rounded:
@@ -182,12 +182,12 @@ def cannot(problem: Problem) -> str | None:
 
 
 def filter_layout(layout: DataLayout) -> WeightLayout:
-    """The order of weights that cuDNN reads beside data of a layout."""
+    """Return the order of weights that cuDNN reads beside data of a layout."""
     return WeightLayout.IOX if layout is DataLayout.NCX else WeightLayout.IXO
 
 
 def without_epilogue(problem: Problem) -> Problem:
-    """The bare products of a problem."""
+    """Return the problem without bias, epilogue and accumulation."""
     return problem.replace(bias=False, epilogue=Epilogue(), accumulate=False)
 
 

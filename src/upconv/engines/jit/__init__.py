@@ -1,6 +1,6 @@
 """The JIT engine: kernels in LLVM IR, made for a problem's class and this machine's processor.
 
-The files are listed in docs/jit.md.
+docs/jit-code.md lists the files.
 """
 
 from __future__ import annotations

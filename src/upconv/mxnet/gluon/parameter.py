@@ -48,7 +48,7 @@ class Parameter:
 
     @property
     def grad_req(self) -> str:
-        """The use of the gradient: null, write or add."""
+        """The treatment of the gradient: null, write or add."""
         return self._grad_req
 
     @grad_req.setter
@@ -151,7 +151,7 @@ class ParameterDict(dict[str, Parameter]):
     """Parameters by name."""
 
     def initialize(self, *values: Any, **named: Any) -> None:
-        """Initialize all; see `Parameter.initialize`."""
+        """Initialize all parameters; see `Parameter.initialize`."""
         for parameter in {id(p): p for p in self.values()}.values():
             parameter.initialize(*values, **named)
 
@@ -161,7 +161,7 @@ class ParameterDict(dict[str, Parameter]):
             parameter.zero_grad()
 
     def setattr(self, name: str, value: Any) -> None:
-        """Set an attribute of all."""
+        """Set an attribute of all parameters."""
         for parameter in self.values():
             setattr(parameter, name, value)
 
@@ -172,7 +172,7 @@ class ParameterDict(dict[str, Parameter]):
         return super().get(name, default)
 
     def get_constant(self, name: str, value: Any = None) -> Any:
-        """Return the parameter of this name, which has these values and no gradient."""
+        """Return the parameter of this name; if absent, make it constant with these values."""
         shape = np.shape(value)
         return self.get(name, grad_req="null", shape=shape, init=Constant(np.asarray(value)))
 
