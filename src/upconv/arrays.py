@@ -154,6 +154,8 @@ def element_type(argument: str, dtype: np.dtype[Any]) -> DType:
     if known is not None:
         return known
     if dtype.name == DType.BFLOAT16.value:  # ml_dtypes, imported by whoever made the array
+        if dtype.isnative:
+            _KNOWN[dtype] = DType.BFLOAT16  # the name takes a microsecond
         return DType.BFLOAT16
     raise DTypeError(argument, str(dtype)[:80], _ACCEPTED, _remedy(dtype))
 

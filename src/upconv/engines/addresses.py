@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import numpy as np
+
 from .base import Array
 
 _BYTE = ctypes.c_char
@@ -24,6 +26,7 @@ def address_of(array: Array) -> int:
     8
     """
     try:
-        return ctypes.addressof(_BYTE.from_buffer(array))  # type: ignore[arg-type]  # it has one
+        known: Any = array if array.dtype.kind != "V" else array.view(np.uint16)  # bfloat16
+        return ctypes.addressof(_BYTE.from_buffer(known))
     except (TypeError, ValueError):  # read-only, with gaps, empty, or of no type that buffers know
         return array.ctypes.data
