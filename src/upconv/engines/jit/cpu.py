@@ -32,7 +32,7 @@ class Cpu:
     `l1` and `l2` are the data caches of one core in bytes, `l3` is the cache of all cores. `dots`
     is how many products of bfloat16 its dot-product instructions make in the time of one product of
     float32, 0 if it has none; `tiles` is `AMX` where it has tile registers and the system lets this
-    process use them.
+    process use them; `mesh`: its third-level cache is large, and far from each core.
     """
 
     triple: str
@@ -47,6 +47,7 @@ class Cpu:
     l3: int = 32 << 20
     dots: float = 0.0
     tiles: str = ""
+    mesh: bool = False
 
     def lanes(self, itemsize: int) -> int:
         """Elements of `itemsize` bytes in one vector."""
@@ -55,7 +56,7 @@ class Cpu:
     @property
     def costs(self) -> Costs:
         """The cost figures of the processor's class."""
-        return costs_of(self.vector_bytes)
+        return costs_of(self.vector_bytes, mesh=self.mesh)
 
     def sums(self, vectors: int) -> int:
         """Registers for sums, beside `vectors` of one operand, a number of the other, and products
@@ -123,7 +124,8 @@ def target(triple: str, name: str, features: str, enabled: set[str]) -> Cpu:
     fused, half = "fma" in enabled or not x86, "f16c" in enabled or not x86
     l1, l2 = _caches()
     dots = dots_of(name) if x86 and vector_bytes == 64 and "avx512bf16" in enabled else 0.0
-    tiles = AMX if x86 and vector_bytes == 64 and "amx-bf16" in enabled and permitted() else ""
+    mesh = x86 and vector_bytes == 64 and "amx-bf16" in enabled
+    tiles = AMX if mesh and permitted() else ""
     caches = {"l1": l1, "l2": l2, "l3": _cache_sizes()[3]}
     return Cpu(
         triple,
@@ -135,6 +137,7 @@ def target(triple: str, name: str, features: str, enabled: set[str]) -> Cpu:
         half,
         dots=dots,
         tiles=tiles,
+        mesh=mesh,
         **caches,
     )
 

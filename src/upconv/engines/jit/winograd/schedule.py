@@ -18,7 +18,7 @@ from ....problem import DataLayout, DType
 from ....properties import cached_property
 from ..correlation import Correlation, Line, WeightForm
 from ..cpu import Cpu
-from ..values import BYTES
+from ..values import BYTES, LINE
 from .transforms import Stages, Transform, named
 from .window import Window, transforms_of
 
@@ -225,6 +225,8 @@ class Form:
         pack = kernel.pack_rows if self.layout is DataLayout.NCX else kernel.pack
         inputs = kernel.input_addition * _additions([t.b for t in self.transforms])
         inputs += kernel.input * self.points + pack * outputs
+        if any(window.step > 1 for window in self.windows):
+            inputs += kernel.strided_line * outputs * self.lanes * self.item / LINE
         results = kernel.result_addition * _additions([t.a for t in self.transforms])
         results += kernel.result * self.points
         reduction, vectors = self.products * self.reduction, self.vectors
