@@ -10,7 +10,6 @@ import upconv
 from upconv import testing
 from upconv.engines.base import Primitive
 from upconv.engines.jit import packing
-from upconv.engines.jit.channels import blocks as blocks_module
 from upconv.engines.jit.channels import primitive as channels_module
 from upconv.engines.jit.channels import schedule as channel_schedule
 from upconv.engines.jit.channels import tables
@@ -56,7 +55,7 @@ def test_every_case_of_both_layouts(problem: Problem) -> None:
 @pytest.fixture
 def thin_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels-first data is transposed one position of the first axis at a time."""
-    monkeypatch.setattr(blocks_module, "transposed_bytes", lambda problem, threads: 1)
+    monkeypatch.setattr(channels_module, "transposed_bytes", lambda problem, threads: 1)
 
 
 FIRST = [case for case in CASES if case.layout is DataLayout.NCX]
@@ -104,7 +103,7 @@ def test_spatial_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     given = testing.operands(problem)
     whole = testing.compute(Engine(), problem, given)
     for allowed in (1, 30_000, 100_000):
-        monkeypatch.setattr(blocks_module, "transposed_bytes", lambda *_, n=allowed: n)
+        monkeypatch.setattr(channels_module, "transposed_bytes", lambda *_, n=allowed: n)
         assert np.array_equal(testing.compute(Engine(), problem, given), whole)
 
 

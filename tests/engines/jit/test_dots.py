@@ -16,8 +16,8 @@ import llvmlite.binding as llvm
 from upconv import testing
 from upconv.engines import load
 from upconv.engines.base import Primitive
-from upconv.engines.jit.channels import blocks as blocks_module
 from upconv.engines.jit.channels import code as channel_code
+from upconv.engines.jit.channels import primitive as channels_module
 from upconv.engines.jit.channels import products
 from upconv.engines.jit.channels import schedule as channel_schedule
 from upconv.engines.jit.channels import weights as channel_weights
@@ -103,7 +103,7 @@ def test_passes_threads_and_blocks_change_no_bit(
         for threads in (1, 2, 3):
             got = testing.compute(Engine(dots, cache), problem, given, threads)
             assert got.tobytes() == wanted.tobytes()
-    monkeypatch.setattr(blocks_module, "transposed_bytes", lambda problem, threads: 1)
+    monkeypatch.setattr(channels_module, "transposed_bytes", lambda problem, threads: 1)
     assert testing.compute(Engine(dots), problem, given).tobytes() == wanted.tobytes()
 
 

@@ -78,7 +78,7 @@ def test_it_changes_no_bit_who_computes_a_block(
     given = testing.operands(laid)
     results = set()
     for busy, alone in ((0.0, True), (2.0, False)):
-        monkeypatch.setattr(blocks, "_BUSY", busy)
+        monkeypatch.setattr(blocks, "_LEAST_BUSY", busy)
         kernel: Any = engine.kernel(laid, 2)
         listed = kernel._spatial if isinstance(kernel._spatial, list) else [kernel._spatial]
         assert all(len(each.blocks) > 1 for each in listed)
@@ -88,15 +88,36 @@ def test_it_changes_no_bit_who_computes_a_block(
     assert len(results) == 1
 
 
-@pytest.mark.parametrize(("images", "alone"), [(2, True), (3, False), (4, True), (5, True)])
-def test_blocks_are_shared_where_threads_would_be_idle(images: int, alone: bool) -> None:
-    problem = IMAGES.replace(batch=images)
+@pytest.mark.parametrize(
+    ("images", "rows", "threads", "count"),
+    [
+        (2, 9, 2, 2), (3, 9, 2, 0), (5, 9, 2, 2), (1, 9, 2, 2), (1, 33, 2, 2), (1, 33, 3, 3),
+        (3, 9, 5, 0), (1, 33, 16, 0), (1, 64, 16, 16), (16, 9, 16, 16),
+    ],
+)  # fmt: skip
+def test_blocks_are_shared_where_threads_would_be_idle(
+    images: int, rows: int, threads: int, count: int
+) -> None:
+    """One block for each of them, or `count` is 0 and all compute all blocks."""
+    axes = Axis(rows, 1), Axis(8, 3, 1, 1, 1, 1)
+    correlation = Correlation.of(Problem(Direction.FORWARD, axes, images, 32, 24))
+    cut = Channels(correlation, 1, host()).schedule.cut
+    data = blocks.image_bytes(correlation, 4) * images
+    parts, alone = blocks.blocks_for_threads(correlation, cut, 4, threads, data, 1, 2 * data)
+    assert len(parts) == count if alone else count == 0
+
+
+@pytest.mark.parametrize("size", [(2, 64, 64), (1, 4096), (70, 5), (33, 33)])
+@pytest.mark.parametrize("threads", [2, 3, 16])
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16])
+def test_scratch_memory_is_bounded(size: tuple[int, ...], threads: int, dtype: DType) -> None:
+    """Blocks of all threads take no more than transposed data may, beside stages of tiles."""
+    axes = tuple(Axis(n, 4, 2, 1, 1, 1) for n in size)
+    problem = Problem(Direction.FORWARD, axes, 16, 32, 32, dtype=dtype)
     correlation = Correlation.of(problem)
-    cut = Channels(correlation, 2, host()).schedule.cut
-    one = blocks.image_bytes(correlation, 4)
-    parts, by_one = blocks.blocks_for_threads(correlation, cut, 4, 2, one, one)
-    assert by_one is alone
-    assert [part.image for part in parts] == list(range(0, images, 1 if alone else 2))
+    engine = TileEngine() if dtype is DType.BFLOAT16 else ChannelsEngine()
+    most = blocks.transposed_bytes(correlation, threads) + threads * (1 << 20)
+    assert engine.kernel(problem, threads).workspace_bytes <= 1.1 * most
 
 
 def test_what_neighbours_both_read() -> None:

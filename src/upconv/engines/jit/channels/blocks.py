@@ -18,7 +18,8 @@ from ..correlation import Correlation
 from .schedule import Cut
 
 _HALOS = 6  # a spatial block transposes its halo too: at most a sixth more
-_BUSY = 0.8  # of all threads' time, where each computes blocks alone
+_LEAST_BUSY = 0.8  # of the time of all threads, where each computes blocks of its own
+_MOST_TARGETS = 4  # times as large as wanted, as where the first axis has few positions
 _TRANSPOSED = 4 << 20  # bytes per thread that transposing may take beside 1.3 times the input
 
 
@@ -64,21 +65,47 @@ def spatial_blocks(
 
 
 def blocks_for_threads(
-    correlation: Correlation, cut: Cut, element: int, threads: int, room: int, least: int
+    correlation: Correlation,
+    cut: Cut,
+    element: int,
+    threads: int,
+    target: int,
+    least: int,
+    most: int,
 ) -> tuple[tuple[SpatialBlock, ...], bool]:
-    """Spatial blocks of about `room` bytes, of `least` bytes or more, for each thread, and whether
-    threads compute them alone: where that would leave some idle, all compute each together, and it
-    has the bytes of all."""
-    data = image_bytes(correlation, element) * correlation.batch
-    least = max(least, _HALOS * halo_bytes(correlation, element), 1)
-    most = transposed_bytes(correlation, threads)
-    room = max(1, min(max(room, least), most // threads))
-    turns = min(-(-data // (room * threads)), data // (least * threads))
-    if turns * threads > 1:
-        parts = spatial_blocks(correlation, cut, data // (turns * threads), element)
-        if len(parts) >= _BUSY * threads * -(-len(parts) // threads):
-            return parts, True
-    return spatial_blocks(correlation, cut, min(room * threads, most), element), False
+    """Return the spatial blocks, and whether each is computed by one thread.
+
+    A thread's block has about `target` bytes, and `least` or more; those of all threads have at
+    most `most`. Where this would leave threads idle, all threads compute each block together.
+    """
+    image = image_bytes(correlation, element)
+    data = image * correlation.batch
+    wanted, least = max(target, least), max(least, _HALOS * halo_bytes(correlation, element), 1)
+    largest = min(_MOST_TARGETS * wanted, most // threads)
+    target = max(1, min(max(wanted, least), most // threads))
+    per_thread = min(-(-data // (target * threads)), data // (least * threads))
+    for rounded_up in (True, False):
+        if per_thread * threads > 1:
+            room = _room(correlation, cut, image, per_thread * threads, rounded_up=rounded_up)
+            parts = spatial_blocks(correlation, cut, room, element)
+            sizes = [
+                image_bytes(p.kind.correlation, element) * p.kind.correlation.batch for p in parts
+            ]
+            slots = threads * -(-len(parts) // threads)
+            busy = sum(sizes) / (slots * max(sizes))
+            if max(sizes) <= largest and busy >= _LEAST_BUSY:
+                return parts, True
+    together = min(max(wanted * threads, least), most)
+    return spatial_blocks(correlation, cut, together, element), False
+
+
+def _room(correlation: Correlation, cut: Cut, image: int, count: int, *, rounded_up: bool) -> int:
+    """Bytes of each of `count` blocks, of whole images or of whole positions of the first axis."""
+    positions = -(-correlation.lines[0].out // _outputs(correlation, cut))
+    up = count - 1 if rounded_up else 0
+    if count <= correlation.batch:
+        return (correlation.batch + up) // count * image
+    return -(-max(1, (correlation.batch * positions + up) // count) * image // max(1, positions))
 
 
 def _even(total: int, most: int) -> int:

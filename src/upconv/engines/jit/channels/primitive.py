@@ -21,7 +21,13 @@ from ..operands import Kernel, Operands
 from ..spatial import Spatial
 from ..steps import Launch
 from ..values import BFLOAT, FLOAT
-from .blocks import SpatialBlock, blocks_for_threads, image_bytes, spatial_blocks
+from .blocks import (
+    SpatialBlock,
+    blocks_for_threads,
+    image_bytes,
+    spatial_blocks,
+    transposed_bytes,
+)
 from .form import ChannelsLast, Form
 from .schedule import Schedule, predicted_cycles
 from .schedule import schedule as channel_schedule
@@ -99,8 +105,9 @@ class Channels(Kernel):
             room = data * _MOST_POINTS // max(points, _MOST_POINTS)
             return spatial_blocks(correlation, cut, room, form.element), False
         # Each spatial block reads all weights: they should meet many points.
-        room, least = max(form.cpu.l2, data // _MAX_SPATIAL_BLOCKS), data * _POINTS // points
-        return blocks_for_threads(correlation, cut, form.element, threads, room, least)
+        target, least = max(form.cpu.l2, data // _MAX_SPATIAL_BLOCKS), data * _POINTS // points
+        most = transposed_bytes(correlation, threads)
+        return blocks_for_threads(correlation, cut, form.element, threads, target, least, most)
 
     def _ordered_slopes(self, slopes: Array) -> Array:
         """Slopes as `finish` reads them: beside channels-last results, or channel by channel."""

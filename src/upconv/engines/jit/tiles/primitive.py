@@ -13,7 +13,12 @@ import numpy as np
 from ....problem import DataLayout
 from ...addresses import address_of
 from ...base import Array
-from ..channels.blocks import SpatialBlock, blocks_for_threads, image_bytes
+from ..channels.blocks import (
+    SpatialBlock,
+    blocks_for_threads,
+    image_bytes,
+    transposed_bytes,
+)
 from ..channels.weights import ChannelPacking
 from ..correlation import Correlation
 from ..cpu import Cpu
@@ -95,18 +100,18 @@ class Tiles(Kernel):
     def _spatial_blocks(
         self, inner: Correlation, cpu: Cpu
     ) -> tuple[tuple[SpatialBlock, ...], bool]:
-        """Cut the data into parts that stay in the second-level cache beside the weights in use; a
-        part meets many weights with many positions. Also whether each thread computes some of them
-        alone, or all of them one together."""
+        """Return spatial blocks that stay in the second-level cache beside the weights in use, and
+        whether each is computed by one thread. A block meets many weights with many positions."""
         correlation, cut, element = self.correlation, self.schedule.cut, BYTES[BFLOAT]
-        own = image_bytes(correlation, element) * correlation.batch
-        data = image_bytes(inner, element) * correlation.batch
-        points = correlation.batch * max(
-            1, cut.counts(correlation.result_size).prod(1).max(initial=1)
-        )
-        least = own * _POINTS // int(points) if self.order.nbytes > cpu.l2 // 4 else 0
-        room = max(cpu.l2 // 2 * own // data, own // _MAX_SPATIAL_BLOCKS)
-        return blocks_for_threads(correlation, cut, element, self.schedule.threads, room, least)
+        threads, plain = self.schedule.threads, image_bytes(correlation, element)
+        # An unfolded operand takes more than the data that is cut.
+        share = plain / image_bytes(inner, element)
+        data, counts = plain * correlation.batch, cut.counts(correlation.result_size)
+        points = correlation.batch * max(1, int(counts.prod(1).max(initial=1)))
+        least = data * _POINTS // points if self.order.nbytes > cpu.l2 // 4 else 0
+        target = max(int(cpu.l2 // 2 * share), data // _MAX_SPATIAL_BLOCKS)
+        most = int(transposed_bytes(correlation, threads) * share)
+        return blocks_for_threads(correlation, cut, element, threads, target, least, most)
 
     def _ordered_slopes(self, slopes: Array) -> Array:
         """Slopes as `finish` reads them: beside channels-last results, or channel by channel."""
