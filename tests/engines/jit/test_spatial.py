@@ -77,12 +77,12 @@ def test_it_changes_no_bit_who_computes_a_block(
     engine, laid = engines(problem, layout)
     given = testing.operands(laid)
     results = set()
-    for busy, alone in ((0.0, True), (2.0, False)):
+    for busy, by_thread in ((0.0, True), (2.0, False)):
         monkeypatch.setattr(blocks, "_LEAST_BUSY", busy)
         kernel: Any = engine.kernel(laid, 2)
         listed = kernel._spatial if isinstance(kernel._spatial, list) else [kernel._spatial]
         assert all(len(each.blocks) > 1 for each in listed)
-        assert all((each._launch is not None) is alone for each in listed)
+        assert all(each.by_thread is by_thread for each in listed)
         testing.check(engine, laid, threads=2)
         results.add(testing.compute(engine, laid, given, 2).tobytes())
     assert len(results) == 1
@@ -103,8 +103,8 @@ def test_blocks_are_shared_where_threads_would_be_idle(
     correlation = Correlation.of(Problem(Direction.FORWARD, axes, images, 32, 24))
     cut = Channels(correlation, 1, host()).schedule.cut
     data = blocks.image_bytes(correlation, 4) * images
-    parts, alone = blocks.blocks_for_threads(correlation, cut, 4, threads, data, 1, 2 * data)
-    assert len(parts) == count if alone else count == 0
+    parts, by_thread = blocks.blocks_for_threads(correlation, cut, 4, threads, data, 1, 2 * data)
+    assert len(parts) == count if by_thread else count == 0
 
 
 @pytest.mark.parametrize("size", [(2, 64, 64), (1, 4096), (70, 5), (33, 33)])
@@ -149,9 +149,9 @@ def test_code_places_blocks_as_its_definition() -> None:
         kind: SimpleNamespace(
             launch=SimpleNamespace(work=code.addresses["walk"]),
             template=ARGUMENTS.block(axes=axes),
-            nbytes=256, resident_bytes=0, own_x=own_x, own_y=own_y,
+            nbytes=256, resident_bytes=0, scratch_x=scratch_x, scratch_y=scratch_y,
         )
-        for kind, axes, own_x, own_y in zip(kinds, (7, 8), (-1, 64), (128, -1), strict=True)
+        for kind, axes, scratch_x, scratch_y in zip(kinds, (7, 8), (-1, 64), (128, -1), strict=True)
     }  # fmt: skip
     listed = [SpatialBlock(kinds[i % 2], i, 3 * i, 2 * i) for i in range(4)]
     x = np.zeros((5, 32, 9, 8), np.float32)
@@ -159,12 +159,12 @@ def test_code_places_blocks_as_its_definition() -> None:
     operands: Any = SimpleNamespace(x=x, y=y, residual=y, second=4321)
     noted, scratch = np.zeros(200, np.int64), np.zeros(8192, np.int64)
     wanted = []
-    for alone in (False, True):
-        some = spatial.Spatial(correlation, listed, walks, 1, host(), alone=alone)
+    for by_thread in (False, True):
+        some = spatial.Spatial(correlation, listed, walks, 1, host(), by_thread=by_thread)
         address = scratch.ctypes.data
         values = {"w": noted.ctypes.data}
         for launch, bound in some.launches(operands, address, values, x.ctypes.data):
-            if alone:
+            if by_thread:
                 assert some.nbytes <= scratch.nbytes
                 launch.blocks.run(launch.work, 1, **bound)
             else:

@@ -51,7 +51,7 @@ class Channels(Kernel):
         threads = self._pack_threads = self.schedule.threads
         form = Form.of(correlation, self.schedule.cut, cpu)
         data = ChannelsLast(correlation, form)
-        blocks, alone = self._spatial_blocks(form)
+        blocks, by_thread = self._spatial_blocks(form)
         passes = passes_of(data, single=len(blocks) == 1)
         self.order, tables = passes.packing, passes.placed(data)
         # Channels-last data takes one walk, whose tables spatial blocks share.
@@ -60,9 +60,9 @@ class Channels(Kernel):
             together = [(SpatialBlock(kind, 0),) for kind in dict.fromkeys(b.kind for b in blocks)]
         else:
             blocks = (SpatialBlock(blocks[0].kind, 0),)
-        of_walk = 1 if alone else threads
-        walks = {b[0].kind: Walk(passes, tables, data, b, of_walk) for b in together}
-        self._spatial = Spatial(correlation, blocks, walks, threads, cpu, alone=alone)
+        walk_threads = 1 if by_thread else threads
+        walks = {b[0].kind: Walk(passes, tables, data, b, walk_threads) for b in together}
+        self._spatial = Spatial(correlation, blocks, walks, threads, cpu, by_thread=by_thread)
         self._numbers = passes.bias_order()
         self._no_bias = np.zeros(
             len(self._numbers), np.float64 if form.element == 8 else np.float32

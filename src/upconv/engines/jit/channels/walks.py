@@ -46,17 +46,19 @@ class Walk:
         stage = max((plan.step + PAD) * passes.widest, width * CHUNK) * form.element
         # Parts that are multiples of a page would all begin in the same cache sets.
         part = _rounded(stage, 4096) + 192
-        self.own_x = self.own_y = -1
+        self.scratch_x = self.scratch_y = -1
         self.nbytes = threads * part
         if form.transposed:
             plain = form.finish.is_plain
             before, after = transposing(data, threads, plain=plain)
             listed.insert(0, Phase(codes.steps["transpose_in"], *before))
             listed.append(Phase(codes.steps["transpose_out" if plain else "finish_out"], *after))
-            self.own_x = self.nbytes
-            self.own_y = self.own_x + _rounded(prod(correlation.operand_shape) * form.x_bytes, 64)
+            self.scratch_x = self.nbytes
+            self.scratch_y = self.scratch_x + _rounded(
+                prod(correlation.operand_shape) * form.x_bytes, 64
+            )
             size = prod(correlation.result_shape) * form.y_bytes
-            self.nbytes = self.own_y + _rounded(size, 64)
+            self.nbytes = self.scratch_y + _rounded(size, 64)
         tables["phases"] = phases(*listed)
         self.resident_bytes = sum(table.nbytes for table in tables.values())
         self.tables = tables = tables | shared

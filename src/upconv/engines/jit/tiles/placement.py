@@ -79,8 +79,9 @@ class Operand:
         shape = (self.correlation.batch, *self.counts[:-1])
         rows = np.indices(shape).reshape(len(shape), -1)
         starts, x, y = self._row_starts(rows), self.steps[:-1] @ rows, y_steps[:-1] @ rows
-        tile, row, *_ = every = _pieces(starts, np.full(len(starts), self.counts[-1]))
-        first = np.flatnonzero(np.diff(tile, prepend=-1))  # they rise
+        every = _pieces(starts, np.full(len(starts), self.counts[-1]))
+        tile, row, *_ = every
+        first = np.flatnonzero(np.diff(tile, prepend=-1))  # rows, and so tiles, are in order
         tiles, row = tile[first], row[first]
         places = x[row] + (tiles * ROWS - starts[row]) * self.row_bytes
         moved = self._moved(places)

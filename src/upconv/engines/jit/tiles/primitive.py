@@ -60,18 +60,18 @@ class Tiles(Kernel):
         )  # fmt: skip
         first = correlation.layout is DataLayout.NCX
         codes = Codes(plan, finish, first, cpu, window)
-        blocks, alone = self._spatial_blocks(inner, cpu)
+        blocks, by_thread = self._spatial_blocks(inner, cpu)
         kinds = dict.fromkeys(block.kind for block in blocks)
         # Rows that cross lines of the cache are slow to read: many products take a packed operand.
         ways = [plan.anywhere, *[True] * (plan.in_place and not plan.anywhere)]
-        of_walk = 1 if alone else plan.threads
+        walk_threads = 1 if by_thread else plan.threads
         walks = [
-            {kind: Walk(kind, codes, self.order, of_walk, in_place=way) for kind in kinds}
+            {kind: Walk(kind, codes, self.order, walk_threads, in_place=way) for kind in kinds}
             for way in ways
         ]
         # By whether operands are aligned.
         self._spatial = [
-            Spatial(correlation, blocks, by_kind, plan.threads, cpu, alone=alone)
+            Spatial(correlation, blocks, by_kind, plan.threads, cpu, by_thread=by_thread)
             for by_kind in walks
         ]
         self.workspace_bytes = max(spatial.nbytes for spatial in self._spatial) + 64

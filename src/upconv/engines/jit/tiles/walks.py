@@ -106,7 +106,7 @@ class Walk:
         part = _rounded(STAGE_AT + stage, 4096) + 192
         x = threads * part
         y = self.nbytes = x + _rounded(self.operand.nbytes, 64)
-        self.own_x, self.own_y = (
+        self.scratch_x, self.scratch_y = (
             -1 if isinstance(self.operand, InPlace) else x,
             y if codes.first else -1,
         )
@@ -223,7 +223,7 @@ def _parts(rows: Table, plan: Schedule) -> Table:
     """Rows one by one, or as many together as have weights of `part_bytes`."""
     weights = np.cumsum(rows["count"] * plan.columns * TILE_BYTES)
     numbers = (weights - weights[:1]) // plan.part_bytes if plan.at_once else np.arange(len(rows))
-    first = np.flatnonzero(np.diff(numbers, prepend=-1))  # they rise
+    first = np.flatnonzero(np.diff(numbers, prepend=-1))  # sums never fall
     return filled(PART, len(first), first=first, last=np.append(first[1:], len(rows)))
 
 
@@ -232,7 +232,7 @@ def _inputs(packed: Packed, first: bool) -> Table:
     whole ones, and the rest."""
     correlation, blocks = packed.correlation, packed.blocks
     channels = correlation.reduced // correlation.groups
-    starts = np.arange(blocks) if first else np.array([*{0, channels // PAIRS}])
+    starts = np.arange(blocks) if first else np.array(sorted({0, channels // PAIRS}))
     starts = starts[starts * PAIRS < channels]
     stops = np.append(starts[1:], blocks)
     group, number, image = np.indices((correlation.groups, len(starts), correlation.batch))
