@@ -11,8 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, Self
+from functools import wraps
+from threading import get_ident
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -55,13 +58,47 @@ def _array(plain: dict[str, Any]) -> Any:
     return np.frombuffer(b64decode(plain["data"]), plain["type"]).reshape(plain["shape"])
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def by_one_thread(method: Method) -> Method:
+    """Refuse a method while another thread is in one of the same object.
+
+    The thread's number is written down, and no lock is taken: Ctrl-C may come anywhere, and the
+    thread that it interrupts must be able to go on.
+    """
+
+    @wraps(method)
+    def call(self: Stateful, *arguments: Any, **keywords: Any) -> Any:
+        mine = get_ident()
+        if self._users.setdefault("thread", mine) != mine:
+            raise EngineError(
+                "Another thread is using this stream. Give each thread a stream of its own, such as"
+                " copy() of one, or let one thread push all chunks."
+            )
+        try:
+            return method(self, *arguments, **keywords)
+        finally:
+            self._users.pop("thread", None)
+
+    return cast(Method, call)
+
+
 class Stateful:
     """The base of streams, chains and sums: their latency, and their state as bytes."""
 
-    __slots__ = ()
+    __slots__ = ("_users",)
     _ended: bool
+    _users: dict[str, int]
     kind: tuple[int, np.dtype[Any]] | None
     """The axis of arrays along which chunks follow each other, from the end; their dtype."""
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
+        """A stream that no thread uses."""
+        del arguments, keywords
+        stream = super().__new__(cls)
+        stream._users = {}
+        return stream
 
     def __repr__(self) -> str:
         """Name the axis, the rate and the latency, in samples.
@@ -100,6 +137,7 @@ class Stateful:
         input, exact."""
         return self.progress.lookahead
 
+    @by_one_thread
     def to_bytes(self) -> bytes:
         """The state, without the weights; for `from_bytes` of a stream that is made alike.
 
@@ -120,6 +158,7 @@ class Stateful:
         """
         return self._with(decoded(self._digest(), data))
 
+    @by_one_thread
     def copy(self) -> Self:
         """One in the same state that goes on by itself; weights are shared."""
         return self._with(self._state())

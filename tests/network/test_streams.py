@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 import tracemalloc
 from typing import Any
 
@@ -386,3 +387,38 @@ def test_a_trimmed_end_delays_no_result(branch: bool) -> None:
     results = _streamed(stream, [x], 2, [3, 1, 8])
     for result, expected in zip(results, _tuple(network(x)), strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_second_thread_is_refused_and_the_first_goes_on() -> None:
+    """Two threads in one stream ended the process, or lost samples."""
+    network = Network({"x": (1, 1, None)})
+    network.output(network.conv(network.inputs["x"], np.ones((1, 1, 3)), padding=1))
+    stream, chunk = network.stream(), np.ones((1, 1, 4), np.float32)
+    inside, refused = threading.Event(), threading.Event()
+    others = [stream.push, lambda _: stream.finish(), lambda _: stream.copy()]
+    others += [lambda _: stream.reset(), lambda _: stream.to_bytes()]
+    messages: list[str] = []
+
+    def intrude() -> None:
+        inside.wait(60)
+        for method in others:
+            with pytest.raises(EngineError) as caught:
+                method(chunk)
+            messages.append(str(caught.value))
+        refused.set()
+
+    class Slow:
+        """A chunk that is read while the other thread tries."""
+
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            inside.set()
+            assert refused.wait(60)
+            return chunk
+
+    thread = threading.Thread(target=intrude)
+    thread.start()
+    assert stream.push(Slow()).shape[-1] == 3
+    thread.join()
+    assert len(messages) == len(others)
+    assert all("Another thread is using this stream" in message for message in messages)
+    assert stream.push(chunk).shape[-1] == 4

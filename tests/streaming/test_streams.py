@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import reduce
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import upconv
 from tests.support.stream_cases import Case, cases, cut, same_bits, streamed
+from upconv.errors import EngineError
 from upconv.problem import DType
 from upconv.progress import Progress
 
@@ -271,3 +273,27 @@ def test_a_stream_keeps_the_weight_it_was_made_with() -> None:
     stream = upconv.stream(w)
     w[...] = 5
     assert stream.push(x)[0, 0, 0] == 1
+
+
+def test_a_second_thread_is_refused() -> None:
+    """Two first pushes at once lost the samples of one of them."""
+    one, chunk = upconv.stream(np.ones((1, 1, 2), np.float32)), np.ones((1, 1, 3), np.float32)
+    messages: list[str] = []
+
+    class Slow:
+        """A chunk that is read while another thread pushes."""
+
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            thread = threading.Thread(target=intrude)
+            thread.start()
+            thread.join()
+            return chunk
+
+    def intrude() -> None:
+        with pytest.raises(EngineError) as caught:
+            one.push(chunk)
+        messages.append(str(caught.value))
+
+    assert one.push(Slow()).shape == (1, 1, 3)
+    assert "Another thread is using this stream" in messages[0]
+    assert one.push(chunk).shape == (1, 1, 3)

@@ -18,7 +18,7 @@ from ..checks import integer
 from ..choices import Algorithm
 from ..errors import ArgumentError, DTypeError, EngineRefusal, ShapeError
 from ..problem import DataLayout, DType
-from ..states import Stateful
+from ..states import Stateful, by_one_thread
 from .compile import Compiler
 from .graph import Shape
 from .histories import Kept
@@ -93,6 +93,7 @@ class NetworkStream(Stateful):
         self._source, self.kind = source, (source.axis - rank, source.dtype)
         self.reset()
 
+    @by_one_thread
     def reset(self) -> None:
         """Go back to the begin; compiled programs stay."""
         self._streamed: Streamed | None = None
@@ -136,6 +137,7 @@ class NetworkStream(Stateful):
         """Independent streams of this network that share their pushes, none of them yet."""
         return StreamBatch(self)
 
+    @by_one_thread
     @memory.bounded("this chunk")
     def push(self, *chunks: Any) -> Any:
         """All results that no later input can change and that were not returned yet.
@@ -154,6 +156,7 @@ class NetworkStream(Stateful):
             self._streamed = self._source.streamed(len(arrays[0]), self._chunk)
         return self._advanced(self._streamed, arrays, count, ended=False)
 
+    @by_one_thread
     @memory.bounded("the rest of the stream")
     def finish(self) -> Any:
         """The rest of the results, as no more inputs come; `reset` begins anew.

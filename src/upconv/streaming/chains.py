@@ -27,7 +27,7 @@ from ..network.phases import Schedule
 from ..network.stream_programs import FAR
 from ..network.streams import NetworkStream, stream_of
 from ..problem import DType, Epilogue
-from ..states import Stateful
+from ..states import Stateful, by_one_thread
 from ..threads import resolved
 from .layers import chain_of
 from .streams import Stream
@@ -112,6 +112,7 @@ class Composed(Stateful):
         self._graph(self._channels, self._dtype)  # raises if the parts do not fit
         self.reset()
 
+    @by_one_thread
     def reset(self) -> None:
         """Begin again; prepared primitives stay."""
         self._stream: NetworkStream | None = None
@@ -123,6 +124,7 @@ class Composed(Stateful):
         """The schedule: after how many inputs a result of all parts is final."""
         return self._network(self._channels, self._dtype).progress
 
+    @by_one_thread
     @memory.bounded("this chunk")
     def push(self, chunk: Any) -> Array:
         """All results that no later input can change; see `Stream.push`."""
@@ -137,6 +139,7 @@ class Composed(Stateful):
         self._stream, self._batch = stream, batch
         return self._outside(y, batch)
 
+    @by_one_thread
     @memory.bounded("the rest of the stream")
     def finish(self) -> Array:
         """The rest of the results; see `Stream.finish`."""
@@ -220,7 +223,7 @@ class Composed(Stateful):
         return [self._ended, self._batch, channels, stream.kind[1].name, stream._state()]
 
     def _with(self, state: list[Any]) -> Self:
-        other = object.__new__(type(self))
+        other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.reset()
         other._ended, other._batch, channels, dtype, inner = state

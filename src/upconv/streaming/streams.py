@@ -15,7 +15,7 @@ from ..arrays import Array, as_array, same_dtype
 from ..errors import ArgumentError, ShapeError
 from ..keywords import Keywords
 from ..progress import Progress
-from ..states import Stateful
+from ..states import Stateful, by_one_thread
 from .layers import FixedOrder, Layer, layer_of
 
 
@@ -129,6 +129,7 @@ class Stream(Stateful):
         """Inputs so far."""
         return self._taken
 
+    @by_one_thread
     @memory.bounded("this chunk")
     def push(self, chunk: Any) -> Array:
         """All results that no later input can change and that were not returned yet.
@@ -153,6 +154,7 @@ class Stream(Stateful):
         self._taken, self._batched = taken, batched
         return y if batched else y[0]
 
+    @by_one_thread
     @memory.bounded("the rest of the stream")
     def finish(self) -> Array:
         """The rest of the results, as no more inputs come; `reset` begins anew.
@@ -172,6 +174,7 @@ class Stream(Stateful):
         self._ended = True
         return y if self._batched else y[0]
 
+    @by_one_thread
     def reset(self) -> None:
         """Begin again; prepared primitives stay."""
         self._tail, self._taken, self._ended, self._batched = None, 0, False, True
