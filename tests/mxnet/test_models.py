@@ -189,6 +189,13 @@ def changed(change):
 
 
 class TestHostileGraphs:
+    @pytest.mark.parametrize("text", ["[1, 2]", "3", "{}", '{"nodes": []}'])
+    def test_a_json_that_is_no_graph(self, text):
+        says = "list.json is not a graph of MXNet: it is .*; expected an object with nodes and head"
+        with pytest.raises(ModelError, match=says) as caught:
+            symbol.load_json(text, "list.json")
+        assert "Error(" not in str(caught.value)
+
     @pytest.mark.parametrize("end", [0, 1, 10, 500, -2])
     def test_cut_off(self, end):
         with pytest.raises(ModelError):

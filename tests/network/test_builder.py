@@ -6,6 +6,7 @@ import itertools
 import pickle
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -521,3 +522,14 @@ def test_shapes_are_refused(shapes: dict[str, object], message: str) -> None:
     net.output(net.activation(x, "relu"))
     with pytest.raises(ArgumentError, match=message):
         net.graph(**shapes)
+
+
+@pytest.mark.parametrize("shapes", [(1, 4, 9), "x", 3, ["x"], {3: (1, 4, 9)}])
+def test_shapes_without_names_are_refused(shapes: object) -> None:
+    net, x = network()
+    net.output(net.activation(x, "relu"))
+    message = "shapes is .*; expected a dict of shapes by the names of inputs"
+    calls: tuple[Any, ...] = (net.compile, net.program, net.boxes, lambda s: net.stream(shapes=s))
+    for call in calls:
+        with pytest.raises(ArgumentError, match=message):
+            call(shapes)

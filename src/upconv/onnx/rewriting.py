@@ -6,7 +6,7 @@ rewrites such a node. `docs/onnx-rewrite.md` has the source of every limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -83,8 +83,9 @@ def rewrite(
         copy = from_model(model)
         return Rewritten(copy, *_apply_profile(copy, profile, reader))
     wanted = ("replace_deconv", "sub_pixel") if passes is None else passes
+    wanted = wanted if isinstance(wanted, Iterable) else [wanted]
     for one in wanted:
-        if isinstance(one, str) and one not in PASSES:
+        if not (one in PASSES if isinstance(one, str) else isinstance(one, Pass)):
             raise ArgumentError("passes", brief(one), f"one of {', '.join(PASSES)}")
     chosen = [PASSES[one] if isinstance(one, str) else one for one in wanted]
     copy = from_model(model)
