@@ -252,6 +252,13 @@ def test_what_is_no_pass_is_refused(passes: Any) -> None:
         rewrite(deconv("strides=[2]"), passes)
 
 
+def test_the_name_of_one_pass_needs_no_list() -> None:
+    model = deconv("strides=[2]")
+    assert listing(rewrite(model, "sub_pixel").proto()) == listing(rewritten(model, "sub_pixel")[0])
+    with pytest.raises(ArgumentError, match="passes is 'subpixel'; expected one of replace_deconv"):
+        rewrite(model, "subpixel")
+
+
 # Where they must not fire -------------------------------------------------------------------------
 
 
