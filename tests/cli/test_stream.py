@@ -103,6 +103,16 @@ REFUSED = {
         ["mel.npy", "y.npy", "--chunk", "4", "--input-format", "s16"],
         "a .npy file tells its own",
     ),
+    "sound of another format": (
+        ["mel.npy", "y.MP3", "--chunk", "4"],
+        "'y.MP3' ends in .mp3, which the command does not write; it writes .npy, .wav, raw numbers",
+    ),
+    "arrays as the result": (["mel.npy", "y.npz", "--chunk", "4"], "ends in .npz"),
+    "sound as the input": (
+        ["mel.wav", "y.npy", "--chunk", "4"],
+        "'mel.wav' ends in .wav, which the command does not read; it reads .npy, raw numbers",
+    ),
+    "text as the input": (["mel.csv", "y.npy", "--chunk", "4"], "ends in .csv"),
     "axis": (["mel.npy", "y.npy", "--chunk", "4", "--axis", "1"], "open along axis 1"),
     "shape": (["flat.npy", "y.npy", "--chunk", "4"], "of 3 axes"),
 }

@@ -22,6 +22,11 @@ from . import npy, options
 from .exits import say
 
 _SUFFIXES = {".npy": "npy", ".wav": "wav"}
+_FORMATS = {
+    *(".wav", ".mp3", ".flac", ".ogg", ".jpg", ".png"),
+    *(".npz", ".onnx", ".txt", ".csv", ".json"),
+}
+"""Extensions that raw numbers must not have."""
 _LOUDEST = 32767  # 1.0 in 16 bits
 _Format = Literal["f32", "s16"]
 
@@ -65,6 +70,8 @@ def stream(
       upconv stream vocoder.onnx mel.f32 - --rate 24000 --format s16 > a.raw
       upconv stream denoiser.onnx a.s16 b.wav --rate 16000 --input-format s16
     """
+    _refuse_formats(source, "IN", "read", ".npy", "stdin")
+    _refuse_formats(target, "OUT", "write", ".npy, .wav", "stdout")
     path = None
     if target != "-":
         inputs = None if source == "-" else Path(source)
@@ -100,6 +107,15 @@ def _positions(chunk: str, rate: int | None, factor: Fraction) -> int:
         words = f"{chunk} is a time: --rate must say how many positions a second has"
         raise BadParameter(words, param_hint="--chunk")
     return max(1, round(int(match[1]) * rate / (1000 * factor)))
+
+
+def _refuse_formats(name: str, option: str, verb: str, formats: str, pipe: str) -> None:
+    """Raise for a file of a known format that would be taken for raw numbers."""
+    suffix = Path(name).suffix.lower()
+    if suffix in _FORMATS and suffix not in formats:
+        words = f"{brief(name)} ends in {suffix}, which the command does not {verb}; it {verb}s"
+        rest = f"{formats}, raw numbers (another extension, or none) and - ({pipe})"
+        raise BadParameter(f"{words} {rest}", param_hint=option)
 
 
 def _is_npy(source: str) -> bool:
