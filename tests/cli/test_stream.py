@@ -89,7 +89,11 @@ def test_samples_of_16_bits(mel, source: str) -> None:
 
 
 REFUSED = {
-    "a time without a rate": (["mel.npy", "y.npy"], "--rate must say"),
+    "a time without a rate": (["mel.npy", "y.npy", "--chunk", "9ms"], "9ms is a time: --rate must"),
+    "neither chunk nor rate": (
+        ["mel.npy", "y.npy"],
+        "--rate: the default chunk of 20ms needs it; or give --chunk as a number of positions",
+    ),
     "no chunk": (["mel.npy", "y.npy", "--chunk", "0"], "expected positions"),
     "wav without a rate": (["mel.npy", "y.wav", "--chunk", "4"], "a .wav file needs it"),
     "the input as the output": (["mel.npy", "mel.npy", "--chunk", "4", "-f"], "input"),

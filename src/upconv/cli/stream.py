@@ -27,6 +27,7 @@ _FORMATS = {
     *(".npz", ".onnx", ".txt", ".csv", ".json"),
 }
 """Extensions that raw numbers must not have."""
+_CHUNK = "20ms"
 _LOUDEST = 32767  # 1.0 in 16 bits
 _Format = Literal["f32", "s16"]
 
@@ -43,8 +44,9 @@ def stream(
     ],
     *,
     chunk: Annotated[
-        str, Option(metavar="C", help="Positions of the input per chunk, or a time (20ms).")
-    ] = "20ms",
+        str | None,
+        Option(metavar="C", help="Positions of the input per chunk, or a time (default: 20ms)."),
+    ] = None,
     rate: Annotated[
         int | None, Option(min=1, metavar="HZ", help="Positions of the result per second.")
     ] = None,
@@ -79,6 +81,11 @@ def stream(
     kind = _SUFFIXES.get("" if path is None else path.suffix.lower(), format_)
     if kind == "wav" and rate is None:
         raise BadParameter("a .wav file needs it", param_hint="--rate")
+    if chunk is None:
+        if rate is None:
+            words = f"the default chunk of {_CHUNK} needs it; or give --chunk as a number"
+            raise BadParameter(f"{words} of positions", param_hint="--rate")
+        chunk = _CHUNK
     if input_format is not None and _is_npy(source):
         raise BadParameter("a .npy file tells its own", param_hint="--input-format")
     from ..onnx import stream as streamed
