@@ -448,3 +448,9 @@ def test_without_onnx_the_command_says_what_to_install(monkeypatch):
 def test_a_file_that_is_none_is_an_error(tmp_path):
     with pytest.raises(FileError, match="is a directory"):
         load(tmp_path)
+
+
+def test_one_array_is_not_several():
+    net = mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=2, no_bias=True, name="fc")
+    model = Model(net, {"fc_weight": np.ones((2, 3), np.float32)})
+    assert "6 parameters in 1 array;" in repr(model)

@@ -411,7 +411,7 @@ AT_THE_CALL: dict[str, tuple[Callable[[Network, Value], object], type[ArgumentEr
         lambda n, x: x + n.slice(x, 0, 2), ShapeError,
         r"the second value's shape in add is \(1, 2, \?\); expected \(1, 4, \?\)",
     ),
-    "no output": (lambda n, x: n.output(), ArgumentError, "the outputs is none; expected at least"),
+    "no output": (lambda n, x: n.output(), ArgumentError, "the number of outputs is 0; expect"),
     "a number as output": (lambda n, x: n.output(3), DTypeError, r"values\[0\] is 3 \(int\)"),
     "graph without output": (
         lambda n, x: n.graph(), ArgumentError, "the network is without an output",

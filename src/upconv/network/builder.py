@@ -79,7 +79,7 @@ class Network(Layers):
     def output(self, *values: Value) -> None:
         """The outputs of the network, in order. No call can add anything after this one."""
         if not values:
-            raise ArgumentError("the outputs", "none", "at least one value")
+            raise ArgumentError("the number of outputs", "0", "at least one value")
         for i, value in enumerate(values):
             self._nodes.check(f"values[{i}]", value)
         numbers: list[int] = []
