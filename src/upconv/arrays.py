@@ -118,7 +118,13 @@ _AS_SHAPE = "Give it as an array's .shape has it."
 
 def as_shape(argument: str, value: object) -> tuple[int, ...]:
     """A shape as a tuple of non-negative ints."""
-    shape = frozen(argument, value, depth=1)
+    try:
+        shape = frozen(argument, value, depth=1)
+    except DTypeError:
+        if isinstance(value, list | tuple) or not hasattr(type(value), "shape"):
+            raise
+        got, remedy = f"of type {type(value).__name__}", "Pass the array's shape, as in x.shape."
+        raise DTypeError(argument, got, "a tuple of ints", remedy) from None
     if not isinstance(shape, tuple):
         raise DTypeError(argument, brief(value), "a tuple of ints", _AS_SHAPE)
     return tuple(

@@ -111,6 +111,11 @@ def test_without_a_place_for_the_result_it_ends_at_once(folder):
             "2 shapes",
         ),
         (("model.onnx", "a.onnx", "--inputs", "model.onnx"), 2, ".npz of numbers"),
+        (
+            ("model.onnx", "a.onnx", "--inputs", "named.npz"),
+            2,
+            "--inputs is given for 'data'; expected the model's inputs: 'x'.",
+        ),
         (("inputs.npz", "--dry-run"), 2, "no ONNX model"),
     ],
 )
@@ -119,6 +124,7 @@ def test_a_mistake_is_told_and_nothing_is_written(folder, arguments, code, words
     model = onnx.load(folder / "model.onnx")
     onnx.save(model, folder / "page.html", format="protobuf")
     (folder / "linked.html").symlink_to("page.html")
+    np.savez(folder / "named.npz", data=np.ones(3, np.float32))
     onnx.save(model, folder / "outside.onnx", save_as_external_data=True, location="w.html",
               size_threshold=0)  # fmt: skip
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}

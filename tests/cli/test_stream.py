@@ -89,7 +89,11 @@ def test_samples_of_16_bits(mel, source: str) -> None:
 
 
 REFUSED = {
-    "a time without a rate": (["mel.npy", "y.npy"], "--rate must say"),
+    "a time without a rate": (["mel.npy", "y.npy", "--chunk", "9ms"], "9ms is a time: --rate must"),
+    "neither chunk nor rate": (
+        ["mel.npy", "y.npy"],
+        "--rate: the default chunk of 20ms needs it; or give --chunk as a number of positions",
+    ),
     "no chunk": (["mel.npy", "y.npy", "--chunk", "0"], "expected positions"),
     "wav without a rate": (["mel.npy", "y.wav", "--chunk", "4"], "a .wav file needs it"),
     "the input as the output": (["mel.npy", "mel.npy", "--chunk", "4", "-f"], "input"),
@@ -103,6 +107,16 @@ REFUSED = {
         ["mel.npy", "y.npy", "--chunk", "4", "--input-format", "s16"],
         "a .npy file tells its own",
     ),
+    "sound of another format": (
+        ["mel.npy", "y.MP3", "--chunk", "4"],
+        "'y.MP3' ends in .mp3, which the command does not write; it writes .npy, .wav, raw numbers",
+    ),
+    "arrays as the result": (["mel.npy", "y.npz", "--chunk", "4"], "ends in .npz"),
+    "sound as the input": (
+        ["mel.wav", "y.npy", "--chunk", "4"],
+        "'mel.wav' ends in .wav, which the command does not read; it reads .npy, raw numbers",
+    ),
+    "text as the input": (["mel.csv", "y.npy", "--chunk", "4"], "ends in .csv"),
     "axis": (["mel.npy", "y.npy", "--chunk", "4", "--axis", "1"], "open along axis 1"),
     "shape": (["flat.npy", "y.npy", "--chunk", "4"], "of 3 axes"),
 }

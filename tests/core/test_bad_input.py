@@ -135,6 +135,12 @@ KINDS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("accumulating into nothing", lambda: BACK(Y, X, W, accumulate=True), ArgumentError, "accumulate is True; expected an array to add into in out.x. Pass out=Gradients(...)."),
     ("accumulate not a bool", lambda: BACK(Y, X, W, accumulate="no"), DTypeError, "accumulate is 'no'; expected a bool."),
     # Plans, shapes, threads
+    ("plan of an array", lambda: P(X, W), DTypeError, "input_shape is of type ndarray; expected a tuple of ints. Pass the array's shape, as in x.shape."),
+    ("conv_plan of an array", lambda: upconv.conv_plan(X, W), DTypeError, "input_shape is of type ndarray; expected a tuple of ints. Pass the array's shape"),
+    ("explain of an array", lambda: upconv.explain(X, W), DTypeError, "input_shape is of type ndarray; expected a tuple of ints. Pass the array's shape"),
+    ("output_shape of an array", lambda: upconv.output_shape(X, W.shape), DTypeError, "input_shape is of type ndarray; expected a tuple of ints. Pass the array's shape"),
+    ("output_shape of a weight", lambda: upconv.output_shape(X.shape, W), DTypeError, "weight_shape is of type ndarray; expected a tuple of ints. Pass the array's shape"),
+    ("plan of a long array", lambda: P(np.zeros(999, np.float32), W), DTypeError, "input_shape is of type ndarray; expected a tuple of ints. Pass the array's shape"),
     ("plan of a number", lambda: P(5, W), DTypeError, "input_shape is 5; expected a tuple of ints."),
     ("plan of a shape with a float", lambda: P((2, 6, 5.0), W), DTypeError, "input_shape[2] is 5.0 (float)"),
     ("plan of a negative shape", lambda: P((2, 6, -5), W), ShapeError, "input_shape[2] is -5; expected an integer >= 0"),

@@ -189,6 +189,13 @@ def changed(change):
 
 
 class TestHostileGraphs:
+    @pytest.mark.parametrize("text", ["[1, 2]", "3", "{}", '{"nodes": []}'])
+    def test_a_json_that_is_no_graph(self, text):
+        says = "list.json is not a graph of MXNet: it is .*; expected an object with nodes and head"
+        with pytest.raises(ModelError, match=says) as caught:
+            symbol.load_json(text, "list.json")
+        assert "Error(" not in str(caught.value)
+
     @pytest.mark.parametrize("end", [0, 1, 10, 500, -2])
     def test_cut_off(self, end):
         with pytest.raises(ModelError):
@@ -441,3 +448,9 @@ def test_without_onnx_the_command_says_what_to_install(monkeypatch):
 def test_a_file_that_is_none_is_an_error(tmp_path):
     with pytest.raises(FileError, match="is a directory"):
         load(tmp_path)
+
+
+def test_one_array_is_not_several():
+    net = mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=2, no_bias=True, name="fc")
+    model = Model(net, {"fc_weight": np.ones((2, 3), np.float32)})
+    assert "6 parameters in 1 array;" in repr(model)

@@ -312,6 +312,17 @@ def test_other_shapes_are_refused(shapes):
         to_onnx(Model(mx.sym.relu(X), {}), shapes)
 
 
+@pytest.mark.parametrize("shapes", [(1, 4, 5, 7), "x", None])
+def test_shapes_without_names_are_refused(shapes):
+    with pytest.raises(mx.MXNetError, match=r"shapes is .*; expected a dict of shapes by name: x"):
+        to_onnx(Model(mx.sym.relu(X), {}), shapes)
+
+
+def test_a_shape_that_is_a_number_is_refused():
+    with pytest.raises(mx.MXNetError, match="shape of x is 3; expected a size for each axis"):
+        to_onnx(Model(mx.sym.relu(X), {}), {"x": 3})
+
+
 @pytest.mark.parametrize(
     ("net", "shape", "open_shape"),
     [

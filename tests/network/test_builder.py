@@ -6,6 +6,7 @@ import itertools
 import pickle
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -410,7 +411,7 @@ AT_THE_CALL: dict[str, tuple[Callable[[Network, Value], object], type[ArgumentEr
         lambda n, x: x + n.slice(x, 0, 2), ShapeError,
         r"the second value's shape in add is \(1, 2, \?\); expected \(1, 4, \?\)",
     ),
-    "no output": (lambda n, x: n.output(), ArgumentError, "the outputs is none; expected at least"),
+    "no output": (lambda n, x: n.output(), ArgumentError, "the number of outputs is 0; expect"),
     "a number as output": (lambda n, x: n.output(3), DTypeError, r"values\[0\] is 3 \(int\)"),
     "graph without output": (
         lambda n, x: n.graph(), ArgumentError, "the network is without an output",
@@ -521,3 +522,14 @@ def test_shapes_are_refused(shapes: dict[str, object], message: str) -> None:
     net.output(net.activation(x, "relu"))
     with pytest.raises(ArgumentError, match=message):
         net.graph(**shapes)
+
+
+@pytest.mark.parametrize("shapes", [(1, 4, 9), "x", 3, ["x"], {3: (1, 4, 9)}])
+def test_shapes_without_names_are_refused(shapes: object) -> None:
+    net, x = network()
+    net.output(net.activation(x, "relu"))
+    message = "shapes is .*; expected a dict of shapes by the names of inputs"
+    calls: tuple[Any, ...] = (net.compile, net.program, net.boxes, lambda s: net.stream(shapes=s))
+    for call in calls:
+        with pytest.raises(ArgumentError, match=message):
+            call(shapes)

@@ -212,7 +212,8 @@ def test_an_input_is_only_read_where_nothing_else_reads_it() -> None:
         ([x_of().astype(np.float64)], None, DTypeError, "x.dtype is float64; expected float32"),
         ([[1, 2]], None, DTypeError, r"x is \[1, 2\] \(list\); expected an array"),
         ([x_of()], [], ArgumentError, "out is 0 arrays; expected 2, one per output"),
-        ([x_of()], x_of(), ArgumentError, "out is 1 arrays; expected 2"),
+        ([x_of()], x_of(), ArgumentError, "out is 1 array; expected 2"),
+        ([x_of()], 3, DTypeError, "out is of type int; expected an array, or a sequence of one"),
         ([x_of()], [x_of(), x_of()], ShapeError, "out.shape is"),
     ],
 )

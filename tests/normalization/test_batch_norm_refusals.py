@@ -182,7 +182,7 @@ def test_a_refused_call_writes_nothing() -> None:
 def test_what_would_not_fit_is_refused_before_it_is_tried() -> None:
     wide = np.broadcast_to(np.float32(1), (1, 10**13))
     with pytest.raises(
-        upconv.MemoryLimitError, match="statistics of 10000000000000 channels needs"
+        upconv.MemoryLimitError, match="computing statistics of 10000000000000 channels needs"
     ):
         train(wide, statistics="mxnet")
     with pytest.raises(

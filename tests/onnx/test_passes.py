@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ import onnx
 from tests.support.onnx_rewriting import assert_same_values, listing, refusal, rewritten, values
 from tests.support.onnx_texts import parsed
 from upconv.dialects.onnx import Rule
+from upconv.errors import ArgumentError
 from upconv.onnx import rewrite, verify
 from upconv.onnx.inputs import feeds
 from upconv.onnx.passes import PASSES
@@ -241,6 +244,19 @@ def test_a_reading_is_stated_by_the_pass_or_the_run_or_the_node_is_left_alone() 
     both, steps = rewritten(before, "normalise:onnxruntime", "sub_pixel")
     assert [step.fired for step in steps] == [True, True]
     assert_same_values(before, both)
+
+
+@pytest.mark.parametrize("passes", [[3], 3, [print], [None]])
+def test_what_is_no_pass_is_refused(passes: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"passes is .*; expected one of replace_deconv"):
+        rewrite(deconv("strides=[2]"), passes)
+
+
+def test_the_name_of_one_pass_needs_no_list() -> None:
+    model = deconv("strides=[2]")
+    assert listing(rewrite(model, "sub_pixel").proto()) == listing(rewritten(model, "sub_pixel")[0])
+    with pytest.raises(ArgumentError, match="passes is 'subpixel'; expected one of replace_deconv"):
+        rewrite(model, "subpixel")
 
 
 # Where they must not fire -------------------------------------------------------------------------

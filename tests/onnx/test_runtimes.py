@@ -294,7 +294,7 @@ def test_feeds_that_do_not_fit_are_refused_in_words(runtime):
     with runtime.session(model) as session:
         for given, kind, words in (
             ({}, ArgumentError, r"feeds\['x'\] is missing; expected an array, float32\[N,3\]"),
-            ({"x": x, "z": x}, ArgumentError, "with 'z'; expected the model's inputs: 'x'"),
+            ({"x": x, "z": x}, ArgumentError, "given for 'z'; expected the model's inputs: 'x'"),
             ({"x": x.astype(np.float64)}, DTypeError, "an array of float64; expected float32"),
             ({"x": x.T}, ShapeError, r"\(3, 2\); expected float32\[N,3\]"),
         ):
@@ -375,7 +375,7 @@ def test_feeds_have_the_stated_sizes_values_and_seed():
     (MANY, {"x": (2, 3)}, ShapeError, "expected float32"),
     (MANY, {"x": (2, 3, 4, 3), "y": (3, 4)}, ShapeError, r"float16\[N,H\], here \[2,4\]"),
     (MANY, {"x": (-2, 3, 4, 3)}, ShapeError, "sizes"),
-    (MANY, {"H": (1 << 40,)}, MemoryLimitError, "random inputs of the model needs"),
+    (MANY, {"H": (1 << 40,)}, MemoryLimitError, "drawing the random inputs of the model needs"),
     ("g (string[2] x) => (y) {y = Identity(x)}", {}, DTypeError, "STRING"),
     ("g (seq(float[2]) x) => (y) {y = Identity(x)}", {}, DTypeError, "Sequence"),
     ("g (complex64[2] x) => (y) {y = Identity(x)}", {}, DTypeError, "complex64"),

@@ -374,7 +374,7 @@ def test_a_model_that_is_not_faster_or_computes_something_else_stays(
     [
         (None, {}, ArgumentError, "feeds['x'] is missing"),
         (None, None, ArgumentError, "a dict of arrays"),
-        (None, {"x": image()["x"], "z": 1}, ArgumentError, "with 'z'"),
+        (None, {"x": image()["x"], "z": 1}, ArgumentError, "given for 'z'"),
         (None, {"x": np.zeros((1, 16, 5, 5))}, DTypeError, "float64; expected float32"),
         (None, {"x": np.zeros((1, 3, 5, 5), np.float32)}, ShapeError, "(1, 3, 5, 5)"),
         (["nothing"], image(), ArgumentError, "['nothing']; expected a list of some of 'y'"),

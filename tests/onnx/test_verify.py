@@ -258,7 +258,7 @@ def test_ones_own_arrays_are_fed():
     assert verify(a, b, runtimes=["reference"], feeds=x).equal  # indices are drawn from 0 and 1
     x["i"] = np.array([2, 2])
     assert verify(a, b, runtimes=["reference"], feeds=x).runs[0].outputs[0].error == 2
-    with pytest.raises(ArgumentError, match="with 'q'; expected the model's inputs: 'x', 'i'"):
+    with pytest.raises(ArgumentError, match="given for 'q'; expected the model's inputs: 'x', 'i'"):
         verify(a, b, feeds={"q": x["x"]})
 
 

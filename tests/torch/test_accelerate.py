@@ -280,6 +280,24 @@ def test_a_model_that_is_not_faster_is_given_back(seconds, monkeypatch) -> None:
     assert line.startswith("PyTorch runs the model as it is: ")
 
 
+def test_a_report_says_that_the_runs_were_spent(monkeypatch) -> None:
+    def choose(ways, **_):
+        outcomes = Outcome(ways[0].name, 0.002), Outcome(ways[1].name, 0.003, why="slow")
+        return Choice(ways[0].name, outcomes, 20)
+
+    monkeypatch.setattr(selection, "choose", choose)
+    model = ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))
+    whys = {row.why for row in layer_rows(model)}
+    assert whys == {"too few of the model's 30 runs were left"}
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
+def test_a_part_of_one_layer_is_named_by_it() -> None:
+    model = nn.Sequential(nn.ConvTranspose2d(6, 8, 4, 2), nn.ReLU()).eval()
+    rows = ut.report(ut.accelerate(model, torch.randn(2, 6, 5, 5))).rows
+    assert rows[0].name == "part 1: 0"
+
+
 class Clock:
     """A clock that only runs of a model move, a second each."""
 

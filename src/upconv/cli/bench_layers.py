@@ -128,7 +128,7 @@ def _layer(entry: object, where: str) -> Layer:
         problem = layer.problem(DType.FLOAT64)
         if not prod(problem.y_shape):
             raise ArgumentError("'p'", str(layer.p), "less, as no output is left")
-        memory.require(2 * problem.nbytes, "'size': its arrays, in float64 and as measured,")
+        memory.require(2 * problem.nbytes, "'size': measuring this layer")
     except (ArgumentError, MemoryLimitError) as error:
         raise FileError(f"{where}: {error}") from None
     return layer

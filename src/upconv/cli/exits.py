@@ -28,7 +28,7 @@ FINDINGS, ERROR = 1, 2
 _FULL = (errno.ENOSPC, errno.EIO)  # for stdout only: the library reports files by name
 _INTERRUPTED, _BROKEN_PIPE, _TERMINATED = 128 + 2, 128 + 13, 128 + 15
 
-_OPTIONS = {"runtimes": "--runtime", "sizes": "--input-shape"} | {
+_OPTIONS = {"runtimes": "--runtime", "sizes": "--input-shape", "feeds": "--inputs"} | {
     name: f"--{name}"
     for name in ("runtime", "passes", "profile", "engine", "threads", "select", "ignore", "seconds")
 }

@@ -52,7 +52,7 @@ def info(
         [
             f"inputs      {model.described_inputs()}",
             f"outputs     {', '.join(model.outputs)}",
-            f"parameters  {size} in {len(model.arrays)} arrays",
+            f"parameters  {size} in {model.described_arrays()}",
             f"operators   {_listed(counts)}",
             *aligned(rows, ("Deconvolution", *_SHOWN), left=1),
         ],

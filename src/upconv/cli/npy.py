@@ -101,7 +101,7 @@ def _unpacked(path: Path, content: Mapping[str, Any]) -> dict[str, Array]:
     archive = getattr(content, "zip", None)
     members = archive.infolist() if archive else ()
     nbytes = sum(member.file_size for member in members if member.filename.endswith(".npy"))
-    memory.require(nbytes, f"the arrays in {brief(str(path))}")
+    memory.require(nbytes, f"reading the arrays in {brief(str(path))}")
     arrays = {name: content[name] for name in content}
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("it is neither a .npy nor a .npz of arrays")

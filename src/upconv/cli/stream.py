@@ -22,6 +22,12 @@ from . import npy, options
 from .exits import say
 
 _SUFFIXES = {".npy": "npy", ".wav": "wav"}
+_FORMATS = {
+    *(".wav", ".mp3", ".flac", ".ogg", ".jpg", ".png"),
+    *(".npz", ".onnx", ".txt", ".csv", ".json"),
+}
+"""Extensions that raw numbers must not have."""
+_CHUNK = "20ms"
 _LOUDEST = 32767  # 1.0 in 16 bits
 _Format = Literal["f32", "s16"]
 
@@ -38,8 +44,9 @@ def stream(
     ],
     *,
     chunk: Annotated[
-        str, Option(metavar="C", help="Positions of the input per chunk, or a time (20ms).")
-    ] = "20ms",
+        str | None,
+        Option(metavar="C", help="Positions of the input per chunk, or a time (default: 20ms)."),
+    ] = None,
     rate: Annotated[
         int | None, Option(min=1, metavar="HZ", help="Positions of the result per second.")
     ] = None,
@@ -65,6 +72,8 @@ def stream(
       upconv stream vocoder.onnx mel.f32 - --rate 24000 --format s16 > a.raw
       upconv stream denoiser.onnx a.s16 b.wav --rate 16000 --input-format s16
     """
+    _refuse_formats(source, "IN", "read", ".npy", "stdin")
+    _refuse_formats(target, "OUT", "write", ".npy, .wav", "stdout")
     path = None
     if target != "-":
         inputs = None if source == "-" else Path(source)
@@ -72,6 +81,11 @@ def stream(
     kind = _SUFFIXES.get("" if path is None else path.suffix.lower(), format_)
     if kind == "wav" and rate is None:
         raise BadParameter("a .wav file needs it", param_hint="--rate")
+    if chunk is None:
+        if rate is None:
+            words = f"the default chunk of {_CHUNK} needs it; or give --chunk as a number"
+            raise BadParameter(f"{words} of positions", param_hint="--rate")
+        chunk = _CHUNK
     if input_format is not None and _is_npy(source):
         raise BadParameter("a .npy file tells its own", param_hint="--input-format")
     from ..onnx import stream as streamed
@@ -100,6 +114,15 @@ def _positions(chunk: str, rate: int | None, factor: Fraction) -> int:
         words = f"{chunk} is a time: --rate must say how many positions a second has"
         raise BadParameter(words, param_hint="--chunk")
     return max(1, round(int(match[1]) * rate / (1000 * factor)))
+
+
+def _refuse_formats(name: str, option: str, verb: str, formats: str, pipe: str) -> None:
+    """Raise for a file of a known format that would be taken for raw numbers."""
+    suffix = Path(name).suffix.lower()
+    if suffix in _FORMATS and suffix not in formats:
+        words = f"{brief(name)} ends in {suffix}, which the command does not {verb}; it {verb}s"
+        rest = f"{formats}, raw numbers (another extension, or none) and - ({pipe})"
+        raise BadParameter(f"{words} {rest}", param_hint=option)
 
 
 def _is_npy(source: str) -> bool:

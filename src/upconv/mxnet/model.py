@@ -63,8 +63,12 @@ class Model:
         size = sum(array.size for array in self.arrays.values())
         return (
             f"<Model: inputs {self.described_inputs()}; outputs {', '.join(self.outputs)};"
-            f" {size:,} parameters in {len(self.arrays)} arrays; {self.dtype}>"
+            f" {size:,} parameters in {self.described_arrays()}; {self.dtype}>"
         )
+
+    def described_arrays(self) -> str:
+        """Return the number of arrays, as "5 arrays"."""
+        return f"{len(self.arrays)} array{'s' * (len(self.arrays) != 1)}"
 
     def described_inputs(self) -> str:
         """Return the inputs with their known axes, as "data (N, 3, H, W)"."""

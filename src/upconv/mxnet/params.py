@@ -65,7 +65,7 @@ def read_arrays(source: Name | bytes) -> dict[str, Array] | list[Array]:
         name = os.fspath(source)
         with files.reported(name, "read"), files.opened(Path(name)) as file:
             size = os.fstat(file.fileno()).st_size
-            memory.require(2 * size, f"the parameters {brief(name)}")
+            memory.require(2 * size, f"reading the parameters {brief(name)}")
             data = file.read(size)
     reader = _Reader(data, 64 * len(data) + (1 << 20))
     try:

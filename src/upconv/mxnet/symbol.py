@@ -345,12 +345,14 @@ def load_json(text: str | bytes, name: str = "The JSON") -> Symbol:
     """
     try:
         graph = json.loads(text)
-        rows, heads = graph["nodes"], graph["heads"]
+        if not isinstance(graph, dict) or not {"nodes", "heads"} <= {*graph}:
+            words = f"it is {brief(graph)}; expected an object with nodes and heads"
+            raise ModelError(f"{name} is not a graph of MXNet: {words}.")
         nodes: list[Node] = []
-        for row in rows:
+        for row in graph["nodes"]:
             nodes.append(_node(row, nodes))
-        return Symbol(_entries(heads, nodes))
-    except MXNetError:
+        return Symbol(_entries(graph["heads"], nodes))
+    except (MXNetError, ModelError):
         raise
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, AttributeError) as error:
         raise ModelError(f"{name} is not a graph of MXNet: {brief(error)}.") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,6 +58,9 @@ def to_onnx(
     if target is not None:
         with reported(str(path)):
             require_free(str(path), target, force=force, inputs=())
+    if not isinstance(shapes, Mapping):
+        names = ", ".join(model.inputs)
+        raise MXNetError(f"shapes is {brief(shapes)}; expected a dict of shapes by name: {names}.")
     symbols = _symbols(shapes)
     sizes = [{name: pair[i] for name, pair in symbols.items()} for i in range(2 if symbols else 1)]
     written = [_written(model, shapes, size, opset) for size in sizes]
@@ -110,7 +113,7 @@ def _symbols(shapes: Mapping[str, Sequence[int | str]]) -> dict[str, tuple[int, 
     """Return two sizes for each name in place of a number."""
     symbols: dict[str, tuple[int, int]] = {}
     for name, shape in shapes.items():
-        if isinstance(shape, str):
+        if not isinstance(shape, Iterable) or isinstance(shape, str):
             raise MXNetError(
                 f"The shape of {name} is {brief(shape)}; expected a size for each axis."
             )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..arrays import as_array
 from ..choices import Algorithm
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, ShapeError, brief
 from ..keywords import rounds
 from ..problem import DType
 from ..threads import resolved
@@ -79,7 +79,7 @@ class Network(Layers):
     def output(self, *values: Value) -> None:
         """The outputs of the network, in order. No call can add anything after this one."""
         if not values:
-            raise ArgumentError("the outputs", "none", "at least one value")
+            raise ArgumentError("the number of outputs", "0", "at least one value")
         for i, value in enumerate(values):
             self._nodes.check(f"values[{i}]", value)
         numbers: list[int] = []
@@ -123,7 +123,7 @@ class Network(Layers):
         """
         options = _options(precision, threads, algorithm)
         return self._sized(
-            dict(shapes or {}), lambda programs, known: programs.compiled(known, *options)
+            _by_name(shapes), lambda programs, known: programs.compiled(known, *options)
         )
 
     def __call__(self, *arrays: Any, precision: str = "float32", threads: int | None = None) -> Any:
@@ -145,11 +145,10 @@ class Network(Layers):
     ) -> Program:  # fmt: skip
         """The program that a call with arrays of these shapes runs; callers do not close it."""
         options = _options(precision, threads, "auto")
-        program = None if self._programs is None else self._programs.find(shapes, *options)
+        known = _by_name(shapes)
+        program = None if self._programs is None else self._programs.find(known, *options)
         if program is None:
-            program = self._sized(
-                dict(shapes), lambda programs, sizes: programs.kept(sizes, *options)
-            )
+            program = self._sized(known, lambda programs, sizes: programs.kept(sizes, *options))
         return program
 
     def stream(
@@ -171,7 +170,7 @@ class Network(Layers):
         """
         from .streams import stream_of
 
-        options, sizes = _options(precision, threads, algorithm), dict(shapes or {})
+        options, sizes = _options(precision, threads, algorithm), _by_name(shapes)
         return stream_of(self._nodes.declared, self._compiler, axis, chunk, options, sizes)
 
     def boxes(
@@ -185,7 +184,7 @@ class Network(Layers):
         from .box_programs import BoxPrograms
 
         dtype, threads, kind = _options(precision, None, algorithm)
-        compiler = self._compiler(dict(shapes))
+        compiler = self._compiler(_by_name(shapes))
         return BoxPrograms.of(compiler, shapes, dtype, threads, kind)
 
     def _compiler(self, shapes: dict[str, Any]) -> Compiler:
@@ -210,6 +209,16 @@ class Network(Layers):
         except ShapeError:
             self.graph(**shapes)  # which names the line of the call that does not fit
             raise
+
+
+def _by_name(shapes: object) -> dict[str, Any]:
+    """The shapes of inputs by name; none for None."""
+    if shapes is None:
+        return {}
+    if not isinstance(shapes, Mapping) or not all(isinstance(name, str) for name in shapes):
+        expected = "a dict of shapes by the names of inputs"
+        raise ArgumentError("shapes", brief(shapes), expected, 'Write {"x": (1, 80, 64)}.')
+    return dict(shapes)
 
 
 def _options(precision: Any, threads: int | None, algorithm: str) -> tuple[DType, int, Algorithm]:

@@ -204,9 +204,13 @@ class Program:
         """The arrays for the results: those of the caller, or new ones."""
         if out is None:
             return [np.empty(shape, np.float32) for shape in self._outputs]
+        if not isinstance(out, np.ndarray | Sequence):
+            expected = "an array, or a sequence of one per output"
+            raise DTypeError("out", f"of type {type(out).__name__}", expected)
         listed = [out] if isinstance(out, np.ndarray) else list(out)
         if len(listed) != len(self._outputs):
-            got, expected = f"{len(listed)} arrays", f"{len(self._outputs)}, one per output"
+            got = f"{len(listed)} array{'s' * (len(listed) != 1)}"
+            expected = f"{len(self._outputs)}, one per output"
             raise ArgumentError("out", got, expected)
         dtype = np.dtype(np.float32)
         pairs = zip(listed, self._outputs, strict=True)

@@ -84,7 +84,9 @@ def _require_inputs(inputs: Sequence[ir.Value], names: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             listed = ", ".join(map(brief, known)) or "none"
-            raise ArgumentError("feeds", f"with {brief(name)}", f"the model's inputs: {listed}")
+            raise ArgumentError(
+                "feeds", f"given for {brief(name)}", f"the model's inputs: {listed}"
+            )
 
 
 def feeds(
@@ -120,7 +122,9 @@ def feeds(
     # Narrow floats are drawn in float32 first, one input after the other: one array more at most.
     counts = {name: prod(shapes[name]) for name in dtypes}
     total = sum(count * dtypes[name].itemsize for name, count in counts.items())
-    memory.require(total + 4 * max(counts.values(), default=0), "the random inputs of the model")
+    memory.require(
+        total + 4 * max(counts.values(), default=0), "drawing the random inputs of the model"
+    )
     for name, dtype in dtypes.items():
         rng = np.random.default_rng([seed, crc32(name.encode())])
         arrays[name] = _values(rng, shapes[name], dtype)

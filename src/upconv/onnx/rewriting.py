@@ -6,7 +6,7 @@ rewrites such a node. `docs/onnx-rewrite.md` has the source of every limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -45,7 +45,7 @@ class Rewritten:
 
 def rewrite(
     model: Source,
-    passes: Sequence[str | Pass] | None = None,
+    passes: str | Sequence[str | Pass] | None = None,
     *,
     profile: str | None = None,
     rule: object = None,
@@ -55,8 +55,8 @@ def rewrite(
 
     model: a path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not
         changed.
-    passes: names out of `upconv.onnx.PASSES`, or passes of your own; None: replace_deconv and
-        sub_pixel.
+    passes: one name out of `upconv.onnx.PASSES`, or a list of names and of passes of your own;
+        None: replace_deconv and sub_pixel.
     profile: in place of passes, the name of a runtime ("tflite", "coreml", "tensorrt", "webnn"):
         rewrites nodes beyond its limits (see `docs/onnx-rewrite.md`).
     rule: the reading of auto_pad and output_shape: "spec", "onnxruntime" or "openvino". None
@@ -83,8 +83,9 @@ def rewrite(
         copy = from_model(model)
         return Rewritten(copy, *_apply_profile(copy, profile, reader))
     wanted = ("replace_deconv", "sub_pixel") if passes is None else passes
+    wanted = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Iterable) else wanted
     for one in wanted:
-        if isinstance(one, str) and one not in PASSES:
+        if not (one in PASSES if isinstance(one, str) else isinstance(one, Pass)):
             raise ArgumentError("passes", brief(one), f"one of {', '.join(PASSES)}")
     chosen = [PASSES[one] if isinstance(one, str) else one for one in wanted]
     copy = from_model(model)

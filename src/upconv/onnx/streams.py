@@ -98,8 +98,11 @@ class FileStream(ModelStream):
             names = self.input_names
             missing = [name for name in names if name not in named]
             if chunks or missing or len(named) > len(names):
-                got, expected = f"named {', '.join(named)}", f"all inputs, {', '.join(names)}"
-                raise ArgumentError("the chunks", got, expected)
+                got, expected = (
+                    f"given {', '.join(named)} by name",
+                    f"all inputs: {', '.join(names)}",
+                )
+                raise ArgumentError("push", got, expected)
             chunks = tuple(named[name] for name in names)
         return self._results(self.network.push(*self.arrays(chunks)))
 

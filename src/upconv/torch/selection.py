@@ -134,6 +134,8 @@ class Selection:
         rounds = min(_MOST_ROUNDS, (self.budget.runs - 1 - self._runs) // 2)
         table = trials.measured(self.model, self.layers, self.timed, self.budget, rounds)
         for layer, samples in table.items():
+            if rounds < 1:
+                samples.why = samples.why or f"too few of the model's {MOST_RUNS} runs were left"
             taken, why = samples.verdict()
             before, after = samples.seconds()
             self.rows[layer] = replace(self.rows[layer], before=before, after=after, why=why)
@@ -279,10 +281,11 @@ def _row(layer: Candidate) -> Row:
 def _part_row(number: int, part: Any) -> Row:
     """Return the row of a part, with the names of its layers and counts of its operations."""
     names = [layer_of(node) for node in part.module.graph.nodes if is_convolution(node)]
-    ends = f": {names[0]} to {names[-1]}" if names and names[0] else ""
+    ends = " to ".join(dict.fromkeys([*names[:1], *names[-1:]]))
     counts = Counter(part.operations).most_common(3)
     kind = ", ".join(f"{count} {name}" for name, count in counts)
-    return Row(f"part {number}{ends}", kind, PYTORCH, part.layers, details={"layers": names})
+    name = f"part {number}: {ends}" if names and names[0] else f"part {number}"
+    return Row(name, kind, PYTORCH, part.layers, details={"layers": names})
 
 
 def _step(model: Any, example: Example) -> None:

@@ -140,7 +140,7 @@ class Runtime:
         count = get_num_threads() if self.threads is None else checked(self.threads)
         runtime, weights = replace(self, threads=count), model.graph.initializers.values()
         size = sum(weight.const_value.nbytes for weight in weights if weight.const_value)
-        memory.require(2 * size, "copies of the model for a runtime")
+        memory.require(2 * size, "copying the model for a runtime")
         with ExitStack() as stack:
             process = worker or stack.enter_context(borrowed(limit))
             source = stack.enter_context(stored(model))
