@@ -253,7 +253,7 @@ DIFFERENCES = {
     "odd position of SAME": odd_position,
     "total of SAME with output padding": total_with_output_padding,
     "spelling of auto_pad": spelling_of_auto_pad,
-    "pads and dilations left out": required_attributes,
+    "pads and dilations omitted": required_attributes,
     "grouped weights of ConvTranspose": weights_of_conv_transpose,
     "names of weights_format": names_of_weights,
     "groups of ConvolutionBackwardData": groups_of_backward_data,
