@@ -15,7 +15,7 @@ from ..errors import DTypeError, ShapeError, brief
 from ..gradients import NEEDS, Gradients, gradient_targets
 from ..keywords import Keywords, frozen_activation
 from ..problem import DataLayout, Direction
-from .graphs import mapped, weight_gradient
+from .overlaps import mapped, weight_gradient
 
 
 def conv_transpose(

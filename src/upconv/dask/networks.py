@@ -19,7 +19,7 @@ from ..network.box_programs import BoxPrograms
 from ..network.boxes import Box
 from ..problem import DataLayout
 from .functions import dask_operand
-from .graphs import Cut, Span, between, ends_of, gathered, normalized, require_few, window
+from .overlaps import Cut, Span, between, ends_of, gathered, normalized, require_few, window
 
 
 def run(

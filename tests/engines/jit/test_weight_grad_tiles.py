@@ -14,7 +14,7 @@ from upconv import testing
 from upconv.engines import load
 from upconv.engines.base import Eligible, Primitive, ranked
 from upconv.engines.interior import Interior
-from upconv.engines.jit import libdnnl
+from upconv.engines.jit import libdnnl_times
 from upconv.engines.jit.choose import table
 from upconv.engines.jit.cpu import AMX, Cpu, host
 from upconv.engines.jit.limits import too_much
@@ -227,7 +227,7 @@ def test_libdnnl_is_not_thought_faster_than_tiles() -> None:
         problem = layer((Axis(32, kernel, kernel),) * 2, (64, 64), groups)
         first = ranked(table(problem, 1, cpu, every=True))[0]
         assert (first.engine, first.variant) == ("jit", TILES)
-        assert libdnnl.of_weight_grad(problem, first, cpu).margin == first.margin
+        assert libdnnl_times.of_weight_grad(problem, first, cpu).margin == first.margin
 
 
 def test_zeros_that_would_be_most_of_the_input_are_refused() -> None:

@@ -1,8 +1,8 @@
 """The choice of a kernel: one table of candidates for a problem, a number of threads, a processor.
 
 Every kernel lists its candidates in a file `candidates.py` of its folder. libdnnl is listed beside
-them, by measured times (libdnnl.py). All cycles are per thread (costs.py). Code that chooses,
-tunes, explains, or needs one order of sums for all chunks reads this table.
+them, by measured times (libdnnl_times.py). All cycles are per thread (processor_costs.py). Code
+that chooses, tunes, explains, or needs one order of sums for all chunks reads this table.
 
 The cycles of all direct kernels are divided alike by the number of threads. So that number does not
 change the choice, nor one bit of a result.
@@ -20,7 +20,7 @@ from ...geometry import Axis
 from ...problem import DataLayout, Direction, DType, Problem
 from ..base import Candidate, Eligible, ranked, tf32_refusal
 from ..interior import Interior
-from . import libdnnl
+from . import libdnnl_times
 from .channels.candidates import CHANNELS, DOTS
 from .channels.candidates import candidates as channels
 from .correlation import Correlation
@@ -70,7 +70,7 @@ def table(
         candidates = weight_grad(inner, threads, cpu)
         reason = "Winograd's algorithm is for results and input gradients"
         tiles = refused("winograd", reason, winograd=True)
-        libdnnl_candidate = libdnnl.of_weight_grad(problem, ranked(candidates)[0], cpu)
+        libdnnl_candidate = libdnnl_times.of_weight_grad(problem, ranked(candidates)[0], cpu)
         return (*_cast(problem, candidates, threads, cpu), tiles, libdnnl_candidate)
     correlation = Correlation.of(inner)
     direct_sums = _eligible(
@@ -87,7 +87,7 @@ def table(
     return (
         *direct_sums,
         *_cast(problem, products, threads, cpu),
-        libdnnl.of_correlation(problem, correlation, best, cpu),
+        libdnnl_times.of_correlation(problem, correlation, best, cpu),
     )
 
 

@@ -4,7 +4,7 @@
 `haswell` AVX2 and FMA, `skylake-avx512` AVX-512. That is for tests, and for results that must not
 depend on the machine. Code for a processor with instructions that this one lacks ends the process.
 
-The figures of the cost model are in costs.py.
+The figures of the cost model are in processor_costs.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ...errors import ArgumentError, brief
-from .costs import Costs, costs_of, dots_of
+from .processor_costs import Costs, costs_of, dots_of
 
 VARIABLE = "UPCONV_JIT_CPU"
 AMX = "amx"

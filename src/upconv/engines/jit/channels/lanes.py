@@ -13,8 +13,8 @@ from itertools import pairwise
 from ....geometry import Tap
 from ....problem import DType
 from ..correlation import Correlation, WeightForm
-from ..costs import Costs
 from ..cpu import Cpu
+from ..processor_costs import Costs
 from ..values import BYTES
 
 _MANY_TAPS, _MOST_TAPS = 1 << 6, 1 << 14

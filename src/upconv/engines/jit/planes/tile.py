@@ -17,10 +17,10 @@ from typing import NamedTuple
 from .. import walk
 from ..activation import ActivationEpilogue, activated, second_of
 from ..compile import compiled
-from ..costs import Planes, costs_of
 from ..cpu import Cpu
 from ..emit import Function, Module
 from ..kernel_arguments import ArgumentLayout, Arguments, Record, record
+from ..processor_costs import Planes, costs_of
 from ..rows import converted
 from ..values import BYTES, I1, Value, vector
 

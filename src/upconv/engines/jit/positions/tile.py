@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from ..activation import NO_ACTIVATION, ActivationEpilogue, activated, second_of
 from ..compile import compiled
-from ..costs import Costs, costs_of
 from ..cpu import Cpu
 from ..emit import Function, Module, signature
+from ..processor_costs import Costs, costs_of
 from ..values import BYTES, LINE, Value, vector
 
 

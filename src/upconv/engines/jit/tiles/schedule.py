@@ -25,9 +25,9 @@ from ....problem import DataLayout, DType
 from ..channels.lanes import Lanes, PhaseGroup
 from ..channels.schedule import Block, Cut, Grid
 from ..correlation import Correlation, Line, WeightForm
-from ..costs import Costs
 from ..cpu import Cpu
 from ..pool import useful_threads
+from ..processor_costs import Costs
 from .operations import PAIRS, ROW_BYTES, ROWS, TILE_BYTES
 from .unfolding import taps_of, unfolded
 

@@ -7,9 +7,9 @@ from itertools import product
 from math import ceil
 
 from ..compile import compiled
-from ..costs import Costs, costs_of
 from ..cpu import Cpu
 from ..emit import Function, Module, signature
+from ..processor_costs import Costs, costs_of
 from ..values import BYTES, I32, I64, Value, vector
 
 TILE = signature(

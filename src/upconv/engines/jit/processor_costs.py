@@ -1,12 +1,13 @@
 """The figures of processors that all models of cost count with: one table by class of processor.
 
 A class is a width of vectors: processors of one width differ by less than the shapes of tiles do.
-The defaults below are those of 64-byte vectors, and `_TABLE` names what others have instead.
+Xeons with AMX are one of their own, as their third-level cache is far from each core. The defaults
+below are those of 64-byte vectors, and `_TABLE` names what others have instead.
 
 Figures are cycles of one thread, unless their lines say otherwise. Most were fitted on a Xeon with
 AMX, a Zen 5 (21 November 2026) and a Zen 4 (22 and 23 November). What stands elsewhere is no figure
 of a processor: limits of code, tables and scratch memory stand with the kernel that has them, and
-libdnnl.py has the times that libdnnl takes beside this engine, by class of layers.
+libdnnl_times.py has the times that libdnnl takes beside this engine, by class of layers.
 
 The tables are named tuples. Python makes seven frozen dataclasses of this length in 6 ms, which a
 first call would wait for, and seven named tuples in 1 ms (Zen 4, 2026-11-23).
