@@ -263,8 +263,8 @@ DIFFERENCES = {
     "output_padding of gradients": output_padding_of_gradients,
     "dilated ConvTransposeBackwardData": dilated_gradient,
     "SAME in ConvTransposeBackwardWeights": same_weight_gradient,
-    "bf16 gradient of taps that meet nothing": unmet_taps,
-    "sizes that fit nothing": impossible_sizes,
+    "bf16 gradient of taps without products": unmet_taps,
+    "impossible sizes": impossible_sizes,
 }
 
 
