@@ -23,7 +23,7 @@ from upconv import testing
 from upconv.activations import Activation
 from upconv.engines import load
 from upconv.engines.jit.cpu import VARIABLE
-from upconv.engines.jit.tiles import placement
+from upconv.engines.jit.tiles import merging, placement
 from upconv.engines.jit.tiles import tile as register_tile
 from upconv.engines.jit.tiles.placement import InPlace
 from upconv.engines.jit.tiles.schedule import Padding
@@ -42,10 +42,16 @@ def layer(*axes: Axis, channels: tuple[int, int] = (40, 24), **more: Any) -> Pro
 
 SQUARE = (Axis(6, 4, 2, 1, 1, 1), Axis(9, 4, 2, 1, 1, 1))
 LAYERS = {
-    "three channels unfolded": layer(
-        Axis(6, 5, 2, 1, 1, 2), Axis(21, 4, 1, 1, 1, 1), channels=(24, 3)
+    "three channels": layer(Axis(6, 3, 2, 1, 1, 2), Axis(21, 3, 2, 1, 1, 1), channels=(40, 3)),
+    "a channel of a group": layer(
+        Axis(7, 3, 1, 1, 1, 1), Axis(9, 3, 1, 1, 1, 1), channels=(4 * 64, 4), groups=4
     ),
-    "groups unfolded": layer(Axis(33, 7, 1, 2, 3, 1), channels=(40, 8), groups=4),
+    "few channels as they lie": layer(Axis(33, 1), channels=(16, 12), layout=NXC),
+    "four channels merged": layer(Axis(33, 15, 1, 1, 3, 1), channels=(4, 24)),
+    "merged in groups": layer(*SQUARE, channels=(3 * 48, 3 * 16), groups=3),
+    "merged with dilation beside": layer(
+        Axis(6, 3, 1, 2, 1, 1), Axis(19, 5, 3, 1, 1, 2), channels=(24, 12)
+    ),
     "squares": layer(*SQUARE),
     "one channel": layer(*SQUARE, channels=(1, 1)),
     "a channel too many": layer(*SQUARE, channels=(33, 17)),
@@ -162,12 +168,18 @@ def in_place(engine: TileEngine, problem: Problem) -> bool:
     return isinstance(walk.operand, InPlace)
 
 
+MERGED_IN_PLACE = layer(Axis(9, 4, 2), Axis(20, 4, 2), channels=(32, 21), layout=NXC).replace(
+    direction=INPUT_GRAD
+)
+
+
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_bits_do_not_depend_on_where_an_operand_begins(lowering: str) -> None:
-    problem = pointwise(40, 2)
+@pytest.mark.parametrize("problem", [pointwise(40, 2), MERGED_IN_PLACE], ids=["tap", "taps"])
+def test_bits_do_not_depend_on_where_an_operand_begins(problem: Problem, lowering: str) -> None:
     given = testing.operands(problem)
     engines = [TileEngine(lowering, offset=offset) for offset in (0, 2, 16, 32, 62)]
     assert in_place(engines[0], problem)
+    testing.check(engines[0], problem)
     first, *others = (testing.compute(engine, problem, given) for engine in engines)
     for other in others:
         np.testing.assert_array_equal(other, first)
@@ -177,6 +189,7 @@ def test_what_is_read_in_place() -> None:
     engine, problem = TileEngine(), pointwise(40)
     assert in_place(engine, problem)
     assert "read in place" in engine.kernel(problem).description
+    assert in_place(engine, MERGED_IN_PLACE)
     overlapping = problem.replace(axes=(Axis(40, 3, 2, 1, 1),))
     for other in (
         problem.replace(layout=NCX),
@@ -212,6 +225,15 @@ def test_nan_and_infinity_stay_where_they_belong(layout: DataLayout, lowering: s
         assert np.array_equal(np.isinf(got), np.isinf(wanted))
         assert np.isnan(got).any()
         assert np.isinf(got).any()
+
+
+def test_halves_of_the_least_weights_are_not_lost() -> None:
+    problem = layer(Axis(20, 3, 1, 1, 1, 1), channels=(16, 16), layout=NXC)
+    given = testing.operands(problem)
+    given.a[...], given.b[...] = 2.0**100, 2.0**-126
+    assert "neighbouring taps" in TileEngine().kernel(problem).description
+    result = testing.compute(TileEngine(), problem, given)
+    assert (result[:, 1:-1] == np.float32(3 * 16 * 2.0**-26).astype(result.dtype)).all()
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
@@ -292,6 +314,12 @@ def last_tile_twice(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(register_tile, "_leave", twice)
     register_tile.tile_code.cache_clear()
+
+
+def test_zeros_in_place_of_halves_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "_halves", lambda weights: (weights, 0 * weights))
+    with pytest.raises(AssertionError):
+        test_nan_and_infinity_stay_where_they_belong(NXC, "")
 
 
 @pytest.mark.parametrize(

@@ -121,23 +121,44 @@ def test_other_orders_of_sums_have_other_bits() -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_the_order_of_sums_of_a_layer(lowering: str) -> None:
     """The bias first, then taps, and of each tap blocks of 32 channels."""
+    x, w, bias, result = a_layer(lowering, channels=64)
+    sums = np.tile(bias, (16, 1))
+    for tap in range(3):
+        for block in range(0, 64, 32):
+            lines = x[tap:][:16, block : block + 32]
+            sums = product(sums, lines, w[tap, block : block + 32])
+    np.testing.assert_array_equal(result, sums)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_the_order_of_sums_of_merged_taps(lowering: str) -> None:
+    """32 inputs of all taps at a time; the last product ends with them. The weights of inputs that
+    it has in common with the one before are halves in both."""
+    x, w, bias, result = a_layer(lowering, channels=36)
+    inputs, weights = np.concatenate([x[tap:][:16] for tap in range(3)], 1), w.reshape(108, 16)
+    starts, twice = [0, 32, 64, 76], slice(76, 96)
+    weights[twice] /= 2
+    sums = np.tile(bias, (16, 1))
+    for start in starts:
+        sums = product(sums, inputs[:, start : start + 32], weights[start : start + 32])
+    np.testing.assert_array_equal(result, sums)
+
+
+def a_layer(lowering: str, channels: int) -> tuple[np.ndarray, ...]:
+    """Positions by channels, with zeros around; weights as taps by channels by results, taps in the
+    order of positions; the bias, and the result."""
     problem = Problem(
-        Direction.INPUT_GRAD, (Axis(16, 3, 1, 1, 1, 1),), 1, 16, 70, dtype=DType.FLOAT32,
+        Direction.INPUT_GRAD, (Axis(16, 3, 1, 1, 1, 1),), 1, 16, channels, dtype=DType.FLOAT32,
         rounded=True, layout=NXC, bias=True,
     )  # fmt: skip
     given = testing.operands(problem)
     x, w = (array.astype(BFLOAT16).astype(np.float32) for array in (given.a, given.b))
-    x = np.pad(x[0], ((1, 1), (0, 26)))  # positions by channels
-    w = np.pad(w, ((0, 0), (0, 26), (0, 0)))  # results, channels, taps
-    sums = np.tile(given.bias, (16, 1))
     correlation = TileEngine(lowering).kernel(problem).correlation
     (phase,) = correlation.lines[0].phases
-    for tap in phase.taps:
-        for block in range(0, 96, 32):
-            lines = x[1 - tap.shift :][:16, block : block + 32]
-            sums = product(sums, lines, w[:, block : block + 32, tap.index].T)
-    result = testing.compute(TileEngine(lowering), problem, given)
-    np.testing.assert_array_equal(result[0], sums)
+    taps = sorted(phase.taps, key=lambda tap: -tap.shift)
+    by_tap = np.stack([w[:, :, tap.index].T for tap in taps])
+    (result,) = testing.compute(TileEngine(lowering), problem, given)
+    return np.pad(x[0], ((1, 1), (0, 0))), by_tap, given.bias, result
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -223,14 +244,14 @@ def test_no_size_changes_a_bit(layout: DataLayout, lowering: str) -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("layout", DataLayout)
 def test_no_size_of_a_convolution_changes_a_bit(layout: DataLayout, lowering: str) -> None:
-    """Whether a position's few channels are unfolded or not."""
+    """In each form of products."""
     engine, axis = TileEngine(lowering), layout.to_ncx(1)[2]
-    for channels, kernel in ((3, 5), (1, 9), (40, 3)):
+    for channels, kernel, merges in ((1, 3, True), (12, 5, True), (3, 41, True), (64, 3, False)):
         whole = Problem(
             Direction.INPUT_GRAD, (Axis(75, kernel),), 1, 24, channels, dtype=DType.BFLOAT16,
             layout=layout,
         )  # fmt: skip
-        assert ("of all taps" in engine.kernel(whole).description) == (channels < 4)
+        assert ("neighbouring taps" in engine.kernel(whole).description) == merges
         given = testing.operands(whole)
         result = np.moveaxis(testing.compute(engine, whole, given), axis, 0)
         for first, count in ((0, 37), (5, 1), (20, 16), (70, 5)):

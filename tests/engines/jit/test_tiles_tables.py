@@ -25,7 +25,6 @@ from upconv.engines.jit.tiles.placement import InPlace
 from upconv.engines.jit.tiles.primitive import Tiles
 from upconv.engines.jit.tiles.tables import Packed
 from upconv.engines.jit.tiles.tile import tile_code
-from upconv.engines.jit.tiles.unfolded import Unfolded
 from upconv.engines.jit.tiles.walks import Walk
 from upconv.geometry import Axis
 from upconv.problem import NO_EPILOGUE, DataLayout, Direction, DType, Problem
@@ -73,47 +72,17 @@ def _blocks(kernel: Tiles, aligned: bool) -> Iterator[tuple[Walk, int, int, int]
 
 
 def _operand(walk: Walk, source: Numbers) -> Numbers:
-    """What products read: the operand as it lies, packed or unfolded."""
+    """What products read: the operand as it lies, or packed."""
     if isinstance(walk.operand, InPlace):
         return source
-    if isinstance(walk.operand, Unfolded):
-        return unfolded(walk, source)
     return packed(walk, source)
-
-
-def unfolded(walk: Walk, source: Numbers) -> Numbers:
-    """The unfolded operand of channels-last data."""
-    operand, tables = walk.operand, walk.tables
-    assert isinstance(operand, Unfolded)
-    phase = walk._listed[0]
-    c = operand.correlation
-    channels, last = c.reduced // c.groups, c.lines[-1]
-    memory = np.full((operand.nbytes // 2,), np.nan)
-    flat = source.reshape(len(source), -1, source.shape[-1])
-    listed = [n for job in phase.inner for n in range(job["first"], job["last"])]
-    for image in phase.outer:
-        for line in tables["lines"][listed]:
-            begin = (image["dst"] + line["dst"]) // 2
-            place = memory[begin : begin + line["count"] * operand.row_bytes // 2]
-            place = place.reshape(line["count"], -1)
-            assert np.isnan(place).all(), "unfolded twice"
-            place[...] = 0
-            for window in tables["windows"]:
-                row = tables["sources"][line["sources"] + window["source"]]
-                for position, channel, tap in np.ndindex(len(place), channels, window["length"]):
-                    i = (line["first"] + position) * last.step - window["shift"] + tap
-                    if row >= 0 <= i < last.size:
-                        lane = window["lane"] + tap + channel * operand.taps
-                        number = image["channel"] + channel
-                        place[position, lane] = flat[image["image"], row + i, number]
-    return memory
 
 
 def packed(walk: Walk, source: Numbers) -> Numbers:
     """The packed operand of channels-last data; what is written twice is an error."""
     operand, tables = walk.operand, walk.tables
     assert isinstance(operand, Packed)
-    memory = np.full((operand.nbytes // 64, LINE), np.nan)
+    memory = np.full(operand.nbytes // 2, np.nan)
     (phase,) = (phase for phase in walk._listed if phase.inner.dtype == CHUNK)
     flat = source.reshape(len(source), -1, source.shape[-1])
     for block in phase.outer:
@@ -122,23 +91,29 @@ def packed(walk: Walk, source: Numbers) -> Numbers:
             lines = flat[block["image"], chunk["position"] : stop]
             for number in range(block["blocks"]):
                 channel, place = block["channel"] + LINE * number, number * operand.block_bytes
-                there = int(block["channels"])
-                line = np.zeros((len(lines), LINE))
+                there, room = int(block["channels"]), int(block["room"])
+                line = np.zeros((len(lines), room))
                 line[:, :there] = lines[:, channel : channel + there]
                 for copy in tables["copies"][chunk["copies"] : chunk["copies_end"]]:
                     rows = copy["src"] + copy["step"] * np.arange(copy["count"])
-                    _write(memory, block["dst"] + place + copy["dst"], line[rows])
+                    to = block["dst"] + place + copy["dst"]
+                    _write(memory, to, operand.position, line[rows])
+            for number in range(block["zeros"]):
+                place = number * operand.block_bytes
                 for clear in tables["clears"][chunk["clears"] : chunk["clears_end"]]:
-                    zeros = np.zeros((clear["count"], LINE))
-                    _write(memory, block["dst"] + place + clear["dst"], zeros)
+                    zeros = np.zeros((clear["count"], operand.position // 2))
+                    to = block["dst"] + place + clear["dst"]
+                    _write(memory, to, operand.position, zeros)
     return memory
 
 
-def _write(memory: Numbers, offset: int, lines: Numbers) -> None:
-    place = memory[offset // 64 : offset // 64 + len(lines)]
-    assert place.shape == lines.shape
-    assert np.isnan(place).all(), "packed twice"
-    place[...] = lines
+def _write(memory: Numbers, offset: int, apart: int, lines: Numbers) -> None:
+    for number, line in enumerate(lines):
+        first = (offset + number * apart) // 2
+        place = memory[first : first + len(line)]
+        assert place.shape == line.shape
+        assert np.isnan(place).all(), "packed twice"
+        place[...] = line
 
 
 def multiply(walk: Walk, x: Numbers, weights: Numbers, bias: Numbers, y: Numbers) -> None:
@@ -163,7 +138,8 @@ def _multiply(walk: Walk, row: Any, tile: Any, arrays: tuple[Numbers, ...]) -> N
     columns = -(-active // 16)
     start = row["bias"] // 4
     sums = np.tile(bias[start : start + 16 * columns].astype("f8"), (16, 1))
-    lines = np.arange(16)[:, None] * (walk.operand.row_bytes // 2) + np.arange(LINE)
+    width = walk._codes.schedule.width
+    lines = np.arange(16)[:, None] * (walk.operand.row_bytes // 2) + np.arange(width)
     offsets = tables["steps"][row["steps"] // 8 :][: row["count"]]
     for step, offset in enumerate(offsets):
         places = (row["x"] + tile["x"] + offset) // 2 + lines
@@ -173,7 +149,7 @@ def _multiply(walk: Walk, row: Any, tile: Any, arrays: tuple[Numbers, ...]) -> N
             slab = row["w"] // 2 + (column * row["count"] + step) * 16 * LINE
             w = weights[slab : slab + 16 * LINE].reshape(16, 16, 2)
             by_input = w.transpose(0, 2, 1).reshape(LINE, 16)
-            sums[:, 16 * column : 16 * column + 16] += x[places] @ by_input
+            sums[:, 16 * column : 16 * column + 16] += x[places] @ by_input[:width]
     y_position = walk.operand.correlation.made
     for piece in tables["pieces"][tile["pieces"] : tile["pieces_end"]]:
         for line in range(piece["count"]):
@@ -243,12 +219,10 @@ def test_another_size_compiles_nothing() -> None:
 
 
 def test_a_table_that_is_wrong_by_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    unfolds = LAYERS["three channels unfolded"].replace(direction=Direction.INPUT_GRAD)
-    for problem, names in (
-        (LAYERS["rows of no multiple of 16"], "chunks copies clears tiles pieces steps rows"),
-        (unfolds, "lines sources windows tiles pieces rows"),
-    ):
-        for name in names.split():
+    merged = LAYERS["four channels merged"]
+    assert "neighbouring taps" in TileEngine().kernel(merged).description
+    for problem in (LAYERS["rows of no multiple of 16"], merged):
+        for name in ["chunks", "copies", "clears", "tiles", "pieces", "steps", "rows"]:
             with monkeypatch.context() as patch:
                 _plant(name, patch)
                 with pytest.raises((AssertionError, IndexError, ValueError)):

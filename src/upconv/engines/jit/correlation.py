@@ -22,7 +22,7 @@ class Line(NamedTuple):
     """One axis: positions of the operand and of the result, and how j steps through both.
 
     The phases have only taps that reach a result from an operand that is there; `low` and `high`
-    are the least and the greatest of their shifts.
+    are the least and the greatest of their shifts. `every` has all taps of the same phases.
     """
 
     size: int
@@ -32,6 +32,7 @@ class Line(NamedTuple):
     phases: tuple[Phase, ...]
     low: int
     high: int
+    every: tuple[Phase, ...]
 
     @classmethod
     @lru_cache(maxsize=256)  # both kernels are scheduled to be compared
@@ -48,9 +49,13 @@ class Line(NamedTuple):
             for phase in phases
             for last in (step * (phase.length - 1),)
         )
-        every = [tap.shift for phase in kept for tap in phase.taps]
-        low, high = min(every, default=0), max(every, default=0)
-        return cls(size, step, out, stride, kept, low, high)
+        return cls(size, step, out, stride, kept, *_ends(kept), tuple(phases))
+
+    @property
+    def with_every_tap(self) -> Line:
+        """The line with taps that read no operand, too."""
+        low, high = _ends(self.every)
+        return self._replace(phases=self.every, low=low, high=high)
 
     @property
     def is_inside(self) -> bool:
@@ -74,6 +79,12 @@ class Line(NamedTuple):
         reads = range(max(0, first - self.high), min(self.size, last - self.low + 1))
         reads = reads if reads else range(0)
         return self._replace(size=len(reads), out=high - low), reads
+
+
+def _ends(phases: tuple[Phase, ...]) -> tuple[int, int]:
+    """The least and the greatest shift."""
+    shifts = [tap.shift for phase in phases for tap in phase.taps]
+    return min(shifts, default=0), max(shifts, default=0)
 
 
 class WeightForm(NamedTuple):

@@ -243,6 +243,9 @@ class Tiles(NamedTuple):
     """A tile's product to its next."""
     far_load: float = 34
     """A tile from the second-level cache."""
+    crossing: float = 45
+    """What a tile takes longer if all of its rows cross lines of the cache: 43 to 65 where
+    positions have 32, 80 and 96 bytes."""
     tile: float = 60
     """The beginning and the end of a register tile."""
     line: float = 6
@@ -251,8 +254,6 @@ class Tiles(NamedTuple):
     """A number of the operand, packed from channels-last data."""
     pack_first: float = 0.5
     """The same from channels-first data."""
-    window: float = 9
-    """A window of an unfolded position."""
     leave_first: float = 1.1
     """A number of a channels-first result, transposed back."""
     reads: int = 4

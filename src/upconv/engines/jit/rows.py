@@ -138,11 +138,11 @@ def activate(activation: Activation, slope: float | Array, values: Array) -> Non
 
 def finish_span(
     f: Function, kind: Finish, places: Mapping[str, Value], src: Value, offset: Value,
-    slopes: Value, span: Span,
+    slopes: Value, span: Span, *, flushes: bool = False,
 ) -> None:  # fmt: skip
     """One vector of results: + residual, + the old result, activation, in the type of computing.
 
-    `places` are `dst`, `residual` and `second` as in `FINISH`."""
+    `places` are `dst`, `residual` and `second` as in `FINISH`; `flushes` as in `converted`."""
     values = span.load(f.at(src, span.start, kind.computed), kind.computed)
     dst = f.at(places["dst"] + offset, span.start, kind.stored)
     if kind.residual:
@@ -158,11 +158,10 @@ def finish_span(
     elif kind.epilogue.slopes:
         slope = f.broadcast(f.load(kind.computed, slopes), split(values.type)[1])
     values = activated(f, kind.epilogue.activation, slope, values)
-    span.store(converted(f, values, kind.stored), dst)
+    span.store(converted(f, values, kind.stored, flushes=flushes), dst)
     if kind.epilogue.has_second:
-        span.store(
-            converted(f, second_of(f, kind.epilogue, values), kind.stored), dst + places["second"]
-        )
+        second = second_of(f, kind.epilogue, values)
+        span.store(converted(f, second, kind.stored, flushes=flushes), dst + places["second"])
 
 
 @compiled("gather", kept=16)
@@ -209,14 +208,18 @@ def _emit_gather_pairs(module: Module, stored: str) -> None:
             f.store(high, f.at(to, 1, I16))
 
 
-def converted(f: Function, value: Value, element: str) -> Value:
-    """A number or vector in another element type, rounded to nearest even."""
+def converted(f: Function, value: Value, element: str, *, flushes: bool = False) -> Value:
+    """A number or vector in another element type, rounded to nearest even. `flushes`: 16 numbers
+    become bfloat16 by an instruction of AVX512-BF16, which makes subnormal ones zero."""
     source, lanes = split(value.type)
     if source == element:
         return value
     kind = vector(element, lanes) if lanes else element
     if source == BFLOAT:
         return _widened(f, value, kind)
+    if element == BFLOAT and flushes:
+        both = f.convert("bitcast", f.narrow(value, value), vector(I16, 2 * lanes))
+        return f.convert("bitcast", f.shuffle(both, None, range(lanes)), kind)
     if element == BFLOAT:
         return _narrowed(f, value, kind)
     return f.convert("fpext" if BYTES[source] < BYTES[element] else "fptrunc", value, kind)

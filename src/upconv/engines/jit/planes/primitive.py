@@ -31,7 +31,8 @@ _MOST_POSITIONS = 14  # of a tile of channels-last data
 _MOST_PRODUCTS = 400  # of a tile: each is code
 _MOST_REACH = 3  # of a row's shifts, in vectors: each is loaded
 _MOST_TAPS = 1 << 14  # of all outer positions: each is in a table
-_POINT = Line(1, 1, 1, 1, (Phase(0, 1, (Tap(0, 0),)),), 0, 0)
+_CENTER = (Phase(0, 1, (Tap(0, 0),)),)
+_POINT = Line(1, 1, 1, 1, _CENTER, 0, 0, _CENTER)
 
 
 class Planes(Kernel):

@@ -13,17 +13,8 @@ from ..correlation import Correlation
 from ..cpu import AMX, Cpu
 from ..direct import TILES, direct, refused
 from ..pool import useful_threads
-from .operations import PAIRS, ROW_BYTES
-from .schedule import (
-    Padding,
-    Schedule,
-    least_tiles,
-    phases_of,
-    schedule,
-    step_cycles,
-    working_bytes,
-)
-from .unfolding import runs_of, unfolded
+from .forms import schedule
+from .schedule import Padding, Schedule, least_tiles, phases_of, step_cycles
 
 
 def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
@@ -37,10 +28,10 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
     cycles /= useful_threads(correlation.multiply_adds, threads)
     most = transposed_bytes(correlation, threads)
     candidate = direct(correlation, TILES, cycles, most, threads, cpu)
-    if plan.unfolds and candidate.sums == TILES:
-        candidate = replace(candidate, sums=f"{TILES} of all taps")
-    if not plan.unfolds and not plan.in_place:
-        packed = _packed_positions(correlation) * plan.inputs * correlation.groups * ROW_BYTES
+    if plan.merging:
+        candidate = replace(candidate, sums=f"{TILES} of neighbouring taps")
+    if not plan.in_place:
+        packed = _packed_positions(correlation) * plan.lanes * correlation.groups * 2
         if packed > most * _MOST_PACKED:
             reason = f"it packs the operand into {readable(packed)}"
             candidate = replace(candidate, eligible=Eligible.ON_REQUEST, reason=reason)
@@ -54,25 +45,20 @@ def total_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
     """Cycles of all threads together: packing the operand, products, and results on their way."""
     costs, cut = cpu.costs.tiles, plan.cut
     positions = prod(correlation.result_size) * correlation.batch
-    windows = _windows(correlation) if plan.unfolds else 0
-    if plan.unfolds:
-        correlation = unfolded(correlation)
+    if plan.merging:
+        correlation = plan.merging.operand(correlation)
     first = correlation.layout is DataLayout.NCX
     paddings = [Padding.of(line) for line in correlation.lines]
     groups = -(-least_tiles(correlation.batch, paddings) // plan.rows)
     blocks = -(-plan.blocks // plan.columns)
-    inputs = plan.inputs
     taps = sum(prod(len(phase.taps) for phase in phases_of(grid)) for grid in cut.grids)
-    steps = taps * inputs // max(1, len(cut.grids))  # of a phase
-    working = working_bytes(correlation, plan.rows, plan.columns, steps)
-    step = step_cycles(plan.rows, plan.columns, working, cpu)
-    tiles = groups * blocks * (taps * inputs * step + len(cut.grids) * costs.tile)
+    steps = taps * plan.inputs // max(1, len(cut.grids))  # of a phase
+    step = step_cycles(correlation, (plan.rows, plan.columns), steps, plan.lanes, cpu)
+    tiles = groups * blocks * (taps * plan.inputs * step + len(cut.grids) * costs.tile)
     lines = costs.line * positions * plan.blocks
     packed = _packed_positions(correlation)
     number = 0.0 if plan.in_place else costs.pack_first if first else costs.pack
-    pack = number * packed * inputs * PAIRS
-    if plan.unfolds:
-        pack = positions * (windows * costs.window + inputs)
+    pack = number * packed * plan.lanes
     leave = costs.leave_first * prod(correlation.result_shape) if first else 0.0
     return correlation.groups * (tiles + lines + pack) + leave
 
@@ -81,10 +67,3 @@ def _packed_positions(correlation: Correlation) -> int:
     """Positions of the packed operand, in one block of input channels."""
     paddings = map(Padding.of, correlation.lines)
     return prod(len(axis.planes) * axis.length for axis in paddings) * correlation.batch
-
-
-def _windows(correlation: Correlation) -> int:
-    """Windows of a position, of all channels."""
-    *outer, last = correlation.lines
-    taps = prod(len(line.phases[0].taps) for line in outer)
-    return taps * len(runs_of(last)) * (correlation.reduced // correlation.groups)

@@ -9,13 +9,16 @@ these begin with.
 
 from __future__ import annotations
 
+from functools import partial
+
 from .. import walk
 from ..channels.driver import NUMBERS
 from ..compile import compiled
 from ..cpu import Cpu
 from ..emit import Function, Module
 from ..kernel_arguments import ArgumentLayout, Record, record
-from ..rows import converted
+from ..rows import Span, Spans, converted
+from ..transpose import as_bits
 from ..values import BFLOAT, BYTES, I16, PTR, Value, vector
 from .operations import PAIRS, REGISTERS, ROW_BYTES, TILE_BYTES, TileRegisters
 
@@ -24,8 +27,7 @@ ARGUMENTS = ArgumentLayout(
     " in_position y_position"  # bytes from a position to the next one
     " at_once"  # tiles of positions that `products` takes at a time
     " block_bytes x_row"  # from a block of input channels, and a row of a tile, to the next one
-    # Of unfolded.py:
-    " lines* sources* windows* window_count window_channels taps_count in_size in_step",
+    " x_position",  # from a packed position to the next one
     counters=walk.COUNTERS,
 )
 REGISTERS_AT = 64
@@ -40,9 +42,10 @@ COPY = record("src dst count step")
 the packed image, how many, and positions from one to the next."""
 CLEAR = record("dst count")
 """Positions of zeros."""
-INPUT = record("image channel channels blocks dst")
+INPUT = record("image channel channels blocks zeros room dst")
 """Blocks of 32 input channels of an image: the first channel, how many each has, blocks that lie
-side by side in memory, and offset of the packed image."""
+side by side in memory, blocks of zeros beside them, numbers of a packed position that are theirs,
+and offset of the packed image."""
 RUN = record("first last")
 """Tiles of positions, by number."""
 TILE = record("x pieces pieces_end")
@@ -57,8 +60,11 @@ these are, offsets in the operands, and output channels."""
 
 
 @compiled("pack", kept=8)
-def pack_code(module: Module, stored: str, transposed: bool, cpu: Cpu) -> None:
-    """`pack` of an operand of this type, which is `transposed` where channels come first."""
+def pack_code(
+    module: Module, stored: str, transposed: bool, merged: bool, dense: bool, cpu: Cpu
+) -> None:
+    """`pack` of an operand of this type, which is `transposed` where channels come first; for
+    `merged` taps, perhaps `dense` as in merging.py."""
     with module.function("pack", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
         chunk, block = Record(f, f["inner"], CHUNK), Record(f, f["outer"], INPUT)
@@ -66,46 +72,83 @@ def pack_code(module: Module, stored: str, transposed: bool, cpu: Cpu) -> None:
         offset = block["image"] * a["in_image"] + block["channel"] * a["in_channel"]
         src = a["first_x"] + (offset + chunk["position"] * a["in_position"])
         apart, element = a["in_position"], stored
+        position = a["x_position"] if merged else f.integer(ROW_BYTES)
         if transposed:
-            lines = src, channels, chunk["count"], a["in_channel"], ROW_BYTES
-            src, apart, element = f["mine"] + STAGE_AT, f.integer(ROW_BYTES), BFLOAT
+            row = position if dense else f.integer(ROW_BYTES)
+            lines = src, channels, chunk["count"], a["in_channel"], row
+            src, apart, element = f["mine"] + STAGE_AT, row, BFLOAT
             f.call(a["transpose_in"], src, *lines)
-        whole = channels >= PAIRS
-        for full in (True, False):
-            with f.when(whole, holds=full):
-                _copies(f, (src, dst, apart), element, None if full else channels)
-        zero = f.constant(vector(I16, PAIRS), 0)
+        if dense:
+            _dense(f, (src, dst, apart), position, element)
+        else:
+            room = block["room"] if merged else None
+            whole = channels >= PAIRS
+            for full in (True, False):
+                with f.when(whole, holds=full):
+                    where = src, dst, apart, position
+                    _copies(f, where, element, None if full else channels, room)
         with f.loop(chunk["clears"], chunk["clears_end"]) as loop:
             clear = Record.of(f, a["clears"], loop.index, CLEAR)
-            with f.loop(0, block["blocks"]) as each:
+            with f.loop(0, block["zeros"]) as each:
                 first = dst + (clear["dst"] + each.index * a["block_bytes"])
-                with f.loop(0, clear["count"]) as line:
-                    f.store(zero, first + line.index * ROW_BYTES)
+                if merged:
+                    Spans(f, clear["count"] * position // 2, PAIRS).each(partial(_clear, f, first))
+                else:
+                    with f.loop(0, clear["count"]) as line:
+                        _clear(f, first + line.index * position, Span(f, f.integer(0), PAIRS, None))
+
+
+def _dense(f: Function, where: tuple[Value, Value, Value], position: Value, element: str) -> None:
+    """Copy the positions of all records of a chunk, each of which lies side by side with its
+    neighbours in both places."""
+    a, chunk = ARGUMENTS.reader(f), Record(f, f["inner"], CHUNK)
+    src, dst, apart = where
+    lanes = PAIRS if BYTES[element] == 2 else PAIRS // 2
+    with f.loop(chunk["copies"], chunk["copies_end"]) as loop:
+        record = Record.of(f, a["copies"], loop.index, COPY)
+        line, to = src + record["src"] * apart, dst + record["dst"]
+        count = record["count"] * position // 2
+        Spans(f, count, lanes).each(partial(_copy_span, f, line, to, element))
+
+
+def _copy_span(f: Function, line: Value, to: Value, element: str, span: Span) -> None:
+    """Copy some numbers as bfloat16."""
+    bits = as_bits(f, span.load(f.at(line, span.start, element), element), BFLOAT)
+    span.store(bits, f.at(to, span.start, I16))
+
+
+def _clear(f: Function, first: Value, span: Span) -> None:
+    """Set some numbers to zero."""
+    span.store(f.constant(vector(I16, PAIRS), 0), f.at(first, span.start, I16))
 
 
 def _copies(
-    f: Function, where: tuple[Value, Value, Value], element: str, channels: Value | None
-) -> None:
+    f: Function, where: tuple[Value, Value, Value, Value], element: str, channels: Value | None,
+    room: Value | None,
+) -> None:  # fmt: skip
     """Copy the positions of all records of a chunk: of each all blocks of channels, which lie side
     by side in channels-last data."""
     a, chunk, block = ARGUMENTS.reader(f), Record(f, f["inner"], CHUNK), f["outer"]
     blocks, block_bytes = Record(f, block, INPUT)["blocks"], a["block_bytes"]
-    src, dst, apart = where
+    src, dst, apart, position = where
     with f.loop(chunk["copies"], chunk["copies_end"]) as loop:
         record = Record.of(f, a["copies"], loop.index, COPY)
         line, to = src + record["src"] * apart, dst + record["dst"]
         step = record["step"] * apart
         with f.loop(0, record["count"]) as each:
-            first, place = line + each.index * step, to + each.index * ROW_BYTES
+            first, place = line + each.index * step, to + each.index * position
             with f.loop(0, blocks) as number:
                 _copy(
                     f, place + number.index * block_bytes,
-                    f.at(first, number.index * PAIRS, element), element, channels,
+                    f.at(first, number.index * PAIRS, element), element, channels, room,
                 )  # fmt: skip
 
 
-def _copy(f: Function, to: Value, line: Value, element: str, channels: Value | None) -> None:
-    """Copy one position as bfloat16, of fewer than 32 `channels` with zeros behind them."""
+def _copy(
+    f: Function, to: Value, line: Value, element: str, channels: Value | None, room: Value | None
+) -> None:
+    """Copy one position as bfloat16, of fewer than 32 `channels` with zeros behind them, where the
+    packed one has room."""
     lanes = PAIRS if BYTES[element] == 2 else PAIRS // 2
     for part in range(0, PAIRS, lanes):
         kind = vector(element, lanes)
@@ -116,7 +159,10 @@ def _copy(f: Function, to: Value, line: Value, element: str, channels: Value | N
             mask, here = f.lanes_below(channels - part, lanes), f.min(channels - 1, part)
             value = f.load_lanes(kind, f.at(line, here, element), mask)
         bits = f.convert("bitcast", converted(f, value, BFLOAT), vector(I16, lanes))
-        f.store(bits, f.at(to, part, I16))
+        if channels is None or room is None:
+            f.store(bits, f.at(to, part, I16))
+        else:
+            f.store_lanes(bits, f.at(to, part, I16), f.lanes_below(room - part, lanes))
 
 
 @compiled("products", kept=4, opt=0)

@@ -12,6 +12,8 @@ rounded, too. Tests run the second lowering wherever there are no tiles.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..cpu import AMX
@@ -26,12 +28,15 @@ REGISTERS = 8
 _TINY = float(np.finfo(np.float32).tiny)
 
 
-def configuration() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """The table that gives all registers 16 rows of 64 bytes: palette 1 of the processor."""
+def configuration(
+    inputs: Sequence[int] = (), weights: Sequence[int] = (), width: int = PAIRS
+) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """The table that gives registers 16 rows of 64 bytes: palette 1 of the processor. Those of
+    inputs have rows of `width` numbers, those of weights as many pairs."""
     table = np.zeros(CONFIGURATION_BYTES, np.uint8)
-    table[0] = 1
-    table[16:32:2] = ROW_BYTES
-    table[48:56] = ROWS
+    row_bytes, rows = table[16:32:2], table[48:56]
+    table[0], row_bytes[:], rows[:] = 1, ROW_BYTES, ROWS
+    row_bytes[list(inputs)], rows[list(weights)] = 2 * width, width // 2
     return table
 
 
@@ -65,12 +70,13 @@ class TileRegisters:
             return
         self._copy(self._place(tile), ROW_BYTES, None, 0)
 
-    def load(self, tile: int, address: Value, stride: Operand) -> None:
-        """Read 16 rows of 64 bytes, `stride` bytes apart."""
+    def load(self, tile: int, address: Value, stride: Operand, width: int = PAIRS) -> None:
+        """Read 16 rows of `width` numbers, as the registers are configured, `stride` bytes
+        apart."""
         if self._native:
             self._call("tileloadd64", str(tile), address, _integer(self._f, stride))
             return
-        self._copy(self._place(tile), ROW_BYTES, address, stride)
+        self._copy(self._place(tile), ROW_BYTES, address, stride, width // 2)
 
     def store(self, tile: int, address: Value, stride: Operand) -> None:
         """Write 16 rows of 64 bytes, `stride` bytes apart."""
@@ -89,14 +95,18 @@ class TileRegisters:
     def _place(self, tile: int) -> Value:
         return self._block + tile * TILE_BYTES
 
-    def _copy(self, to: Value, to_row: Operand, src: Value | None, src_row: Operand) -> None:
+    def _copy(
+        self, to: Value, to_row: Operand, src: Value | None, src_row: Operand, pairs: int = ROWS
+    ) -> None:
+        """Copy rows of so many pairs, with zeros behind them."""
         f, lanes = self._f, _lanes(self._module)
         with f.loop(0, ROWS) as row:
             for part in range(0, ROWS, lanes):
                 kind = vector(I32, lanes)
                 value = f.constant(kind, 0)
                 if src is not None:
-                    value = f.load(kind, src + row.index * src_row + 4 * part)
+                    mask = f.lanes_below(pairs - part, lanes)
+                    value = f.load_lanes(kind, src + row.index * src_row + 4 * part, mask)
                 f.store(value, to + row.index * to_row + 4 * part)
 
 

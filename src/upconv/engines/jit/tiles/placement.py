@@ -111,8 +111,8 @@ class InPlace(Operand):
     """Channels-last data of which every tap reads positions that are there; `before` as in
     channels/blocks.py."""
 
-    def __init__(self, correlation: Correlation, before: int) -> None:
-        self.correlation, lines = correlation, correlation.lines
+    def __init__(self, correlation: Correlation, before: int, merges: bool) -> None:
+        self.correlation, lines, self._merges = correlation, correlation.lines, merges
         position = correlation.reduced * correlation.dtype.itemsize
         inner = [position * prod(correlation.operand_size[i:]) for i in range(len(lines) + 1)]
         self.counts = tuple(
@@ -141,7 +141,10 @@ class InPlace(Operand):
         return self._last >= 0
 
     def _offset(self, number: int, tap: Tap) -> int:
-        return (self._before[number] - tap.shift) * self._strides[number]
+        shift = tap.shift
+        if self._merges and number == len(self.counts) - 1:
+            return self._before[number] * self._strides[number] - shift * 2
+        return (self._before[number] - shift) * self._strides[number]
 
     def _row_starts(self, rows: Numbers) -> Numbers:
         if not self._is_dense:

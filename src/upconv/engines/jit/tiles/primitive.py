@@ -29,11 +29,10 @@ from ..spatial import Spatial
 from ..steps import Launch
 from ..values import BFLOAT, BYTES, FLOAT, LINE, STORED
 from .candidates import total_cycles
+from .forms import schedule
+from .merging import MergedPacking
 from .operations import PAIRS, ROWS
 from .schedule import SHAPES, Schedule
-from .schedule import schedule as tile_schedule
-from .unfolded import Window
-from .unfolding import unfolded
 from .walks import Codes, Walk
 
 _POINTS = 512  # positions in a spatial block of a thread, where there are many weights
@@ -46,21 +45,24 @@ class Tiles(Kernel):
 
     def __init__(self, correlation: Correlation, threads: int, cpu: Cpu) -> None:
         self.correlation = correlation
-        self.schedule: Schedule = tile_schedule(correlation, threads, cpu)
+        self.schedule: Schedule = schedule(correlation, threads, cpu)
         cycles = total_cycles(correlation, self.schedule, cpu)
         self.predicted_cycles = cycles / self.schedule.threads
         self._pack_threads = self.schedule.threads
         plan, stored = self.schedule, STORED[correlation.dtype]
-        inner = unfolded(correlation) if plan.unfolds else correlation
-        self.order = shared(ChannelPacking, inner.weight, plan.cut, cpu, PAIRS)
-        window = Window.of(correlation, stored) if plan.unfolds else None
+        self.order: ChannelPacking
+        if plan.merging:
+            correlation = plan.merging.operand(correlation)
+            self.order = shared(MergedPacking, plan.merging, correlation.weight, plan.cut, cpu)
+        else:
+            self.order = shared(ChannelPacking, correlation.weight, plan.cut, cpu, PAIRS)
         finish = Finish.of(
             FLOAT, stored, correlation.epilogue, correlation.layout,
             accumulate=correlation.accumulate,
         )  # fmt: skip
         first = correlation.layout is DataLayout.NCX
-        codes = Codes(plan, finish, first, cpu, window)
-        blocks, by_thread = self._spatial_blocks(inner, cpu)
+        codes = Codes(plan, finish, first, cpu)
+        blocks, by_thread = self._spatial_blocks(correlation, cpu)
         kinds = dict.fromkeys(block.kind for block in blocks)
         # Rows that cross lines of the cache are slow to read: many products take a packed operand.
         ways = [plan.anywhere, *[True] * (plan.in_place and not plan.anywhere)]
@@ -98,19 +100,17 @@ class Tiles(Kernel):
         return spatial.launches(operands, scratch, values, first_x)
 
     def _spatial_blocks(
-        self, inner: Correlation, cpu: Cpu
+        self, correlation: Correlation, cpu: Cpu
     ) -> tuple[tuple[SpatialBlock, ...], bool]:
         """Return spatial blocks that stay in the second-level cache beside the weights in use, and
         whether each is computed by one thread. A block meets many weights with many positions."""
-        correlation, cut, element = self.correlation, self.schedule.cut, BYTES[BFLOAT]
-        threads, plain = self.schedule.threads, image_bytes(correlation, element)
-        # An unfolded operand takes more than the data that is cut.
-        share = plain / image_bytes(inner, element)
-        data, counts = plain * correlation.batch, cut.counts(correlation.result_size)
+        cut, element = self.schedule.cut, BYTES[BFLOAT]
+        threads, counts = self.schedule.threads, cut.counts(correlation.result_size)
+        data = image_bytes(correlation, element) * correlation.batch
         points = correlation.batch * max(1, int(counts.prod(1).max(initial=1)))
         least = data * _POINTS // points if self.order.nbytes > cpu.l2 // 4 else 0
-        target = max(int(cpu.l2 // 2 * share), data // _MAX_SPATIAL_BLOCKS)
-        most = int(transposed_bytes(correlation, threads) * share)
+        target = max(cpu.l2 // 2, data // _MAX_SPATIAL_BLOCKS)
+        most = transposed_bytes(correlation, threads)
         return blocks_for_threads(correlation, cut, element, threads, target, least, most)
 
     def _ordered_slopes(self, slopes: Array) -> Array:

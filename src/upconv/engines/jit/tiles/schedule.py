@@ -13,10 +13,10 @@ Nothing here touches an array of data or emits code.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -28,8 +28,8 @@ from ..correlation import Correlation, Line, WeightForm
 from ..cpu import Cpu
 from ..pool import useful_threads
 from ..processor_costs import Costs
+from .merging import Merging
 from .operations import PAIRS, ROW_BYTES, ROWS, TILE_BYTES
-from .unfolding import taps_of, unfolded
 
 SHAPES = ((2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1))
 """Tiles of positions by tiles of outputs that are summed at once, the best one first."""
@@ -66,8 +66,8 @@ class Padding:
 class Schedule:
     """All that is decided about one correlation: phases, tiles of positions by blocks of 16 outputs
     that are summed at once, and threads. `blocks` of outputs and of `inputs` are those of a group.
-    Operands are read `in_place` where they are aligned, or `anywhere` they begin. `unfolds`: the
-    inputs of all taps are those of a position (unfolded.py).
+    Operands are read `in_place` where they are aligned, or `anywhere` they begin. `merging`:
+    products take neighbouring taps.
 
     Where the inputs of some tiles fit the first-level cache, so many are taken `at_once` for rows
     with `part_bytes` of weights; otherwise, where it is 0, all tiles for each row."""
@@ -82,10 +82,21 @@ class Schedule:
     anywhere: bool
     at_once: int
     part_bytes: int
-    unfolds: bool = False
+    merging: Merging | None = None
+
+    @property
+    def lanes(self) -> int:
+        """Numbers in memory of a position of the operand, in one group."""
+        return self.merging.lanes if self.merging else self.inputs * PAIRS
+
+    @property
+    def width(self) -> int:
+        """Inputs of a product."""
+        return self.merging.width if self.merging else PAIRS
 
     def __str__(self) -> str:
-        reading = " of all taps" if self.unfolds else " read in place" if self.in_place else ""
+        taps = " of neighbouring taps" if self.merging else ""
+        reading = taps + " read in place" * self.in_place
         return (
             f"tiles: {self.rows} x {self.columns} of {ROWS} positions x {ROWS} channels,"
             f" {len(self.cut.grids)} phases, {self.blocks} blocks of outputs, {self.inputs} of 32"
@@ -94,59 +105,51 @@ class Schedule:
         )
 
 
-def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
-    """The schedule of a correlation that has outputs."""
-    taps, channels = taps_of(correlation), correlation.reduced // correlation.groups
-    if taps and taps * -(-channels // PAIRS) >= _FULLER * -(-taps * channels // PAIRS):
-        inner = _schedule(unfolded(correlation), threads, cpu)
-        return replace(inner, in_place=False, anywhere=False, unfolds=True)
-    return _schedule(correlation, threads, cpu)
-
-
-_FULLER = 2.5  # times as many products without unfolding, which takes longer than packing
 _CLEARLY = 1.15  # the first shape needs the least from caches, which other threads may share
 _AS_FAST = 8  # times as fast as multiply-adds of vectors: smaller problems need fewer threads
 _MANY_ROWS = 4  # from which on inputs that stay in the first-level cache save time
 
 
-def _schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
-    lines = correlation.lines
+def scheduled(
+    correlation: Correlation, inner: Correlation, lanes: int, threads: int, cpu: Cpu
+) -> Schedule:
+    """The schedule of a correlation whose taps and weights are those of `inner`, and whose
+    positions have so many `lanes` in memory."""
+    lines = inner.lines
     phases = tuple(tuple(phase._replace(length=0) for phase in line.phases) for line in lines)
     strides = tuple(line.stride for line in lines)
-    cut = _cut(correlation.weight, strides, phases, lines[-1].step, cpu.costs)
+    cut = _cut(inner.weight, strides, phases, lines[-1].step, cpu.costs)
     blocks = -(-cut.lanes.channels // ROWS)
     tiles = least_tiles(correlation.batch, [Padding.of(line) for line in correlation.lines])
-    inputs = inputs_of(correlation.weight)
+    inputs = inputs_of(inner.weight)
     taps = max((prod(len(phase.taps) for phase in phases_of(g)) for g in cut.grids), default=0)
     steps = taps * inputs
 
     def cycles(shape: tuple[int, int]) -> float:
-        working = working_bytes(correlation, *shape, steps)
         runs = -(-tiles // shape[0]) * -(-blocks // shape[1])
-        return runs * (step_cycles(*shape, working, cpu) + cpu.costs.tiles.tile / max(1, steps))
+        step = step_cycles(correlation, shape, steps, lanes, cpu)
+        return runs * (step + cpu.costs.tiles.tile / max(1, steps))
 
     def preferred(shape: tuple[int, int]) -> float:
         return cycles(shape) * (1 if shape == SHAPES[0] else _CLEARLY)
 
     rows, columns = min(SHAPES, key=preferred)
     threads = useful_threads(correlation.multiply_adds // _AS_FAST, threads)
-    in_place = reads_in_place(correlation)
-    reads = -(-blocks // columns) * correlation.taps / prod(line.step for line in lines)
-    anywhere = in_place and reads <= cpu.costs.tiles.reads
     # Each group of tiles takes a call for each row.
     meets_many = len(cut.grids) * -(-blocks // columns) >= _MANY_ROWS
     fits = steps * rows * TILE_BYTES <= cpu.l1 * cpu.costs.tiles.l1_inputs and meets_many
     part_bytes = int(cpu.l2 * cpu.costs.tiles.l2_weights)
     at_once = rows if fits else 0
-    places = in_place, anywhere
-    return Schedule(cut, rows, columns, blocks, inputs, threads, *places, at_once, part_bytes)
+    return Schedule(cut, rows, columns, blocks, inputs, threads, False, False, at_once, part_bytes)
 
 
-def reads_in_place(correlation: Correlation) -> bool:
-    """Whether an operand can be read as it lies: whole blocks of channels, no zeros beside it."""
-    plain = correlation.layout is DataLayout.NXC and correlation.dtype is DType.BFLOAT16
-    whole = correlation.reduced // correlation.groups % PAIRS == 0
-    return plain and whole and all(line.is_inside for line in correlation.lines)
+def reads_in_place(correlation: Correlation, lanes: int) -> bool:
+    """Whether an operand can be read as it lies: a position of a group has `lanes` numbers, in
+    blocks of 32 or of one group, and no zeros beside it."""
+    typed = correlation.layout is DataLayout.NXC and correlation.dtype is DType.BFLOAT16
+    whole = correlation.reduced == lanes * correlation.groups
+    whole = whole and (lanes % PAIRS == 0 or correlation.groups == 1)
+    return typed and whole and all(line.is_inside for line in correlation.lines)
 
 
 def inputs_of(weight: WeightForm) -> int:
@@ -180,17 +183,23 @@ def _row_tiles(batch: int, paddings: list[Padding]) -> int:
     return batch * prod(axis.count for axis in outer) * -(-last.count // ROWS)
 
 
-def step_cycles(rows: int, columns: int, working: int, cpu: Cpu) -> float:
-    """Cycles of one step: products, which wait for those before, or loads of tiles. They come from
-    the second-level cache where the first one does not hold `working` bytes."""
-    kernel = cpu.costs.tiles
-    load = kernel.load if working <= kernel.l1_working * cpu.l1 else kernel.far_load
-    return max(kernel.product * rows * columns, load * (rows + columns), kernel.latency)
+def step_cycles(
+    correlation: Correlation, shape: tuple[int, int], steps: int, lanes: int, cpu: Cpu
+) -> float:
+    """Cycles of one step of a phase of so many: products, which wait for those before, or loads of
+    tiles. `lanes` are the numbers of a position in memory."""
+    (rows, columns), kernel = shape, cpu.costs.tiles
+    near = working_bytes(correlation, shape, steps, lanes) <= kernel.l1_working * cpu.l1
+    load = kernel.load if near else kernel.far_load
+    crossing = 1 - gcd(lanes * 2, ROW_BYTES) / ROW_BYTES  # part of all rows
+    loads = load * columns + max(load, kernel.load + kernel.crossing * crossing) * rows
+    return max(kernel.product * rows * columns, loads, kernel.latency)
 
 
-def working_bytes(correlation: Correlation, rows: int, columns: int, steps: int) -> int:
+def working_bytes(correlation: Correlation, shape: tuple[int, int], steps: int, lanes: int) -> int:
     """Bytes of all inputs that some tiles of neighbouring positions read, which taps share, and of
     the weights that they meet in one phase."""
+    rows, columns = shape
     positions = 1
     for i, line in enumerate(correlation.lines):
         reads = {line.high - tap.shift for phase in line.phases for tap in phase.taps}
@@ -202,8 +211,7 @@ def working_bytes(correlation: Correlation, rows: int, columns: int, steps: int)
             count += stop - max(first, behind.get(plane, first))
             behind[plane] = stop
         positions *= count
-    inputs = positions * inputs_of(correlation.weight) * ROW_BYTES
-    return inputs + columns * steps * TILE_BYTES
+    return positions * lanes * 2 + columns * steps * TILE_BYTES
 
 
 @lru_cache(maxsize=256)

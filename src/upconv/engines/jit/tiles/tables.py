@@ -5,6 +5,7 @@ NumPy writes them; unit tests replay them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -15,7 +16,8 @@ from ..correlation import Correlation
 from ..kernel_arguments import Table, filled
 from ..packing import Numbers
 from .driver import CHUNK, CLEAR, COPY
-from .operations import ROW_BYTES, ROWS
+from .merging import Merging
+from .operations import PAIRS, ROW_BYTES, ROWS
 from .placement import Operand
 from .schedule import Padding, inputs_of, is_flat
 
@@ -26,37 +28,53 @@ _CHUNK_CHANNELS = 128  # fewer than these are packed for more positions: jobs ha
 
 class Packed(Operand):
     """The packed operand: [group][block of 32 channels][planes of each axis][image][positions of
-    each axis][32 channels]; `before` as in channels/blocks.py."""
+    each axis][32 channels]; `before` as in channels/blocks.py.
 
-    def __init__(self, correlation: Correlation, before: int) -> None:
-        self.correlation = correlation
+    With merged taps, [group][planes of outer axes][image][positions of each axis][`lanes`]: the
+    last axis has no planes, so that neighbouring positions lie side by side."""
+
+    def __init__(self, correlation: Correlation, before: int, merging: Merging | None) -> None:
+        self.correlation, self.merging = correlation, merging
+        self.lanes = merging.lanes if merging else PAIRS
+        self.position = self.lanes * 2
         lines = correlation.lines
-        self.axes = [Padding.of(line, 0 if i else before) for i, line in enumerate(lines)]
-        self.planes = tuple(len(axis.planes) for axis in self.axes)
-        self.lengths = tuple(axis.length for axis in self.axes)
+        axes = [Padding.of(line, 0 if i else before) for i, line in enumerate(lines)]
+        self._is_flat = is_flat(correlation.batch, axes)
+        self.counts = tuple(axis.count for axis in axes)
+        step = 1
+        if merging:
+            step, last = axes[-1].step, axes[-1]
+            axes[-1] = replace(last, step=1, planes=(0,), length=last.length * step)
+        self.axes = axes
+        self.planes = tuple(len(axis.planes) for axis in axes)
+        self.lengths = tuple(axis.length for axis in axes)
         image = prod(self.lengths)
         # Tiles that begin at the last positions read on behind these.
-        self.plane = correlation.batch * image + ROWS
-        self.image_bytes = image * ROW_BYTES
-        self.counts = tuple(axis.count for axis in self.axes)
-        self.block_bytes = prod(self.planes) * self.plane * ROW_BYTES
+        self.plane = correlation.batch * image + ROWS * step + -(-PAIRS // self.lanes)
+        self.image_bytes = image * self.position
+        block = prod(self.planes) * self.plane * self.position
+        self.block_bytes = ROW_BYTES if merging else block
         self.blocks = inputs_of(correlation.weight)
-        self.group_bytes = self.blocks * self.block_bytes
+        self.group_bytes = block if merging else self.blocks * block
         self.nbytes = correlation.groups * self.group_bytes
         inner = [prod(self.lengths[i:]) for i in range(len(lines) + 1)]
-        self.steps = np.array(inner, np.int64) * ROW_BYTES
+        self.steps = np.array(inner, np.int64) * self.position
+        self.steps[-1] *= step
         self._steps = np.array(inner[1:], np.int64)
         self._plane_steps = [prod(self.planes[i + 1 :]) for i in range(len(lines))]
 
     def _offset(self, number: int, tap: Tap) -> int:
-        plane, position = self.axes[number].read(self.correlation.lines[number].high, tap)
+        high = self.correlation.lines[number].high
+        if self.merging and number == len(self.axes) - 1:
+            return (high * self.lanes - tap.shift) * 2
+        plane, position = self.axes[number].read(high, tap)
         plane_step = self._plane_steps[number] * self.plane
-        return (plane * plane_step + position * int(self._steps[number])) * ROW_BYTES
+        return (plane * plane_step + position * int(self._steps[number])) * self.position
 
     def _row_starts(self, rows: Numbers) -> Numbers:
-        if not is_flat(self.correlation.batch, self.axes):
+        if not self._is_flat:
             return super()._row_starts(rows)
-        starts: Numbers = (self.steps[:-1] // ROW_BYTES) @ rows
+        starts: Numbers = (self.steps[:-1] // self.steps[-1]) @ rows
         return starts
 
     def chunks(self) -> dict[str, Table]:
@@ -114,7 +132,7 @@ class Packed(Operand):
                 stop = min(last.length, -(-(high + last.first - plane) // last.step))
                 if q < stop:
                     src = last.step * q + plane - last.first
-                    dst = (number * self._plane_steps[-1] * self.plane + q) * ROW_BYTES
+                    dst = (number * self._plane_steps[-1] * self.plane + q) * self.position
                     listed.append((part, src, dst, stop - q))
         table = np.array(listed, np.int64).reshape(-1, 4)
         row, column = np.repeat(rows, len(table)), np.tile(table, (len(rows), 1))
@@ -131,7 +149,7 @@ class Packed(Operand):
         plane[list(axis.planes)] = np.arange(len(axis.planes))
         offset = plane[residue] * self._plane_steps[number] * self.plane + q * self._steps[number]
         read = (plane[residue] >= 0) & (q >= 0) & (q < axis.length)
-        return np.where(read, offset * ROW_BYTES, -1)
+        return np.where(read, offset * self.position, -1)
 
     def _clears(self) -> Table:
         """The positions of an image that no position of the operand is copied to."""
@@ -150,7 +168,7 @@ class Packed(Operand):
             runs.append((first[inside] + high, np.full(int(inside.sum()), length - high)))
         dst, count = (np.concatenate(each) for each in zip(*runs, strict=True))
         there = count > 0
-        return filled(CLEAR, int(there.sum()), dst=dst[there] * ROW_BYTES, count=count[there])
+        return filled(CLEAR, int(there.sum()), dst=dst[there] * self.position, count=count[there])
 
     def _bounds(self, number: int) -> tuple[Numbers, Numbers]:
         """In each plane of an axis, the first position that is the operand's, and behind the last

@@ -15,21 +15,36 @@ from ..cpu import Cpu
 from ..emit import Function, Module
 from ..kernel_arguments import Record
 from ..rows import Finish, Span, finish_span
-from ..values import BFLOAT, FLOAT, Value, vector
+from ..values import Value
 from .driver import ARGUMENTS, PIECE, REGISTERS_AT, ROW, RUN, STAGE_AT, TILE
-from .operations import REGISTERS, ROW_BYTES, ROWS, TILE_BYTES, TileRegisters, emit_product
+from .operations import PAIRS, REGISTERS, ROW_BYTES, ROWS, TILE_BYTES, TileRegisters, emit_product
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterTile:
-    """The class of a register tile: `rows` tiles of positions, `columns` blocks of outputs, what is
-    done to results, and whether an instruction narrows them to bfloat16, with nothing else to
-    do."""
+    """The class of a register tile: `rows` tiles of positions, `columns` blocks of outputs, which
+    are `most` elsewhere; `width` inputs of a product; what is done to results, and whether
+    subnormal ones are zero, as an instruction leaves them."""
 
     rows: int
     columns: int
+    most: int
+    width: int
     finish: Finish
-    narrows: bool = False
+    flushes: bool = False
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether weights stay in registers while inputs pass through, or the other way."""
+        return self.most <= self.rows
+
+    @property
+    def operands(self) -> tuple[range, range]:
+        """The registers of inputs, and those of weights: the same for all `columns`."""
+        sums = self.rows * self.most
+        kept = range(sums, sums + min(self.rows, self.most))
+        passing = range(kept.stop, REGISTERS)
+        return (passing, kept) if self.keeps_weights else (kept, passing)
 
     @property
     def line(self) -> int:
@@ -75,24 +90,23 @@ def _products(
 ) -> None:  # fmt: skip
     """All steps. The operand of which there are more tiles passes through what registers remain."""
     row = Record(f, f["outer"], ROW)
-    sums, slab = tile.rows * tile.columns, row["count"] * TILE_BYTES
+    slab = row["count"] * TILE_BYTES
     with f.loop(0, row["count"], carried=[weights]) as loop:
         offset, block = f.word(steps, loop.index), loop.carried[0]
         places = [[x + offset for x in inputs], [block + slab * j for j in range(tile.columns)]]
-        fewer = int(tile.columns <= tile.rows)
-        apart = ARGUMENTS.reader(f)["x_row"], ROW_BYTES
-        kept, passing = places[fewer], places[1 - fewer]
-        free = REGISTERS - sums - len(kept)
-        for i, place in enumerate(kept):
-            registers.load(sums + i, place, apart[fewer])
-        for i, place in enumerate(passing):
-            register = sums + len(kept) + i % free
-            registers.load(register, place, apart[1 - fewer])
-            for j in range(len(kept)):
-                if fewer:
-                    registers.multiply_add(i * tile.columns + j, register, sums + j)
+        apart, widths = (ARGUMENTS.reader(f)["x_row"], ROW_BYTES), (tile.width, PAIRS)
+        kept, other = (1, 0) if tile.keeps_weights else (0, 1)
+        held, free = tile.operands[kept], tile.operands[other]
+        for register, place in zip(held, places[kept], strict=False):
+            registers.load(register, place, apart[kept], widths[kept])
+        for i, place in enumerate(places[other]):
+            register = free[i % len(free)]
+            registers.load(register, place, apart[other], widths[other])
+            for j, fixed in zip(range(len(places[kept])), held, strict=False):
+                if tile.keeps_weights:
+                    registers.multiply_add(i * tile.columns + j, register, fixed)
                 else:
-                    registers.multiply_add(j * tile.columns + i, sums + j, register)
+                    registers.multiply_add(j * tile.columns + i, fixed, register)
         loop.next([block + TILE_BYTES])
 
 
@@ -113,17 +127,9 @@ def _leave(f: Function, tile: RegisterTile, row: Record, each: Record, stage: Va
 def _finish(f: Function, tile: RegisterTile, sums: Value, to: Value, active: Value | None) -> None:
     """The results of one position."""
     a, row, kind = ARGUMENTS.reader(f), Record(f, f["outer"], ROW), tile.finish
-    if active is None and tile.narrows:
-        for j in range(0, tile.columns, 2):
-            low, high = (f.load(_SUMS, sums + (j + k) * ROW_BYTES) for k in (0, 1))
-            f.store(f.narrow(low, high), f.at(a["y"] + to, j * ROWS, BFLOAT))
-        return
     slopes = a["bias"] + (a["slopes"] + row["bias"])
     places = {"dst": a["y"], "residual": a["residual"], "second": a["second"]}
     for j in range(tile.columns):
         mask = None if active is None else f.lanes_below(active - j * ROWS, ROWS)
         span = Span(f, f.integer(j * ROWS), ROWS, mask)
-        finish_span(f, kind, places, sums, to, slopes, span)
-
-
-_SUMS = vector(FLOAT, ROWS)
+        finish_span(f, kind, places, sums, to, slopes, span, flushes=tile.flushes)

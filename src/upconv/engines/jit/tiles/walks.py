@@ -36,16 +36,13 @@ from .placement import InPlace, Operand
 from .schedule import Schedule
 from .tables import CHUNK_POSITIONS, Packed
 from .tile import RegisterTile, tile_code
-from .unfolded import Unfolded, Window, unfold_code
 
 
 class Codes:
     """The compiled code of a schedule; `first` where channels come first. `element` is the type in
     which tiles leave results: those of the caller, or numbers that are transposed yet."""
 
-    def __init__(
-        self, schedule: Schedule, finish: Finish, first: bool, cpu: Cpu, window: Window | None
-    ) -> None:
+    def __init__(self, schedule: Schedule, finish: Finish, first: bool, cpu: Cpu) -> None:
         self.schedule, self.finish, self.first, self.cpu = schedule, finish, first, cpu
         stored = finish.stored
         self.casts = first and finish.is_cast
@@ -53,7 +50,9 @@ class Codes:
         self._leaving = Finish(FLOAT, self.element) if first else finish
         self._tiles: dict[int, int] = {}
         walk, products, channels = walk_code(cpu), products_code(cpu), channels_code(cpu)
-        pack = pack_code(stored, first, cpu) if window is None else unfold_code(window, cpu)
+        merging = schedule.merging
+        ways = merging is not None, merging is not None and merging.dense
+        pack = pack_code(stored, first, *ways, cpu)
         self.walk = walk.addresses["walk"]
         self.steps = channels.addresses | pack.addresses | products.addresses
         self._kept = [walk, pack, products, channels]
@@ -68,6 +67,13 @@ class Codes:
             self._kept += codes.values()
 
     @property
+    def configuration(self) -> Table:
+        """The shapes of the registers."""
+        plan = self.schedule
+        tile = RegisterTile(plan.rows, plan.columns, plan.columns, plan.width, self.finish)
+        return configuration(*tile.operands, plan.width)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of code."""
         return CODE_BYTES * len(self._kept)
@@ -76,9 +82,9 @@ class Codes:
         """The address of the register tile of some blocks of outputs."""
         if columns not in self._tiles:
             finish = self._leaving
-            narrows = finish.is_cast and finish.stored == BFLOAT and self.cpu.dots > 0
-            narrows = narrows and columns % 2 == 0
-            tile = RegisterTile(self.schedule.rows, columns, finish, narrows)
+            flushes = finish.stored == BFLOAT and self.cpu.dots > 0
+            plan = self.schedule
+            tile = RegisterTile(plan.rows, columns, plan.columns, plan.width, finish, flushes)
             code = tile_code(tile, self.cpu)
             self._kept.append(code)
             self._tiles[columns] = code.addresses["tile"]
@@ -96,7 +102,7 @@ class Walk:
         self.operand = _operand(kind, plan, in_place)
         y_position = correlation.made * BYTES[codes.element]
         y_steps = _steps(correlation.result_size, y_position)
-        self.tables: dict[str, Table] = {"configuration": configuration()}
+        self.tables: dict[str, Table] = {"configuration": codes.configuration}
         self._listed = listed = [*self._packing(), self._products(order, y_steps)]
         stage = max(plan.rows * plan.columns * TILE_BYTES, 2 * CHUNK_POSITIONS * ROW_BYTES)
         if codes.first:
@@ -125,14 +131,11 @@ class Walk:
         self.launch = Launch.of_walk(Blocks(self.template), codes.walk, threads, self.phases)
 
     def _packing(self) -> list[Phase]:
-        """The phase that packs or unfolds the operand; fills its tables."""
+        """The phase that packs the operand; fills its tables."""
         operand, code = self.operand, self._codes.steps["pack"]
         if isinstance(operand, Packed):
             self.tables |= operand.chunks()
             return [Phase(code, self.tables["chunks"], _inputs(operand, self._first))]
-        if isinstance(operand, Unfolded):
-            self.tables |= operand.tables()
-            return [Phase(code, operand.jobs(), operand.images())]
         return []
 
     def _products(self, order: ChannelPacking, y_steps: Numbers) -> Phase:
@@ -164,29 +167,23 @@ class Walk:
     def _arguments(self) -> dict[str, int]:
         """Numbers that packing and products read."""
         operand, correlation = self.operand, self.operand.correlation
-        last, itemsize = correlation.lines[-1], correlation.dtype.itemsize
-        arguments = {
-            "in_position": itemsize * (1 if self._first else correlation.reduced),
+        apart = 1 if self._first else correlation.reduced
+        return {
+            "in_position": correlation.dtype.itemsize * apart,
             "block_bytes": operand.block_bytes,
             "x_row": operand.row_bytes,
+            "x_position": operand.position if isinstance(operand, Packed) else 0,
             "at_once": self._codes.schedule.at_once or max(1, self._tile_count),
         }
-        if isinstance(operand, Unfolded):
-            channels = correlation.reduced // correlation.groups if self._first else 1
-            arguments |= {"window_count": len(self.tables["windows"]), "window_channels": channels}
-            arguments |= {"taps_count": operand.taps, "in_size": last.size, "in_step": last.step}
-        return arguments
 
 
 def _operand(kind: Kind, plan: Schedule, in_place: bool) -> Operand:
-    """The operand of a spatial block: unfolded, in place where that is possible, or packed."""
-    if plan.unfolds:
-        return Unfolded(kind.correlation, kind.before)
+    """The operand of a spatial block: in place where that is possible, or packed."""
     if in_place:
-        operand = InPlace(kind.correlation, kind.before)
+        operand = InPlace(kind.correlation, kind.before, plan.merging is not None)
         if operand.is_possible:
             return operand
-    return Packed(kind.correlation, kind.before)
+    return Packed(kind.correlation, kind.before, plan.merging)
 
 
 def _rows(
@@ -229,17 +226,22 @@ def _parts(rows: Table, plan: Schedule) -> Table:
 
 def _inputs(packed: Packed, first: bool) -> Table:
     """Blocks of input channels of all images: one by one where channels come `first`, else all
-    whole ones, and the rest."""
-    correlation, blocks = packed.correlation, packed.blocks
-    channels = correlation.reduced // correlation.groups
+    whole ones, and the rest; all together where positions lie side by side."""
+    correlation, merging, blocks = packed.correlation, packed.merging, packed.blocks
+    channels, width = correlation.reduced // correlation.groups, PAIRS
     starts = np.arange(blocks) if first else np.array(sorted({0, channels // PAIRS}))
     starts = starts[starts * PAIRS < channels]
-    stops = np.append(starts[1:], blocks)
+    counts = np.append(starts[1:], blocks) - starts
+    if merging and merging.dense:
+        starts, counts, width = starts[:1], np.ones(1, np.int64), channels
+    # The blocks of merged taps lie side by side in a position: the first one's zeros are all.
+    zeros, lanes = (starts == 0, merging.lanes) if merging else (counts, blocks * PAIRS)
     group, number, image = np.indices((correlation.groups, len(starts), correlation.batch))
     block = starts[number]
     return filled(
         INPUT, image.shape, image=image, channel=group * channels + block * PAIRS,
-        channels=np.minimum(PAIRS, channels - block * PAIRS), blocks=(stops - starts)[number],
+        channels=np.minimum(width, channels - block * PAIRS), blocks=counts[number],
+        zeros=zeros[number], room=np.minimum(width, lanes - block * PAIRS),
         dst=group * packed.group_bytes + block * packed.block_bytes + image * packed.image_bytes,
     ).ravel()  # fmt: skip
 

@@ -1,0 +1,62 @@
+"""The forms of a correlation on tiles: whether the inputs of a product are channels of one tap, or
+of neighbouring taps (merging.py).
+
+Each form adds up in an order of its own. Which is taken depends on no size, so that the parts of a
+result have the bits of the whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from ..correlation import Correlation
+from ..cpu import Cpu
+from .merging import Merging
+from .operations import PAIRS, ROWS
+from .schedule import SHAPES, Schedule, inputs_of, reads_in_place, scheduled, step_cycles
+
+
+def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
+    """The schedule of a correlation that has outputs, in the form that takes less cycles."""
+    lines = tuple(line.with_every_tap for line in correlation.lines)
+    every = replace(correlation, lines=lines)
+    merging, lanes = Merging.of(every), inputs_of(every.weight) * PAIRS
+    if merging is None:
+        return _scheduled(correlation, correlation, lanes, threads, cpu)
+    pack = ROWS * prod(line.step for line in lines) * cpu.costs.tiles.pack
+    merged = _cycles(every, merging.merged(every), merging.lanes, cpu)
+    if not (all(line.is_pointwise for line in lines) and reads_in_place(every, merging.lanes)):
+        merged += pack * merging.lanes
+    if merged * _CLEARLY < pack * lanes + _cycles(every, every, lanes, cpu):
+        operand, inner = merging.operand(correlation), merging.merged(correlation)
+        plan = _scheduled(operand, inner, merging.lanes, threads, cpu)
+        return replace(plan, merging=merging)
+    return _scheduled(correlation, correlation, lanes, threads, cpu)
+
+
+_CLEARLY = 1.1  # rows of merged taps cross lines of the cache
+
+
+def _scheduled(
+    correlation: Correlation, inner: Correlation, lanes: int, threads: int, cpu: Cpu
+) -> Schedule:
+    """The schedule, with the way of reading operands."""
+    plan = scheduled(correlation, inner, lanes, threads, cpu)
+    in_place = reads_in_place(correlation, lanes)
+    taps = correlation.taps / prod(line.step for line in correlation.lines)
+    reads = -(-plan.blocks // plan.columns) * taps
+    anywhere = in_place and reads <= cpu.costs.tiles.reads
+    return replace(plan, in_place=in_place, anywhere=anywhere)
+
+
+def _cycles(correlation: Correlation, inner: Correlation, lanes: int, cpu: Cpu) -> float:
+    """Cycles of all products of a tile of positions; taps are those of `inner`."""
+    steps = inner.taps * inputs_of(inner.weight)
+    phases = prod(len(line.phases) for line in inner.lines)
+    blocks = -(-inner.made // inner.groups // ROWS)
+    return steps * min(
+        step_cycles(correlation, shape, steps // phases, lanes, cpu)
+        * -(-blocks // shape[1]) / shape[0]
+        for shape in SHAPES
+    )  # fmt: skip

@@ -1,0 +1,146 @@
+"""Merging, as plain data: products that take neighbouring taps, where 32 does not divide channels.
+
+A product takes 32 inputs. Of a tap with 16 channels, half of them would be zeros. Where positions
+lie side by side without gaps, the inputs of neighbouring taps are one *run* in memory, which
+products take 32 at a time, whatever tap they belong to; all take fewer where a run is shorter. The
+last product of a run begins earlier, so as to end with the run. The weights of inputs that are in
+two products are cut in halves: every input that is read meets a weight of its own. With zeros
+instead, an infinite neighbour would make NaN of a result that does not depend on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+
+from ....geometry import Phase, Tap
+from ....problem import DataLayout
+from ...base import Array
+from ...copies import contiguous
+from ..channels.schedule import Cut
+from ..channels.weights import ChannelPacking
+from ..correlation import Correlation, WeightForm
+from ..cpu import Cpu
+from .operations import PAIRS
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """Runs of taps: numbers of a position in memory, inputs of a product, the taps of each phase of
+    the last axis by index and in the order of positions, and how many taps the other axes have.
+    `dense`: positions that are packed side by side lie side by side in the operand, too."""
+
+    lanes: int
+    width: int
+    runs: tuple[tuple[int, ...], ...]
+    outer: tuple[int, ...]
+    dense: bool
+
+    @classmethod
+    def of(cls, correlation: Correlation) -> Merging | None:
+        """The merging of a correlation; None where it saves nothing, or taps lie apart."""
+        first = correlation.layout is DataLayout.NCX
+        channels = correlation.reduced // correlation.groups
+        *outer, last = correlation.lines
+        phases = [_in_order(phase) for phase in last.every if phase.taps]
+        apart = any(a.shift - 1 != b.shift for taps in phases for a, b in pairwise(taps))
+        # Where channels come first, packing parts of a position takes what is saved.
+        if channels % PAIRS == 0 or apart or not phases or (first and channels > PAIRS):
+            return None
+        # A width is even: pairs are multiplied.
+        lanes, least = channels, min(map(len, phases))
+        lanes += int(lanes * least < PAIRS and lanes * least % 2)
+        runs = tuple(tuple(tap.index for tap in taps) for taps in phases)
+        counts = tuple(
+            1 + max((tap.index for phase in line.every for tap in phase.taps), default=0)
+            for line in outer
+        )
+        dense = lanes == channels and (first or correlation.groups == 1)
+        return cls(lanes, min(PAIRS, lanes * least), runs, counts, dense)
+
+    def _starts(self, taps: int) -> list[int]:
+        """Where the products of a run begin, in numbers from its begin."""
+        length = taps * self.lanes
+        return [min(start, length - self.width) for start in range(0, length, self.width)]
+
+    def operand(self, correlation: Correlation) -> Correlation:
+        """The correlation with all taps along the last axis, so that runs are whole."""
+        *outer, last = correlation.lines
+        return replace(correlation, lines=(*outer, last.with_every_tap))
+
+    def merged(self, correlation: Correlation) -> Correlation:
+        """The correlation with products as taps, whose shifts count numbers instead of positions:
+        for its phases and its weight."""
+        *outer, last = self.operand(correlation).lines
+        form, first, phases = self.form(correlation.weight), 0, []
+        for phase in last.phases:
+            taps = _in_order(phase)
+            starts = self._starts(len(taps)) if taps else []
+            numbered = enumerate(starts if phase.length else (), first)
+            merged = tuple(Tap(i, taps[0].shift * self.lanes - start) for i, start in numbered)
+            phases.append(phase._replace(taps=merged))
+            first += len(starts)
+        lines = *outer, last._replace(phases=tuple(phases))
+        return replace(correlation, lines=lines, reduced=form.reduced, weight_strides=form.strides)
+
+    def form(self, weight: WeightForm) -> WeightForm:
+        """The form of the merged weight: [group][result][outer taps][product][32 inputs]."""
+        sizes = *self.outer, sum(len(self._starts(len(run))) for run in self.runs), PAIRS
+        steps = [prod(sizes[i + 1 :]) for i in range(len(sizes) - 1)]
+        made = prod(sizes)
+        strides = made * (weight.made // weight.groups), 1, made, *steps
+        return weight._replace(reduced=weight.groups * PAIRS, strides=strides)
+
+    def weight(self, form: WeightForm, weight: Array) -> Array:
+        """The merged weight of a contiguous one."""
+        groups, channels = form.groups, form.reduced // form.groups
+        by_group, by_reduced, by_made, *outer, by_tap = (s * weight.itemsize for s in form.strides)
+        shape = groups, form.made // groups, *self.outer, 1 + max(map(max, self.runs)), channels
+        strides = by_group, by_made, *outer, by_tap, by_reduced
+        bits = weight.view(f"u{weight.itemsize}")  # numbers of bfloat16 take NumPy longer to copy
+        source = np.lib.stride_tricks.as_strided(bits, shape, strides, writeable=False)
+        count = sum(len(self._starts(len(run))) for run in self.runs)
+        merged, number = np.zeros((*shape[:-2], count, PAIRS), bits.dtype), 0
+        for run in self.runs:
+            lanes = np.zeros((*shape[:-2], len(run), self.lanes), bits.dtype)
+            lanes[..., :channels] = source[..., list(run), :]
+            lanes = lanes.reshape(*shape[:-2], -1)
+            for start in self._starts(len(run)):
+                merged[..., number, : self.width] = lanes[..., start : start + self.width]
+                number += 1
+            twice = self.width * len(self._starts(len(run))) - lanes.shape[-1]
+            if twice:
+                numbers = merged.view(weight.dtype)
+                first, second = _halves(numbers[..., number - 1, :twice])
+                numbers[..., number - 2, self.width - twice : self.width] = first
+                numbers[..., number - 1, :twice] = second
+        return merged.view(weight.dtype)
+
+
+def _halves(weights: Array) -> tuple[Array, Array]:
+    """Two addends of weights; one is zero where halves would be subnormal, which products take as
+    zero."""
+    half = np.where(abs(weights) < 2 * _TINY, weights, weights / 2).astype(weights.dtype)
+    return half, weights - half
+
+
+def _in_order(phase: Phase) -> list[Tap]:
+    """The taps of a phase in the order of the positions that they read."""
+    return sorted(phase.taps, key=lambda tap: -tap.shift)
+
+
+class MergedPacking(ChannelPacking):
+    """Packs a weight of which products take neighbouring taps."""
+
+    def __init__(self, merging: Merging, weight: WeightForm, cut: Cut, cpu: Cpu) -> None:
+        super().__init__(merging.form(weight), cut, cpu, PAIRS)
+        self._merging, self._form = merging, weight
+
+    def pack(self, weight: Array, threads: int) -> Array:
+        """The merged weight in the order of use."""
+        return super().pack(self._merging.weight(self._form, contiguous(weight)), threads)
