@@ -118,7 +118,7 @@ class Channels:
 
         f is `grad`, or without it the deviation x - pivot.
         """
-        along, product = (0, "ij,ij->j") if self.joined else (1, "ij,ij->i")
+        along = 0 if self.joined else 1
         first, second = np.zeros(self.size[1 - along]), np.zeros(self.size[1 - along])
         spread = self._spread(pivot)
         for block in self._blocks():
@@ -130,7 +130,7 @@ class Channels:
                 deviation *= factor
                 second[block[1]] += np.add.reduce(deviation, axis=0)
             else:
-                second[block[0]] += np.einsum(product, deviation, factor)
+                second[block[0]] += np.einsum("ij,ij->i", deviation, factor)
         return self._per_channel(first), self._per_channel(second)
 
     def combine(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,13 +86,6 @@ class ChannelAxis:
         """Return the shape of a result: that of x for x and y, else one value per channel."""
         return self.shape if name in ("x", "y") else (self.channels,)
 
-    def statistics(
-        self, names: tuple[str, str], parameters: tuple[Array | None, Array | None], why: str
-    ) -> tuple[Array, Array]:
-        """Return two parameters that cannot be None here, in float64."""
-        first, second = map(required, names, parameters, (why, why))
-        return self.vector(first, 0), self.vector(second, 0)
-
     def place(self, purpose: str, target: Array | None, operands: tuple[Array, ...]) -> Array:
         """Return the array for a result like x, `operands[0]`: new, or `target`, or a copy of it.
 
@@ -171,6 +164,11 @@ def moving_rule(statistics: object, momentum: object) -> tuple[Statistics, float
         momentum = rule.usual_momentum
     remedy = "It weighs the new statistics with statistics='torch', the old ones with 'mxnet'."
     return rule, rule.new_weight(number("momentum", momentum, 0, 1, remedy))
+
+
+def moved(old: Any, batch: Any, weight: float) -> Any:
+    """Return new moving statistics; with a weight of 0 the old ones, even beside NaN."""
+    return old * (1 - weight) + batch * weight if weight else +old
 
 
 def require_spread(channel_axis: ChannelAxis, rule: Statistics) -> None:
