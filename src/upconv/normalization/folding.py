@@ -22,7 +22,7 @@ from ..arrays import Array, as_array, element_type
 from ..checks import boolean, frozen, one_of
 from ..errors import ArgumentError, ShapeError, brief
 from ..problem import WeightLayout
-from .checks import Owner, epsilon, per_channel, required
+from .checks import epsilon, per_channel, required
 
 
 class FoldedWeights(NamedTuple):
@@ -88,7 +88,7 @@ def fold_batch_norm(
         "Axis O of a transposed layer's weight holds the channels of one group (weight_layout)."
     )
     vectors = {
-        name: per_channel(name, value, form.outputs, Owner("weight", dtype), where, remedy)
+        name: per_channel(name, value, form.outputs, "weight", dtype, where, remedy)
         for name, value in (
             ("bias", bias),
             ("gamma", None if boolean("fix_gamma", fix_gamma) else gamma),
