@@ -229,30 +229,20 @@ def _arithmetic(b: Layers, word: str, left: bool) -> Any:
     return _applied(b, word, *((number, x) if left else (x, number)))
 
 
-def _sum(b: Layers) -> Value:
-    total = b.data()
-    for i in range(1, len(b.x)):
-        total = total + b.data(i)
-    return total
-
-
 def _same(b: Layers) -> Value:
     return b.refuse("its mode is always") if getattr(b.p, "mode", "") == "always" else b.data()
-
-
-def _reciprocal(b: Layers) -> Value:
-    return 1 / b.data()
 
 
 def _rules() -> dict[str, Callable[[Layers], Any]]:
     rules: dict[str, Callable[[Layers], Any]] = {
         "Deconvolution Convolution": _convolution, "UpSampling": _upsampled, "Pooling": _pooling,
-        "BatchNorm _contrib_SyncBatchNorm": _batch_norm, "InstanceNorm": _instance_norm,
-        "Activation": lambda b: _activation(b, b.p.act_type), "LeakyReLU": _leaky, "add_n": _sum,
-        "clip": lambda b: b.network.clip(b.data(), b.p.a_min, b.p.a_max), "SliceChannel": _split,
+        "BatchNorm _contrib_SyncBatchNorm": _batch_norm, "SliceChannel": _split,
+        "InstanceNorm": _instance_norm, "identity BlockGrad MakeLoss Dropout": _same,
+        "Activation": lambda b: _activation(b, b.p.act_type), "LeakyReLU": _leaky,
+        "add_n": lambda b: sum(map(b.data, range(1, len(b.x))), b.data()),
+        "clip": lambda b: b.network.clip(b.data(), b.p.a_min, b.p.a_max), "Pad": _padded,
         "Concat _npi_concatenate": _concat, "slice slice_axis slice_like Crop": _slice,
-        "Pad": _padded, "negative": lambda b: -b.data(),
-        "identity BlockGrad MakeLoss Dropout": _same, "reciprocal": _reciprocal,
+        "negative": lambda b: -b.data(), "reciprocal": lambda b: 1 / b.data(),
     }  # fmt: skip
     for name, (word, left) in ELEMENTWISE.items():
         if word in (*_WORDS, "softsign"):
