@@ -139,11 +139,10 @@ class _Form(NamedTuple):
         memory.require(3 * weight.nbytes, "the folded weight")
         result = np.empty(weight.shape, weight.dtype)
         source, target = weight.transpose(self.to_iox), result.transpose(self.to_iox)
-        block = len(source) // self.groups
         factors = scale.reshape(self.groups, -1, *[1] * (weight.ndim - 2))
-        for group in range(self.groups):
-            rows = slice(group * block, (group + 1) * block)
-            target[rows] = source[rows] * factors[group]
+        parts = (np.split(array, self.groups) for array in (source, target))
+        for rows, scaled, factor in zip(*parts, factors, strict=True):
+            scaled[...] = rows * factor
         return result
 
 
