@@ -203,22 +203,18 @@ define_move(
 )
 
 _CONSTANT = "dtype:dtype=float32 ctx:text="
-_of_shape = lambda p, inputs, outputs: (inputs, [p.shape])  # noqa: E731
-for _name, _value in (("zeros", 0), ("ones", 1)):
+for _name, _value, _attributes in (
+    ("zeros", 0, ""),
+    ("ones", 1, ""),
+    ("full", None, "value:scalar "),
+):
     define(
         f"_{_name} {_name}",
-        lambda c, value=_value: np.full(c.p.shape, value, c.p.dtype),
+        lambda c, value=_value: np.full(c.p.shape, getattr(c.p, "value", value), c.p.dtype),
         inputs="",
-        attributes=f"shape:shape {_CONSTANT}",
-        shapes=_of_shape,
+        attributes=f"shape:shape {_attributes}{_CONSTANT}",
+        shapes=lambda p, inputs, outputs: (inputs, [p.shape]),
     )
-define(
-    "_full full",
-    lambda c: np.full(c.p.shape, c.p.value, c.p.dtype),
-    inputs="",
-    attributes=f"shape:shape value:scalar {_CONSTANT}",
-    shapes=_of_shape,
-)
 define(
     "_arange arange",
     lambda c: (
