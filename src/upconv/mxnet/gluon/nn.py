@@ -275,12 +275,9 @@ class _Pool(_Layer):
 
 def _pool(name: str, rank: int) -> Any:
     everywhere, kind = "Global" in name, "max" if "Max" in name else "avg"
-    layouts = tuple(
-        kinds[rank - 1] for kinds in (("NCW", "NCHW", "NCDHW"), ("NWC", "NHWC", "NDHWC"))
-    )
-    text = f"{kind}imum of " if kind == "max" else "Average of "
-    names = {"rank": rank, "layouts": layouts, "__module__": __name__}
-    names["__doc__"] = f"{text.capitalize()}{'all positions' if everywhere else 'each window'}."
+    axes, text = "DHW"[-rank:], "Maximum" if kind == "max" else "Average"
+    names = {"rank": rank, "layouts": (f"NC{axes}", f"N{axes}C"), "__module__": __name__}
+    names["__doc__"] = f"{text} of {'all positions' if everywhere else 'each window'}."
     names["fixed"] = {"pool_type": kind, "global_pool": everywhere}
     return type(name, (_Pool,), names)
 
