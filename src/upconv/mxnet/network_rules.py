@@ -122,12 +122,8 @@ def _activation(b: Layers, word: str) -> Value:
 def _leaky(b: Layers) -> Value:
     kind, p = b.p.act_type, b.p
     slope = (p.lower_bound + p.upper_bound) / 2 if kind == "rrelu" else p.slope
-    words = {
-        "gelu": "gelu",
-        "selu": "selu",
-        "elu": ("elu", slope),
-        "prelu": ("prelu", *b.constants()),
-    }
+    words: dict[str, Any] = {"elu": ("elu", slope), "prelu": ("prelu", *b.constants())}
+    words |= {"gelu": "gelu", "selu": "selu"}
     return b.network.activation(b.data(), words.get(kind, ("leaky_relu", slope)))
 
 
