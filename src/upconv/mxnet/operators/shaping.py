@@ -128,12 +128,8 @@ def _broadcast(p: Attributes, x: Array) -> Any:
     return np.broadcast_to(x, sizes)
 
 
-def _axis(p: Attributes) -> int:
-    return int(p.dim if hasattr(p, "dim") else p.axis)
-
-
 def _concat(p: Attributes, *inputs: Array) -> Any:
-    return np.concatenate(inputs, _axis(p))
+    return np.concatenate(inputs, p.dim if hasattr(p, "dim") else p.axis)
 
 
 def _split(p: Attributes, x: Array) -> list[Array]:
