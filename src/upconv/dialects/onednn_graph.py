@@ -108,49 +108,24 @@ def from_onednn_graph(
     LIMITS.check_size(size)
     mode = arguments.member("auto_pad", auto_pad, AutoPad, _SPELLINGS)
     reader = arguments.member("rule", rule, Rule)
-    window = _window(kernel, strides, pads_begin, pads_end, dilations, mode, rank)
+    window = window_of(mode, rank, kernel, strides, pads_begin, pads_end, dilations)
     extra = arguments.per_axis("output_padding", output_padding, rank, low=0, absent=0)
     layout = arguments.member("data_format", data_format, DataLayout)
     weights = weight_order(weights_format, arguments.member("operation", operation, Operation))
-    outs = (None,) * rank if dst_shape is None else _spatial(dst_shape, rank, layout)
-    axes = arguments.axes(partial(_axis, mode, reader), size, *window, extra, outs)
-    if dst_shape is None or (mode.same and reader is Rule.DOCUMENT):  # else it is not looked at
-        LIMITS.check_output_padding(axes, extra)
+    axes = axes_of(size, window, mode, reader, extra, dst_shape, layout)
     return Layer(axes, arguments.integer("groups", groups, low=1), layout, weights)
 
 
-def convolved_size(
-    size: object,
-    kernel: object,
-    *,
-    strides: object,
-    pads_begin: object = None,
-    pads_end: object = None,
-    dilations: object = None,
-    auto_pad: object = "None",
-) -> tuple[int, ...]:
-    """Return the spatial size of the result of a convolution with the same attributes.
-
-    It is the input size of the transposed convolution whose dst_shape is `size`. In SAME modes it
-    is ceil(size / stride), by either rule. Raises as `from_onednn_graph` does.
-    """
-    size = arguments.sizes(size)
-    rank = len(size)
-    mode = arguments.member("auto_pad", auto_pad, AutoPad, _SPELLINGS)
-    window = _window(kernel, strides, pads_begin, pads_end, dilations, mode, rank)
-    if mode.same:
-        return tuple(map(strided, size, window[1]))
-    return tuple(axis.size for axis in arguments.axes(convolved, size, *window))
-
-
 _SPELLINGS = "The library refuses other spellings."
+Window = tuple[tuple[int, ...], ...]
+"""Kernel, strides, dilations, pads at the begins and at the ends, each per axis."""
 
 
-def _window(
-    kernel: object, strides: object, pads_begin: object, pads_end: object, dilations: object,
-    mode: AutoPad, rank: int,
-) -> tuple[tuple[int, ...], ...]:  # fmt: skip
-    """Return kernel, strides, dilations, pads at the begins and at the ends, each per axis."""
+def window_of(
+    mode: AutoPad, rank: int, kernel: object, strides: object, pads_begin: object,
+    pads_end: object, dilations: object,
+) -> Window:  # fmt: skip
+    """Return the window of an operation; raises as `from_onednn_graph` does."""
     begins = arguments.per_axis("pads_begin", pads_begin, rank, low=0, absent=0)
     ends = arguments.per_axis("pads_end", pads_end, rank, low=0, absent=0)
     explicit = mode is AutoPad.NONE
@@ -161,6 +136,30 @@ def _window(
         begins if explicit else (0,) * rank,
         ends if explicit else (0,) * rank,
     )
+
+
+def convolved_size(size: tuple[int, ...], window: Window, mode: AutoPad) -> tuple[int, ...]:
+    """Return the spatial size of the result of a convolution with this window.
+
+    It is the input size of the transposed convolution whose dst_shape is `size`. In SAME modes it
+    is ceil(size / stride), by either rule. Raises as `from_onednn_graph` does.
+    """
+    if mode.same:
+        return tuple(map(strided, size, window[1]))
+    return tuple(axis.size for axis in arguments.axes(convolved, size, *window))
+
+
+def axes_of(
+    size: tuple[int, ...], window: Window, mode: AutoPad, rule: Rule, extra: tuple[int, ...],
+    dst_shape: object, layout: DataLayout,
+) -> tuple[Axis, ...]:  # fmt: skip
+    """Return the axes of an operation; `extra` is the output padding."""
+    rank = len(size)
+    outs = (None,) * rank if dst_shape is None else _spatial(dst_shape, rank, layout)
+    axes = arguments.axes(partial(_axis, mode, rule), size, *window, extra, outs)
+    if dst_shape is None or (mode.same and rule is Rule.DOCUMENT):  # else it is not looked at
+        LIMITS.check_output_padding(axes, extra)
+    return axes
 
 
 def to_onednn_graph(layer: Layer) -> dict[str, Any]:

@@ -66,18 +66,13 @@ class Translation:
         )
 
 
-def _length(attribute: object) -> int:
-    """Return the number of axes of a sequence; 0 for a value of any rank."""
-    return len(arguments.entries(attribute) or ())
-
-
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """One dialect: functions that read attributes, write them, and return the nearest layer.
 
     per_axis: the attributes whose sequences have one entry per axis, the kernel first. absolute:
     the attribute with an output size ("": none), which counts if `is_set` of its value holds.
-    kernel_rank: returns the number of axes of a kernel.
+    kernel_rank: returns the number of axes of a kernel, 0 for one of any rank.
     """
 
     read: Callable[..., Layer]
@@ -86,7 +81,7 @@ class Dialect:
     per_axis: tuple[str, ...]
     absolute: str = ""
     is_set: Callable[[object], bool] = lambda value: value is not None
-    kernel_rank: Callable[[object], int] = _length
+    kernel_rank: Callable[[object], int] = lambda kernel: len(arguments.entries(kernel) or ())
 
 
 _TORCH = ("kernel_size", "stride", "padding", "output_padding", "dilation")

@@ -136,9 +136,8 @@ class Executor:
 
     def _leaf(self, name: str, array: NDArray) -> NDArray:
         """Make a leaf for one argument; two names may share an array."""
-        leaf, grad = NDArray(array.value), self.grad_dict[name]
-        leaf.source = None if grad is None else Leaf(grad, self._requests[name])
-        return leaf
+        grad = self.grad_dict[name]
+        return NDArray(array.value, None if grad is None else Leaf(grad, self._requests[name]))
 
     def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
         """Compute the gradients from those of the outputs: an array, or one for each."""

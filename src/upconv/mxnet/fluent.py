@@ -74,25 +74,20 @@ class Fluent:
     T: Any = property(lambda self: self.call("transpose"), doc="The axes in the opposite order.")
 
 
-def _fits(other: Any) -> bool:
-    """Return whether arithmetic takes a value: an array, a symbol or a number."""
-    return isinstance(other, (Fluent, Number, np.number, np.bool_))
+def _arithmetic(word: str, left: bool) -> Any:
+    """Return a method that takes an array, a symbol or a number, on the left or on the right."""
 
-
-def _add_operator(name: str, word: str) -> None:
     def apply(self: Fluent, other: Any) -> Any:
-        return self.with_other(word, other) if _fits(other) else NotImplemented
+        fits = isinstance(other, (Fluent, Number, np.number, np.bool_))
+        return self.with_other(word, other, left) if fits else NotImplemented
 
-    def apply_left(self: Fluent, other: Any) -> Any:
-        return self.with_other(word, other, left=True) if _fits(other) else NotImplemented
-
-    setattr(Fluent, f"__{name}__", apply)
-    if f"_r{word}_scalar" in OPERATORS:
-        setattr(Fluent, f"__r{name}__", apply_left)
+    return apply
 
 
 for _name, _word in _DUNDERS.items():
-    _add_operator(_name, _word)
+    setattr(Fluent, f"__{_name}__", _arithmetic(_word, False))
+    if f"_r{_word}_scalar" in OPERATORS:
+        setattr(Fluent, f"__r{_name}__", _arithmetic(_word, True))
 Fluent.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 

@@ -55,9 +55,9 @@ class NDArray(Fluent):
     size: Any = property(lambda self: self.value.size, doc="Number of elements.")
     context = ctx = device = property(lambda self: cpu(), doc="The processor.")
 
-    def __init__(self, value: Array) -> None:
+    def __init__(self, value: Array, source: Any = None) -> None:
         self.value = value
-        self.source: Any = None  # the node that computed it, or a leaf
+        self.source = source  # the node that computed it with the output's number, or a leaf
         self.grad: Any = None
 
     def asnumpy(self) -> Array:
@@ -219,10 +219,7 @@ def applied(
     values, sources = [x.value for x in inputs], [x.source for x in inputs]
     outputs, node, visible = compute(operator, attributes, values, sources, name)
     kind = type(inputs[0]) if inputs else NDArray
-    results = [kind(value) for value in outputs]
-    for i, y in enumerate(results):
-        y.source = None if node is None else (node, i)
-    return results, visible
+    return [kind(y, None if node is None else (node, i)) for i, y in enumerate(outputs)], visible
 
 
 def invoke(

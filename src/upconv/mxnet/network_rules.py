@@ -20,7 +20,7 @@ from .operators import OPERATORS, Shape
 from .operators.convolution import keywords_for
 from .operators.elementwise import ELEMENTWISE
 from .operators.pooling import Windows, bilinear_keywords
-from .operators.shaping import axis_of, crop_window
+from .operators.shaping import axis_of, sliced
 from .operators.table import channels_last
 
 
@@ -122,12 +122,8 @@ def _activation(b: Layers, word: str) -> Value:
 def _leaky(b: Layers) -> Value:
     kind, p = b.p.act_type, b.p
     slope = (p.lower_bound + p.upper_bound) / 2 if kind == "rrelu" else p.slope
-    words = {
-        "gelu": "gelu",
-        "selu": "selu",
-        "elu": ("elu", slope),
-        "prelu": ("prelu", *b.constants()),
-    }
+    words: dict[str, Any] = {"elu": ("elu", slope), "prelu": ("prelu", *b.constants())}
+    words |= {"gelu": "gelu", "selu": "selu"}
     return b.network.activation(b.data(), words.get(kind, ("leaky_relu", slope)))
 
 
@@ -172,24 +168,24 @@ def _split(b: Layers) -> list[Value]:
 
 
 def _slice(b: Layers) -> Value:
-    """Translate slice and slice_axis into a slice of channels and a crop of positions."""
-    p, everything = b.p, slice(None)
-    if hasattr(p, "axis"):
-        parts = {axis_of(p.axis, b.rank + 2): slice(p.begin, p.end)}
-    else:
-        steps = p.step or (None,) * len(p.begin)
-        rows = zip(p.begin, p.end, steps, strict=True)
-        parts = {axis: slice(*row) for axis, row in enumerate(rows)}
-    if any(part.step not in (None, 1) for part in parts.values()):
+    """Translate slice, slice_axis, slice_like and Crop: slice channels, and crop positions."""
+    parts = [*sliced(b.p, b.shapes), *[slice(None)] * (b.rank + 2)][: b.rank + 2]
+    if any(part.step not in (None, 1) for part in parts):
         b.refuse("networks slice without steps")
-    if 0 in parts and parts[0].indices(b.shapes[0][0])[:2] != (0, b.shapes[0][0]):
+    pairs = zip(parts, b.shapes[0][:2], strict=False)
+    batch, channels = (part.indices(size) == (0, size, 1) for part, size in pairs)
+    if not hasattr(b.p, "begin"):  # the window has the size of another input
+        b.sized = True
+        if not (batch and channels):
+            b.refuse("networks crop positions alone")
+    if not batch:
         b.refuse("networks do not slice the batch")
-    if parts.get(0, everything) != everything:
+    if parts[0] != slice(None):
         b.sized = True
     x = b.data()
-    if 1 in parts:
+    if not channels:
         x = b.network.slice(x, *parts[1].indices(x.channels)[:2])
-    cut = [_cut(b, parts.get(axis, everything), axis) for axis in range(2, b.rank + 2)]
+    cut = [_cut(b, part, axis) for axis, part in enumerate(parts[2:], 2)]
     return x if not np.any(cut) else b.network.crop(x, tuple(cut))
 
 
@@ -201,23 +197,6 @@ def _cut(b: Layers, part: slice, axis: int) -> tuple[int, int]:
     size = b.size()[axis - 2]
     begin, end, _ = part.indices(size)
     return begin, size - end
-
-
-def _cropped(b: Layers) -> Value:
-    """Translate Crop and slice_like, whose window may have the size of another input."""
-    if hasattr(b.p, "axes"):
-        b.sized = True
-        axes = [axis_of(axis, b.rank + 2) for axis in b.p.axes] or [*range(b.rank + 2)]
-        room = [x - y if axis in axes else 0
-                for axis, (x, y) in enumerate(zip(*b.shapes, strict=True))]  # fmt: skip
-        if any(room[:2]):
-            b.refuse("networks crop positions alone")
-        begin, room = [0] * b.rank, room[2:]
-    else:
-        begins, window = crop_window(b.p, b.shapes)
-        begin, room = [*begins], [x - y for x, y in zip(b.size(), window, strict=True)]
-    ends = [(start, rest - start) for start, rest in zip(begin, room, strict=True)]
-    return b.network.crop(b.data(), tuple(ends))
 
 
 def _padded(b: Layers) -> Value:
@@ -246,30 +225,20 @@ def _arithmetic(b: Layers, word: str, left: bool) -> Any:
     return _applied(b, word, *((number, x) if left else (x, number)))
 
 
-def _sum(b: Layers) -> Value:
-    total = b.data()
-    for i in range(1, len(b.x)):
-        total = total + b.data(i)
-    return total
-
-
 def _same(b: Layers) -> Value:
     return b.refuse("its mode is always") if getattr(b.p, "mode", "") == "always" else b.data()
-
-
-def _reciprocal(b: Layers) -> Value:
-    return 1 / b.data()
 
 
 def _rules() -> dict[str, Callable[[Layers], Any]]:
     rules: dict[str, Callable[[Layers], Any]] = {
         "Deconvolution Convolution": _convolution, "UpSampling": _upsampled, "Pooling": _pooling,
-        "BatchNorm _contrib_SyncBatchNorm": _batch_norm, "InstanceNorm": _instance_norm,
-        "Activation": lambda b: _activation(b, b.p.act_type), "LeakyReLU": _leaky, "add_n": _sum,
-        "clip": lambda b: b.network.clip(b.data(), b.p.a_min, b.p.a_max), "SliceChannel": _split,
-        "Concat _npi_concatenate": _concat, "slice slice_axis": _slice, "Pad": _padded,
-        "Crop slice_like": _cropped, "negative": lambda b: -b.data(),
-        "identity BlockGrad MakeLoss Dropout": _same, "reciprocal": _reciprocal,
+        "BatchNorm _contrib_SyncBatchNorm": _batch_norm, "SliceChannel": _split,
+        "InstanceNorm": _instance_norm, "identity BlockGrad MakeLoss Dropout": _same,
+        "Activation": lambda b: _activation(b, b.p.act_type), "LeakyReLU": _leaky,
+        "add_n": lambda b: sum(map(b.data, range(1, len(b.x))), b.data()),
+        "clip": lambda b: b.network.clip(b.data(), b.p.a_min, b.p.a_max), "Pad": _padded,
+        "Concat _npi_concatenate": _concat, "slice slice_axis slice_like Crop": _slice,
+        "negative": lambda b: -b.data(), "reciprocal": lambda b: 1 / b.data(),
     }  # fmt: skip
     for name, (word, left) in ELEMENTWISE.items():
         if word in (*_WORDS, "softsign"):

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -169,13 +168,12 @@ def _opened(inputs: Mapping[str, Array]) -> Any:
     return tuple((name, x.ndim, x.shape[1:2], x.dtype) for name, x in inputs.items())
 
 
-@dataclass
-class _Part:
+class _Part(NamedTuple):
     """Nodes that become one, the values that they read, and their values that others read."""
 
     nodes: list[Node]
-    inputs: list[Key] = field(default_factory=list)
-    outputs: list[Key] = field(default_factory=list)
+    inputs: list[Key]
+    outputs: list[Key]
 
 
 class _Parts:
@@ -285,7 +283,7 @@ class _Parts:
 
     def _parts(self) -> Iterator[_Part]:
         """Yield the parts that have a convolution, with their inputs and outputs."""
-        nodes, level, group = self._symbol.nodes(), dict[int, int](), dict[int, _Part]()
+        nodes, level, group = self._symbol.nodes(), dict[int, int](), dict[int, list[Node]]()
         for node in nodes:
             able = id(node) in self._able
             parents = [i for i, output in _keys(node) if (i, output) not in self._constants]
@@ -294,29 +292,26 @@ class _Parts:
             if not able:
                 continue
             same = [group[i] for i in parents if i in group and level[i] == level[id(node)]]
-            part = _Part([node])
+            members = [node]
             for other in {id(other): other for other in same}.values():
-                part.nodes += other.nodes
-            group |= dict.fromkeys(map(id, part.nodes), part)
+                members += other
+            group |= dict.fromkeys(map(id, members), members)
         order = {id(node): i for i, node in enumerate(nodes)}
-        for part in {id(part): part for part in group.values()}.values():
-            part.nodes.sort(key=lambda node: order[id(node)])
-            kinds = [node.op for node in part.nodes if node.operator]
-            if len(kinds) > 1 and any(kind in _HEAVY for kind in kinds):
-                self._bound(part)
-                yield part
+        for members in {id(members): members for members in group.values()}.values():
+            members.sort(key=lambda node: order[id(node)])
+            if len(members) > 1 and any(node.op in _HEAVY for node in members):
+                yield self._part(members)
             else:  # a plan computes a single convolution as fast
-                reason = f"{kinds[0]}: it has no neighbour to join with a convolution"
-                self.reasons |= {node.name: reason for node in part.nodes}
+                reason = f"{members[0].op}: it has no neighbour to join with a convolution"
+                self.reasons |= {node.name: reason for node in members}
 
-    def _bound(self, part: _Part) -> None:
-        """Set the inputs and outputs of a part."""
-        inside = {id(node) for node in part.nodes}
-        reads = Counter(key for node in part.nodes for key in _keys(node))
-        outside = [key for key in reads if key[0] not in inside and key not in self._constants]
-        part.inputs = outside
-        keys = [key for key in self._symbol.reads if key[0] in inside]
-        part.outputs = [key for key in keys if self._symbol.reads[key] > reads[key]]
+    def _part(self, nodes: list[Node]) -> _Part:
+        """Return nodes with the values that they read, and their values that others read."""
+        inside = {id(node) for node in nodes}
+        reads, all_reads = Counter(key for node in nodes for key in _keys(node)), self._symbol.reads
+        inputs = [key for key in reads if key[0] not in inside and key not in self._constants]
+        outputs = [key for key in all_reads if key[0] in inside and all_reads[key] > reads[key]]
+        return _Part(nodes, inputs, outputs)
 
     def _network_node(self, part: _Part, inputs: list[tuple[Node, int]]) -> Node:
         layers, values = self._begun(part.inputs, self.sized)

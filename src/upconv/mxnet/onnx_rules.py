@@ -22,6 +22,7 @@ from .operators.elementwise import BINARY, ELEMENTWISE
 from .operators.layers import softmax_axis
 from .operators.pooling import Windows, bilinear_keywords
 from .operators.reducing import REDUCTIONS, reduced_axes
+from .operators.shaping import sliced
 from .operators.table import channels_last
 
 
@@ -197,17 +198,9 @@ def _softmax(w: Writer) -> Any:
 
 def _slice(w: Writer) -> Any:
     """Translate slice, slice_axis, slice_like and Crop; their ends follow from the output."""
-    begins, steps, p = [0] * w.rank, [1] * w.rank, w.p
-    if hasattr(p, "offset"):
-        room = [(i - o) // 2 for i, o in zip(w.shape, w.out, strict=True)]
-        begins[2:] = room[2:] if p.center_crop else p.offset
-    elif hasattr(p, "axis"):
-        begins[p.axis] = slice(p.begin, p.end).indices(w.shape[p.axis])[0]
-    elif hasattr(p, "begin"):
-        rows = zip(p.begin, p.end, p.step or [None] * w.rank, w.shape, strict=False)
-        for i, (*part, size) in enumerate(rows):
-            begins[i], _, steps[i] = slice(*part).indices(size)
-    axes = [*zip(range(w.rank), begins, steps, w.out, w.shape, strict=True)]
+    parts = [*sliced(w.p, w.shapes), *[slice(None)] * w.rank][: w.rank]
+    columns = enumerate(zip(parts, w.out, w.shape, strict=True))
+    axes = [(axis, *part.indices(i)[::2], o, i) for axis, (part, o, i) in columns]
     cut = [axis for axis in axes if axis[1:4] != (0, 1, axis[4])] or axes[:1]
     ends = [e if e >= 0 else -i - 1 for _, b, s, o, i in cut for e in [b + s * o]]
     numbers, begins, steps = ([axis[i] for axis in cut] for i in range(3))

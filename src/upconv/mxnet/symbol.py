@@ -260,19 +260,15 @@ def compose(
     attributes = dict(attributes)
     with raised_by(f"{name} ({operator.name})"):
         names = operator.named_inputs(operator.parse(attributes, len(inputs)))
-        if operator.variadic:
-            inputs = [*inputs, *[None] * (len(names) - len(inputs))]
-        else:
-            indices = [operator.inputs.index(name) for name in names]
-            extra = [i for i, x in enumerate(inputs) if x is not None and i not in indices]
-            if extra:
-                raise MXNetError(
-                    f"{operator.inputs[extra[0]]} does not belong to these attributes."
-                )
-            inputs = [inputs[i] if i < len(inputs) else None for i in indices]
-        entries = [_entry(x, f"{name}_{n}", attrs) for x, n in zip(inputs, names, strict=True)]
+        known = names if operator.variadic else operator.inputs
+        padded = [*inputs, *[None] * (len(known) - len(inputs))]
+        given = {n: x for x, n in zip(padded, known, strict=True)}
+        extra = [n for n, x in given.items() if x is not None and n not in names]
+        if extra:
+            raise MXNetError(f"{extra[0]} does not belong to these attributes.")
+        entries = [_entry(given[n], f"{name}_{n}", attrs) for n in names]
         if "num_args" in operator.attributes:  # MXNet requires it in a file
-            attributes.setdefault("num_args", len(inputs))
+            attributes.setdefault("num_args", len(names))
         return Symbol(Node(operator, name, attributes, entries, attrs).visible())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +11,12 @@ from .. import memory
 from ..arrays import Array, as_operand
 from ..checks import boolean
 from ..devices import DeviceArray, out_of_memory, same_place
+from ..errors import ArgumentError
 from ..execution import delivered
 from ..forks import importing
 from ..gradients import fitting, gradient_targets, rounded_total
 from .channels import Channels, affine, inverse_deviation
-from .checks import GIVEN, ChannelAxis, epsilon, require_like_x
+from .checks import GIVEN, ChannelAxis, epsilon, require_like_x, required
 
 _NEEDS = ("x", "gamma", "beta")
 
@@ -85,17 +86,16 @@ def batch_norm_backward(
     (array([[ 0.1021], [-0.2041], [ 0.1021]]), array([-1.2247]), array([1.]))
     """
     x, grad = as_operand("x", x), as_operand("grad", grad)
-    if isinstance(x, DeviceArray):
-        arrays = grad, saved_mean, saved_invstd, x, gamma, beta, mean, var
-        flags = training, fix_gamma, use_global_stats
-        return _on_device(arrays, flags, eps, axis, needs, out, accumulate)
+    on_device = isinstance(x, DeviceArray)
+    if on_device and (out is not None or boolean("accumulate", accumulate)):
+        expected = "None: results on a GPU are new arrays"
+        raise ArgumentError("out", "set", expected, "Leave it and accumulate out.")
     channel_axis = ChannelAxis.of(x, axis)
     same_place({"x": x, "grad": grad})
     require_like_x(grad, x)
     gamma, beta = channel_axis.parameter("gamma", gamma), channel_axis.parameter("beta", beta)
     uses_batch = channel_axis.uses_batch(training, use_global_stats)
     fixed, adds = boolean("fix_gamma", fix_gamma), boolean("accumulate", accumulate)
-    names = ("saved_mean", "saved_invstd") if uses_batch else ("mean", "var")
     values = {"saved_mean": saved_mean, "saved_invstd": saved_invstd, "mean": mean, "var": var}
     saved = {
         name: channel_axis.parameter(name, value, any_type=name.startswith("saved"))
@@ -103,61 +103,66 @@ def batch_norm_backward(
     }
     same_place({"x": x, "gamma": gamma, "beta": beta} | saved)
     number, why = epsilon(eps), _SAVED if uses_batch else GIVEN
-    center, invstd = channel_axis.statistics(names, (saved[names[0]], saved[names[1]]), why)
-    if not uses_batch:
-        invstd = inverse_deviation(invstd, number, batch=False)
+    names = ("saved_mean", "saved_invstd") if uses_batch else ("mean", "var")
+    statistics = [required(name, saved[name], why) for name in names]
     wanted = gradient_targets(_NEEDS, BatchNormGradients, needs, out, accumulate=adds)
     dtypes = {
         name: x.dtype if parameter is None else parameter.dtype
         for name, parameter in (("x", x), ("gamma", gamma), ("beta", beta))
     }
-    targets = fitting(wanted, {name: channel_axis.shape_of(name) for name in wanted}, dtypes)
-    scale = channel_axis.vector(None if fixed else gamma, 1) * invstd
-    results: dict[str, Array] = {}
-    if "x" in wanted:
-        results["x"] = channel_axis.place("the gradient of x", targets.get("x"), (x, grad))
-    channels = Channels.of(x, channel_axis.axis)
-    matrices = channels.matrix(x), channels.matrix(grad)
-    with np.errstate(all="ignore"):  # overflow and NaN are results, not accidents
-        total, products = channels.totals(center, *matrices)
-        products *= invstd
-        if "x" in wanted:
-            dx, count = results["x"], channel_axis.count if uses_batch else 0
-            kind, sums = channel_axis.dtype.accumulator.numpy, (total, products, center, invstd)
-            result = channels.matrix(dx)
-            _input_gradient(channels, result, *matrices, scale, sums, count, kind, adds)
-            channels.store(dx, result)
-            results["x"] = delivered(dx, targets.get("x"))
-    for name, value in (("beta", total), ("gamma", products * (0 if fixed else 1))):
-        if name in wanted:
-            results[name] = rounded_total(value, dtypes[name], targets.get(name), accumulate=adds)
+    shapes = {name: channel_axis.shape_of(name) for name in wanted}
+    targets = wanted | fitting(wanted, shapes, dtypes)
+    call = channel_axis, x, grad, gamma, statistics, targets, dtypes
+    options: dict[str, Any] = {"eps": number, "uses_batch": uses_batch, "fixed": fixed}
+    if on_device:
+        results = _on_device(*call, **options)
+    else:
+        results = _on_processor(*call, **options, adds=adds)
     # Return the caller's objects, not views of them.
     passed = {name: target for name, target in wanted.items() if target is not None}
     return BatchNormGradients(**results | passed)
 
 
-def _on_device(arrays: tuple[Any, ...], flags: tuple[Any, ...], *rest: Any) -> BatchNormGradients:
-    with importing:
-        from . import on_device
-    wanted = _NEEDS, BatchNormGradients
-    x = arrays[3]
-    with x.library.on(x.device), out_of_memory(x.library, "the gradients of the normalisation"):
-        return BatchNormGradients(**on_device.batch_norm_backward(arrays, flags, wanted, *rest))
-
-
 _SAVED = "In training it is the forward's result: result.saved_mean, result.saved_invstd."
 
 
-def _input_gradient(
-    channels: Channels, result: Array, x: Array, grad: Array, scale: Array,
-    sums: tuple[Array, Array, Array, Array], count: int, kind: np.dtype[Any], adds: bool,
-) -> None:  # fmt: skip
-    """Write d_x into a matrix, or add it; `scale` is gamma * r, `count` 0 without a batch."""
-    total, products, mean, invstd = sums
-    if count:
-        slope, constant = -scale * invstd * products / count, -scale * total / count
-        vectors = affine(mean, slope, constant, kind)
-        channels.combine(result, x, vectors, (scale.astype(kind), grad), accumulate=adds)
-    else:
-        zero = np.zeros_like(scale)
-        channels.combine(result, grad, affine(zero, scale, zero, kind), accumulate=adds)
+def _on_device(channel_axis: ChannelAxis, x: Any, *rest: Any, **options: Any) -> dict[str, Any]:
+    with importing:
+        from . import on_device
+    with x.library.on(x.device), out_of_memory(x.library, "the gradients of the normalisation"):
+        return on_device.batch_norm_backward(channel_axis, x, *rest, **options)
+
+
+def _on_processor(
+    channel_axis: ChannelAxis, x: Array, grad: Array, gamma: Array | None,
+    statistics: Sequence[Array], targets: Mapping[str, Array | None],
+    dtypes: Mapping[str, np.dtype[Any]], *, eps: float, uses_batch: bool, fixed: bool, adds: bool,
+) -> dict[str, Array]:  # fmt: skip
+    center, invstd = (channel_axis.vector(statistic, 0) for statistic in statistics)
+    if not uses_batch:
+        invstd = inverse_deviation(invstd, eps, batch=False)
+    scale = channel_axis.vector(None if fixed else gamma, 1) * invstd
+    results: dict[str, Array] = {}
+    if "x" in targets:
+        results["x"] = channel_axis.place("the gradient of x", targets["x"], (x, grad))
+    channels, count = Channels.of(x, channel_axis.axis), channel_axis.count
+    values, g = channels.matrix(x), channels.matrix(grad)
+    with np.errstate(all="ignore"):  # overflow and NaN are results, not accidents
+        total, products = channels.totals(center, values, g)
+        products *= invstd
+        if "x" in targets:
+            dx, kind = results["x"], channel_axis.dtype.accumulator.numpy
+            result = channels.matrix(dx)
+            if uses_batch and count:
+                slope, constant = -scale * invstd * products / count, -scale * total / count
+                vectors = affine(center, slope, constant, kind)
+                channels.combine(result, values, vectors, (scale.astype(kind), g), accumulate=adds)
+            else:
+                zero = np.zeros_like(scale)
+                channels.combine(result, g, affine(zero, scale, zero, kind), accumulate=adds)
+            channels.store(dx, result)
+            results["x"] = delivered(dx, targets["x"])
+    for name, value in (("beta", total), ("gamma", products * (0 if fixed else 1))):
+        if name in targets:
+            results[name] = rounded_total(value, dtypes[name], targets[name], accumulate=adds)
+    return results

@@ -47,41 +47,40 @@ _FAR = 10.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Channels:
-    """An array of shape `shape`, whose memory has its axes in `order`, as a matrix.
+    """An array, whose memory has its axes in `order`, as a matrix of `size`.
 
-    In that order it is (A, C, B). `joined` 0: the rows are (A, C), of B elements. Else the columns
-    are (joined, C, B), and there are A / joined rows.
+    In that order it is (A, C, B). Channels change along `axis`: 0 where the rows are (A, C), of B
+    elements, or 1 where the columns are (joined, C, B) and there are A / joined rows. `repeats` has
+    these sizes along the axis, (A, C, 1) or (joined, C, B).
     """
 
-    shape: tuple[int, int, int]
     order: tuple[int, ...]
-    joined: int
+    size: tuple[int, int]
+    axis: int
+    repeats: tuple[int, int, int]
 
     @classmethod
     def of(cls, x: Array, axis: int) -> Channels:
         """Return the matrix form of x and arrays of its shape, in the memory order of x."""
         order = tuple(sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis])))
         sizes, position = [x.shape[axis] for axis in order], order.index(axis)
-        before, behind = prod(sizes[:position]), prod(sizes[position + 1 :])
-        joined = 0
-        if behind < _LONG_ROW:
-            joined = 1
-            while before and before % (2 * joined) == 0 and joined * behind * x.shape[axis] < 2048:
-                joined *= 2
-        return cls((before, x.shape[axis], behind), order, joined)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Rows and columns."""
-        before, channels, behind = self.shape
-        if not self.joined:
-            return before * channels, behind
-        return before // self.joined, self.joined * channels * behind
+        before, channels, behind = (
+            prod(sizes[:position]),
+            x.shape[axis],
+            prod(sizes[position + 1 :]),
+        )
+        if behind >= _LONG_ROW:
+            return cls(order, (before * channels, behind), 0, (before, channels, 1))
+        joined = 1
+        while before and before % (2 * joined) == 0 and joined * behind * channels < 2048:
+            joined *= 2
+        size = before // joined, joined * channels * behind
+        return cls(order, size, 1, (joined, channels, behind))
 
     @property
     def count(self) -> int:
         """Elements of a channel: n."""
-        return self.shape[0] * self.shape[2]
+        return prod(self.size) // self.repeats[1]
 
     def matrix(self, array: Array) -> Array:
         """Return an array as the matrix: a view if its memory order allows it, else a copy."""
@@ -98,10 +97,10 @@ class Channels:
 
     def moments(self, x: Array) -> tuple[Array, Array]:
         """Return mean and biased variance of every channel, float64; 0 without elements."""
-        channels = self.shape[1]
+        _, channels, behind = self.repeats
         if not self.count:
             return np.zeros(channels), np.zeros(channels)
-        first = x[0, : channels * self.shape[2] : self.shape[2]] if self.joined else x[:channels, 0]
+        first = x[0, : channels * behind : behind] if self.axis else x[:channels, 0]
         pivot = first.astype(np.float64)
         pivot[~np.isfinite(pivot)] = 0  # else an infinite first element would make the mean NaN
         mean, var = self._moments_about(pivot, x)
@@ -118,19 +117,18 @@ class Channels:
 
         f is `grad`, or without it the deviation x - pivot.
         """
-        along, product = (0, "ij,ij->j") if self.joined else (1, "ij,ij->i")
-        first, second = np.zeros(self.size[1 - along]), np.zeros(self.size[1 - along])
+        first, second = np.zeros(self.size[self.axis]), np.zeros(self.size[self.axis])
         spread = self._spread(pivot)
         for block in self._blocks():
             deviation = x[block].astype(np.float64)
             deviation -= spread[self._part(block)]
             factor = deviation if grad is None else grad[block].astype(np.float64)
-            first[block[1 - along]] += np.add.reduce(factor, axis=along)
-            if self.joined:  # einsum is slow along columns
+            first[block[self.axis]] += np.add.reduce(factor, axis=1 - self.axis)
+            if self.axis:  # einsum is slow along columns
                 deviation *= factor
                 second[block[1]] += np.add.reduce(deviation, axis=0)
             else:
-                second[block[0]] += np.einsum(product, deviation, factor)
+                second[block[0]] += np.einsum("ij,ij->i", deviation, factor)
         return self._per_channel(first), self._per_channel(second)
 
     def combine(
@@ -176,21 +174,16 @@ class Channels:
 
     def _spread(self, values: Array) -> Array:
         """Repeat values per channel for rows, (rows, 1), or for columns, (1, columns)."""
-        before, _, behind = self.shape
-        if not self.joined:
-            return np.tile(values, before)[:, None]
-        return np.tile(np.repeat(values, behind), self.joined)[None]
+        repeated = np.broadcast_to(values[:, None], self.repeats)
+        return repeated.reshape((1, -1) if self.axis else (-1, 1))
 
     def _part(self, block: tuple[slice, slice]) -> tuple[slice, slice]:
         """Return the part of repeated values for a block."""
-        return (slice(None), block[1]) if self.joined else (block[0], slice(None))
+        return (slice(None), block[1]) if self.axis else (block[0], slice(None))
 
     def _per_channel(self, sums: Array) -> Array:
         """Return sums of channels from sums of rows or columns."""
-        before, channels, behind = self.shape
-        if not self.joined:
-            return np.asarray(sums.reshape(before, channels).sum(0))
-        return np.asarray(sums.reshape(self.joined, channels, behind).sum((0, 2)))
+        return np.asarray(sums.reshape(self.repeats).sum((0, 2)))
 
 
 def inverse_deviation(var: Array, eps: float, *, batch: bool) -> Array:

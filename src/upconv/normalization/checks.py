@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,15 +26,6 @@ class Statistics(Enum):
 
     TORCH = "torch"
     MXNET = "mxnet"
-
-    @property
-    def usual_momentum(self) -> float:
-        """The framework's default of momentum."""
-        return 0.1 if self is Statistics.TORCH else 0.9
-
-    def new_weight(self, momentum: float) -> float:
-        """Return the weight of the batch's statistics; the old ones have the rest."""
-        return momentum if self is Statistics.TORCH else 1 - momentum
 
     def variance(self, var: Array, count: int) -> Array:
         """Return the moving variance's new value from the biased variance of `count` elements."""
@@ -74,8 +65,8 @@ class ChannelAxis:
         """Return a per-channel array, None for None; raises `ShapeError`, `DTypeError`."""
         where = f"one value per channel on axis {self.axis} of x"
         remedy = f"x is {self.shape}; axis= is the axis of its channels."
-        kind = None if any_type else Owner("x", self.dtype)
-        return per_channel(name, value, self.channels, kind, where, remedy)
+        dtype = None if any_type else self.dtype
+        return per_channel(name, value, self.channels, "x", dtype, where, remedy)
 
     def uses_batch(self, training: object, use_global_stats: object) -> bool:
         """Return whether the statistics are those of the batch."""
@@ -85,13 +76,6 @@ class ChannelAxis:
     def shape_of(self, name: str) -> tuple[int, ...]:
         """Return the shape of a result: that of x for x and y, else one value per channel."""
         return self.shape if name in ("x", "y") else (self.channels,)
-
-    def statistics(
-        self, names: tuple[str, str], parameters: tuple[Array | None, Array | None], why: str
-    ) -> tuple[Array, Array]:
-        """Return two parameters that cannot be None here, in float64."""
-        first, second = map(required, names, parameters, (why, why))
-        return self.vector(first, 0), self.vector(second, 0)
 
     def place(self, purpose: str, target: Array | None, operands: tuple[Array, ...]) -> Array:
         """Return the array for a result like x, `operands[0]`: new, or `target`, or a copy of it.
@@ -116,31 +100,25 @@ class ChannelAxis:
         return np.array(parameter, dtype=np.float64)
 
 
-class Owner(NamedTuple):
-    """An array that determines the dtypes of parameters."""
-
-    name: str
-    dtype: DType
-
-
 def per_channel(
-    name: str, value: object, channels: int, owner: Owner | None, where: str, remedy: str
-) -> Array | None:
+    name: str, value: object, channels: int, owner: str, dtype: DType | None, where: str,
+    remedy: str,
+) -> Array | None:  # fmt: skip
     """Return an array with one value per channel, None for None.
 
-    Without an `owner` it may have any floating type.
+    Its dtype is that of its `owner`, or the accumulator's; any floating type if `dtype` is None.
     """
     array = optional_operand(name, value)
     if array is None:
         return None
     if array.shape != (channels,):
         raise ShapeError(f"{name}.shape", str(array.shape), f"({channels},), {where}", remedy)
-    if owner is not None:
-        allowed = {owner.dtype.numpy, owner.dtype.accumulator.numpy}
+    if dtype is not None:
+        allowed = {dtype.numpy, dtype.accumulator.numpy}
         if array.dtype not in allowed:
             kinds = " or ".join(sorted(map(str, allowed)))
-            expected = f"{kinds}, {owner.name} being {owner.dtype.value}"
-            remedy = f"Convert it, as in {name}.astype('{owner.dtype.accumulator.value}')."
+            expected = f"{kinds}, {owner} being {dtype.value}"
+            remedy = f"Convert it, as in {name}.astype('{dtype.accumulator.value}')."
             raise DTypeError(f"{name}.dtype", str(array.dtype), expected, remedy)
     return array
 
@@ -167,10 +145,17 @@ _RULES = "It names the rule by which moving statistics are updated."
 def moving_rule(statistics: object, momentum: object) -> tuple[Statistics, float]:
     """Return the rule by its name, and its weight of the batch."""
     rule = one_of("statistics", frozen("statistics", statistics), Statistics, _RULES)
+    weighs_new = rule is Statistics.TORCH
     if momentum is None:
-        momentum = rule.usual_momentum
+        momentum = 0.1 if weighs_new else 0.9  # the framework's default
     remedy = "It weighs the new statistics with statistics='torch', the old ones with 'mxnet'."
-    return rule, rule.new_weight(number("momentum", momentum, 0, 1, remedy))
+    weight = number("momentum", momentum, 0, 1, remedy)
+    return rule, weight if weighs_new else 1 - weight
+
+
+def moved(old: Any, batch: Any, weight: float) -> Any:
+    """Return new moving statistics; with a weight of 0 the old ones, even beside NaN."""
+    return old * (1 - weight) + batch * weight if weight else +old
 
 
 def require_spread(channel_axis: ChannelAxis, rule: Statistics) -> None:

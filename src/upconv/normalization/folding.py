@@ -22,7 +22,7 @@ from ..arrays import Array, as_array, element_type
 from ..checks import boolean, frozen, one_of
 from ..errors import ArgumentError, ShapeError, brief
 from ..problem import WeightLayout
-from .checks import Owner, epsilon, per_channel, required
+from .checks import epsilon, per_channel, required
 
 
 class FoldedWeights(NamedTuple):
@@ -88,7 +88,7 @@ def fold_batch_norm(
         "Axis O of a transposed layer's weight holds the channels of one group (weight_layout)."
     )
     vectors = {
-        name: per_channel(name, value, form.outputs, Owner("weight", dtype), where, remedy)
+        name: per_channel(name, value, form.outputs, "weight", dtype, where, remedy)
         for name, value in (
             ("bias", bias),
             ("gamma", None if boolean("fix_gamma", fix_gamma) else gamma),
@@ -139,11 +139,10 @@ class _Form(NamedTuple):
         memory.require(3 * weight.nbytes, "the folded weight")
         result = np.empty(weight.shape, weight.dtype)
         source, target = weight.transpose(self.to_iox), result.transpose(self.to_iox)
-        block = len(source) // self.groups
         factors = scale.reshape(self.groups, -1, *[1] * (weight.ndim - 2))
-        for group in range(self.groups):
-            rows = slice(group * block, (group + 1) * block)
-            target[rows] = source[rows] * factors[group]
+        parts = (np.split(array, self.groups) for array in (source, target))
+        for rows, scaled, factor in zip(*parts, factors, strict=True):
+            scaled[...] = rows * factor
         return result
 
 

@@ -10,12 +10,12 @@ from .. import memory
 from ..arrays import Array, as_operand, check_out
 from ..checks import boolean
 from ..devices import DeviceArray, out_of_memory, same_place
-from ..errors import ArgumentError
+from ..errors import ArgumentError, DTypeError
 from ..execution import delivered
 from ..forks import importing
 from ..gradients import fitting, gradient_targets
 from .channels import Channels, affine, inverse_deviation
-from .checks import GIVEN, ChannelAxis, epsilon, moving_rule, require_spread
+from .checks import GIVEN, ChannelAxis, epsilon, moved, moving_rule, require_spread, required
 
 
 class BatchNormResult(NamedTuple):
@@ -91,62 +91,59 @@ def batch_norm(
     (array([0.2, 2. ]), array([ 1.1, 20.9]))
     """
     x = as_operand("x", x)
-    if isinstance(x, DeviceArray):
-        arrays, flags = (x, gamma, beta, mean, var), (training, fix_gamma, use_global_stats)
-        return _on_device(arrays, flags, eps, momentum, axis, statistics, out)
+    if isinstance(x, DeviceArray) and out is not None:
+        expected = "None: results on a GPU are new arrays"
+        raise DTypeError("out", f"a {type(out).__name__}", expected, "Leave it out.")
     channel_axis = ChannelAxis.of(x, axis)
     rule, weight = moving_rule(statistics, momentum)
-    gamma, beta = channel_axis.parameter("gamma", gamma), channel_axis.parameter("beta", beta)
-    moving = (channel_axis.parameter("mean", mean), channel_axis.parameter("var", var))
-    same_place({"x": x, "gamma": gamma, "beta": beta, "mean": moving[0], "var": moving[1]})
+    named = {"gamma": gamma, "beta": beta, "mean": mean, "var": var}
+    parameters = {name: channel_axis.parameter(name, value) for name, value in named.items()}
+    same_place({"x": x} | parameters)
     uses_batch = channel_axis.uses_batch(training, use_global_stats)
     if boolean("fix_gamma", fix_gamma):
-        gamma = None
+        parameters["gamma"] = None
     if uses_batch:
         require_spread(channel_axis, rule)
     else:
-        moments = channel_axis.statistics(("mean", "var"), moving, GIVEN)
+        for name in ("mean", "var"):
+            required(name, parameters[name], GIVEN)
+    if isinstance(x, DeviceArray):
+        return _on_device(x, channel_axis, parameters, epsilon(eps), uses_batch, rule, weight)
+    moving = {k: value for k in ("mean", "var") if (value := parameters[k]) is not None}
     # Copies: `out` may be written before they are read.
-    old = {
-        name: (parameter.dtype, channel_axis.vector(parameter, 0))
-        for name, parameter in zip(("moving_mean", "moving_var"), moving, strict=True)
-        if parameter is not None
-    }
+    old = {f"moving_{name}": channel_axis.vector(value, 0) for name, value in moving.items()}
     dtypes = {"y": x.dtype} | dict.fromkeys(("saved_mean", "saved_invstd"), np.dtype(np.float64))
-    dtypes |= {name: dtype for name, (dtype, _) in old.items()}
+    dtypes |= {f"moving_{name}": value.dtype for name, value in moving.items()}
     passed, targets = _targets(out, channel_axis, dtypes)
     y = channel_axis.place("the result", targets.get("y"), (x,))
-    eps, channels = epsilon(eps), Channels.of(x, channel_axis.axis)
-    kind = channel_axis.dtype.accumulator.numpy
+    eps, kind = epsilon(eps), channel_axis.dtype.accumulator.numpy
+    channels = Channels.of(x, channel_axis.axis)
     with np.errstate(all="ignore"):  # overflow and NaN are results, not accidents
         matrix, result = channels.matrix(x), channels.matrix(y)
-        batch_mean, batch_var = channels.moments(matrix) if uses_batch else moments
+        batch_mean, batch_var = channels.moments(matrix) if uses_batch else old.values()
         invstd = inverse_deviation(batch_var, eps, batch=uses_batch)
-        scale = channel_axis.vector(gamma, 1) * invstd
-        shift = channel_axis.vector(beta, 0)
+        scale = channel_axis.vector(parameters["gamma"], 1) * invstd
+        shift = channel_axis.vector(parameters["beta"], 0)
         channels.combine(result, matrix, affine(batch_mean, scale, shift, kind))
         channels.store(y, result)
         values: dict[str, Array] = {"y": y, "saved_mean": batch_mean, "saved_invstd": invstd}
-        batch = {"moving_mean": batch_mean, "moving_var": batch_var}
-        if uses_batch and channel_axis.count:  # without elements the batch's variance is NaN
-            batch["moving_var"] = rule.variance(batch_var, channel_axis.count)
-        else:
-            weight = 0.0  # keep the old values, even beside NaN
-        for name, (dtype, value) in old.items():
-            new = value * (1 - weight) + batch[name] * weight if weight else value
-            values[name] = new.astype(dtype)
+        if not uses_batch or not channel_axis.count:  # a batch without elements has NaN
+            weight = 0.0
+        variance = rule.variance(batch_var, channel_axis.count) if weight else batch_var
+        batch = {"moving_mean": batch_mean, "moving_var": variance}
+        for name, value in old.items():
+            values[name] = moved(value, batch[name], weight).astype(dtypes[name])
         for name, value in values.items():
             delivered(value, targets.get(name))
     # Return the caller's objects, not views of them.
     return BatchNormResult(**{name: passed.get(name, value) for name, value in values.items()})
 
 
-def _on_device(arrays: tuple[Any, ...], flags: tuple[Any, ...], *rest: Any) -> BatchNormResult:
+def _on_device(x: Any, *rest: Any) -> BatchNormResult:
     with importing:
         from . import on_device  # what is on the processor never loads it
-    x = arrays[0]
     with x.library.on(x.device), out_of_memory(x.library, "the normalisation"):
-        return BatchNormResult(**on_device.batch_norm(arrays, flags, *rest))
+        return BatchNormResult(**on_device.batch_norm(x, *rest))
 
 
 def _targets(

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -17,6 +19,8 @@ from ..ops import conv, conv_transpose, conv_transpose_backward
 from .operands import Attributes, Data, Operands, operands
 
 EngineChoice = str | Engine | None
+Read = Callable[..., Operands]
+"""`operands` of one function, which takes the shapes of the weight and of the data."""
 _CONV_TRANSPOSE, _CONVOLUTION = Operation.CONV_TRANSPOSE, Operation.CONVOLUTION_BACKWARD_DATA
 
 
@@ -51,12 +55,8 @@ def convtranspose(
     >>> convtranspose(x, w, strides=[2], pads_begin=[1]).ravel()
     array([ 10., 102.,  20., 203.,  30., 300.], dtype=float32)
     """
-    src, weights = as_array("src", src), as_array("weights", weights)
-    x = {"x": Data("src", src.shape)}
-    operation = operands(
-        _CONV_TRANSPOSE, attributes, weights.shape, x, output_padding=output_padding
-    )
-    return _forward(operation, src, weights, bias, engine, out)
+    read = partial(operands, _CONV_TRANSPOSE, attributes, output_padding=output_padding)
+    return _forward(read, "src", src, weights, bias, engine, out)
 
 
 def convtranspose_backward_data(
@@ -81,12 +81,8 @@ def convtranspose_backward_data(
     array([110., 111., 111.], dtype=float32)
     """
     _require_documented(output_padding, attributes.get("rule"))
-    diff_dst, weights = as_array("diff_dst", diff_dst), as_array("weights", weights)
-    y = {"y": Data("diff_dst", diff_dst.shape)}
-    operation = operands(
-        _CONV_TRANSPOSE, attributes, weights.shape, y, output_padding=output_padding
-    )
-    return _input_gradient(operation, diff_dst, weights, None, engine, out)
+    read = partial(operands, _CONV_TRANSPOSE, attributes, output_padding=output_padding)
+    return _input_gradient(read, "diff_dst", diff_dst, weights, None, engine, out)
 
 
 def convtranspose_backward_weights(
@@ -118,10 +114,8 @@ def convtranspose_backward_weights(
     _require_documented(output_padding, attributes.get("rule"))
     src, diff_dst = as_array("src", src), as_array("diff_dst", diff_dst)
     both = {"x": Data("src", src.shape), "y": Data("diff_dst", diff_dst.shape)}
-    operation = operands(
-        _CONV_TRANSPOSE, attributes, weights_shape, both, output_padding=output_padding
-    )
-    return _weight_gradient(operation, src, diff_dst, engine, out)
+    read = partial(operands, _CONV_TRANSPOSE, attributes, output_padding=output_padding)
+    return _weight_gradient(read(weights_shape, both), src, diff_dst, engine, out)
 
 
 def convolution(
@@ -146,11 +140,8 @@ def convolution(
     >>> convolution(x, w, strides=[2]).ravel()
     array([10., 32.])
     """
-    src, weights = as_array("src", src), as_array("weights", weights)
-    operation = operands(
-        _CONVOLUTION, attributes, weights.shape, {"y": Data("src", src.shape)}, usual=True
-    )
-    return _input_gradient(operation, src, weights, bias, engine, out)
+    read = partial(operands, _CONVOLUTION, attributes, usual=True)
+    return _input_gradient(read, "src", src, weights, bias, engine, out)
 
 
 def convolution_backward_data(
@@ -181,16 +172,9 @@ def convolution_backward_data(
     >>> convolution_backward_data(g, w, strides=[2], dst_shape=(1, 5, 1)).ravel()
     array([ 1., 10.,  2., 20.,  0.])
     """
-    diff_dst, weights = as_array("diff_dst", diff_dst), as_array("weights", weights)
-    operation = operands(
-        _CONVOLUTION,
-        attributes,
-        weights.shape,
-        {"x": Data("diff_dst", diff_dst.shape)},
-        output_padding=output_padding,
-        dst_shape=dst_shape,
-    )
-    return _forward(operation, diff_dst, weights, None, engine, out)
+    more = {"output_padding": output_padding, "dst_shape": dst_shape}
+    read = partial(operands, _CONVOLUTION, attributes, **more)
+    return _forward(read, "diff_dst", diff_dst, weights, None, engine, out)
 
 
 def convolution_backward_weights(
@@ -227,27 +211,21 @@ def _require_documented(output_padding: object, rule: object) -> None:
 
 
 def _forward(
-    operation: Operands,
-    x: Array,
-    weights: Array,
-    bias: Any,
-    engine: EngineChoice,
-    out: Array | None,
+    read: Read, name: str, x: Any, weights: Any, bias: Any, engine: EngineChoice, out: Array | None
 ) -> Array:
-    """y of x and the weight."""
+    """y of x and the weight; `name` is the caller's for x."""
+    x, weights = as_array(name, x), as_array("weights", weights)
+    operation = read(weights.shape, {"x": Data(name, x.shape)})
     weight = operation.library_weight(weights)
     return conv_transpose(x, weight, bias, **operation.layer.keywords(), engine=engine, out=out)
 
 
 def _input_gradient(
-    operation: Operands,
-    y: Array,
-    weights: Array,
-    bias: Any,
-    engine: EngineChoice,
-    out: Array | None,
+    read: Read, name: str, y: Any, weights: Any, bias: Any, engine: EngineChoice, out: Array | None
 ) -> Array:
     """x of y and the weight: an ordinary convolution, which calls the weight's axes O and I."""
+    y, weights = as_array(name, y), as_array("weights", weights)
+    operation = read(weights.shape, {"y": Data(name, y.shape)})
     keywords = operation.layer.keywords()
     keywords["weight_layout"] = operation.layer.weight_layout.swapped().value
     return conv(y, operation.library_weight(weights), bias, **keywords, engine=engine, out=out)

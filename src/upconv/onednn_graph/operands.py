@@ -30,9 +30,10 @@ from ..dialects.onednn_graph import (
     AutoPad,
     Operation,
     Rule,
+    axes_of,
     convolved_size,
-    from_onednn_graph,
     weight_order,
+    window_of,
 )
 from ..errors import ArgumentError, ShapeError
 from ..problem import DataLayout, WeightLayout
@@ -115,8 +116,8 @@ def operands(
     rule = arguments.member("rule", attributes.get("rule", "library"), Rule)
     layout = arguments.member("data_format", attributes.get("data_format", "NXC"), DataLayout)
     groups = arguments.integer("groups", attributes.get("groups", 1), low=1)
-    rank, weights_format = _rank(tensors), attributes.get("weights_format")
-    order = weight_order(weights_format, operation)
+    rank = _rank(tensors)
+    order = weight_order(attributes.get("weights_format"), operation)
     documented = rule is Rule.DOCUMENT and operation is Operation.CONV_TRANSPOSE
     shape = arguments.integers("weights_shape", weight, low=1)
     i, o, kernel = _channels(shape, order, rank, groups, documented=documented)
@@ -126,29 +127,21 @@ def operands(
     }
     _check_batch(tensors, layout)
     names = ("strides", "pads_begin", "pads_end", "dilations")
-    window: dict[str, Any] = {name: attributes.get(name) for name in names}
-    window["auto_pad"] = _auto_pad(attributes.get("auto_pad"), rule).value
+    mode = _auto_pad(attributes.get("auto_pad"), rule)
+    window = window_of(mode, rank, kernel, **{name: attributes.get(name) for name in names})
     if "y" in tensors:
         dst_shape = tensors["y"].shape
-    size = sizes["x"] if "x" in sizes else convolved_size(sizes["y"], kernel, **window)
+    size = sizes["x"] if "x" in sizes else convolved_size(sizes["y"], window, mode)
+    extra = arguments.per_axis("output_padding", output_padding, rank, low=0, absent=0)
+    reader = Rule.LIBRARY if usual else rule
     try:
-        layer = from_onednn_graph(
-            size,
-            kernel,
-            **window,
-            output_padding=output_padding,
-            dst_shape=dst_shape,
-            groups=groups,
-            data_format=layout.value,
-            weights_format=weights_format,
-            operation=operation.value,
-            rule=Rule.LIBRARY.value if usual else rule.value,
-        )
+        axes = axes_of(size, window, mode, reader, extra, dst_shape, layout)
     except ArgumentError as error:
         if "y" not in tensors:
             raise
         argument = error.argument.replace("dst_shape", f"{tensors['y'].name}.shape")
         raise type(error)(argument, error.got, error.expected, error.remedy) from None
+    layer = Layer(axes, groups, layout, order)
     if "y" not in tensors and dst_shape is not None:
         wanted = layout.shape(tensors["x"].shape[0], o, layer.output_size)
         if arguments.integers("dst_shape", dst_shape, low=0) != wanted:

@@ -7,13 +7,6 @@ from .parameter import Parameter, ParameterDict
 
 __getattr__ = absent("gluon.")
 __all__ = [
-    "Block",
-    "DeferredInitializationError",
-    "HybridBlock",
-    "Parameter",
-    "ParameterDict",
-    "SymbolBlock",
-    "block",
-    "nn",
-    "parameter",
-]
+    "Block", "DeferredInitializationError", "HybridBlock", "Parameter", "ParameterDict",
+    "SymbolBlock", "block", "nn", "parameter",
+]  # fmt: skip

@@ -193,13 +193,19 @@ class HybridBlock(Block):
 
         A subclass with a `forward` of its own overrides this, and sets `self.weight.shape`.
         """
-        if type(self).hybrid_forward is HybridBlock.hybrid_forward:
+        kind, base = type(self), HybridBlock
+        if kind.hybrid_forward is base.hybrid_forward and kind._symbols is base._symbols:
             raise MXNetError(
                 f"{type(self).__name__} has a forward of its own and a parameter of unknown shape; "
                 "define infer_shape(self, *inputs), which sets the shape of each parameter."
             )
-        graph, names = self._graph(len(inputs))
-        infer_parameters(graph, self.collect_params(), dict(zip(names, inputs, strict=True)))
+        (graph, names), parameters = self._graph(len(inputs)), self.collect_params()
+        sizes = {name: x.shape for name, x in zip(names, inputs, strict=True)}
+        arguments, _, states = graph.infer_shape_partial(**sizes)
+        variables = [*graph.list_arguments(), *graph.list_auxiliary_states()]
+        for name, shape in zip(variables, [*arguments, *states], strict=True):
+            if name in parameters and shape and 0 not in shape:
+                parameters[name].shape = shape
 
     def _symbols(self, count: int) -> tuple[Any, list[str]]:
         """Return the result of a call with so many symbols, and the names of the inputs."""
@@ -257,17 +263,6 @@ class _Trace:
         if outputs is None:
             return None
         return outputs[0] if self.single else self.kind(outputs)
-
-
-def infer_parameters(
-    graph: sym.Symbol, parameters: dict[str, Parameter], inputs: dict[str, Any]
-) -> None:
-    """Set the shapes of parameters that follow from the inputs of a graph."""
-    arguments, _, states = graph.infer_shape_partial(**{k: x.shape for k, x in inputs.items()})
-    names = [*graph.list_arguments(), *graph.list_auxiliary_states()]
-    for name, shape in zip(names, [*arguments, *states], strict=True):
-        if name in parameters and shape and 0 not in shape:
-            parameters[name].shape = shape
 
 
 class Sequential(Block):
@@ -336,6 +331,3 @@ class SymbolBlock(HybridBlock):
         arrays = {name: p.data() for name, p in self.params.items()}
         outputs = run_graph(self._symbol, arrays | dict(zip(self._inputs, inputs, strict=True)))
         return outputs[0] if len(outputs) == 1 else outputs
-
-    def infer_shape(self, *inputs: Any) -> None:
-        infer_parameters(self._symbol, self.params, dict(zip(self._inputs, inputs, strict=True)))

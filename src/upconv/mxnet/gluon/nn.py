@@ -53,6 +53,13 @@ class _Layer(HybridBlock):
         """Add a parameter, in the order of the operator's inputs."""
         setattr(self, name, Parameter(name, "write" if learned else "null", (size,), init=init))
 
+    def _finish(
+        self, size: int, biased: bool, init: Any, activation: str | None, dtype: Any = np.float32
+    ) -> None:
+        """Add a bias and an activation, if there are."""
+        self.bias = Parameter("bias", shape=(size,), dtype=dtype, init=init) if biased else None
+        self.act = Activation(activation) if activation else None
+
     def __repr__(self) -> str:
         attributes = ", ".join(f"{name}={value}" for name, value in self._attributes.items())
         return f"{type(self).__name__}({attributes})"
@@ -164,20 +171,7 @@ class Dropout(_Layer):
         super().__init__(**named, p=rate, axes=axes)
 
 
-class _Weighted(_Layer):
-    """A layer with a weight, and perhaps a bias and an activation."""
-
-    weight: Parameter
-    bias: Parameter | None
-
-    def _finish(
-        self, size: int, biased: bool, init: Any, activation: str | None, dtype: Any = np.float32
-    ) -> None:
-        self.bias = Parameter("bias", shape=(size,), dtype=dtype, init=init) if biased else None
-        self.act = Activation(activation) if activation else None
-
-
-class Dense(_Weighted):
+class Dense(_Layer):
     """x W^T + b; `flatten` joins all axes of x but the first."""
 
     op = "FullyConnected"
@@ -205,7 +199,7 @@ def _per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
     return sizes
 
 
-class _Convolution(_Weighted):
+class _Convolution(_Layer):
     """A convolution over `rank` axes, transposed or not."""
 
     rank, transposed = 0, False
@@ -281,12 +275,9 @@ class _Pool(_Layer):
 
 def _pool(name: str, rank: int) -> Any:
     everywhere, kind = "Global" in name, "max" if "Max" in name else "avg"
-    layouts = tuple(
-        kinds[rank - 1] for kinds in (("NCW", "NCHW", "NCDHW"), ("NWC", "NHWC", "NDHWC"))
-    )
-    text = f"{kind}imum of " if kind == "max" else "Average of "
-    names = {"rank": rank, "layouts": layouts, "__module__": __name__}
-    names["__doc__"] = f"{text.capitalize()}{'all positions' if everywhere else 'each window'}."
+    axes, text = "DHW"[-rank:], "Maximum" if kind == "max" else "Average"
+    names = {"rank": rank, "layouts": (f"NC{axes}", f"N{axes}C"), "__module__": __name__}
+    names["__doc__"] = f"{text} of {'all positions' if everywhere else 'each window'}."
     names["fixed"] = {"pool_type": kind, "global_pool": everywhere}
     return type(name, (_Pool,), names)
 

@@ -81,9 +81,7 @@ def _weight_shape(p: Attributes, data: Shape) -> Shape:
 
 
 def _transposed_size(p: Attributes, size: Shape) -> Shape:
-    if 0 not in size:
-        return tuple(axis.out for axis in _layer(p, size).axes)
-    if any(p.target_shape):
+    if 0 in size and any(p.target_shape):
         return tuple(p.target_shape[: len(size)])
     axes = _layer(p, tuple(entry or 1 for entry in size)).axes
     return tuple(axis.out if i else 0 for i, axis in zip(size, axes, strict=True))

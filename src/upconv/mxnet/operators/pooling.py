@@ -134,11 +134,6 @@ def bilinear_keywords(p: Attributes) -> dict[str, Any]:
     return {"stride": p.scale, "padding": p.scale // 2, "groups": p.num_filter}
 
 
-def _weight_shape(p: Attributes) -> Shape:
-    reach = 2 * p.scale - p.scale % 2
-    return (p.num_filter, 1, reach, reach)
-
-
 def _upsample(c: Call, x: Array, *weight: Array) -> Array:
     if weight:
         return conv_transpose(x, *weight, **bilinear_keywords(c.p))
@@ -162,7 +157,7 @@ define(
     attributes="scale:count num_filter:size=0 sample_type:nearest|bilinear num_args:few=1 "
     "multi_input_mode:concat|sum=concat workspace:size=512",
     shapes=following(
-        lambda p, x: [_weight_shape(p)],
+        lambda p, x: [(p.num_filter, 1, *[2 * p.scale - p.scale % 2] * 2)],
         lambda p, x: [(*x[:2], *(size * p.scale for size in x[2:]))],
     ),
     absent=lambda p: () if p.sample_type == "bilinear" else ("weight",),

@@ -6,6 +6,7 @@ tells from which element each output came; 0 stands for a constant.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -88,29 +89,34 @@ def _pad(p: Attributes, x: Array) -> Array:
     return np.pad(x, np.reshape(p.pad_width, (-1, 2)).tolist(), mode=p.mode, **value)
 
 
-def _slice(p: Attributes, x: Array) -> Any:
-    steps = p.step or (None,) * len(p.begin)
-    return x[tuple(slice(*part) for part in zip(p.begin, p.end, steps, strict=True))]
+def sliced(p: Attributes, shapes: Sequence[Shape]) -> tuple[slice, ...]:
+    """Return the part of the first input that slice, slice_axis, slice_like or Crop takes.
+
+    There is a slice for each axis, or for the first ones.
+    """
+    first, *others = shapes
+    if hasattr(p, "offset"):
+        return _window(p, first[2:], others[0][2:] if others else p.h_w)
+    if hasattr(p, "axis"):
+        return (slice(None),) * axis_of(p.axis, len(first)) + (slice(p.begin, p.end),)
+    if hasattr(p, "begin"):
+        steps = p.step or (None,) * len(p.begin)
+        return tuple(slice(*part) for part in zip(p.begin, p.end, steps, strict=True))
+    axes = [axis_of(axis, len(first)) for axis in p.axes] or range(len(first))
+    return tuple(slice(0, others[0][a]) if a in axes else slice(None) for a in range(len(first)))
 
 
-def _slice_like(p: Attributes, x: Array, like: Array) -> Any:
-    axes = [axis_of(a, x.ndim) for a in p.axes] or range(x.ndim)
-    return x[tuple(slice(0, like.shape[a]) if a in axes else slice(None) for a in range(x.ndim))]
-
-
-def crop_window(p: Attributes, shapes: list[Shape]) -> tuple[Shape, Shape]:
-    """Return the offset of Crop's window on the last two axes, and its size."""
-    size = shapes[1][2:] if len(shapes) > 1 else p.h_w
-    room = [full - part for full, part in zip(shapes[0][2:], size, strict=True)]
+def _window(p: Attributes, full: Shape, size: Shape) -> tuple[slice, ...]:
+    """Return Crop's window, of this size on the last two axes."""
+    room = [whole - part for whole, part in zip(full, size, strict=True)]
     begin = tuple(r // 2 for r in room) if p.center_crop else p.offset
     if len(begin) != 2 or any(not 0 <= b <= r for b, r in zip(begin, room, strict=True)):
-        raise ShapeError("Crop's window", f"{size} at {begin}", f"a part of {shapes[0][2:]}")
-    return begin, tuple(size)
+        raise ShapeError("Crop's window", f"{size} at {begin}", f"a part of {full}")
+    return slice(None), slice(None), *(slice(b, b + n) for b, n in zip(begin, size, strict=True))
 
 
-def _crop(p: Attributes, *inputs: Array) -> Any:
-    (y, x), (h, w) = crop_window(p, [data.shape for data in inputs])
-    return inputs[0][:, :, y : y + h, x : x + w]
+def _part(p: Attributes, *inputs: Array) -> Any:
+    return inputs[0][sliced(p, [x.shape for x in inputs])]
 
 
 def _broadcast(p: Attributes, x: Array) -> Any:
@@ -122,12 +128,8 @@ def _broadcast(p: Attributes, x: Array) -> Any:
     return np.broadcast_to(x, sizes)
 
 
-def _axis(p: Attributes) -> int:
-    return int(p.dim if hasattr(p, "dim") else p.axis)
-
-
 def _concat(p: Attributes, *inputs: Array) -> Any:
-    return np.concatenate(inputs, _axis(p))
+    return np.concatenate(inputs, p.dim if hasattr(p, "dim") else p.axis)
 
 
 def _split(p: Attributes, x: Array) -> list[Array]:
@@ -161,20 +163,16 @@ define_move(
     "axes:shape=()",
 )
 define_move("Pad pad", _pad, "mode:constant|edge|reflect pad_width:shape constant_value:number=0")
-define_move("slice _npx_slice", _slice, "begin:bounds end:bounds step:bounds=()")
-define_move(
-    "slice_axis",
-    lambda p, x: x[(slice(None),) * axis_of(p.axis, x.ndim) + (slice(p.begin, p.end),)],
-    "axis:int begin:int end:int?",
-)
-define_move("slice_like", _slice_like, "axes:shape=()", inputs="data shape_like")
+define_move("slice _npx_slice", _part, "begin:bounds end:bounds step:bounds=()")
+define_move("slice_axis", _part, "axis:int begin:int end:int?")
+define_move("slice_like", _part, "axes:shape=()", inputs="data shape_like")
 define_move("broadcast_to", _broadcast, "shape:shape")
 define_move("tile _npi_tile", lambda p, x: np.tile(x, p.reps), "reps:shape")
 define_move("reverse flip", lambda p, x: np.flip(x, p.axis), "axis:shape")
 define_move("_index", lambda p, x: x[p.key], "key:any")
 define_move(
     "Crop",
-    _crop,
+    _part,
     "num_args:few=1 offset:shape=(0,0) h_w:shape=(0,0) center_crop:bool=False",
     inputs="data crop_like",
     absent=lambda p: () if p.num_args == 2 else ("crop_like",),
@@ -201,22 +199,18 @@ define_move(
 )
 
 _CONSTANT = "dtype:dtype=float32 ctx:text="
-_of_shape = lambda p, inputs, outputs: (inputs, [p.shape])  # noqa: E731
-for _name, _value in (("zeros", 0), ("ones", 1)):
+for _name, _value, _attributes in (
+    ("zeros", 0, ""),
+    ("ones", 1, ""),
+    ("full", None, "value:scalar "),
+):
     define(
         f"_{_name} {_name}",
-        lambda c, value=_value: np.full(c.p.shape, value, c.p.dtype),
+        lambda c, value=_value: np.full(c.p.shape, getattr(c.p, "value", value), c.p.dtype),
         inputs="",
-        attributes=f"shape:shape {_CONSTANT}",
-        shapes=_of_shape,
+        attributes=f"shape:shape {_attributes}{_CONSTANT}",
+        shapes=lambda p, inputs, outputs: (inputs, [p.shape]),
     )
-define(
-    "_full full",
-    lambda c: np.full(c.p.shape, c.p.value, c.p.dtype),
-    inputs="",
-    attributes=f"shape:shape value:scalar {_CONSTANT}",
-    shapes=_of_shape,
-)
 define(
     "_arange arange",
     lambda c: (
