@@ -173,10 +173,7 @@ def _asked(question: _Question, engine: Engine) -> Choice:
     reason = engine.refuses(question.problem)
     if reason is not None:
         return Choice(None, (Refusal(engine.name, reason),))
-    candidates_of_engine = (
-        candidate for candidate in question.ranked(engine) if candidate.engine == engine.name
-    )
-    return Choice(engine, (), _variant(next(candidates_of_engine, None)))
+    return _fastest(question, engine, (), rivals=False)
 
 
 def _first_able(question: _Question) -> Choice:
@@ -196,28 +193,26 @@ def _first_able(question: _Question) -> Choice:
         if wanted and name != wanted:
             message = f"engine {name!r} is taken, though UPCONV_ENGINE asks for {refusals[0]}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
-        return _fastest(question, name, engine, tuple(refusals), rivals=name != wanted)
+        return _fastest(question, engine, tuple(refusals), rivals=name != wanted)
     return Choice(None, tuple(refusals))
 
 
 def _fastest(
-    question: _Question, name: str, engine: Engine, refusals: tuple[Refusal, ...], *, rivals: bool
+    question: _Question, engine: Engine, refusals: tuple[Refusal, ...], *, rivals: bool
 ) -> Choice:
-    """The variant of an engine that it expects to be the fastest, or a rival that it lists."""
+    """The variant of an engine that it expects to be the fastest, or a rival that it lists.
+
+    For direct sums the variant is "", the engine's own choice.
+    """
     for candidate in question.ranked(engine):
-        if candidate.engine == name:
-            return Choice(engine, refusals, _variant(candidate))
+        if candidate.engine == engine.name:
+            return Choice(engine, refusals, candidate.variant if candidate.winograd else "")
         if rivals and candidate.engine in ENGINES:
             rival, _ = _loaded(candidate.engine, question.problem)
             if rival is not None:
-                passed_over = Refusal(name, candidate.reason)
+                passed_over = Refusal(engine.name, candidate.reason)
                 return Choice(rival, (*refusals, passed_over), candidate.variant)
     return Choice(engine, refusals)
-
-
-def _variant(candidate: Candidate | None) -> str:
-    """The variant that a candidate is built as: "", the engine's own choice, for direct sums."""
-    return candidate.variant if candidate and candidate.winograd else ""
 
 
 def _loaded(name: str, problem: Problem) -> tuple[Engine | None, str]:
@@ -254,9 +249,15 @@ def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
     if engine is not None or first.name == _asked_variable():
         yield first
         return
-    for usable in map(_usable, ENGINES):
-        if usable is not None and usable.refuses(problem) is None:
-            yield usable
+    yield from _able(problem)
+
+
+def _able(problem: Problem) -> Iterator[Engine]:
+    """The engines of the table that are here and do the problem, loaded in turn."""
+    for name in ENGINES:
+        engine, _ = _loaded(name, problem)  # `choose` keeps the reason
+        if engine is not None:
+            yield engine
 
 
 def by_model(
@@ -283,9 +284,7 @@ def rating_engine(problem: Problem, engine: Engine) -> Engine | None:
     """The engine whose model rates a problem: the one chosen, or the first that lists it."""
     if getattr(engine, "candidates", None):
         return engine
-    usable = (candidate for candidate in map(_usable, ENGINES) if candidate is not None)
-    able = (candidate for candidate in usable if candidate.refuses(problem) is None)
-    return next((candidate for candidate in able if getattr(candidate, "candidates", None)), None)
+    return next((usable for usable in _able(problem) if getattr(usable, "candidates", None)), None)
 
 
 def variants(
@@ -318,13 +317,6 @@ def _no_winograd(problem: Problem, engine: str | Engine | None, threads: int) ->
         reasons.append(f"{usable.name}: {next(refused, 'it computes directly')}")
     message = "; ".join(reasons)
     return f'No engine does {problem} by Winograd. {message}. Use algorithm="auto" or "direct".'
-
-
-def _usable(name: str) -> Engine | None:
-    try:
-        return load(name)
-    except EngineMissing:  # `choose` keeps the reason
-        return None
 
 
 def _asked_variable() -> str:
