@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import geometric_mean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from .. import execution, testing
 from ..devices import library
@@ -60,8 +60,8 @@ class Line:
 
 def measure(
     layers: Sequence[Layer], direction: Direction, dtype: DType, *, tf32: bool, output_format: Any
-) -> None:
-    """Measure layers in both memory orders, and print the table or the document."""
+) -> NoReturn:
+    """Measure layers in both memory orders, print the table or the document, and end."""
     torch = _torch()
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
