@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from .choices import Choice, Selection, candidates, rating_engine
-from .engines.base import Candidate, Eligible, Engine, ranked
+from .engines.base import Candidate, Eligible, ranked
 from .memory import readable
 from .problem import Problem
 from .terminal import aligned
@@ -51,17 +51,13 @@ class Rated:
 
 
 def kernel_of(choice: Choice | Selection, problem: Problem, threads: int) -> str:
-    """The variant of a choice, or the kernel that its engine takes by itself; "" if unknown."""
-    if choice.variant or choice.engine is None:
+    """The variant of a choice, or the kernel that its engine takes by itself for direct sums; "" if
+    unknown."""
+    engine = choice.engine
+    if choice.variant or engine is None:
         return choice.variant
-    best = _own(choice.engine, problem, threads)
-    return best.variant if best else ""
-
-
-def _own(engine: Engine, problem: Problem, threads: int) -> Candidate | None:
-    """The candidate that an engine takes for direct sums."""
     listed = (c for c in candidates(engine, problem, threads) if not c.winograd)
-    return next((c for c in ranked(listed) if c.engine == engine.name), None)
+    return next((c.variant for c in ranked(listed) if c.engine == engine.name), "")
 
 
 def rated(problem: Problem, chosen: Selection, threads: int, *, once: bool) -> Iterator[Rated]:

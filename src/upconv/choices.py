@@ -296,13 +296,8 @@ def variants(
         return direct
     auto = algorithm is Algorithm.AUTO
     rated = candidates(engine, problem, threads, every=True)
-    tiles = [
-        candidate
-        for candidate in rated
-        if candidate.winograd and candidate.possible and (candidate.exact or not auto)
-    ]
-    tiles.sort(key=lambda candidate: candidate.cycles)
-    names = tuple(candidate.variant for candidate in tiles)[:_MOST_TILES]
+    tiles = (c for c in rated if c.winograd and c.possible and (c.exact or not auto))
+    names = tuple(c.variant for c in sorted(tiles, key=lambda c: c.cycles)[:_MOST_TILES])
     return (*direct, *names) if auto else names
 
 
