@@ -61,9 +61,6 @@ class Library(Protocol):
     def from_host(self, array: np.ndarray[Any, Any], device: int) -> Native:
         """A copy of an array in main memory."""
 
-    def to_host(self, native: Native) -> np.ndarray[Any, Any]:
-        """A copy in main memory, once all work before it is done."""
-
     def seconds(self, run: Callable[[], object], count: int, device: int) -> float:
         """The time between two events around `count` runs, per run."""
 
