@@ -227,20 +227,7 @@ def _loaded(name: str, problem: Problem) -> tuple[Engine | None, str]:
 
 def select(problem: Problem, engine: str | Engine | None) -> Engine:
     """The engine `choose` finds; `EngineRefusal` with every reason when there is none."""
-    return _selected(choose(problem, engine), problem, engine).engine
-
-
-def _selected(choice: Choice, problem: Problem, engine: str | Engine | None) -> Selection:
-    if choice.engine is not None:
-        return Selection(choice.engine, choice.variant)
-    if engine is None:
-        reasons = "; ".join(map(str, choice.refusals))
-        raise EngineRefusal(f"No engine does {problem}. {reasons}.")
-    refusal = choice.refusals[0]
-    raise EngineRefusal(
-        f"Engine {refusal.engine!r} cannot do {problem}: {refusal.reason}."
-        " Use engine=None to let upconv choose."
-    )
+    return by_model(problem, engine, get_num_threads(), Algorithm.DIRECT, once=False).engine
 
 
 def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
@@ -265,10 +252,16 @@ def by_model(
 ) -> Selection:
     """The engine and variant that models choose; `once`: the weight is packed for one call only."""
     choice = choose(problem, engine, threads, algorithm, once=once)
-    selection = _selected(choice, problem, engine)
-    if algorithm is Algorithm.WINOGRAD and not selection.variant:
+    if choice.engine is None:
+        if engine is None:
+            reasons = "; ".join(map(str, choice.refusals))
+            raise EngineRefusal(f"No engine does {problem}. {reasons}.")
+        (refusal,) = choice.refusals
+        words = f"Engine {refusal.engine!r} cannot do {problem}: {refusal.reason}."
+        raise EngineRefusal(f"{words} Use engine=None to let upconv choose.")
+    if algorithm is Algorithm.WINOGRAD and not choice.variant:
         raise EngineRefusal(_no_winograd(problem, engine, threads))
-    return selection
+    return Selection(choice.engine, choice.variant)
 
 
 def candidates(
