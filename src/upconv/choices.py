@@ -236,11 +236,11 @@ def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
     if engine is not None or first.name == _asked_variable():
         yield first
         return
-    yield from _able(problem)
+    yield from _in_order(problem)
 
 
-def _able(problem: Problem) -> Iterator[Engine]:
-    """The engines of the table that are here and do the problem, loaded in turn."""
+def _in_order(problem: Problem) -> Iterator[Engine]:
+    """The engines of the table, in its order, that are here and do the problem."""
     for name in ENGINES:
         engine, _ = _loaded(name, problem)  # `choose` keeps the reason
         if engine is not None:
@@ -277,7 +277,8 @@ def rating_engine(problem: Problem, engine: Engine) -> Engine | None:
     """The engine whose model rates a problem: the one chosen, or the first that lists it."""
     if getattr(engine, "candidates", None):
         return engine
-    return next((usable for usable in _able(problem) if getattr(usable, "candidates", None)), None)
+    rating = (usable for usable in _in_order(problem) if getattr(usable, "candidates", None))
+    return next(rating, None)
 
 
 def variants(
