@@ -27,6 +27,10 @@ _ACCEPTED = "float16, bfloat16, float32 or float64"
 _FLOATS = "Only real floating-point numbers are computed on."
 _NEW = "Make one with numpy.empty(shape, dtype), or let upconv make it."
 _ON_THE_HOST = 1  # DLPack's device type of ordinary memory
+_HOST_ONLY = (
+    "Copy it to the CPU first. Arrays on NVIDIA GPUs go to conv_transpose, conv, their gradients"
+    " and plans."
+)
 
 
 def as_array(argument: str, value: object) -> Array:
@@ -182,57 +186,36 @@ def dtype_of(name: object) -> np.dtype[Any]:
 def same_dtype(first: str, expected: np.dtype[Any], second: str, actual: np.dtype[Any]) -> None:
     """Raise `DTypeError` unless two operands have one dtype."""
     if expected != actual:
-        raise DTypeError(
-            f"{second}.dtype",
-            str(actual),
-            f"{expected}, the dtype of {first}",
-            f"Convert one of them, as in {second}.astype('{expected}').",
-        )
+        remedy = f"Convert one of them, as in {second}.astype('{expected}')."
+        wanted = f"{expected}, the dtype of {first}"
+        raise DTypeError(f"{second}.dtype", str(actual), wanted, remedy)
 
 
-def check_out(argument: str, out: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def check_out(argument: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """`out` as a plain array, if a result of `shape` and `dtype` can be written into it."""
-    if isinstance(out, DeviceArray):
-        return _checked_on_device(argument, out, shape, dtype)
-    if type(out) is not np.ndarray:
+    if type(out) is not np.ndarray and not isinstance(out, DeviceArray):
         if not isinstance(out, np.ndarray) or _is_masked(out):
             kind = f"of type {type(out).__name__}"
             raise DTypeError(argument, kind, "a numpy.ndarray or None", _NEW)
         out = np.ndarray.view(out, np.ndarray)
-    if out.shape != shape:
+    target: Array = out
+    if target.shape != shape:
         remedy = "Results are never broadcast."
-        raise ShapeError(f"{argument}.shape", str(out.shape), str(shape), remedy)
-    if out.dtype != dtype:
-        raise DTypeError(f"{argument}.dtype", str(out.dtype), str(dtype), _NEW)
-    flags = out.flags
-    if not flags.writeable:
+        raise ShapeError(f"{argument}.shape", str(target.shape), str(shape), remedy)
+    if target.dtype != dtype:
+        raise DTypeError(f"{argument}.dtype", str(target.dtype), str(dtype), _NEW)
+    if isinstance(out, DeviceArray):
+        pairs, words = zip(out.shape, out.strides, strict=True), ""
+        shared = any(size > 1 and not step for size, step in pairs)
+    elif not target.flags.writeable:
         raise ArgumentError(argument, "read-only", "a writeable array", "Pass a copy.")
-    if not flags.c_contiguous and _overlaps_itself(out):
-        raise ArgumentError(
-            argument,
-            f"an array with strides {out.strides} in which elements share memory",
-            "an array whose elements are separate",
-            "Pass a copy.",
-        )
-    return out
-
-
-def _checked_on_device(
-    argument: str, out: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> Array:
-    if out.shape != shape:
-        raise ShapeError(
-            f"{argument}.shape", str(out.shape), str(shape), "Results are never broadcast."
-        )
-    if out.dtype != dtype:
-        raise DTypeError(f"{argument}.dtype", str(out.dtype), str(dtype), _NEW)
-    if any(size > 1 and not step for size, step in zip(out.shape, out.strides, strict=True)):
-        got, expected = (
-            f"an array with strides {out.strides}",
-            "an array whose elements are separate",
-        )
-        raise ArgumentError(argument, got, expected, "Pass a copy.")
-    return cast(Array, out)
+    else:
+        words = " in which elements share memory"
+        shared = not target.flags.c_contiguous and _overlaps_itself(target)
+    if shared:
+        got = f"an array with strides {target.strides}{words}"
+        raise ArgumentError(argument, got, "an array whose elements are separate", "Pass a copy.")
+    return target
 
 
 def _is_masked(value: object) -> bool:
@@ -270,20 +253,17 @@ def shares_memory(first: Array, second: Array) -> bool:
 def _foreign(argument: str, value: object) -> Array:
     """An object that is no plain NumPy array, through `__array__` or `__dlpack__`."""
     if _is_masked(value):
-        raise DTypeError(
-            argument, "a masked array", "an array without a mask", "Fill it first: x.filled(0)."
-        )
+        remedy = "Fill it first: x.filled(0)."
+        raise DTypeError(argument, "a masked array", "an array without a mask", remedy)
     if isinstance(value, np.ndarray):
         return np.ndarray.view(value, np.ndarray)
     kind = type(value)
     protocols = [name for name in _CONVERSIONS if hasattr(kind, name)]
     if not protocols:
-        raise DTypeError(
-            argument,
-            f"{brief(value)} ({kind.__name__})",
-            "an array, or an object with __array__ or __dlpack__",
-            f"For numbers in a list write np.asarray({argument}, dtype=np.float32).",
-        )
+        got = f"{brief(value)} ({kind.__name__})"
+        expected = "an array, or an object with __array__ or __dlpack__"
+        remedy = f"For numbers in a list write np.asarray({argument}, dtype=np.float32)."
+        raise DTypeError(argument, got, expected, remedy)
     _require_host(argument, value)
     reasons = []
     for name in protocols:
@@ -295,12 +275,9 @@ def _foreign(argument: str, value: object) -> Array:
         if _is_masked(array):
             return _foreign(argument, array)
         return array
-    raise DTypeError(
-        argument,
-        f"an object of type {kind.__name__} whose {' and '.join(reasons)}",
-        "an array NumPy can look at",
-        "Detach it, copy it to the CPU, or convert it to a NumPy array first.",
-    )
+    got = f"an object of type {kind.__name__} whose {' and '.join(reasons)}"
+    remedy = "Detach it, copy it to the CPU, or convert it to a NumPy array first."
+    raise DTypeError(argument, got, "an array NumPy can look at", remedy)
 
 
 def _require_host(argument: str, value: object) -> None:
@@ -310,13 +287,8 @@ def _require_host(argument: str, value: object) -> None:
     except Exception:  # foreign code; its __array__ may work all the same
         return
     if device[:1] != (_ON_THE_HOST,):
-        raise DTypeError(
-            argument,
-            f"an object of type {type(value).__name__} on DLPack device {device}",
-            "an array in main memory",
-            "Copy it to the CPU first. Arrays on NVIDIA GPUs go to conv_transpose, conv, their"
-            " gradients and plans.",
-        )
+        got = f"an object of type {type(value).__name__} on DLPack device {device}"
+        raise DTypeError(argument, got, "an array in main memory", _HOST_ONLY)
 
 
 _CONVERSIONS: dict[str, Callable[[Any], Array]] = {

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from .choices import Choice, Selection, candidates, rating_engine
-from .engines.base import Candidate, Eligible, Engine, ranked
+from .engines.base import Candidate, Eligible, ranked
 from .memory import readable
 from .problem import Problem
+from .terminal import aligned
 
 _TILES = 2  # of Winograd's algorithm that are listed; the others are slower
 _WIDTH = 80
@@ -42,31 +43,21 @@ class Rated:
     reason: str
 
     @property
-    def cells(self) -> tuple[str, str, str, str]:
+    def cells(self) -> tuple[str, ...]:
         """Its name and figures as text."""
-        cycles, packing = (
-            "-" if number is None else f"{number:,.0f}" for number in (self.cycles, self.packing)
-        )
-        return (
-            self.name,
-            cycles,
-            packing,
-            "-" if self.workspace is None else readable(self.workspace),
-        )
+        numbers = self.cycles, self.packing
+        figures = ("-" if number is None else f"{number:,.0f}" for number in numbers)
+        return self.name, *figures, "-" if self.workspace is None else readable(self.workspace)
 
 
 def kernel_of(choice: Choice | Selection, problem: Problem, threads: int) -> str:
-    """The variant of a choice, or the kernel that its engine takes by itself; "" if unknown."""
-    if choice.variant or choice.engine is None:
+    """The variant of a choice, or the kernel that its engine takes by itself for direct sums; "" if
+    unknown."""
+    engine = choice.engine
+    if choice.variant or engine is None:
         return choice.variant
-    best = _own(choice.engine, problem, threads)
-    return best.variant if best else ""
-
-
-def _own(engine: Engine, problem: Problem, threads: int) -> Candidate | None:
-    """The candidate that an engine takes for direct sums."""
     listed = (c for c in candidates(engine, problem, threads) if not c.winograd)
-    return next((c for c in ranked(listed) if c.engine == engine.name), None)
+    return next((c.variant for c in ranked(listed) if c.engine == engine.name), "")
 
 
 def rated(problem: Problem, chosen: Selection, threads: int, *, once: bool) -> Iterator[Rated]:
@@ -114,21 +105,16 @@ def table_of(listed: tuple[Rated, ...]) -> list[str]:
     """The table's lines, of at most 80 columns: a reason that is too long has lines of its own."""
     if not listed:
         return []
-    rows = [
-        ("candidate", "cycles", "packing", "memory"),
-        *(candidate.cells for candidate in listed),
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [""]
-    for cells, reason in zip(rows, ("", *(candidate.reason for candidate in listed)), strict=True):
-        name, *figures = (
-            cell.ljust(w) if i == 0 else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
-        )
-        line = "  ".join((name, *figures, reason)).rstrip()
+    cells = [candidate.cells for candidate in listed]
+    head, *rows = aligned(cells, ("candidate", "cycles", "packing", "memory"), left=1)
+    lines = ["", head]
+    for row, candidate in zip(rows, listed, strict=True):
+        line = f"{row}  {candidate.reason}".rstrip()
         if len(line) <= _WIDTH:
             lines.append(line)
         else:
-            lines.append("  ".join((name, *figures)).rstrip())
-            lines += wrap(reason, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+            reason = wrap(
+                candidate.reason, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4
+            )
+            lines += [row, *reason]
     return lines

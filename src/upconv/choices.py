@@ -173,10 +173,7 @@ def _asked(question: _Question, engine: Engine) -> Choice:
     reason = engine.refuses(question.problem)
     if reason is not None:
         return Choice(None, (Refusal(engine.name, reason),))
-    candidates_of_engine = (
-        candidate for candidate in question.ranked(engine) if candidate.engine == engine.name
-    )
-    return Choice(engine, (), _variant(next(candidates_of_engine, None)))
+    return _fastest(question, engine, (), rivals=False)
 
 
 def _first_able(question: _Question) -> Choice:
@@ -196,28 +193,26 @@ def _first_able(question: _Question) -> Choice:
         if wanted and name != wanted:
             message = f"engine {name!r} is taken, though UPCONV_ENGINE asks for {refusals[0]}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
-        return _fastest(question, name, engine, tuple(refusals), rivals=name != wanted)
+        return _fastest(question, engine, tuple(refusals), rivals=name != wanted)
     return Choice(None, tuple(refusals))
 
 
 def _fastest(
-    question: _Question, name: str, engine: Engine, refusals: tuple[Refusal, ...], *, rivals: bool
+    question: _Question, engine: Engine, refusals: tuple[Refusal, ...], *, rivals: bool
 ) -> Choice:
-    """The variant of an engine that it expects to be the fastest, or a rival that it lists."""
+    """The variant of an engine that it expects to be the fastest, or a rival that it lists.
+
+    For direct sums the variant is "", the engine's own choice.
+    """
     for candidate in question.ranked(engine):
-        if candidate.engine == name:
-            return Choice(engine, refusals, _variant(candidate))
+        if candidate.engine == engine.name:
+            return Choice(engine, refusals, candidate.variant if candidate.winograd else "")
         if rivals and candidate.engine in ENGINES:
             rival, _ = _loaded(candidate.engine, question.problem)
             if rival is not None:
-                passed_over = Refusal(name, candidate.reason)
+                passed_over = Refusal(engine.name, candidate.reason)
                 return Choice(rival, (*refusals, passed_over), candidate.variant)
     return Choice(engine, refusals)
-
-
-def _variant(candidate: Candidate | None) -> str:
-    """The variant that a candidate is built as: "", the engine's own choice, for direct sums."""
-    return candidate.variant if candidate and candidate.winograd else ""
 
 
 def _loaded(name: str, problem: Problem) -> tuple[Engine | None, str]:
@@ -232,20 +227,7 @@ def _loaded(name: str, problem: Problem) -> tuple[Engine | None, str]:
 
 def select(problem: Problem, engine: str | Engine | None) -> Engine:
     """The engine `choose` finds; `EngineRefusal` with every reason when there is none."""
-    return _selected(choose(problem, engine), problem, engine).engine
-
-
-def _selected(choice: Choice, problem: Problem, engine: str | Engine | None) -> Selection:
-    if choice.engine is not None:
-        return Selection(choice.engine, choice.variant)
-    if engine is None:
-        reasons = "; ".join(map(str, choice.refusals))
-        raise EngineRefusal(f"No engine does {problem}. {reasons}.")
-    refusal = choice.refusals[0]
-    raise EngineRefusal(
-        f"Engine {refusal.engine!r} cannot do {problem}: {refusal.reason}."
-        " Use engine=None to let upconv choose."
-    )
+    return by_model(problem, engine, get_num_threads(), Algorithm.DIRECT, once=False).engine
 
 
 def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
@@ -254,9 +236,15 @@ def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
     if engine is not None or first.name == _asked_variable():
         yield first
         return
-    for usable in map(_usable, ENGINES):
-        if usable is not None and usable.refuses(problem) is None:
-            yield usable
+    yield from _in_order(problem)
+
+
+def _in_order(problem: Problem) -> Iterator[Engine]:
+    """The engines of the table, in its order, that are here and do the problem."""
+    for name in ENGINES:
+        engine, _ = _loaded(name, problem)  # `choose` keeps the reason
+        if engine is not None:
+            yield engine
 
 
 def by_model(
@@ -264,10 +252,16 @@ def by_model(
 ) -> Selection:
     """The engine and variant that models choose; `once`: the weight is packed for one call only."""
     choice = choose(problem, engine, threads, algorithm, once=once)
-    selection = _selected(choice, problem, engine)
-    if algorithm is Algorithm.WINOGRAD and not selection.variant:
+    if choice.engine is None:
+        if engine is None:
+            reasons = "; ".join(map(str, choice.refusals))
+            raise EngineRefusal(f"No engine does {problem}. {reasons}.")
+        (refusal,) = choice.refusals
+        words = f"Engine {refusal.engine!r} cannot do {problem}: {refusal.reason}."
+        raise EngineRefusal(f"{words} Use engine=None to let upconv choose.")
+    if algorithm is Algorithm.WINOGRAD and not choice.variant:
         raise EngineRefusal(_no_winograd(problem, engine, threads))
-    return selection
+    return Selection(choice.engine, choice.variant)
 
 
 def candidates(
@@ -283,9 +277,8 @@ def rating_engine(problem: Problem, engine: Engine) -> Engine | None:
     """The engine whose model rates a problem: the one chosen, or the first that lists it."""
     if getattr(engine, "candidates", None):
         return engine
-    usable = (candidate for candidate in map(_usable, ENGINES) if candidate is not None)
-    able = (candidate for candidate in usable if candidate.refuses(problem) is None)
-    return next((candidate for candidate in able if getattr(candidate, "candidates", None)), None)
+    rating = (usable for usable in _in_order(problem) if getattr(usable, "candidates", None))
+    return next(rating, None)
 
 
 def variants(
@@ -297,13 +290,8 @@ def variants(
         return direct
     auto = algorithm is Algorithm.AUTO
     rated = candidates(engine, problem, threads, every=True)
-    tiles = [
-        candidate
-        for candidate in rated
-        if candidate.winograd and candidate.possible and (candidate.exact or not auto)
-    ]
-    tiles.sort(key=lambda candidate: candidate.cycles)
-    names = tuple(candidate.variant for candidate in tiles)[:_MOST_TILES]
+    tiles = (c for c in rated if c.winograd and c.possible and (c.exact or not auto))
+    names = tuple(c.variant for c in sorted(tiles, key=lambda c: c.cycles)[:_MOST_TILES])
     return (*direct, *names) if auto else names
 
 
@@ -318,13 +306,6 @@ def _no_winograd(problem: Problem, engine: str | Engine | None, threads: int) ->
         reasons.append(f"{usable.name}: {next(refused, 'it computes directly')}")
     message = "; ".join(reasons)
     return f'No engine does {problem} by Winograd. {message}. Use algorithm="auto" or "direct".'
-
-
-def _usable(name: str) -> Engine | None:
-    try:
-        return load(name)
-    except EngineMissing:  # `choose` keeps the reason
-        return None
 
 
 def _asked_variable() -> str:

@@ -22,6 +22,7 @@ from .primitives import shared_cache
 from .problem import Direction, Problem
 from .roofline import roofline as roofline_of
 from .shapes import Request, activation_of
+from .terminal import aligned
 from .threads import resolved
 from .timing import format_seconds
 from .tuning import remembered, selected
@@ -134,9 +135,7 @@ class Explanation:
             *self._time_rows(),
             *self._axis_rows(),
         ]
-        width = max(len(name) for name, _ in rows)
-        lines = [f"{name:{width}}  {value}" for name, value in rows]
-        return "\n".join([*lines, *table_of(self.candidates)])
+        return "\n".join([*aligned(rows), *table_of(self.candidates)])
 
     def _precision_rows(self) -> list[tuple[str, str]]:
         """The rounding of operands, and how far it may carry a result."""
@@ -221,9 +220,10 @@ def explain(
     if way is not Direction.FORWARD:
         signature = request.gradient(way)
     problem, count = signature.problem, resolved(threads)
-    algorithm_of_way = Algorithm.DIRECT if way is Direction.WEIGHT_GRAD else Algorithm.of(algorithm)
+    asked = Algorithm.of(algorithm)
+    method = Algorithm.DIRECT if way is Direction.WEIGHT_GRAD else asked
     once = way is not Direction.FORWARD  # a gradient packs the weight for one call
-    choice = choose(problem, engine, count, algorithm_of_way, once=once)
+    choice = choose(problem, engine, count, method, once=once)
     limits = roofline_of(count, measure=boolean("roofline", roofline))
     work = problem.multiply_adds, problem.nbytes, problem.dtype
     explanation = Explanation(
@@ -239,26 +239,20 @@ def explain(
     if choice.engine is None:
         return explanation
     tuned = tuning_asked(tune)
-    chosen = selected(
-        problem, engine, count, tune=tuned, algorithm=algorithm_of_way, once=once and not tuned
-    )
-    guarded = way is not Direction.WEIGHT_GRAD and getattr(
-        chosen.engine, "finite_weights_only", False
-    )
-    shape_only = isinstance(weight, tuple | list)
-    if guarded and not shape_only and not is_finite(as_array("weight", weight)):
-        refusal = Refusal(chosen.engine.name, _NONFINITE)
-        refusals = (*explanation.refusals, refusal)
+    chosen = selected(problem, engine, count, tune=tuned, algorithm=method, once=once and not tuned)
+    has_values = way is not Direction.WEIGHT_GRAD and not isinstance(weight, tuple | list)
+    guarded = has_values and getattr(chosen.engine, "finite_weights_only", False)
+    if guarded and not is_finite(as_array("weight", weight)):
+        refusals = (*explanation.refusals, Refusal(chosen.engine.name, _NONFINITE))
         return replace(explanation, engine=NonFiniteWeight.engine, refusals=refusals)
     explanation = replace(
         explanation,
-        uses=tuple(_uses(request, problem, way, engine, count, Algorithm.of(algorithm))),
+        uses=() if once else tuple(_uses(request, problem, engine, count, method)),
         candidates=tuple(rated(problem, chosen, count, once=once)),
     )
     clock = limits.clock if limits else None
-    return _built(
-        explanation, chosen, remembered(problem, count, engine, algorithm_of_way), count, clock
-    )
+    winner = remembered(problem, count, engine, method)
+    return _built(explanation, chosen, winner, count, clock)
 
 
 def _built(
@@ -281,12 +275,10 @@ def _built(
 
 
 def _uses(
-    request: Request, problem: Problem, way: Direction, engine: str | Engine | None, threads: int,
+    request: Request, problem: Problem, engine: str | Engine | None, threads: int,
     algorithm: Algorithm,
 ) -> Iterator[Use]:  # fmt: skip
     """Yield the choices of a plan, a call and both gradients of a layer, by cost models."""
-    if way is not Direction.FORWARD:
-        return
     gradients = (Direction.INPUT_GRAD, Direction.WEIGHT_GRAD)
     x, weight = (request.gradient(gradient).problem for gradient in gradients)
     for name, asked, method, once in (
@@ -296,9 +288,8 @@ def _uses(
         ("gradient of weight", weight, Algorithm.DIRECT, True),
     ):
         choice = choose(asked, engine, threads, method, once=once)
-        yield Use(
-            name, choice.engine.name if choice.engine else "none", kernel_of(choice, asked, threads)
-        )
+        by = choice.engine.name if choice.engine else "none"
+        yield Use(name, by, kernel_of(choice, asked, threads))
 
 
 _NONFINITE = "a weight with NaN or infinity is the reference engine's, which multiplies no zeros"

@@ -78,12 +78,9 @@ class Axis:
         _require_integer("crop_begin", self.crop_begin, -LIMIT)
         _require_integer("crop_end", self.crop_end, -LIMIT)
         if self.out < 0:
-            raise ShapeError(
-                "the output size",
-                f"{self.out} = {self.formula}",
-                "at least 0",
-                "Crop less, or take a larger input or kernel.",
-            )
+            remedy = "Crop less, or take a larger input or kernel."
+            got = f"{self.out} = {self.formula}"
+            raise ShapeError("the output size", got, "at least 0", remedy)
 
     @property
     def extent(self) -> int:
@@ -341,12 +338,10 @@ def convolved(length: int, kernel: int, stride: int, dilation: int, begin: int, 
     """
     extent = dilation * (kernel - 1) + 1
     if length + begin + end < extent:
-        raise ShapeError(
-            "the padded input",
-            f"{length + begin + end} positions = {length} + {_signed(begin)} + {_signed(end)}",
-            f"at least the dilated kernel's extent, {extent}",
-            "Pad more, or take a smaller kernel or dilation.",
-        )
+        got = f"{length + begin + end} positions = {length} + {_signed(begin)} + {_signed(end)}"
+        expected = f"at least the dilated kernel's extent, {extent}"
+        remedy = "Pad more, or take a smaller kernel or dilation."
+        raise ShapeError("the padded input", got, expected, remedy)
     size = (length + begin + end - extent) // stride + 1
     return fitted(size, kernel, stride, dilation, begin, length)
 

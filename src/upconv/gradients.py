@@ -160,23 +160,17 @@ def gradients(
         )
         for _, call in calls:  # whatever refuses refuses before anything of the caller's is written
             call.entry()
-    work = [
-        (
-            name,
-            call,
-            operands[name] if name in operands else new_result_beside(call.signature, grad),
-        )
+    results: dict[str, Array] = {
+        name: operands[name] if name in operands else new_result_beside(call.signature, grad)
         for name, call in calls
-    ]
-    results: dict[str, Array | None] = {}
+    }
     if "bias" in targets:
         results["bias"] = _bias_gradient(layer, grad, operands.get("bias"), accumulate=accumulate)
-    for name, call, target in work:
+    for name, call in calls:
         a, b = (grad, weight) if name == "x" else (x, grad) if layer.swaps else (grad, x)
-        call.run(target, a, b)
-        results[name] = target
+        call.run(results[name], a, b)
     if type(grad) is DeviceArray:
-        results = {name: delivered(a, None) for name, a in results.items() if a is not None}
+        results = {name: delivered(target, None) for name, target in results.items()}
     elif out is not None:  # the very objects that the caller passed
         results |= {name: target for name, target in targets.items() if target is not None}
     return Gradients(**results)

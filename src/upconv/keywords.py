@@ -129,14 +129,10 @@ def _named_padding(value: str, rank: int) -> Pairs | Same:
 def _pair(argument: str, entry: Frozen) -> tuple[int, int]:
     if isinstance(entry, int):
         entry = (entry, entry)
-    if (
-        not isinstance(entry, tuple)
-        or len(entry) != 2
-        or any(type(number) is not int for number in entry)
-    ):
+    if not isinstance(entry, tuple) or list(map(type, entry)) != [int, int]:
         raise ArgumentError(argument, brief(entry), "an int or a (begin, end) pair of ints", _PAIRS)
-    begin, number = (_bounded(argument, value, -LIMIT) for value in entry)
-    return begin, number
+    begin, end = (_bounded(argument, value, -LIMIT) for value in entry)
+    return begin, end
 
 
 def _bounded(argument: str, value: int, low: int) -> int:
@@ -244,12 +240,9 @@ def transposed_axes(
     strides, dilations, pairs, extra = _of_class(rank, stride, dilation, padding, output_padding)
     wanted = None if output_size is None else integers("output_size", output_size, rank, 0)
     if wanted is not None and any(extra):
-        raise ArgumentError(
-            "output_padding",
-            brief(output_padding),
-            f"0 when output_size is given ({brief(output_size)})",
-            "output_size fixes the end; for ONNX's rule see dialects.from_onnx.",
-        )
+        expected = f"0 when output_size is given ({brief(output_size)})"
+        remedy = "output_size fixes the end; for ONNX's rule see dialects.from_onnx."
+        raise ArgumentError("output_padding", brief(output_padding), expected, remedy)
 
     def axis(i: int, n: int, k: int, s: int, d: int) -> Axis:
         if isinstance(pairs, Same):

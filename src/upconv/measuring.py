@@ -322,14 +322,12 @@ def decide(
     }
     surely = {name: ratio for name, ratio in least.items() if ratio.low > required}
     best = max(surely, key=lambda name: surely[name].low, default=baseline)
-    whys = {
-        name: f"{best} is faster"
-        if name in surely
-        else f"it is not faster beyond the noise: {ratio}"
-        for name, ratio in least.items()
-        if name != best
-    }
-    return best, whys if best == baseline else whys | {baseline: f"{best} is faster"}
+    whys = {name: f"it is not faster beyond the noise: {ratio}" for name, ratio in least.items()}
+    if not surely:
+        return baseline, whys
+    whys |= dict.fromkeys((*surely, baseline), f"{best} is faster")
+    del whys[best]
+    return best, whys
 
 
 class _Trial:

@@ -28,19 +28,17 @@ def require(nbytes: int, purpose: str) -> None:
         return
     available = available_bytes()
     if nbytes > available:
-        raise MemoryLimitError(
-            f"{purpose} needs {readable(nbytes)}; this process may take {readable(available)}."
-            " Check stride, kernel and sizes, or work on smaller pieces of the input."
-        )
+        words = f"{purpose} needs {readable(nbytes)}; this process may take {readable(available)}."
+        remedy = "Check stride, kernel and sizes, or work on smaller pieces of the input."
+        raise MemoryLimitError(f"{words} {remedy}")
 
 
 def refused(purpose: str, error: Exception) -> MemoryLimitError:
     """The error to raise where an allocation failed all the same."""
     if isinstance(error, MemoryLimitError):
         return error
-    return MemoryLimitError(
-        f"{purpose} does not fit: {error}. Work on smaller pieces of the input."
-    )
+    words = f"{purpose} does not fit: {error}. Work on smaller pieces of the input."
+    return MemoryLimitError(words)
 
 
 P = ParamSpec("P")
@@ -86,7 +84,7 @@ def available_bytes() -> int:
 
 
 def _limits() -> Iterator[int]:
-    yield from _meminfo()
+    yield from (kib * 1024 for kib in _entries("/proc/meminfo", "MemAvailable:"))
     yield from _control_group()
     yield from _address_space()
     if sys.platform == "win32":
@@ -95,34 +93,24 @@ def _limits() -> Iterator[int]:
         yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _meminfo() -> Iterator[int]:
-    for line in _read("/proc/meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            yield int(line.split()[1]) * 1024
+def _entries(path: str, *names: str) -> Iterator[int]:
+    """The numbers of a file's lines that begin with one of the names."""
+    for line in _read(path).splitlines():
+        if line.startswith(names):
+            yield int(line.split()[1])
 
 
 def _control_group() -> Iterator[int]:
-    """Memory that the control group leaves: its limit less its use, without the page cache."""
-    pairs = (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        (
-            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        ),
-    )
-    for limit_path, used_path in pairs:
-        limit, used = _read(limit_path).strip(), _read(used_path).strip()
+    """Memory that the control group leaves: its limit less its use, without the page cache, which
+    the kernel gives back under pressure."""
+    for folder, limit_name, used_name in (
+        ("/sys/fs/cgroup", "memory.max", "memory.current"),
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        limit, used = (_read(f"{folder}/{name}").strip() for name in (limit_name, used_name))
         if limit.isdigit() and used.isdigit():
-            reclaimable = _reclaimable(str(Path(limit_path).with_name("memory.stat")))
-            yield int(limit) - int(used) + reclaimable
-
-
-def _reclaimable(stat_path: str) -> int:
-    """Bytes of page cache the kernel gives back under pressure."""
-    for line in _read(stat_path).splitlines():
-        if line.startswith(("inactive_file ", "total_inactive_file ")):
-            return int(line.split()[1])
-    return 0
+            cached = _entries(f"{folder}/memory.stat", "inactive_file ", "total_inactive_file ")
+            yield int(limit) - int(used) + next(cached, 0)
 
 
 def _address_space() -> Iterator[int]:

@@ -247,11 +247,8 @@ class Plan:
         >>> three.resized((1, 1, 2))(np.array([[[4, 5]]], np.float32))
         array([[[4., 4., 5., 5.]]], dtype=float32)
         """
-        form = self._form(self._residual)
         x = Operand(as_shape("input_shape", input_shape), self._request.x.dtype)
-        fixed = self._request._replace(x=x), self._engine, self._threads, form.weight, form.bias
-        others = self._residual, self._tune, self._algorithm, self._packings, form.slopes
-        return Plan(*fixed, *others)
+        return Plan(*self._arguments(self._request._replace(x=x), self._packings))
 
     def close(self) -> None:
         """Let go of primitives and weights; a call that is running ends as if nothing happened."""
@@ -264,18 +261,20 @@ class Plan:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        form = self._form(self._residual)
-        if isinstance(form.weight, DeviceArray):
-            raise EngineError(
-                "A plan on a GPU cannot be copied or pickled. Plan anew from its weight."
-            )
-        fixed = self._request, self._engine, self._threads
-        arrays = form.weight, form.bias
-        others = self._residual, self._tune, self._algorithm, None, form.slopes
-        return Plan, (*fixed, *arrays, *others)
+        arguments = self._arguments(self._request, None)
+        if self._kind is None:
+            words = "A plan on a GPU cannot be copied or pickled. Plan anew from its weight."
+            raise EngineError(words)
+        return Plan, arguments
 
     def __repr__(self) -> str:
         return f"<Plan {self.problem} on {self.engine}>"
+
+    def _arguments(self, request: Request, packings: Packings | None) -> tuple[Any, ...]:
+        """The arguments of a plan of the same layer."""
+        _, weight, bias, slopes = self._form(self._residual)
+        fixed = request, self._engine, self._threads, weight, bias
+        return *fixed, self._residual, self._tune, self._algorithm, packings, slopes
 
     def _form(self, residual: bool) -> _Form:
         """This plan with or without a residual; two threads may prepare it, one of them in vain."""

@@ -214,6 +214,7 @@ class Epilogue:
 
 
 NO_EPILOGUE = Epilogue()
+_LEAST = {"batch": 0, "in_channels": 1, "out_channels": 1, "groups": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +254,13 @@ class Problem:
     def __post_init__(self) -> None:
         if not self.axes:
             raise ArgumentError("axes", "()", "at least one spatial axis")
-        if min(self.batch + 1, self.in_channels, self.out_channels, self.groups) < 1:
-            self._refuse_counts()
-        if self.in_channels % self.groups or self.out_channels % self.groups:
-            self._refuse_groups()
+        for name, low in _LEAST.items():
+            if (count := getattr(self, name)) < low:
+                raise ArgumentError(name, str(count), f"an integer >= {low}")
+        for name in ("in_channels", "out_channels"):
+            if (count := getattr(self, name)) % self.groups:
+                expected = f"a divisor of {name} = {count}"
+                raise ArgumentError("groups", str(self.groups), expected)
         if self.direction is Direction.WEIGHT_GRAD and (self.bias or not self.epilogue.empty):
             raise ArgumentError("bias or epilogue", "set", "none for a weight gradient")
         if (self.rounded or self.tf32) and self.dtype is not DType.FLOAT32:
@@ -269,17 +273,6 @@ class Problem:
 
     def __reduce__(self) -> tuple[type[Problem], tuple[Any, ...]]:
         return Problem, _fields(self)  # built anew: hashes of members differ between processes
-
-    def _refuse_counts(self) -> None:
-        for name, low in (("batch", 0), ("in_channels", 1), ("out_channels", 1), ("groups", 1)):
-            if getattr(self, name) < low:
-                raise ArgumentError(name, str(getattr(self, name)), f"an integer >= {low}")
-
-    def _refuse_groups(self) -> None:
-        for name in ("in_channels", "out_channels"):
-            if getattr(self, name) % self.groups:
-                expected = f"a divisor of {name} = {getattr(self, name)}"
-                raise ArgumentError("groups", str(self.groups), expected)
 
     @property
     def precision(self) -> DType:

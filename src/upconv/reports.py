@@ -92,11 +92,8 @@ class Report:
     conditions: Mapping[str, Condition] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> list[str]:
         table = aligned([row.cells for row in self.rows], HEADINGS)
-        return [*table, *self.sentences]
+        return "\n".join([*table, *self.sentences])
 
     @property
     def sentences(self) -> list[str]:

@@ -32,10 +32,8 @@ def measured(threads: int) -> Limits | None:
     with tuning.measuring:
         measurement = limits.measure(threads)
     known = _remembered(threads) or measurement
-    flops, bandwidth = (
-        max(measurement.flops, known.flops),
-        max(measurement.bandwidth, known.bandwidth),
-    )
+    flops = max(measurement.flops, known.flops)
+    bandwidth = max(measurement.bandwidth, known.bandwidth)
     record = {"flops": flops, "bandwidth": bandwidth}
     shared_store().remember(ROOFLINES, _key(limits.key(), threads), record)
     return limits.Limits(threads, flops, bandwidth)  # type: ignore[no-any-return]

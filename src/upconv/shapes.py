@@ -127,30 +127,23 @@ def _forward(
     direction = _DIRECTION[convolves]
     problem, batched = _problem(x, weight, keywords, convolves, direction, bias, epilogue)
     shape = problem.result_shape if batched else problem.result_shape[1:]
-    if bias is not None:
-        same_dtype("weight", weight.dtype, "bias", bias.dtype)
-        if bias.shape != (problem.result_channels,):
-            expected = f"({problem.result_channels},), one value per output channel"
-            remedy = "Flatten it, as in bias.reshape(-1), if it has more axes."
-            raise ShapeError("bias.shape", str(bias.shape), expected, remedy)
-    if epilogue.slopes:
-        _check_slopes(activation[1], problem, weight)
-    if residual is not None:
-        same_dtype("weight", weight.dtype, "residual", residual.dtype)
-        if residual.shape != shape:
-            expected = f"{shape}, the shape of the result"
-            remedy = "upconv.output_shape tells it beforehand."
-            raise ShapeError("residual.shape", str(residual.shape), expected, remedy)
+    slopes, channels = activation[1] if epilogue.slopes else None, (problem.result_channels,)
+    for name, operand, fitting, meaning, remedy in (
+        ("bias", bias, channels, "one value per output channel", _FLATTEN),
+        ("slopes", slopes, channels, "one value per output channel", _ONE_SLOPE),
+        ("residual", residual, shape, "the shape of the result", _OUTPUT_SHAPE),
+    ):
+        if operand is not None:
+            same_dtype("weight", weight.dtype, name, operand.dtype)
+            if operand.shape != fitting:
+                expected = f"{fitting}, {meaning}"
+                raise ShapeError(f"{name}.shape", str(operand.shape), expected, remedy)
     return Signature.of(problem, shape, batched=batched)
 
 
-def _check_slopes(slopes: Operand, problem: Problem, weight: Operand) -> None:
-    """Raise unless there is one slope of PReLU for each channel of the result."""
-    same_dtype("weight", weight.dtype, "slopes", slopes.dtype)
-    if slopes.shape != (problem.result_channels,):
-        expected = f"({problem.result_channels},), one value per output channel"
-        remedy = "One slope for all channels is activation=('leaky_relu', slope)."
-        raise ShapeError("slopes.shape", str(slopes.shape), expected, remedy)
+_FLATTEN = "Flatten it, as in bias.reshape(-1), if it has more axes."
+_ONE_SLOPE = "One slope for all channels is activation=('leaky_relu', slope)."
+_OUTPUT_SHAPE = "upconv.output_shape tells it beforehand."
 
 
 def _backward(
@@ -245,20 +238,14 @@ class _Frame(NamedTuple):
         weight_layout = one_of("weight_layout", keywords.weight_layout, WeightLayout)
         rank = len(weight.shape) - 2
         if rank < 1:
-            raise ShapeError(
-                "weight.shape",
-                str(weight.shape),
-                f"at least 3 axes: two of channels and a kernel ({weight_layout.value})",
-                "For one tap add an axis, as in weight[..., None].",
-            )
+            expected = f"at least 3 axes: two of channels and a kernel ({weight_layout.value})"
+            remedy = "For one tap add an axis, as in weight[..., None]."
+            raise ShapeError("weight.shape", str(weight.shape), expected, remedy)
         if len(x.shape) not in (rank + 1, rank + 2):
-            raise ShapeError(
-                "x.shape",
-                str(x.shape),
-                f"{rank + 2} axes ({layout.value}, X being as many axes as the kernel has, {rank}),"
-                f" or {rank + 1} without the batch",
-                "Add what is missing, as in x[None], or take another weight.",
-            )
+            order = f"{layout.value}, X being as many axes as the kernel has, {rank}"
+            expected = f"{rank + 2} axes ({order}), or {rank + 1} without the batch"
+            remedy = "Add what is missing, as in x[None], or take another weight."
+            raise ShapeError("x.shape", str(x.shape), expected, remedy)
         same_dtype("x", x.dtype, "weight", weight.dtype)
         batched = len(x.shape) == rank + 2
         shape = x.shape if batched else (1, *x.shape)
@@ -267,10 +254,9 @@ class _Frame(NamedTuple):
             raise ShapeError("weight.shape", str(weight.shape), "no axis of size 0", remedy)
         ordered = [shape[axis] for axis in layout.to_ncx(rank)]
         if ordered[1] < 1:
+            expected = f"at least 1 channel ({layout.value})"
             remedy = "Only the batch and the spatial axes may be empty."
-            raise ShapeError(
-                "x.shape", str(x.shape), f"at least 1 channel ({layout.value})", remedy
-            )
+            raise ShapeError("x.shape", str(x.shape), expected, remedy)
         return cls(layout, weight_layout, batched, ordered[0], ordered[1], tuple(ordered[2:]))
 
     def check_rank(self, x: Operand, weight: Operand, channels: int) -> None:
@@ -280,13 +266,11 @@ class _Frame(NamedTuple):
         """
         rank = len(self.size)
         if not self.batched and x.shape[self.layout.to_ncx(rank - 1)[1]] == channels:
-            raise ShapeError(
-                "x.shape",
-                f"{x.shape}, with {rank - 1} spatial {'axis' if rank == 2 else 'axes'}",
-                f"{rank}, as many as the weight {weight.shape} has: {rank + 2} axes"
-                f" ({self.layout.value}), or {rank + 1} without the batch",
-                "Add the missing axis, as in x[..., None], or take another weight.",
-            )
+            got = f"{x.shape}, with {rank - 1} spatial {'axis' if rank == 2 else 'axes'}"
+            axes = f"{rank + 2} axes ({self.layout.value}), or {rank + 1} without the batch"
+            expected = f"{rank}, as many as the weight {weight.shape} has: {axes}"
+            remedy = "Add the missing axis, as in x[..., None], or take another weight."
+            raise ShapeError("x.shape", got, expected, remedy)
 
     def weight_extents(self, shape: Shape) -> tuple[int, int, Shape]:
         """Extents of the axes I and O, and the kernel."""

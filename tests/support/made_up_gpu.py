@@ -80,9 +80,6 @@ class MadeUpLibrary:
     def from_host(self, array, device):
         return self.copy(array)
 
-    def to_host(self, native):
-        return native.copy()
-
     def seconds(self, run: Callable[[], object], count: int, device: int) -> float:
         for _ in range(count):
             run()

@@ -83,8 +83,10 @@ def bench(
     """
     chosen = _chosen_layers(layers, only, quick)
     if device == "cuda":
-        _on_gpu(chosen, direction, dtype, precision, output_format)
-        return
+        from . import bench_gpu  # only here: it loads cuDNN's engine
+
+        tf32 = precision == "tf32"
+        bench_gpu.measure(chosen, direction, dtype, tf32=tf32, output_format=output_format)
     _require_processor(chosen, precision, dtype)
     options.use_threads(threads)
     statuses = [status for status in known_engines() if status.name != ON_DEVICES]
@@ -105,13 +107,11 @@ def bench(
             bound = None if limits is None else limits.seconds(*work)
             layer_results = measure(case, names, groups, bound, count, spent)
             measured.append(case.fields | {"roofline_seconds": bound, "results": layer_results})
-    for status in statuses if engines is None else ():
-        if not status.available:
-            say(f"{status.name}: {' '.join(status.reason.split())}")
     results = [result for layer in measured for result in layer["results"]]
-    left_out = (f"{r.candidate}: {' '.join(r.reason.split())}" for r in results if r.reason)
-    for line in dict.fromkeys(left_out):  # the table shows the layers
-        say(line)
+    missing = [(s.name, s.reason) for s in statuses if engines is None and not s.available]
+    left_out = [(r.candidate, r.reason) for r in results if r.reason]
+    for name, reason in dict.fromkeys((*missing, *left_out)):  # the table shows the layers
+        say(f"{name}: {' '.join(reason.split())}")
     means, faults = _means(results, groups), sum(result.fault for result in results)
     document = {
         "machine": doctor.facts(count),
@@ -142,14 +142,6 @@ def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -
             words = f"no layer has at most {most:,} multiply-adds"
             raise BadParameter(words, param_hint="--quick")
     return layers
-
-
-def _on_gpu(
-    layers: Sequence[Layer], direction: Direction, dtype: DType, precision: str, output: Any
-) -> None:
-    from . import bench_gpu  # only here: it loads cuDNN's engine
-
-    bench_gpu.measure(layers, direction, dtype, tf32=precision == "tf32", output_format=output)
 
 
 def _require_processor(layers: Sequence[Layer], precision: str, dtype: DType) -> None:
@@ -229,21 +221,17 @@ _Entry = tuple[Candidate | None, Result]
 
 def _entries(name: str, case: Case, threads: int) -> list[_Entry]:
     """Return the verified candidates of an engine or a peer, or one entry with a reason."""
-    fault = False
+    peer, fault = PEERS.get(name), False
     try:
-        return [
-            _verified(candidate, case)
-            for candidate in (
-                PEERS[name](case, threads) if name in PEERS else [engine(name, case, threads)]
-            )
-        ]
+        candidates = peer(case, threads) if peer else [engine(name, case, threads)]
+        return [_verified(candidate, case) for candidate in candidates]
     except (EngineRefusal, MemoryLimitError) as error:
         reason = str(error)
     except ImportError as error:
         reason = f"not installed ({error})"
     # A foreign library may raise any error, which must not end the benchmark.
     except Exception as error:
-        fault = name not in PEERS
+        fault = peer is None
         if fault and not isinstance(error, EngineError):
             raise
         reason = str(error) if fault else f"{type(error).__name__}: {error}"[:300]

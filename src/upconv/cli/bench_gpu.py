@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import geometric_mean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from .. import execution, testing
-from ..devices import DeviceArray, library
+from ..devices import library
 from ..engines.cudnn.engine import Cudnn
 from ..errors import EngineMissing, EngineRefusal, MemoryLimitError
 from ..problem import DataLayout, Direction, DType, Problem
@@ -60,8 +60,8 @@ class Line:
 
 def measure(
     layers: Sequence[Layer], direction: Direction, dtype: DType, *, tf32: bool, output_format: Any
-) -> None:
-    """Measure layers in both memory orders, and print the table or the document."""
+) -> NoReturn:
+    """Measure layers in both memory orders, print the table or the document, and end."""
     torch = _torch()
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -84,10 +84,9 @@ def measure(
         "layers": lines,
         "geometric_means": dict(_means(lines)),
     }
+    table = aligned(*_table(lines, peak), left=2)
     code = FINDINGS if any(line.wrong for line in lines) else 0
-    report.finish(
-        "bench", output_format, document, aligned(*_table(lines, peak), left=2), code=code
-    )
+    report.finish("bench", output_format, document, table, code=code)
 
 
 def _torch() -> Any:
@@ -110,15 +109,11 @@ def _line(torch: Any, layer: Layer, problem: Problem) -> Line:
 
 
 def _fill(torch: Any, line: Line, problem: Problem) -> None:
-    arrays = _Arrays.random(torch, problem)
-    primitive, weight = _prepared(problem, arrays)
-    theirs = _peer(torch, problem, arrays)
-
-    def ours() -> None:
-        primitive.run(arrays.out, arrays.a, weight, arrays.bias)
-
+    tensors = _Tensors.random(torch, problem)
+    ours, line.plan = _ours(problem, tensors)
+    theirs = _peer(torch, problem, tensors)
     ours()
-    line.plan, line.error = primitive.description, _error(torch, problem, arrays)
+    line.error = _error(torch, problem, tensors)
     line.seconds = line.torch_seconds = line.call_seconds = line.torch_call_seconds = inf
     seconds = library("torch").seconds
     for _ in range(_ROUNDS):
@@ -130,53 +125,47 @@ def _fill(torch: Any, line: Line, problem: Problem) -> None:
     line.bandwidth = problem.nbytes / line.seconds
 
 
-class _Arrays(NamedTuple):
+class _Tensors(NamedTuple):
     """Random operands of a problem on the device, and the memory of its result."""
 
-    a: DeviceArray
-    b: DeviceArray
-    bias: DeviceArray | None
-    out: DeviceArray
+    a: Any
+    b: Any
+    bias: Any
+    out: Any
 
     @classmethod
-    def random(cls, torch: Any, problem: Problem) -> _Arrays:
+    def random(cls, torch: Any, problem: Problem) -> _Tensors:
         torch.manual_seed(0)
         kind, scale = getattr(torch, problem.dtype.value), problem.longest_sum**-0.5
 
-        def draw(shape: tuple[int, ...], factor: float = 1.0) -> DeviceArray:
-            return library("torch").array(
-                "x", (torch.randn(shape, device="cuda") * factor).to(kind)
-            )
+        def draw(shape: tuple[int, ...], factor: float = 1.0) -> Any:
+            return (torch.randn(shape, device="cuda") * factor).to(kind)
 
         a, b = problem.operand_shapes
         bias = draw((problem.result_channels,)) if problem.bias else None
         return cls(draw(a), draw(b, scale), bias, draw(problem.result_shape))
 
-    def changed(self, change: Callable[[Any], Any]) -> _Arrays:
-        """Return the arrays after `change` of their native tensors."""
-        a, b, bias, out = (
-            None if array is None else library("torch").array("x", change(array.native))
-            for array in self
-        )
-        if a is None or b is None or out is None:
-            raise TypeError("only a bias may be absent")
-        return _Arrays(a, b, bias, out)
+    def changed(self, change: Callable[[Any], Any]) -> _Tensors:
+        """Return what `change` makes of each."""
+        return _Tensors(*(None if tensor is None else change(tensor) for tensor in self))
 
 
-def _prepared(problem: Problem, arrays: _Arrays) -> tuple[Any, Any]:
-    """Return the primitive of the fastest plan, and its second operand: a weight is packed once."""
+def _ours(problem: Problem, tensors: _Tensors) -> tuple[Callable[[], None], str]:
+    """Return a run of the fastest plan, a weight being packed once, and the plan's description."""
+    arrays = tensors.changed(lambda tensor: library("torch").array("x", tensor))
     engine = Cudnn(tune="limited_workspace").bound(library("torch"), 0)
     call = execution.prepared_problem(problem, engine, 1)
     primitive: Any = call.entry().primitive
-    return primitive, primitive.pack(arrays.b) if call.packs else arrays.b
+    b = primitive.pack(arrays.b) if call.packs else arrays.b
+    return lambda: primitive.run(arrays.out, arrays.a, b, arrays.bias), primitive.description
 
 
-def _error(torch: Any, problem: Problem, arrays: _Arrays) -> float:
+def _error(torch: Any, problem: Problem, tensors: _Tensors) -> float:
     """Return the largest difference from PyTorch in float64, over the allowed rounding."""
-    wide = arrays.changed(lambda native: native.double())
+    wide = tensors.changed(lambda tensor: tensor.double())
     value = _peer(torch, problem, wide)()
-    magnitude = _peer(torch, problem, wide.changed(lambda native: native.abs()))()
-    result = _tensor(problem, arrays.out)
+    magnitude = _peer(torch, problem, wide.changed(lambda tensor: tensor.abs()))()
+    result = _view(problem, tensors.out)
     # The sums are stored once before a bias that is added by a kernel of its own.
     bare = _peer(torch, problem, wide._replace(bias=None))()
     stored = value.abs() + bare.abs()
@@ -185,11 +174,11 @@ def _error(torch: Any, problem: Problem, arrays: _Arrays) -> float:
     return float(worst)
 
 
-def _tensor(problem: Problem, array: DeviceArray) -> Any:
-    """Return data or a weight as a tensor of PyTorch; one axis with channels last becomes two."""
-    tensor, rank = array.native, problem.rank
-    if array.shape != problem.weight_shape or problem.direction is not Direction.WEIGHT_GRAD:
-        tensor = tensor.permute(problem.layout.to_ncx(rank))
+def _view(problem: Problem, tensor: Any) -> Any:
+    """Return data or a weight as PyTorch's call takes it; one axis with channels last becomes
+    two."""
+    if tensor.shape != problem.weight_shape or problem.direction is not Direction.WEIGHT_GRAD:
+        tensor = tensor.permute(problem.layout.to_ncx(problem.rank))
     return tensor.unsqueeze(2) if _widened(problem) else tensor
 
 
@@ -197,14 +186,14 @@ def _widened(problem: Problem) -> bool:
     return problem.rank == 1 and problem.layout is DataLayout.NXC
 
 
-def _peer(torch: Any, problem: Problem, arrays: _Arrays) -> Callable[[], Any]:
+def _peer(torch: Any, problem: Problem, tensors: _Tensors) -> Callable[[], Any]:
     """Return PyTorch's call on the same memory, with its weight in the memory order of the data."""
-    one = problem.layout is DataLayout.NXC
+    last = problem.layout is DataLayout.NXC
     form = {4: torch.channels_last, 5: torch.channels_last_3d}
 
-    def weight(native: Any) -> Any:
-        wide = native.unsqueeze(2) if _widened(problem) else native
-        return wide.contiguous(memory_format=form[wide.dim()]) if one else wide
+    def weight(tensor: Any) -> Any:
+        wide = tensor.unsqueeze(2) if _widened(problem) else tensor
+        return wide.contiguous(memory_format=form[wide.dim()]) if last else wide
 
     def per_axis(values: Iterator[int], missing: int) -> list[int]:
         return [*[missing] * _widened(problem), *values]
@@ -215,16 +204,16 @@ def _peer(torch: Any, problem: Problem, arrays: _Arrays) -> Callable[[], Any]:
     dilations = per_axis((axis.dilation for axis in axes), 1)
     extra = per_axis((axis.crop_begin - axis.crop_end for axis in axes), 0)
     aten, groups = torch.ops.aten, problem.groups
-    first, bias = _tensor(problem, arrays.a), arrays.bias and arrays.bias.native
+    first = _view(problem, tensors.a)
     if problem.direction is Direction.WEIGHT_GRAD:
-        x = _tensor(problem, arrays.b)
-        like = weight(arrays.a.empty(problem.weight_shape).native)
+        x = _view(problem, tensors.b)
+        like = weight(tensors.a.new_empty(problem.weight_shape))
         gradient = None, strides, pads, dilations, True, extra, groups, (False, True, False)
         return lambda: aten.convolution_backward(first, x, like, *gradient)[1]
     forward = problem.direction is Direction.FORWARD
     geometry = strides, pads, dilations, forward, extra if forward else [0] * len(pads), groups
-    w = weight(arrays.b.native)
-    return lambda: aten.convolution(first, w, bias, *geometry)
+    w = weight(tensors.b)
+    return lambda: aten.convolution(first, w, tensors.bias, *geometry)
 
 
 def _on_device(torch: Any, call: Callable[[], object]) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -223,20 +224,16 @@ def engine(name: str, case: Case, threads: int) -> Candidate:
         raise EngineRefusal(refusal)
     call = PreparedCall(Signature.whole(case.problem), chosen, threads, tune=False)
     packed = call.pack(operands.b) if case.direction is Direction.FORWARD else None
-
-    def run() -> Array:
-        if packed is not None:
-            packed.run(result, operands.a, operands.bias)
-        else:
-            call.run(result, operands.a, operands.b)
-        return result
+    run = partial(call.run, result, operands.a, operands.b)
+    if packed is not None:
+        run = partial(packed.run, result, operands.a, operands.bias)
 
     def require() -> None:
         weight = packed or (call.pack(operands.b) if call.packs else call)
         testing.require_engine(case.layer.name, name, call, weight)
 
     nbytes = call.entry().primitive.workspace_bytes
-    return Candidate(name, name, run, workspace_bytes=nbytes, require=require)
+    return Candidate(name, name, run, lambda _: result, nbytes, require)
 
 
 def _torch(case: Case, threads: int) -> Sequence[Candidate]:

@@ -197,21 +197,16 @@ def facts(threads: int | None) -> dict[str, Any]:
 
 
 def _processor() -> dict[str, str]:
-    """Return the CPU's name for compilers, its model, and its tile registers."""
+    """Return the CPU's name for compilers, its model, and the tile registers that this process may
+    use."""
     model = processor_model()
     try:
         from llvmlite import binding
     except ImportError:
         return {"name": platform.machine(), "model": model, "tiles": "unknown"}
-    return {"name": binding.get_host_cpu_name(), "model": model, "tiles": _tiles()}
-
-
-def _tiles() -> str:
-    """Return the kind of tile registers that this process may use."""
-    from llvmlite import binding
-
     from ..engines.jit.cpu import permitted
 
-    if not binding.get_host_cpu_features().get("amx-bf16"):
-        return "none"
-    return "AMX" if permitted() else "AMX, refused by the system"
+    tiles = "none"
+    if binding.get_host_cpu_features().get("amx-bf16"):
+        tiles = "AMX" if permitted() else "AMX, refused by the system"
+    return {"name": binding.get_host_cpu_name(), "model": model, "tiles": tiles}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
+from ..documents import document
 from ..explanations import Explanation, output_shape
 from ..explanations import explain as explanation_of
 from ..problem import Direction, DType, WeightLayout
@@ -123,17 +123,22 @@ def explain(
     finish("explain", output_format, _fields(answer), [str(answer)], code=code)
 
 
-_LEFT_OUT = ("_hash", "accumulate", "rounded")  # the precision replaces `rounded`
+_LEFT_OUT = ("accumulate", "rounded", "epilogue")
+"""Fields of a problem in whose place the document has the precision and the epilogue's parts.
+
+Slopes and a second result are impossible here.
+"""
 
 
 def _fields(answer: Explanation) -> dict[str, Any]:
     """Return every field of an explanation and its problem, for JSON."""
-    fields, axes = asdict(answer), answer.problem.axes
+    fields: dict[str, Any] = document(answer)
+    epilogue = answer.problem.epilogue
     problem = {k: v for k, v in fields["problem"].items() if k not in _LEFT_OUT}
-    epilogue = answer.problem.epilogue  # slopes and a second result are impossible here
-    problem["precision"] = answer.problem.precision.value
+    problem["precision"] = answer.problem.precision
     problem |= {"text": str(answer.problem), "residual": epilogue.residual}
     problem |= {"activation": epilogue.activation.value or None, "slope": epilogue.slope}
-    del problem["epilogue"]
-    problem["axes"] = [{**asdict(axis), "full": axis.full, "out": axis.out} for axis in axes]
+    problem["axes"] = [
+        document(axis) | {"full": axis.full, "out": axis.out} for axis in answer.problem.axes
+    ]
     return fields | {"problem": problem}

@@ -7,8 +7,7 @@ declares more than the file holds is never filled. A faulty file raises a `FileE
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,30 @@ def read_all(path: Path | None) -> dict[str, Array] | None:
     """
     if path is None:
         return None
-    with _loaded(path) as arrays:
-        return _unpacked(path, arrays)
+    name = brief(str(path))
+    try:
+        with opened(path) as file:
+            memory.require(path.stat().st_size, f"the array in {name}")
+            content = np.load(file, allow_pickle=False)
+            return {"": content} if isinstance(content, np.ndarray) else _unpacked(name, content)
+    except (FileError, MemoryLimitError):
+        raise
+    except Exception as error:  # NumPy and zipfile raise a dozen kinds
+        reason: Any = getattr(error, "strerror", None) or " ".join(str(error).split())
+        if "allow_pickle" in reason:  # NumPy advises to unpickle the file
+            reason = "it is neither a .npy nor a .npz of numbers; objects are never unpickled"
+        raise FileError(f"Cannot read {name}: {reason or type(error).__name__}"[:400]) from None
+
+
+def _unpacked(name: str, archive: Any) -> dict[str, Array]:
+    """Return the arrays of a .npz, if all of them fit into memory."""
+    members = archive.zip.infolist()
+    nbytes = sum(member.file_size for member in members if member.filename.endswith(".npy"))
+    memory.require(nbytes, f"reading the arrays in {name}")
+    arrays = dict(archive)
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise ValueError("it is neither a .npy nor a .npz of arrays")
+    return arrays
 
 
 def place(
@@ -73,36 +94,3 @@ def write(path: Path, arrays: Mapping[str, Array], *, force: bool) -> None:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
-
-
-@contextmanager
-def _loaded(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Open the arrays of a file by name, not yet unpacked; the array of a .npy by "".
-
-    Errors in the block name the file: NumPy and zipfile raise a dozen kinds of errors.
-    """
-    name = brief(str(path))
-    try:
-        with opened(path) as file:
-            memory.require(path.stat().st_size, f"the array in {name}")
-            content = np.load(file, allow_pickle=False)
-            yield {"": content} if isinstance(content, np.ndarray) else content
-    except (FileError, MemoryLimitError):
-        raise
-    except Exception as error:
-        reason: Any = getattr(error, "strerror", None) or " ".join(str(error).split())
-        if "allow_pickle" in reason:  # NumPy advises to unpickle the file
-            reason = "it is neither a .npy nor a .npz of numbers; objects are never unpickled"
-        raise FileError(f"Cannot read {name}: {reason or type(error).__name__}"[:400]) from None
-
-
-def _unpacked(path: Path, content: Mapping[str, Any]) -> dict[str, Array]:
-    """Return the arrays of a file, if all of them fit into memory."""
-    archive = getattr(content, "zip", None)
-    members = archive.infolist() if archive else ()
-    nbytes = sum(member.file_size for member in members if member.filename.endswith(".npy"))
-    memory.require(nbytes, f"reading the arrays in {brief(str(path))}")
-    arrays = {name: content[name] for name in content}
-    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-        raise ValueError("it is neither a .npy nor a .npz of arrays")
-    return arrays

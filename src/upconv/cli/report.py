@@ -6,12 +6,11 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from enum import Enum
 from typing import Any, NoReturn
 
 import typer
 
+from .. import documents
 from .._version import __version__
 from ..errors import FileError
 from .exits import say
@@ -41,11 +40,7 @@ def finish(
 def document(command: str, fields: Mapping[str, Any]) -> str:
     """Return the JSON document of a command: schema, command, version, and its fields."""
     content = {"schema": SCHEMA, "command": command, "upconv": __version__, **fields}
-    return json.dumps(content, indent=1, allow_nan=False, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else asdict(value)
+    return json.dumps(documents.document(content), indent=1, allow_nan=False)
 
 
 def text(words: str) -> None:

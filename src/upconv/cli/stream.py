@@ -7,7 +7,7 @@ import sys
 import time
 import wave
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -146,32 +146,17 @@ def _chunks(source: str, kind: str, speech: Any, axis: int, size: int) -> Iterat
     rest = [n for i, n in enumerate(shapes[0]) if i != number]
     dtype = np.dtype("<f4" if kind == "f32" else "<i2")
     width = int(np.prod(rest)) * dtype.itemsize
-    with reported(source, "read"), _opened(source) as file:
-        while data := _read(file, size * width):
+    with (
+        reported(source, "read"),
+        nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as file,
+    ):
+        while data := file.read(size * width):  # a whole chunk, or the rest
             if len(data) % width:
                 words = f"has {len(data) % width} bytes behind the last position of {width} bytes"
                 raise FileError(f"{brief(source)} {words}.")
             rows = np.frombuffer(data, dtype).reshape(-1, *rest)
             chunk = np.ascontiguousarray(np.moveaxis(rows, 0, number), np.float32)
             yield chunk if kind == "f32" else chunk / np.float32(_LOUDEST)
-
-
-@contextmanager
-def _opened(source: str) -> Iterator[Any]:
-    if source == "-":
-        yield sys.stdin.buffer
-        return
-    with Path(source).open("rb") as file:
-        yield file
-
-
-def _read(file: Any, nbytes: int) -> bytes:
-    """Read a whole chunk, or the rest of the file: a pipe may return less at a time."""
-    parts, missing = [], nbytes
-    while missing and (part := file.read(missing)):
-        parts.append(part)
-        missing -= len(part)
-    return b"".join(parts)
 
 
 @contextmanager

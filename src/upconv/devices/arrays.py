@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
@@ -60,9 +61,6 @@ class Library(Protocol):
     def from_host(self, array: np.ndarray[Any, Any], device: int) -> Native:
         """A copy of an array in main memory."""
 
-    def to_host(self, native: Native) -> np.ndarray[Any, Any]:
-        """A copy in main memory, once all work before it is done."""
-
     def seconds(self, run: Callable[[], object], count: int, device: int) -> float:
         """The time between two events around `count` runs, per run."""
 
@@ -70,36 +68,23 @@ class Library(Protocol):
         """Whether an error says that the device has too little memory."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class DeviceArray:
-    """A view of an array on a GPU; `given_back` makes the caller's kind of a result."""
+    """A view of an array on a GPU.
 
-    __slots__ = (
-        "device",
-        "dtype",
-        "given_back",
-        "library",
-        "native",
-        "origin",
-        "pointer",
-        "shape",
-        "strides",
-    )
+    strides: in elements. pointer: the address of the first element. device: its number. given_back:
+    makes the caller's kind of a result, where that is an array of another library, the `origin`.
+    """
 
-    def __init__(
-        self,
-        library: Library,
-        native: Native,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        dtype: np.dtype[Any],
-        pointer: int,
-        device: int,
-    ) -> None:
-        """strides: in elements. pointer: the address of the first element. device: its number."""
-        self.library, self.native, self.device = library, native, device
-        self.shape, self.strides, self.dtype, self.pointer = shape, strides, dtype, pointer
-        self.given_back: Callable[[Native], Any] | None = None
-        self.origin = library.name
+    library: Library
+    native: Native
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    pointer: int
+    device: int
+    given_back: Callable[[Native], Any] | None = None
+    origin: str = ""
 
     @property
     def ndim(self) -> int:

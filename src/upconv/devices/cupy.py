@@ -63,10 +63,6 @@ class Cupy:
         with self.on(device):
             return self.module.asarray(array)
 
-    def to_host(self, native: Native) -> np.ndarray[Any, Any]:  # noqa: D102
-        array: np.ndarray[Any, Any] = self.module.asnumpy(native)
-        return array
-
     def seconds(self, run: Callable[[], object], count: int, device: int) -> float:  # noqa: D102
         with self.on(device):
             before, after = (self.module.cuda.Event() for _ in range(2))

@@ -84,14 +84,6 @@ class Torch:
             return bits.view(self.torch.bfloat16)
         return self.torch.from_numpy(np.array(array)).to(f"cuda:{device}")
 
-    def to_host(self, native: Native) -> np.ndarray[Any, Any]:  # noqa: D102
-        on_host = native.detach().cpu()
-        if native.dtype is self.torch.bfloat16:
-            bits: np.ndarray[Any, Any] = on_host.contiguous().view(self.torch.int16).numpy()
-            return bits.view(DType.BFLOAT16.numpy)
-        array: np.ndarray[Any, Any] = on_host.numpy()
-        return array
-
     def seconds(self, run: Callable[[], object], count: int, device: int) -> float:  # noqa: D102
         with self.on(device):
             before, after = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))

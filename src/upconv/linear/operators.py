@@ -46,14 +46,13 @@ class ConvolutionOperator(linalg.LinearOperator):  # type: ignore[misc]  # SciPy
         self._signature, self._weight, self._engine = signature, weight, engine
         self.input_shape, self.output_shape = input_shape, signature.shape
         super().__init__(weight.dtype, (prod(signature.shape), prod(input_shape)))
-        problem, ways = signature.problem, (Direction.FORWARD, Direction.INPUT_GRAD)
-        calls = {}
-        for way in ways:
-            other = signature._replace(problem=problem.replace(direction=way))
-            call = PreparedCall(other, engine, get_num_threads(), tune=False)
-            calls[way] = call.pack(weight)
-        self._forward = calls.pop(problem.direction)
-        (self._adjoint,) = calls.values()
+        convolves = signature.problem.direction is Direction.INPUT_GRAD
+        back = Direction.FORWARD if convolves else Direction.INPUT_GRAD
+        adjoint = signature._replace(problem=signature.problem.replace(direction=back))
+        self._forward, self._adjoint = (
+            PreparedCall(each, engine, get_num_threads(), tune=False).pack(weight)
+            for each in (signature, adjoint)
+        )
 
     def _matvec(self, x: Any) -> Any:
         return self._run(self._forward, x, self.input_shape, self.output_shape)

@@ -92,10 +92,8 @@ def deconvolve(
     y, weight = y_array.astype(np.float64), as_array("weight", weight).astype(np.float64)
     _require("method", method, _METHODS)
     _require("border", border, _BORDERS)
-    damp, tolerance = (
-        number("damp", damp, 0, _MOST_DAMP, "0 is no damping."),
-        number("tolerance", tolerance, 0, remedy="It is a part of the first gradient."),
-    )
+    damp = number("damp", damp, 0, _MOST_DAMP, "0 is no damping.")
+    tolerance = number("tolerance", tolerance, 0, remedy="It is a part of the first gradient.")
     order = order_of(weight_layout, transposed)
     keywords = Keywords.of(stride, padding, output_padding, dilation, groups, None, layout, order)
     if border == "circular":

@@ -81,16 +81,13 @@ def check(engine: Engine, problem: Problem, seed: int = 0, threads: int = 1) -> 
     inputs = operands(problem, seed)
     wanted = expected(problem, inputs, getattr(engine, "rounds_sums", False))
     results = compute_all(engine, problem, inputs, threads)
-    for name, result, right in zip(("", "second result, "), results, _both(wanted), strict=False):
-        context = f"{engine.name}, {name}seed {seed}: {problem}"
-        _compare(context, result.astype(np.float64), right)
+    _compare(f"{engine.name}, seed {seed}: {problem}", results[0], wanted)
+    if wanted.second is not None:
+        _compare(f"{engine.name}, second result, seed {seed}: {problem}", results[1], wanted.second)
 
 
-def _both(wanted: Expected) -> list[Expected]:
-    return [wanted] if wanted.second is None else [wanted, wanted.second]
-
-
-def _compare(context: str, got: Array, wanted: Expected) -> None:
+def _compare(context: str, result: Array, wanted: Expected) -> None:
+    got = result.astype(np.float64)
     if got.shape != wanted.value.shape:
         raise AssertionError(f"{context}: shape {got.shape}, expected {wanted.value.shape}")
     wrong = ~(np.abs(got - wanted.value) <= wanted.allowed)
@@ -120,16 +117,12 @@ def check_adjoint(engine: Engine, problem: Problem, seed: int = 0, threads: int 
     inputs, other = operands(forward, seed), operands(backward, seed + 1)
     # Each is an operand twice and a factor once: it is as it is multiplied all three times.
     x, w, g = (multiplied(problem, array) for array in (inputs.a, inputs.b, other.a))
-    pairs = {
-        Direction.FORWARD: ((x, w), g),
-        Direction.INPUT_GRAD: ((g, w), x),
-        Direction.WEIGHT_GRAD: ((g, x), w),
-    }
+    arrays = ((x, w, g), (g, w, x), (g, x, w))  # operands and partner, in the order of `Direction`
     numbers, scale = [], 0.0
-    for way, ((a, b), partner) in pairs.items():
-        before = np.zeros(by_direction[way].result_shape, x.dtype)
-        able = engine if engine.refuses(by_direction[way]) is None else load("reference")
-        result = compute(able, by_direction[way], Operands(a, b, None, None, before), threads)
+    for derivative, (a, b, partner) in zip(by_direction.values(), arrays, strict=True):
+        before = np.zeros(derivative.result_shape, x.dtype)
+        able = engine if engine.refuses(derivative) is None else load("reference")
+        result = compute(able, derivative, Operands(a, b, None, None, before), threads)
         products = result.astype(np.float64) * partner.astype(np.float64)
         numbers.append(float(np.sum(products)))
         scale = max(scale, float(np.sum(np.abs(products))))

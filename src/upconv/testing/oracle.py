@@ -134,19 +134,15 @@ def expected(problem: Problem, inputs: Operands, rounds_sums: bool = False) -> E
     value = defined(problem, a, b)
     magnitude = by_taps(problem, np.abs(a), np.abs(b))
     stored = problem.dtype.epsilon * np.abs(value) if rounds_sums else 0.0
-    if inputs.bias is not None:
-        shape = problem.layout.by_channel(problem.rank)
-        value = value + inputs.bias.astype(np.float64).reshape(shape)
-        magnitude = magnitude + np.abs(inputs.bias.astype(np.float64)).reshape(shape)
-    if inputs.residual is not None:
-        value = value + inputs.residual.astype(np.float64)
-        magnitude = magnitude + np.abs(inputs.residual.astype(np.float64))
-    if problem.accumulate:
-        value = value + inputs.before.astype(np.float64)
-        magnitude = magnitude + np.abs(inputs.before.astype(np.float64))
+    by_channel = problem.layout.by_channel(problem.rank)
+    bias = None if inputs.bias is None else inputs.bias.reshape(by_channel)
+    for addend in (bias, inputs.residual, inputs.before if problem.accumulate else None):
+        if addend is not None:
+            wide = addend.astype(np.float64)
+            value, magnitude = value + wide, magnitude + np.abs(wide)
     epilogue, slope = problem.epilogue, np.asarray(problem.epilogue.slope)
     if inputs.slopes is not None:
-        slope = inputs.slopes.astype(np.float64).reshape(problem.layout.by_channel(problem.rank))
+        slope = inputs.slopes.astype(np.float64).reshape(by_channel)
     value = _ACTIVATED[epilogue.activation](value, slope)
     allowed = tolerance(problem) * magnitude + max(1.13, abs(epilogue.slope)) * stored
     second = None

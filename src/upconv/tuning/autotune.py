@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from math import inf, prod, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import default_rng  # with this module, so that no fork finds it half imported
@@ -34,8 +34,7 @@ _SHORT = 0.05  # a first run shorter than this is repeated: pages and threads ar
 _DRAWN = 65521  # numbers drawn at random and repeated: drawing 10**8 would take a second
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Data:
+class _Data(NamedTuple):
     """Random operands as `Primitive.run` takes them, b not packed."""
 
     out: Array
@@ -45,17 +44,14 @@ class _Data:
     residual: Array | None
     slopes: Array | None
     second: Array | None
-    packs: bool
 
     def placed(self, engine: Engine) -> _Data:
         """The same data on the device of an engine, if it has one."""
         to_device = getattr(engine, "placed", None)
         if to_device is None:
             return self
-        arrays = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        packs = arrays.pop("packs")
-        copies: Any = {name: a if a is None else to_device(a) for name, a in arrays.items()}
-        return _Data(**copies, packs=packs)
+        copies: Any = (None if array is None else to_device(array) for array in self)
+        return _Data(*copies)
 
     @property
     def ends(self) -> tuple[Array | None, ...]:
@@ -81,7 +77,6 @@ class _Data:
             np.resize(some, result) if epilogue.residual else None,
             np.resize(some, (problem.result_channels,)) if epilogue.slopes else None,
             np.zeros(result, dtype) if epilogue.has_second else None,
-            problem.direction is not Direction.WEIGHT_GRAD,
         )
 
 
@@ -93,6 +88,7 @@ class _Candidate:
     variant: str
     primitive: Primitive
     data: _Data
+    packs: bool
     seconds: float = inf
     b: PackedWeight = field(init=False)
 
@@ -100,7 +96,7 @@ class _Candidate:
         data, primitive = self.data, self.primitive
         if not on_device(self.engine):
             memory.require(primitive.workspace_bytes + data.b.nbytes, "the scratch memory")
-        self.b = primitive.pack(data.b) if data.packs else data.b
+        self.b = primitive.pack(data.b) if self.packs else data.b
 
     def __del__(self) -> None:
         self.primitive.close()
@@ -136,11 +132,13 @@ def autotune(
     start, data = time.perf_counter(), _Data.of(problem).placed(engines[0])
     # A device has a clock of its own, and nothing else runs there: the fewest rounds are enough.
     enough = 0.0 if on_device(engines[0]) else _SECONDS
+    packs = problem.direction is not Direction.WEIGHT_GRAD
     staying: list[_Candidate] = []
     pairs = [(e, variant) for e in engines for variant in variants(e, problem, threads, algorithm)]
     for engine, variant in pairs:
         try:
-            candidate = _Candidate(engine, variant, engine.build(problem, threads, variant), data)
+            primitive = engine.build(problem, threads, variant)
+            candidate = _Candidate(engine, variant, primitive, data, packs)
             candidate.first()
         except (MemoryError, EngineRefusal):  # this one drops out; MemoryLimitError is one
             continue
