@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...errors import EngineRefusal, ShapeError
-from ...network import Network, Value
+from ...network import Network
 from ...network.axes import Arranged, Axes, common_axes
 from ..constants import constant_value
 from .calls import Call
@@ -32,19 +32,15 @@ def translate_arranged(network: Network, unit: Unit, values: Values, opset: int)
         results = results if isinstance(results, list) else [results]
         values.update(zip(node.outputs, results, strict=False))
         return
-    operands = [values[x] for x in unit.inputs if x in values]
-    if not operands:
+    read = {x: values[x] for x in unit.inputs if x in values}
+    if not read:
         raise EngineRefusal("no input of it depends on the inputs of the model")
     alike = (unit.operation or ("",))[0] == "activation" or node.op_type in _UNARY
-    axes: Axes = tuple(range(len(operands[0].axes)))
-    if alike:
-        axes = operands[0].axes
-    read = {x: values[x] for x in unit.inputs if x in values}
+    first = next(iter(read.values())).axes
+    axes: Axes = first if alike else tuple(range(len(first)))
     known = {x: operand.value if alike else operand.plain() for x, operand in read.items()}
     translate(network, unit, known, opset)
-    for y in node.outputs:
-        if y in known:
-            values[y] = Arranged(known[y], axes)
+    values.update({y: Arranged(known[y], axes) for y in node.outputs if y in known})
 
 
 _UNARY = {
@@ -114,17 +110,8 @@ def _binary(name: str) -> Row:
         call.require(operands and len(inputs) == 2, "it has not two operands")
         axes = common_axes(operands)
         like = Arranged(operands[0].value, axes)
-        first, second = (
-            values[x].value if x in values else like.per_channel(_constant(x)) for x in inputs
-        )
-        result: Any
-        if isinstance(first, Value):
-            result = getattr(call.network, name)(first, second)
-        elif name in ("sub", "div"):
-            result = first - second if name == "sub" else first / second
-        else:
-            result = getattr(call.network, name)(second, first)
-        return Arranged(result, axes)
+        pair = (values[x].value if x in values else like.per_channel(_constant(x)) for x in inputs)
+        return Arranged(call.combined(name, *pair), axes)
 
     return row
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ...errors import EngineRefusal
-from ...network import Network
+from ...network import Network, Value
 from ..constants import constant_value
 
 
@@ -62,6 +62,14 @@ class Call:
     def text(self, name: str, default: str) -> str:
         """An attribute that is text."""
         return self.node.attributes.get_string(name, default)
+
+    def combined(self, name: str, first: Any, second: Any) -> Any:
+        """An operation of two values, or of a value and numbers on either side."""
+        if not isinstance(first, Value):
+            if name in ("sub", "div"):
+                return first - second if name == "sub" else first / second
+            first, second = second, first
+        return getattr(self.network, name)(first, second)
 
     def require(self, condition: object, reason: str) -> None:
         """Refuse the node for a reason unless the condition holds."""

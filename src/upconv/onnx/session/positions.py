@@ -28,8 +28,7 @@ def slice_of(call: Call) -> Any:
         axis %= len(x.shape)
         size = x.shape[axis]
         if axis == 1:
-            begin, stop = (min(max(n + size * (n < 0), 0), size) for n in (start, end))
-            x = call.network.slice(x, begin, stop)
+            x = call.network.slice(x, *slice(start, end).indices(size)[:2])
             continue
         begin, behind = _ends(call, start, end, size)
         call.require(axis > 1 or begin == behind == 0, "It takes some images of the batch.")
@@ -41,7 +40,7 @@ def slice_of(call: Call) -> Any:
 def _ends(call: Call, start: int, end: int, size: int | None) -> tuple[int, int]:
     """The numbers of positions that a slice cuts off the begin and the end of an axis."""
     if size is not None:
-        begin, stop = (min(max(n + size * (n < 0), 0), size) for n in (start, end))
+        begin, stop, _ = slice(start, end).indices(size)
         return begin, size - stop
     known = start >= 0 and (end < 0 or end >= 1 << 31)
     call.require(known, "Its positions depend on a size that the model leaves open.")

@@ -133,25 +133,17 @@ def _per_channel(call: Call, x: Any, operand: Array) -> Any:
 
 def _combined(name: str, call: Call) -> Any:
     """An operation of two values, or of a value and a constant on either side."""
-    method = getattr(call.network, name)
-    first, second = (constant_value(call.node.inputs[i]).array for i in (0, 1))
+    call.require(len(call.node.inputs) == 2, "It has not two operands.")
+    first, second = (constant_value(operand).array for operand in call.node.inputs)
     if second is not None:
         x = call.x(0)
-        return method(x, _per_channel(call, x, second))
+        return call.combined(name, x, _per_channel(call, x, second))
     y = call.x(1)
-    if first is None:
-        x = call.x(0)
-        call.require(len(x.shape) == len(y.shape), "Its operands differ in their numbers of axes.")
-        return method(x, y)
-    constant = _per_channel(call, y, first)
-    if name in ("sub", "div"):
-        return constant - y if name == "sub" else constant / y
-    return method(y, constant)
-
-
-def _several(name: str, call: Call) -> Any:
-    call.require(len(call.node.inputs) == 2, "It has not two operands.")
-    return _combined(name, call)
+    if first is not None:
+        return call.combined(name, _per_channel(call, y, first), y)
+    x = call.x(0)
+    call.require(len(x.shape) == len(y.shape), "Its operands differ in their numbers of axes.")
+    return call.combined(name, x, y)
 
 
 def _clip(call: Call) -> Any:
@@ -203,8 +195,8 @@ TABLE: dict[str, Row] = {
     "Sub": partial(_combined, "sub"),
     "Mul": partial(_combined, "mul"),
     "Div": partial(_combined, "div"),
-    "Max": partial(_several, "maximum"),
-    "Min": partial(_several, "minimum"),
+    "Max": partial(_combined, "maximum"),
+    "Min": partial(_combined, "minimum"),
     "Concat": positions.concat,
     "Slice": positions.slice_of,
     "Split": positions.split,
