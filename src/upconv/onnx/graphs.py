@@ -40,11 +40,6 @@ def named(node: ir.Node) -> str:
     return node.name or next((str(y.name) for y in node.outputs), node.op_type)
 
 
-def plain(value: object) -> object:
-    """An attribute's value, lists as lists."""
-    return list(value) if isinstance(value, list | tuple) else value
-
-
 def follower(y: ir.Value) -> ir.Node | None:
     """The one node that reads y, in the graph that makes it; None where others see y too."""
     uses, producer = list(y.uses()), y.producer()

@@ -18,7 +18,7 @@ from ...dialects import from_onnx
 from ...dialects.onnx import Rule
 from ...plans import Plan, conv_plan, plan
 from ..constants import constant_value
-from ..graphs import is_op, named, plain
+from ..graphs import is_op, named
 from ..nodes import ConvTransposeNode, read
 from ..operators import conv_keywords
 from .computations import Part, Run, Shapes
@@ -36,7 +36,7 @@ class Layer:
         self.dtype = weight.dtype.name
         self._operands = weight, bias
         self._transposed = node.op_type == "ConvTranspose"
-        self._attributes = {name: plain(entry.value) for name, entry in node.attributes.items()}
+        self._attributes = {name: entry.value for name, entry in node.attributes.items()}
         self._attributes.pop("kernel_shape", None)
         self._opset, self._threads = opset, threads
         self._known: list[tuple[Mapping[str, Any], Plan]] = []

@@ -18,7 +18,7 @@ from ...dialects.onnx import Rule
 from ...errors import EngineRefusal
 from ...network import Network
 from ..constants import constant_value
-from ..graphs import is_op, plain
+from ..graphs import is_op
 from ..nodes import ConvTransposeNode, read
 from ..operators import conv_keywords
 from . import positions
@@ -53,7 +53,7 @@ def translate(network: Network, unit: Unit, values: dict[ir.Value, Any], opset: 
 
 
 def _conv(call: Call) -> Any:
-    attributes = {name: plain(entry.value) for name, entry in call.node.attributes.items()}
+    attributes = {name: entry.value for name, entry in call.node.attributes.items()}
     weight, keywords = _weight(call), conv_keywords(attributes)
     return call.network.conv(call.x(), weight, call.optional(2), **keywords)
 
