@@ -18,7 +18,7 @@ from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ...files import reported, require_free
 from ...reports import Condition, FilePath, Report, conditions, restored
 from ...terminal import Progress, shown
-from ...threads import checked, get_num_threads
+from ...threads import resolved
 from ...tuning import processor_model
 from ..graphs import named
 from ..inputs import feeds as drawn
@@ -92,8 +92,8 @@ def optimize(
     ['original', 'sub_pixel:unfolded']
     """
     began, chosen = time.perf_counter(), ready(runtime)
-    count = chosen.threads or get_num_threads()
-    chosen = replace(chosen, threads=checked(count if threads is None else threads))
+    stated = chosen.threads or None
+    chosen = replace(chosen, threads=resolved(stated if threads is None else threads))
     _require_seconds(seconds)
     path = model if isinstance(model, str | os.PathLike) else None
     if output is not None:  # fail before minutes of measuring

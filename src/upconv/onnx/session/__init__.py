@@ -15,19 +15,12 @@ from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, MemoryLimitError, brief
 from ...reports import Report, Row, conditions, restored
 from ...terminal import Progress, shown
-from ...threads import checked, get_num_threads
+from ...threads import resolved
 from ..inputs import dtype_of, fitting, inputs_of
 from ..inputs import feeds as drawn
 from ..models import Source, digest, from_model
 from .choosing import HOST, Assembly, decided, measured, unmeasured
-from .interface import (
-    PROVIDER,
-    ModelMetadata,
-    NodeArg,
-    require_processor,
-    require_run_options,
-    threads_of,
-)
+from .interface import PROVIDER, ModelMetadata, NodeArg, require_defaults, require_processor
 from .native import Native
 
 __all__ = ["NodeArg", "Report", "Row", "Session"]
@@ -92,8 +85,10 @@ class Session:
         progress: Progress | None = None,
     ) -> None:
         require_processor(providers, provider_options)
-        count = threads_of(sess_options) if threads is None else checked(threads)
-        self._threads = get_num_threads() if count is None else checked(count)
+        if threads is None:
+            require_defaults("sess_options", sess_options, "SessionOptions")
+            threads = getattr(sess_options, "intra_op_num_threads", None) or None
+        self._threads = resolved(threads)
         if decisions is not None and (layers is not None or not measure):
             beside = "measure" if layers is None else "layers"
             raise ArgumentError(beside, "given beside decisions", "one of the two")
@@ -167,7 +162,7 @@ class Session:
         Raises `ArgumentError` (`DTypeError`, `ShapeError`) for names and arrays that do not fit
         the model, `EngineError` where it fails on them or the session is closed.
         """
-        require_run_options(run_options)
+        require_defaults("run_options", run_options, "RunOptions")
         runner = self._runner
         if runner is None:
             raise EngineError("This session is closed. Make another one.")
