@@ -20,12 +20,11 @@ from ..network.model_streams import Captured, ModelStream, Signature, stream_of_
 from .constants import FOLDED, constant_value, folded, replace
 from .graphs import is_op, named
 from .inputs import declared, dtype_of, inputs_of
-from .models import Source, from_model
+from .models import SMALL, Source, from_model
 from .session.arranging import translate_arranged
 from .session.units import units
 
 _LENGTH = 64  # of the inputs at which a model is captured first
-_SMALL = 1024  # bytes of a constant that may be a size
 _REMEDY = "Run the model on whole inputs, or stream the part before it."
 _SIZES = (
     "Gather", "Floor", "Ceil", "Mod", "ConstantOfShape", "Expand", "Range", "Where", "Equal",
@@ -222,7 +221,7 @@ def _infer(node: ir.Node, opset: int) -> None:
         array = constant_value(x).array
         if array is not None:
             kind, sizes = onnx.helper.np_dtype_to_tensor_dtype(array.dtype), list(array.shape)
-            if array.nbytes <= _SMALL:
+            if array.nbytes <= SMALL:
                 data[x.name] = onnx.numpy_helper.from_array(array, x.name)
         elif _static(x):
             kind, sizes = x.dtype, _sizes(x)
