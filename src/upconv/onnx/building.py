@@ -37,16 +37,12 @@ class Builder:
         self, kind: str, inputs: Operands, dtype: ir.DataType | None = None, **attributes: object
     ) -> ir.Value:
         """Add a node of ONNX's own operators; return its output, of type `dtype` or its input's."""
-        return self._put(kind, inputs, 1, dtype, attributes)[0]
+        return self._put(kind, inputs, attributes, dtype=dtype)[0]
 
     def _put(
-        self,
-        kind: str,
-        inputs: Operands,
-        outputs: int,
-        dtype: ir.DataType | None,
-        attributes: Mapping[str, object],
-    ) -> Sequence[ir.Value]:
+        self, kind: str, inputs: Operands, attributes: Mapping[str, object], outputs: int = 1,
+        dtype: ir.DataType | None = None,
+    ) -> Sequence[ir.Value]:  # fmt: skip
         name = self._fresh(kind)
         present = {key: entry for key, entry in attributes.items() if entry is not None}
         node = ir.node(kind, list(inputs), present, num_outputs=outputs, name=name)
@@ -78,7 +74,7 @@ class Builder:
         self, operands: Operands, attributes: Mapping[str, object], heir: bool = True
     ) -> ir.Value:
         """Add a transposed convolution; an `heir` takes the name of the node that it replaces."""
-        [y] = self._put("ConvTranspose", _present(operands), 1, None, attributes)
+        [y] = self._put("ConvTranspose", _present(operands), attributes)
         if heir and self._node.name:
             self._nodes[-1].name = self._node.name
         return y
@@ -109,7 +105,7 @@ class Builder:
     def split(self, x: ir.Value, parts: int, axis: int) -> Sequence[ir.Value]:
         """x in equal parts along one axis."""
         count = parts if self._opset >= 18 else None
-        return self._put("Split", [x], parts, None, {"axis": axis, "num_outputs": count})
+        return self._put("Split", [x], {"axis": axis, "num_outputs": count}, outputs=parts)
 
     def shuffle(
         self, x: ir.Value, strides: Sequence[int], channels: int, mode: str, *, may_be_empty: bool
