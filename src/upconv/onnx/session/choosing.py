@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
@@ -42,7 +41,6 @@ _LEAD = 1.5  # times as fast: such a way is not compared with others
 _MOST_PARTS = 6  # that are tried one by one
 
 Feeds = Mapping[str, Array]
-NO_REASONS: Mapping[str, str] = MappingProxyType({})
 
 
 class Assembly:
@@ -86,11 +84,7 @@ class Assembly:
             memory.release()  # copies of the model
 
     def rows(
-        self,
-        way: str,
-        chosen: Collection[Part],
-        otherwise: str = "",
-        whys: Mapping[str, str] = NO_REASONS,
+        self, way: str, chosen: Collection[Part], otherwise: str, whys: Mapping[str, str]
     ) -> tuple[Row, ...]:
         """A row for each part of a way, then for each convolution in none.
 
@@ -258,7 +252,7 @@ def decided(assembly: Assembly, report: Report) -> Native:
         raise ArgumentError("decisions", f"for {brief(sorted(ways))}", f"one of {brief([*WAYS])}")
     parts = assembly.partition(known[0]).parts
     names, saved = (
-        [row.name for row in rows] for rows in (assembly.rows(known[0], ()), report.rows)
+        [row.name for row in rows] for rows in (assembly.rows(known[0], (), "", {}), report.rows)
     )
     if names != saved:
         raise ArgumentError("decisions", f"for the parts {brief(saved)}", brief(names))
@@ -275,7 +269,7 @@ def unmeasured(assembly: Assembly, names: Sequence[str] | None) -> tuple[Native,
         known += [part.name for part in parts if part.name not in known]
         if names is None or (several and all(name in [p.name for p in parts] for name in names)):
             chosen = [part for part in parts if names is None or part.name in names]
-            rows = assembly.rows(way, chosen, "It was not chosen.")
+            rows = assembly.rows(way, chosen, "It was not chosen.", {})
             if chosen:
                 return assembly.session(chosen), Report(HOST, rows)
             return assembly.plain(), Report(HOST, rows, "no part was chosen")
