@@ -94,13 +94,8 @@ class Builder:
 
     def cut(self, x: ir.Value, crops: Crops) -> ir.Value:
         """x without some positions at the ends of its spatial axes."""
-        chosen = [axis for axis, crop in enumerate(crops) if crop != (0, 0)]
-        if not chosen:
-            return x
-        starts = [crops[axis][0] for axis in chosen]
-        ends = [-crops[axis][1] or _TO_THE_END for axis in chosen]
-        axes = [axis + 2 for axis in chosen]
-        return self.op("Slice", [x, *map(self.integers, (starts, ends, axes))])
+        ends = [(a, -b or _TO_THE_END, axis) for axis, (a, b) in enumerate(crops, 2) if a or b]
+        return self.op("Slice", [x, *map(self.integers, zip(*ends, strict=True))]) if ends else x
 
     def split(self, x: ir.Value, parts: int, axis: int) -> Sequence[ir.Value]:
         """x in equal parts along one axis."""
