@@ -21,6 +21,7 @@ from .constants import FOLDED, constant_value, folded, replace
 from .graphs import is_op, named
 from .inputs import declared, dtype_of, inputs_of
 from .models import SMALL, Source, from_model
+from .nodes import Sizes, known_sizes
 from .session.arranging import translate_arranged
 from .session.units import units
 
@@ -129,7 +130,7 @@ def _signature(
             raise ArgumentError(f"input {brief(name)}", declared(value), expected)
         rank = len(value.shape)
         number = integer("axis", axis, -rank, rank - 1) % max(1, rank)
-        extents = [n if isinstance(n, int) else None for n in value.shape]
+        extents = known_sizes(value) or ()
         if extents[number] is not None:
             remedy = "Export the model with this axis open."
             expected = f"open along axis {axis}"
@@ -192,26 +193,22 @@ def _fold_sizes(model: ir.Model) -> None:
     """Replace nodes that compute with the inputs' shapes by constants, in the graph's order."""
     opset = model.opset_imports[""]
     for node in list(model.graph):
-        x = node.inputs[0] if node.inputs else None
-        if is_op(node, "Shape") and x is not None and _static(x):
+        if is_op(node, "Shape") and (sizes := _sizes(node.inputs[0])) is not None:
             begin, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
-            replace(model.graph, node, np.array(_sizes(x)[begin:end], np.int64))
+            replace(model.graph, node, np.array(sizes[begin:end], np.int64))
             continue
         constant = folded(node, opset, (*FOLDED, *_SIZES))
         if constant is not None:
             replace(model.graph, node, constant)
-        elif not all(map(_static, node.outputs)):
+        elif None in map(_sizes, node.outputs):
             _infer(node, opset)
     RemoveUnusedNodesPass()(model)
 
 
-def _static(value: ir.Value) -> bool:
-    return value.shape is not None and value.shape.is_static() and value.dtype is not None
-
-
-def _sizes(value: ir.Value) -> list[int]:
-    assert value.shape is not None  # noqa: S101 - it is static
-    return [int(n) for n in value.shape.numpy()]
+def _sizes(value: ir.Value | None) -> Sizes | None:
+    """The sizes of a value, if all of them and its type are known."""
+    sizes = None if value is None or value.dtype is None else known_sizes(value)
+    return None if sizes is None or None in sizes else sizes
 
 
 def _infer(node: ir.Node, opset: int) -> None:
@@ -219,14 +216,12 @@ def _infer(node: ir.Node, opset: int) -> None:
     types, data = {}, {}
     for x in {x for x in node.inputs if x is not None}:
         array = constant_value(x).array
-        if array is not None:
-            kind, sizes = onnx.helper.np_dtype_to_tensor_dtype(array.dtype), list(array.shape)
-            if array.nbytes <= SMALL:
-                data[x.name] = onnx.numpy_helper.from_array(array, x.name)
-        elif _static(x):
-            kind, sizes = x.dtype, _sizes(x)
-        else:
+        sizes = _sizes(x) if array is None else array.shape
+        if sizes is None:
             return
+        kind = x.dtype if array is None else ir.DataType.from_numpy(array.dtype)
+        if array is not None and array.nbytes <= SMALL:
+            data[x.name] = onnx.numpy_helper.from_array(array, x.name)
         types[x.name] = onnx.helper.make_tensor_type_proto(kind, sizes)
     opsets = [onnx.helper.make_opsetid("", opset)]
     proto = ir.serde.serialize_node(node)
