@@ -33,7 +33,6 @@ class Layer:
     def __init__(
         self, node: ir.Node, opset: int, weight: Array, bias: Array | None, threads: int
     ) -> None:
-        self.dtype = weight.dtype.name
         self._operands = weight, bias
         self._transposed = node.op_type == "ConvTranspose"
         self._attributes = {name: entry.value for name, entry in node.attributes.items()}
@@ -43,7 +42,7 @@ class Layer:
         self._plan = lru_cache(_MOST_PLANS)(self._new_plan)
 
     def prepared(self, shapes: Shapes) -> tuple[Shapes, Run]:
-        """See `Computation`."""
+        """See `Part`."""
         chosen = self._plan(shapes[0])
         return (chosen.output_shape,), lambda xs, ys: chosen(xs[0], out=ys[0])
 
@@ -88,5 +87,5 @@ def _part(node: ir.Node, opset: int, threads: int) -> Part | None:
     ):
         return None
     names = (str(node.outputs[0].name),)
-    computation = Layer(node, opset, weight, bias, threads)
-    return Part(named(node), node.op_type, 1, names, (str(x.name),), names, computation)
+    layer, dtype = Layer(node, opset, weight, bias, threads), weight.dtype.name
+    return Part(named(node), node.op_type, 1, names, (str(x.name),), names, layer.prepared, dtype)

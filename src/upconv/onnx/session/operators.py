@@ -58,20 +58,19 @@ class Kernel:
     """A part as an operator, named by `number`; `refused`: why it cannot compute some shapes."""
 
     def __init__(self, part: Part) -> None:
-        self.name = part.name
-        self._computation, self._inputs = part.computation, len(part.inputs)
-        self._dtype = np.dtype(part.computation.dtype)
+        self.name, self._part = part.name, part
+        self._dtype = np.dtype(part.dtype)
         self.number = next(_numbers)
         self.refused = ""
         _kernels[self.number] = self
 
     def compute(self, api: Library, context: int) -> None:
         """Compute the node of a running session."""
-        numbers = range(self._inputs)
+        numbers = range(len(self._part.inputs))
         values = [api.output("KernelContext_GetInput", context, i) for i in numbers]
         shapes = tuple(api.described(value)[1] for value in values)
         try:
-            results, run = self._computation.prepared(shapes)
+            results, run = self._part.prepared(shapes)
         except (ArgumentError, EngineRefusal) as error:
             self.refused = str(error)
             raise
