@@ -101,7 +101,6 @@ class Session:
         self._inputs = tuple(map(_value, inputs_of(loaded)))
         self._outputs = tuple(map(_value, loaded.graph.outputs))
         self._metadata = ModelMetadata.of(loaded)
-        self._names = [str(value.name) for value in self._outputs]
         here = conditions(self._threads, onnxruntime=onnxruntime.__version__, model=digest(loaded))
         measures, stated = layers is None and measure, bool(input_shapes or feeds)
         draw = partial(self._examples, input_shapes, feeds)
@@ -119,7 +118,7 @@ class Session:
         if measures:
             examples = examples or draw()
             with shown(progress) as say:
-                self._runner, report = measured(assembly, self._names, examples, say)
+                self._runner, report = measured(assembly, examples, say)
         else:
             self._runner, report = unmeasured(assembly, layers)
         shapes = {"shapes": _shapes(examples)} if examples else {}
@@ -211,10 +210,10 @@ class Session:
 
     def _known(self, names: Any) -> list[str]:
         if names is None or names == []:
-            return self._names
+            return self._assembly.outputs
         several = isinstance(names, Sequence) and not isinstance(names, str)
-        if not (several and all(name in self._names for name in names)):
-            listed = ", ".join(map(brief, self._names))
+        if not (several and all(name in self._assembly.outputs for name in names)):
+            listed = ", ".join(map(brief, self._assembly.outputs))
             raise ArgumentError("output_names", brief(names), f"a list of some of {listed}")
         return list(names)
 

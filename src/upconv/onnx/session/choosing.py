@@ -44,10 +44,11 @@ Feeds = Mapping[str, Array]
 
 
 class Assembly:
-    """A model's partitions, and sessions in which upconv computes some parts."""
+    """A model's partitions, its `outputs`, and sessions in which upconv computes some parts."""
 
     def __init__(self, model: ir.Model, threads: int) -> None:
         self._model, self._threads = model, threads
+        self.outputs = [str(value.name) for value in model.graph.outputs]
         self._simplified = _simplified(model)
         RemoveUnusedNodesPass()(self._simplified)
         ShapeInferencePass(check_type=False, strict_mode=False)(self._simplified)
@@ -137,15 +138,8 @@ class _Trial:
     ways were not chosen. failed: the reasons why parts could not compute the examples.
     """
 
-    def __init__(
-        self,
-        assembly: Assembly,
-        names: Sequence[str],
-        examples: Sequence[Feeds],
-        progress: Progress,
-    ) -> None:
-        self._assembly, self._names, self._examples = assembly, names, examples
-        self._progress = progress
+    def __init__(self, assembly: Assembly, examples: Sequence[Feeds], progress: Progress) -> None:
+        self._assembly, self._examples, self._progress = assembly, examples, progress
         self.best = _Variant(HOST, (), assembly.plain())
         self.before: float | None = None
         self.seconds: list[float] = []
@@ -155,7 +149,7 @@ class _Trial:
 
     def outputs(self, session: Native) -> list[Array]:
         """The results of a session on all examples."""
-        return [y for feeds in self._examples for y in session.run(self._names, feeds)]
+        return [y for feeds in self._examples for y in session.run(self._assembly.outputs, feeds)]
 
     def try_ways(self) -> None:
         """Time each way against the fastest one before it, until one leads by far."""
@@ -214,11 +208,11 @@ class _Trial:
 
 
 def measured(
-    assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds], progress: Progress
+    assembly: Assembly, examples: Sequence[Feeds], progress: Progress
 ) -> tuple[Native, Report]:
     """The fastest session of the model on examples of its inputs, and the report."""
     try:
-        trial = _Trial(assembly, names, examples, progress)
+        trial = _Trial(assembly, examples, progress)
     except EngineRefusal as refusal:
         # It lacks a kernel, as for ConvTranspose in float64. upconv may compute that layer.
         try:
