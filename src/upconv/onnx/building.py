@@ -111,8 +111,6 @@ class Builder:
         may_be_empty: N may be 0, where Reshape cannot infer a length that is written as -1.
         """
         rank = len(strides)
-        if max(strides) == 1:
-            return x
         if rank == 2 and strides[0] == strides[1]:
             return self.op("DepthToSpace", [x], blocksize=strides[0], mode=mode)
         # One size may be open in a shape that is written down; where more are, it is computed.
