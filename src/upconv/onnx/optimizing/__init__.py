@@ -185,8 +185,8 @@ def _selected(
     steps = run(prepared, [PASSES[name] for name in _FOLDS], rule=setup.runtime.reading)
     folded = tuple(f"{step.by} at {step.node}" for step in steps if step.fired)
     mark(prepared)
+    selecting = Selecting(original, prepared, setup)
     if saved is not None:
-        selecting = Selecting(original, prepared, setup)
         selecting.repeat([LayerResult.of(row) for row in saved.rows], saved)
         return selecting, folded
     with borrowed(setup.limit) as worker:
@@ -195,7 +195,6 @@ def _selected(
     for number, (node, layer) in enumerate(nodes, 1):
         setup.say(f"measuring {named(node)}", number, len(nodes))
         results.append(_result(named(node), layer, setup))
-    selecting = Selecting(original, prepared, setup)
     selecting.select(results, folded)
     return selecting, folded
 

@@ -71,7 +71,6 @@ class _OnnxRuntime(Backend):
             )
 
     def run(self, feeds: Feeds) -> list[Any]:
-        """See `Backend`."""
         return list(self._session.run(self._names, feeds))
 
     def bind(self, feeds: Feeds) -> Call:
@@ -120,7 +119,6 @@ class _OpenVino(Backend):
         return [_array(request.get_output_tensor(i)).copy() for i in range(self._outputs)]
 
     def bind(self, feeds: Feeds) -> Call:
-        """See `Backend`."""
         request = self._request(feeds)
         request.infer(share_outputs=True)  # without it every output is copied
         return lambda: request.infer(share_outputs=True)
@@ -229,7 +227,6 @@ class _Upconv(Backend):
         self._names = list(outputs)
 
     def run(self, feeds: Feeds) -> list[Any]:
-        """See `Backend`."""
         return self._session.run(self._names, feeds)
 
 
