@@ -13,6 +13,10 @@ from ...errors import EngineRefusal
 from ...network import Network, Value
 from ..constants import constant_value
 
+ARITHMETIC = {kind: kind.lower() for kind in ("Add", "Sub", "Mul", "Div")}
+ARITHMETIC |= {"Max": "maximum", "Min": "minimum"}
+"""Operators of two operands, and the network's methods."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:

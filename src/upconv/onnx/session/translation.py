@@ -22,7 +22,7 @@ from ..graphs import is_op
 from ..nodes import ConvTransposeNode, read
 from ..operators import conv_keywords
 from . import positions
-from .calls import Call
+from .calls import ARITHMETIC, Call
 from .units import Unit
 
 Row = Callable[[Call], Any]
@@ -191,12 +191,7 @@ TABLE: dict[str, Row] = {
     "Clip": _clip,
     "HardSigmoid": _hard_sigmoid,
     "Pow": _pow,
-    "Add": partial(_combined, "add"),
-    "Sub": partial(_combined, "sub"),
-    "Mul": partial(_combined, "mul"),
-    "Div": partial(_combined, "div"),
-    "Max": partial(_combined, "maximum"),
-    "Min": partial(_combined, "minimum"),
+    **{kind: partial(_combined, name) for kind, name in ARITHMETIC.items()},
     "Concat": positions.concat,
     "Slice": positions.slice_of,
     "Split": positions.split,
@@ -208,6 +203,5 @@ TABLE: dict[str, Row] = {
     "Softmax": positions.softmax,
     "Resize": positions.resize,
     "DepthToSpace": positions.depth_to_space,
-    "Identity": _same,
-    "Dropout": _same,
+    **dict.fromkeys(("Identity", "Dropout"), _same),
 }
