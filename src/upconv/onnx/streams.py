@@ -98,11 +98,8 @@ class FileStream(ModelStream):
             names = self.input_names
             missing = [name for name in names if name not in named]
             if chunks or missing or len(named) > len(names):
-                got, expected = (
-                    f"given {', '.join(named)} by name",
-                    f"all inputs: {', '.join(names)}",
-                )
-                raise ArgumentError("push", got, expected)
+                got = f"given {', '.join(named)} by name"
+                raise ArgumentError("push", got, f"all inputs: {', '.join(names)}")
             chunks = tuple(named[name] for name in names)
         return self._results(self.network.push(*self.arrays(chunks)))
 
@@ -159,8 +156,7 @@ def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -
     for value in inputs_of(model):
         name = str(value.name)
         pairs = zip(signature.axes[name], signature.shapes[name], strict=True)
-        sizes = [batch if axis == 0 else size or length for axis, size in pairs]
-        value.shape = ir.Shape(sizes)
+        value.shape = ir.Shape(batch if axis == 0 else size or length for axis, size in pairs)
     _fold_sizes(model)
     network = Network(
         {f"x{i}": shape for i, shape in enumerate(signature.declared(batch, length).values())}
@@ -181,8 +177,7 @@ def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -
     outputs = []
     for y in model.graph.outputs:
         if y not in values:
-            expected = "made of the inputs"
-            raise ArgumentError(f"output {brief(y.name)}", "constant", expected)
+            raise ArgumentError(f"output {brief(y.name)}", "constant", "made of the inputs")
         outputs.append(values[y])
     network.output(*(output.value for output in outputs))
     names = [str(y.name) for y in model.graph.outputs]

@@ -82,8 +82,7 @@ def _before(conv: ConvTransposeNode, fold: _Folded, kind: str) -> _Folded:
     if node is None or not is_op(node, kind) or node.inputs[0] is None:
         raise Refusal("")
     _require_floats(kind, inner[:1], "DequantizeLinear")
-    sizes = known_sizes(node.inputs[0]) or (None,) * (conv.rank + 2)
-    window = _window(node, sizes)
+    window = _window(node, known_sizes(node.inputs[0]) or (None,) * (conv.rank + 2))
     axes = []
     for axis, (begin, end) in zip(fold.axes, window, strict=True):
         earlier = behind(axis, begin, end)

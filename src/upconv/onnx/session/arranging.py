@@ -58,8 +58,7 @@ def _x(call: Call) -> Arranged:
 
 def _transpose(call: Call) -> Arranged:
     x = _x(call)
-    order = call.integers("perm") or list(range(len(x.axes)))[::-1]
-    return x.permuted(order)
+    return x.permuted(call.integers("perm") or range(len(x.axes))[::-1])
 
 
 def _dims(call: Call, rank: int) -> list[int]:
