@@ -58,12 +58,12 @@ def _x(call: Call) -> Arranged:
 
 def _transpose(call: Call) -> Arranged:
     x = _x(call)
-    return x.permuted(call.integers("perm") or range(len(x.axes))[::-1])
+    return x.permuted(call.attribute("perm", ()) or range(len(x.axes))[::-1])
 
 
 def _dims(call: Call, rank: int) -> list[int]:
     listed = call.optional(1) if call.has(1) else None
-    dims = call.integers("axes") if listed is None else [*map(int, np.ravel(listed))]
+    dims = call.attribute("axes", ()) if listed is None else [*map(int, np.ravel(listed))]
     return [dim % rank for dim in dims]
 
 
@@ -78,7 +78,7 @@ def _squeeze(call: Call) -> Arranged:
 def _unsqueeze(call: Call) -> Arranged:
     x = _x(call)
     axes: list[int | None] = list(x.axes)
-    count = len(call.integers("axes")) or np.size(call.constant(1))
+    count = len(call.attribute("axes", ())) or np.size(call.constant(1))
     for dim in sorted(_dims(call, len(axes) + count)):
         axes.insert(dim, None)
     return Arranged(x.value, tuple(axes))
@@ -86,7 +86,7 @@ def _unsqueeze(call: Call) -> Arranged:
 
 def _reshape(call: Call) -> Arranged:
     x, wanted = _x(call), [int(size) for size in np.ravel(call.constant(1))]
-    if not call.integer("allowzero", 0):
+    if not call.attribute("allowzero", 0):
         wanted = [x.shape[i] if size == 0 else size for i, size in enumerate(wanted)]
     shape = np.broadcast_to(np.float32(0), x.shape).reshape(wanted).shape
     return x if shape == x.shape else x.reshaped(shape)
@@ -120,10 +120,11 @@ def _matmul(call: Call) -> Arranged:
 
 
 def _gemm(call: Call) -> Arranged:
-    scaled = call.number("alpha", 1.0) != 1 or call.number("beta", 1.0) != 1
-    call.require(not scaled and not call.integer("transA", 0), "it scales or transposes its input")
+    plain = call.attribute("alpha", 1.0) == call.attribute("beta", 1.0) == 1
+    plain = plain and not call.attribute("transA", 0)
+    call.require(plain, "it scales or transposes its input")
     weight = call.constant(1)
-    weight = weight if call.integer("transB", 0) else weight.T
+    weight = weight if call.attribute("transB", 0) else weight.T
     return _linear(call, _x(call), weight, call.optional(2))
 
 
@@ -135,19 +136,19 @@ def _linear(call: Call, x: Arranged, weight: Any, bias: Any) -> Arranged:
 
 def _layer_norm(call: Call) -> Arranged:
     x = _x(call)
-    last = call.integer("axis", -1) in (-1, len(x.axes) - 1)
+    last = call.attribute("axis", -1) in (-1, len(x.axes) - 1)
     call.require(last and x.channels_last(), "it is taken over other axes than the channels")
     scale, offset = call.constant(1).reshape(-1), call.optional(2)
     offset = None if offset is None else offset.reshape(-1)
     return Arranged(
-        call.network.layer_norm(x.value, scale, offset, call.number("epsilon", 1e-5)), x.axes
+        call.network.layer_norm(x.value, scale, offset, call.attribute("epsilon", 1e-5)), x.axes
     )
 
 
 def _lstm(call: Call) -> Arranged:
     """An LSTM along the only spatial axis; its results have an axis of directions."""
     x = _x(call)
-    forward = call.text("direction", "forward") == "forward"
+    forward = call.attribute("direction", "forward") == "forward"
     call.require(forward, "it runs from the end to the begin, and so reads all positions")
     rest = ("activations", "activation_alpha", "activation_beta", "clip", "input_forget")
     plain = not any(name in call.node.attributes for name in rest) and not call.has(7)
@@ -156,7 +157,7 @@ def _lstm(call: Call) -> Arranged:
     states = [call.optional(i) for i in (5, 6)]
     zero = all(state is None or not np.any(state) for state in states)
     call.require(zero, "its state begins with other numbers than 0")
-    last = bool(call.integer("layout", 0))
+    last = bool(call.attribute("layout", 0))
     call.require(x.channels_last(), "the last axis of its input is not that of the channels")
     along = x.axes[1 if last else 0] == 2 and len(x.value.shape) == 3
     call.require(along, "it does not run along time")

@@ -72,29 +72,29 @@ def _conv_transpose(call: Call) -> Any:
 def _weight(call: Call) -> Array:
     weight = call.constant(1)
     call.require(weight.dtype == np.float32, f"Its weight is {weight.dtype}, not float32.")
-    kernel = call.integers("kernel_shape")
-    call.require(kernel in ([], [*weight.shape[2:]]), "kernel_shape is not that of the weight.")
+    kernel = tuple(call.attribute("kernel_shape", ()))
+    call.require(kernel in ((), weight.shape[2:]), "kernel_shape is not that of the weight.")
     return weight
 
 
 def _batch_norm(call: Call) -> Any:
-    call.require(not call.integer("training_mode", 0), "It is in training mode.")
+    call.require(not call.attribute("training_mode", 0), "It is in training mode.")
     scale, offset, mean, variance = (call.constant(i) for i in range(1, 5))
-    epsilon = call.number("epsilon", 1e-5)
+    epsilon = call.attribute("epsilon", 1e-5)
     return call.network.batch_norm(call.x(), scale, offset, mean, variance, epsilon)
 
 
 def _instance_norm(call: Call) -> Any:
-    operands = call.constant(1), call.constant(2), call.number("epsilon", 1e-5)
+    operands = call.constant(1), call.constant(2), call.attribute("epsilon", 1e-5)
     return call.network.instance_norm(call.x(), *operands)
 
 
 def _group_norm(call: Call) -> Any:
-    x, groups = call.x(), call.integer("num_groups", 1)
+    x, groups = call.x(), call.attribute("num_groups", 1)
     scale, offset = call.constant(1), call.constant(2)
     if call.opset < 21:  # one number per group
         scale, offset = (np.repeat(v, x.channels // groups) for v in (scale, offset))
-    return call.network.group_norm(x, groups, scale, offset, call.number("epsilon", 1e-5))
+    return call.network.group_norm(x, groups, scale, offset, call.attribute("epsilon", 1e-5))
 
 
 # Pointwise ----------------------------------------------------------------------------------------
@@ -105,11 +105,11 @@ def _activation(name: str, call: Call) -> Any:
 
 
 def _with_number(name: str, attribute: str, default: float, call: Call) -> Any:
-    return call.network.activation(call.x(), (name, call.number(attribute, default)))
+    return call.network.activation(call.x(), (name, call.attribute(attribute, default)))
 
 
 def _gelu(call: Call) -> Any:
-    by_erf = call.text("approximate", "none") == "none"
+    by_erf = call.attribute("approximate", "none") == "none"
     return call.network.activation(call.x(), "gelu" if by_erf else "gelu_tanh")
 
 
@@ -154,8 +154,8 @@ def _clip(call: Call) -> Any:
 
 
 def _hard_sigmoid(call: Call) -> Any:
-    x = call.network.mul(call.x(), call.number("alpha", 0.2))
-    return call.network.clip(call.network.add(x, call.number("beta", 0.5)), 0, 1)
+    x = call.network.mul(call.x(), call.attribute("alpha", 0.2))
+    return call.network.clip(call.network.add(x, call.attribute("beta", 0.5)), 0, 1)
 
 
 def _pow(call: Call) -> Any:
