@@ -34,9 +34,6 @@ _FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInput
     InferOutputShapeFn GetStartVersion GetEndVersion GetMayInplace ReleaseMayInplace GetAliasMap
     ReleaseAliasMap"""
 
-_ARITIES = [name for name in _FIELDS.split() if name.startswith("GetVariadic")]
-"""Least numbers of inputs and outputs, and whether they are of one type."""
-
 _ANSWER = ctypes.CFUNCTYPE(c_int64)  # ignores its arguments
 _CREATE = ctypes.CFUNCTYPE(c_int64, pointer, pointer, pointer, pointer)
 _COMPUTE = ctypes.CFUNCTYPE(c_int64, c_int64, pointer)
@@ -140,7 +137,8 @@ def domain() -> int:
             "GetOutputTypeCount": 1,
             "GetInputCharacteristic": _VARIADIC,
             "GetOutputCharacteristic": _VARIADIC,
-            **dict.fromkeys(_ARITIES, 1),
+            # Least numbers of inputs and outputs, and whether they are of one type.
+            **{name: 1 for name in _FIELDS.split() if name.startswith("GetVariadic")},
             "GetInputMemoryType": 0,  # the processor's
         }
         functions: dict[str, Any] = {
