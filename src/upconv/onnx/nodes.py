@@ -183,8 +183,8 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
 
 def _kernel(w: ir.Value, weight: Constant, stated: Sequence[int] | None) -> tuple[int, ...]:
     shape = known_sizes(w) if weight.array is None else weight.array.shape
-    if shape is None and is_op(w.producer(), "DequantizeLinear"):
-        shape = known_sizes(next(iter(cast(ir.Node, w.producer()).inputs), None))
+    if shape is None and is_op(producer := w.producer(), "DequantizeLinear"):
+        shape = known_sizes(next(iter(producer.inputs), None))
     if shape is None and stated is not None:
         return tuple(stated)
     if shape is None or len(shape) < 3 or None in shape[2:]:

@@ -139,14 +139,14 @@ def _cut_out(
     """The layer as a model; `ValueError` where it needs more than its input and constants."""
     x, y = conv.x, conv.y
     quantised = x.producer()
-    if quantised is not None and is_op(quantised, "DequantizeLinear") and quantised.inputs[0]:
+    if is_op(quantised, "DequantizeLinear") and quantised.inputs[0]:
         x = quantised.inputs[0]
     if x.const_value is not None:
         raise ValueError("its input is constant: it cannot be measured alone")
     activation = elementwise(y)
     y = y if activation is None else activation.outputs[0]
     after = follower(y)
-    if after is not None and is_op(after, "QuantizeLinear"):
+    if is_op(after, "QuantizeLinear"):
         y = after.outputs[0]
     graph = ir.convenience.extract(cast(ir.Graph, conv.node.graph), [x], [y])
     [x], [y] = graph.inputs, graph.outputs

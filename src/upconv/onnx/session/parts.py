@@ -145,8 +145,7 @@ def _declared(x: ir.Value) -> tuple[int | None, ...]:
 def _with_follower(unit: Unit, fitting: Mapping[Unit, None]) -> list[Unit]:
     """A convolution, and the activation that alone reads its result."""
     activation = follower(unit.last.outputs[0])
-    kinds = ("LeakyRelu", "Relu", "Tanh", "Sigmoid", "PRelu", "Elu", "Gelu")
-    if activation is None or not is_op(activation, *kinds):
+    if not is_op(activation, "LeakyRelu", "Relu", "Tanh", "Sigmoid", "PRelu", "Elu", "Gelu"):
         return [unit]
     return [unit, *(other for other in fitting if other.nodes == (activation,))]
 
