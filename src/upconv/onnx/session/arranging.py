@@ -15,7 +15,7 @@ from ...errors import EngineRefusal, ShapeError
 from ...network import Network
 from ...network.axes import Arranged, Axes, common_axes
 from .calls import ARITHMETIC, Call
-from .translation import Row, translate
+from .translation import ACTIVATIONS, Row, translate
 from .units import Unit
 
 
@@ -42,9 +42,9 @@ def translate_arranged(
 
 
 _UNARY = {
-    "Relu", "Tanh", "Sigmoid", "Softplus", "Mish", "Abs", "Exp", "Sin", "Cos", "Sqrt", "HardSwish",
-    "LeakyRelu", "Elu", "Gelu", "Clip", "HardSigmoid", "Pow", "Identity", "Dropout",
-}  # fmt: skip
+    *ACTIVATIONS,
+    *("LeakyRelu", "Elu", "Gelu", "Clip", "HardSigmoid", "Pow", "Identity", "Dropout"),
+}
 """Rows of `translation.py` for which the order of axes does not matter."""
 
 

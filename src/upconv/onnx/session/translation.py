@@ -170,7 +170,7 @@ def _same(call: Call) -> Any:
     return call.x()
 
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     **{kind: kind.lower() for kind in ("Relu", "Tanh", "Sigmoid", "Softplus", "Mish")},
     **{kind: kind.lower() for kind in ("Abs", "Exp", "Sin", "Cos", "Sqrt")},
     "HardSwish": "hard_swish",
@@ -183,7 +183,7 @@ TABLE: dict[str, Row] = {
     "BatchNormalization": _batch_norm,
     "InstanceNormalization": _instance_norm,
     "GroupNormalization": _group_norm,
-    **{kind: partial(_activation, name) for kind, name in _ACTIVATIONS.items()},
+    **{kind: partial(_activation, name) for kind, name in ACTIVATIONS.items()},
     "LeakyRelu": partial(_with_number, "leaky_relu", "alpha", 0.01),
     "Elu": partial(_with_number, "elu", "alpha", 1.0),
     "Gelu": _gelu,
