@@ -58,10 +58,7 @@ def marked(index: int) -> Callable[[ir.Node], bool]:
 
 
 def layers(
-    model: ir.Model,
-    runtime: Runtime,
-    inputs: Sequence[Mapping[str, Array]],
-    worker: Worker,
+    model: ir.Model, runtime: Runtime, inputs: Sequence[Mapping[str, Array]], worker: Worker
 ) -> list[tuple[ir.Node, Layer | str]]:
     """Every transposed convolution of a marked model as a layer, or the reason why it is none."""
     nodes = conv_transpose_nodes(model, runtime.reading)
