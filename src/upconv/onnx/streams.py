@@ -122,30 +122,29 @@ def _signature(
             raise ArgumentError("the name of an input", brief(name), f"one of {', '.join(names)}")
     for value in inputs:
         name = str(value.name)
+        argument, got = f"input {brief(name)}", declared(value)
         if dtype_of(value) != np.float32 or value.shape is None:
-            expected = "float32 of a known number of axes"
-            raise ArgumentError(f"input {brief(name)}", declared(value), expected)
+            raise ArgumentError(argument, got, "float32 of a known number of axes")
         rank = len(value.shape)
         number = integer("axis", axis, -rank, rank - 1) % max(1, rank)
         extents = known_sizes(value) or ()
         if extents[number] is not None:
             remedy = "Export the model with this axis open."
-            expected = f"open along axis {axis}"
-            raise ArgumentError(f"input {brief(name)}", declared(value), expected, remedy)
+            raise ArgumentError(argument, got, f"open along axis {axis}", remedy)
         axes[name] = declared_axes(rank, number)
         stated = list(shapes.get(name, extents))
         fits = len(stated) == rank and all(
             a in (None, b) for a, b in zip(extents, stated, strict=True)
         )
         if not fits:
-            raise ArgumentError(f"shapes[{name!r}]", str(tuple(stated)), declared(value))
+            raise ArgumentError(f"shapes[{name!r}]", str(tuple(stated)), got)
         batch = axes[name].index(0) if 0 in axes[name] else None
         sizes = [1 if i == batch and n is None else 0 if i == number else n
                  for i, n in enumerate(stated)]  # fmt: skip
         if None in sizes:
             remedy = f"Pass shapes={{{name!r}: (...)}}."
             expected = f"known but for the batch and axis {axis}"
-            raise ArgumentError(f"input {brief(name)}", declared(value), expected, remedy)
+            raise ArgumentError(argument, got, expected, remedy)
         known[name] = as_shape(name, [n or 0 for n in sizes])
     return Signature(known, axes)
 
