@@ -35,8 +35,8 @@ class Layer:
     ) -> None:
         self._operands = weight, bias
         self._transposed = node.op_type == "ConvTranspose"
-        self._attributes = {name: entry.value for name, entry in node.attributes.items()}
-        self._attributes.pop("kernel_shape", None)
+        attributes = {name: entry.value for name, entry in node.attributes.items()}
+        self._attributes = attributes | {"kernel_shape": weight.shape[2:]}
         self._opset, self._threads = opset, threads
         self._known: list[tuple[Mapping[str, Any], Plan]] = []
         self._plan = lru_cache(_MOST_PLANS)(self._new_plan)
@@ -49,8 +49,7 @@ class Layer:
     def _new_plan(self, shape: tuple[int, ...]) -> Plan:
         if self._transposed:
             rule = {"opset": self._opset, "rule": Rule.ONNXRUNTIME.value}
-            kernel = self._operands[0].shape[2:]
-            keywords = from_onnx(shape[2:], kernel, **self._attributes, **rule).keywords()
+            keywords = from_onnx(shape[2:], **self._attributes, **rule).keywords()
         else:
             keywords = conv_keywords(self._attributes)
         for others, first in self._known:
