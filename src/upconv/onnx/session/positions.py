@@ -26,13 +26,11 @@ def slice_of(call: Call) -> Any:
     cut = [(0, 0)] * (len(x.shape) - 2)
     for axis, start, end in zip(axes or range(len(starts)), starts, ends, strict=True):
         axis %= len(x.shape)
-        size = x.shape[axis]
+        begin, behind = _ends(call, start, end, x.shape[axis])
+        call.require(axis or begin == behind == 0, "It takes some images of the batch.")
         if axis == 1:
-            x = call.network.slice(x, *slice(start, end).indices(size)[:2])
-            continue
-        begin, behind = _ends(call, start, end, size)
-        call.require(axis > 1 or begin == behind == 0, "It takes some images of the batch.")
-        if axis > 1:
+            x = call.network.slice(x, begin, x.channels - behind)
+        elif axis > 1:
             cut[axis - 2] = begin, behind
     return call.network.crop(x, tuple(cut)) if any(map(any, cut)) else x
 
