@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ... import memory
 from ...arrays import Array
-from ...errors import ArgumentError, EngineError, EngineRefusal, MemoryLimitError, brief
+from ...errors import ArgumentError, EngineError, EngineRefusal, brief
 from ...reports import Report, Row, conditions, restored
 from ...terminal import Progress, shown
 from ...threads import resolved
@@ -173,8 +173,6 @@ class Session:
         names, arrays = self._known(output_names), self._arrays(input_feed)
         try:
             return runner.run(names, arrays)
-        except MemoryLimitError:
-            raise
         except EngineError:
             refused = runner.refused
             if not refused:
