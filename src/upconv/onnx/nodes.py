@@ -139,10 +139,9 @@ def read(node: ir.Node, opset: int, rule: Rule | None = None) -> ConvTransposeNo
     """One ConvTranspose node, read by `rule`, by ONNX's text if None."""
     try:
         return _read(node, opset, rule)
-    except UpconvError as error:
-        return Unreadable(node, opset, " ".join(str(error).split()), wrong=True)
-    except _UnknownError as unknown:
-        return Unreadable(node, opset, str(unknown))
+    except (UpconvError, _UnknownError) as error:
+        reason, wrong = " ".join(str(error).split()), isinstance(error, UpconvError)
+        return Unreadable(node, opset, reason, wrong)
 
 
 def known_sizes(value: ir.Value | None) -> Sizes | None:
