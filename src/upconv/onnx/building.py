@@ -37,16 +37,12 @@ class Builder:
         self, kind: str, inputs: Operands, dtype: ir.DataType | None = None, **attributes: object
     ) -> ir.Value:
         """Add a node of ONNX's own operators; return its output, of type `dtype` or its input's."""
-        return self._put(kind, inputs, 1, dtype, attributes)[0]
+        return self._put(kind, inputs, attributes, dtype=dtype)[0]
 
     def _put(
-        self,
-        kind: str,
-        inputs: Operands,
-        outputs: int,
-        dtype: ir.DataType | None,
-        attributes: Mapping[str, object],
-    ) -> Sequence[ir.Value]:
+        self, kind: str, inputs: Operands, attributes: Mapping[str, object], outputs: int = 1,
+        dtype: ir.DataType | None = None,
+    ) -> Sequence[ir.Value]:  # fmt: skip
         name = self._fresh(kind)
         present = {key: entry for key, entry in attributes.items() if entry is not None}
         node = ir.node(kind, list(inputs), present, num_outputs=outputs, name=name)
@@ -78,7 +74,7 @@ class Builder:
         self, operands: Operands, attributes: Mapping[str, object], heir: bool = True
     ) -> ir.Value:
         """Add a transposed convolution; an `heir` takes the name of the node that it replaces."""
-        [y] = self._put("ConvTranspose", _present(operands), 1, None, attributes)
+        [y] = self._put("ConvTranspose", _present(operands), attributes)
         if heir and self._node.name:
             self._nodes[-1].name = self._node.name
         return y
@@ -98,18 +94,13 @@ class Builder:
 
     def cut(self, x: ir.Value, crops: Crops) -> ir.Value:
         """x without some positions at the ends of its spatial axes."""
-        chosen = [axis for axis, crop in enumerate(crops) if crop != (0, 0)]
-        if not chosen:
-            return x
-        starts = [crops[axis][0] for axis in chosen]
-        ends = [-crops[axis][1] or _TO_THE_END for axis in chosen]
-        axes = [axis + 2 for axis in chosen]
-        return self.op("Slice", [x, *map(self.integers, (starts, ends, axes))])
+        ends = [(a, -b or _TO_THE_END, axis) for axis, (a, b) in enumerate(crops, 2) if a or b]
+        return self.op("Slice", [x, *map(self.integers, zip(*ends, strict=True))]) if ends else x
 
     def split(self, x: ir.Value, parts: int, axis: int) -> Sequence[ir.Value]:
         """x in equal parts along one axis."""
         count = parts if self._opset >= 18 else None
-        return self._put("Split", [x], parts, None, {"axis": axis, "num_outputs": count})
+        return self._put("Split", [x], {"axis": axis, "num_outputs": count}, outputs=parts)
 
     def shuffle(
         self, x: ir.Value, strides: Sequence[int], channels: int, mode: str, *, may_be_empty: bool
@@ -120,8 +111,6 @@ class Builder:
         may_be_empty: N may be 0, where Reshape cannot infer a length that is written as -1.
         """
         rank = len(strides)
-        if max(strides) == 1:
-            return x
         if rank == 2 and strides[0] == strides[1]:
             return self.op("DepthToSpace", [x], blocksize=strides[0], mode=mode)
         # One size may be open in a shape that is written down; where more are, it is computed.

@@ -63,15 +63,11 @@ def constant_value(value: ir.Value | None) -> Constant:
     return Constant(None, f"{name} is made by a {node.op_type} node when the model runs.")
 
 
-def fold(model: ir.Model, more: Sequence[str] = ()) -> None:
-    """Replace nodes that compute constants from constants with initialisers.
-
-    more: further operators to fold.
-    """
-    kinds = (*FOLDED, *more)
+def fold(model: ir.Model) -> None:
+    """Replace nodes that compute constants from constants with initialisers."""
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in list(graph):
-            result = folded(node, model.opset_imports[""], kinds)
+            result = folded(node, model.opset_imports[""])
             if result is not None:
                 replace(graph, node, result)
 
@@ -83,9 +79,9 @@ def folded(node: ir.Node, opset: int, kinds: Sequence[str] = FOLDED) -> Array | 
     if node.outputs[0].is_graph_output():
         return None
     arrays = [constant_value(x).array for x in node.inputs]
-    if any(array is None or array.dtype.hasobject for array in arrays):
+    operands = [array for array in arrays if array is not None and not array.dtype.hasobject]
+    if len(operands) < len(arrays):
         return None
-    operands = [array for array in arrays if array is not None]
     try:
         if node.op_type in _BROADCAST:
             size = prod(np.broadcast_shapes(*(array.shape for array in operands)))

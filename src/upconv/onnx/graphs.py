@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import cast
+from typing import TypeGuard, cast
 
 import onnx_ir as ir
 
@@ -30,7 +30,7 @@ def values(model: ir.Model) -> Iterator[ir.Value]:
             yield from node.outputs
 
 
-def is_op(node: ir.Node | None, *kinds: str) -> bool:
+def is_op(node: ir.Node | None, *kinds: str) -> TypeGuard[ir.Node]:
     """Whether a node is ONNX's own operator of one of these kinds."""
     return node is not None and node.op_type in kinds and node.domain in DEFAULT_DOMAINS
 
@@ -38,11 +38,6 @@ def is_op(node: ir.Node | None, *kinds: str) -> bool:
 def named(node: ir.Node) -> str:
     """A node's name, its first output's where it has none, else its operator."""
     return node.name or next((str(y.name) for y in node.outputs), node.op_type)
-
-
-def plain(value: object) -> object:
-    """An attribute's value, lists as lists."""
-    return list(value) if isinstance(value, list | tuple) else value
 
 
 def follower(y: ir.Value) -> ir.Node | None:

@@ -37,7 +37,7 @@ MOST_BYTES = (1 << 31) - 1  # of one message of protobuf
 INLINE_BYTES = MOST_BYTES - (64 << 20)
 """Most bytes of weights for one file; the rest of the message is for the graph."""
 
-SMALL = 1024  # bytes of outside data are read at once: the checker and inference look at values
+SMALL = 1024  # bytes: the checker and inference may read the values of such a tensor
 _SHRUNK = 8  # a number of 8 bytes takes at least 1 in protobuf's lists
 _SOURCES = "upconv.onnx.sources"
 

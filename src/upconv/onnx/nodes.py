@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ..dialects import Layer, from_onnx
 from ..dialects.onnx import AutoPad, Rule
-from ..errors import UpconvError
+from ..errors import ModelError, UpconvError
 from ..geometry import Axis
 from .constants import Constant, constant_value
 from .graphs import is_op, named, opset_of, roots
@@ -139,10 +139,9 @@ def read(node: ir.Node, opset: int, rule: Rule | None = None) -> ConvTransposeNo
     """One ConvTranspose node, read by `rule`, by ONNX's text if None."""
     try:
         return _read(node, opset, rule)
-    except UpconvError as error:
-        return Unreadable(node, opset, " ".join(str(error).split()), wrong=True)
-    except _UnknownError as unknown:
-        return Unreadable(node, opset, str(unknown))
+    except (UpconvError, _UnknownError) as error:
+        reason, wrong = " ".join(str(error).split()), isinstance(error, UpconvError)
+        return Unreadable(node, opset, reason, wrong)
 
 
 def known_sizes(value: ir.Value | None) -> Sizes | None:
@@ -156,14 +155,10 @@ class _UnknownError(Exception):
     """Something about a node cannot be known."""
 
 
-class _WrongError(UpconvError):
-    """Something about a node is not as ONNX has it."""
-
-
 def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:
     x, w = [*node.inputs, None, None][:2]
     if x is None or w is None:
-        raise _WrongError("it has no input or no weight")
+        raise ModelError("it has no input or no weight")
     weight, attributes = constant_value(w), _attributes(node)
     kernel = _kernel(w, weight, attributes.pop("kernel_shape", None))
     sizes = _sizes(x, len(kernel))
@@ -183,14 +178,14 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
 
 def _kernel(w: ir.Value, weight: Constant, stated: Sequence[int] | None) -> tuple[int, ...]:
     shape = known_sizes(w) if weight.array is None else weight.array.shape
-    if shape is None and is_op(w.producer(), "DequantizeLinear"):
-        shape = known_sizes(next(iter(cast(ir.Node, w.producer()).inputs), None))
+    if shape is None and is_op(producer := w.producer(), "DequantizeLinear"):
+        shape = known_sizes(next(iter(producer.inputs), None))
     if shape is None and stated is not None:
         return tuple(stated)
     if shape is None or len(shape) < 3 or None in shape[2:]:
         raise _UnknownError(f"the shape of its weight is {shape}; a (C, M/group, *k) is needed")
     if weight.array is not None and stated is not None and tuple(stated) != shape[2:]:
-        raise _WrongError(f"its kernel_shape contradicts its weight, {shape}")
+        raise ModelError(f"its kernel_shape contradicts its weight, {shape}")
     return tuple(int(k) for k in shape[2:] if k is not None)
 
 
@@ -199,7 +194,7 @@ def _sizes(x: ir.Value, rank: int) -> Sizes:
     if shape is None:
         return (None,) * rank
     if len(shape) != rank + 2:
-        raise _WrongError(f"its input has {len(shape)} axes and its weight {rank + 2}")
+        raise ModelError(f"its input has {len(shape)} axes and its weight {rank + 2}")
     return shape[2:]
 
 
@@ -233,12 +228,12 @@ def _check_channels(conv: ConvTransposeNode) -> None:
     if array is None:
         return
     if not array.size:
-        raise _WrongError(f"its weight {array.shape} is empty")
+        raise ModelError(f"its weight {array.shape} is empty")
     if array.shape[0] % groups:
-        raise _WrongError(f"its weight has {array.shape[0]} input channels, group is {groups}")
+        raise ModelError(f"its weight has {array.shape[0]} input channels, group is {groups}")
     x, outs = known_sizes(conv.x), groups * array.shape[1]
     if x is not None and x[1] not in (None, array.shape[0]):
-        raise _WrongError(f"its input has {x[1]} channels and its weight {array.shape[0]}")
+        raise ModelError(f"its input has {x[1]} channels and its weight {array.shape[0]}")
     b = constant_value(conv.b).array
     if b is not None and b.shape != (outs,):
-        raise _WrongError(f"its bias is {b.shape}; expected ({outs},)")
+        raise ModelError(f"its bias is {b.shape}; expected ({outs},)")

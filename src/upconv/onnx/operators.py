@@ -65,13 +65,11 @@ def conv_transpose(
     array([[[ 10., 102.,  20., 200.]]], dtype=float32)
     """
     x, w, b = as_array("X", X), as_array("W", W), optional_array("B", B)
-    for name, operand in (("X", x), ("W", w)):
-        if len(operand.shape) != max(3, len(x.shape)):
-            meant = "(N, C, *size)" if name == "X" else "(C, M/group, *kernel)"
-            axes = f"{max(3, len(x.shape))} axes: {meant}"
-            raise ShapeError(
-                f"{name}.shape", str(operand.shape), axes, "One of length 1 is an axis."
-            )
+    rank = max(3, len(x.shape))
+    for name, operand, axes in (("X", x, "(N, C, *size)"), ("W", w, "(C, M/group, *kernel)")):
+        if len(operand.shape) != rank:
+            words = f"{rank} axes: {axes}", "One of length 1 is an axis."
+            raise ShapeError(f"{name}.shape", str(operand.shape), *words)
     if str(x.dtype) == "bfloat16" and opset in range(BFLOAT16_SINCE):
         raise DTypeError("X.dtype", "bfloat16", "another", f"So says opset {opset}.")
     kernel = w.shape[2:] if kernel_shape is None else kernel_shape

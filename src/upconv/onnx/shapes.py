@@ -13,9 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from .graphs import roots
+from .models import SMALL
 from .runtimes import borrowed
-
-_SMALL = 1024  # bytes up to which a weight is kept: it may be a shape that inference reads
 
 
 def inferred(
@@ -49,7 +48,7 @@ def _skeleton(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]])
             tensor = value.const_value
             if tensor is not None:
                 value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
-            if tensor is None or tensor.nbytes > _SMALL:
+            if tensor is None or tensor.nbytes > SMALL:  # a smaller one may be a shape
                 value.const_value = None
                 graph.initializers.pop(name)
                 if not value.is_graph_input():

@@ -20,12 +20,12 @@ from ..network.model_streams import Captured, ModelStream, Signature, stream_of_
 from .constants import FOLDED, constant_value, folded, replace
 from .graphs import is_op, named
 from .inputs import declared, dtype_of, inputs_of
-from .models import Source, from_model
+from .models import SMALL, Source, from_model
+from .nodes import Sizes, known_sizes
 from .session.arranging import translate_arranged
 from .session.units import units
 
 _LENGTH = 64  # of the inputs at which a model is captured first
-_SMALL = 1024  # bytes of a constant that may be a size
 _REMEDY = "Run the model on whole inputs, or stream the part before it."
 _SIZES = (
     "Gather", "Floor", "Ceil", "Mod", "ConstantOfShape", "Expand", "Range", "Where", "Equal",
@@ -98,11 +98,8 @@ class FileStream(ModelStream):
             names = self.input_names
             missing = [name for name in names if name not in named]
             if chunks or missing or len(named) > len(names):
-                got, expected = (
-                    f"given {', '.join(named)} by name",
-                    f"all inputs: {', '.join(names)}",
-                )
-                raise ArgumentError("push", got, expected)
+                got = f"given {', '.join(named)} by name"
+                raise ArgumentError("push", got, f"all inputs: {', '.join(names)}")
             chunks = tuple(named[name] for name in names)
         return self._results(self.network.push(*self.arrays(chunks)))
 
@@ -125,30 +122,29 @@ def _signature(
             raise ArgumentError("the name of an input", brief(name), f"one of {', '.join(names)}")
     for value in inputs:
         name = str(value.name)
+        argument, got = f"input {brief(name)}", declared(value)
         if dtype_of(value) != np.float32 or value.shape is None:
-            expected = "float32 of a known number of axes"
-            raise ArgumentError(f"input {brief(name)}", declared(value), expected)
+            raise ArgumentError(argument, got, "float32 of a known number of axes")
         rank = len(value.shape)
         number = integer("axis", axis, -rank, rank - 1) % max(1, rank)
-        extents = [n if isinstance(n, int) else None for n in value.shape]
+        extents = known_sizes(value) or ()
         if extents[number] is not None:
             remedy = "Export the model with this axis open."
-            expected = f"open along axis {axis}"
-            raise ArgumentError(f"input {brief(name)}", declared(value), expected, remedy)
+            raise ArgumentError(argument, got, f"open along axis {axis}", remedy)
         axes[name] = declared_axes(rank, number)
         stated = list(shapes.get(name, extents))
         fits = len(stated) == rank and all(
             a in (None, b) for a, b in zip(extents, stated, strict=True)
         )
         if not fits:
-            raise ArgumentError(f"shapes[{name!r}]", str(tuple(stated)), declared(value))
+            raise ArgumentError(f"shapes[{name!r}]", str(tuple(stated)), got)
         batch = axes[name].index(0) if 0 in axes[name] else None
         sizes = [1 if i == batch and n is None else 0 if i == number else n
                  for i, n in enumerate(stated)]  # fmt: skip
         if None in sizes:
             remedy = f"Pass shapes={{{name!r}: (...)}}."
             expected = f"known but for the batch and axis {axis}"
-            raise ArgumentError(f"input {brief(name)}", declared(value), expected, remedy)
+            raise ArgumentError(argument, got, expected, remedy)
         known[name] = as_shape(name, [n or 0 for n in sizes])
     return Signature(known, axes)
 
@@ -159,8 +155,7 @@ def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -
     for value in inputs_of(model):
         name = str(value.name)
         pairs = zip(signature.axes[name], signature.shapes[name], strict=True)
-        sizes = [batch if axis == 0 else size or length for axis, size in pairs]
-        value.shape = ir.Shape(sizes)
+        value.shape = ir.Shape(batch if axis == 0 else size or length for axis, size in pairs)
     _fold_sizes(model)
     network = Network(
         {f"x{i}": shape for i, shape in enumerate(signature.declared(batch, length).values())}
@@ -181,8 +176,7 @@ def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -
     outputs = []
     for y in model.graph.outputs:
         if y not in values:
-            expected = "made of the inputs"
-            raise ArgumentError(f"output {brief(y.name)}", "constant", expected)
+            raise ArgumentError(f"output {brief(y.name)}", "constant", "made of the inputs")
         outputs.append(values[y])
     network.output(*(output.value for output in outputs))
     names = [str(y.name) for y in model.graph.outputs]
@@ -193,26 +187,22 @@ def _fold_sizes(model: ir.Model) -> None:
     """Replace nodes that compute with the inputs' shapes by constants, in the graph's order."""
     opset = model.opset_imports[""]
     for node in list(model.graph):
-        x = node.inputs[0] if node.inputs else None
-        if is_op(node, "Shape") and x is not None and _static(x):
+        if is_op(node, "Shape") and (sizes := _sizes(node.inputs[0])) is not None:
             begin, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
-            replace(model.graph, node, np.array(_sizes(x)[begin:end], np.int64))
+            replace(model.graph, node, np.array(sizes[begin:end], np.int64))
             continue
         constant = folded(node, opset, (*FOLDED, *_SIZES))
         if constant is not None:
             replace(model.graph, node, constant)
-        elif not all(map(_static, node.outputs)):
+        elif None in map(_sizes, node.outputs):
             _infer(node, opset)
     RemoveUnusedNodesPass()(model)
 
 
-def _static(value: ir.Value) -> bool:
-    return value.shape is not None and value.shape.is_static() and value.dtype is not None
-
-
-def _sizes(value: ir.Value) -> list[int]:
-    assert value.shape is not None  # noqa: S101 - it is static
-    return [int(n) for n in value.shape.numpy()]
+def _sizes(value: ir.Value | None) -> Sizes | None:
+    """The sizes of a value, if all of them and its type are known."""
+    sizes = None if value is None or value.dtype is None else known_sizes(value)
+    return None if sizes is None or None in sizes else sizes
 
 
 def _infer(node: ir.Node, opset: int) -> None:
@@ -220,14 +210,12 @@ def _infer(node: ir.Node, opset: int) -> None:
     types, data = {}, {}
     for x in {x for x in node.inputs if x is not None}:
         array = constant_value(x).array
-        if array is not None:
-            kind, sizes = onnx.helper.np_dtype_to_tensor_dtype(array.dtype), list(array.shape)
-            if array.nbytes <= _SMALL:
-                data[x.name] = onnx.numpy_helper.from_array(array, x.name)
-        elif _static(x):
-            kind, sizes = x.dtype, _sizes(x)
-        else:
+        sizes = _sizes(x) if array is None else array.shape
+        if sizes is None:
             return
+        kind = x.dtype if array is None else ir.DataType.from_numpy(array.dtype)
+        if array is not None and array.nbytes <= SMALL:
+            data[x.name] = onnx.numpy_helper.from_array(array, x.name)
         types[x.name] = onnx.helper.make_tensor_type_proto(kind, sizes)
     opsets = [onnx.helper.make_opsetid("", opset)]
     proto = ir.serde.serialize_node(node)

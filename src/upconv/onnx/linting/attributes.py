@@ -94,7 +94,7 @@ def quantised_axis(context: Context) -> Iterator[str]:
     Fix: Quantise again with axis 1, or with one scale for the whole weight.
     """
     node = context.conv.w.producer()
-    if node is None or not is_op(node, "DequantizeLinear"):
+    if not is_op(node, "DequantizeLinear"):
         return
     scale = known_sizes(node.inputs[1])
     axis = 1 if "axis" not in node.attributes else attribute(node, "axis")

@@ -18,7 +18,7 @@ from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ...files import reported, require_free
 from ...reports import Condition, FilePath, Report, conditions, restored
 from ...terminal import Progress, shown
-from ...threads import checked, get_num_threads
+from ...threads import resolved
 from ...tuning import processor_model
 from ..graphs import named
 from ..inputs import feeds as drawn
@@ -92,8 +92,8 @@ def optimize(
     ['original', 'sub_pixel:unfolded']
     """
     began, chosen = time.perf_counter(), ready(runtime)
-    count = chosen.threads or get_num_threads()
-    chosen = replace(chosen, threads=checked(count if threads is None else threads))
+    stated = chosen.threads or None
+    chosen = replace(chosen, threads=resolved(stated if threads is None else threads))
     _require_seconds(seconds)
     path = model if isinstance(model, str | os.PathLike) else None
     if output is not None:  # fail before minutes of measuring
@@ -185,8 +185,8 @@ def _selected(
     steps = run(prepared, [PASSES[name] for name in _FOLDS], rule=setup.runtime.reading)
     folded = tuple(f"{step.by} at {step.node}" for step in steps if step.fired)
     mark(prepared)
+    selecting = Selecting(original, prepared, setup)
     if saved is not None:
-        selecting = Selecting(original, prepared, setup)
         selecting.repeat([LayerResult.of(row) for row in saved.rows], saved)
         return selecting, folded
     with borrowed(setup.limit) as worker:
@@ -195,7 +195,6 @@ def _selected(
     for number, (node, layer) in enumerate(nodes, 1):
         setup.say(f"measuring {named(node)}", number, len(nodes))
         results.append(_result(named(node), layer, setup))
-    selecting = Selecting(original, prepared, setup)
     selecting.select(results, folded)
     return selecting, folded
 

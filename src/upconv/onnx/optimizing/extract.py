@@ -58,10 +58,7 @@ def marked(index: int) -> Callable[[ir.Node], bool]:
 
 
 def layers(
-    model: ir.Model,
-    runtime: Runtime,
-    inputs: Sequence[Mapping[str, Array]],
-    worker: Worker,
+    model: ir.Model, runtime: Runtime, inputs: Sequence[Mapping[str, Array]], worker: Worker
 ) -> list[tuple[ir.Node, Layer | str]]:
     """Every transposed convolution of a marked model as a layer, or the reason why it is none."""
     nodes = conv_transpose_nodes(model, runtime.reading)
@@ -139,14 +136,14 @@ def _cut_out(
     """The layer as a model; `ValueError` where it needs more than its input and constants."""
     x, y = conv.x, conv.y
     quantised = x.producer()
-    if quantised is not None and is_op(quantised, "DequantizeLinear") and quantised.inputs[0]:
+    if is_op(quantised, "DequantizeLinear") and quantised.inputs[0]:
         x = quantised.inputs[0]
     if x.const_value is not None:
         raise ValueError("its input is constant: it cannot be measured alone")
     activation = elementwise(y)
     y = y if activation is None else activation.outputs[0]
     after = follower(y)
-    if after is not None and is_op(after, "QuantizeLinear"):
+    if is_op(after, "QuantizeLinear"):
         y = after.outputs[0]
     graph = ir.convenience.extract(cast(ir.Graph, conv.node.graph), [x], [y])
     [x], [y] = graph.inputs, graph.outputs

@@ -5,18 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from ...dialects.onnx import Rule
+from . import legalise
 from .base import Pass, Refusal, Rewriting, Step
 from .fold_batch_norm import fold_batch_norm
 from .fold_windows import fold_window
-from .legalise import (
-    no_dilation,
-    no_output_padding,
-    no_pads,
-    normalise,
-    split_groups,
-    symmetric_pads,
-    to_rank,
-)
 from .sub_pixel import Form, replace_deconv, sub_pixel
 
 _ALL: tuple[Pass, ...] = (
@@ -28,14 +20,14 @@ _ALL: tuple[Pass, ...] = (
     Pass("fold_batch_norm", fold_batch_norm),
     Pass("fold_pad", partial(fold_window, kind="Pad")),
     Pass("fold_slice", partial(fold_window, kind="Slice")),
-    Pass("normalise", normalise),
-    *(Pass(f"normalise:{rule.value}", normalise, rule) for rule in Rule),
-    Pass("split_groups", split_groups),
-    Pass("to_rank", to_rank),
-    Pass("symmetric_pads", symmetric_pads),
-    Pass("no_pads", no_pads),
-    Pass("no_output_padding", no_output_padding),
-    Pass("no_dilation", no_dilation),
+    Pass("normalise", legalise.normalise),
+    *(Pass(f"normalise:{rule.value}", legalise.normalise, rule) for rule in Rule),
+    Pass("split_groups", legalise.split_groups),
+    Pass("to_rank", legalise.to_rank),
+    Pass("symmetric_pads", legalise.symmetric_pads),
+    Pass("no_pads", legalise.no_pads),
+    Pass("no_output_padding", legalise.no_output_padding),
+    Pass("no_dilation", legalise.no_dilation),
 )
 
 PASSES: dict[str, Pass] = {pass_.name: pass_ for pass_ in _ALL}

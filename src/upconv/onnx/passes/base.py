@@ -107,6 +107,6 @@ _ELEMENTWISE = (
 def elementwise(y: ir.Value) -> ir.Node | None:
     """The activation that reads y, if it has no other inputs and is the only reader."""
     node = follower(y)
-    if node is None or len(node.inputs) != 1 or not is_op(node, *_ELEMENTWISE):
+    if not is_op(node, *_ELEMENTWISE) or len(node.inputs) != 1:
         return None
     return None if any(one.is_ref() for one in node.attributes.values()) else node

@@ -77,13 +77,12 @@ def fold_window(conv: ConvTransposeNode, kind: str) -> Rewriting:
 
 def _before(conv: ConvTransposeNode, fold: _Folded, kind: str) -> _Folded:
     node, inner = fold.x.producer(), fold.inner
-    while is_transparent(node) and node is not None and node.inputs[0] is not None:
+    while is_transparent(node) and node.inputs[0] is not None:
         inner, node = (node, *inner), node.inputs[0].producer()
-    if node is None or not is_op(node, kind) or node.inputs[0] is None:
+    if not is_op(node, kind) or node.inputs[0] is None:
         raise Refusal("")
     _require_floats(kind, inner[:1], "DequantizeLinear")
-    sizes = known_sizes(node.inputs[0]) or (None,) * (conv.rank + 2)
-    window = _window(node, sizes)
+    window = _window(node, known_sizes(node.inputs[0]) or (None,) * (conv.rank + 2))
     axes = []
     for axis, (begin, end) in zip(fold.axes, window, strict=True):
         earlier = behind(axis, begin, end)
@@ -97,10 +96,10 @@ def _before(conv: ConvTransposeNode, fold: _Folded, kind: str) -> _Folded:
 def _after(conv: ConvTransposeNode, fold: _Folded, kind: str) -> _Folded:
     between: tuple[ir.Node, ...] = ()
     node = follower(fold.y)
-    while node is not None and is_transparent(node):
+    while is_transparent(node):
         between, node = (*between, node), follower(node.outputs[0])
     y = between[-1].outputs[0] if between else fold.y
-    if node is None or not is_op(node, kind) or node.inputs[0] is not y or len(node.outputs) != 1:
+    if not is_op(node, kind) or node.inputs[0] is not y or len(node.outputs) != 1:
         raise Refusal("")
     _require_floats(kind, between[-1:], "QuantizeLinear")
     known = zip(fold.axes, conv.sizes, strict=True)

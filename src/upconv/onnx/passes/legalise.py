@@ -121,8 +121,7 @@ def split_groups(conv: ConvTransposeNode) -> Rewriting:
         xs = before(builder, conv.x, lambda v: builder.split(v, conv.groups, 1))
         ws = [part.write(builder, "weight") for part in w.split(conv.groups)]
         bs = [part.write(builder, "bias") for part in b.split(conv.groups)] if b else []
-        operands = zip_longest(xs, ws, bs)
-        parts = [builder.deconv(one, words, heir=False) for one in operands]
+        parts = [builder.deconv(one, words, heir=False) for one in zip_longest(xs, ws, bs)]
         finish(conv, builder, parts, lambda ys: builder.op("Concat", ys, axis=1))
 
     return write

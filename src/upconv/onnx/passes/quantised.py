@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -94,7 +95,7 @@ def constant(value: ir.Value | None, what: str) -> Array:
 def operand(value: ir.Value, what: str) -> Operand:
     """The operand behind a value; `Refusal` where it is computed, or of another form."""
     node = value.producer()
-    if node is not None and is_op(node, "DequantizeLinear"):
+    if is_op(node, "DequantizeLinear"):
         return _dequantised(node, what)
     array = constant(value, f"its {what}")
     if ir.DataType.from_numpy(array.dtype) not in _FLOATS:
@@ -141,10 +142,10 @@ def _along(vector: Array, rank: int, axis: int) -> Array:
     return vector.reshape([-1 if i == axis and vector.size > 1 else 1 for i in range(rank)])
 
 
-def is_transparent(node: ir.Node | None, *kinds: str) -> bool:
+def is_transparent(node: ir.Node | None, *kinds: str) -> TypeGuard[ir.Node]:
     """Whether a node is elementwise and makes 0 of 0, as parts of quantised pairs and casts do."""
     kinds = kinds or ("QuantizeLinear", "DequantizeLinear", "Cast")
-    if node is None or not is_op(node, *kinds) or any(a.is_ref() for a in node.attributes.values()):
+    if not is_op(node, *kinds) or any(a.is_ref() for a in node.attributes.values()):
         return False
     if is_op(node, "Cast"):
         return True
@@ -169,7 +170,7 @@ def before(
 ) -> list[ir.Value]:
     """Apply `moved`, which only moves elements, to x, or to the integers behind x."""
     node = x.producer()
-    if node is None or not is_transparent(node, "DequantizeLinear") or node.inputs[0] is None:
+    if not is_transparent(node, "DequantizeLinear") or node.inputs[0] is None:
         return list(moved(x))
     return [again(builder, part, [node]) for part in moved(node.inputs[0])]
 
@@ -189,7 +190,7 @@ def finish(
     if activation is not None:
         y, nodes = activation.outputs[0], [activation]
     last = follower(y)
-    if last is not None and is_transparent(last, "QuantizeLinear"):
+    if is_transparent(last, "QuantizeLinear"):
         y, nodes = last.outputs[0], [*nodes, last]
     result = moved([again(builder, part, nodes) for part in ys])
     builder.replace(y, result, [*reversed(nodes), conv.node])

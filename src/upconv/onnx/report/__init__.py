@@ -101,8 +101,7 @@ def as_text(found: Optimization) -> str:
     """
     threads = f"{found.threads} thread{'s'[: found.threads > 1]}"
     head = f"{found.model}: {found.runtime}, {threads}, opset {found.opset}, {found.machine}"
-    rows = found.report.rows
-    table = aligned([row.cells for row in rows], HEADINGS)
+    table = aligned([row.cells for row in found.report.rows], HEADINGS)
     lines = [head, *table, *(f"{label:16}{sentence}" for label, sentence in _facts(found))]
     return "\n".join(terminal.shortened(line, terminal.LONGEST_SENTENCE, "...") for line in lines)
 

@@ -71,7 +71,6 @@ class _OnnxRuntime(Backend):
             )
 
     def run(self, feeds: Feeds) -> list[Any]:
-        """See `Backend`."""
         return list(self._session.run(self._names, feeds))
 
     def bind(self, feeds: Feeds) -> Call:
@@ -116,20 +115,19 @@ class _OpenVino(Backend):
     def run(self, feeds: Feeds) -> list[Any]:
         """The outputs by index: an output that only renames another may have lost its name."""
         request = self._request(feeds)
-        request.infer(share_outputs=True)
         return [_array(request.get_output_tensor(i)).copy() for i in range(self._outputs)]
 
     def bind(self, feeds: Feeds) -> Call:
-        """See `Backend`."""
         request = self._request(feeds)
-        request.infer(share_outputs=True)  # without it every output is copied
         return lambda: request.infer(share_outputs=True)
 
     def _request(self, feeds: Feeds) -> Any:
+        """A request that has computed the outputs for these inputs."""
         request = self._compiled.create_infer_request()
         for name, array in feeds.items():
             if name in self._ports:
                 request.set_tensor(self._ports[name], _tensor(array))
+        request.infer(share_outputs=True)  # without it every output is copied
         return request
 
 
@@ -229,7 +227,6 @@ class _Upconv(Backend):
         self._names = list(outputs)
 
     def run(self, feeds: Feeds) -> list[Any]:
-        """See `Backend`."""
         return self._session.run(self._names, feeds)
 
 

@@ -17,7 +17,7 @@ from ...dialects.onnx import Rule
 from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
 from ...installation import install_command
 from ...terminal import one_line
-from ...threads import checked, get_num_threads
+from ...threads import resolved
 from ...timing import Rounds
 from ..inputs import fitting, inputs_of
 from ..models import Source, from_model, stored
@@ -137,8 +137,8 @@ class Runtime:
         what `upconv.onnx.load` raises.
         """
         model = model if isinstance(model, ir.Model) else from_model(model)
-        count = get_num_threads() if self.threads is None else checked(self.threads)
-        runtime, weights = replace(self, threads=count), model.graph.initializers.values()
+        runtime = replace(self, threads=resolved(self.threads))
+        weights = model.graph.initializers.values()
         size = sum(weight.const_value.nbytes for weight in weights if weight.const_value)
         memory.require(2 * size, "copying the model for a runtime")
         with ExitStack() as stack:

@@ -12,22 +12,15 @@ import onnx_ir as ir
 
 from ... import memory
 from ...arrays import Array
-from ...errors import ArgumentError, EngineError, EngineRefusal, MemoryLimitError, brief
+from ...errors import ArgumentError, EngineError, EngineRefusal, brief
 from ...reports import Report, Row, conditions, restored
 from ...terminal import Progress, shown
-from ...threads import checked, get_num_threads
+from ...threads import resolved
 from ..inputs import dtype_of, fitting, inputs_of
 from ..inputs import feeds as drawn
 from ..models import Source, digest, from_model
 from .choosing import HOST, Assembly, decided, measured, unmeasured
-from .interface import (
-    PROVIDER,
-    ModelMetadata,
-    NodeArg,
-    require_processor,
-    require_run_options,
-    threads_of,
-)
+from .interface import PROVIDER, ModelMetadata, NodeArg, require_defaults, require_processor
 from .native import Native
 
 __all__ = ["NodeArg", "Report", "Row", "Session"]
@@ -92,8 +85,10 @@ class Session:
         progress: Progress | None = None,
     ) -> None:
         require_processor(providers, provider_options)
-        count = threads_of(sess_options) if threads is None else checked(threads)
-        self._threads = get_num_threads() if count is None else checked(count)
+        if threads is None:
+            require_defaults("sess_options", sess_options, "SessionOptions")
+            threads = getattr(sess_options, "intra_op_num_threads", None) or None
+        self._threads = resolved(threads)
         if decisions is not None and (layers is not None or not measure):
             beside = "measure" if layers is None else "layers"
             raise ArgumentError(beside, "given beside decisions", "one of the two")
@@ -106,7 +101,6 @@ class Session:
         self._inputs = tuple(map(_value, inputs_of(loaded)))
         self._outputs = tuple(map(_value, loaded.graph.outputs))
         self._metadata = ModelMetadata.of(loaded)
-        self._names = [str(value.name) for value in self._outputs]
         here = conditions(self._threads, onnxruntime=onnxruntime.__version__, model=digest(loaded))
         measures, stated = layers is None and measure, bool(input_shapes or feeds)
         draw = partial(self._examples, input_shapes, feeds)
@@ -124,7 +118,7 @@ class Session:
         if measures:
             examples = examples or draw()
             with shown(progress) as say:
-                self._runner, report = measured(assembly, self._names, examples, say)
+                self._runner, report = measured(assembly, examples, say)
         else:
             self._runner, report = unmeasured(assembly, layers)
         shapes = {"shapes": _shapes(examples)} if examples else {}
@@ -167,7 +161,7 @@ class Session:
         Raises `ArgumentError` (`DTypeError`, `ShapeError`) for names and arrays that do not fit
         the model, `EngineError` where it fails on them or the session is closed.
         """
-        require_run_options(run_options)
+        require_defaults("run_options", run_options, "RunOptions")
         runner = self._runner
         if runner is None:
             raise EngineError("This session is closed. Make another one.")
@@ -179,8 +173,6 @@ class Session:
         names, arrays = self._known(output_names), self._arrays(input_feed)
         try:
             return runner.run(names, arrays)
-        except MemoryLimitError:
-            raise
         except EngineError:
             refused = runner.refused
             if not refused:
@@ -216,10 +208,10 @@ class Session:
 
     def _known(self, names: Any) -> list[str]:
         if names is None or names == []:
-            return self._names
+            return self._assembly.outputs
         several = isinstance(names, Sequence) and not isinstance(names, str)
-        if not (several and all(name in self._names for name in names)):
-            listed = ", ".join(map(brief, self._names))
+        if not (several and all(name in self._assembly.outputs for name in names)):
+            listed = ", ".join(map(brief, self._assembly.outputs))
             raise ArgumentError("output_names", brief(names), f"a list of some of {listed}")
         return list(names)
 

@@ -60,19 +60,14 @@ _SILENT = 4  # log only fatal errors
 _ARENA, _DEFAULT_MEMORY = 1, 0
 
 
-class _Base(ctypes.Structure):
-    """The first field of OrtApiBase."""
-
-    _fields_ = (("get_api", ctypes.CFUNCTYPE(pointer, ctypes.c_uint32)),)
-
-
 class Library:
     """The library, its environment, and the memory that all sessions share."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
-        library.OrtGetApiBase.restype = POINTER(_Base)
-        api = library.OrtGetApiBase().contents.get_api(VERSION)
+        # OrtApiBase begins with the function GetApi.
+        library.OrtGetApiBase.restype = POINTER(ctypes.CFUNCTYPE(pointer, ctypes.c_uint32))
+        api = library.OrtGetApiBase()[0](VERSION)
         if not api:
             raise EngineError(f"{path.name} does not have version {VERSION} of its interface.")
         table = ctypes.cast(api, _OUT)

@@ -5,150 +5,127 @@ All other operators are rows of `translation.py`, for (N, C, *size) alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ...errors import EngineRefusal, ShapeError
-from ...network import Network, Value
+from ...network import Network
 from ...network.axes import Arranged, Axes, common_axes
-from ..constants import constant_value
-from .calls import Call
-from .translation import translate
+from .calls import ARITHMETIC, Call
+from .translation import ACTIVATIONS, Row, translate
 from .units import Unit
 
-Values = dict[ir.Value, Arranged]
-Row = Callable[[Call, Values], Any]
 
-
-def translate_arranged(network: Network, unit: Unit, values: Values, opset: int) -> None:
+def translate_arranged(
+    network: Network, unit: Unit, values: dict[ir.Value, Arranged], opset: int
+) -> None:
     """Add a unit to a network of known sizes, and its results to `values`."""
     node = unit.last
     row = None if unit.operation is not None else ROWS.get(node.op_type)
     if row is not None:
-        results = row(Call(network, node, {}, opset), values)
+        results = row(Call(network, node, values, opset))
         results = results if isinstance(results, list) else [results]
         values.update(zip(node.outputs, results, strict=False))
         return
-    operands = [values[x] for x in unit.inputs if x in values]
-    if not operands:
+    read = {x: values[x] for x in unit.inputs if x in values}
+    if not read:
         raise EngineRefusal("no input of it depends on the inputs of the model")
     alike = (unit.operation or ("",))[0] == "activation" or node.op_type in _UNARY
-    axes: Axes = tuple(range(len(operands[0].axes)))
-    if alike:
-        axes = operands[0].axes
-    read = {x: values[x] for x in unit.inputs if x in values}
+    first = next(iter(read.values())).axes
+    axes: Axes = first if alike else tuple(range(len(first)))
     known = {x: operand.value if alike else operand.plain() for x, operand in read.items()}
     translate(network, unit, known, opset)
-    for y in node.outputs:
-        if y in known:
-            values[y] = Arranged(known[y], axes)
+    values.update({y: Arranged(known[y], axes) for y in node.outputs if y in known})
 
 
 _UNARY = {
-    "Relu", "Tanh", "Sigmoid", "Softplus", "Mish", "Abs", "Exp", "Sin", "Cos", "Sqrt", "HardSwish",
-    "LeakyRelu", "Elu", "Gelu", "Clip", "HardSigmoid", "Pow", "Identity", "Dropout",
-}  # fmt: skip
+    *ACTIVATIONS,
+    *("LeakyRelu", "Elu", "Gelu", "Clip", "HardSigmoid", "Pow", "Identity", "Dropout"),
+}
 """Rows of `translation.py` for which the order of axes does not matter."""
 
 
-def _x(call: Call, values: Values, i: int = 0) -> Arranged:
-    x = call.node.inputs[i]
-    if x is None or x not in values:
-        raise EngineRefusal(f"its input {i} is constant, or an input without channels")
-    return values[x]
+def _x(call: Call) -> Arranged:
+    x = call.node.inputs[0]
+    if x is None or x not in call.values:
+        raise EngineRefusal("its input 0 is constant, or an input without channels")
+    value: Arranged = call.values[x]
+    return value
 
 
-def _transpose(call: Call, values: Values) -> Arranged:
-    x = _x(call, values)
-    order = call.integers("perm") or list(range(len(x.axes)))[::-1]
-    return x.permuted(order)
+def _transpose(call: Call) -> Arranged:
+    x = _x(call)
+    return x.permuted(call.attribute("perm", ()) or range(len(x.axes))[::-1])
 
 
 def _dims(call: Call, rank: int) -> list[int]:
     listed = call.optional(1) if call.has(1) else None
-    dims = call.integers("axes") if listed is None else [*map(int, np.ravel(listed))]
+    dims = call.attribute("axes", ()) if listed is None else [*map(int, np.ravel(listed))]
     return [dim % rank for dim in dims]
 
 
-def _squeeze(call: Call, values: Values) -> Arranged:
-    x = _x(call, values)
+def _squeeze(call: Call) -> Arranged:
+    x = _x(call)
     dims = _dims(call, len(x.axes)) or [i for i, size in enumerate(x.shape) if size == 1]
     if any(x.shape[dim] != 1 for dim in dims):
         raise ShapeError("the squeezed axes", f"{dims} of {x.shape}", "axes of extent 1")
     return Arranged(x.value, tuple(axis for i, axis in enumerate(x.axes) if i not in dims))
 
 
-def _unsqueeze(call: Call, values: Values) -> Arranged:
-    x = _x(call, values)
+def _unsqueeze(call: Call) -> Arranged:
+    x = _x(call)
     axes: list[int | None] = list(x.axes)
-    count = len(call.integers("axes")) or np.size(call.constant(1))
+    count = len(call.attribute("axes", ())) or np.size(call.constant(1))
     for dim in sorted(_dims(call, len(axes) + count)):
         axes.insert(dim, None)
     return Arranged(x.value, tuple(axes))
 
 
-def _reshape(call: Call, values: Values) -> Arranged:
-    x, wanted = _x(call, values), [int(size) for size in np.ravel(call.constant(1))]
-    if not call.integer("allowzero", 0):
+def _reshape(call: Call) -> Arranged:
+    x, wanted = _x(call), [int(size) for size in np.ravel(call.constant(1))]
+    if not call.attribute("allowzero", 0):
         wanted = [x.shape[i] if size == 0 else size for i, size in enumerate(wanted)]
     shape = np.broadcast_to(np.float32(0), x.shape).reshape(wanted).shape
     return x if shape == x.shape else x.reshaped(shape)
 
 
-def _expand(call: Call, values: Values) -> Arranged:
-    x, shape = _x(call, values), tuple(map(int, np.ravel(call.constant(1))))
+def _expand(call: Call) -> Arranged:
+    x, shape = _x(call), tuple(map(int, np.ravel(call.constant(1))))
     if np.broadcast_shapes(x.shape, shape) != x.shape:
         raise ShapeError("the shape", str(shape), f"{x.shape}, the shape of its input")
     return x
 
 
-def _binary(name: str) -> Row:
+def _binary(name: str, call: Call) -> Arranged:
     """Arithmetic on values, and on constants of one number per channel."""
-
-    def row(call: Call, values: Values) -> Arranged:
-        inputs = list(call.node.inputs)
-        operands = [values[x] for x in inputs if x is not None and x in values]
-        call.require(operands and len(inputs) == 2, "it has not two operands")
-        axes = common_axes(operands)
-        like = Arranged(operands[0].value, axes)
-        first, second = (
-            values[x].value if x in values else like.per_channel(_constant(x)) for x in inputs
-        )
-        result: Any
-        if isinstance(first, Value):
-            result = getattr(call.network, name)(first, second)
-        elif name in ("sub", "div"):
-            result = first - second if name == "sub" else first / second
-        else:
-            result = getattr(call.network, name)(second, first)
-        return Arranged(result, axes)
-
-    return row
+    inputs, values = call.node.inputs, call.values
+    operands = [values[x] for x in inputs if x is not None and x in values]
+    call.require(operands and len(inputs) == 2, "it has not two operands")
+    like = Arranged(operands[0].value, common_axes(operands))
+    pair = (
+        values[x].value if x is not None and x in values else like.per_channel(call.constant(i))
+        for i, x in enumerate(inputs)
+    )
+    return Arranged(call.combined(name, *pair), like.axes)
 
 
-def _constant(x: ir.Value | None) -> Any:
-    constant = constant_value(x)
-    if constant.array is None:
-        raise EngineRefusal(constant.reason.rstrip("."))
-    return constant.array
-
-
-def _matmul(call: Call, values: Values) -> Arranged:
+def _matmul(call: Call) -> Arranged:
     """A fully connected layer over the last axis: a convolution of one tap."""
-    x, weight = _x(call, values), call.constant(1)
+    x, weight = _x(call), call.constant(1)
     call.require(weight.ndim == 2, "its second operand is no matrix of weights")
     return _linear(call, x, weight.T, None)
 
 
-def _gemm(call: Call, values: Values) -> Arranged:
-    scaled = call.number("alpha", 1.0) != 1 or call.number("beta", 1.0) != 1
-    call.require(not scaled and not call.integer("transA", 0), "it scales or transposes its input")
+def _gemm(call: Call) -> Arranged:
+    plain = call.attribute("alpha", 1.0) == call.attribute("beta", 1.0) == 1
+    plain = plain and not call.attribute("transA", 0)
+    call.require(plain, "it scales or transposes its input")
     weight = call.constant(1)
-    weight = weight if call.integer("transB", 0) else weight.T
-    return _linear(call, _x(call, values), weight, call.optional(2))
+    weight = weight if call.attribute("transB", 0) else weight.T
+    return _linear(call, _x(call), weight, call.optional(2))
 
 
 def _linear(call: Call, x: Arranged, weight: Any, bias: Any) -> Arranged:
@@ -157,21 +134,21 @@ def _linear(call: Call, x: Arranged, weight: Any, bias: Any) -> Arranged:
     return Arranged(call.network.conv(x.value, kernel, bias), x.axes)
 
 
-def _layer_norm(call: Call, values: Values) -> Arranged:
-    x = _x(call, values)
-    last = call.integer("axis", -1) in (-1, len(x.axes) - 1)
+def _layer_norm(call: Call) -> Arranged:
+    x = _x(call)
+    last = call.attribute("axis", -1) in (-1, len(x.axes) - 1)
     call.require(last and x.channels_last(), "it is taken over other axes than the channels")
     scale, offset = call.constant(1).reshape(-1), call.optional(2)
     offset = None if offset is None else offset.reshape(-1)
     return Arranged(
-        call.network.layer_norm(x.value, scale, offset, call.number("epsilon", 1e-5)), x.axes
+        call.network.layer_norm(x.value, scale, offset, call.attribute("epsilon", 1e-5)), x.axes
     )
 
 
-def _lstm(call: Call, values: Values) -> Arranged:
+def _lstm(call: Call) -> Arranged:
     """An LSTM along the only spatial axis; its results have an axis of directions."""
-    x = _x(call, values)
-    forward = call.text("direction", "forward") == "forward"
+    x = _x(call)
+    forward = call.attribute("direction", "forward") == "forward"
     call.require(forward, "it runs from the end to the begin, and so reads all positions")
     rest = ("activations", "activation_alpha", "activation_beta", "clip", "input_forget")
     plain = not any(name in call.node.attributes for name in rest) and not call.has(7)
@@ -180,7 +157,7 @@ def _lstm(call: Call, values: Values) -> Arranged:
     states = [call.optional(i) for i in (5, 6)]
     zero = all(state is None or not np.any(state) for state in states)
     call.require(zero, "its state begins with other numbers than 0")
-    last = bool(call.integer("layout", 0))
+    last = bool(call.attribute("layout", 0))
     call.require(x.channels_last(), "the last axis of its input is not that of the channels")
     along = x.axes[1 if last else 0] == 2 and len(x.value.shape) == 3
     call.require(along, "it does not run along time")
@@ -207,6 +184,5 @@ ROWS: dict[str, Row] = {
     "LSTM": _lstm, **dict.fromkeys(("GRU", "RNN"), _recurrent),
     "Transpose": _transpose, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Reshape": _reshape,
     "Expand": _expand, "MatMul": _matmul, "Gemm": _gemm, "LayerNormalization": _layer_norm,
-    **{kind: _binary(kind.lower()) for kind in ("Add", "Sub", "Mul", "Div")},
-    "Max": _binary("maximum"), "Min": _binary("minimum"),
+    **{kind: partial(_binary, name) for kind, name in ARITHMETIC.items()},
 }  # fmt: skip

@@ -10,8 +10,12 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ...errors import EngineRefusal
-from ...network import Network
+from ...network import Network, Value
 from ..constants import constant_value
+
+ARITHMETIC = {kind: kind.lower() for kind in ("Add", "Sub", "Mul", "Div")}
+ARITHMETIC |= {"Max": "maximum", "Min": "minimum"}
+"""Operators of two operands, and the network's methods."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,21 +51,18 @@ class Call:
         """The constant that is this input, None where the node has no such input."""
         return self.constant(i) if self.has(i) else None
 
-    def integers(self, name: str) -> list[int]:
-        """An attribute that is a list of integers, empty where it is absent."""
-        return list(self.node.attributes.get_ints(name, ()))
+    def attribute(self, name: str, default: Any) -> Any:
+        """The value of an attribute, the default where it is absent."""
+        entry = self.node.attributes.get(name)
+        return default if entry is None else entry.value
 
-    def integer(self, name: str, default: int) -> int:
-        """An attribute that is an integer."""
-        return self.node.attributes.get_int(name, default)
-
-    def number(self, name: str, default: float) -> float:
-        """An attribute that is a number."""
-        return self.node.attributes.get_float(name, default)
-
-    def text(self, name: str, default: str) -> str:
-        """An attribute that is text."""
-        return self.node.attributes.get_string(name, default)
+    def combined(self, name: str, first: Any, second: Any) -> Any:
+        """An operation of two values, or of a value and numbers on either side."""
+        if not isinstance(first, Value):
+            if name in ("sub", "div"):
+                return first - second if name == "sub" else first / second
+            first, second = second, first
+        return getattr(self.network, name)(first, second)
 
     def require(self, condition: object, reason: str) -> None:
         """Refuse the node for a reason unless the condition holds."""

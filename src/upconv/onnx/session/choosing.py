@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
@@ -42,14 +41,14 @@ _LEAD = 1.5  # times as fast: such a way is not compared with others
 _MOST_PARTS = 6  # that are tried one by one
 
 Feeds = Mapping[str, Array]
-NO_REASONS: Mapping[str, str] = MappingProxyType({})
 
 
 class Assembly:
-    """A model's partitions, and sessions in which upconv computes some parts."""
+    """A model's partitions, its `outputs`, and sessions in which upconv computes some parts."""
 
     def __init__(self, model: ir.Model, threads: int) -> None:
         self._model, self._threads = model, threads
+        self.outputs = [str(value.name) for value in model.graph.outputs]
         self._simplified = _simplified(model)
         RemoveUnusedNodesPass()(self._simplified)
         ShapeInferencePass(check_type=False, strict_mode=False)(self._simplified)
@@ -86,11 +85,7 @@ class Assembly:
             memory.release()  # copies of the model
 
     def rows(
-        self,
-        way: str,
-        chosen: Collection[Part],
-        otherwise: str = "",
-        whys: Mapping[str, str] = NO_REASONS,
+        self, way: str, chosen: Collection[Part], otherwise: str, whys: Mapping[str, str]
     ) -> tuple[Row, ...]:
         """A row for each part of a way, then for each convolution in none.
 
@@ -143,15 +138,8 @@ class _Trial:
     ways were not chosen. failed: the reasons why parts could not compute the examples.
     """
 
-    def __init__(
-        self,
-        assembly: Assembly,
-        names: Sequence[str],
-        examples: Sequence[Feeds],
-        progress: Progress,
-    ) -> None:
-        self._assembly, self._names, self._examples = assembly, names, examples
-        self._progress = progress
+    def __init__(self, assembly: Assembly, examples: Sequence[Feeds], progress: Progress) -> None:
+        self._assembly, self._examples, self._progress = assembly, examples, progress
         self.best = _Variant(HOST, (), assembly.plain())
         self.before: float | None = None
         self.seconds: list[float] = []
@@ -161,7 +149,7 @@ class _Trial:
 
     def outputs(self, session: Native) -> list[Array]:
         """The results of a session on all examples."""
-        return [y for feeds in self._examples for y in session.run(self._names, feeds)]
+        return [y for feeds in self._examples for y in session.run(self._assembly.outputs, feeds)]
 
     def try_ways(self) -> None:
         """Time each way against the fastest one before it, until one leads by far."""
@@ -220,11 +208,11 @@ class _Trial:
 
 
 def measured(
-    assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds], progress: Progress
+    assembly: Assembly, examples: Sequence[Feeds], progress: Progress
 ) -> tuple[Native, Report]:
     """The fastest session of the model on examples of its inputs, and the report."""
     try:
-        trial = _Trial(assembly, names, examples, progress)
+        trial = _Trial(assembly, examples, progress)
     except EngineRefusal as refusal:
         # It lacks a kernel, as for ConvTranspose in float64. upconv may compute that layer.
         try:
@@ -258,7 +246,7 @@ def decided(assembly: Assembly, report: Report) -> Native:
         raise ArgumentError("decisions", f"for {brief(sorted(ways))}", f"one of {brief([*WAYS])}")
     parts = assembly.partition(known[0]).parts
     names, saved = (
-        [row.name for row in rows] for rows in (assembly.rows(known[0], ()), report.rows)
+        [row.name for row in rows] for rows in (assembly.rows(known[0], (), "", {}), report.rows)
     )
     if names != saved:
         raise ArgumentError("decisions", f"for the parts {brief(saved)}", brief(names))
@@ -275,7 +263,7 @@ def unmeasured(assembly: Assembly, names: Sequence[str] | None) -> tuple[Native,
         known += [part.name for part in parts if part.name not in known]
         if names is None or (several and all(name in [p.name for p in parts] for name in names)):
             chosen = [part for part in parts if names is None or part.name in names]
-            rows = assembly.rows(way, chosen, "It was not chosen.")
+            rows = assembly.rows(way, chosen, "It was not chosen.", {})
             if chosen:
                 return assembly.session(chosen), Report(HOST, rows)
             return assembly.plain(), Report(HOST, rows, "no part was chosen")

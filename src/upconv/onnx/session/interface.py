@@ -12,8 +12,10 @@ from ...errors import ArgumentError, DTypeError, brief
 
 PROVIDER = "CPUExecutionProvider"
 _REMOTE = "AzureExecutionProvider"  # of all wheels; it has operators of its own alone
-_FREE = ("intra_op_num_threads", "inter_op_num_threads", "logid", "log_severity_level")
-_FREE_ALSO = ("log_verbosity_level", "only_execute_path_to_fetches", "use_deterministic_compute")
+_FREE = (
+    *("intra_op_num_threads", "inter_op_num_threads", "logid", "log_severity_level"),
+    *("log_verbosity_level", "only_execute_path_to_fetches", "use_deterministic_compute"),
+)
 _INSTEAD = "Use onnxruntime.InferenceSession, or leave it as it is."
 
 
@@ -60,36 +62,24 @@ class ModelMetadata:
         )
 
 
-def threads_of(options: Any) -> int | None:
-    """The threads that `onnxruntime.SessionOptions` ask for; None where they do not say."""
+def require_defaults(argument: str, options: Any, name: str) -> None:
+    """Refuse ONNX Runtime's options of this class that a session does not support."""
     if options is None:
-        return None
+        return
     import onnxruntime
 
-    _require_defaults("sess_options", options, onnxruntime.SessionOptions)
-    return options.intra_op_num_threads or None
-
-
-def require_run_options(options: Any) -> None:
-    """Refuse `onnxruntime.RunOptions` that a session does not support."""
-    if options is not None:
-        import onnxruntime
-
-        _require_defaults("run_options", options, onnxruntime.RunOptions)
-
-
-def _require_defaults(argument: str, options: Any, kind: type) -> None:
+    kind = getattr(onnxruntime, name)
     if not isinstance(options, kind):
-        raise DTypeError(argument, brief(options), f"onnxruntime.{kind.__name__}, or None")
+        raise DTypeError(argument, brief(options), f"onnxruntime.{name}, or None")
     plain = kind()
-    for name in dir(plain):
-        default = getattr(plain, name)
-        if name.startswith("_") or callable(default) or name in (*_FREE, *_FREE_ALSO):
+    for option in dir(plain):
+        default = getattr(plain, option)
+        if option.startswith("_") or callable(default) or option in _FREE:
             continue
-        value = getattr(options, name)
+        value = getattr(options, option)
         if value != default:
             expected = f"{default!r}: a Session has nothing else"
-            raise ArgumentError(f"{argument}.{name}", brief(value), expected, _INSTEAD)
+            raise ArgumentError(f"{argument}.{option}", brief(value), expected, _INSTEAD)
 
 
 def require_processor(providers: Any, options: Any) -> None:

@@ -18,7 +18,7 @@ from ...dialects import from_onnx
 from ...dialects.onnx import Rule
 from ...plans import Plan, conv_plan, plan
 from ..constants import constant_value
-from ..graphs import is_op, named, plain
+from ..graphs import is_op, named
 from ..nodes import ConvTransposeNode, read
 from ..operators import conv_keywords
 from .computations import Part, Run, Shapes
@@ -33,25 +33,23 @@ class Layer:
     def __init__(
         self, node: ir.Node, opset: int, weight: Array, bias: Array | None, threads: int
     ) -> None:
-        self.dtype = weight.dtype.name
         self._operands = weight, bias
         self._transposed = node.op_type == "ConvTranspose"
-        self._attributes = {name: plain(entry.value) for name, entry in node.attributes.items()}
-        self._attributes.pop("kernel_shape", None)
+        attributes = {name: entry.value for name, entry in node.attributes.items()}
+        self._attributes = attributes | {"kernel_shape": weight.shape[2:]}
         self._opset, self._threads = opset, threads
         self._known: list[tuple[Mapping[str, Any], Plan]] = []
         self._plan = lru_cache(_MOST_PLANS)(self._new_plan)
 
     def prepared(self, shapes: Shapes) -> tuple[Shapes, Run]:
-        """See `Computation`."""
+        """See `Part`."""
         chosen = self._plan(shapes[0])
         return (chosen.output_shape,), lambda xs, ys: chosen(xs[0], out=ys[0])
 
     def _new_plan(self, shape: tuple[int, ...]) -> Plan:
         if self._transposed:
             rule = {"opset": self._opset, "rule": Rule.ONNXRUNTIME.value}
-            kernel = self._operands[0].shape[2:]
-            keywords = from_onnx(shape[2:], kernel, **self._attributes, **rule).keywords()
+            keywords = from_onnx(shape[2:], **self._attributes, **rule).keywords()
         else:
             keywords = conv_keywords(self._attributes)
         for others, first in self._known:
@@ -88,5 +86,5 @@ def _part(node: ir.Node, opset: int, threads: int) -> Part | None:
     ):
         return None
     names = (str(node.outputs[0].name),)
-    computation = Layer(node, opset, weight, bias, threads)
-    return Part(named(node), node.op_type, 1, names, (str(x.name),), names, computation)
+    layer, dtype = Layer(node, opset, weight, bias, threads), weight.dtype.name
+    return Part(named(node), node.op_type, 1, names, (str(x.name),), names, layer.prepared, dtype)

@@ -67,14 +67,12 @@ def _created(model: bytes | str, threads: int) -> int:
         api.call("SetSessionLogSeverityLevel", options, 4)
         api.call("AddCustomOpDomain", options, domain())
         if isinstance(model, str):
-            return api.output("CreateSession", api.environment, _path(model), options)
+            wide = sys.platform == "win32"
+            path = ctypes.c_wchar_p(model) if wide else c_char_p(os.fsencode(model))
+            return api.output("CreateSession", api.environment, path, options)
         return api.output("CreateSessionFromArray", api.environment, model, len(model), options)
     finally:
         api.release("SessionOptions", options)
-
-
-def _path(path: str) -> Any:
-    return ctypes.c_wchar_p(path) if sys.platform == "win32" else c_char_p(os.fsencode(path))
 
 
 def _names(names: Any) -> Any:

@@ -34,9 +34,6 @@ _FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInput
     InferOutputShapeFn GetStartVersion GetEndVersion GetMayInplace ReleaseMayInplace GetAliasMap
     ReleaseAliasMap"""
 
-_ARITIES = [name for name in _FIELDS.split() if name.startswith("GetVariadic")]
-"""Least numbers of inputs and outputs, and whether they are of one type."""
-
 _ANSWER = ctypes.CFUNCTYPE(c_int64)  # ignores its arguments
 _CREATE = ctypes.CFUNCTYPE(c_int64, pointer, pointer, pointer, pointer)
 _COMPUTE = ctypes.CFUNCTYPE(c_int64, c_int64, pointer)
@@ -58,20 +55,19 @@ class Kernel:
     """A part as an operator, named by `number`; `refused`: why it cannot compute some shapes."""
 
     def __init__(self, part: Part) -> None:
-        self.name = part.name
-        self._computation, self._inputs = part.computation, len(part.inputs)
-        self._dtype = np.dtype(part.computation.dtype)
+        self.name, self._part = part.name, part
+        self._dtype = np.dtype(part.dtype)
         self.number = next(_numbers)
         self.refused = ""
         _kernels[self.number] = self
 
     def compute(self, api: Library, context: int) -> None:
         """Compute the node of a running session."""
-        numbers = range(self._inputs)
+        numbers = range(len(self._part.inputs))
         values = [api.output("KernelContext_GetInput", context, i) for i in numbers]
         shapes = tuple(api.described(value)[1] for value in values)
         try:
-            results, run = self._computation.prepared(shapes)
+            results, run = self._part.prepared(shapes)
         except (ArgumentError, EngineRefusal) as error:
             self.refused = str(error)
             raise
@@ -141,7 +137,8 @@ def domain() -> int:
             "GetOutputTypeCount": 1,
             "GetInputCharacteristic": _VARIADIC,
             "GetOutputCharacteristic": _VARIADIC,
-            **dict.fromkeys(_ARITIES, 1),
+            # Least numbers of inputs and outputs, and whether they are of one type.
+            **{name: 1 for name in _FIELDS.split() if name.startswith("GetVariadic")},
             "GetInputMemoryType": 0,  # the processor's
         }
         functions: dict[str, Any] = {

@@ -23,8 +23,12 @@ def partition(
     """
     makers = {y: i for i, unit in enumerate(units) for node in unit.nodes for y in node.outputs}
     sources = [sorted({makers[x] for x in unit.inputs if x in makers}) for unit in units]
-    near = _near(units, sources, fitting, seeds)
-    groups = _Groups(sources)
+    readers: list[set[int]] = [set() for _ in units]
+    for i, inputs in enumerate(sources):
+        for source in inputs:
+            readers[source].add(i)
+    near = _near(units, sources, readers, fitting, seeds)
+    groups = _Groups(readers)
     for i in sorted(near):
         for source in sources[i]:
             if source in near:
@@ -38,34 +42,28 @@ def partition(
 def _near(
     units: list[Unit],
     sources: list[list[int]],
+    readers: list[set[int]],
     fitting: Collection[Unit],
     seeds: Collection[Unit],
 ) -> set[int]:
     """The fitting units that are connected with a seed by fitting units."""
-    neighbours: list[set[int]] = [set(inputs) for inputs in sources]
-    for i, inputs in enumerate(sources):
-        for source in inputs:
-            neighbours[source].add(i)
     waiting = [i for i, unit in enumerate(units) if unit in seeds and unit in fitting]
     near = set(waiting)
     while waiting:
-        for i in neighbours[waiting.pop()]:
-            if i not in near and units[i] in fitting:
-                near.add(i)
-                waiting.append(i)
+        i = waiting.pop()
+        more = {j for j in (*sources[i], *readers[i]) if units[j] in fitting} - near
+        near |= more
+        waiting += more
     return near
 
 
 class _Groups:
-    """Groups of units; `of` is the group of each, `targets` the groups that read from each."""
+    """Groups of units; `of` is the group of each, `readers` the units that read from each."""
 
-    def __init__(self, sources: list[list[int]]) -> None:
-        self.of = [*range(len(sources))]
+    def __init__(self, readers: list[set[int]]) -> None:
+        self.of = [*range(len(readers))]
         self._members = [{i} for i in self.of]
-        self._targets: list[set[int]] = [set() for _ in sources]
-        for i, inputs in enumerate(sources):
-            for source in inputs:
-                self._targets[source].add(i)
+        self._readers = readers
 
     def merge(self, a: int, b: int) -> None:
         """Merge the groups of two units, the second of which reads from the first, if they may."""
@@ -75,10 +73,10 @@ class _Groups:
         for i in self._members[second]:
             self.of[i] = first
         self._members[first] |= self._members[second]
-        self._targets[first] |= self._targets[second]
+        self._readers[first] |= self._readers[second]
 
     def _after(self, group: int) -> set[int]:
-        return {self.of[i] for i in self._targets[group]} - {group}
+        return {self.of[i] for i in self._readers[group]} - {group}
 
     def _detour(self, first: int, second: int) -> bool:
         """Whether a path leads from one group to the other by way of a third one."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -37,23 +38,14 @@ class Partition:
     left: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
-class NetworkPart:
-    """A part as a network."""
-
-    dtype = "float32"
-
-    def __init__(self, network: Network, threads: int) -> None:
-        self._network, self._threads = network, threads
-
-    def prepared(self, shapes: Shapes) -> tuple[Shapes, Run]:
-        """See `Computation`. An empty batch has the shapes of one image, but for the batch."""
-        known = dict(zip(self._network.inputs, shapes, strict=True))
-        if any(shape[:1] == (0,) for shape in shapes):
-            single = {name: (1, *shape[1:]) for name, shape in known.items()}
-            graph = self._network.graph(**single)
-            return tuple((0, *graph.shapes[y][1:]) for y in graph.outputs), lambda *_: None
-        program = self._network.program(known, threads=self._threads)
-        return program.output_shapes, lambda xs, ys: program.run(*xs, out=ys)
+def _prepared(network: Network, threads: int, shapes: Shapes) -> tuple[Shapes, Run]:
+    """An empty batch has the shapes of one image, but for the batch."""
+    known = dict(zip(network.inputs, shapes, strict=True))
+    if any(shape[:1] == (0,) for shape in shapes):
+        graph = network.graph(**{name: (1, *shape[1:]) for name, shape in known.items()})
+        return tuple((0, *graph.shapes[y][1:]) for y in graph.outputs), lambda *_: None
+    program = network.program(known, threads=threads)
+    return program.output_shapes, lambda xs, ys: program.run(*xs, out=ys)
 
 
 def parts_of(model: ir.Model, kinds: Sequence[str], threads: int, alone: bool = False) -> Partition:
@@ -153,8 +145,7 @@ def _declared(x: ir.Value) -> tuple[int | None, ...]:
 def _with_follower(unit: Unit, fitting: Mapping[Unit, None]) -> list[Unit]:
     """A convolution, and the activation that alone reads its result."""
     activation = follower(unit.last.outputs[0])
-    kinds = ("LeakyRelu", "Relu", "Tanh", "Sigmoid", "PRelu", "Elu", "Gelu")
-    if activation is None or not is_op(activation, *kinds):
+    if not is_op(activation, "LeakyRelu", "Relu", "Tanh", "Sigmoid", "PRelu", "Elu", "Gelu"):
         return [unit]
     return [unit, *(other for other in fitting if other.nodes == (activation,))]
 
@@ -173,8 +164,8 @@ def _part(group: list[Unit], opset: int, threads: int, ends: tuple[str, ...]) ->
         tuple(_result(node) for unit in group for node in unit.nodes),
         tuple(str(x.name) for x in inputs),
         tuple(str(y.name) for y in outputs),
-        NetworkPart(network, threads),
-        ends,
+        partial(_prepared, network, threads),
+        ends=ends,
     )
 
 
@@ -202,7 +193,7 @@ def with_operators(model: ir.Model, parts: Mapping[int, Part]) -> ir.Model:
     for number, part in parts.items():
         operator = ir.Node(
             DOMAIN,
-            OPERATOR.format(part.computation.dtype),
+            OPERATOR.format(part.dtype),
             [values[name] for name in part.inputs],
             [ir.AttrInt64("part", number)],
             num_outputs=len(part.outputs),
@@ -212,7 +203,7 @@ def with_operators(model: ir.Model, parts: Mapping[int, Part]) -> ir.Model:
         for name, result in zip(part.outputs, operator.outputs, strict=True):
             old = values[name]
             # The shape stays: ONNX Runtime infers none for a custom operator.
-            kind = ir.DataType.from_numpy(np.dtype(part.computation.dtype))
+            kind = ir.DataType.from_numpy(np.dtype(part.dtype))
             result.type, result.shape = ir.TensorType(kind), old.shape
             ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
             old.name, result.name, values[name] = None, name, result

@@ -12,7 +12,7 @@ from .calls import Call
 def concat(call: Call) -> Any:
     """Concat along the channels."""
     xs = [call.x(i) for i in range(len(call.node.inputs))]
-    axis = call.integer("axis", 1)
+    axis = call.attribute("axis", 1)
     call.require(axis in (1, 1 - len(xs[0].shape)), f"It joins along axis {axis}, not 1.")
     return call.network.concat(*xs)
 
@@ -26,14 +26,11 @@ def slice_of(call: Call) -> Any:
     cut = [(0, 0)] * (len(x.shape) - 2)
     for axis, start, end in zip(axes or range(len(starts)), starts, ends, strict=True):
         axis %= len(x.shape)
-        size = x.shape[axis]
+        begin, behind = _ends(call, start, end, x.shape[axis])
+        call.require(axis or begin == behind == 0, "It takes some images of the batch.")
         if axis == 1:
-            begin, stop = (min(max(n + size * (n < 0), 0), size) for n in (start, end))
-            x = call.network.slice(x, begin, stop)
-            continue
-        begin, behind = _ends(call, start, end, size)
-        call.require(axis > 1 or begin == behind == 0, "It takes some images of the batch.")
-        if axis > 1:
+            x = call.network.slice(x, begin, x.channels - behind)
+        elif axis > 1:
             cut[axis - 2] = begin, behind
     return call.network.crop(x, tuple(cut)) if any(map(any, cut)) else x
 
@@ -41,7 +38,7 @@ def slice_of(call: Call) -> Any:
 def _ends(call: Call, start: int, end: int, size: int | None) -> tuple[int, int]:
     """The numbers of positions that a slice cuts off the begin and the end of an axis."""
     if size is not None:
-        begin, stop = (min(max(n + size * (n < 0), 0), size) for n in (start, end))
+        begin, stop, _ = slice(start, end).indices(size)
         return begin, size - stop
     known = start >= 0 and (end < 0 or end >= 1 << 31)
     call.require(known, "Its positions depend on a size that the model leaves open.")
@@ -51,7 +48,7 @@ def _ends(call: Call, start: int, end: int, size: int | None) -> tuple[int, int]
 def split(call: Call) -> list[Any]:
     """Split of the channels."""
     x, count = call.x(), len(call.node.outputs)
-    axis = call.integer("axis", 0)
+    axis = call.attribute("axis", 0)
     call.require(axis in (1, 1 - len(x.shape)), f"It splits axis {axis}, not 1.")
     sizes = call.optional(1)
     part = -(-x.channels // count)
@@ -67,7 +64,7 @@ _MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate"}
 
 def pad(call: Call) -> Any:
     """Pad of positions."""
-    x, pads, mode = call.x(), call.constant(1).tolist(), call.text("mode", "constant")
+    x, pads, mode = call.x(), call.constant(1).tolist(), call.attribute("mode", "constant")
     value, axes = call.optional(2), call.optional(3)
     call.require(mode in _MODES, f"A network has no Pad of mode {mode!r}.")
     call.require(mode == "constant" or min(pads) >= 0, "It cuts off, and pads by reflection.")
@@ -83,14 +80,14 @@ def pad(call: Call) -> Any:
 
 
 def _pool(call: Call) -> tuple[Any, dict[str, Any]]:
-    call.require(not call.integer("ceil_mode", 0), "It rounds its size up (ceil_mode).")
-    call.require(set(call.integers("dilations")) <= {1}, "Its windows are dilated.")
-    automatic = call.text("auto_pad", "NOTSET")
+    call.require(not call.attribute("ceil_mode", 0), "It rounds its size up (ceil_mode).")
+    call.require(set(call.attribute("dilations", ())) <= {1}, "Its windows are dilated.")
+    automatic = call.attribute("auto_pad", "NOTSET")
     call.require(automatic in ("NOTSET", "VALID"), f"Its padding is automatic, {automatic}.")
-    kernel = call.integers("kernel_shape")
-    pads = call.integers("pads") or [0] * 2 * len(kernel)
+    kernel = call.attribute("kernel_shape", ())
+    pads = call.attribute("pads", ()) or [0] * 2 * len(kernel)
     ends = tuple(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
-    stride = tuple(call.integers("strides")) or 1
+    stride = tuple(call.attribute("strides", ())) or 1
     return call.x(), {"kernel": tuple(kernel), "stride": stride, "padding": ends}
 
 
@@ -103,7 +100,7 @@ def max_pool(call: Call) -> Any:
 def average_pool(call: Call) -> Any:
     """AveragePool with windows that lie in the padded input."""
     x, words = _pool(call)
-    count = bool(call.integer("count_include_pad", 0))
+    count = bool(call.attribute("count_include_pad", 0))
     return call.network.avg_pool(x, **words, count_padding=count)
 
 
@@ -114,22 +111,22 @@ def global_pool(mode: str, call: Call) -> Any:
 
 def softmax(call: Call) -> Any:
     """Softmax over the channels."""
-    axis, x = call.integer("axis", -1), call.x()
+    axis, x = call.attribute("axis", -1), call.x()
     call.require(axis in (1, 1 - len(x.shape)), f"It is Softmax along axis {axis}, not 1.")
     return call.network.softmax(x)
 
 
 def resize(call: Call) -> Any:
     """Resize by whole factors, where output and input positions correspond as in the network."""
-    x, mode = call.x(), call.text("mode", "nearest")
-    where = call.text("coordinate_transformation_mode", "half_pixel")
-    rounding = call.text("nearest_mode", "round_prefer_floor")
+    x, mode = call.x(), call.attribute("mode", "nearest")
+    where = call.attribute("coordinate_transformation_mode", "half_pixel")
+    rounding = call.attribute("nearest_mode", "round_prefer_floor")
     centred = where in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
     nearest = mode == "nearest" and (
         (where == "asymmetric" and rounding == "floor") or (centred and rounding[:5] == "round")
     )
     call.require(nearest or (mode == "linear" and centred), f"It is a Resize of {mode}, {where}.")
-    call.require(not call.integer("antialias", 0), "It smooths before it resizes (antialias).")
+    call.require(not call.attribute("antialias", 0), "It smooths before it resizes (antialias).")
     call.require(call.has(2) or call.has(3), "It has neither scales nor sizes.")
     scales = call.optional(2)
     if scales is None or not scales.size:
@@ -146,5 +143,5 @@ def resize(call: Call) -> Any:
 
 def depth_to_space(call: Call) -> Any:
     """DepthToSpace in both orders."""
-    order = call.text("mode", "DCR")
-    return call.network.pixel_shuffle(call.x(), call.integer("blocksize", 1), order)
+    order = call.attribute("mode", "DCR")
+    return call.network.pixel_shuffle(call.x(), call.attribute("blocksize", 1), order)

@@ -18,11 +18,11 @@ from ...dialects.onnx import Rule
 from ...errors import EngineRefusal
 from ...network import Network
 from ..constants import constant_value
-from ..graphs import is_op, plain
+from ..graphs import is_op
 from ..nodes import ConvTransposeNode, read
 from ..operators import conv_keywords
 from . import positions
-from .calls import Call
+from .calls import ARITHMETIC, Call
 from .units import Unit
 
 Row = Callable[[Call], Any]
@@ -53,7 +53,7 @@ def translate(network: Network, unit: Unit, values: dict[ir.Value, Any], opset: 
 
 
 def _conv(call: Call) -> Any:
-    attributes = {name: plain(entry.value) for name, entry in call.node.attributes.items()}
+    attributes = {name: entry.value for name, entry in call.node.attributes.items()}
     weight, keywords = _weight(call), conv_keywords(attributes)
     return call.network.conv(call.x(), weight, call.optional(2), **keywords)
 
@@ -72,29 +72,29 @@ def _conv_transpose(call: Call) -> Any:
 def _weight(call: Call) -> Array:
     weight = call.constant(1)
     call.require(weight.dtype == np.float32, f"Its weight is {weight.dtype}, not float32.")
-    kernel = call.integers("kernel_shape")
-    call.require(kernel in ([], [*weight.shape[2:]]), "kernel_shape is not that of the weight.")
+    kernel = tuple(call.attribute("kernel_shape", ()))
+    call.require(kernel in ((), weight.shape[2:]), "kernel_shape is not that of the weight.")
     return weight
 
 
 def _batch_norm(call: Call) -> Any:
-    call.require(not call.integer("training_mode", 0), "It is in training mode.")
+    call.require(not call.attribute("training_mode", 0), "It is in training mode.")
     scale, offset, mean, variance = (call.constant(i) for i in range(1, 5))
-    epsilon = call.number("epsilon", 1e-5)
+    epsilon = call.attribute("epsilon", 1e-5)
     return call.network.batch_norm(call.x(), scale, offset, mean, variance, epsilon)
 
 
 def _instance_norm(call: Call) -> Any:
-    operands = call.constant(1), call.constant(2), call.number("epsilon", 1e-5)
+    operands = call.constant(1), call.constant(2), call.attribute("epsilon", 1e-5)
     return call.network.instance_norm(call.x(), *operands)
 
 
 def _group_norm(call: Call) -> Any:
-    x, groups = call.x(), call.integer("num_groups", 1)
+    x, groups = call.x(), call.attribute("num_groups", 1)
     scale, offset = call.constant(1), call.constant(2)
     if call.opset < 21:  # one number per group
         scale, offset = (np.repeat(v, x.channels // groups) for v in (scale, offset))
-    return call.network.group_norm(x, groups, scale, offset, call.number("epsilon", 1e-5))
+    return call.network.group_norm(x, groups, scale, offset, call.attribute("epsilon", 1e-5))
 
 
 # Pointwise ----------------------------------------------------------------------------------------
@@ -105,11 +105,11 @@ def _activation(name: str, call: Call) -> Any:
 
 
 def _with_number(name: str, attribute: str, default: float, call: Call) -> Any:
-    return call.network.activation(call.x(), (name, call.number(attribute, default)))
+    return call.network.activation(call.x(), (name, call.attribute(attribute, default)))
 
 
 def _gelu(call: Call) -> Any:
-    by_erf = call.text("approximate", "none") == "none"
+    by_erf = call.attribute("approximate", "none") == "none"
     return call.network.activation(call.x(), "gelu" if by_erf else "gelu_tanh")
 
 
@@ -133,25 +133,17 @@ def _per_channel(call: Call, x: Any, operand: Array) -> Any:
 
 def _combined(name: str, call: Call) -> Any:
     """An operation of two values, or of a value and a constant on either side."""
-    method = getattr(call.network, name)
-    first, second = (constant_value(call.node.inputs[i]).array for i in (0, 1))
+    call.require(len(call.node.inputs) == 2, "It has not two operands.")
+    first, second = (constant_value(operand).array for operand in call.node.inputs)
     if second is not None:
         x = call.x(0)
-        return method(x, _per_channel(call, x, second))
+        return call.combined(name, x, _per_channel(call, x, second))
     y = call.x(1)
-    if first is None:
-        x = call.x(0)
-        call.require(len(x.shape) == len(y.shape), "Its operands differ in their numbers of axes.")
-        return method(x, y)
-    constant = _per_channel(call, y, first)
-    if name in ("sub", "div"):
-        return constant - y if name == "sub" else constant / y
-    return method(y, constant)
-
-
-def _several(name: str, call: Call) -> Any:
-    call.require(len(call.node.inputs) == 2, "It has not two operands.")
-    return _combined(name, call)
+    if first is not None:
+        return call.combined(name, _per_channel(call, y, first), y)
+    x = call.x(0)
+    call.require(len(x.shape) == len(y.shape), "Its operands differ in their numbers of axes.")
+    return call.combined(name, x, y)
 
 
 def _clip(call: Call) -> Any:
@@ -162,8 +154,8 @@ def _clip(call: Call) -> Any:
 
 
 def _hard_sigmoid(call: Call) -> Any:
-    x = call.network.mul(call.x(), call.number("alpha", 0.2))
-    return call.network.clip(call.network.add(x, call.number("beta", 0.5)), 0, 1)
+    x = call.network.mul(call.x(), call.attribute("alpha", 0.2))
+    return call.network.clip(call.network.add(x, call.attribute("beta", 0.5)), 0, 1)
 
 
 def _pow(call: Call) -> Any:
@@ -178,7 +170,7 @@ def _same(call: Call) -> Any:
     return call.x()
 
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     **{kind: kind.lower() for kind in ("Relu", "Tanh", "Sigmoid", "Softplus", "Mish")},
     **{kind: kind.lower() for kind in ("Abs", "Exp", "Sin", "Cos", "Sqrt")},
     "HardSwish": "hard_swish",
@@ -191,7 +183,7 @@ TABLE: dict[str, Row] = {
     "BatchNormalization": _batch_norm,
     "InstanceNormalization": _instance_norm,
     "GroupNormalization": _group_norm,
-    **{kind: partial(_activation, name) for kind, name in _ACTIVATIONS.items()},
+    **{kind: partial(_activation, name) for kind, name in ACTIVATIONS.items()},
     "LeakyRelu": partial(_with_number, "leaky_relu", "alpha", 0.01),
     "Elu": partial(_with_number, "elu", "alpha", 1.0),
     "Gelu": _gelu,
@@ -199,12 +191,7 @@ TABLE: dict[str, Row] = {
     "Clip": _clip,
     "HardSigmoid": _hard_sigmoid,
     "Pow": _pow,
-    "Add": partial(_combined, "add"),
-    "Sub": partial(_combined, "sub"),
-    "Mul": partial(_combined, "mul"),
-    "Div": partial(_combined, "div"),
-    "Max": partial(_several, "maximum"),
-    "Min": partial(_several, "minimum"),
+    **{kind: partial(_combined, name) for kind, name in ARITHMETIC.items()},
     "Concat": positions.concat,
     "Slice": positions.slice_of,
     "Split": positions.split,
@@ -216,6 +203,5 @@ TABLE: dict[str, Row] = {
     "Softmax": positions.softmax,
     "Resize": positions.resize,
     "DepthToSpace": positions.depth_to_space,
-    "Identity": _same,
-    "Dropout": _same,
+    **dict.fromkeys(("Identity", "Dropout"), _same),
 }

@@ -6,7 +6,7 @@ other nodes are units of their own, which the table in `translation.py` translat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -54,20 +54,14 @@ def units(graph: ir.Graph) -> list[Unit]:
 
 
 def _inputs(node: ir.Node) -> tuple[ir.Value, ...]:
-    return tuple(value for value in _reads(node) if constant_value(value).array is None)
-
-
-def _reads(node: ir.Node) -> Iterator[ir.Value]:
-    """The values of the node's graph that it reads, also those that its subgraphs read."""
+    """The values of the node's graph that it or its subgraphs read, but for constants."""
     graphs = [graph for attribute in node.attributes.values() for graph in _graphs(attribute)]
     nodes = [node, *(deep for graph in graphs for deep in graph.all_nodes())]
     values = [value for reader in nodes for value in reader.inputs]
-    for value in dict.fromkeys([*values, *(y for graph in graphs for y in graph.outputs)]):
-        producer = None if value is None else value.producer()
-        if value is not None and (
-            value in node.inputs or (producer and producer.graph is node.graph)
-        ):
-            yield value
+    values += [y for graph in graphs for y in graph.outputs]
+    of_graph = [x for x in dict.fromkeys(values) if x is not None and x.graph is node.graph]
+    read = (x for x in of_graph if x in node.inputs or not x.is_graph_input())
+    return tuple(x for x in read if constant_value(x).array is None)
 
 
 def _graphs(attribute: ir.Attr) -> list[ir.Graph]:
