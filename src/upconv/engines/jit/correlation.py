@@ -128,7 +128,8 @@ class Correlation:
 
     def __post_init__(self) -> None:
         # Schedules are cached by correlations, and hashing hundreds of phases takes long.
-        object.__setattr__(self, "_hash", hash((self.lines, self.batch, self.reduced, self.made)))
+        lines = tuple((line.size, line.out, line.low, line.high) for line in self.lines)
+        object.__setattr__(self, "_hash", hash((lines, self.batch, self.reduced, self.made)))
 
     def __hash__(self) -> int:
         return self._hash

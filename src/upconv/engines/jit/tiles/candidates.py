@@ -31,7 +31,8 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
     if plan.merging:
         candidate = replace(candidate, sums=f"{TILES} of neighbouring taps")
     if not plan.in_place:
-        packed = _packed_positions(correlation) * plan.lanes * correlation.groups * 2
+        operand = plan.merging.operand(correlation) if plan.merging else correlation
+        packed = _packed_positions(operand) * plan.lanes * correlation.groups * 2
         if packed > most * _MOST_PACKED:
             reason = f"it packs the operand into {readable(packed)}"
             candidate = replace(candidate, eligible=Eligible.ON_REQUEST, reason=reason)

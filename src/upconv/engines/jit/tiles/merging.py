@@ -16,6 +16,7 @@ from math import prod
 
 import numpy as np
 
+from .... import memory
 from ....geometry import Phase, Tap
 from ....problem import DataLayout
 from ...base import Array
@@ -105,7 +106,9 @@ class Merging:
         bits = weight.view(f"u{weight.itemsize}")  # numbers of bfloat16 take NumPy longer to copy
         source = np.lib.stride_tricks.as_strided(bits, shape, strides, writeable=False)
         count = sum(len(self._starts(len(run))) for run in self.runs)
-        merged, number = np.zeros((*shape[:-2], count, PAIRS), bits.dtype), 0
+        shape_merged, number = (*shape[:-2], count, PAIRS), 0
+        memory.require(prod(shape_merged) * weight.itemsize, "the merged weight")
+        merged = np.zeros(shape_merged, bits.dtype)
         for run in self.runs:
             lanes = np.zeros((*shape[:-2], len(run), self.lanes), bits.dtype)
             lanes[..., :channels] = source[..., list(run), :]
@@ -125,8 +128,9 @@ class Merging:
 def _halves(weights: Array) -> tuple[Array, Array]:
     """Two addends of weights; one is zero where halves would be subnormal, which products take as
     zero."""
-    half = np.where(abs(weights) < 2 * _TINY, weights, weights / 2).astype(weights.dtype)
-    return half, weights - half
+    whole, none = abs(weights) < 2 * _TINY, weights.dtype.type(0)
+    half = (weights / 2).astype(weights.dtype)
+    return np.where(whole, weights, half), np.where(whole, none, half)
 
 
 def _in_order(phase: Phase) -> list[Tap]:
