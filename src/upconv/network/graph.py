@@ -38,7 +38,7 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """One step of a chain: `name` is a key of `pointwise.OPS`.
+    """One step of a chain: `name` is a key of `definitions.FUNCTIONS`.
 
     The operand is a number, one number per channel (an array of shape (C,)), an `Input`, or None.
     The operation "store" has no operand: it makes the current value the node's next output. The

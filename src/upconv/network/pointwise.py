@@ -5,42 +5,21 @@ Values are computed in float32, or in float64 if an array is, and rounded when s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from struct import pack, unpack
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ..engines.jit.chains import EMITTERS, ChainClass, Emitter, Operand, argument_layout, chain_code
+from ..engines.jit.chains import ChainClass, Operand, argument_layout, chain_code
 from ..engines.jit.cpu import Cpu
 from ..engines.jit.steps import Step
 from ..engines.jit.values import DOUBLE, STORED
 from ..engines.jit.walk import Phase
 from ..problem import DataLayout, DType
-from .definitions import FUNCTIONS
-from .graph import EXCHANGED, Array, Chain, Input, Pointwise
+from .graph import Array, Chain, Input, Pointwise
 from .matrices import Matrices
 from .tables import as_numbers, computed_type, walk_step
-
-
-class Row(NamedTuple):
-    """One operation of chains: the NumPy function of a value and an operand, its vector code, and
-    the allowed kinds of the operand."""
-
-    define: Callable[[Array, Any], Array]
-    emit: Emitter
-    operands: tuple[type, ...]
-
-
-_OPERANDS: dict[str, tuple[type, ...]] = {
-    "leaky_relu": (float,),
-    "elu": (float,),
-    "prelu": (np.ndarray,),
-    "snake": (np.ndarray,),
-    **dict.fromkeys(EXCHANGED, (float, np.ndarray, Input)),
-}
-OPS = {name: Row(FUNCTIONS[name], EMITTERS[name], _OPERANDS.get(name, ())) for name in EMITTERS}
-"""The operations of chains but "store"."""
 
 
 class Table(NamedTuple):
