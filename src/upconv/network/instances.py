@@ -38,6 +38,7 @@ from .kinds import KINDS
 from .memory import Arena, nbytes_of, outside
 from .moves import conversion
 from .place import root
+from .tables import Target
 
 KEPT = 2  # idle buffers, or idle instances of a program
 _SPARE = 4  # a buffer is larger by one part in four, for the next larger sizes
@@ -156,13 +157,14 @@ class Instance:
         if node in compiled.layers:
             return compiled.layers[node].steps(outputs, inputs, scratch)
         layout = compiled.graph.form(node.outputs[0]).layout
+        target = Target(layout, compiled.threads, host())
         if isinstance(node.operation, Convert):
             source = compiled.graph.form(node.inputs[0]).layout
-            return conversion(outputs[0], inputs[0], source, layout, compiled.threads, host())
+            return conversion(outputs[0], inputs[0], source, target)
         steps = STEPS.get(type(node.operation))
         if steps is None:
             raise EngineError(f"A program cannot compute {KINDS[type(node.operation)].name}.")
-        return steps(node.operation, outputs, inputs, layout, compiled.threads, host())
+        return steps(node.operation, outputs, inputs, target)
 
 
 def _array(graph: Graph, value: int, room: Array | None = None, offset: int = 0) -> Array:

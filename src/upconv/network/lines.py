@@ -7,7 +7,6 @@ from math import prod
 
 import numpy as np
 
-from ..engines.jit.cpu import Cpu
 from ..engines.jit.moves import IMAGE
 from ..engines.jit.steps import Step
 from ..engines.jit.values import BYTES, LINE
@@ -21,7 +20,7 @@ from .graph import (
     Resample,
 )
 from .matrices import image_stride, position_stride
-from .tables import PART_BYTES, StepTables, elements, images, job_parts, records
+from .tables import PART_BYTES, StepTables, Target, elements, images, job_parts, records
 from .taps import Taps, Windows, product, tap_tables, taps_along
 
 _SHARE = 64  # channels that a job computes at least
@@ -29,7 +28,7 @@ _STRIDE = 8  # positions from window to window, of which shuffles of so many vec
 
 
 def channels_first(
-    operation: Windows, out: Array, x: Array, threads: int, cpu: Cpu, sources: Array | None = None
+    operation: Windows, out: Array, x: Array, target: Target, sources: Array | None = None
 ) -> Step:
     """The step for channels first: rows of positions, the last axis combined by separate code.
 
@@ -59,7 +58,7 @@ def channels_first(
     parts = _jobs(last, factor, len(rows), size[-1], begin, kernel, taps.offsets.shape[1], item)
     if _alone(last, factor, size[-1]):
         last, factor = "window" if dilation == 1 else last, 1
-    lanes = cpu.lanes(BYTES[computed])
+    lanes = target.cpu.lanes(BYTES[computed])
     # Vectors may begin at the last positions.
     line = int(parts["count"].max()) + 2 * lanes * (factor + 1)
     segment = -(-line * BYTES[computed] // LINE) * LINE
@@ -70,9 +69,9 @@ def channels_first(
         tables.add(scale=scale.astype(f"f{BYTES[computed]}"))
     tables.values |= {"width": width, "kernel": kernel, "dilation": dilation, "segment": segment}
     image_table = _images(out, x, prod(size) * item, channel, sources)
-    code = line_code(Line(reduce, last, factor, edge, stored, computed), cpu)
+    code = line_code(Line(reduce, last, factor, edge, stored, computed), target.cpu)
     part = LINE + segment * (factor if last == "shuffle" else 1)
-    return tables.step(code, "windows", parts, image_table, threads, cpu, part=part)
+    return tables.step(code, "windows", parts, image_table, target, part=part)
 
 
 def _tables(operation: Windows, out: Array, x: Array) -> StepTables:
@@ -148,16 +147,15 @@ def _last_axis(operation: Windows) -> tuple[str, str, int, str, int, int]:
 
 
 def one_by_one(
-    operation: Windows, out: Array, x: Array, layout: DataLayout, threads: int, cpu: Cpu,
-    sources: Array | None = None,
-) -> Step:  # fmt: skip
+    operation: Windows, out: Array, x: Array, target: Target, sources: Array | None = None
+) -> Step:
     """The step for all other cases: one channel of one position at a time."""
-    axes = layout.to_ncx(x.ndim - 2)
+    axes = target.layout.to_ncx(x.ndim - 2)
     x, out = x.transpose(axes), out.transpose(axes)
     size = out.shape[2:]
     channel, to_channel = (a[0, 0].size * a.itemsize for a in (x, out))
     step = to = x.itemsize
-    if layout is DataLayout.NXC:
+    if target.layout is DataLayout.NXC:
         step, to = (position_stride(a.transpose(np.argsort(axes))) for a in (x, out))
         channel = to_channel = x.itemsize
     *outer, last = (
@@ -171,12 +169,12 @@ def one_by_one(
     tables.values["channels"] = 1
     image_table = _images(out, x, to_channel, channel, sources)
     reduce = _reduce(operation)
-    code = points_code(reduce, *elements(x, reduce), cpu)
+    code = points_code(reduce, *elements(x, reduce), target.cpu)
     parts = job_parts(len(rows), size[-1], 1, x.itemsize)
-    return tables.step(code, "points", parts, image_table, threads, cpu)
+    return tables.step(code, "points", parts, image_table, target)
 
 
-def channels_last(operation: Windows, out: Array, x: Array, threads: int, cpu: Cpu) -> Step:
+def channels_last(operation: Windows, out: Array, x: Array, target: Target) -> Step:
     """The step for channels last: vectors of channels, tables for all axes."""
     *size, channels = out.shape[1:]
     step, to = position_stride(x), position_stride(out)
@@ -190,12 +188,14 @@ def channels_last(operation: Windows, out: Array, x: Array, threads: int, cpu: C
     tables.add(rows=rows, taps=taps, line_rows=line_rows, line_taps=line_taps)
     parts = job_parts(len(rows), size[-1], 1, channels * x.itemsize)
     shares = 1  # of the channels, where there are few positions
-    while len(parts) * len(x) * shares < 4 * threads and channels % (2 * shares * _SHARE) == 0:
+    while (
+        len(parts) * len(x) * shares < 4 * target.threads and channels % (2 * shares * _SHARE) == 0
+    ):
         shares *= 2
     tables.values["channels"] = channels // shares
     listed = images(out, x).repeat(shares)
     for name in ("src", "dst"):
         listed[name] += np.tile(np.arange(shares), len(x)) * (channels // shares) * x.itemsize
     reduce = _reduce(operation)
-    code = points_code(reduce, *elements(x, reduce), cpu)
-    return tables.step(code, "points", parts, listed, threads, cpu)
+    code = points_code(reduce, *elements(x, reduce), target.cpu)
+    return tables.step(code, "points", parts, listed, target)

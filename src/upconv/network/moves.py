@@ -8,70 +8,59 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines.jit.cpu import Cpu
 from ..engines.jit.moves import ROW, TAP, TURN, split_code, transpose_columns_code, turn_code
 from ..engines.jit.steps import Step
 from ..engines.jit.transpose import transpose_code, transpose_few_code
 from ..engines.jit.values import STORED
 from ..problem import DataLayout, DType
+from . import pointwise
 from .graph import Array, Concat, PixelShuffle, Slice
 from .matrices import position_stride
-from .pointwise import chain_steps
-from .tables import StepTables, elements, images, job_parts, records
+from .tables import Arrays, StepTables, Target, elements, images, job_parts, records
 
 _TURNED_BYTES = 32 << 10
 _FEW = {True: 12, False: 8}  # channels that vector code interleaves, and separates
 
 
 def channel_copies(
-    operation: Concat | Slice,
-    outputs: Sequence[Array],
-    inputs: Sequence[Array],
-    layout: DataLayout,
-    threads: int,
-    cpu: Cpu,
+    operation: Concat | Slice, outputs: Arrays, inputs: Arrays, target: Target
 ) -> list[Step]:
     """Copies of some channels: chains without operations."""
-    axis = layout.to_ncx(inputs[0].ndim - 2)[1]
+    axis = target.layout.to_ncx(inputs[0].ndim - 2)[1]
 
     def channels(array: Array, start: int, stop: int) -> Array:
         return array[(*[slice(None)] * axis, slice(start, stop))]
 
     if isinstance(operation, Slice):
         part = channels(inputs[0], operation.start, operation.stop)
-        return chain_steps((), outputs, [part], layout, threads, cpu)
+        return pointwise.steps(pointwise.COPY, outputs, [part], target)
     result, start = [], 0
     for array in inputs:
         stop = start + array.shape[axis]
         part = channels(outputs[0], start, stop)
-        result += chain_steps((), [part], [array], layout, threads, cpu)
+        result += pointwise.steps(pointwise.COPY, [part], [array], target)
         start = stop
     return result
 
 
-def position_copies(
-    axis: int, output: Array, inputs: Sequence[Array], threads: int, cpu: Cpu
-) -> list[Step]:
+def position_copies(axis: int, output: Array, inputs: Arrays, target: Target) -> list[Step]:
     """Copies of arrays side by side along an axis: rows that are contiguous in both."""
-    result = []
+    result, by_rows = [], target._replace(layout=DataLayout.NXC)
     for image, *parts in zip(output, *inputs, strict=True):
         start, outer = 0, prod(image.shape[: axis - 1])
         rows = image.reshape(1, outer, -1)
         for part in parts:
             row = part.reshape(1, outer, -1)
             stop = start + row.shape[-1]
-            target = rows[..., start:stop]
-            result += chain_steps((), [target], [row], DataLayout.NXC, threads, cpu)
+            result += pointwise.steps(pointwise.COPY, [rows[..., start:stop]], [row], by_rows)
             start = stop
     return result
 
 
-def conversion(
-    output: Array, x: Array, source: DataLayout, result: DataLayout, threads: int, cpu: Cpu
-) -> list[Step]:
+def conversion(output: Array, x: Array, source: DataLayout, target: Target) -> list[Step]:
     """The steps of a conversion from one layout and element type to others."""
-    if source is result or not x.size:
-        return chain_steps((), [output], [x], result, threads, cpu)
+    if source is target.layout or not x.size:
+        return pointwise.steps(pointwise.COPY, [output], [x], target)
     forward = source is DataLayout.NCX
     channels = x.shape[1] if forward else x.shape[-1]
     positions = x[0].size // channels
@@ -98,16 +87,16 @@ def conversion(
         and position_stride(interleaved) == channels * interleaved.itemsize
     ):
         make = transpose_few_code if forward else transpose_columns_code
-        move = make(*types, channels, cpu)
+        move = make(*types, channels, target.cpu)
     else:
-        move = transpose_code(*types, cpu)
+        move = transpose_code(*types, target.cpu)
     tables = StepTables(output, x)
     tables.values["code"] = move.addresses["transpose"]
-    code = turn_code(cpu)
-    return [tables.step(code, "turn", turns, images(output, x), threads, cpu, move)]
+    code = turn_code(target.cpu)
+    return [tables.step(code, "turn", turns, images(output, x), target, move)]
 
 
-def split(operation: PixelShuffle, out: Array, x: Array, threads: int, cpu: Cpu) -> Step:
+def split(operation: PixelShuffle, out: Array, x: Array, target: Target) -> Step:
     """Channels of a position become positions of the result."""
     *size, channels = out.shape[1:]
     step, to, factors = position_stride(x), position_stride(out), operation.factors
@@ -124,8 +113,8 @@ def split(operation: PixelShuffle, out: Array, x: Array, threads: int, cpu: Cpu)
     tables.add(rows=rows, taps=records(TAP, len(src), offset=src), parts=offsets)
     tables.values |= {"channels": channels, "x_step": step, "y_step": to * factors[-1]}
     listed = job_parts(len(rows), sizes[-1], 1, x.shape[-1] * x.itemsize)
-    code = split_code(prod(factors), elements(x, "pick")[0], cpu)
-    return tables.step(code, "split", listed, images(out, x), threads, cpu)
+    code = split_code(prod(factors), elements(x, "pick")[0], target.cpu)
+    return tables.step(code, "split", listed, images(out, x), target)
 
 
 def _sums(axes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

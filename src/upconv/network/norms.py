@@ -10,7 +10,6 @@ threads and the size of caches do not change bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import lcm
 from struct import pack, unpack
 from typing import Any, NamedTuple
@@ -19,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engines.jit.chains import PIECE, argument_layout, chain_code
-from ..engines.jit.cpu import Cpu
 from ..engines.jit.statistics import (
     FINAL,
     MERGE,
@@ -40,7 +38,7 @@ from ..problem import DataLayout, DType
 from .graph import Array, Norm
 from .matrices import PIECE_BYTES, Matrices, by_position
 from .pointwise import Table, bind
-from .tables import as_numbers, computed_type, records, walk_step
+from .tables import Arrays, Target, as_numbers, computed_type, records, walk_step
 
 _LEAST_PART = 8 << 10
 _VECTORS = 4  # of columns that code sums at a time
@@ -50,25 +48,18 @@ _NONE = np.zeros(0, FINAL)
 _NAMES = ("part", "merge", "final", "piece")
 
 
-def steps(
-    operation: Norm,
-    outputs: Sequence[Array],
-    inputs: Sequence[Array],
-    layout: DataLayout,
-    threads: int,
-    cpu: Cpu,
-) -> list[Step]:
+def steps(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
     """The native steps of a norm; an output may be input 0."""
     if not inputs[0].size:
         return []
     if not operation.per_position:
-        return [_over_positions(operation, outputs, inputs, layout, threads, cpu)]
+        return [_over_positions(operation, outputs, inputs, target)]
     results = []
     for image in range(len(inputs[0])):
         part = slice(image, image + 1)
         read = [array[part] if len(array) > 1 else array for array in inputs]
         written = [array[part] for array in outputs]
-        results.append(_per_position(operation, written, read, layout, threads, cpu))
+        results.append(_per_position(operation, written, read, target))
     return results
 
 
@@ -85,16 +76,10 @@ class _Plan(NamedTuple):
     units: NDArray[Any]
 
 
-def _over_positions(
-    operation: Norm,
-    outputs: Sequence[Array],
-    inputs: Sequence[Array],
-    layout: DataLayout,
-    threads: int,
-    cpu: Cpu,
-) -> Step:
+def _over_positions(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> Step:
     """The step of statistics over all positions."""
     arrays, batch = (*inputs, *outputs), len(inputs[0])
+    layout, threads, cpu = target
     matrices = Matrices.of(arrays, layout, by_channel=True, by_image=True, lanes=cpu.lanes(4))
     entries = matrices.rows if matrices.per_row else matrices.length
     computed = computed_type(arrays)
@@ -113,19 +98,19 @@ def _over_positions(
         **{f"{n}_code": c.addresses[n] for n, c in zip(_NAMES, codes, strict=False)},
     }  # fmt: skip
     shape, kind = (batch, entries), "row" if matrices.per_row else "column"
-    normal = _Normal(operation, outputs, inputs, matrices, Table(kind, np.empty(shape)), cpu)
-    units = _worth(plan, batch, sum(a.nbytes for a in arrays) // batch, threads, cpu)
+    normal = _Normal(operation, outputs, inputs, matrices, Table(kind, np.empty(shape)), target)
+    units = _worth(plan, batch, sum(a.nbytes for a in arrays) // batch, target)
     if not units:
         pieces = matrices.pieces(max(a.itemsize for a in arrays), threads)
         plan = plan._replace(pieces=pieces)
-    return normal.step(plan, values, units, threads, (sums, *codes))
+    return normal.step(plan, values, units, (sums, *codes))
 
 
-def _worth(plan: _Plan, batch: int, nbytes: int, threads: int, cpu: Cpu) -> bool:
+def _worth(plan: _Plan, batch: int, nbytes: int, target: Target) -> bool:
     """Whether units fit into the cache and balance the threads."""
     count = batch * len(plan.units)
-    even = count % threads == 0 or count >= 4 * threads
-    return even and nbytes // len(plan.units) <= cpu.l2 // 2
+    even = count % target.threads == 0 or count >= 4 * target.threads
+    return even and nbytes // len(plan.units) <= target.cpu.l2 // 2
 
 
 def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Plan:
@@ -192,23 +177,17 @@ def _parts(rows: int, rest: int, row_bytes: int, nbytes: int) -> NDArray[Any]:
     return result
 
 
-def _per_position(
-    operation: Norm,
-    outputs: Sequence[Array],
-    inputs: Sequence[Array],
-    layout: DataLayout,
-    threads: int,
-    cpu: Cpu,
-) -> Step:
+def _per_position(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> Step:
     """The step of statistics over the channels of each position, for one image."""
     arrays, x, groups = (*inputs, *outputs), inputs[0], operation.groups
+    layout, threads, cpu = target
     matrices = by_position(arrays, layout, groups)
     computed, by_row = computed_type(arrays), layout is DataLayout.NXC
     make, name = (rows_code, "rows") if by_row else (columns_code, "columns")
     code = make(_stored(x), computed, cpu)
     shape = groups, matrices.rows if by_row else matrices.length
     table = Table("row" if by_row else "column", np.empty(shape))
-    normal = _Normal(operation, outputs, inputs, matrices, table, cpu)
+    normal = _Normal(operation, outputs, inputs, matrices, table, target)
     # Of columns each piece reads a run from every row: longer runs, as long as L2 holds them.
     most = PIECE_BYTES if by_row else max(PIECE_BYTES, cpu.l2 // 4)
     size = min(most, x.nbytes // (4 * threads))
@@ -227,21 +206,16 @@ def _per_position(
     units = records(UNIT, len(pieces), part=number, parts=1, piece=number, pieces=1)
     plan = _Plan(0, 0, pieces, _NONE, _NONE, pieces, units)
     values = {"x_row": matrices.strides[0][1], "part_code": code.addresses[name]}
-    return normal.step(plan, values, True, threads, (code,))
+    return normal.step(plan, values, True, (code,))
 
 
 class _Normal:
     """The chain that normalises, bound to arrays and to the tables of -mean and 1 / deviation."""
 
     def __init__(
-        self,
-        operation: Norm,
-        outputs: Sequence[Array],
-        inputs: Sequence[Array],
-        matrices: Matrices,
-        table: Table,
-        cpu: Cpu,
-    ) -> None:
+        self, operation: Norm, outputs: Arrays, inputs: Arrays, matrices: Matrices, table: Table,
+        target: Target,
+    ) -> None:  # fmt: skip
         numeric = np.dtype(f"f{BYTES[computed_type((*inputs, *outputs))]}")
         minus_mean, inverse = (np.empty(table.numbers.shape, numeric) for _ in range(2))
         chain: list[tuple[str, Any]] = [
@@ -254,9 +228,9 @@ class _Normal:
                 kind = "column" if table.kind == "row" else "row"
                 operand = Table(kind, operand.reshape(operation.groups, -1))
             chain.append((op.name, operand))
-        self._cpu, self._images = cpu, matrices.images
+        self._target, self._images = target, matrices.images
         self._chain = bind(chain, matrices, outputs, inputs)
-        self._code = chain_code(self._chain.form, STATISTICS, cpu)
+        self._code = chain_code(self._chain.form, STATISTICS, target.cpu)
         self._values = {
             "x": inputs[0].ctypes.data, "x_image": matrices.strides[0][0],
             "minus_mean": minus_mean.ctypes.data, "inverse": inverse.ctypes.data,
@@ -265,9 +239,7 @@ class _Normal:
             "piece_code": self._code.addresses["pointwise"],
         }  # fmt: skip
 
-    def step(
-        self, plan: _Plan, values: dict[str, int], units: bool, threads: int, kept: tuple[Any, ...]
-    ) -> Step:
+    def step(self, plan: _Plan, values: dict[str, int], units: bool, kept: tuple[Any, ...]) -> Step:
         """The step that runs a plan, by units or in three phases."""
         values = self._values | values
         records = (plan.parts, plan.merges, plan.finals, plan.pieces)
@@ -275,13 +247,13 @@ class _Normal:
         values |= {f"{name}s": table.ctypes.data for name, table in tables.items()}
         jobs = [(values[f"{name}_code"], table) for name, table in tables.items() if len(table)]
         if units:
-            unit = unit_code(self._cpu)
+            unit = unit_code(self._target.cpu)
             jobs = [(unit.addresses["unit"], as_numbers(plan.units))]
             kept = (unit, *kept)
         listed = [Phase(code, table, outer_count=self._images) for code, table in jobs]
         kept = (self._code, tables, jobs, *self._chain.kept, *kept)
         layout = argument_layout(self._chain.form, STATISTICS)
-        return walk_step(layout, self._chain.values | values, listed, threads, self._cpu, kept)
+        return walk_step(layout, self._chain.values | values, listed, self._target, kept)
 
 
 def _stored(array: Array) -> str:
