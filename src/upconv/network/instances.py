@@ -20,21 +20,9 @@ from ..engines.huge_pages import on_huge_pages
 from ..engines.jit.cpu import host
 from ..engines.jit.program import StepSequence
 from ..engines.jit.steps import Step
-from ..errors import EngineError
 from . import norms, pointwise, recurrent, windows
 from .compile import Compiled
-from .graph import (
-    Array,
-    Convert,
-    Graph,
-    Lstm,
-    Node,
-    Norm,
-    Operation,
-    Pointwise,
-    array_shape,
-)
-from .kinds import KINDS
+from .graph import Array, Convert, Graph, Lstm, Node, Norm, Operation, Pointwise, array_shape
 from .memory import Arena, nbytes_of, outside
 from .moves import conversion
 from .place import root
@@ -161,10 +149,7 @@ class Instance:
         if isinstance(node.operation, Convert):
             source = compiled.graph.form(node.inputs[0]).layout
             return conversion(outputs[0], inputs[0], source, target)
-        steps = STEPS.get(type(node.operation))
-        if steps is None:
-            raise EngineError(f"A program cannot compute {KINDS[type(node.operation)].name}.")
-        return steps(node.operation, outputs, inputs, target)
+        return STEPS[type(node.operation)](node.operation, outputs, inputs, target)
 
 
 def _array(graph: Graph, value: int, room: Array | None = None, offset: int = 0) -> Array:

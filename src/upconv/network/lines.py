@@ -12,13 +12,7 @@ from ..engines.jit.steps import Step
 from ..engines.jit.values import BYTES, LINE
 from ..engines.jit.windows import Line, line_code, points_code
 from ..problem import DataLayout
-from .graph import (
-    Array,
-    Pad,
-    PixelShuffle,
-    Pool,
-    Resample,
-)
+from .graph import Array, Pad, PixelShuffle, Pool, Resample
 from .matrices import image_stride, position_stride
 from .tables import PART_BYTES, StepTables, Target, elements, images, job_parts, records
 from .taps import Taps, Windows, product, tap_tables, taps_along

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from ..engines.jit.moves import ROW, TAP, TURN, split_code, transpose_columns_code, turn_code
 from ..engines.jit.steps import Step
 from ..engines.jit.transpose import transpose_code, transpose_few_code
-from ..engines.jit.values import STORED
-from ..problem import DataLayout, DType
+from ..problem import DataLayout
 from . import pointwise
 from .graph import Array, Concat, PixelShuffle, Slice
 from .matrices import position_stride
-from .tables import Arrays, StepTables, Target, elements, images, job_parts, records
+from .tables import Arrays, StepTables, Target, elements, images, job_parts, records, stored_type
 
 _TURNED_BYTES = 32 << 10
 _FEW = {True: 12, False: 8}  # channels that vector code interleaves, and separates
@@ -59,7 +58,7 @@ def position_copies(axis: int, output: Array, inputs: Arrays, target: Target) ->
 
 def conversion(output: Array, x: Array, source: DataLayout, target: Target) -> list[Step]:
     """The steps of a conversion from one layout and element type to others."""
-    if source is target.layout or not x.size:
+    if source is target.layout:
         return pointwise.steps(pointwise.COPY, [output], [x], target)
     forward = source is DataLayout.NCX
     channels = x.shape[1] if forward else x.shape[-1]
@@ -78,7 +77,7 @@ def conversion(output: Array, x: Array, source: DataLayout, target: Target) -> l
     sides = {"rows": rows, "columns": many} if forward else {"rows": many, "columns": columns}
     turns = records(TURN, len(first), src=first * along[0], dst=first * along[1],
                     src_row=src_row, dst_row=dst_row, **sides)  # fmt: skip
-    types = tuple(STORED[DType(array.dtype.name)] for array in (x, output))
+    types = stored_type(x), stored_type(output)
     if x.dtype == output.dtype:
         types = elements(x, "pick")
     interleaved = output if forward else x

@@ -17,41 +17,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..engines.jit import statistics
 from ..engines.jit.chains import PIECE, argument_layout, chain_code
-from ..engines.jit.statistics import (
-    FINAL,
-    MERGE,
-    PART,
-    STATISTICS,
-    UNIT,
-    columns_code,
-    final_code,
-    merge_code,
-    part_code,
-    rows_code,
-    unit_code,
-)
 from ..engines.jit.steps import Step
-from ..engines.jit.values import BYTES, STORED
+from ..engines.jit.values import BYTES
 from ..engines.jit.walk import Phase
-from ..problem import DataLayout, DType
+from ..problem import DataLayout
 from .graph import Array, Norm
 from .matrices import PIECE_BYTES, Matrices, by_position
 from .pointwise import Table, bind
-from .tables import Arrays, Target, as_numbers, computed_type, records, walk_step
+from .tables import Arrays, Target, as_numbers, computed_type, records, stored_type, walk_step
 
 _LEAST_PART = 8 << 10
 _VECTORS = 4  # of columns that code sums at a time
 _FEW = 64  # vectors: fewer are summed in one vector of columns, as adding columns up takes longer
 _MERGED = 64  # columns of a job that merges parts
-_NONE = np.zeros(0, FINAL)
+_NONE = np.zeros(0, statistics.FINAL)
 _NAMES = ("part", "merge", "final", "piece")
 
 
 def steps(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
     """The native steps of a norm; an output may be input 0."""
-    if not inputs[0].size:
-        return []
     if not operation.per_position:
         return [_over_positions(operation, outputs, inputs, target)]
     results = []
@@ -89,8 +75,8 @@ def _over_positions(operation: Norm, outputs: Arrays, inputs: Arrays, target: Ta
     )
     plane = -(-plan.columns // lanes) * lanes
     sums = np.empty((batch, len(plan.parts) + 1, 3, plane))
-    part = part_code(_stored(inputs[0]), computed, cpu)
-    codes = part, merge_code(cpu), final_code(computed, cpu)
+    part = statistics.part_code(stored_type(inputs[0]), computed, cpu)
+    codes = part, statistics.merge_code(cpu), statistics.final_code(computed, cpu)
     values = {
         "columns": plan.columns, "plane": plane, "x_row": plan.row_bytes,
         "sums": sums.ctypes.data, "sums_image": sums.strides[0],
@@ -126,14 +112,14 @@ def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _P
     parts["start"] += np.repeat(number * group * x.itemsize, count)
     parts["slot"] = np.arange(len(parts))
     entries = (matrices.rows if matrices.per_row else matrices.length) // groups
-    finals = records(FINAL, groups, slot=number * count, slots=count, width=columns,
+    finals = records(statistics.FINAL, groups, slot=number * count, slots=count, width=columns,
                       to=number * entries, entries=entries)  # fmt: skip
     where = {"row": number * entries, "rows": entries, "length": matrices.length}
     if not matrices.per_row:
         where = {"column": number * entries, "rows": 1, "length": entries}
     pieces = records(PIECE, groups, **where)
-    units = records(UNIT, groups, part=number * count, parts=count, final=number, finals=1,
-                     piece=number, pieces=1)  # fmt: skip
+    units = records(statistics.UNIT, groups, part=number * count, parts=count, final=number,
+                    finals=1, piece=number, pieces=1)  # fmt: skip
     return _Plan(columns, row_bytes, parts, _NONE, finals, pieces, units)
 
 
@@ -151,16 +137,16 @@ def _channels_last(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Pl
     parts["slot"] = np.arange(len(parts))
     width, number = channels // groups, np.arange(groups)
     first = np.arange(0, channels, _MERGED)
-    merges = records(MERGE, len(first), column=first, slots=len(parts), to=len(parts),
+    merges = records(statistics.MERGE, len(first), column=first, slots=len(parts), to=len(parts),
                       width=np.minimum(_MERGED, channels - first), repeats=columns // channels,
                       apart=channels)  # fmt: skip
     first = number * width
-    finals = records(FINAL, groups, slot=len(parts), slots=1, column=first, width=width, to=first,
-                      entries=width)  # fmt: skip
+    finals = records(statistics.FINAL, groups, slot=len(parts), slots=1, column=first, width=width,
+                     to=first, entries=width)  # fmt: skip
     pieces = records(PIECE, 2, row=(0, matrices.rows), rows=(matrices.rows, 1),
                       length=(matrices.length, matrices.rest))  # fmt: skip
     pieces = pieces[: 1 + (matrices.rest > 0)]
-    units = records(UNIT, 1, parts=len(parts), merges=len(merges), finals=groups,
+    units = records(statistics.UNIT, 1, parts=len(parts), merges=len(merges), finals=groups,
                      pieces=len(pieces))  # fmt: skip
     return _Plan(columns, row_bytes, parts, merges, finals, pieces, units)
 
@@ -171,7 +157,7 @@ def _parts(rows: int, rest: int, row_bytes: int, nbytes: int) -> NDArray[Any]:
     count = max(1, size // row_bytes)
     first = np.arange(0, rows, count)
     result = records(
-        PART, len(first), start=first * row_bytes, rows=np.minimum(count, rows - first)
+        statistics.PART, len(first), start=first * row_bytes, rows=np.minimum(count, rows - first)
     )
     result["rest"][-1] = rest
     return result
@@ -183,8 +169,8 @@ def _per_position(operation: Norm, outputs: Arrays, inputs: Arrays, target: Targ
     layout, threads, cpu = target
     matrices = by_position(arrays, layout, groups)
     computed, by_row = computed_type(arrays), layout is DataLayout.NXC
-    make, name = (rows_code, "rows") if by_row else (columns_code, "columns")
-    code = make(_stored(x), computed, cpu)
+    make, name = (statistics.rows_code, "rows") if by_row else (statistics.columns_code, "columns")
+    code = make(stored_type(x), computed, cpu)
     shape = groups, matrices.rows if by_row else matrices.length
     table = Table("row" if by_row else "column", np.empty(shape))
     normal = _Normal(operation, outputs, inputs, matrices, table, target)
@@ -203,7 +189,7 @@ def _per_position(operation: Norm, outputs: Arrays, inputs: Arrays, target: Targ
         where = {"column": first, "length": np.minimum(count, matrices.length - first)}
         pieces = records(PIECE, len(first), rows=matrices.rows, **where)
     number = np.arange(len(pieces))
-    units = records(UNIT, len(pieces), part=number, parts=1, piece=number, pieces=1)
+    units = records(statistics.UNIT, len(pieces), part=number, parts=1, piece=number, pieces=1)
     plan = _Plan(0, 0, pieces, _NONE, _NONE, pieces, units)
     values = {"x_row": matrices.strides[0][1], "part_code": code.addresses[name]}
     return normal.step(plan, values, True, (code,))
@@ -230,7 +216,7 @@ class _Normal:
             chain.append((op.name, operand))
         self._target, self._images = target, matrices.images
         self._chain = bind(chain, matrices, outputs, inputs)
-        self._code = chain_code(self._chain.form, STATISTICS, target.cpu)
+        self._code = chain_code(self._chain.form, statistics.STATISTICS, target.cpu)
         self._values = {
             "x": inputs[0].ctypes.data, "x_image": matrices.strides[0][0],
             "minus_mean": minus_mean.ctypes.data, "inverse": inverse.ctypes.data,
@@ -247,14 +233,10 @@ class _Normal:
         values |= {f"{name}s": table.ctypes.data for name, table in tables.items()}
         jobs = [(values[f"{name}_code"], table) for name, table in tables.items() if len(table)]
         if units:
-            unit = unit_code(self._target.cpu)
+            unit = statistics.unit_code(self._target.cpu)
             jobs = [(unit.addresses["unit"], as_numbers(plan.units))]
             kept = (unit, *kept)
         listed = [Phase(code, table, outer_count=self._images) for code, table in jobs]
         kept = (self._code, tables, jobs, *self._chain.kept, *kept)
-        layout = argument_layout(self._chain.form, STATISTICS)
+        layout = argument_layout(self._chain.form, statistics.STATISTICS)
         return walk_step(layout, self._chain.values | values, listed, self._target, kept)
-
-
-def _stored(array: Array) -> str:
-    return STORED[DType(array.dtype.name)]

@@ -13,12 +13,11 @@ import numpy as np
 
 from ..engines.jit.chains import ChainClass, Operand, argument_layout, chain_code
 from ..engines.jit.steps import Step
-from ..engines.jit.values import DOUBLE, STORED
+from ..engines.jit.values import DOUBLE
 from ..engines.jit.walk import Phase
-from ..problem import DType
 from .graph import Array, Input, Pointwise
 from .matrices import Matrices
-from .tables import Arrays, Target, as_numbers, computed_type, walk_step
+from .tables import Arrays, Target, as_numbers, computed_type, stored_type, walk_step
 
 
 class Table(NamedTuple):
@@ -86,7 +85,7 @@ def bind(chain: Listed, matrices: Matrices, outputs: Arrays, inputs: Arrays) -> 
         return Operand("number", number)
 
     ops = tuple((name, bound(i, operand)) for i, (name, operand) in enumerate(chain))
-    elements, split = [STORED[DType(array.dtype.name)] for array in arrays], len(inputs)
+    elements, split = [*map(stored_type, arrays)], len(inputs)
     types = tuple(elements[:split]), tuple(elements[split:])
     form = ChainClass(computed, *types, ops, matrices.scalars)
     for name, array, (image, row) in zip(form.arrays, arrays, matrices.strides, strict=True):

@@ -8,13 +8,12 @@ import numpy as np
 
 from ..engines.jit.recurrence import LAYOUT, lstm_code, packed
 from ..engines.jit.steps import Step
-from ..engines.jit.values import STORED
 from ..engines.jit.walk import Phase
 from ..errors import EngineError
-from ..problem import DataLayout, DType
+from ..problem import DataLayout
 from .graph import Array, Lstm
 from .matrices import image_stride, position_stride
-from .tables import Arrays, Target, walk_step
+from .tables import Arrays, Target, stored_type, walk_step
 
 
 def steps(operation: Lstm, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
@@ -22,8 +21,6 @@ def steps(operation: Lstm, outputs: Arrays, inputs: Arrays, target: Target) -> l
     if target.layout is not DataLayout.NXC:
         raise EngineError("An LSTM is computed channels last.")  # `labels` ensures it
     (y,), x, channels = outputs, inputs[0], operation.weight.shape[1]
-    if not y.size:
-        return []
     state = np.zeros((1, 1, 2 * channels), y.dtype) if len(inputs) < 2 else inputs[1][:, -1:]
     weight = _packed(operation, target.cpu.lanes(4))
     values = {
@@ -32,7 +29,7 @@ def steps(operation: Lstm, outputs: Arrays, inputs: Arrays, target: Target) -> l
         "state": state.ctypes.data, "state_image": image_stride(state),
         "weight": weight.ctypes.data, "count": x.shape[1], "channels": channels,
     }  # fmt: skip
-    code = lstm_code(STORED[DType(y.dtype.name)], target.cpu)
+    code = lstm_code(stored_type(y), target.cpu)
     phase = Phase(code.addresses["lstm"], None, None, outer_count=len(x))
     kept = (code, weight, state, x, y)
     return [walk_step(LAYOUT, values, [phase], target, kept)]

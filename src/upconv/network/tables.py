@@ -107,7 +107,12 @@ def elements(x: Array, reduce: str) -> tuple[str, str]:
     every processor supports bfloat16."""
     if reduce == "pick":
         return ({2: I16, 4: FLOAT, 8: DOUBLE}[x.itemsize],) * 2
-    return STORED[DType(x.dtype.name)], computed_type([x])
+    return stored_type(x), computed_type([x])
+
+
+def stored_type(array: Array) -> str:
+    """The type that steps load and store an array's elements in."""
+    return STORED[DType(array.dtype.name)]
 
 
 def computed_type(arrays: Arrays) -> str:
