@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from ..choices import Algorithm
 from ..geometry import convolved
 from ..keywords import Keywords
 from ..problem import DataLayout, DType
@@ -252,6 +253,14 @@ class Form(NamedTuple):
 
     layout: DataLayout = DataLayout.NCX
     dtype: DType = DType.FLOAT32
+
+
+class Options(NamedTuple):
+    """Options of a program: the type of values in between, threads, the algorithm of kernels."""
+
+    dtype: DType
+    threads: int
+    algorithm: Algorithm
 
 
 @dataclass(frozen=True, slots=True, eq=False)

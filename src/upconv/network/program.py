@@ -21,13 +21,14 @@ import numpy as np
 
 from .. import forks
 from ..arrays import as_array, check_out, copied
+from ..choices import Algorithm
 from ..engines.addresses import address_of
 from ..engines.base import Maybe
 from ..engines.nonfinite import is_finite
 from ..errors import ArgumentError, DTypeError, EngineError, ShapeError
 from .compile import Compiled
 from .explain import explained
-from .graph import Array, Shape
+from .graph import Array, Options, Shape
 from .instances import KEPT, Buffers, Instance
 
 _lock = threading.RLock()
@@ -41,15 +42,14 @@ class Program:
     """
 
     def __init__(
-        self, compiled: Compiled, direct: Callable[[], Compiled], buffers: Buffers | None = None
+        self, make: Callable[[Options], Compiled], options: Options, buffers: Buffers | None = None
     ) -> None:
-        """Bind a compiled graph; `direct` compiles the same network without Winograd's algorithm.
-
-        Raises `MemoryLimitError` where the arena does not fit.
-        """
+        """Compile with `make`, now and once more if the program has to do without Winograd's
+        algorithm; raises `MemoryLimitError` where the arena does not fit."""
+        self._make, self._options = make, options
+        compiled = make(options)
         self._compiled: Compiled | None = compiled
         self._arena, self._buffers = compiled.arena, buffers or Buffers()
-        self._make_direct: Callable[[], Compiled] = direct
         self._direct: Program | None = None
         graph = compiled.graph
         self._inputs = {name: graph.shapes[value] for name, value in graph.inputs.items()}
@@ -179,7 +179,8 @@ class Program:
     def _direct_program(self) -> Program:
         with _lock:
             if self._direct is None:
-                self._direct = Program(self._make_direct(), self._make_direct, self._buffers)
+                options = self._options._replace(algorithm=Algorithm.DIRECT)
+                self._direct = Program(self._make, options, self._buffers)
             return self._direct
 
     def _checked(self, arrays: Sequence[Any]) -> list[Array]:

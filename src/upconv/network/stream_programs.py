@@ -8,17 +8,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .. import forks
-from ..choices import Algorithm
 from ..engines import load
 from ..engines.ordered_sums import ORDERED
 from ..errors import ShapeError
 from ..problem import DataLayout, DType
 from ..properties import cached_property
-from .compile import Choice, Compiled, Compiler, resized
-from .convolutions import fitting, problem_of
+from .compile import Choice, Compiler, resized
+from .convolutions import problem_of
 from .definitions import evaluate
 from .digests import digest
-from .graph import Array, Convolution, Form, Graph, Shape, array_shape
+from .graph import Array, Convolution, Form, Graph, Options, Shape, array_shape
 from .histories import Copies, Histories
 from .histories import Layout as BlockLayout
 from .instances import Buffers
@@ -58,13 +57,13 @@ class Streamed:
     """
 
     def __init__(
-        self, compiler: Compiler, shapes: Mapping[str, Shape], axis: int, dtype: DType,
-        threads: int, algorithm: Algorithm, outside: DType = DType.FLOAT32,
+        self, compiler: Compiler, shapes: Mapping[str, Shape], axis: int, options: Options,
+        outside: DType,
     ) -> None:  # fmt: skip
         self.axis, self.shapes = axis, dict(shapes)
         self.batch = next(iter(shapes.values()))[0]
         self._outside = Form(dtype=outside)
-        self._compiler, self._options = compiler, (dtype, threads, algorithm)
+        self._compiler, self._options = compiler, options
         far = {name: self.length(shape, FAR) for name, shape in shapes.items()}
         self.graph = graph = resized(compiler.graph, far)
         convolutions = [
@@ -92,13 +91,12 @@ class Streamed:
 
         Their length is a multiple of the strides: at other lengths, sizes of values may not match.
         """
-        dtype, threads, algorithm = self._options
         count, period = next(iter(self.shapes.values()))[self.axis], self.schedule.period
         count = -(-count // period) * period
         while True:
             shapes = {name: self.length(shape, count) for name, shape in self.shapes.items()}
             try:
-                return self._compiler.choice(shapes, dtype, threads, algorithm)
+                return self._compiler.choice(shapes, self._options)
             except ShapeError:
                 count *= 2
 
@@ -109,7 +107,7 @@ class Streamed:
         first = (DataLayout.NCX,) * len(self.graph.nodes)
         layouts = first if self._by_definition else self.choice.layouts
         for node, layout in zip(self.graph.nodes, layouts, strict=True):
-            forms |= dict.fromkeys(node.outputs, Form(layout, self._options[0]))
+            forms |= dict.fromkeys(node.outputs, Form(layout, self._options.dtype))
         return forms
 
     def step(self, key: int, state: State, count: int, *, ended: bool) -> Step:
@@ -183,37 +181,17 @@ class Streamed:
         waiting = zip(inputs[len(inputs) - len(phase.waiting) :], phase.waiting, strict=True)
         kept = zip(outputs[len(phase.results) :], phase.kept, strict=True)
         forms |= {number: self.forms[value] for number, value in (*waiting, *kept)}
-        return laid_out(phase.graph, layouts, self._options[0], forms)
+        return laid_out(phase.graph, layouts, self._options.dtype, forms)
 
     def _program(self, graph: Graph, phase: Phase) -> Program:
-        dtype, threads, _ = self._options
-        writers = self.graph.writers()
-        chosen = self.choice.variants
-        operations = {
-            node.operation: writers[value].operation
-            for node, value in zip(phase.graph.nodes, phase.values, strict=True)
-            if isinstance(node.operation, Convolution)
-        }
-
-        def compiled(algorithm: Algorithm) -> Compiled:
-            variants = {}
-            for node in graph.nodes:
-                if isinstance(node.operation, Convolution):
-                    problem = problem_of(
-                        node.operation, graph.shapes[node.inputs[0]], graph.form(node.outputs[0])
-                    )
-                    wanted = chosen[operations[node.operation]]  # type: ignore[index]
-                    sums = node.operation.sums
-                    variants[node.operation] = fitting(problem, threads, wanted, algorithm, sums)
-            return self._compiler.assembled(graph, variants, dtype, threads)
-
-        direct = partial(compiled, Algorithm.DIRECT)
-        return Program(compiled(self._options[2]), direct, self._buffers)
+        variants = phase.variants(self.graph, self.choice.variants)
+        make = partial(self._compiler.assembled, graph, variants, part=True)
+        return Program(make, self._options, self._buffers)
 
     @cached_property
     def digest(self) -> bytes:
         """A digest of everything that results depend on."""
-        return digest(self.graph, self.axis, self._options, load("jit").fingerprint())
+        return digest(self.graph, self.axis, tuple(self._options), load("jit").fingerprint())
 
 
 class Evaluated:

@@ -15,12 +15,11 @@ import numpy as np
 from .. import memory
 from ..arrays import Array, as_array
 from ..checks import integer
-from ..choices import Algorithm
 from ..errors import ArgumentError, DTypeError, EngineRefusal, ShapeError
 from ..problem import DataLayout, DType
 from ..states import Stateful, by_one_thread
 from .compile import Compiler
-from .graph import Shape
+from .graph import Options, Shape
 from .histories import Kept
 from .kinds import described_shape
 from .operands import one_of
@@ -340,7 +339,7 @@ def stream_of(
     compiler: Callable[[dict[str, Shape]], Compiler],
     axis: int,
     chunk: int | None,
-    options: tuple[DType, int, Algorithm],
+    options: Options,
     shapes: dict[str, Any],
     dtype: DType = DType.FLOAT32,
 ) -> NetworkStream:
@@ -378,7 +377,7 @@ def stream_of(
     def opening(sizes: dict[str, Shape]) -> Streamed:
         far = {n: (*s[:number], FAR, *s[number + 1 :]) for n, s in sizes.items()}
         try:
-            return Streamed(compiler(far), sizes, number, *options, dtype)
+            return Streamed(compiler(far), sizes, number, options, dtype)
         except ShapeError as error:
             words = f"A stream along axis {axis} cannot compute this network: "
             raise EngineRefusal(f"{words}{str(error).rstrip('.')}, at a large size.") from None
