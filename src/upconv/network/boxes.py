@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, cast
 
@@ -18,46 +18,12 @@ from . import graph as ir
 from .convolutions import problem_of
 from .kinds import KINDS
 from .parts import Part, PartBuilder
-from .reach import Axes, Edges, Reach, Window, reach
+from .reach import Axes, Edges, Everything, Reach, reach
 
 Span = tuple[int, int]
 """Positions [begin, end) along one axis."""
 Box = tuple[Span, ...]
 """Positions along each spatial axis."""
-
-
-@dataclass(frozen=True)
-class Everything:
-    """The reach of an operation that reads all positions; why it does, for an error."""
-
-    operation: ir.Operation
-    size: int
-    results: int
-    reason: str
-    trails = recurs = False
-
-    @property
-    def rate(self) -> Fraction:
-        """Results for each input."""
-        return Fraction(self.results, self.size)
-
-    def final(self, taken: int) -> int:
-        """All results, or none."""
-        return self.results if taken >= self.size else 0
-
-    def total(self, _: int) -> int:
-        """All results."""
-        return self.results
-
-    def first(self, _: int) -> int:
-        """The first input."""
-        return 0
-
-    shift = staticmethod(lambda *_: 0)
-
-    def window(self, *_: int) -> Window:
-        """The operation as it is."""
-        return Window(self.operation)
 
 
 class Boxes:

@@ -8,9 +8,9 @@ inputs. An operation that needs all positions at once raises an error that names
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..errors import EngineRefusal
 from ..geometry import Axis, same_padding
@@ -32,62 +32,49 @@ class Window(NamedTuple):
     after: Ends = (0, 0)
 
 
-class Reach(Protocol):
-    """One operation along the axis of a stream."""
+@dataclass(frozen=True)
+class Reach:
+    """One operation along the axis of a stream; here a result of each input, from it alone.
+
+    recurs: whether a result needs the one before it, too.
+    """
+
+    operation: ir.Operation
+    recurs: bool = field(default=False, kw_only=True)
 
     @property
     def trails(self) -> bool:
         """Whether the last results need no input: then one input is kept for them."""
-
-    @property
-    def recurs(self) -> bool:
-        """Whether a result needs the one before it."""
+        return False
 
     @property
     def rate(self) -> Fraction:
         """Results for each input."""
+        return Fraction(1)
 
     def final(self, taken: int) -> int:
         """The number of results that no input after the first `taken` changes."""
+        return taken
 
     def total(self, taken: int) -> int:
         """The number of results if no more inputs come."""
+        return taken
 
     def first(self, result: int) -> int:
         """The first input that the results from `result` on need; it may lie before the begin."""
+        return result
 
     def shift(self, first: int, result: int) -> int:
         """The begin of inputs from `first` on, seen from results from `result` on."""
-
-    def window(self, shift: int, size: int, count: int) -> Window:
-        """The operation for `count` results by `size` inputs, which begin at a shift."""
-
-
-@dataclass(frozen=True)
-class Even:
-    """One result for each input, computed from it alone, or from it and the result before."""
-
-    operation: ir.Operation
-    recurs: bool = False
-    trails, rate = False, Fraction(1)
-
-    def final(self, taken: int) -> int:
-        """All of them."""
-        return taken
-
-    total = first = final
-
-    def shift(self, first: int, result: int) -> int:
-        """Positions that are cut off the begin."""
         return result - first
 
     def window(self, shift: int, size: int, count: int) -> Window:
-        """The operation as it is."""
+        """The operation for `count` results by `size` inputs, which begin at a shift."""
         return Window(self.operation, (shift, size - shift - count))
 
 
 @dataclass(frozen=True)
-class Taps:
+class Taps(Reach):
     """A convolution, transposed or not, or another operation of sliding windows.
 
     with_ends: the operation with other (begin, end) along the axis. cuts: whether it takes ends
@@ -97,11 +84,9 @@ class Taps:
     progress: Progress
     with_ends: Callable[[int, int], ir.Operation]
     cuts: bool = True
-    recurs = False
 
     @property
     def rate(self) -> Fraction:
-        """As `Progress` says."""
         return self.progress.rate
 
     @property
@@ -115,7 +100,6 @@ class Taps:
         return self.progress.final(taken) if taken else 0
 
     def total(self, taken: int) -> int:
-        """As `Progress` says."""
         return self.progress.total(taken)
 
     def first(self, result: int) -> int:
@@ -126,7 +110,6 @@ class Taps:
         return -(-(result + one.begin - one.extent + 1) // one.stride)
 
     def shift(self, first: int, result: int) -> int:
-        """As `Progress` says."""
         return self.progress.shift(first, result)
 
     def window(self, shift: int, size: int, count: int) -> Window:
@@ -138,37 +121,32 @@ class Taps:
 
 
 @dataclass(frozen=True)
-class Multiplied:
+class Multiplied(Reach):
     """Upsampling by a whole factor; in linear mode a result lies between two inputs."""
 
-    operation: ir.Operation
     factor: int
     linear: bool
-    trails = recurs = False
 
     @property
     def rate(self) -> Fraction:
-        """The factor."""
         return Fraction(self.factor)
 
     def final(self, taken: int) -> int:
         """All of them, or those left of the last input's centre."""
-        if not self.linear or self.factor == 1:
+        if not self.linear:
             return taken * self.factor
         return -(-((2 * taken - 1) * self.factor - 1) // 2) if taken else 0
 
     def total(self, taken: int) -> int:
-        """All of them."""
         return taken * self.factor
 
     def first(self, result: int) -> int:
         """The input at the result's position, or left of it."""
-        if not self.linear or self.factor == 1:
+        if not self.linear:
             return result // self.factor
         return (2 * result + 1 - self.factor) // (2 * self.factor)
 
     def shift(self, first: int, result: int) -> int:
-        """Results that are cut off the begin."""
         return result - first * self.factor
 
     def window(self, shift: int, size: int, count: int) -> Window:
@@ -177,12 +155,14 @@ class Multiplied:
 
 
 @dataclass(frozen=True)
-class Edges:
-    """Padding; the positions at its end are known when the stream ends."""
+class Edges(Reach):
+    """Padding, of `ends` positions; those at the end are known when the stream ends.
+
+    `first` keeps the inputs that the end needs.
+    """
 
     operation: ir.Pad
     axis: int
-    trails, recurs, rate = False, False, Fraction(1)  # `first` keeps the inputs of the ends
 
     @property
     def ends(self) -> Ends:
@@ -197,7 +177,6 @@ class Edges:
         return max(0, there + begin) if enough else 0
 
     def total(self, taken: int) -> int:
-        """Everything."""
         return taken + sum(self.ends)
 
     def first(self, result: int) -> int:
@@ -207,7 +186,6 @@ class Edges:
         return result - begin - kept
 
     def shift(self, first: int, result: int) -> int:
-        """Positions that are added at the begin, or cut off."""
         return self.ends[0] + first - result
 
     def window(self, shift: int, size: int, count: int) -> Window:
@@ -216,6 +194,34 @@ class Edges:
         begin = shift if end <= 0 else max(0, shift)
         amounts[self.axis] = begin, end
         return Window(replace(self.operation, amounts=tuple(amounts)), after=(begin - shift, 0))
+
+
+@dataclass(frozen=True)
+class Everything(Reach):
+    """The reach of an operation that reads all positions; why it does, for an error."""
+
+    size: int
+    results: int
+    reason: str
+
+    @property
+    def rate(self) -> Fraction:
+        return Fraction(self.results, self.size)
+
+    def final(self, taken: int) -> int:
+        return self.results if taken >= self.size else 0
+
+    def total(self, taken: int) -> int:
+        return self.results
+
+    def first(self, result: int) -> int:
+        return 0
+
+    def shift(self, first: int, result: int) -> int:
+        return 0
+
+    def window(self, shift: int, size: int, count: int) -> Window:
+        return Window(self.operation)
 
 
 def reach(operation: ir.Operation, axes: Axes, number: int) -> Reach:
@@ -249,7 +255,7 @@ def _convolution(operation: ir.Convolution, axes: Axes, number: int) -> Reach:
         keywords = operation.keywords._replace(padding=tuple(pairs), output_padding=0)
         return replace(operation, keywords=keywords)
 
-    return Taps(progress, with_ends)
+    return Taps(operation, progress, with_ends)
 
 
 def _pool(operation: ir.Pool, _: Axes, number: int) -> Reach:
@@ -264,28 +270,30 @@ def _pool(operation: ir.Pool, _: Axes, number: int) -> Reach:
         padding[number] = begin, end
         return replace(operation, padding=tuple(padding))
 
-    return Taps(progress, with_ends, cuts=False)
+    return Taps(operation, progress, with_ends, cuts=False)
 
 
 def _multiplied(operation: ir.Resample | ir.PixelShuffle, _: Axes, number: int) -> Reach:
-    linear = isinstance(operation, ir.Resample) and operation.mode == "linear"
     if isinstance(operation, ir.Resample) and operation.sizes:
         raise EngineRefusal("its factor depends on the size of the input")
-    return Multiplied(operation, operation.factors[number], linear)
+    factor = operation.factors[number]
+    linear = isinstance(operation, ir.Resample) and operation.mode == "linear" and factor > 1
+    return Multiplied(operation, factor, linear)
 
 
 def _divided(operation: ir.PixelUnshuffle, _: Axes, number: int) -> Reach:
     factor = operation.factors[number]
-    return Taps(Progress(factor, factor, 1, 0, 0, True), lambda *_: operation, cuts=False)
+    progress = Progress(factor, factor, 1, 0, 0, convolves=True)
+    return Taps(operation, progress, lambda *_: operation, cuts=False)
 
 
 def _norm(operation: ir.Norm, *_: object) -> Reach:
     if not operation.per_position:
         raise EngineRefusal("mean and variance are taken over all positions")
-    return Even(operation)
+    return Reach(operation)
 
 
-_EVEN = ir.Pointwise, ir.Concat, ir.Slice, ir.Permute, ir.ChannelPool, ir.Convert
+_ONE_BY_ONE = ir.Pointwise, ir.Concat, ir.Slice, ir.Permute, ir.ChannelPool, ir.Convert
 REACHES: dict[type[ir.Operation], Callable[[Any, Axes, int], Reach]] = {
     ir.Convolution: _convolution,
     ir.Pool: _pool,
@@ -293,7 +301,7 @@ REACHES: dict[type[ir.Operation], Callable[[Any, Axes, int], Reach]] = {
     ir.PixelShuffle: _multiplied,
     ir.PixelUnshuffle: _divided,
     ir.Norm: _norm,
-    ir.Lstm: lambda operation, *_: Even(operation, recurs=True),
+    ir.Lstm: lambda operation, *_: Reach(operation, recurs=True),
     ir.Pad: lambda operation, _, number: Edges(operation, number),
-    **dict.fromkeys(_EVEN, lambda operation, *_: Even(operation)),
+    **dict.fromkeys(_ONE_BY_ONE, lambda operation, *_: Reach(operation)),
 }
