@@ -21,6 +21,7 @@ from .matrices import image_stride
 
 Arrays = Sequence[Array]
 PART_BYTES = 32 << 10
+_BEGIN: Array = np.zeros(1, np.int64)
 
 
 class Target(NamedTuple):
@@ -87,10 +88,14 @@ class StepTables:
         return walk_step(LAYOUT, self.values, [phase], target, everything)
 
 
-def images(out: Array, x: Array) -> NDArray[Any]:
-    """The begins of the images of two arrays."""
-    number = np.arange(len(x))
-    return records(IMAGE, len(x), src=number * image_stride(x), dst=number * image_stride(out))
+def images(out: Array, x: Array, sources: Array = _BEGIN, to: int = 0) -> NDArray[Any]:
+    """The begins of the images of two arrays, or of parts of each image.
+
+    sources: the begin of each part in an image of x; those of the result are `to` bytes apart.
+    """
+    n, part = (axis.ravel() for axis in np.mgrid[0 : len(x), 0 : len(sources)])
+    return records(IMAGE, len(n), src=n * image_stride(x) + sources[part],
+                   dst=n * image_stride(out) + part * to)  # fmt: skip
 
 
 def job_parts(rows: int, width: int, unit: int, nbytes: int) -> NDArray[Any]:
