@@ -145,30 +145,20 @@ def _is_affine(op: Op) -> bool:
     return op.name in ("add", "mul") and not isinstance(op.operand, Input | None)
 
 
-def out_channels(operation: Convolution) -> int:
-    """The number of channels of a convolution's result."""
-    if not operation.transposed:
-        return len(operation.weight)
-    return int(operation.weight.shape[1]) * int(operation.keywords.groups)
-
-
 def _shifted(operation: Convolution, bias: Array | None, offset: Array) -> Array:
-    before = 0.0 if bias is None else bias
-    total = np.broadcast_to(before + offset, (out_channels(operation),))
-    return total.astype(operation.weight.dtype)
+    before, weight = 0.0 if bias is None else bias, operation.weight
+    groups = int(operation.keywords.groups)
+    channels = weight.shape[1] * groups if operation.transposed else len(weight)
+    return np.broadcast_to(before + offset, (channels,)).astype(weight.dtype)
 
 
 def _scaled(operation: Convolution, weight: Array, factor: Array) -> Array:
     """The weight with each output channel multiplied by its factor."""
-    if factor.ndim == 0:
-        return (weight * factor).astype(weight.dtype)
-    rest = (1,) * (weight.ndim - 2)
-    if not operation.transposed:
-        return (weight * factor.reshape(-1, 1, *rest)).astype(weight.dtype)
-    per_group = weight.shape[1]
-    groups = len(factor) // per_group
-    by_group = factor.reshape(-1, 1, per_group).repeat(len(weight) // groups, axis=1)
-    return (weight * by_group.reshape(len(weight), per_group, *rest)).astype(weight.dtype)
+    if operation.transposed and factor.ndim:  # by input channel, whose group says which outputs
+        groups = int(operation.keywords.groups)
+        factor = factor.reshape(groups, -1).repeat(len(weight) // groups, axis=0)
+    factor = np.expand_dims(factor, tuple(range(factor.ndim, weight.ndim)))
+    return (weight * factor).astype(weight.dtype)
 
 
 def _factors_forward(graph: Graph) -> Graph:
