@@ -189,30 +189,25 @@ def split(graph: Graph) -> Graph:
     nodes: list[Node] = []
     shapes = dict(graph.shapes)
     for node in graph.nodes:
-        operation = node.operation
-        if not isinstance(operation, Convolution):
-            nodes.append(node)
-            continue
-        count = kernel_part(operation.epilogue)
-        head, rest = operation.epilogue[:count], operation.epilogue[count:]
+        chain = node.operation.epilogue if isinstance(node.operation, Convolution) else ()
+        count = kernel_part(chain)
+        head, rest = chain[:count], chain[count:]
         if not rest:
             nodes.append(node)
             continue
         stores = sum(op.name == "store" for op in head)
         if rest[0].name == "store":
             # The value between the two nodes is an output already.
-            between, rest = node.outputs[stores], rest[1:]
-            first = node.outputs[: stores + 1]
-            after = node.outputs[stores + 1 :]
+            between, *after = node.outputs[stores:]
+            rest = rest[1:]
         else:
-            between = max(shapes) + 1
+            between, after = max(shapes) + 1, list(node.outputs[stores:])
             shapes[between] = shapes[node.outputs[0]]
-            first = (*node.outputs[:stores], between)
-            after = node.outputs[stores:]
+        first = (*node.outputs[:stores], between)
         behind, inputs = _renumbered(rest, node.inputs)
         ahead, before = _renumbered(head, node.inputs)
         nodes.append(with_chain(node, ahead, (node.inputs[0], *before), first))
-        nodes.append(Node(Pointwise(behind), (between, *inputs), after, node.line))
+        nodes.append(Node(Pointwise(behind), (between, *inputs), tuple(after), node.line))
     return replace(graph, nodes=tuple(nodes), shapes=shapes)
 
 
