@@ -9,15 +9,14 @@ the length thus become ends of an axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
-
-import numpy as np
 
 from ..arrays import Array, as_array
 from ..errors import ArgumentError, EngineRefusal, ShapeError, UpconvError
 from .axes import Axes, from_network, to_network
 from .builder import Network
+from .digests import plain
 from .kinds import KINDS, described_shape
 from .phases import Schedule
 from .stream_batches import StreamBatch
@@ -104,7 +103,7 @@ def _merged(
     """The axes of outputs known from two captures, if both are the same network."""
     one, two = first.network.nodes, other.network.nodes
     for a, b in zip(one, two, strict=False):
-        if a.inputs != b.inputs or not _same(a.operation, b.operation):
+        if a.inputs != b.inputs or [*plain(a.operation)] != [*plain(b.operation)]:
             where = KINDS[type(a.operation)].name + (f" at {a.line}" if a.line else "")
             why = f"it is another operation for inputs of {case}"
             raise EngineRefusal(f"A stream cannot compute {where}: {why}. {_REMEDY}")
@@ -119,19 +118,6 @@ def _merged(
 
 def _fits(one: int | None, other: int | None) -> bool:
     return None in (one, other) or one == other
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two operations are equal, arrays by their elements."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other)
-    if is_dataclass(one):
-        return all(_same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
 
 
 @dataclass(slots=True)
