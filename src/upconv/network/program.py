@@ -22,7 +22,6 @@ import numpy as np
 from .. import forks
 from ..arrays import as_array, check_out, copied
 from ..choices import Algorithm
-from ..engines.addresses import address_of
 from ..engines.base import Maybe
 from ..engines.nonfinite import is_finite
 from ..errors import ArgumentError, DTypeError, EngineError, ShapeError
@@ -220,18 +219,10 @@ class Program:
 
 def _apart(results: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
     """The results, with new arrays for those that have gaps or overlap another array."""
-    written, spans = list[Array](), [_span(array) for array in inputs]
+    written, before = list[Array](), [*inputs]
     for result in results:
-        flags, (begin, end) = result.flags, _span(result)
-        dense = flags.c_contiguous and flags.aligned
-        if not dense or any(begin < stop and start < end for start, stop in spans):
-            result = np.empty(result.shape, result.dtype)
-        spans.append((begin, end))
-        written.append(result)
+        apart = not any(np.may_share_memory(result, array) for array in before)
+        before.append(result)
+        fits = apart and result.flags.c_contiguous and result.flags.aligned
+        written.append(result if fits else np.empty(result.shape, result.dtype))
     return written
-
-
-def _span(array: Array) -> tuple[int, int]:
-    """The addresses of the first byte of a dense array and of the byte behind it."""
-    first = address_of(array)
-    return first, first + array.nbytes
