@@ -63,28 +63,21 @@ def conversion(output: Array, x: Array, source: DataLayout, target: Target) -> l
     forward = source is DataLayout.NCX
     channels = x.shape[1] if forward else x.shape[-1]
     positions = x[0].size // channels
-    if forward:
-        rows, columns = channels, positions
-        src_row, dst_row = positions * x.itemsize, position_stride(output)
-        along = x.itemsize, dst_row
-    else:
-        rows, columns = positions, channels
-        src_row, dst_row = position_stride(x), positions * output.itemsize
-        along = src_row, output.itemsize
     count = max(64, _TURNED_BYTES // (channels * x.itemsize) // 64 * 64)
     first = np.arange(0, positions, count)
     many = np.minimum(count, positions - first)
-    sides = {"rows": rows, "columns": many} if forward else {"rows": many, "columns": columns}
-    turns = records(TURN, len(first), src=first * along[0], dst=first * along[1],
-                    src_row=src_row, dst_row=dst_row, **sides)  # fmt: skip
-    types = stored_type(x), stored_type(output)
-    if x.dtype == output.dtype:
-        types = elements(x, "pick")
-    interleaved = output if forward else x
-    if (
-        channels <= _FEW[forward]
-        and position_stride(interleaved) == channels * interleaved.itemsize
-    ):
+    if forward:
+        row, dst_row = positions * x.itemsize, position_stride(output)
+        turns = records(TURN, len(first), src=first * x.itemsize, dst=first * dst_row,
+                        rows=channels, columns=many, src_row=row, dst_row=dst_row)  # fmt: skip
+    else:
+        src_row, row = position_stride(x), positions * output.itemsize
+        turns = records(TURN, len(first), src=first * src_row, dst=first * output.itemsize,
+                        rows=many, columns=channels, src_row=src_row, dst_row=row)  # fmt: skip
+    move_only = x.dtype == output.dtype
+    types = elements(x, "pick") if move_only else (stored_type(x), stored_type(output))
+    last = output if forward else x  # the array whose channels lie side by side
+    if channels <= _FEW[forward] and position_stride(last) == channels * last.itemsize:
         make = transpose_few_code if forward else transpose_columns_code
         move = make(*types, channels, target.cpu)
     else:
