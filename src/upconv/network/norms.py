@@ -85,18 +85,14 @@ def _over_positions(operation: Norm, outputs: Arrays, inputs: Arrays, target: Ta
     }  # fmt: skip
     shape, kind = (batch, entries), "row" if matrices.per_row else "column"
     normal = _Normal(operation, outputs, inputs, matrices, Table(kind, np.empty(shape)), target)
-    units = _worth(plan, batch, sum(a.nbytes for a in arrays) // batch, target)
+    # Units have to balance the threads, and fit into the cache.
+    count, nbytes = batch * len(plan.units), sum(a.nbytes for a in arrays) // batch
+    even = count % threads == 0 or count >= 4 * threads
+    units = even and nbytes // len(plan.units) <= cpu.l2 // 2
     if not units:
         pieces = matrices.pieces(max(a.itemsize for a in arrays), threads)
         plan = plan._replace(pieces=pieces)
     return normal.step(plan, values, units, (sums, *codes))
-
-
-def _worth(plan: _Plan, batch: int, nbytes: int, target: Target) -> bool:
-    """Whether units fit into the cache and balance the threads."""
-    count = batch * len(plan.units)
-    even = count % target.threads == 0 or count >= 4 * target.threads
-    return even and nbytes // len(plan.units) <= target.cpu.l2 // 2
 
 
 def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Plan:
