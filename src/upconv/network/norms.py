@@ -83,16 +83,13 @@ def _over_positions(operation: Norm, outputs: Arrays, inputs: Arrays, target: Ta
         "copies": matrices.tiles, "copy_bytes": entries // matrices.tiles * itemsize,
         **{f"{n}_code": c.addresses[n] for n, c in zip(_NAMES, codes, strict=False)},
     }  # fmt: skip
-    shape, kind = (batch, entries), "row" if matrices.per_row else "column"
-    normal = _Normal(operation, outputs, inputs, matrices, Table(kind, np.empty(shape)), target)
     # Units have to balance the threads, and fit into the cache.
     count, nbytes = batch * len(plan.units), sum(a.nbytes for a in arrays) // batch
     even = count % threads == 0 or count >= 4 * threads
-    units = even and nbytes // len(plan.units) <= cpu.l2 // 2
-    if not units:
+    if not even or nbytes // len(plan.units) > cpu.l2 // 2:
         pieces = matrices.pieces(max(a.itemsize for a in arrays), threads)
-        plan = plan._replace(pieces=pieces)
-    return normal.step(plan, values, units, (sums, *codes))
+        plan = plan._replace(pieces=pieces, units=_NONE)
+    return _step(operation, outputs, inputs, target, matrices, plan, values, (sums, *codes))
 
 
 def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Plan:
@@ -161,78 +158,63 @@ def _parts(rows: int, rest: int, row_bytes: int, nbytes: int) -> NDArray[Any]:
 
 def _per_position(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> Step:
     """The step of statistics over the channels of each position, for one image."""
-    arrays, x, groups = (*inputs, *outputs), inputs[0], operation.groups
+    arrays, x = (*inputs, *outputs), inputs[0]
     layout, threads, cpu = target
-    matrices = by_position(arrays, layout, groups)
+    matrices = by_position(arrays, layout, operation.groups)
     computed, by_row = computed_type(arrays), layout is DataLayout.NXC
     make, name = (statistics.rows_code, "rows") if by_row else (statistics.columns_code, "columns")
     code = make(stored_type(x), computed, cpu)
-    shape = groups, matrices.rows if by_row else matrices.length
-    table = Table("row" if by_row else "column", np.empty(shape))
-    normal = _Normal(operation, outputs, inputs, matrices, table, target)
     # Of columns each piece reads a run from every row: longer runs, as long as L2 holds them.
     most = PIECE_BYTES if by_row else max(PIECE_BYTES, cpu.l2 // 4)
     size = min(most, x.nbytes // (4 * threads))
-    if by_row:
-        count = max(1, size // (matrices.length * x.itemsize))
-        first = np.arange(0, matrices.rows, count)
-        where = {"row": first, "rows": np.minimum(count, matrices.rows - first)}
-        pieces = records(PIECE, len(first), length=matrices.length, **where)
-    else:
-        least = _VECTORS * cpu.lanes(BYTES[computed])
-        count = max(1, size // (matrices.rows * x.itemsize * least)) * least
-        first = np.arange(0, matrices.length, count)
-        where = {"column": first, "length": np.minimum(count, matrices.length - first)}
-        pieces = records(PIECE, len(first), rows=matrices.rows, **where)
+    extent, other, least = matrices.rows, matrices.length, 1
+    if not by_row:
+        extent, other, least = other, extent, _VECTORS * cpu.lanes(BYTES[computed])
+    count = max(1, size // (other * x.itemsize * least)) * least
+    first = np.arange(0, extent, count)
+    fields = ("row", "rows", "length") if by_row else ("column", "length", "rows")
+    numbers = first, np.minimum(count, extent - first), other
+    pieces = records(PIECE, len(first), **dict(zip(fields, numbers, strict=True)))
     number = np.arange(len(pieces))
     units = records(statistics.UNIT, len(pieces), part=number, parts=1, piece=number, pieces=1)
     plan = _Plan(0, 0, pieces, _NONE, _NONE, pieces, units)
     values = {"x_row": matrices.strides[0][1], "part_code": code.addresses[name]}
-    return normal.step(plan, values, True, (code,))
+    return _step(operation, outputs, inputs, target, matrices, plan, values, (code,))
 
 
-class _Normal:
-    """The chain that normalises, bound to arrays and to the tables of -mean and 1 / deviation."""
-
-    def __init__(
-        self, operation: Norm, outputs: Arrays, inputs: Arrays, matrices: Matrices, table: Table,
-        target: Target,
-    ) -> None:  # fmt: skip
-        numeric = np.dtype(f"f{BYTES[computed_type((*inputs, *outputs))]}")
-        minus_mean, inverse = (np.empty(table.numbers.shape, numeric) for _ in range(2))
-        chain: list[tuple[str, Any]] = [
-            ("add", Table(table.kind, minus_mean)),
-            ("mul", Table(table.kind, inverse)),
-        ]
-        for op in operation.epilogue:
-            operand: Any = op.operand
-            if operation.per_position and isinstance(operand, np.ndarray):
-                kind = "column" if table.kind == "row" else "row"
-                operand = Table(kind, operand.reshape(operation.groups, -1))
-            chain.append((op.name, operand))
-        self._target, self._images = target, matrices.images
-        self._chain = bind(chain, matrices, outputs, inputs)
-        self._code = chain_code(self._chain.form, statistics.STATISTICS, target.cpu)
-        self._values = {
-            "x": inputs[0].ctypes.data, "x_image": matrices.strides[0][0],
-            "minus_mean": minus_mean.ctypes.data, "inverse": inverse.ctypes.data,
-            "table_image": minus_mean.strides[0],
-            "epsilon": unpack("<q", pack("<d", operation.epsilon))[0],
-            "piece_code": self._code.addresses["pointwise"],
-        }  # fmt: skip
-
-    def step(self, plan: _Plan, values: dict[str, int], units: bool, kept: tuple[Any, ...]) -> Step:
-        """The step that runs a plan, by units or in three phases."""
-        values = self._values | values
-        records = (plan.parts, plan.merges, plan.finals, plan.pieces)
-        tables = {name: as_numbers(t) for name, t in zip(_NAMES, records, strict=True)}
-        values |= {f"{name}s": table.ctypes.data for name, table in tables.items()}
-        jobs = [(values[f"{name}_code"], table) for name, table in tables.items() if len(table)]
-        if units:
-            unit = statistics.unit_code(self._target.cpu)
-            jobs = [(unit.addresses["unit"], as_numbers(plan.units))]
-            kept = (unit, *kept)
-        listed = [Phase(code, table, outer_count=self._images) for code, table in jobs]
-        kept = (self._code, tables, jobs, *self._chain.kept, *kept)
-        layout = argument_layout(self._chain.form, statistics.STATISTICS)
-        return walk_step(layout, self._chain.values | values, listed, self._target, kept)
+def _step(
+    operation: Norm, outputs: Arrays, inputs: Arrays, target: Target, matrices: Matrices,
+    plan: _Plan, values: dict[str, int], kept: tuple[object, ...],
+) -> Step:  # fmt: skip
+    """The step that normalises by a plan: by its units or, without them, in three phases."""
+    by_row = matrices.per_row != operation.per_position  # has a row one mean, or a column?
+    kind, other = ("row", "column") if by_row else ("column", "row")
+    shape = matrices.images, matrices.rows if by_row else matrices.length
+    numeric = np.dtype(f"f{BYTES[computed_type((*inputs, *outputs))]}")
+    minus_mean, inverse = (np.empty(shape, numeric) for _ in range(2))
+    chain: list[tuple[str, Any]] = [("add", Table(kind, minus_mean)), ("mul", Table(kind, inverse))]
+    for op in operation.epilogue:
+        operand: Any = op.operand
+        if operation.per_position and isinstance(operand, np.ndarray):
+            operand = Table(other, operand.reshape(operation.groups, -1))
+        chain.append((op.name, operand))
+    bound = bind(chain, matrices, outputs, inputs)
+    code = chain_code(bound.form, statistics.STATISTICS, target.cpu)
+    listed = plan.parts, plan.merges, plan.finals, plan.pieces
+    tables = {name: as_numbers(table) for name, table in zip(_NAMES, listed, strict=True)}
+    values = bound.values | values | {
+        "x": inputs[0].ctypes.data, "x_image": matrices.strides[0][0],
+        "minus_mean": minus_mean.ctypes.data, "inverse": inverse.ctypes.data,
+        "table_image": minus_mean.strides[0],
+        "epsilon": unpack("<q", pack("<d", operation.epsilon))[0],
+        "piece_code": code.addresses["pointwise"],
+        **{f"{name}s": table.ctypes.data for name, table in tables.items()},
+    }  # fmt: skip
+    jobs = [(values[f"{name}_code"], table) for name, table in tables.items() if len(table)]
+    if len(plan.units):
+        unit = statistics.unit_code(target.cpu)
+        jobs = [(unit.addresses["unit"], as_numbers(plan.units))]
+        kept = (unit, *kept)
+    phases = [Phase(address, table, outer_count=matrices.images) for address, table in jobs]
+    layout = argument_layout(bound.form, statistics.STATISTICS)
+    return walk_step(layout, values, phases, target, (code, tables, jobs, *bound.kept, *kept))
