@@ -6,7 +6,7 @@ that nothing is computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -300,38 +300,31 @@ class NetworkStream(Stateful):
 
     def rows(self, first: int, stop: int) -> NetworkStream:
         """A copy of some of the streams in this one."""
-        one = NetworkStream(self._source)
-        if self._streamed is not None:
-            one._adopt(self, stop - first, [array[first:stop] for array in self._channels_first()])
-        return one
+        return self._joined([self], stop - first, slice(first, stop))
 
     def beside(self, others: Sequence[NetworkStream], batch: int) -> NetworkStream:
         """A stream of this one and others of the same phase, in the order of the batch."""
-        one, opened = NetworkStream(self._source), [s for s in (self, *others) if s._streamed]
+        return self._joined([self, *others], batch, slice(None))
+
+    def _joined(self, streams: list[NetworkStream], batch: int, rows: slice) -> NetworkStream:
+        """A stream of these rows of streams in one phase, of which some may have no rows yet."""
+        one, opened = NetworkStream(self._source), [s for s in streams if s._streamed]
         if opened:
-            columns = zip(*(stream._channels_first() for stream in opened), strict=True)
-            one._adopt(opened[0], batch, [np.concatenate(column) for column in columns])
+            chunk, counts = opened[0]._chunk, opened[0]._counts
+            streamed = self._source.streamed(batch, chunk)
+            columns = zip(*(stream._arrays_in(streamed, rows) for stream in opened), strict=True)
+            arrays = [np.ascontiguousarray(np.concatenate(column)) for column in columns]
+            one._go_on(streamed, chunk, counts, arrays)
         return one
 
-    def _channels_first(self) -> list[Array]:
-        """The kept positions of each value, as (N, C, *size)."""
+    def _arrays_in(self, streamed: Streamed, rows: slice) -> Iterator[Array]:
+        """Some rows of the kept positions of each value, in the forms of `streamed`."""
         forms = {} if self._streamed is None else self._streamed.forms
-        pairs = zip(self._counts.kept, self._arrays(), strict=True)
-        return [moved(array, forms[value].layout, first=True) for value, array in pairs]
-
-    def _adopt(self, other: NetworkStream, batch: int, arrays: Sequence[Array]) -> None:
-        """Continue from another stream, with these kept (N, C, *size) of each value."""
-        streamed = self._source.streamed(batch, other._chunk)
-        pairs = zip(other._counts.kept, arrays, strict=True)
-        kept = [moved(array, streamed.forms[value].layout, first=False) for value, array in pairs]
-        self._go_on(streamed, other._chunk, other._counts, kept)
-
-
-def moved(array: Array, layout: DataLayout, *, first: bool) -> Array:
-    """An array of a layout as (N, C, *size), or the other way round."""
-    if layout is DataLayout.NCX:
-        return np.ascontiguousarray(array)
-    return np.ascontiguousarray(np.moveaxis(array, *((-1, 1) if first else (1, -1))))
+        for value, array in zip(self._counts.kept, self._arrays(), strict=True):
+            before, after = forms[value].layout, streamed.forms[value].layout
+            if before is not after:
+                array = np.moveaxis(array, *((1, -1) if before is DataLayout.NCX else (-1, 1)))
+            yield array[rows]
 
 
 def stream_of(
