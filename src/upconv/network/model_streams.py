@@ -17,7 +17,7 @@ from ..errors import ArgumentError, EngineRefusal, ShapeError, UpconvError
 from .axes import Axes, from_network, to_network
 from .builder import Network
 from .digests import plain
-from .kinds import KINDS, described_shape
+from .kinds import KINDS, agree, described_shape
 from .phases import Schedule
 from .stream_batches import StreamBatch
 from .streams import NetworkStream
@@ -108,16 +108,12 @@ def _merged(
             why = f"it is another operation for inputs of {case}"
             raise EngineRefusal(f"A stream cannot compute {where}: {why}. {_REMEDY}")
     pairs = list(zip(axes, other.outputs, strict=False))
-    fit = [len(a) == len(b) and all(_fits(*p) for p in zip(a, b, strict=True)) for a, b in pairs]
-    if len(one) != len(two) or len(axes) != len(other.outputs) or not all(fit):
+    alike = all(agree(a, b) for a, b in pairs)
+    if len(one) != len(two) or len(axes) != len(other.outputs) or not alike:
         raise EngineRefusal(f"A stream cannot compute this model: for {case} it differs. {_REMEDY}")
     return tuple(
         tuple(p if p is not None else q for p, q in zip(a, b, strict=True)) for a, b in pairs
     )
-
-
-def _fits(one: int | None, other: int | None) -> bool:
-    return None in (one, other) or one == other
 
 
 @dataclass(slots=True)
@@ -193,10 +189,7 @@ class ModelStream:
             array, axes = as_array(name, chunk), self.signature.axes[name]
             pairs = zip(axes, shape, strict=True)
             wanted = tuple(None if axis == 0 or not size else size for axis, size in pairs)
-            fits = len(array.shape) == len(wanted) and all(
-                n in (None, got) for n, got in zip(wanted, array.shape, strict=True)
-            )
-            if not fits:
+            if not agree(wanted, array.shape):
                 got, expected = str(array.shape), described_shape(wanted)
                 raise ShapeError(f"the chunk of {name!r}", got, expected)
             result.append(to_network(array, axes, self.signature.rank))

@@ -21,7 +21,7 @@ from ..states import Stateful, by_one_thread
 from .compile import Compiler
 from .graph import Options, Shape
 from .histories import Kept
-from .kinds import described_shape
+from .kinds import agree, described_shape
 from .operands import one_of
 from .phases import Schedule, State
 from .stream_batches import StreamBatch
@@ -207,9 +207,7 @@ class NetworkStream(Stateful):
             array = as_array(name, chunk)
             wanted = [*shape]
             wanted[0], wanted[axis] = batch or shape[0], length
-            if len(array.shape) != len(wanted) or any(
-                n not in (None, got) for n, got in zip(wanted, array.shape, strict=True)
-            ):
+            if not agree(wanted, array.shape):
                 remedy = "Chunks of all inputs have one length and one batch."
                 expected = described_shape(wanted)
                 raise ShapeError(f"the chunk of {name!r}", str(array.shape), expected, remedy)
