@@ -11,9 +11,7 @@ from tests.network.test_streams import _case, _cuts
 from tests.support import random_networks
 from upconv.errors import EngineRefusal, ShapeError
 from upconv.network.compile import resized, simplified
-from upconv.network.convolutions import problem_of
 from upconv.network.definitions import evaluate
-from upconv.network.graph import Convolution, Form
 from upconv.network.phases import Schedule
 from upconv.network.reach import Edges, Taps
 
@@ -31,12 +29,7 @@ def _by_definition(case: random_networks.Case, axis: int, rng: random.Random) ->
         far = resized(graph, shapes)
     except ShapeError:
         raise EngineRefusal("its values fit together at some lengths only") from None
-    axes = {
-        i: problem_of(node.operation, far.shapes[node.inputs[0]], Form()).axes
-        for i, node in enumerate(far.nodes)
-        if isinstance(node.operation, Convolution)
-    }
-    schedule, arrays = Schedule(far, axes, axis - 2), case.arrays(np.float64)
+    schedule, arrays = Schedule(far, axis), case.arrays(np.float64)
     inputs = dict(zip(graph.inputs, arrays, strict=True))
     state, start, kept = schedule.begin, 0, dict[int, np.ndarray]()
     parts: list[list[np.ndarray]] = [[] for _ in graph.outputs]

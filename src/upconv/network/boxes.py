@@ -15,10 +15,9 @@ from typing import Any, cast
 
 from ..errors import EngineRefusal
 from . import graph as ir
-from .convolutions import problem_of
 from .kinds import KINDS
 from .parts import Part, PartBuilder
-from .reach import Axes, Edges, Everything, Reach, reach
+from .reach import Edges, Everything, Reach, reach
 
 Span = tuple[int, int]
 """Positions [begin, end) along one axis."""
@@ -98,19 +97,16 @@ class Boxes:
 
 
 def _reaches(node: ir.Node, graph: ir.Graph) -> tuple[Reach, ...]:
-    operation, shape = node.operation, graph.shapes[node.inputs[0]]
-    axes: Axes = ()
-    if isinstance(operation, ir.Convolution):
-        axes = problem_of(operation, shape, ir.Form()).axes
+    shape = graph.shapes[node.inputs[0]]
     try:
-        rules = tuple(reach(operation, axes, number) for number in range(len(shape) - 2))
+        rules = tuple(reach(node, graph, number) for number in range(len(shape) - 2))
         if any(rule.recurs for rule in rules):
             raise EngineRefusal("it computes one position after another")
         return rules
     except EngineRefusal as refusal:
         results = graph.shapes[node.outputs[0]][2:]
         pairs = zip(shape[2:], results, strict=True)
-        return tuple(Everything(operation, *pair, str(refusal)) for pair in pairs)
+        return tuple(Everything(node.operation, *pair, str(refusal)) for pair in pairs)
 
 
 def _require_local(node: ir.Node, rules: tuple[Reach, ...]) -> None:

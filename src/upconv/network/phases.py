@@ -11,7 +11,7 @@ a stream of equal chunks soon repeats one graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, lcm
@@ -19,11 +19,10 @@ from operator import add, sub
 from typing import NamedTuple
 
 from ..errors import EngineRefusal, ShapeError
-from ..geometry import Axis
 from . import graph as ir
 from .kinds import KINDS
 from .parts import Part, PartBuilder
-from .reach import Axes, Reach, reach
+from .reach import Reach, reach
 
 _FAR = 1 << 30  # a position from which on no begin of anything matters
 _LONGEST_PERIOD = 1 << 10
@@ -71,16 +70,13 @@ class Phase(Part):
 class Schedule:
     """A network along one axis of its positions.
 
-    graph: simplified, its sizes along the axis of any length. axes: of each convolution, by the
-    node's index. number: of the spatial axis.
+    graph: simplified, its sizes along the axis of any length. axis: of (N, C, *size).
     """
 
-    def __init__(self, graph: ir.Graph, axes: Mapping[int, tuple[Axis, ...]], number: int) -> None:
-        self.graph, self.axis = graph, number + 2
+    def __init__(self, graph: ir.Graph, axis: int) -> None:
+        self.graph, self.axis = graph, axis
         self.values = 1 + max(graph.shapes)
-        self._reaches = [
-            _reach(node, axes.get(index, ()), number) for index, node in enumerate(graph.nodes)
-        ]
+        self._reaches = [_reach(node, graph, axis - 2) for node in graph.nodes]
         for node in graph.nodes:
             extent = graph.shapes[node.outputs[0]][self.axis]
             if any(graph.shapes[value][self.axis] != extent for value in node.inputs[1:]):
@@ -128,7 +124,7 @@ class Schedule:
 
     def after(self, state: State, count: int, *, ended: bool) -> State:
         """The state after `count` more positions of every input."""
-        produced, first = list(state.produced), list(state.first)
+        produced = list(state.produced)
         for value in self.graph.inputs.values():
             produced[value] += count
         for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
@@ -136,19 +132,16 @@ class Schedule:
             for value in node.outputs:
                 produced[value] = max(produced[value], results)
         needed = list(produced)
-        if not ended:
-            for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
-                if rule.recurs:
-                    needed[node.outputs[0]] -= 1
         for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
             result = produced[node.outputs[0]]
+            if rule.recurs:
+                needed[node.outputs[0]] = result - 1
             for number, value in enumerate(node.inputs):
                 start = rule.first(result) if number == 0 else result
                 if number == 0 and rule.trails:
                     start = min(start, produced[value] - 1)
                 needed[value] = min(needed[value], start)
-        for value, start in enumerate(needed):
-            first[value] = produced[value] if ended else max(first[value], start)
+        first = produced if ended else map(max, state.first, needed)
         return State(tuple(produced), tuple(first))
 
     def key(self, state: State) -> tuple[int, ...]:
@@ -200,9 +193,9 @@ class Schedule:
         return totals.pop()
 
 
-def _reach(node: ir.Node, axes: Axes, number: int) -> Reach:
+def _reach(node: ir.Node, graph: ir.Graph, number: int) -> Reach:
     try:
-        return reach(node.operation, axes, number)
+        return reach(node, graph, number)
     except EngineRefusal as refusal:
         raise _refused(node, str(refusal)) from None
 

@@ -13,13 +13,13 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from ..errors import EngineRefusal
-from ..geometry import Axis, same_padding
+from ..geometry import same_padding
 from ..keywords import Same, paddings
 from ..progress import Progress
 from . import graph as ir
+from .kinds import signature_of
 
 _FAR = 1 << 40  # a size that "same" padding of stride 1 does not depend on
-Axes = tuple[Axis, ...]
 Ends = tuple[int, int]
 """Positions that are cut off at the begin and at the end."""
 
@@ -224,18 +224,19 @@ class Everything(Reach):
         return Window(self.operation)
 
 
-def reach(operation: ir.Operation, axes: Axes, number: int) -> Reach:
-    """The reach of an operation along a spatial axis; axes: of a convolution, of any size.
+def reach(node: ir.Node, graph: ir.Graph, number: int) -> Reach:
+    """The reach of a node along a spatial axis, whatever its size.
 
     Raises `EngineRefusal`, which says why, for one that needs all positions at once.
     """
-    rule = REACHES.get(type(operation))
+    rule = REACHES.get(type(node.operation))
     if rule is None:
         raise EngineRefusal("it reads all positions")
-    return rule(operation, axes, number)
+    return rule(node.operation, graph.shapes[node.inputs[0]], number)
 
 
-def _convolution(operation: ir.Convolution, axes: Axes, number: int) -> Reach:
+def _convolution(operation: ir.Convolution, shape: ir.Shape, number: int) -> Reach:
+    axes = signature_of(operation, shape).problem.axes
     along = axes[number]
     ends = along.crop_begin, along.crop_end
     if not operation.transposed:  # the crop at the end depends on the size
@@ -258,7 +259,7 @@ def _convolution(operation: ir.Convolution, axes: Axes, number: int) -> Reach:
     return Taps(operation, progress, with_ends)
 
 
-def _pool(operation: ir.Pool, _: Axes, number: int) -> Reach:
+def _pool(operation: ir.Pool, _: ir.Shape, number: int) -> Reach:
     if operation.windows or operation.ceil:
         raise EngineRefusal("its windows depend on the size of the input")
     kernel, stride = operation.kernel[number], operation.stride[number]
@@ -273,7 +274,7 @@ def _pool(operation: ir.Pool, _: Axes, number: int) -> Reach:
     return Taps(operation, progress, with_ends, cuts=False)
 
 
-def _multiplied(operation: ir.Resample | ir.PixelShuffle, _: Axes, number: int) -> Reach:
+def _multiplied(operation: ir.Resample | ir.PixelShuffle, _: ir.Shape, number: int) -> Reach:
     if isinstance(operation, ir.Resample) and operation.sizes:
         raise EngineRefusal("its factor depends on the size of the input")
     factor = operation.factors[number]
@@ -281,7 +282,7 @@ def _multiplied(operation: ir.Resample | ir.PixelShuffle, _: Axes, number: int) 
     return Multiplied(operation, factor, linear)
 
 
-def _divided(operation: ir.PixelUnshuffle, _: Axes, number: int) -> Reach:
+def _divided(operation: ir.PixelUnshuffle, _: ir.Shape, number: int) -> Reach:
     factor = operation.factors[number]
     progress = Progress(factor, factor, 1, 0, 0, convolves=True)
     return Taps(operation, progress, lambda *_: operation, cuts=False)
@@ -294,7 +295,7 @@ def _norm(operation: ir.Norm, *_: object) -> Reach:
 
 
 _ONE_BY_ONE = ir.Pointwise, ir.Concat, ir.Slice, ir.Permute, ir.ChannelPool, ir.Convert
-REACHES: dict[type[ir.Operation], Callable[[Any, Axes, int], Reach]] = {
+REACHES: dict[type[ir.Operation], Callable[[Any, ir.Shape, int], Reach]] = {
     ir.Convolution: _convolution,
     ir.Pool: _pool,
     ir.Resample: _multiplied,

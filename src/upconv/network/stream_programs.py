@@ -14,7 +14,6 @@ from ..errors import ShapeError
 from ..problem import DataLayout, DType
 from ..properties import cached_property
 from .compile import Choice, Compiler, resized
-from .convolutions import problem_of
 from .definitions import evaluate
 from .digests import digest
 from .graph import Array, Convolution, Form, Graph, Options, Shape, array_shape
@@ -66,15 +65,11 @@ class Streamed:
         self._compiler, self._options = compiler, options
         far = {name: self.length(shape, FAR) for name, shape in shapes.items()}
         self.graph = graph = resized(compiler.graph, far)
-        convolutions = [
-            (i, n) for i, n in enumerate(graph.nodes) if isinstance(n.operation, Convolution)
-        ]
-        problems = {
-            i: problem_of(n.operation, graph.shapes[n.inputs[0]], Form())  # type: ignore[arg-type]
-            for i, n in convolutions
-        }
-        self._by_definition = any(n.operation.sums == ORDERED.sums for _, n in convolutions)  # type: ignore[attr-defined]
-        self.schedule = Schedule(graph, {i: p.axes for i, p in problems.items()}, axis - 2)
+        operations = [node.operation for node in graph.nodes]
+        self._by_definition = any(
+            isinstance(o, Convolution) and o.sums == ORDERED.sums for o in operations
+        )
+        self.schedule = Schedule(graph, axis)
         self._listed = [self.schedule.key(self.schedule.begin)]
         self._keys = {self._listed[0]: 0}
         self._steps: dict[tuple[int, int, bool], Step] = {}
@@ -124,7 +119,6 @@ class Streamed:
     def _new_step(self, state: State, count: int, *, ended: bool) -> Step:
         after = self.schedule.after(state, count, ended=ended)
         phase = self.schedule.phase(state, after)
-        shapes = phase.graph.shapes
         layout = self.histories.grown(self.schedule.extents(state, after))
         if not ended:  # the last push comes once, and may need much more room
             self.histories.layout = layout
@@ -133,21 +127,18 @@ class Streamed:
         if graph.nodes:
             by_definition = self._by_definition
             program = Evaluated(phase.graph) if by_definition else self._program(graph, phase)
-        sizes = dict(zip(phase.results, phase.graph.outputs, strict=False))
-        results = tuple(
-            self.length(self.graph.shapes[value], 0)
-            if number not in sizes
-            else phase.graph.shapes[sizes[number]]
-            for number, value in enumerate(self.graph.outputs)
-        )
-        kept = []
-        for value, number in zip(phase.kept, phase.graph.outputs[len(sizes) :], strict=True):
-            form = self.forms[value]
-            if value not in self.histories.forms:
-                kept.append((array_shape(shapes[number], form.layout), form.dtype.numpy))
+        sizes = [phase.graph.shapes[value] for value in phase.graph.outputs]
+        results = [self.length(self.graph.shapes[value], 0) for value in self.graph.outputs]
+        for number, size in zip(phase.results, sizes, strict=False):
+            results[number] = size
+        kept = [
+            (array_shape(size, self.forms[value].layout), self.forms[value].dtype.numpy)
+            for value, size in zip(phase.kept, sizes[len(phase.results) :], strict=True)
+            if value not in self.histories.forms
+        ]
         copies = self.histories.copies(state, after, layout)
         moved, key = after.less(state), self.number(after)
-        return Step(phase, program, results, tuple(kept), layout, copies, moved, key)
+        return Step(phase, program, tuple(results), tuple(kept), layout, copies, moved, key)
 
     @cached_property
     def histories(self) -> Histories:
