@@ -137,14 +137,10 @@ def _once(graph: Graph) -> Graph:
             if equal != output:
                 same[output] = equal
                 continue
-            if len(chain) == 1 and chain[0].name == "leaky_relu" and _number(chain[0]) >= 0:
+            if [op.name for op in chain] == ["leaky_relu"] and chain[0].operand >= 0:  # type: ignore[operator]
                 leaky[first] = output
         nodes.append(node)
     return graph.with_nodes(nodes)
-
-
-def _number(op: Op) -> float:
-    return float(op.operand)  # type: ignore[arg-type]  # a number, as the table of operations says
 
 
 def _key(operand: object) -> object:
