@@ -93,17 +93,15 @@ class Histories:
     def placed(self, graph: Graph, phase: Phase, layout: Layout) -> Graph:
         """The graph of a phase with its buffers in the block: no inputs and outputs."""
         held = {value: n for value, n in phase.buffers.items() if value in self.forms}
-        names = list(graph.inputs)[len(graph.inputs) - len(phase.waiting) :]
-        before = {name: v for name, v in zip(names, phase.waiting, strict=True) if v in held}
+        before = {n: held[value] for value, n in phase.waiting.items() if value in held}
         kept = zip(graph.outputs[len(phase.results) :], phase.kept, strict=True)
         after = {number for number, value in kept if value in held}
-        parts = {graph.inputs[name]: held[value] for name, value in before.items()}
         return replace(
             graph,
             nodes=tuple(node for node in graph.nodes if node.outputs[0] not in after),
-            inputs={name: n for name, n in graph.inputs.items() if name not in before},
+            inputs={name: n for name, n in graph.inputs.items() if n not in before},
             outputs=tuple(n for n in graph.outputs if n not in after),
-            views={part: (buffer, 0) for part, buffer in parts.items() if part != buffer},
+            views={part: (buffer, 0) for part, buffer in before.items() if part != buffer},
             held={n: layout.offsets[value] for value, n in held.items()},
         )
 

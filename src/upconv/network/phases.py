@@ -55,15 +55,15 @@ class Phase(Part):
 
     graph: its inputs are the network's inputs with new positions, then the kept values of the push
     before. Its outputs are the network's outputs with new positions, then the values to keep.
-    results: the numbers of the network's outputs that are in `graph`. waiting, kept: the network's
-    values kept before and kept now, in the order of inputs and outputs of `graph`. buffers: for
+    results: the numbers of the network's outputs that are in `graph`. waiting, kept: the inputs and
+    the outputs of `graph` for the network's values kept before and kept now, in order. buffers: for
     each of these, and for second outputs of their nodes, the value of `graph` with the kept and the
     new positions.
     """
 
     results: tuple[int, ...]
-    waiting: tuple[int, ...]
-    kept: tuple[int, ...]
+    waiting: dict[int, int]
+    kept: dict[int, int]
     buffers: dict[int, int]
 
 
@@ -242,10 +242,9 @@ class _Build(PartBuilder):
 
     def phase(self, buffered: Iterable[int]) -> Phase:
         """The phase, with the values that it keeps and the buffers of `buffered`."""
-        kept, outputs = self._after.kept, []
         results = tuple(i for i, value in enumerate(self._network.outputs) if value in self._new)
-        outputs = [self._new[self._network.outputs[i]] for i in results]
-        for value, count in kept.items():
+        outputs, kept = [self._new[self._network.outputs[i]] for i in results], dict[int, int]()
+        for value, count in self._after.kept.items():
             buffer = self._buffer(value)
             size = self.shapes[buffer][self._axis]
             begin = self._after.first[value] - self._before.first[value]
@@ -253,10 +252,10 @@ class _Build(PartBuilder):
             number = self.cropped(buffer, {self._axis - 2: ends}, value)
             if number == buffer:
                 (number,) = self.node(ir.Convert(), (number,), value)
-            outputs.append(number)
+            kept[value] = number
         buffers = {value: self._buffer(value) for value in buffered}
-        graph, values = self.graph(*outputs), tuple(self.values)
-        return Phase(graph, values, results, tuple(self._kept), tuple(kept), buffers)
+        graph, values = self.graph(*outputs, *kept.values()), tuple(self.values)
+        return Phase(graph, values, results, self._kept, kept, buffers)
 
     def _input_of(self, name: str, value: int, count: int) -> int:
         shape = list(self._network.shapes[value])

@@ -127,13 +127,13 @@ class Streamed:
         if graph.nodes:
             by_definition = self._by_definition
             program = Evaluated(phase.graph) if by_definition else self._program(graph, phase)
-        sizes = [phase.graph.shapes[value] for value in phase.graph.outputs]
+        shapes = phase.graph.shapes
         results = [self.length(self.graph.shapes[value], 0) for value in self.graph.outputs]
-        for number, size in zip(phase.results, sizes, strict=False):
-            results[number] = size
+        for number, value in zip(phase.results, phase.graph.outputs, strict=False):
+            results[number] = shapes[value]
         kept = [
-            (array_shape(size, self.forms[value].layout), self.forms[value].dtype.numpy)
-            for value, size in zip(phase.kept, sizes[len(phase.results) :], strict=True)
+            (array_shape(shapes[n], self.forms[value].layout), self.forms[value].dtype.numpy)
+            for value, n in phase.kept.items()
             if value not in self.histories.forms
         ]
         copies = self.histories.copies(state, after, layout)
@@ -167,11 +167,9 @@ class Streamed:
     def _laid_out(self, phase: Phase) -> Graph:
         """A phase's graph with forms; kept values keep theirs."""
         layouts = [self.forms[value].layout for value in phase.values]
-        inputs, outputs = list(phase.graph.inputs.values()), phase.graph.outputs
-        forms = dict.fromkeys((*inputs, *outputs), self._outside)
-        waiting = zip(inputs[len(inputs) - len(phase.waiting) :], phase.waiting, strict=True)
-        kept = zip(outputs[len(phase.results) :], phase.kept, strict=True)
-        forms |= {number: self.forms[value] for number, value in (*waiting, *kept)}
+        ends = *phase.graph.inputs.values(), *phase.graph.outputs
+        inner = *phase.waiting.items(), *phase.kept.items()
+        forms = dict.fromkeys(ends, self._outside) | {n: self.forms[value] for value, n in inner}
         return laid_out(phase.graph, layouts, self._options.dtype, forms)
 
     def _program(self, graph: Graph, phase: Phase) -> Program:
