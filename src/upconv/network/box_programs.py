@@ -12,13 +12,14 @@ from ..geometry import same_padding
 from ..keywords import Same, paddings
 from ..threads import resolved
 from . import graph as ir
-from .boxes import Boxes, ends_of
+from .boxes import Boxes
 from .compile import Choice, Compiler, resized
 from .convolutions import problem_of
 from .digests import digest
 from .layout import laid_out
 from .parts import Part
 from .program import Program
+from .reach import ends_of
 
 _MOST_PROGRAMS = 32
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
-from typing import Any, cast
 
 from ..errors import EngineRefusal
 from . import graph as ir
 from .kinds import KINDS
 from .parts import Part, PartBuilder
-from .reach import Edges, Everything, Reach, reach
+from .reach import Edges, Everything, Reach, ends_of, reach, with_ends
 
 Span = tuple[int, int]
 """Positions [begin, end) along one axis."""
@@ -145,26 +143,10 @@ def _with_begin(rule: Reach, span: Span, size: int) -> Span:
     return (0, min(size, max(span[1], 2 * ends[0] + 1))) if span[0] < ends[0] else span
 
 
-def ends_of(operation: ir.Operation) -> object:
-    """The padding of an operation, in which the operations of boxes differ."""
-    if isinstance(operation, ir.Convolution):
-        return operation.keywords.padding
-    return getattr(operation, "padding", getattr(operation, "amounts", None))
-
-
 def _merged(operations: Sequence[ir.Operation]) -> ir.Operation:
     """One operation with the padding of the i-th one along axis i."""
-    first = operations[0]
-    if isinstance(first, ir.Pool) and first.windows:
-        return first
-    ends: Any = tuple(cast(Any, ends_of(one))[i] for i, one in enumerate(operations)
-                      if ends_of(one) is not None)  # fmt: skip
-    if isinstance(first, ir.Convolution):
-        keywords = first.keywords._replace(padding=ends, output_padding=0)
-        return replace(first, keywords=keywords)
-    if isinstance(first, ir.Pool):
-        return replace(first, padding=ends)
-    return replace(first, amounts=ends) if isinstance(first, ir.Pad) else first
+    ends = map(ends_of, operations)
+    return with_ends(operations[0], [pairs[axis] for axis, pairs in enumerate(ends) if pairs])
 
 
 class _Build(PartBuilder):

@@ -7,7 +7,7 @@ inputs. An operation that needs all positions at once raises an error that names
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -77,13 +77,13 @@ class Reach:
 class Taps(Reach):
     """A convolution, transposed or not, or another operation of sliding windows.
 
-    with_ends: the operation with other (begin, end) along the axis. cuts: whether it takes ends
-    below 0.
+    axis: the spatial axis. ends: (begin, end) along all axes. cuts: whether they may be below 0.
     """
 
     progress: Progress
-    with_ends: Callable[[int, int], ir.Operation]
-    cuts: bool = True
+    axis: int
+    ends: tuple[Ends, ...]
+    cuts: bool = False
 
     @property
     def rate(self) -> Fraction:
@@ -117,7 +117,9 @@ class Taps(Reach):
         axis = self.progress.window(size, shift, count)
         begin, end = axis.crop_begin, axis.crop_end
         cut = (0, 0) if self.cuts else (max(0, -begin), max(0, -end))
-        return Window(self.with_ends(begin + cut[0], end + cut[1]), cut)
+        ends = [*self.ends]
+        ends[self.axis] = begin + cut[0], end + cut[1]
+        return Window(with_ends(self.operation, ends), cut)
 
 
 @dataclass(frozen=True)
@@ -190,10 +192,10 @@ class Edges(Reach):
 
     def window(self, shift: int, size: int, count: int) -> Window:
         """The operation with other amounts; inputs kept for the end are cut off its result."""
-        amounts, end = list(self.operation.amounts), count - size - shift
+        ends, end = [*self.operation.amounts], count - size - shift
         begin = shift if end <= 0 else max(0, shift)
-        amounts[self.axis] = begin, end
-        return Window(replace(self.operation, amounts=tuple(amounts)), after=(begin - shift, 0))
+        ends[self.axis] = begin, end
+        return Window(with_ends(self.operation, ends), after=(begin - shift, 0))
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,24 @@ class Everything(Reach):
         return Window(self.operation)
 
 
+def ends_of(operation: ir.Operation) -> Any:
+    """The padding of an operation, in which its windows differ; None if it has none."""
+    if isinstance(operation, ir.Convolution):
+        return operation.keywords.padding
+    return getattr(operation, "padding", getattr(operation, "amounts", None))
+
+
+def with_ends(operation: ir.Operation, ends: Sequence[Ends]) -> ir.Operation:
+    """The operation with another padding, if it has one."""
+    pairs = tuple(ends)
+    if isinstance(operation, ir.Convolution):
+        keywords = operation.keywords._replace(padding=pairs, output_padding=0)
+        return replace(operation, keywords=keywords)
+    if isinstance(operation, ir.Pool):
+        return replace(operation, padding=pairs)
+    return replace(operation, amounts=pairs) if isinstance(operation, ir.Pad) else operation
+
+
 def reach(node: ir.Node, graph: ir.Graph, number: int) -> Reach:
     """The reach of a node along a spatial axis, whatever its size.
 
@@ -249,14 +269,8 @@ def _convolution(operation: ir.Convolution, shape: ir.Shape, number: int) -> Rea
         else:
             ends = padding[number]
     progress = Progress(along.kernel, along.stride, along.dilation, *ends, not operation.transposed)
-
-    def with_ends(begin: int, end: int) -> ir.Operation:
-        pairs = [(one.crop_begin, one.crop_end) for one in axes]
-        pairs[number] = begin, end
-        keywords = operation.keywords._replace(padding=tuple(pairs), output_padding=0)
-        return replace(operation, keywords=keywords)
-
-    return Taps(operation, progress, with_ends)
+    pairs = tuple((one.crop_begin, one.crop_end) for one in axes)
+    return Taps(operation, progress, number, pairs, cuts=True)
 
 
 def _pool(operation: ir.Pool, _: ir.Shape, number: int) -> Reach:
@@ -265,13 +279,7 @@ def _pool(operation: ir.Pool, _: ir.Shape, number: int) -> Reach:
     kernel, stride = operation.kernel[number], operation.stride[number]
     dilation = operation.at(()).dilation[number]
     progress = Progress(kernel, stride, dilation, *operation.padding[number], convolves=True)
-
-    def with_ends(begin: int, end: int) -> ir.Operation:
-        padding = list(operation.padding)
-        padding[number] = begin, end
-        return replace(operation, padding=tuple(padding))
-
-    return Taps(operation, progress, with_ends, cuts=False)
+    return Taps(operation, progress, number, operation.padding)
 
 
 def _multiplied(operation: ir.Resample | ir.PixelShuffle, _: ir.Shape, number: int) -> Reach:
@@ -285,7 +293,7 @@ def _multiplied(operation: ir.Resample | ir.PixelShuffle, _: ir.Shape, number: i
 def _divided(operation: ir.PixelUnshuffle, _: ir.Shape, number: int) -> Reach:
     factor = operation.factors[number]
     progress = Progress(factor, factor, 1, 0, 0, convolves=True)
-    return Taps(operation, progress, lambda *_: operation, cuts=False)
+    return Taps(operation, progress, number, ((0, 0),) * len(operation.factors))
 
 
 def _norm(operation: ir.Norm, *_: object) -> Reach:
