@@ -26,33 +26,27 @@ def channel_copies(
 ) -> list[Step]:
     """Copies of some channels: chains without operations."""
     axis = target.layout.to_ncx(inputs[0].ndim - 2)[1]
-
-    def channels(array: Array, start: int, stop: int) -> Array:
-        return array[(*[slice(None)] * axis, slice(start, stop))]
-
     if isinstance(operation, Slice):
-        part = channels(inputs[0], operation.start, operation.stop)
+        _, part, _ = np.split(inputs[0], [operation.start, operation.stop], axis)
         return pointwise.steps(pointwise.COPY, outputs, [part], target)
-    result, start = [], 0
-    for array in inputs:
-        stop = start + array.shape[axis]
-        part = channels(outputs[0], start, stop)
-        result += pointwise.steps(pointwise.COPY, [part], [array], target)
-        start = stop
-    return result
+    return _side_by_side(outputs[0], inputs, axis, target)
 
 
 def position_copies(axis: int, output: Array, inputs: Arrays, target: Target) -> list[Step]:
     """Copies of arrays side by side along an axis: rows that are contiguous in both."""
     result, by_rows = [], target._replace(layout=DataLayout.NXC)
-    for image, *parts in zip(output, *inputs, strict=True):
-        start, outer = 0, prod(image.shape[: axis - 1])
-        rows = image.reshape(1, outer, -1)
-        for part in parts:
-            row = part.reshape(1, outer, -1)
-            stop = start + row.shape[-1]
-            result += pointwise.steps(pointwise.COPY, [rows[..., start:stop]], [row], by_rows)
-            start = stop
+    for arrays in zip(output, *inputs, strict=True):
+        rows, *parts = (image.reshape(1, prod(image.shape[: axis - 1]), -1) for image in arrays)
+        result += _side_by_side(rows, parts, 2, by_rows)
+    return result
+
+
+def _side_by_side(output: Array, inputs: Arrays, axis: int, target: Target) -> list[Step]:
+    """Copies of arrays into the parts of another one along an axis."""
+    cuts = np.cumsum([array.shape[axis] for array in inputs])[:-1]
+    result = []
+    for part, x in zip(np.split(output, cuts, axis), inputs, strict=True):
+        result += pointwise.steps(pointwise.COPY, [part], [x], target)
     return result
 
 
