@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from functools import reduce
 from math import prod
 
 import numpy as np
@@ -88,12 +89,11 @@ def split(operation: PixelShuffle, out: Array, x: Array, target: Target) -> Step
     step, to, factors = position_stride(x), position_stride(out), operation.factors
     sizes = x.shape[1:-1]
     # The input's rows, and where in the result their first positions go.
-    counts = [np.arange(n) * step * prod(sizes[i + 1 :]) for i, n in enumerate(sizes[:-1])]
-    places = [
-        np.arange(n) * factors[i] * to * prod(size[i + 1 :]) for i, n in enumerate(sizes[:-1])
-    ]
-    parts_to = [np.arange(n) * to * prod(size[i + 1 :]) for i, n in enumerate(factors)]
-    src, dst, offsets = _sums(counts), _sums(places), _sums(parts_to)
+    src = sums(np.arange(n) * step * prod(sizes[i + 1 :]) for i, n in enumerate(sizes[:-1]))
+    apart = [to * prod(size[i + 1 :]) for i in range(len(size))]
+    places = zip(sizes[:-1], factors, apart, strict=False)
+    dst = sums(np.arange(n) * factor * step for n, factor, step in places)
+    offsets = sums(np.arange(n) * step for n, step in zip(factors, apart, strict=True))
     rows = records(ROW, len(src), to=dst, tap=np.arange(len(src)), taps=1)
     tables = StepTables(out, x)
     tables.add(rows=rows, taps=records(TAP, len(src), offset=src), parts=offsets)
@@ -103,9 +103,6 @@ def split(operation: PixelShuffle, out: Array, x: Array, target: Target) -> Step
     return tables.step(code, "split", listed, images(out, x), target)
 
 
-def _sums(axes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def sums(axes: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
     """All sums of one number from each array, in order."""
-    result = np.zeros(1, np.int64)
-    for numbers in axes:
-        result = (result[:, None] + numbers).ravel()
-    return result
+    return reduce(np.add.outer, axes, np.zeros(1, np.int64)).ravel()

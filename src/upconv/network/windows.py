@@ -15,7 +15,7 @@ from ..problem import DataLayout
 from . import graph as ir
 from .graph import Array
 from .lines import channels_first, channels_last, one_by_one
-from .moves import channel_copies, position_copies, split
+from .moves import channel_copies, position_copies, split, sums
 from .tables import Arrays, Target
 from .taps import Windows
 
@@ -103,9 +103,7 @@ def _picked(operation: _Picking, out: Array, x: Array, target: Target) -> Step:
         sources = np.array(operation.order) * channel
     else:
         factors = operation.factors
-        first: Array = np.zeros(1, np.int64)
-        for factor, stride in zip(factors, strides, strict=True):
-            first = (first[:, None] + np.arange(factor) * stride).ravel()
+        first = sums(np.arange(f) * stride for f, stride in zip(factors, strides, strict=True))
         sources = (np.arange(x.shape[axes[1]])[:, None] * channel + first).ravel()
         plain = ir.Pool("max", (1,) * len(size), factors, ends, dilation=(1,) * len(size))
     if layout is DataLayout.NCX:
