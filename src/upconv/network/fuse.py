@@ -48,10 +48,8 @@ def chain_of(node: Node) -> Chain | None:
 
 def with_chain(node: Node, chain: Chain, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Node:
     """A node that ends in another chain."""
-    operation = node.operation
-    if isinstance(operation, Pointwise):
-        return replace(node, operation=Pointwise(chain), inputs=inputs, outputs=outputs)
-    operation = replace(operation, epilogue=chain)  # type: ignore[type-var]  # has an epilogue
+    field = "chain" if isinstance(node.operation, Pointwise) else "epilogue"
+    operation = replace(node.operation, **{field: chain})  # type: ignore[type-var]  # a dataclass
     return replace(node, operation=operation, inputs=inputs, outputs=outputs)
 
 
