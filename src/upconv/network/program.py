@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import forks
-from ..arrays import as_array, check_out, copied
+from ..arrays import as_array, check_out, copied, overlap
 from ..choices import Algorithm
 from ..engines.base import Maybe
 from ..engines.nonfinite import is_finite
@@ -221,8 +221,7 @@ def _apart(results: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
     """The results, with new arrays for those that have gaps or overlap another array."""
     written, before = list[Array](), [*inputs]
     for result in results:
-        apart = not any(np.may_share_memory(result, array) for array in before)
+        fits = result.flags.c_contiguous and result.flags.aligned and not overlap(result, before)
         before.append(result)
-        fits = apart and result.flags.c_contiguous and result.flags.aligned
         written.append(result if fits else np.empty(result.shape, result.dtype))
     return written
