@@ -12,6 +12,7 @@ from tests.support import random_networks
 from upconv.errors import EngineRefusal, ShapeError
 from upconv.network.compile import resized, simplified
 from upconv.network.definitions import evaluate
+from upconv.network.graph import with_extent
 from upconv.network.phases import Schedule
 from upconv.network.reach import Edges, Taps
 
@@ -21,10 +22,7 @@ _FAR = 1 << 20
 def _by_definition(case: random_networks.Case, axis: int, rng: random.Random) -> list[np.ndarray]:
     """The results of the phases of a random cut, each evaluated by definition in float64."""
     graph = simplified(case.graph())
-    shapes = {
-        name: (*graph.shapes[v][:axis], _FAR, *graph.shapes[v][axis + 1 :])
-        for name, v in graph.inputs.items()
-    }
+    shapes = {name: with_extent(graph.shapes[v], axis, _FAR) for name, v in graph.inputs.items()}
     try:
         far = resized(graph, shapes)
     except ShapeError:

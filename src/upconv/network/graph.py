@@ -308,6 +308,11 @@ class Graph:
         return {value: node for node in self.nodes for value in node.outputs}
 
 
+def with_extent(shape: Shape, axis: int, extent: int) -> Shape:
+    """A shape with another extent along an axis."""
+    return (*shape[:axis], extent, *shape[axis + 1 :])
+
+
 def array_shape(shape: Shape, layout: DataLayout) -> Shape:
     """The shape of the array that holds a value."""
     return layout.shape(shape[0], shape[1], tuple(shape[2:]))

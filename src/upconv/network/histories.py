@@ -24,7 +24,7 @@ from ..engines.addresses import address_of
 from ..engines.jit.cpu import host
 from ..engines.jit.moves import COPY, COPY_BYTES, copies_code
 from ..problem import DataLayout
-from .graph import Array, Form, Graph, Shape, array_shape
+from .graph import Array, Form, Graph, Shape, array_shape, with_extent
 from .phases import Phase, State
 from .tables import records
 
@@ -121,9 +121,8 @@ class Histories:
         outside = iter(kept.outside)
         for value, count in counts.items():
             if value in self.forms:
-                shape, form = list(self._shapes[value]), self.forms[value]
-                shape[self._axis] = count
-                first, room = kept.layout.offsets[value], array_shape(tuple(shape), form.layout)
+                shape, form = with_extent(self._shapes[value], self._axis, count), self.forms[value]
+                room, first = array_shape(shape, form.layout), kept.layout.offsets[value]
                 yield np.ndarray(room, form.dtype.numpy, kept.block, first)
             else:
                 yield next(outside)

@@ -258,9 +258,7 @@ class _Build(PartBuilder):
         return Phase(graph, values, results, self._kept, kept, buffers)
 
     def _input_of(self, name: str, value: int, count: int) -> int:
-        shape = list(self._network.shapes[value])
-        shape[self._axis] = count
-        return self.input(name, tuple(shape))
+        return self.input(name, ir.with_extent(self._network.shapes[value], self._axis, count))
 
     def _buffer(self, value: int) -> int:
         """The kept positions of a value, and behind them the new ones."""

@@ -16,7 +16,7 @@ from ..properties import cached_property
 from .compile import Choice, Compiler, resized
 from .definitions import evaluate
 from .digests import digest
-from .graph import Array, Convolution, Form, Graph, Options, Shape, array_shape
+from .graph import Array, Convolution, Form, Graph, Options, Shape, array_shape, with_extent
 from .histories import Copies, Histories
 from .histories import Layout as BlockLayout
 from .instances import Buffers
@@ -63,7 +63,7 @@ class Streamed:
         self.batch = next(iter(shapes.values()))[0]
         self._outside = Form(dtype=outside)
         self._compiler, self._options = compiler, options
-        far = {name: self.length(shape, FAR) for name, shape in shapes.items()}
+        far = {name: with_extent(shape, axis, FAR) for name, shape in shapes.items()}
         self.graph = graph = resized(compiler.graph, far)
         operations = [node.operation for node in graph.nodes]
         self._by_definition = any(
@@ -76,10 +76,6 @@ class Streamed:
         self._buffers, self._lock = Buffers(), threading.Lock()
         forks.hold(self._lock)
 
-    def length(self, shape: Shape, count: int) -> Shape:
-        """A shape with a number of positions along the axis."""
-        return (*shape[: self.axis], count, *shape[self.axis + 1 :])
-
     @cached_property
     def choice(self) -> Choice:
         """Layouts and kernels for a chunk, or for several chunks that give a result.
@@ -89,7 +85,7 @@ class Streamed:
         count, period = next(iter(self.shapes.values()))[self.axis], self.schedule.period
         count = -(-count // period) * period
         while True:
-            shapes = {name: self.length(shape, count) for name, shape in self.shapes.items()}
+            shapes = {n: with_extent(s, self.axis, count) for n, s in self.shapes.items()}
             try:
                 return self._compiler.choice(shapes, self._options)
             except ShapeError:
@@ -128,7 +124,7 @@ class Streamed:
             by_definition = self._by_definition
             program = Evaluated(phase.graph) if by_definition else self._program(graph, phase)
         shapes = phase.graph.shapes
-        results = [self.length(self.graph.shapes[value], 0) for value in self.graph.outputs]
+        results = [with_extent(self.graph.shapes[v], self.axis, 0) for v in self.graph.outputs]
         for number, value in zip(phase.results, phase.graph.outputs, strict=False):
             results[number] = shapes[value]
         kept = [

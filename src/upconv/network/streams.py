@@ -19,7 +19,7 @@ from ..errors import ArgumentError, DTypeError, EngineRefusal, ShapeError
 from ..problem import DataLayout, DType
 from ..states import Stateful, by_one_thread
 from .compile import Compiler
-from .graph import Options, Shape
+from .graph import Options, Shape, with_extent
 from .histories import Kept
 from .kinds import agree, described_shape
 from .operands import one_of
@@ -366,7 +366,7 @@ def stream_of(
             raise ArgumentError(f"the shape of input {name!r}", got, expected, remedy)
 
     def opening(sizes: dict[str, Shape]) -> Streamed:
-        far = {n: (*s[:number], FAR, *s[number + 1 :]) for n, s in sizes.items()}
+        far = {name: with_extent(shape, number, FAR) for name, shape in sizes.items()}
         try:
             return Streamed(compiler(far), sizes, number, options, dtype)
         except ShapeError as error:
