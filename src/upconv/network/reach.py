@@ -103,11 +103,7 @@ class Taps(Reach):
         return self.progress.total(taken)
 
     def first(self, result: int) -> int:
-        """The input that the first tap reads, or the last one that reaches the result."""
-        one = self.progress
-        if one.convolves:
-            return one.stride * result - one.begin
-        return -(-(result + one.begin - one.extent + 1) // one.stride)
+        return self.progress.reads(result)
 
     def shift(self, first: int, result: int) -> int:
         return self.progress.shift(first, result)
