@@ -165,13 +165,11 @@ def _factors_forward(graph: Graph) -> Graph:
     """Positive factors moved from chains to the convolutions that read them (case 2)."""
     nodes = list(graph.nodes)
     for number, node in enumerate(nodes):
-        chain = chain_of(node)
-        start = None if chain is None else _factor_start(chain)
-        value = node.outputs[-1]
+        chain, value = chain_of(node) or (), node.outputs[-1]
+        start = _factor_start(chain)
         indices = [i for i, other in enumerate(nodes) if value in other.inputs]
-        if start is None or chain is None or value in graph.outputs or not indices:
-            continue
-        if not all(_only_convolved(nodes[i], value) for i in indices):
+        convolved = indices and all(_only_convolved(nodes[i], value) for i in indices)
+        if start is None or value in graph.outputs or not convolved:
             continue
         factor = float(chain[start].operand)  # type: ignore[arg-type]  # a number
         rest = chain[:start] + chain[start + 1 :]
