@@ -1,9 +1,5 @@
 """`Network`, the builder: a model written call by call, each call checked at once.
 
-    network = Network({"x": (1, 80, None)})
-    y = network.conv(network.inputs["x"], weight, bias, padding=3, activation="relu")
-    network.output(y)
-
 Channels, ranks and weights are checked at each call. `graph` checks conditions on sizes, once these
 are known, and names the line of the call that does not fit.
 """

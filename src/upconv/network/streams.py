@@ -1,8 +1,4 @@
-"""`NetworkStream`: a network whose inputs come in chunks along one axis.
-
-Each push computes the results that became final. It keeps the positions that later results need, so
-that nothing is computed twice.
-"""
+"""`NetworkStream`: a network whose inputs come in chunks along one axis, by `phases`."""
 
 from __future__ import annotations
 
