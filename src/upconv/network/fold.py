@@ -112,14 +112,12 @@ def _with_padding(node: Node, before: Node | None) -> Node:
     pairs = paddings(operation.keywords.padding, len(pad.amounts))
     if isinstance(pairs, Same):
         return node
-    ends = [
-        pair for both in zip(pad.amounts, pairs, strict=True) for pair in zip(*both, strict=True)
-    ]
-    if any(crop < 0 < zeros for crop, zeros in ends):
-        return node  # what was cropped would come back where zeros should be
-    sums = [crop + zeros for crop, zeros in ends]
-    total = tuple(zip(sums[::2], sums[1::2], strict=True))
-    operation = replace(operation, keywords=operation.keywords._replace(padding=total))
+    total = []
+    for amounts, zeros in zip(pad.amounts, pairs, strict=True):
+        if any(a < 0 < b for a, b in zip(amounts, zeros, strict=True)):
+            return node  # what was cropped would come back where zeros should be
+        total.append((amounts[0] + zeros[0], amounts[1] + zeros[1]))
+    operation = replace(operation, keywords=operation.keywords._replace(padding=tuple(total)))
     return replace(node, operation=operation, inputs=(*before.inputs, *node.inputs[1:]))
 
 
