@@ -16,11 +16,12 @@ A convolution with a fixed order of sums keeps its weight, because folding would
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 
 from ..keywords import Same, paddings
-from .fuse import chain_of, with_chain
+from .fuse import chain_of, with_chain, with_operands
 from .graph import Array, Convolution, Graph, Input, Node, Op, Pad, Permute
 
 HOMOGENEOUS = {"relu", "leaky_relu", "prelu"}
@@ -50,12 +51,7 @@ def reordered(graph: Graph) -> Graph:
                 operation,
                 weight=weight[:, order] if operation.transposed else weight[order],
                 bias=None if bias is None else bias[order],
-                epilogue=tuple(
-                    replace(op, operand=op.operand[order])
-                    if isinstance(op.operand, np.ndarray)
-                    else op
-                    for op in operation.epilogue
-                ),
+                epilogue=with_operands(operation.epilogue, np.ndarray, itemgetter(order)),
             )
             nodes[nodes.index(writer)] = replace(writer, operation=operation, outputs=node.outputs)
             nodes.remove(node)

@@ -17,7 +17,9 @@ of the kernel there and makes a node of the rest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +53,14 @@ def with_chain(node: Node, chain: Chain, inputs: tuple[int, ...], outputs: tuple
     field = "chain" if isinstance(node.operation, Pointwise) else "epilogue"
     operation = replace(node.operation, **{field: chain})  # type: ignore[type-var]  # a dataclass
     return replace(node, operation=operation, inputs=inputs, outputs=outputs)
+
+
+def with_operands(chain: Chain, kind: type, change: Callable[[Any], Any]) -> Chain:
+    """A chain with all operands of a kind changed."""
+    return tuple(
+        replace(op, operand=change(op.operand)) if isinstance(op.operand, kind) else op
+        for op in chain
+    )
 
 
 def _joined(graph: Graph, *, chains_only: bool) -> list[Node] | None:
@@ -88,12 +98,7 @@ def _appended(writer: Node, epilogue: Chain, node: Node, *, stored: bool) -> Nod
     """One node for `writer` and `node`; the value between them is `stored` or not needed."""
     chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
     offset = len(writer.inputs) - 1
-    moved = tuple(
-        replace(op, operand=op.operand._replace(number=op.operand.number + offset))
-        if isinstance(op.operand, Input)
-        else op
-        for op in chain
-    )
+    moved = with_operands(chain, Input, lambda one: one._replace(number=one.number + offset))
     outputs = writer.outputs if stored else writer.outputs[:-1]
     joined = (*epilogue, *((STORE,) if stored else ()), *moved)
     return with_chain(writer, joined, (*writer.inputs, *node.inputs[1:]), (*outputs, *node.outputs))
@@ -208,13 +213,12 @@ def split(graph: Graph) -> Graph:
 def _renumbered(chain: Chain, inputs: tuple[int, ...]) -> tuple[Chain, tuple[int, ...]]:
     """A part of a chain with operands of its own, and the values that they are."""
     values: list[int] = []
-    ops = []
-    for op in chain:
-        if isinstance(op.operand, Input):
-            values.append(inputs[op.operand.number])
-            op = replace(op, operand=op.operand._replace(number=len(values)))
-        ops.append(op)
-    return tuple(ops), tuple(values)
+
+    def renumbered(operand: Input) -> Input:
+        values.append(inputs[operand.number])
+        return operand._replace(number=len(values))
+
+    return with_operands(chain, Input, renumbered), tuple(values)
 
 
 def sums(chain: Chain) -> int:
