@@ -323,13 +323,9 @@ class NetworkStream(Stateful):
 
 def stream_of(
     declared: Mapping[str, Sequence[int | str | None]],
-    compiler: Callable[[dict[str, Shape]], Compiler],
-    axis: int,
-    chunk: int | None,
-    options: Options,
-    shapes: dict[str, Any],
-    dtype: DType = DType.FLOAT32,
-) -> NetworkStream:
+    compiler: Callable[[dict[str, Shape]], Compiler], axis: int, chunk: int | None,
+    options: Options, shapes: dict[str, Any], dtype: DType = DType.FLOAT32,
+) -> NetworkStream:  # fmt: skip
     """The stream of a network with these declared inputs; see `Network.stream`.
 
     dtype: of chunks and results.
