@@ -37,9 +37,8 @@ STEPS: dict[type[Operation], Callable[..., list[Step]]] = {
     Lstm: recurrent.steps,
     Norm: norms.steps,
     Pointwise: pointwise.steps,
-    **dict.fromkeys(windows.OPERATIONS, windows.steps),
 }
-"""The native steps of every operation but convolutions and conversions."""
+"""The native steps of operations; others but convolutions and conversions are in `windows`."""
 
 
 class Buffer:
@@ -149,7 +148,8 @@ class Instance:
         if isinstance(node.operation, Convert):
             source = compiled.graph.form(node.inputs[0]).layout
             return conversion(outputs[0], inputs[0], source, target)
-        return STEPS[type(node.operation)](node.operation, outputs, inputs, target)
+        make = STEPS.get(type(node.operation), windows.steps)
+        return make(node.operation, outputs, inputs, target)
 
 
 def _array(graph: Graph, value: int, room: Array | None = None, offset: int = 0) -> Array:

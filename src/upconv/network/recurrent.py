@@ -9,7 +9,6 @@ import numpy as np
 from ..engines.jit.recurrence import LAYOUT, lstm_code, packed
 from ..engines.jit.steps import Step
 from ..engines.jit.walk import Phase
-from ..errors import EngineError
 from ..problem import DataLayout
 from .graph import Array, Lstm
 from .matrices import image_stride, position_stride
@@ -18,8 +17,7 @@ from .tables import Arrays, Target, stored_type, walk_step
 
 def steps(operation: Lstm, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
     """The native step of an LSTM, on arrays whose channels come last."""
-    if target.layout is not DataLayout.NXC:
-        raise EngineError("An LSTM is computed channels last.")  # `labels` ensures it
+    assert target.layout is DataLayout.NXC  # noqa: S101 - `labels` ensures it
     (y,), x, channels = outputs, inputs[0], operation.weight.shape[1]
     state = np.zeros((1, 1, 2 * channels), y.dtype) if len(inputs) < 2 else inputs[1][:, -1:]
     weight = _packed(operation, target.cpu.lanes(4))

@@ -19,10 +19,6 @@ from .moves import channel_copies, position_copies, split, sums
 from .tables import Arrays, Target
 from .taps import Windows
 
-OPERATIONS = (
-    ir.ChannelPool, ir.Concat, ir.Pad, ir.Permute, ir.PixelShuffle, ir.PixelUnshuffle, ir.Pool,
-    ir.Resample, ir.Slice,
-)  # fmt: skip
 _Picking = ir.Permute | ir.PixelUnshuffle
 _ROW = 1024  # positions of a row, where all of them are pooled
 _INTERLEAVED = 16  # phases that code interleaves: its size grows with their square
