@@ -147,11 +147,11 @@ class Schedule:
     def key(self, state: State) -> tuple[int, ...]:
         """The differences of counts, which determine all phases after a state."""
         kept = (count - first for count, first in zip(state.produced, state.first, strict=True))
-        shifts = (
-            self._shift(rule, number, state.first[value], state.produced[node.outputs[0]])
-            for node, rule in zip(self.graph.nodes, self._reaches, strict=True)
-            for number, value in enumerate(node.inputs)
-        )
+        shifts = []
+        for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
+            result, (first, *others) = state.produced[node.outputs[0]], node.inputs
+            shifts.append(rule.shift(state.first[first], result))
+            shifts += [result - state.first[value] for value in others]
         return (*kept, *shifts)
 
     def extents(self, before: State, after: State) -> dict[int, int]:
@@ -168,19 +168,9 @@ class Schedule:
         """The graph that goes from one state to another."""
         build = _Build(self.graph, self.axis, before, after)
         for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
-            result = before.produced[node.outputs[0]]
-            count = after.produced[node.outputs[0]] - result
-            if count:
-                shifts = [
-                    self._shift(rule, number, before.first[value], result)
-                    for number, value in enumerate(node.inputs)
-                ]
-                build.add(node, rule, shifts, count)
+            if after.produced[node.outputs[0]] > before.produced[node.outputs[0]]:
+                build.add(node, rule)
         return build.phase(self.extents(before, after))
-
-    @staticmethod
-    def _shift(rule: Reach, number: int, first: int, result: int) -> int:
-        return rule.shift(first, result) if number == 0 else result - first
 
     def _results(self, node: ir.Node, rule: Reach, produced: list[int], ended: bool) -> int:
         counts = [produced[value] for value in node.inputs]
@@ -224,13 +214,17 @@ class _Build(PartBuilder):
             for value, count in before.kept.items()
         }
 
-    def add(self, node: ir.Node, rule: Reach, shifts: list[int], count: int) -> None:
-        """Compute `count` results of a node whose inputs begin at `shifts`."""
-        first = self._buffer(node.inputs[0])
-        window = rule.window(shifts[0], self.shapes[first][self._axis], count)
-        inputs = [self.cropped(first, {self._axis - 2: window.before}, node.inputs[0])]
-        for value, shift in zip(node.inputs[1:], shifts[1:], strict=True):
-            number = self._buffer(value)
+    def add(self, node: ir.Node, rule: Reach) -> None:
+        """Compute the new results of a node."""
+        result, starts = self._before.produced[node.outputs[0]], self._before.first
+        count = self._after.produced[node.outputs[0]] - result
+        value, *others = node.inputs
+        number = self._buffer(value)
+        shift, size = rule.shift(starts[value], result), self.shapes[number][self._axis]
+        window = rule.window(shift, size, count)
+        inputs = [self.cropped(number, {self._axis - 2: window.before}, value)]
+        for value in others:
+            number, shift = self._buffer(value), result - starts[value]
             size = self.shapes[number][self._axis]
             ends = shift, size - shift - count
             inputs.append(self.cropped(number, {self._axis - 2: ends}, value))
