@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 import numpy as np
@@ -23,7 +23,7 @@ from ..engines.jit.steps import Step
 from . import norms, pointwise, recurrent, windows
 from .compile import Compiled
 from .graph import Array, Convert, Graph, Lstm, Node, Norm, Operation, Pointwise, array_shape
-from .memory import Arena, nbytes_of, outside
+from .memory import nbytes_of, outside
 from .moves import conversion
 from .place import root
 from .tables import Target
@@ -95,11 +95,14 @@ class Instance:
             nbytes = max(first + nbytes_of(graph, value) for value, first in graph.held.items())
             self._outside.append(block := np.zeros(nbytes, np.uint8))
             stand_ins |= {v: _array(graph, v, block, first) for v, first in graph.held.items()}
-        self._arrays = {
-            value: _part(graph, value, buffer.array, arena, stand_ins)
-            for value in graph.shapes
-            if root(graph, value)[0] in {**arena.offsets, **stand_ins}  # passes leave shapes behind
-        }
+        offsets = arena.offsets.items()
+        homes = {v: _array(graph, v, buffer.array, first) for v, first in offsets} | stand_ins
+        self._arrays = {}
+        for value, shape in graph.shapes.items():
+            holder, first = root(graph, value)
+            if holder in homes:  # passes leave shapes behind
+                part = slice(first, first + shape[graph.part_axis(value)])
+                self._arrays[value] = homes[holder][:, part]
         # Outputs that stay in the arena are copied to their results.
         self._copied = [None if v in callers else self._arrays[v] for v in graph.outputs]
         self.by_node = [(node, self._steps(compiled, node, scratch)) for node in graph.nodes]
@@ -157,16 +160,3 @@ def _array(graph: Graph, value: int, room: Array | None = None, offset: int = 0)
     form = graph.form(value)
     shape = array_shape(graph.shapes[value], form.layout)
     return np.ndarray(shape, form.dtype.numpy, room, offset)
-
-
-def _part(
-    graph: Graph, value: int, room: Array, arena: Arena, stand_ins: Mapping[int, Array]
-) -> Array:
-    """The array of a value: its own part of the arena, or a part of another value's."""
-    holder, first = root(graph, value)
-    if holder in stand_ins:
-        array = stand_ins[holder]
-    else:
-        array = _array(graph, holder, room, arena.offsets[holder])
-    count = graph.shapes[value][graph.part_axis(value)]
-    return array[:, first : first + count]
