@@ -112,7 +112,7 @@ def candidate(
 
 
 def fitting(
-    problem: Problem, threads: int, variant: str, algorithm: Algorithm, sums: str | None = None
+    problem: Problem, threads: int, variant: str, algorithm: Algorithm, sums: str | None
 ) -> str:
     """A kernel's variant if it can compute the problem, else one with the same order of sums."""
     variant = variant or CHANNELS  # a problem without products has none; any sum has this order
