@@ -83,12 +83,13 @@ class Progress:
 
     def first(self, taken: int) -> int:
         """The first of `taken` inputs that a result not yet final may need."""
-        result = self.final(taken)
+        return min(max(0, self.reads(self.final(taken))), taken)
+
+    def reads(self, result: int) -> int:
+        """The first input that the results from `result` on need; it may lie before the begin."""
         if self.convolves:
-            needed = self.stride * result - self.begin
-        else:
-            needed = -(-(result + self.begin - self.extent + 1) // self.stride)
-        return min(max(0, needed), taken)
+            return self.stride * result - self.begin
+        return -(-(result + self.begin - self.extent + 1) // self.stride)
 
     def shift(self, first: int, result: int) -> int:
         """`begin`, counted for inputs from `first` on and results from `result` on."""

@@ -11,7 +11,7 @@ from tests.support import random_networks
 from upconv.choices import Algorithm
 from upconv.network import Network, memory
 from upconv.network.compile import Compiler
-from upconv.network.graph import Graph, Pointwise
+from upconv.network.graph import Graph, Options, Pointwise
 from upconv.network.memory import ALIGNMENT, Arena, arena
 from upconv.network.place import root
 from upconv.problem import DType
@@ -21,7 +21,7 @@ def compiled(seed: int) -> Graph:
     """The graph of a random network, laid out and placed."""
     case = random_networks.case(seed)
     compiler = Compiler(case.graph())
-    return compiler.compiled(case.inputs, DType.FLOAT32, 2, Algorithm.DIRECT).graph
+    return compiler.compiled(case.inputs, Options(DType.FLOAT32, 2, Algorithm.DIRECT)).graph
 
 
 def mistakes(graph: Graph, places: Arena) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ from upconv.engines.jit import statistics
 from upconv.engines.jit.cpu import VARIABLE, host
 from upconv.network.graph import Input, Norm, Op
 from upconv.network.norms import steps
+from upconv.network.tables import Target
 from upconv.problem import DataLayout, DType
 
 
@@ -62,7 +63,7 @@ def test_threads_and_units_do_not_change_bits(layout, dtype, kind, monkeypatch):
         cpu = replace(host(), l2=cache)
         for threads in (1, 2, 5, 8):
             out = np.empty_like(x)
-            listed = steps(operation, [out], [x], layout, threads, cpu)
+            listed = steps(operation, [out], [x], Target(layout, threads, cpu))
             for _ in range(2):
                 run(listed)
             results.add(out.tobytes())
@@ -92,7 +93,7 @@ def test_an_outlier_where_sums_begin_keeps_the_variance(layout, groups):
     perm = np.argsort(layout.to_ncx(2))
     given = np.ascontiguousarray(x.transpose(perm)).astype(np.float32)
     out = np.empty_like(given)
-    run(steps(Norm(groups, 0.0), [out], [given], layout, 2, host()))
+    run(steps(Norm(groups, 0.0), [out], [given], Target(layout, 2, host())))
     assert np.abs(out.transpose(layout.to_ncx(2)) - wanted.reshape(x.shape)).max() < 1e-4
 
 
@@ -106,7 +107,7 @@ def test_what_is_not_finite_spreads_over_its_group_only(layout, value, where):
     perm = np.argsort(layout.to_ncx(1))
     given = np.ascontiguousarray(x.transpose(perm))
     out = np.empty_like(given)
-    run(steps(Norm(3, 1e-5), [out], [given], layout, 1, host()))
+    run(steps(Norm(3, 1e-5), [out], [given], Target(layout, 1, host())))
     bad = np.isnan(out.transpose(layout.to_ncx(1)))
     assert bad[1, 2:4].all()
     assert bad.sum() == 2 * 200
@@ -115,7 +116,7 @@ def test_what_is_not_finite_spreads_over_its_group_only(layout, value, where):
 def test_constant_groups_become_zero():
     x = np.full((1, 4, 50), 7.25, np.float32)
     out = np.empty_like(x)
-    run(steps(Norm(4, 1e-5), [out], [x], DataLayout.NCX, 1, host()))
+    run(steps(Norm(4, 1e-5), [out], [x], Target(DataLayout.NCX, 1, host())))
     assert not out.any()
 
 
@@ -173,7 +174,7 @@ def test_a_new_size_compiles_nothing():
     def prepared(positions, layout):
         shape = layout.shape(1, 8, (positions,))
         arrays = [np.zeros(shape, np.float32) for _ in range(2)]
-        return steps(Norm(4, positions * 1e-6), arrays[:1], arrays[1:], layout, 2, host())
+        return steps(Norm(4, positions * 1e-6), arrays[:1], arrays[1:], Target(layout, 2, host()))
 
     for layout in LAYOUTS:
         prepared(50_000, layout)
@@ -188,6 +189,6 @@ def test_bfloat16_is_rounded_once():
     rng = np.random.default_rng(8)
     x = rng.standard_normal((1, 2, 999)).astype(DType.BFLOAT16.numpy)
     out, wide = np.empty_like(x), np.empty(x.shape, np.float32)
-    run(steps(Norm(2, 1e-5), [out], [x], DataLayout.NCX, 1, host()))
-    run(steps(Norm(2, 1e-5), [wide], [x], DataLayout.NCX, 1, host()))
+    run(steps(Norm(2, 1e-5), [out], [x], Target(DataLayout.NCX, 1, host())))
+    run(steps(Norm(2, 1e-5), [wide], [x], Target(DataLayout.NCX, 1, host())))
     assert np.array_equal(out, wide.astype(out.dtype))

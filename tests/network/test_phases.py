@@ -11,9 +11,8 @@ from tests.network.test_streams import _case, _cuts
 from tests.support import random_networks
 from upconv.errors import EngineRefusal, ShapeError
 from upconv.network.compile import resized, simplified
-from upconv.network.convolutions import problem_of
 from upconv.network.definitions import evaluate
-from upconv.network.graph import Convolution, Form
+from upconv.network.graph import with_extent
 from upconv.network.phases import Schedule
 from upconv.network.reach import Edges, Taps
 
@@ -23,20 +22,12 @@ _FAR = 1 << 20
 def _by_definition(case: random_networks.Case, axis: int, rng: random.Random) -> list[np.ndarray]:
     """The results of the phases of a random cut, each evaluated by definition in float64."""
     graph = simplified(case.graph())
-    shapes = {
-        name: (*graph.shapes[v][:axis], _FAR, *graph.shapes[v][axis + 1 :])
-        for name, v in graph.inputs.items()
-    }
+    shapes = {name: with_extent(graph.shapes[v], axis, _FAR) for name, v in graph.inputs.items()}
     try:
         far = resized(graph, shapes)
     except ShapeError:
         raise EngineRefusal("its values fit together at some lengths only") from None
-    axes = {
-        i: problem_of(node.operation, far.shapes[node.inputs[0]], Form()).axes
-        for i, node in enumerate(far.nodes)
-        if isinstance(node.operation, Convolution)
-    }
-    schedule, arrays = Schedule(far, axes, axis - 2), case.arrays(np.float64)
+    schedule, arrays = Schedule(far, axis), case.arrays(np.float64)
     inputs = dict(zip(graph.inputs, arrays, strict=True))
     state, start, kept = schedule.begin, 0, dict[int, np.ndarray]()
     parts: list[list[np.ndarray]] = [[] for _ in graph.outputs]

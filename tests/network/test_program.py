@@ -19,7 +19,7 @@ from upconv.errors import ArgumentError, DTypeError, EngineError, MemoryLimitErr
 from upconv.network import Network
 from upconv.network.compile import Compiler
 from upconv.network.definitions import evaluate
-from upconv.network.graph import Graph
+from upconv.network.graph import Graph, Options
 from upconv.network.program import Program
 from upconv.problem import DType
 
@@ -28,10 +28,8 @@ def program_of(graph: Graph, threads: int = 2, algorithm: Algorithm = Algorithm.
     compiler = Compiler(graph)
     shapes = {name: graph.shapes[value] for name, value in graph.inputs.items()}
 
-    def compiled(by: Algorithm) -> Any:
-        return compiler.compiled(shapes, DType.FLOAT32, threads, by)
-
-    return Program(compiled(algorithm), lambda: compiled(Algorithm.DIRECT))
+    options = Options(DType.FLOAT32, threads, algorithm)
+    return Program(lambda chosen: compiler.compiled(shapes, chosen), options)
 
 
 def test_a_layer_that_no_kernel_computes_is_named_with_its_line() -> None:

@@ -24,6 +24,7 @@ from upconv.network.graph import (
     Slice,
 )
 from upconv.network.moves import conversion
+from upconv.network.tables import Target
 from upconv.network.windows import steps
 from upconv.problem import DataLayout, DType
 
@@ -136,7 +137,7 @@ def test_conversions(source, dtypes):
                 values = rng.standard_normal(shape)
                 x, _ = laid_out(values.astype(before), source, DType(dtypes[0]), bool(threads % 2))
                 out, holder = laid_out(np.zeros(shape), result, DType(dtypes[1]), True)
-                run(conversion(out, x, source, result, threads, host()))
+                run(conversion(out, x, source, Target(result, threads, host())))
                 perm = result.to_ncx(len(shape) - 2)
                 assert np.array_equal(out.transpose(perm), values.astype(before).astype(after))
                 out[...] = -77
@@ -234,7 +235,7 @@ def test_threads_do_not_change_bits(layout):
         results = set()
         for threads in (1, 2, 8):
             out = np.empty(layout.shape(2, 7, size), np.float32)
-            run(steps(operation, [out], [x], layout, threads, host()))
+            run(steps(operation, [out], [x], Target(layout, threads, host())))
             results.add(out.tobytes())
         assert len(results) == 1
 
@@ -247,8 +248,8 @@ def test_a_new_size_compiles_nothing():
         )
         pooled = np.zeros((1, 4, size // 2, size // 2), np.float32)
         pool = Pool("max", (2, 2), (2, 2), ((0, 0), (0, 0)))
-        assert steps(Resample((2, 2), "linear"), [out], [x], DataLayout.NCX, 2, host())
-        assert steps(pool, [pooled], [x], DataLayout.NCX, 2, host())
+        assert steps(Resample((2, 2), "linear"), [out], [x], Target(DataLayout.NCX, 2, host()))
+        assert steps(pool, [pooled], [x], Target(DataLayout.NCX, 2, host()))
 
     prepared(20)
     before = windows.line_code.cache_info().misses

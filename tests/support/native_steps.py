@@ -23,6 +23,7 @@ from upconv.engines.jit.cpu import host
 from upconv.engines.jit.steps import Step
 from upconv.network.definitions import define
 from upconv.network.graph import Operation
+from upconv.network.tables import Target
 from upconv.problem import DataLayout, DType
 
 Array = NDArray[Any]
@@ -94,7 +95,7 @@ def checked(case: Case, steps: Callable[..., list[Step]], fence: Any = None) -> 
             out, holder = laid_out(empty, case.layout, case.dtype, case.out_view)
             outputs.append(out)
             holders.append((out, holder))
-        listed = steps(case.operation, outputs, given, case.layout, case.threads, host())
+        listed = steps(case.operation, outputs, given, Target(case.layout, case.threads, host()))
         run(listed)
     _compare(case, outputs, wanted)
     for out, holder in holders:

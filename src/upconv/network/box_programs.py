@@ -5,20 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from ..choices import Algorithm
 from ..geometry import same_padding
 from ..keywords import Same, paddings
-from ..problem import DType
 from ..threads import resolved
 from . import graph as ir
-from .boxes import Boxes, Part, ends_of
-from .compile import Choice, Compiled, Compiler, resized
-from .convolutions import fitting, problem_of
+from .boxes import Boxes
+from .compile import Choice, Compiler, resized
+from .convolutions import problem_of
 from .digests import digest
 from .layout import laid_out
+from .parts import Part
 from .program import Program
+from .reach import ends_of
 
 _MOST_PROGRAMS = 32
 
@@ -26,38 +27,36 @@ _MOST_PROGRAMS = 32
 class BoxPrograms:
     """A network of known sizes that is computed box by box; it can be pickled."""
 
-    def __init__(self, graph: ir.Graph, choice: Choice, dtype: DType, algorithm: Algorithm) -> None:
-        self.boxes, self._choice = Boxes(graph), choice
-        self._dtype, self._algorithm = dtype, algorithm
+    def __init__(self, graph: ir.Graph, choice: Choice, options: ir.Options) -> None:
+        self.boxes, self._choice, self._options = Boxes(graph), choice, options
         self._compiler = Compiler(graph, fused=False)  # `graph` is fused already
         self._programs: dict[object, Program] = {}
         self._lock = threading.Lock()
 
     @classmethod
     def of(
-        cls, compiler: Compiler, shapes: Mapping[str, ir.Shape], dtype: DType, threads: int,
-        algorithm: Algorithm,
-    ) -> BoxPrograms:  # fmt: skip
+        cls, compiler: Compiler, shapes: Mapping[str, ir.Shape], options: ir.Options
+    ) -> BoxPrograms:
         """The boxes of a network for inputs of these shapes, with its kernels on the whole."""
         sized = resized(compiler.graph, shapes)
         graph = sized.with_nodes([_explicit(node, sized) for node in sized.nodes])
-        choice = compiler.choice(shapes, dtype, threads, algorithm)
+        choice = compiler.choice(shapes, options)
         variants = {
             node.operation: choice.variants[before.operation]  # type: ignore[index]
             for before, node in zip(sized.nodes, graph.nodes, strict=True)
             if isinstance(node.operation, ir.Convolution)
         }
-        return cls(graph, Choice(choice.layouts, variants), dtype, algorithm)
+        return cls(graph, Choice(choice.layouts, variants), options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = self.boxes.graph, self._choice, self._dtype, self._algorithm
-        return BoxPrograms, state
+        return BoxPrograms, (self.boxes.graph, self._choice, self._options)
 
     @property
     def digest(self) -> str:
         """A digest of everything that results depend on."""
         variants = tuple(self._choice.variants.values())
-        settings = self._dtype, self._algorithm, self._choice.layouts, variants
+        dtype, _, algorithm = self._options
+        settings = dtype, algorithm, self._choice.layouts, variants
         return digest(self.boxes.graph, settings).hex()
 
     def program(self, part: Part) -> Program:
@@ -72,32 +71,17 @@ class BoxPrograms:
             return self._programs[key]
 
     def _compiled(self, part: Part) -> Program:
-        network, threads = self.boxes.graph, resolved(None)
-        writers = network.writers()
+        network, options = self.boxes.graph, self._options._replace(threads=resolved(None))
         layouts = {
             value: layout
             for node, layout in zip(network.nodes, self._choice.layouts, strict=True)
             for value in node.outputs
         }
         first = ir.Form().layout
-        graph = laid_out(part.graph, [layouts.get(v, first) for v in part.values], self._dtype)
-        operations = {
-            node.operation: writers[value].operation
-            for node, value in zip(part.graph.nodes, part.values, strict=True)
-            if isinstance(node.operation, ir.Convolution)
-        }
-
-        def compiled(algorithm: Algorithm) -> Compiled:
-            variants = {}
-            for node in graph.nodes:
-                if isinstance(node.operation, ir.Convolution):
-                    shape, form = graph.shapes[node.inputs[0]], graph.form(node.outputs[0])
-                    wanted = self._choice.variants[operations[node.operation]]  # type: ignore[index]
-                    problem = problem_of(node.operation, shape, form)
-                    variants[node.operation] = fitting(problem, threads, wanted, algorithm)
-            return self._compiler.assembled(graph, variants, self._dtype, threads)
-
-        return Program(compiled(self._algorithm), lambda: compiled(Algorithm.DIRECT))
+        graph = laid_out(part.graph, [layouts.get(v, first) for v in part.values], options.dtype)
+        variants = part.variants(network, self._choice.variants)
+        make = partial(self._compiler.assembled, graph, variants, part=True)
+        return Program(make, options)
 
 
 def _explicit(node: ir.Node, graph: ir.Graph) -> ir.Node:

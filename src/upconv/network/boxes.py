@@ -9,61 +9,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, NamedTuple, cast
 
 from ..errors import EngineRefusal
 from . import graph as ir
-from .convolutions import problem_of
-from .kinds import KINDS, output_shapes
-from .reach import Axes, Edges, Ends, Reach, Window, reach
+from .kinds import KINDS
+from .parts import Part, PartBuilder
+from .reach import Edges, Everything, Reach, ends_of, reach, with_ends
 
 Span = tuple[int, int]
 """Positions [begin, end) along one axis."""
 Box = tuple[Span, ...]
 """Positions along each spatial axis."""
-
-
-class Part(NamedTuple):
-    """The graph of a box; values: the network's value that each node writes, or a part of it."""
-
-    graph: ir.Graph
-    values: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Everything:
-    """The reach of an operation that reads all positions; why it does, for an error."""
-
-    operation: ir.Operation
-    size: int
-    results: int
-    reason: str
-    trails = recurs = False
-
-    @property
-    def rate(self) -> Fraction:
-        """Results for each input."""
-        return Fraction(self.results, self.size)
-
-    def final(self, taken: int) -> int:
-        """All results, or none."""
-        return self.results if taken >= self.size else 0
-
-    def total(self, _: int) -> int:
-        """All results."""
-        return self.results
-
-    def first(self, _: int) -> int:
-        """The first input."""
-        return 0
-
-    shift = staticmethod(lambda *_: 0)
-
-    def window(self, *_: int) -> Window:
-        """The operation as it is."""
-        return Window(self.operation)
 
 
 class Boxes:
@@ -138,19 +95,16 @@ class Boxes:
 
 
 def _reaches(node: ir.Node, graph: ir.Graph) -> tuple[Reach, ...]:
-    operation, shape = node.operation, graph.shapes[node.inputs[0]]
-    axes: Axes = ()
-    if isinstance(operation, ir.Convolution):
-        axes = problem_of(operation, shape, ir.Form()).axes
+    shape = graph.shapes[node.inputs[0]]
     try:
-        rules = tuple(reach(operation, axes, number) for number in range(len(shape) - 2))
+        rules = tuple(reach(node, graph, number) for number in range(len(shape) - 2))
         if any(rule.recurs for rule in rules):
             raise EngineRefusal("it computes one position after another")
         return rules
     except EngineRefusal as refusal:
         results = graph.shapes[node.outputs[0]][2:]
         pairs = zip(shape[2:], results, strict=True)
-        return tuple(Everything(operation, *pair, str(refusal)) for pair in pairs)
+        return tuple(Everything(node.operation, *pair, str(refusal)) for pair in pairs)
 
 
 def _require_local(node: ir.Node, rules: tuple[Reach, ...]) -> None:
@@ -189,43 +143,23 @@ def _with_begin(rule: Reach, span: Span, size: int) -> Span:
     return (0, min(size, max(span[1], 2 * ends[0] + 1))) if span[0] < ends[0] else span
 
 
-def ends_of(operation: ir.Operation) -> object:
-    """The padding of an operation, in which the operations of boxes differ."""
-    if isinstance(operation, ir.Convolution):
-        return operation.keywords.padding
-    return getattr(operation, "padding", getattr(operation, "amounts", None))
-
-
 def _merged(operations: Sequence[ir.Operation]) -> ir.Operation:
     """One operation with the padding of the i-th one along axis i."""
-    first = operations[0]
-    if isinstance(first, ir.Pool) and first.windows:
-        return first
-    ends: Any = tuple(cast(Any, ends_of(one))[i] for i, one in enumerate(operations)
-                      if ends_of(one) is not None)  # fmt: skip
-    if isinstance(first, ir.Convolution):
-        keywords = first.keywords._replace(padding=ends, output_padding=0)
-        return replace(first, keywords=keywords)
-    if isinstance(first, ir.Pool):
-        return replace(first, padding=ends)
-    return replace(first, amounts=ends) if isinstance(first, ir.Pad) else first
+    ends = map(ends_of, operations)
+    return with_ends(operations[0], [pairs[axis] for axis, pairs in enumerate(ends) if pairs])
 
 
-class _Build:
-    """Builder of the graph of a box, with its own numbering of values."""
+class _Build(PartBuilder):
+    """Builder of the graph of a box."""
 
     def __init__(self, graph: ir.Graph, ranges: dict[int, Box], batch: int) -> None:
+        super().__init__()
         self._network, self._ranges = graph, ranges
-        self._nodes: list[ir.Node] = []
-        self._values: list[int] = []
-        self._shapes: dict[int, ir.Shape] = {}
-        self._inputs: dict[str, int] = {}
         self._numbers: dict[int, int] = {}
         for name, value in graph.inputs.items():
             images, channels = graph.shapes[value][:2]
             size = (end - begin for begin, end in ranges[value])
-            number = self._value((min(images, batch), channels, *size))
-            self._inputs[name] = self._numbers[value] = number
+            self._numbers[value] = self.input(name, (min(images, batch), channels, *size))
 
     def add(self, node: ir.Node, rules: tuple[Reach, ...]) -> None:
         """Compute the range of a node from the ranges of its inputs."""
@@ -234,44 +168,25 @@ class _Build:
             rule.window(rule.shift(begin, low), end - begin, high - low)
             for rule, (begin, end), (low, high) in zip(rules, self._ranges[first], box, strict=True)
         ]
-        inputs = [self._cropped(self._numbers[first], [w.before for w in windows], first)]
+        before = {axis: window.before for axis, window in enumerate(windows)}
+        after = {axis: window.after for axis, window in enumerate(windows)}
+        inputs = [self.cropped(self._numbers[first], before, first)]
         for value in node.inputs[1:]:
             wanted = _within(box, self._network.shapes[value][2:])
             inputs.append(self._part(value, wanted))
         operation = _merged([window.operation for window in windows])
-        outputs = self._node(operation, tuple(inputs), node.outputs[0], node.line)
+        outputs = self.node(operation, tuple(inputs), node.outputs[0], node.line)
         for value, number in zip(node.outputs, outputs, strict=True):
-            self._numbers[value] = self._cropped(number, [w.after for w in windows], value)
+            self._numbers[value] = self.cropped(number, after, value)
 
     def part(self, output: int, box: Box) -> Part:
         """The graph of a box of an output."""
         number = self._part(output, box)
-        if number in self._inputs.values():
-            (number,) = self._node(ir.Convert(), (number,), output)
-        graph = ir.Graph(tuple(self._nodes), self._inputs, (number,), self._shapes)
-        return Part(graph, tuple(self._values))
+        if number in self.inputs.values():
+            (number,) = self.node(ir.Convert(), (number,), output)
+        return Part(self.graph(number), tuple(self.values))
 
     def _part(self, value: int, box: Box) -> int:
-        pairs = zip(self._ranges[value], box, strict=True)
-        ends = [(low - begin, end - high) for (begin, end), (low, high) in pairs]
-        return self._cropped(self._numbers[value], ends, value)
-
-    def _value(self, shape: ir.Shape) -> int:
-        self._shapes[len(self._shapes)] = shape
-        return len(self._shapes) - 1
-
-    def _node(
-        self, operation: ir.Operation, inputs: tuple[int, ...], value: int, line: str = ""
-    ) -> list[int]:
-        shapes = output_shapes(operation, tuple(self._shapes[number] for number in inputs))
-        outputs = [self._value(cast(ir.Shape, shape)) for shape in shapes]
-        self._nodes.append(ir.Node(operation, inputs, tuple(outputs), line))
-        self._values.append(value)
-        return outputs
-
-    def _cropped(self, number: int, ends: Sequence[Ends], value: int) -> int:
-        """A part of a value without its ends."""
-        if not any(map(any, ends)):
-            return number
-        amounts = tuple((-begin, -end) for begin, end in ends)
-        return self._node(ir.Pad(amounts), (number,), value)[0]
+        pairs = enumerate(zip(self._ranges[value], box, strict=True))
+        ends = {i: (low - begin, end - high) for i, ((begin, end), (low, high)) in pairs}
+        return self.cropped(self._numbers[value], ends, value)

@@ -1,9 +1,5 @@
 """`Network`, the builder: a model written call by call, each call checked at once.
 
-    network = Network({"x": (1, 80, None)})
-    y = network.conv(network.inputs["x"], weight, bias, padding=3, activation="relu")
-    network.output(y)
-
 Channels, ranks and weights are checked at each call. `graph` checks conditions on sizes, once these
 are known, and names the line of the call that does not fit.
 """
@@ -123,7 +119,7 @@ class Network(Layers):
         """
         options = _options(precision, threads, algorithm)
         return self._sized(
-            _by_name(shapes), lambda programs, known: programs.compiled(known, *options)
+            _by_name(shapes), lambda programs, known: programs.compiled(known, options)
         )
 
     def __call__(self, *arrays: Any, precision: str = "float32", threads: int | None = None) -> Any:
@@ -146,9 +142,9 @@ class Network(Layers):
         """The program that a call with arrays of these shapes runs; callers do not close it."""
         options = _options(precision, threads, "auto")
         known = _by_name(shapes)
-        program = None if self._programs is None else self._programs.find(known, *options)
+        program = None if self._programs is None else self._programs.find(known, options)
         if program is None:
-            program = self._sized(known, lambda programs, sizes: programs.kept(sizes, *options))
+            program = self._sized(known, lambda programs, sizes: programs.kept(sizes, options))
         return program
 
     def stream(
@@ -183,9 +179,8 @@ class Network(Layers):
         """
         from .box_programs import BoxPrograms
 
-        dtype, threads, kind = _options(precision, None, algorithm)
-        compiler = self._compiler(_by_name(shapes))
-        return BoxPrograms.of(compiler, shapes, dtype, threads, kind)
+        options = _options(precision, None, algorithm)
+        return BoxPrograms.of(self._compiler(_by_name(shapes)), shapes, options)
 
     def _compiler(self, shapes: dict[str, Any]) -> Compiler:
         return self._sized(shapes, lambda programs, _: programs.compiler)
@@ -221,6 +216,6 @@ def _by_name(shapes: object) -> dict[str, Any]:
     return dict(shapes)
 
 
-def _options(precision: Any, threads: int | None, algorithm: str) -> tuple[DType, int, Algorithm]:
+def _options(precision: Any, threads: int | None, algorithm: str) -> ir.Options:
     dtype = DType.BFLOAT16 if rounds(precision, DType.FLOAT32) else DType.FLOAT32
-    return dtype, resolved(threads), Algorithm.of(algorithm)
+    return ir.Options(dtype, resolved(threads), Algorithm.of(algorithm))

@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from .. import memory
-from ..choices import Algorithm
 from ..engines.base import Candidate
 from ..errors import EngineError, ShapeError
 from ..problem import DataLayout, DType, Problem
-from .convolutions import Layer, Weights, candidate, priced, problem_of
+from .convolutions import Layer, Weights, candidate, fitting, priced, problem_of
 from .fold import fold, reordered
 from .fuse import fuse, split
-from .graph import Convolution, Form, Graph, Node, Shape
+from .graph import Convolution, Form, Graph, Node, Options, Shape
 from .kinds import output_shapes
 from .layout import labels, laid_out
 from .memory import Arena, arena
@@ -64,47 +63,51 @@ class Compiler:
         self._weights = Weights()
         self._choices: dict[object, Choice] = {}
 
-    def compiled(
-        self, shapes: Mapping[str, Shape], dtype: DType, threads: int, algorithm: Algorithm
-    ) -> Compiled:
+    def compiled(self, shapes: Mapping[str, Shape], options: Options) -> Compiled:
         """The network for inputs of these shapes."""
-        choice = self.choice(shapes, dtype, threads, algorithm)
-        graph = laid_out(resized(self.graph, shapes), choice.layouts, dtype)
-        return self.assembled(graph, choice.variants, dtype, threads)
+        choice = self.choice(shapes, options)
+        graph = laid_out(resized(self.graph, shapes), choice.layouts, options.dtype)
+        return self.assembled(graph, choice.variants, options)
 
-    def choice(
-        self, shapes: Mapping[str, Shape], dtype: DType, threads: int, algorithm: Algorithm
-    ) -> Choice:
+    def choice(self, shapes: Mapping[str, Shape], options: Options) -> Choice:
         """Layouts and kernels for inputs of these shapes: those of their class."""
         rounded = {name: _size_class(shape) for name, shape in shapes.items()}
-        key = (*rounded.values(), dtype, threads, algorithm)
+        key = (*rounded.values(), options)
         if key not in self._choices:
             try:
                 graph = resized(self.graph, rounded)
             except ShapeError:  # the class fits less than the sizes do
                 graph = resized(self.graph, shapes)
-            self._choices[key] = choose(graph, dtype, threads, algorithm)
+            self._choices[key] = choose(graph, options)
         return self._choices[key]
 
     def assembled(
-        self, graph: Graph, variants: Mapping[Convolution, str], dtype: DType, threads: int
-    ) -> Compiled:
-        """A laid-out graph with memory offsets, kernels and packed weights."""
+        self, graph: Graph, variants: Mapping[Convolution, str], options: Options, *,
+        part: bool = False,
+    ) -> Compiled:  # fmt: skip
+        """A laid-out graph with memory offsets, kernels and packed weights.
+
+        part: of a part of the network, so small perhaps that other kernels must stand in.
+        """
+        threads = options.threads
         graph = place(graph)
         places = arena(graph)
         memory.require(places.nbytes, "the arena of the program")  # before tables of any size
         layers = {}
         for node in graph.nodes:
             if isinstance(node.operation, Convolution):
-                form = graph.form(node.outputs[0])
+                form, sums = graph.form(node.outputs[0]), node.operation.sums
                 problem = problem_of(node.operation, graph.shapes[node.inputs[0]], form)
                 variant = variants[node.operation]
+                if part:
+                    variant = fitting(problem, threads, variant, options.algorithm, sums)
                 layers[node] = self._weights.layer(node.operation, problem, threads, variant)
-        return Compiled(graph, places, layers, dtype, threads)
+        return Compiled(graph, places, layers, options.dtype, threads)
 
 
-def choose(graph: Graph, dtype: DType, threads: int, algorithm: Algorithm) -> Choice:
+def choose(graph: Graph, options: Options) -> Choice:
     """The layouts and kernels that are fastest by the engine's cost model."""
+    dtype, threads, algorithm = options
     variants: dict[tuple[Convolution, DataLayout], str] = {}
     known: dict[tuple[Problem, str | None], Candidate] = {}
 

@@ -52,9 +52,8 @@ class Layer(NamedTuple):
         chain = self.operation.epilogue
         residual = inputs[chain[0].operand.number] if sums(chain) else None  # type: ignore[union-attr]
         second = outputs[1] if len(outputs) > 1 else None
-        ends = self.bias, residual, self.slopes, second
-        call = outputs[0], inputs[0], self.weight, *ends[:2], scratch, *ends[2:]
-        return self.primitive.steps(*call)  # type: ignore[attr-defined, no-any-return]
+        arrays = outputs[0], inputs[0], self.weight, self.bias, residual
+        return self.primitive.steps(*arrays, scratch, self.slopes, second)  # type: ignore[attr-defined, no-any-return]
 
 
 def problem_of(operation: Convolution, shape: Shape, form: Form) -> Problem:
@@ -113,7 +112,7 @@ def candidate(
 
 
 def fitting(
-    problem: Problem, threads: int, variant: str, algorithm: Algorithm, sums: str | None = None
+    problem: Problem, threads: int, variant: str, algorithm: Algorithm, sums: str | None
 ) -> str:
     """A kernel's variant if it can compute the problem, else one with the same order of sums."""
     variant = variant or CHANNELS  # a problem without products has none; any sum has this order

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import shapes
 from ..activations import Activation, apply
-from ..arrays import described
 from ..engines.base import Engine
 from ..engines.ordered_sums import ORDERED, InvariantEngine
 from ..engines.reference import ReferenceEngine
 from ..errors import ShapeError
+from ..problem import DType
 from . import graph as ir
 from .graph import Array, Chain
+from .kinds import signature_of
 
 Arrays = tuple[Array, ...]
 
@@ -125,14 +125,13 @@ def _convolution(operation: ir.Convolution, inputs: Arrays) -> Arrays:
     x = inputs[0]
     weight = operation.weight.astype(x.dtype, copy=False)
     bias = None if operation.bias is None else operation.bias.astype(x.dtype, copy=False)
-    rule = shapes.transposed if operation.transposed else shapes.convolution
-    operands = described(x), described(weight), described(bias)
-    signature = rule(*operands, None, operation.keywords, None)
+    signature = signature_of(operation, x.shape)
+    problem = signature.problem.replace(dtype=DType(x.dtype.name))
     engine: Engine = ReferenceEngine()
     if operation.sums is not None:  # one order of sums at all sizes
         ordered = operation.sums == ORDERED.sums
         engine = ORDERED if ordered else InvariantEngine(operation.sums)
-    primitive = engine.build(signature.problem, threads=1)
+    primitive = engine.build(problem, threads=1)
     result = np.empty(signature.shape, x.dtype)
     primitive.run(result, x, primitive.pack(weight), bias, None)
     return chain_results(operation.epilogue, result, inputs)

@@ -16,22 +16,22 @@ def digest(graph: Graph, *more: object) -> bytes:
     result = hashlib.sha256(repr((more, graph.outputs)).encode())
     for node in graph.nodes:
         result.update(repr((node.inputs, node.outputs)).encode())
-        for part in _plain(node.operation):
+        for part in plain(node.operation):
             result.update(part)
     return result.digest()
 
 
-def _plain(value: object) -> Iterator[bytes]:
-    """The type and all fields of an operation, as bytes."""
+def plain(value: object) -> Iterator[bytes]:
+    """The type and all fields of an operation, as bytes, in which equal ones agree."""
     if isinstance(value, np.ndarray):
         yield from (f"{value.dtype} {value.shape}".encode(), value.tobytes())
     elif is_dataclass(value):
         yield type(value).__name__.encode()
         for field in fields(value):
-            yield from _plain(getattr(value, field.name))
+            yield from plain(getattr(value, field.name))
     elif isinstance(value, tuple):
         yield f"{type(value).__name__} {len(value)}".encode()
         for entry in value:
-            yield from _plain(entry)
+            yield from plain(entry)
     else:
         yield repr(value).encode()

@@ -16,11 +16,12 @@ A convolution with a fixed order of sums keeps its weight, because folding would
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 
 from ..keywords import Same, paddings
-from .fuse import chain_of, with_chain
+from .fuse import chain_of, with_chain, with_operands
 from .graph import Array, Convolution, Graph, Input, Node, Op, Pad, Permute
 
 HOMOGENEOUS = {"relu", "leaky_relu", "prelu"}
@@ -50,12 +51,7 @@ def reordered(graph: Graph) -> Graph:
                 operation,
                 weight=weight[:, order] if operation.transposed else weight[order],
                 bias=None if bias is None else bias[order],
-                epilogue=tuple(
-                    replace(op, operand=op.operand[order])
-                    if isinstance(op.operand, np.ndarray)
-                    else op
-                    for op in operation.epilogue
-                ),
+                epilogue=with_operands(operation.epilogue, np.ndarray, itemgetter(order)),
             )
             nodes[nodes.index(writer)] = replace(writer, operation=operation, outputs=node.outputs)
             nodes.remove(node)
@@ -112,14 +108,12 @@ def _with_padding(node: Node, before: Node | None) -> Node:
     pairs = paddings(operation.keywords.padding, len(pad.amounts))
     if isinstance(pairs, Same):
         return node
-    ends = [
-        pair for both in zip(pad.amounts, pairs, strict=True) for pair in zip(*both, strict=True)
-    ]
-    if any(crop < 0 < zeros for crop, zeros in ends):
-        return node  # what was cropped would come back where zeros should be
-    sums = [crop + zeros for crop, zeros in ends]
-    total = tuple(zip(sums[::2], sums[1::2], strict=True))
-    operation = replace(operation, keywords=operation.keywords._replace(padding=total))
+    total = []
+    for amounts, zeros in zip(pad.amounts, pairs, strict=True):
+        if any(a < 0 < b for a, b in zip(amounts, zeros, strict=True)):
+            return node  # what was cropped would come back where zeros should be
+        total.append((amounts[0] + zeros[0], amounts[1] + zeros[1]))
+    operation = replace(operation, keywords=operation.keywords._replace(padding=tuple(total)))
     return replace(node, operation=operation, inputs=(*before.inputs, *node.inputs[1:]))
 
 
@@ -145,43 +139,31 @@ def _is_affine(op: Op) -> bool:
     return op.name in ("add", "mul") and not isinstance(op.operand, Input | None)
 
 
-def out_channels(operation: Convolution) -> int:
-    """The number of channels of a convolution's result."""
-    if not operation.transposed:
-        return len(operation.weight)
-    return int(operation.weight.shape[1]) * int(operation.keywords.groups)
-
-
 def _shifted(operation: Convolution, bias: Array | None, offset: Array) -> Array:
-    before = 0.0 if bias is None else bias
-    total = np.broadcast_to(before + offset, (out_channels(operation),))
-    return total.astype(operation.weight.dtype)
+    before, weight = 0.0 if bias is None else bias, operation.weight
+    groups = int(operation.keywords.groups)
+    channels = weight.shape[1] * groups if operation.transposed else len(weight)
+    return np.broadcast_to(before + offset, (channels,)).astype(weight.dtype)
 
 
 def _scaled(operation: Convolution, weight: Array, factor: Array) -> Array:
     """The weight with each output channel multiplied by its factor."""
-    if factor.ndim == 0:
-        return (weight * factor).astype(weight.dtype)
-    rest = (1,) * (weight.ndim - 2)
-    if not operation.transposed:
-        return (weight * factor.reshape(-1, 1, *rest)).astype(weight.dtype)
-    per_group = weight.shape[1]
-    groups = len(factor) // per_group
-    by_group = factor.reshape(-1, 1, per_group).repeat(len(weight) // groups, axis=1)
-    return (weight * by_group.reshape(len(weight), per_group, *rest)).astype(weight.dtype)
+    if operation.transposed and factor.ndim:  # by input channel, whose group says which outputs
+        groups = int(operation.keywords.groups)
+        factor = factor.reshape(groups, -1).repeat(len(weight) // groups, axis=0)
+    factor = np.expand_dims(factor, tuple(range(factor.ndim, weight.ndim)))
+    return (weight * factor).astype(weight.dtype)
 
 
 def _factors_forward(graph: Graph) -> Graph:
     """Positive factors moved from chains to the convolutions that read them (case 2)."""
     nodes = list(graph.nodes)
     for number, node in enumerate(nodes):
-        chain = chain_of(node)
-        start = None if chain is None else _factor_start(chain)
-        value = node.outputs[-1]
+        chain, value = chain_of(node) or (), node.outputs[-1]
+        start = _factor_start(chain)
         indices = [i for i, other in enumerate(nodes) if value in other.inputs]
-        if start is None or chain is None or value in graph.outputs or not indices:
-            continue
-        if not all(_only_convolved(nodes[i], value) for i in indices):
+        convolved = indices and all(_only_convolved(nodes[i], value) for i in indices)
+        if start is None or value in graph.outputs or not convolved:
             continue
         factor = float(chain[start].operand)  # type: ignore[arg-type]  # a number
         rest = chain[:start] + chain[start + 1 :]

@@ -17,7 +17,9 @@ of the kernel there and makes a node of the rest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -48,11 +50,17 @@ def chain_of(node: Node) -> Chain | None:
 
 def with_chain(node: Node, chain: Chain, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Node:
     """A node that ends in another chain."""
-    operation = node.operation
-    if isinstance(operation, Pointwise):
-        return replace(node, operation=Pointwise(chain), inputs=inputs, outputs=outputs)
-    operation = replace(operation, epilogue=chain)  # type: ignore[type-var]  # has an epilogue
+    field = "chain" if isinstance(node.operation, Pointwise) else "epilogue"
+    operation = replace(node.operation, **{field: chain})  # type: ignore[type-var]  # a dataclass
     return replace(node, operation=operation, inputs=inputs, outputs=outputs)
+
+
+def with_operands(chain: Chain, kind: type, change: Callable[[Any], Any]) -> Chain:
+    """A chain with all operands of a kind changed."""
+    return tuple(
+        replace(op, operand=change(op.operand)) if isinstance(op.operand, kind) else op
+        for op in chain
+    )
 
 
 def _joined(graph: Graph, *, chains_only: bool) -> list[Node] | None:
@@ -90,12 +98,7 @@ def _appended(writer: Node, epilogue: Chain, node: Node, *, stored: bool) -> Nod
     """One node for `writer` and `node`; the value between them is `stored` or not needed."""
     chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
     offset = len(writer.inputs) - 1
-    moved = tuple(
-        replace(op, operand=op.operand._replace(number=op.operand.number + offset))
-        if isinstance(op.operand, Input)
-        else op
-        for op in chain
-    )
+    moved = with_operands(chain, Input, lambda one: one._replace(number=one.number + offset))
     outputs = writer.outputs if stored else writer.outputs[:-1]
     joined = (*epilogue, *((STORE,) if stored else ()), *moved)
     return with_chain(writer, joined, (*writer.inputs, *node.inputs[1:]), (*outputs, *node.outputs))
@@ -137,14 +140,10 @@ def _once(graph: Graph) -> Graph:
             if equal != output:
                 same[output] = equal
                 continue
-            if len(chain) == 1 and chain[0].name == "leaky_relu" and _number(chain[0]) >= 0:
+            if [op.name for op in chain] == ["leaky_relu"] and chain[0].operand >= 0:  # type: ignore[operator]
                 leaky[first] = output
         nodes.append(node)
     return graph.with_nodes(nodes)
-
-
-def _number(op: Op) -> float:
-    return float(op.operand)  # type: ignore[arg-type]  # a number, as the table of operations says
 
 
 def _key(operand: object) -> object:
@@ -189,43 +188,37 @@ def split(graph: Graph) -> Graph:
     nodes: list[Node] = []
     shapes = dict(graph.shapes)
     for node in graph.nodes:
-        operation = node.operation
-        if not isinstance(operation, Convolution):
-            nodes.append(node)
-            continue
-        count = kernel_part(operation.epilogue)
-        head, rest = operation.epilogue[:count], operation.epilogue[count:]
+        chain = node.operation.epilogue if isinstance(node.operation, Convolution) else ()
+        count = kernel_part(chain)
+        head, rest = chain[:count], chain[count:]
         if not rest:
             nodes.append(node)
             continue
         stores = sum(op.name == "store" for op in head)
         if rest[0].name == "store":
             # The value between the two nodes is an output already.
-            between, rest = node.outputs[stores], rest[1:]
-            first = node.outputs[: stores + 1]
-            after = node.outputs[stores + 1 :]
+            between, *after = node.outputs[stores:]
+            rest = rest[1:]
         else:
-            between = max(shapes) + 1
+            between, after = max(shapes) + 1, list(node.outputs[stores:])
             shapes[between] = shapes[node.outputs[0]]
-            first = (*node.outputs[:stores], between)
-            after = node.outputs[stores:]
+        first = (*node.outputs[:stores], between)
         behind, inputs = _renumbered(rest, node.inputs)
         ahead, before = _renumbered(head, node.inputs)
         nodes.append(with_chain(node, ahead, (node.inputs[0], *before), first))
-        nodes.append(Node(Pointwise(behind), (between, *inputs), after, node.line))
+        nodes.append(Node(Pointwise(behind), (between, *inputs), tuple(after), node.line))
     return replace(graph, nodes=tuple(nodes), shapes=shapes)
 
 
 def _renumbered(chain: Chain, inputs: tuple[int, ...]) -> tuple[Chain, tuple[int, ...]]:
     """A part of a chain with operands of its own, and the values that they are."""
     values: list[int] = []
-    ops = []
-    for op in chain:
-        if isinstance(op.operand, Input):
-            values.append(inputs[op.operand.number])
-            op = replace(op, operand=op.operand._replace(number=len(values)))
-        ops.append(op)
-    return tuple(ops), tuple(values)
+
+    def renumbered(operand: Input) -> Input:
+        values.append(inputs[operand.number])
+        return operand._replace(number=len(values))
+
+    return with_operands(chain, Input, renumbered), tuple(values)
 
 
 def sums(chain: Chain) -> int:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from ..choices import Algorithm
 from ..geometry import convolved
 from ..keywords import Keywords
 from ..problem import DataLayout, DType
@@ -38,7 +39,7 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """One step of a chain: `name` is a key of `pointwise.OPS`.
+    """One step of a chain: `name` is a key of `definitions.FUNCTIONS`.
 
     The operand is a number, one number per channel (an array of shape (C,)), an `Input`, or None.
     The operation "store" has no operand: it makes the current value the node's next output. The
@@ -254,6 +255,14 @@ class Form(NamedTuple):
     dtype: DType = DType.FLOAT32
 
 
+class Options(NamedTuple):
+    """Options of a program: the type of values in between, threads, the algorithm of kernels."""
+
+    dtype: DType
+    threads: int
+    algorithm: Algorithm
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """A frozen graph of known sizes.
@@ -297,6 +306,11 @@ class Graph:
     def writers(self) -> dict[int, Node]:
         """The node that writes each value."""
         return {value: node for node in self.nodes for value in node.outputs}
+
+
+def with_extent(shape: Shape, axis: int, extent: int) -> Shape:
+    """A shape with another extent along an axis."""
+    return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
 def array_shape(shape: Shape, layout: DataLayout) -> Shape:

@@ -24,7 +24,7 @@ from ..engines.addresses import address_of
 from ..engines.jit.cpu import host
 from ..engines.jit.moves import COPY, COPY_BYTES, copies_code
 from ..problem import DataLayout
-from .graph import Array, Form, Graph, Shape, array_shape
+from .graph import Array, Form, Graph, Shape, array_shape, with_extent
 from .phases import Phase, State
 from .tables import records
 
@@ -93,17 +93,15 @@ class Histories:
     def placed(self, graph: Graph, phase: Phase, layout: Layout) -> Graph:
         """The graph of a phase with its buffers in the block: no inputs and outputs."""
         held = {value: n for value, n in phase.buffers.items() if value in self.forms}
-        names = list(graph.inputs)[len(graph.inputs) - len(phase.waiting) :]
-        before = {name: v for name, v in zip(names, phase.waiting, strict=True) if v in held}
+        before = {n: held[value] for value, n in phase.waiting.items() if value in held}
         kept = zip(graph.outputs[len(phase.results) :], phase.kept, strict=True)
         after = {number for number, value in kept if value in held}
-        parts = {graph.inputs[name]: held[value] for name, value in before.items()}
         return replace(
             graph,
             nodes=tuple(node for node in graph.nodes if node.outputs[0] not in after),
-            inputs={name: n for name, n in graph.inputs.items() if name not in before},
+            inputs={name: n for name, n in graph.inputs.items() if n not in before},
             outputs=tuple(n for n in graph.outputs if n not in after),
-            views={part: (buffer, 0) for part, buffer in parts.items() if part != buffer},
+            views={part: (buffer, 0) for part, buffer in before.items() if part != buffer},
             held={n: layout.offsets[value] for value, n in held.items()},
         )
 
@@ -123,9 +121,8 @@ class Histories:
         outside = iter(kept.outside)
         for value, count in counts.items():
             if value in self.forms:
-                shape, form = list(self._shapes[value]), self.forms[value]
-                shape[self._axis] = count
-                first, room = kept.layout.offsets[value], array_shape(tuple(shape), form.layout)
+                shape, form = with_extent(self._shapes[value], self._axis, count), self.forms[value]
+                room, first = array_shape(shape, form.layout), kept.layout.offsets[value]
                 yield np.ndarray(room, form.dtype.numpy, kept.block, first)
             else:
                 yield next(outside)

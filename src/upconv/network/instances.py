@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 import numpy as np
@@ -20,24 +20,13 @@ from ..engines.huge_pages import on_huge_pages
 from ..engines.jit.cpu import host
 from ..engines.jit.program import StepSequence
 from ..engines.jit.steps import Step
-from ..errors import EngineError
 from . import norms, pointwise, recurrent, windows
 from .compile import Compiled
-from .graph import (
-    Array,
-    Convert,
-    Graph,
-    Lstm,
-    Node,
-    Norm,
-    Operation,
-    Pointwise,
-    array_shape,
-)
-from .kinds import KINDS
-from .memory import Arena, nbytes_of, outside
+from .graph import Array, Convert, Graph, Lstm, Node, Norm, Operation, Pointwise, array_shape
+from .memory import nbytes_of, outside
 from .moves import conversion
 from .place import root
+from .tables import Target
 
 KEPT = 2  # idle buffers, or idle instances of a program
 _SPARE = 4  # a buffer is larger by one part in four, for the next larger sizes
@@ -48,9 +37,8 @@ STEPS: dict[type[Operation], Callable[..., list[Step]]] = {
     Lstm: recurrent.steps,
     Norm: norms.steps,
     Pointwise: pointwise.steps,
-    **dict.fromkeys(windows.OPERATIONS, windows.steps),
 }
-"""The native steps of every operation but convolutions and conversions."""
+"""The native steps of operations; others but convolutions and conversions are in `windows`."""
 
 
 class Buffer:
@@ -107,11 +95,14 @@ class Instance:
             nbytes = max(first + nbytes_of(graph, value) for value, first in graph.held.items())
             self._outside.append(block := np.zeros(nbytes, np.uint8))
             stand_ins |= {v: _array(graph, v, block, first) for v, first in graph.held.items()}
-        self._arrays = {
-            value: _part(graph, value, buffer.array, arena, stand_ins)
-            for value in graph.shapes
-            if root(graph, value)[0] in {**arena.offsets, **stand_ins}  # passes leave shapes behind
-        }
+        offsets = arena.offsets.items()
+        homes = {v: _array(graph, v, buffer.array, first) for v, first in offsets} | stand_ins
+        self._arrays = {}
+        for value, shape in graph.shapes.items():
+            holder, first = root(graph, value)
+            if holder in homes:  # passes leave shapes behind
+                part = slice(first, first + shape[graph.part_axis(value)])
+                self._arrays[value] = homes[holder][:, part]
         # Outputs that stay in the arena are copied to their results.
         self._copied = [None if v in callers else self._arrays[v] for v in graph.outputs]
         self.by_node = [(node, self._steps(compiled, node, scratch)) for node in graph.nodes]
@@ -156,13 +147,12 @@ class Instance:
         if node in compiled.layers:
             return compiled.layers[node].steps(outputs, inputs, scratch)
         layout = compiled.graph.form(node.outputs[0]).layout
+        target = Target(layout, compiled.threads, host())
         if isinstance(node.operation, Convert):
             source = compiled.graph.form(node.inputs[0]).layout
-            return conversion(outputs[0], inputs[0], source, layout, compiled.threads, host())
-        steps = STEPS.get(type(node.operation))
-        if steps is None:
-            raise EngineError(f"A program cannot compute {KINDS[type(node.operation)].name}.")
-        return steps(node.operation, outputs, inputs, layout, compiled.threads, host())
+            return conversion(outputs[0], inputs[0], source, target)
+        make = STEPS.get(type(node.operation), windows.steps)
+        return make(node.operation, outputs, inputs, target)
 
 
 def _array(graph: Graph, value: int, room: Array | None = None, offset: int = 0) -> Array:
@@ -170,16 +160,3 @@ def _array(graph: Graph, value: int, room: Array | None = None, offset: int = 0)
     form = graph.form(value)
     shape = array_shape(graph.shapes[value], form.layout)
     return np.ndarray(shape, form.dtype.numpy, room, offset)
-
-
-def _part(
-    graph: Graph, value: int, room: Array, arena: Arena, stand_ins: Mapping[int, Array]
-) -> Array:
-    """The array of a value: its own part of the arena, or a part of another value's."""
-    holder, first = root(graph, value)
-    if holder in stand_ins:
-        array = stand_ins[holder]
-    else:
-        array = _array(graph, holder, room, arena.offsets[holder])
-    count = graph.shapes[value][graph.part_axis(value)]
-    return array[:, first : first + count]

@@ -98,14 +98,19 @@ def _spread(shape: OpenShape, to: OpenShape) -> OpenShape:
 
 def _common(first: OpenShape, second: OpenShape, name: str) -> OpenShape:
     """The common shape of two values, each of which may have open extents."""
-    pairs = list(zip(first, second, strict=False))
-    if len(first) != len(second) or any(a != b for a, b in pairs if None not in (a, b)):
+    if not agree(first, second):
         got, expected = described_shape(second), f"{described_shape(first)}, that of the first"
         remedy = "Pad, crop or resample one of them."
         if name in ir.EXCHANGED:
             remedy += " A value is broadcast along all channels or positions where it has one."
         raise ShapeError(f"the second value's shape in {name}", got, expected, remedy)
-    return tuple(b if a is None else a for a, b in pairs)
+    return tuple(b if a is None else a for a, b in zip(first, second, strict=True))
+
+
+def agree(first: Sequence[object], second: Sequence[object]) -> bool:
+    """Whether two shapes may be one; None stands for any extent."""
+    pairs = zip(first, second, strict=False)
+    return len(first) == len(second) and all(a == b or None in (a, b) for a, b in pairs)
 
 
 def _concat(operation: ir.Concat, shapes: Shapes) -> Shapes:

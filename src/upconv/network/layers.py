@@ -107,10 +107,8 @@ class Layers:
         are those of the input, forget, cell and output gates, as in PyTorch; its two biases are
         added up. The result has H channels. The state begins with zero.
         """
-        weight, hidden = (
-            operands.array_of(name, array)
-            for name, array in (("weight", weight), ("hidden_weight", hidden_weight))
-        )
+        weight = operands.array_of("weight", weight)
+        hidden = operands.array_of("hidden_weight", hidden_weight)
         if hidden.ndim != 2 or hidden.shape[0] != 4 * hidden.shape[1] or not hidden.size:
             raise ShapeError("hidden_weight.shape", str(hidden.shape), "(4 H, H)")
         if weight.ndim != 2 or len(weight) != len(hidden):

@@ -14,62 +14,50 @@ from dataclasses import replace
 from math import inf, prod
 
 from ..problem import DataLayout, DType
-from .graph import (
-    Concat,
-    Convert,
-    Convolution,
-    Form,
-    Graph,
-    Lstm,
-    Node,
-    Permute,
-    PixelUnshuffle,
-    Resample,
-    Shape,
-    Slice,
-)
+from . import graph as ir
 
 _BYTE = 0.25
 """Cycles of a thread for each byte that a copy reads and writes in main memory."""
 _FIRST, _LAST = "first", "last"
-_NONE: Mapping[int, Form] = {}
+_NONE: Mapping[int, ir.Form] = {}
 
-Cost = Callable[[Convolution, Shape, DataLayout], float]
+Cost = Callable[[ir.Convolution, ir.Shape, DataLayout], float]
 """Cycles of a convolution on an input of a shape in a layout."""
 
 
 def laid_out(
-    graph: Graph, layouts: Sequence[DataLayout], dtype: DType, inner: Mapping[int, Form] = _NONE
-) -> Graph:
+    graph: ir.Graph, layouts: Sequence[DataLayout], dtype: DType,
+    inner: Mapping[int, ir.Form] = _NONE,
+) -> ir.Graph:  # fmt: skip
     """The graph with a form for each value, and conversions where layouts or types differ.
 
     layouts: of the nodes, in order. inner: the forms of inputs and outputs that callers do not see;
     all others are channels first and float32.
     """
-    forms = {value: inner.get(value, Form()) for value in graph.inputs.values()}
+    forms = {value: inner.get(value, ir.Form()) for value in graph.inputs.values()}
     shapes, nodes = dict(graph.shapes), []
-    converted: dict[tuple[int, Form], int] = {}
+    converted: dict[tuple[int, ir.Form], int] = {}
 
-    def read(value: int, form: Form, line: str) -> int:
+    def read(value: int, form: ir.Form, line: str) -> int:
         if forms[value] == form:
             return value
         if (value, form) not in converted:
             number = max(shapes) + 1
             shapes[number], forms[number] = shapes[value], form
-            nodes.append(Node(Convert(), (value,), (number,), line))
+            nodes.append(ir.Node(ir.Convert(), (value,), (number,), line))
             converted[value, form] = number
         return converted[value, form]
 
     for node, layout in zip(graph.nodes, layouts, strict=True):
-        form = Form(layout, dtype)
+        form = ir.Form(layout, dtype)
         inputs = tuple(read(value, form, node.line) for value in node.inputs)
         nodes.append(replace(node, inputs=inputs))
         forms |= dict.fromkeys(node.outputs, form)
-    outputs = tuple(read(value, inner.get(value, Form()), "") for value in graph.outputs)
+    outputs = tuple(read(value, inner.get(value, ir.Form()), "") for value in graph.outputs)
     return replace(graph, nodes=tuple(nodes), outputs=outputs, shapes=shapes, forms=forms)
 
 
-def labels(graph: Graph, dtype: DType, threads: int, cost: Cost) -> tuple[DataLayout, ...]:
+def labels(graph: ir.Graph, dtype: DType, threads: int, cost: Cost) -> tuple[DataLayout, ...]:
     """The layout of each node, at the least total cost."""
     flow = _Flow()
 
@@ -85,17 +73,17 @@ def labels(graph: Graph, dtype: DType, threads: int, cost: Cost) -> tuple[DataLa
         for value in node.inputs:
             readers[value].append(name)
         operation = node.operation
-        if isinstance(operation, Convolution):
+        if isinstance(operation, ir.Convolution):
             shape = graph.shapes[node.inputs[0]]
             flow.add(_FIRST, name, cost(operation, shape, DataLayout.NXC))
             flow.add(name, _LAST, cost(operation, shape, DataLayout.NCX))
-        elif isinstance(operation, Lstm):
+        elif isinstance(operation, ir.Lstm):
             flow.add(name, _LAST, inf)
-        elif isinstance(operation, Concat | Slice):
+        elif isinstance(operation, ir.Concat | ir.Slice):
             flow.add(_FIRST, name, copy(node.outputs[0]))
-        elif isinstance(operation, Permute | PixelUnshuffle):  # by single channels
+        elif isinstance(operation, ir.Permute | ir.PixelUnshuffle):  # by single channels
             flow.add(_FIRST, name, 8 * copy(node.outputs[0]))
-        elif isinstance(operation, Resample) and not operation.factors:  # by single positions
+        elif isinstance(operation, ir.Resample) and not operation.factors:  # by single positions
             flow.add(name, _LAST, 8 * copy(node.outputs[0]))
     for value in graph.outputs:
         readers[value].append(_FIRST)

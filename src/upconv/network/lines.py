@@ -7,21 +7,13 @@ from math import prod
 
 import numpy as np
 
-from ..engines.jit.cpu import Cpu
-from ..engines.jit.moves import IMAGE
 from ..engines.jit.steps import Step
 from ..engines.jit.values import BYTES, LINE
 from ..engines.jit.windows import Line, line_code, points_code
 from ..problem import DataLayout
-from .graph import (
-    Array,
-    Pad,
-    PixelShuffle,
-    Pool,
-    Resample,
-)
-from .matrices import image_stride, position_stride
-from .tables import PART_BYTES, StepTables, elements, images, job_parts, records
+from .graph import Array, Pad, PixelShuffle, Pool, Resample
+from .matrices import position_stride
+from .tables import PART_BYTES, StepTables, Target, elements, images, job_parts
 from .taps import Taps, Windows, product, tap_tables, taps_along
 
 _SHARE = 64  # channels that a job computes at least
@@ -29,7 +21,7 @@ _STRIDE = 8  # positions from window to window, of which shuffles of so many vec
 
 
 def channels_first(
-    operation: Windows, out: Array, x: Array, threads: int, cpu: Cpu, sources: Array | None = None
+    operation: Windows, out: Array, x: Array, target: Target, sources: Array | None = None
 ) -> Step:
     """The step for channels first: rows of positions, the last axis combined by separate code.
 
@@ -59,7 +51,7 @@ def channels_first(
     parts = _jobs(last, factor, len(rows), size[-1], begin, kernel, taps.offsets.shape[1], item)
     if _alone(last, factor, size[-1]):
         last, factor = "window" if dilation == 1 else last, 1
-    lanes = cpu.lanes(BYTES[computed])
+    lanes = target.cpu.lanes(BYTES[computed])
     # Vectors may begin at the last positions.
     line = int(parts["count"].max()) + 2 * lanes * (factor + 1)
     segment = -(-line * BYTES[computed] // LINE) * LINE
@@ -69,10 +61,12 @@ def channels_first(
         scale = taps_along(operation, len(size) - 1, width, item, 0).weights[:, 0]
         tables.add(scale=scale.astype(f"f{BYTES[computed]}"))
     tables.values |= {"width": width, "kernel": kernel, "dilation": dilation, "segment": segment}
-    image_table = _images(out, x, prod(size) * item, channel, sources)
-    code = line_code(Line(reduce, last, factor, edge, stored, computed), cpu)
+    if sources is None:
+        sources = np.arange(out.shape[1]) * (x.shape[1] // out.shape[1] * channel)
+    image_table = images(out, x, sources, prod(size) * item)
+    code = line_code(Line(reduce, last, factor, edge, stored, computed), target.cpu)
     part = LINE + segment * (factor if last == "shuffle" else 1)
-    return tables.step(code, "windows", parts, image_table, threads, cpu, part=part)
+    return tables.step(code, "windows", parts, image_table, target, part=part)
 
 
 def _tables(operation: Windows, out: Array, x: Array) -> StepTables:
@@ -83,14 +77,13 @@ def _tables(operation: Windows, out: Array, x: Array) -> StepTables:
     return tables
 
 
-def _images(out: Array, x: Array, to: int, step: int, sources: Array | None) -> Array:
-    """The begin of each channel of each image; those of the result are `to` bytes apart."""
-    batch, channels = out.shape[:2]
-    if sources is None:
-        sources = np.arange(channels) * (x.shape[1] // channels * step)
-    n, c = (axis.ravel() for axis in np.mgrid[0:batch, 0:channels])
-    return records(IMAGE, len(n), src=n * image_stride(x) + sources[c],
-                   dst=n * image_stride(out) + c * to)  # fmt: skip
+def _points(operation: Windows, out: Array, x: Array, axes: list[Taps], to: int) -> StepTables:
+    """Tables for code that goes position by position; results are `to` bytes apart."""
+    rows, taps = tap_tables(product(axes[:-1]), len(axes[-1].offsets) * to)
+    line_rows, line_taps = tap_tables(axes[-1], to)
+    tables = _tables(operation, out, x)
+    tables.add(rows=rows, taps=taps, line_rows=line_rows, line_taps=line_taps)
+    return tables
 
 
 def _alone(last: str, stride: int, width: int) -> bool:
@@ -148,54 +141,48 @@ def _last_axis(operation: Windows) -> tuple[str, str, int, str, int, int]:
 
 
 def one_by_one(
-    operation: Windows, out: Array, x: Array, layout: DataLayout, threads: int, cpu: Cpu,
-    sources: Array | None = None,
-) -> Step:  # fmt: skip
+    operation: Windows, out: Array, x: Array, target: Target, sources: Array | None = None
+) -> Step:
     """The step for all other cases: one channel of one position at a time."""
-    axes = layout.to_ncx(x.ndim - 2)
+    step = to = channel = to_channel = x.itemsize
+    if target.layout is DataLayout.NXC:
+        step, to = position_stride(x), position_stride(out)
+    axes = target.layout.to_ncx(x.ndim - 2)
     x, out = x.transpose(axes), out.transpose(axes)
-    size = out.shape[2:]
-    channel, to_channel = (a[0, 0].size * a.itemsize for a in (x, out))
-    step = to = x.itemsize
-    if layout is DataLayout.NXC:
-        step, to = (position_stride(a.transpose(np.argsort(axes))) for a in (x, out))
-        channel = to_channel = x.itemsize
-    *outer, last = (
+    *outer, width = out.shape[2:]
+    if target.layout is DataLayout.NCX:
+        channel, to_channel = (a[0, 0].nbytes for a in (x, out))
+    taps = [
         taps_along(operation, i, n, prod(x.shape[3 + i :]) * step, channel)
         for i, n in enumerate(x.shape[2:])
-    )
-    rows, taps = tap_tables(product(outer), size[-1] * to)
-    line_rows, line_taps = tap_tables(last, to)
-    tables = _tables(operation, out, x)
-    tables.add(rows=rows, taps=taps, line_rows=line_rows, line_taps=line_taps)
+    ]
+    tables = _points(operation, out, x, taps, to)
     tables.values["channels"] = 1
-    image_table = _images(out, x, to_channel, channel, sources)
+    if sources is None:
+        sources = np.arange(out.shape[1]) * (x.shape[1] // out.shape[1] * channel)
+    image_table = images(out, x, sources, to_channel)
     reduce = _reduce(operation)
-    code = points_code(reduce, *elements(x, reduce), cpu)
-    parts = job_parts(len(rows), size[-1], 1, x.itemsize)
-    return tables.step(code, "points", parts, image_table, threads, cpu)
+    code = points_code(reduce, *elements(x, reduce), target.cpu)
+    parts = job_parts(prod(outer), width, 1, x.itemsize)
+    return tables.step(code, "points", parts, image_table, target)
 
 
-def channels_last(operation: Windows, out: Array, x: Array, threads: int, cpu: Cpu) -> Step:
+def channels_last(operation: Windows, out: Array, x: Array, target: Target) -> Step:
     """The step for channels last: vectors of channels, tables for all axes."""
-    *size, channels = out.shape[1:]
-    step, to = position_stride(x), position_stride(out)
-    *outer, last = (
+    *outer, width, channels = out.shape[1:]
+    step, item = position_stride(x), x.itemsize
+    taps = [
         taps_along(operation, i, n, prod(x.shape[2 + i : -1]) * step, 0)
         for i, n in enumerate(x.shape[1:-1])
-    )
-    tables = _tables(operation, out, x)
-    rows, taps = tap_tables(product(outer), size[-1] * to)
-    line_rows, line_taps = tap_tables(last, to)
-    tables.add(rows=rows, taps=taps, line_rows=line_rows, line_taps=line_taps)
-    parts = job_parts(len(rows), size[-1], 1, channels * x.itemsize)
+    ]
+    tables = _points(operation, out, x, taps, position_stride(out))
+    parts = job_parts(prod(outer), width, 1, channels * item)
     shares = 1  # of the channels, where there are few positions
-    while len(parts) * len(x) * shares < 4 * threads and channels % (2 * shares * _SHARE) == 0:
+    jobs = len(parts) * len(x)
+    while jobs * shares < 4 * target.threads and channels % (2 * shares * _SHARE) == 0:
         shares *= 2
-    tables.values["channels"] = channels // shares
-    listed = images(out, x).repeat(shares)
-    for name in ("src", "dst"):
-        listed[name] += np.tile(np.arange(shares), len(x)) * (channels // shares) * x.itemsize
+    tables.values["channels"] = share = channels // shares
+    listed = images(out, x, np.arange(shares) * share * item, share * item)
     reduce = _reduce(operation)
-    code = points_code(reduce, *elements(x, reduce), cpu)
-    return tables.step(code, "points", parts, listed, threads, cpu)
+    code = points_code(reduce, *elements(x, reduce), target.cpu)
+    return tables.step(code, "points", parts, listed, target)

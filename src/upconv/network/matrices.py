@@ -54,14 +54,9 @@ class Matrices(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        arrays: Sequence[Array],
-        layout: DataLayout,
-        *,
-        by_channel: bool = False,
+        cls, arrays: Sequence[Array], layout: DataLayout, *, lanes: int, by_channel: bool,
         by_image: bool = False,
-        lanes: int = 16,
-    ) -> Matrices:
+    ) -> Matrices:  # fmt: skip
         """The matrices of arrays that have the shape of array 0, or extents of 1 in it.
 
         by_channel: rows or columns are of one channel. by_image: images are not merged.

@@ -73,15 +73,11 @@ def outside(graph: Graph) -> dict[int, None]:
 
 def _lives(graph: Graph) -> tuple[dict[int, int], dict[int, _Life]]:
     """For each value that is no view, the value whose memory it reuses; and their live ranges."""
-    last = len(graph.nodes)
     times: dict[int, list[int]] = {}  # when each value that is no view is written or read
-    for value in graph.inputs.values():
-        times.setdefault(root(graph, value)[0], []).append(-1)
-    for number, node in enumerate(graph.nodes):
-        for value in (*node.inputs, *node.outputs):
-            times.setdefault(root(graph, value)[0], []).append(number)
-    for value in graph.outputs:
-        times.setdefault(root(graph, value)[0], []).append(last)
+    uses = enumerate((*node.inputs, *node.outputs) for node in graph.nodes)
+    for time, values in ((-1, graph.inputs.values()), *uses, (len(graph.nodes), graph.outputs)):
+        for value in values:
+            times.setdefault(root(graph, value)[0], []).append(time)
     homes = {value: value for value in times}
     lives = {value: _Life(min(t), max(t), nbytes_of(graph, value)) for value, t in times.items()}
     callers = outside(graph).keys() | graph.held

@@ -9,16 +9,15 @@ the length thus become ends of an axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
-
-import numpy as np
 
 from ..arrays import Array, as_array
 from ..errors import ArgumentError, EngineRefusal, ShapeError, UpconvError
 from .axes import Axes, from_network, to_network
 from .builder import Network
-from .kinds import KINDS, described_shape
+from .digests import plain
+from .kinds import KINDS, agree, described_shape
 from .phases import Schedule
 from .stream_batches import StreamBatch
 from .streams import NetworkStream
@@ -104,34 +103,17 @@ def _merged(
     """The axes of outputs known from two captures, if both are the same network."""
     one, two = first.network.nodes, other.network.nodes
     for a, b in zip(one, two, strict=False):
-        if a.inputs != b.inputs or not _same(a.operation, b.operation):
+        if a.inputs != b.inputs or [*plain(a.operation)] != [*plain(b.operation)]:
             where = KINDS[type(a.operation)].name + (f" at {a.line}" if a.line else "")
             why = f"it is another operation for inputs of {case}"
             raise EngineRefusal(f"A stream cannot compute {where}: {why}. {_REMEDY}")
     pairs = list(zip(axes, other.outputs, strict=False))
-    fit = [len(a) == len(b) and all(_fits(*p) for p in zip(a, b, strict=True)) for a, b in pairs]
-    if len(one) != len(two) or len(axes) != len(other.outputs) or not all(fit):
+    alike = all(agree(a, b) for a, b in pairs)
+    if len(one) != len(two) or len(axes) != len(other.outputs) or not alike:
         raise EngineRefusal(f"A stream cannot compute this model: for {case} it differs. {_REMEDY}")
     return tuple(
         tuple(p if p is not None else q for p, q in zip(a, b, strict=True)) for a, b in pairs
     )
-
-
-def _fits(one: int | None, other: int | None) -> bool:
-    return None in (one, other) or one == other
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two operations are equal, arrays by their elements."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other)
-    if is_dataclass(one):
-        return all(_same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
 
 
 @dataclass(slots=True)
@@ -207,10 +189,7 @@ class ModelStream:
             array, axes = as_array(name, chunk), self.signature.axes[name]
             pairs = zip(axes, shape, strict=True)
             wanted = tuple(None if axis == 0 or not size else size for axis, size in pairs)
-            fits = len(array.shape) == len(wanted) and all(
-                n in (None, got) for n, got in zip(wanted, array.shape, strict=True)
-            )
-            if not fits:
+            if not agree(wanted, array.shape):
                 got, expected = str(array.shape), described_shape(wanted)
                 raise ShapeError(f"the chunk of {name!r}", got, expected)
             result.append(to_network(array, axes, self.signature.rank))

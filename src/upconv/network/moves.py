@@ -2,135 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from functools import reduce
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines.jit.cpu import Cpu
 from ..engines.jit.moves import ROW, TAP, TURN, split_code, transpose_columns_code, turn_code
 from ..engines.jit.steps import Step
 from ..engines.jit.transpose import transpose_code, transpose_few_code
-from ..engines.jit.values import STORED
-from ..problem import DataLayout, DType
+from ..problem import DataLayout
+from . import pointwise
 from .graph import Array, Concat, PixelShuffle, Slice
 from .matrices import position_stride
-from .pointwise import chain_steps
-from .tables import StepTables, elements, images, job_parts, records
+from .tables import Arrays, StepTables, Target, elements, images, job_parts, records, stored_type
 
 _TURNED_BYTES = 32 << 10
 _FEW = {True: 12, False: 8}  # channels that vector code interleaves, and separates
 
 
 def channel_copies(
-    operation: Concat | Slice,
-    outputs: Sequence[Array],
-    inputs: Sequence[Array],
-    layout: DataLayout,
-    threads: int,
-    cpu: Cpu,
+    operation: Concat | Slice, outputs: Arrays, inputs: Arrays, target: Target
 ) -> list[Step]:
     """Copies of some channels: chains without operations."""
-    axis = layout.to_ncx(inputs[0].ndim - 2)[1]
-
-    def channels(array: Array, start: int, stop: int) -> Array:
-        return array[(*[slice(None)] * axis, slice(start, stop))]
-
+    axis = target.layout.to_ncx(inputs[0].ndim - 2)[1]
     if isinstance(operation, Slice):
-        part = channels(inputs[0], operation.start, operation.stop)
-        return chain_steps((), outputs, [part], layout, threads, cpu)
-    result, start = [], 0
-    for array in inputs:
-        stop = start + array.shape[axis]
-        part = channels(outputs[0], start, stop)
-        result += chain_steps((), [part], [array], layout, threads, cpu)
-        start = stop
-    return result
+        _, part, _ = np.split(inputs[0], [operation.start, operation.stop], axis)
+        return pointwise.steps(pointwise.COPY, outputs, [part], target)
+    return _side_by_side(outputs[0], inputs, axis, target)
 
 
-def position_copies(
-    axis: int, output: Array, inputs: Sequence[Array], threads: int, cpu: Cpu
-) -> list[Step]:
+def position_copies(axis: int, output: Array, inputs: Arrays, target: Target) -> list[Step]:
     """Copies of arrays side by side along an axis: rows that are contiguous in both."""
-    result = []
-    for image, *parts in zip(output, *inputs, strict=True):
-        start, outer = 0, prod(image.shape[: axis - 1])
-        rows = image.reshape(1, outer, -1)
-        for part in parts:
-            row = part.reshape(1, outer, -1)
-            stop = start + row.shape[-1]
-            target = rows[..., start:stop]
-            result += chain_steps((), [target], [row], DataLayout.NXC, threads, cpu)
-            start = stop
+    result, by_rows = [], target._replace(layout=DataLayout.NXC)
+    for arrays in zip(output, *inputs, strict=True):
+        rows, *parts = (image.reshape(1, prod(image.shape[: axis - 1]), -1) for image in arrays)
+        result += _side_by_side(rows, parts, 2, by_rows)
     return result
 
 
-def conversion(
-    output: Array, x: Array, source: DataLayout, result: DataLayout, threads: int, cpu: Cpu
-) -> list[Step]:
+def _side_by_side(output: Array, inputs: Arrays, axis: int, target: Target) -> list[Step]:
+    """Copies of arrays into the parts of another one along an axis."""
+    cuts = np.cumsum([array.shape[axis] for array in inputs])[:-1]
+    result = []
+    for part, x in zip(np.split(output, cuts, axis), inputs, strict=True):
+        result += pointwise.steps(pointwise.COPY, [part], [x], target)
+    return result
+
+
+def conversion(output: Array, x: Array, source: DataLayout, target: Target) -> list[Step]:
     """The steps of a conversion from one layout and element type to others."""
-    if source is result or not x.size:
-        return chain_steps((), [output], [x], result, threads, cpu)
+    if source is target.layout:
+        return pointwise.steps(pointwise.COPY, [output], [x], target)
     forward = source is DataLayout.NCX
     channels = x.shape[1] if forward else x.shape[-1]
     positions = x[0].size // channels
-    if forward:
-        rows, columns = channels, positions
-        src_row, dst_row = positions * x.itemsize, position_stride(output)
-        along = x.itemsize, dst_row
-    else:
-        rows, columns = positions, channels
-        src_row, dst_row = position_stride(x), positions * output.itemsize
-        along = src_row, output.itemsize
     count = max(64, _TURNED_BYTES // (channels * x.itemsize) // 64 * 64)
     first = np.arange(0, positions, count)
     many = np.minimum(count, positions - first)
-    sides = {"rows": rows, "columns": many} if forward else {"rows": many, "columns": columns}
-    turns = records(TURN, len(first), src=first * along[0], dst=first * along[1],
-                    src_row=src_row, dst_row=dst_row, **sides)  # fmt: skip
-    types = tuple(STORED[DType(array.dtype.name)] for array in (x, output))
-    if x.dtype == output.dtype:
-        types = elements(x, "pick")
-    interleaved = output if forward else x
-    if (
-        channels <= _FEW[forward]
-        and position_stride(interleaved) == channels * interleaved.itemsize
-    ):
-        make = transpose_few_code if forward else transpose_columns_code
-        move = make(*types, channels, cpu)
+    if forward:
+        row, dst_row = positions * x.itemsize, position_stride(output)
+        turns = records(TURN, len(first), src=first * x.itemsize, dst=first * dst_row,
+                        rows=channels, columns=many, src_row=row, dst_row=dst_row)  # fmt: skip
     else:
-        move = transpose_code(*types, cpu)
+        src_row, row = position_stride(x), positions * output.itemsize
+        turns = records(TURN, len(first), src=first * src_row, dst=first * output.itemsize,
+                        rows=many, columns=channels, src_row=src_row, dst_row=row)  # fmt: skip
+    move_only = x.dtype == output.dtype
+    types = elements(x, "pick") if move_only else (stored_type(x), stored_type(output))
+    last = output if forward else x  # the array whose channels lie side by side
+    if channels <= _FEW[forward] and position_stride(last) == channels * last.itemsize:
+        make = transpose_few_code if forward else transpose_columns_code
+        move = make(*types, channels, target.cpu)
+    else:
+        move = transpose_code(*types, target.cpu)
     tables = StepTables(output, x)
     tables.values["code"] = move.addresses["transpose"]
-    code = turn_code(cpu)
-    return [tables.step(code, "turn", turns, images(output, x), threads, cpu, move)]
+    code = turn_code(target.cpu)
+    return [tables.step(code, "turn", turns, images(output, x), target, move)]
 
 
-def split(operation: PixelShuffle, out: Array, x: Array, threads: int, cpu: Cpu) -> Step:
+def split(operation: PixelShuffle, out: Array, x: Array, target: Target) -> Step:
     """Channels of a position become positions of the result."""
     *size, channels = out.shape[1:]
     step, to, factors = position_stride(x), position_stride(out), operation.factors
     sizes = x.shape[1:-1]
     # The input's rows, and where in the result their first positions go.
-    counts = [np.arange(n) * step * prod(sizes[i + 1 :]) for i, n in enumerate(sizes[:-1])]
-    places = [
-        np.arange(n) * factors[i] * to * prod(size[i + 1 :]) for i, n in enumerate(sizes[:-1])
-    ]
-    parts_to = [np.arange(n) * to * prod(size[i + 1 :]) for i, n in enumerate(factors)]
-    src, dst, offsets = _sums(counts), _sums(places), _sums(parts_to)
+    src = sums(np.arange(n) * step * prod(sizes[i + 1 :]) for i, n in enumerate(sizes[:-1]))
+    apart = [to * prod(size[i + 1 :]) for i in range(len(size))]
+    places = zip(sizes[:-1], factors, apart, strict=False)
+    dst = sums(np.arange(n) * factor * step for n, factor, step in places)
+    offsets = sums(np.arange(n) * step for n, step in zip(factors, apart, strict=True))
     rows = records(ROW, len(src), to=dst, tap=np.arange(len(src)), taps=1)
     tables = StepTables(out, x)
     tables.add(rows=rows, taps=records(TAP, len(src), offset=src), parts=offsets)
     tables.values |= {"channels": channels, "x_step": step, "y_step": to * factors[-1]}
     listed = job_parts(len(rows), sizes[-1], 1, x.shape[-1] * x.itemsize)
-    code = split_code(prod(factors), elements(x, "pick")[0], cpu)
-    return tables.step(code, "split", listed, images(out, x), threads, cpu)
+    code = split_code(prod(factors), elements(x, "pick")[0], target.cpu)
+    return tables.step(code, "split", listed, images(out, x), target)
 
 
-def _sums(axes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def sums(axes: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
     """All sums of one number from each array, in order."""
-    result = np.zeros(1, np.int64)
-    for numbers in axes:
-        result = (result[:, None] + numbers).ravel()
-    return result
+    return reduce(np.add.outer, axes, np.zeros(1, np.int64)).ravel()

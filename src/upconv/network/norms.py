@@ -10,7 +10,6 @@ threads and the size of caches do not change bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import lcm
 from struct import pack, unpack
 from typing import Any, NamedTuple
@@ -18,57 +17,35 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..engines.jit import statistics
 from ..engines.jit.chains import PIECE, argument_layout, chain_code
-from ..engines.jit.cpu import Cpu
-from ..engines.jit.statistics import (
-    FINAL,
-    MERGE,
-    PART,
-    STATISTICS,
-    UNIT,
-    columns_code,
-    final_code,
-    merge_code,
-    part_code,
-    rows_code,
-    unit_code,
-)
 from ..engines.jit.steps import Step
-from ..engines.jit.values import BYTES, STORED
+from ..engines.jit.values import BYTES
 from ..engines.jit.walk import Phase
-from ..problem import DataLayout, DType
+from ..problem import DataLayout
 from .graph import Array, Norm
 from .matrices import PIECE_BYTES, Matrices, by_position
 from .pointwise import Table, bind
-from .tables import as_numbers, computed_type, records, walk_step
+from .tables import Arrays, Target, as_numbers, computed_type, records, stored_type, walk_step
 
 _LEAST_PART = 8 << 10
 _VECTORS = 4  # of columns that code sums at a time
 _FEW = 64  # vectors: fewer are summed in one vector of columns, as adding columns up takes longer
 _MERGED = 64  # columns of a job that merges parts
-_NONE = np.zeros(0, FINAL)
+_NONE = np.zeros(0, statistics.FINAL)
 _NAMES = ("part", "merge", "final", "piece")
 
 
-def steps(
-    operation: Norm,
-    outputs: Sequence[Array],
-    inputs: Sequence[Array],
-    layout: DataLayout,
-    threads: int,
-    cpu: Cpu,
-) -> list[Step]:
+def steps(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
     """The native steps of a norm; an output may be input 0."""
-    if not inputs[0].size:
-        return []
     if not operation.per_position:
-        return [_over_positions(operation, outputs, inputs, layout, threads, cpu)]
+        return [_over_positions(operation, outputs, inputs, target)]
     results = []
     for image in range(len(inputs[0])):
         part = slice(image, image + 1)
         read = [array[part] if len(array) > 1 else array for array in inputs]
         written = [array[part] for array in outputs]
-        results.append(_per_position(operation, written, read, layout, threads, cpu))
+        results.append(_per_position(operation, written, read, target))
     return results
 
 
@@ -85,16 +62,10 @@ class _Plan(NamedTuple):
     units: NDArray[Any]
 
 
-def _over_positions(
-    operation: Norm,
-    outputs: Sequence[Array],
-    inputs: Sequence[Array],
-    layout: DataLayout,
-    threads: int,
-    cpu: Cpu,
-) -> Step:
+def _over_positions(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> Step:
     """The step of statistics over all positions."""
     arrays, batch = (*inputs, *outputs), len(inputs[0])
+    layout, threads, cpu = target
     matrices = Matrices.of(arrays, layout, by_channel=True, by_image=True, lanes=cpu.lanes(4))
     entries = matrices.rows if matrices.per_row else matrices.length
     computed = computed_type(arrays)
@@ -104,28 +75,21 @@ def _over_positions(
     )
     plane = -(-plan.columns // lanes) * lanes
     sums = np.empty((batch, len(plan.parts) + 1, 3, plane))
-    part = part_code(_stored(inputs[0]), computed, cpu)
-    codes = part, merge_code(cpu), final_code(computed, cpu)
+    part = statistics.part_code(stored_type(inputs[0]), computed, cpu)
+    codes = part, statistics.merge_code(cpu), statistics.final_code(computed, cpu)
     values = {
         "columns": plan.columns, "plane": plane, "x_row": plan.row_bytes,
         "sums": sums.ctypes.data, "sums_image": sums.strides[0],
         "copies": matrices.tiles, "copy_bytes": entries // matrices.tiles * itemsize,
         **{f"{n}_code": c.addresses[n] for n, c in zip(_NAMES, codes, strict=False)},
     }  # fmt: skip
-    shape, kind = (batch, entries), "row" if matrices.per_row else "column"
-    normal = _Normal(operation, outputs, inputs, matrices, Table(kind, np.empty(shape)), cpu)
-    units = _worth(plan, batch, sum(a.nbytes for a in arrays) // batch, threads, cpu)
-    if not units:
-        pieces = matrices.pieces(max(a.itemsize for a in arrays), threads)
-        plan = plan._replace(pieces=pieces)
-    return normal.step(plan, values, units, threads, (sums, *codes))
-
-
-def _worth(plan: _Plan, batch: int, nbytes: int, threads: int, cpu: Cpu) -> bool:
-    """Whether units fit into the cache and balance the threads."""
-    count = batch * len(plan.units)
+    # Units have to balance the threads, and fit into the cache.
+    count, nbytes = batch * len(plan.units), sum(a.nbytes for a in arrays) // batch
     even = count % threads == 0 or count >= 4 * threads
-    return even and nbytes // len(plan.units) <= cpu.l2 // 2
+    if not even or nbytes // len(plan.units) > cpu.l2 // 2:
+        pieces = matrices.pieces(max(a.itemsize for a in arrays), threads)
+        plan = plan._replace(pieces=pieces, units=_NONE)
+    return _step(operation, outputs, inputs, target, matrices, plan, values, (sums, *codes))
 
 
 def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Plan:
@@ -141,14 +105,14 @@ def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _P
     parts["start"] += np.repeat(number * group * x.itemsize, count)
     parts["slot"] = np.arange(len(parts))
     entries = (matrices.rows if matrices.per_row else matrices.length) // groups
-    finals = records(FINAL, groups, slot=number * count, slots=count, width=columns,
+    finals = records(statistics.FINAL, groups, slot=number * count, slots=count, width=columns,
                       to=number * entries, entries=entries)  # fmt: skip
     where = {"row": number * entries, "rows": entries, "length": matrices.length}
     if not matrices.per_row:
         where = {"column": number * entries, "rows": 1, "length": entries}
     pieces = records(PIECE, groups, **where)
-    units = records(UNIT, groups, part=number * count, parts=count, final=number, finals=1,
-                     piece=number, pieces=1)  # fmt: skip
+    units = records(statistics.UNIT, groups, part=number * count, parts=count, final=number,
+                    finals=1, piece=number, pieces=1)  # fmt: skip
     return _Plan(columns, row_bytes, parts, _NONE, finals, pieces, units)
 
 
@@ -166,16 +130,16 @@ def _channels_last(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Pl
     parts["slot"] = np.arange(len(parts))
     width, number = channels // groups, np.arange(groups)
     first = np.arange(0, channels, _MERGED)
-    merges = records(MERGE, len(first), column=first, slots=len(parts), to=len(parts),
+    merges = records(statistics.MERGE, len(first), column=first, slots=len(parts), to=len(parts),
                       width=np.minimum(_MERGED, channels - first), repeats=columns // channels,
                       apart=channels)  # fmt: skip
     first = number * width
-    finals = records(FINAL, groups, slot=len(parts), slots=1, column=first, width=width, to=first,
-                      entries=width)  # fmt: skip
+    finals = records(statistics.FINAL, groups, slot=len(parts), slots=1, column=first, width=width,
+                     to=first, entries=width)  # fmt: skip
     pieces = records(PIECE, 2, row=(0, matrices.rows), rows=(matrices.rows, 1),
                       length=(matrices.length, matrices.rest))  # fmt: skip
     pieces = pieces[: 1 + (matrices.rest > 0)]
-    units = records(UNIT, 1, parts=len(parts), merges=len(merges), finals=groups,
+    units = records(statistics.UNIT, 1, parts=len(parts), merges=len(merges), finals=groups,
                      pieces=len(pieces))  # fmt: skip
     return _Plan(columns, row_bytes, parts, merges, finals, pieces, units)
 
@@ -186,103 +150,71 @@ def _parts(rows: int, rest: int, row_bytes: int, nbytes: int) -> NDArray[Any]:
     count = max(1, size // row_bytes)
     first = np.arange(0, rows, count)
     result = records(
-        PART, len(first), start=first * row_bytes, rows=np.minimum(count, rows - first)
+        statistics.PART, len(first), start=first * row_bytes, rows=np.minimum(count, rows - first)
     )
     result["rest"][-1] = rest
     return result
 
 
-def _per_position(
-    operation: Norm,
-    outputs: Sequence[Array],
-    inputs: Sequence[Array],
-    layout: DataLayout,
-    threads: int,
-    cpu: Cpu,
-) -> Step:
+def _per_position(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> Step:
     """The step of statistics over the channels of each position, for one image."""
-    arrays, x, groups = (*inputs, *outputs), inputs[0], operation.groups
-    matrices = by_position(arrays, layout, groups)
+    arrays, x = (*inputs, *outputs), inputs[0]
+    layout, threads, cpu = target
+    matrices = by_position(arrays, layout, operation.groups)
     computed, by_row = computed_type(arrays), layout is DataLayout.NXC
-    make, name = (rows_code, "rows") if by_row else (columns_code, "columns")
-    code = make(_stored(x), computed, cpu)
-    shape = groups, matrices.rows if by_row else matrices.length
-    table = Table("row" if by_row else "column", np.empty(shape))
-    normal = _Normal(operation, outputs, inputs, matrices, table, cpu)
+    make, name = (statistics.rows_code, "rows") if by_row else (statistics.columns_code, "columns")
+    code = make(stored_type(x), computed, cpu)
     # Of columns each piece reads a run from every row: longer runs, as long as L2 holds them.
     most = PIECE_BYTES if by_row else max(PIECE_BYTES, cpu.l2 // 4)
     size = min(most, x.nbytes // (4 * threads))
-    if by_row:
-        count = max(1, size // (matrices.length * x.itemsize))
-        first = np.arange(0, matrices.rows, count)
-        where = {"row": first, "rows": np.minimum(count, matrices.rows - first)}
-        pieces = records(PIECE, len(first), length=matrices.length, **where)
-    else:
-        least = _VECTORS * cpu.lanes(BYTES[computed])
-        count = max(1, size // (matrices.rows * x.itemsize * least)) * least
-        first = np.arange(0, matrices.length, count)
-        where = {"column": first, "length": np.minimum(count, matrices.length - first)}
-        pieces = records(PIECE, len(first), rows=matrices.rows, **where)
+    extent, other, least = matrices.rows, matrices.length, 1
+    if not by_row:
+        extent, other, least = other, extent, _VECTORS * cpu.lanes(BYTES[computed])
+    count = max(1, size // (other * x.itemsize * least)) * least
+    first = np.arange(0, extent, count)
+    fields = ("row", "rows", "length") if by_row else ("column", "length", "rows")
+    numbers = first, np.minimum(count, extent - first), other
+    pieces = records(PIECE, len(first), **dict(zip(fields, numbers, strict=True)))
     number = np.arange(len(pieces))
-    units = records(UNIT, len(pieces), part=number, parts=1, piece=number, pieces=1)
+    units = records(statistics.UNIT, len(pieces), part=number, parts=1, piece=number, pieces=1)
     plan = _Plan(0, 0, pieces, _NONE, _NONE, pieces, units)
     values = {"x_row": matrices.strides[0][1], "part_code": code.addresses[name]}
-    return normal.step(plan, values, True, threads, (code,))
+    return _step(operation, outputs, inputs, target, matrices, plan, values, (code,))
 
 
-class _Normal:
-    """The chain that normalises, bound to arrays and to the tables of -mean and 1 / deviation."""
-
-    def __init__(
-        self,
-        operation: Norm,
-        outputs: Sequence[Array],
-        inputs: Sequence[Array],
-        matrices: Matrices,
-        table: Table,
-        cpu: Cpu,
-    ) -> None:
-        numeric = np.dtype(f"f{BYTES[computed_type((*inputs, *outputs))]}")
-        minus_mean, inverse = (np.empty(table.numbers.shape, numeric) for _ in range(2))
-        chain: list[tuple[str, Any]] = [
-            ("add", Table(table.kind, minus_mean)),
-            ("mul", Table(table.kind, inverse)),
-        ]
-        for op in operation.epilogue:
-            operand: Any = op.operand
-            if operation.per_position and isinstance(operand, np.ndarray):
-                kind = "column" if table.kind == "row" else "row"
-                operand = Table(kind, operand.reshape(operation.groups, -1))
-            chain.append((op.name, operand))
-        self._cpu, self._images = cpu, matrices.images
-        self._chain = bind(chain, matrices, outputs, inputs)
-        self._code = chain_code(self._chain.form, STATISTICS, cpu)
-        self._values = {
-            "x": inputs[0].ctypes.data, "x_image": matrices.strides[0][0],
-            "minus_mean": minus_mean.ctypes.data, "inverse": inverse.ctypes.data,
-            "table_image": minus_mean.strides[0],
-            "epsilon": unpack("<q", pack("<d", operation.epsilon))[0],
-            "piece_code": self._code.addresses["pointwise"],
-        }  # fmt: skip
-
-    def step(
-        self, plan: _Plan, values: dict[str, int], units: bool, threads: int, kept: tuple[Any, ...]
-    ) -> Step:
-        """The step that runs a plan, by units or in three phases."""
-        values = self._values | values
-        records = (plan.parts, plan.merges, plan.finals, plan.pieces)
-        tables = {name: as_numbers(t) for name, t in zip(_NAMES, records, strict=True)}
-        values |= {f"{name}s": table.ctypes.data for name, table in tables.items()}
-        jobs = [(values[f"{name}_code"], table) for name, table in tables.items() if len(table)]
-        if units:
-            unit = unit_code(self._cpu)
-            jobs = [(unit.addresses["unit"], as_numbers(plan.units))]
-            kept = (unit, *kept)
-        listed = [Phase(code, table, outer_count=self._images) for code, table in jobs]
-        kept = (self._code, tables, jobs, *self._chain.kept, *kept)
-        layout = argument_layout(self._chain.form, STATISTICS)
-        return walk_step(layout, self._chain.values | values, listed, threads, self._cpu, kept)
-
-
-def _stored(array: Array) -> str:
-    return STORED[DType(array.dtype.name)]
+def _step(
+    operation: Norm, outputs: Arrays, inputs: Arrays, target: Target, matrices: Matrices,
+    plan: _Plan, values: dict[str, int], kept: tuple[object, ...],
+) -> Step:  # fmt: skip
+    """The step that normalises by a plan: by its units or, without them, in three phases."""
+    by_row = matrices.per_row != operation.per_position  # has a row one mean, or a column?
+    kind, other = ("row", "column") if by_row else ("column", "row")
+    shape = matrices.images, matrices.rows if by_row else matrices.length
+    numeric = np.dtype(f"f{BYTES[computed_type((*inputs, *outputs))]}")
+    minus_mean, inverse = (np.empty(shape, numeric) for _ in range(2))
+    chain: list[tuple[str, Any]] = [("add", Table(kind, minus_mean)), ("mul", Table(kind, inverse))]
+    for op in operation.epilogue:
+        operand: Any = op.operand
+        if operation.per_position and isinstance(operand, np.ndarray):
+            operand = Table(other, operand.reshape(operation.groups, -1))
+        chain.append((op.name, operand))
+    bound = bind(chain, matrices, outputs, inputs)
+    code = chain_code(bound.form, statistics.STATISTICS, target.cpu)
+    listed = plan.parts, plan.merges, plan.finals, plan.pieces
+    tables = {name: as_numbers(table) for name, table in zip(_NAMES, listed, strict=True)}
+    values = bound.values | values | {
+        "x": inputs[0].ctypes.data, "x_image": matrices.strides[0][0],
+        "minus_mean": minus_mean.ctypes.data, "inverse": inverse.ctypes.data,
+        "table_image": minus_mean.strides[0],
+        "epsilon": unpack("<q", pack("<d", operation.epsilon))[0],
+        "piece_code": code.addresses["pointwise"],
+        **{f"{name}s": table.ctypes.data for name, table in tables.items()},
+    }  # fmt: skip
+    jobs = [(values[f"{name}_code"], table) for name, table in tables.items() if len(table)]
+    if len(plan.units):
+        unit = statistics.unit_code(target.cpu)
+        jobs = [(unit.addresses["unit"], as_numbers(plan.units))]
+        kept = (unit, *kept)
+    phases = [Phase(address, table, outer_count=matrices.images) for address, table in jobs]
+    layout = argument_layout(bound.form, statistics.STATISTICS)
+    return walk_step(layout, values, phases, target, (code, tables, jobs, *bound.kept, *kept))

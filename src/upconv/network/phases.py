@@ -11,18 +11,18 @@ a stream of equal chunks soon repeats one graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, lcm
 from operator import add, sub
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from ..errors import EngineRefusal, ShapeError
-from ..geometry import Axis
 from . import graph as ir
-from .kinds import KINDS, output_shapes
-from .reach import Axes, Ends, Reach, reach
+from .kinds import KINDS
+from .parts import Part, PartBuilder
+from .reach import Reach, reach
 
 _FAR = 1 << 30  # a position from which on no begin of anything matters
 _LONGEST_PERIOD = 1 << 10
@@ -50,38 +50,33 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Phase:
+class Phase(Part):
     """The graph of one push.
 
     graph: its inputs are the network's inputs with new positions, then the kept values of the push
     before. Its outputs are the network's outputs with new positions, then the values to keep.
-    values: the network's value that each node writes, or a part of it. results: the numbers of the
-    network's outputs that are in `graph`. waiting, kept: the network's values kept before and kept
-    now, in the order of inputs and outputs of `graph`. buffers: for each of these, and for second
-    outputs of their nodes, the value of `graph` with the kept and the new positions.
+    results: the numbers of the network's outputs that are in `graph`. waiting, kept: the inputs and
+    the outputs of `graph` for the network's values kept before and kept now, in order. buffers: for
+    each of these, and for second outputs of their nodes, the value of `graph` with the kept and the
+    new positions.
     """
 
-    graph: ir.Graph
-    values: tuple[int, ...]
     results: tuple[int, ...]
-    waiting: tuple[int, ...]
-    kept: tuple[int, ...]
+    waiting: dict[int, int]
+    kept: dict[int, int]
     buffers: dict[int, int]
 
 
 class Schedule:
     """A network along one axis of its positions.
 
-    graph: simplified, its sizes along the axis of any length. axes: of each convolution, by the
-    node's index. number: of the spatial axis.
+    graph: simplified, its sizes along the axis of any length. axis: of (N, C, *size).
     """
 
-    def __init__(self, graph: ir.Graph, axes: Mapping[int, tuple[Axis, ...]], number: int) -> None:
-        self.graph, self.axis = graph, number + 2
+    def __init__(self, graph: ir.Graph, axis: int) -> None:
+        self.graph, self.axis = graph, axis
         self.values = 1 + max(graph.shapes)
-        self._reaches = [
-            _reach(node, axes.get(index, ()), number) for index, node in enumerate(graph.nodes)
-        ]
+        self._reaches = [_reach(node, graph, axis - 2) for node in graph.nodes]
         for node in graph.nodes:
             extent = graph.shapes[node.outputs[0]][self.axis]
             if any(graph.shapes[value][self.axis] != extent for value in node.inputs[1:]):
@@ -129,7 +124,7 @@ class Schedule:
 
     def after(self, state: State, count: int, *, ended: bool) -> State:
         """The state after `count` more positions of every input."""
-        produced, first = list(state.produced), list(state.first)
+        produced = list(state.produced)
         for value in self.graph.inputs.values():
             produced[value] += count
         for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
@@ -137,29 +132,26 @@ class Schedule:
             for value in node.outputs:
                 produced[value] = max(produced[value], results)
         needed = list(produced)
-        if not ended:
-            for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
-                if rule.recurs:
-                    needed[node.outputs[0]] -= 1
         for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
             result = produced[node.outputs[0]]
+            if rule.recurs:
+                needed[node.outputs[0]] = result - 1
             for number, value in enumerate(node.inputs):
                 start = rule.first(result) if number == 0 else result
                 if number == 0 and rule.trails:
                     start = min(start, produced[value] - 1)
                 needed[value] = min(needed[value], start)
-        for value, start in enumerate(needed):
-            first[value] = produced[value] if ended else max(first[value], start)
+        first = produced if ended else map(max, state.first, needed)
         return State(tuple(produced), tuple(first))
 
     def key(self, state: State) -> tuple[int, ...]:
         """The differences of counts, which determine all phases after a state."""
         kept = (count - first for count, first in zip(state.produced, state.first, strict=True))
-        shifts = (
-            self._shift(rule, number, state.first[value], state.produced[node.outputs[0]])
-            for node, rule in zip(self.graph.nodes, self._reaches, strict=True)
-            for number, value in enumerate(node.inputs)
-        )
+        shifts = []
+        for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
+            result, (first, *others) = state.produced[node.outputs[0]], node.inputs
+            shifts.append(rule.shift(state.first[first], result))
+            shifts += [result - state.first[value] for value in others]
         return (*kept, *shifts)
 
     def extents(self, before: State, after: State) -> dict[int, int]:
@@ -176,19 +168,9 @@ class Schedule:
         """The graph that goes from one state to another."""
         build = _Build(self.graph, self.axis, before, after)
         for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
-            result = before.produced[node.outputs[0]]
-            count = after.produced[node.outputs[0]] - result
-            if count:
-                shifts = [
-                    self._shift(rule, number, before.first[value], result)
-                    for number, value in enumerate(node.inputs)
-                ]
-                build.add(node, rule, shifts, count)
+            if after.produced[node.outputs[0]] > before.produced[node.outputs[0]]:
+                build.add(node, rule)
         return build.phase(self.extents(before, after))
-
-    @staticmethod
-    def _shift(rule: Reach, number: int, first: int, result: int) -> int:
-        return rule.shift(first, result) if number == 0 else result - first
 
     def _results(self, node: ir.Node, rule: Reach, produced: list[int], ended: bool) -> int:
         counts = [produced[value] for value in node.inputs]
@@ -201,9 +183,9 @@ class Schedule:
         return totals.pop()
 
 
-def _reach(node: ir.Node, axes: Axes, number: int) -> Reach:
+def _reach(node: ir.Node, graph: ir.Graph, number: int) -> Reach:
     try:
-        return reach(node.operation, axes, number)
+        return reach(node, graph, number)
     except EngineRefusal as refusal:
         raise _refused(node, str(refusal)) from None
 
@@ -215,92 +197,68 @@ def _refused(node: ir.Node, why: str) -> EngineRefusal:
     return EngineRefusal(f"A stream cannot compute {where}: {why}. {remedy}")
 
 
-class _Build:
-    """Builder of a phase's graph, with its own numbering of values."""
+class _Build(PartBuilder):
+    """Builder of a phase's graph."""
 
     def __init__(self, graph: ir.Graph, axis: int, before: State, after: State) -> None:
+        super().__init__()
         self._network, self._axis, self._before, self._after = graph, axis, before, after
-        self._nodes: list[ir.Node] = []
-        self._inputs: dict[str, int] = {}
-        self._shapes: dict[int, ir.Shape] = {}
-        self._values: list[int] = []
         self._new: dict[int, int] = {}  # of the network's values that have new positions
         self._buffers: dict[int, int] = {}
         for name, value in graph.inputs.items():
             if after.produced[value] > before.produced[value]:
                 count = after.produced[value] - before.produced[value]
-                self._new[value] = self._input(name, value, count)
+                self._new[value] = self._input_of(name, value, count)
         self._kept = {
-            value: self._input(f"kept {value}", value, count)
+            value: self._input_of(f"kept {value}", value, count)
             for value, count in before.kept.items()
         }
 
-    def add(self, node: ir.Node, rule: Reach, shifts: list[int], count: int) -> None:
-        """Compute `count` results of a node whose inputs begin at `shifts`."""
-        first = self._buffer(node.inputs[0])
-        window = rule.window(shifts[0], self._shapes[first][self._axis], count)
-        inputs = [self._cropped(first, window.before, node.inputs[0])]
-        for value, shift in zip(node.inputs[1:], shifts[1:], strict=True):
-            number = self._buffer(value)
-            size = self._shapes[number][self._axis]
-            inputs.append(self._cropped(number, (shift, size - shift - count), value))
+    def add(self, node: ir.Node, rule: Reach) -> None:
+        """Compute the new results of a node."""
+        result, starts = self._before.produced[node.outputs[0]], self._before.first
+        count = self._after.produced[node.outputs[0]] - result
+        value, *others = node.inputs
+        number = self._buffer(value)
+        shift, size = rule.shift(starts[value], result), self.shapes[number][self._axis]
+        window = rule.window(shift, size, count)
+        inputs = [self.cropped(number, {self._axis - 2: window.before}, value)]
+        for value in others:
+            number, shift = self._buffer(value), result - starts[value]
+            size = self.shapes[number][self._axis]
+            ends = shift, size - shift - count
+            inputs.append(self.cropped(number, {self._axis - 2: ends}, value))
         if rule.recurs and node.outputs[0] in self._kept:
             inputs.append(self._kept[node.outputs[0]])
-        outputs = self._node(window.operation, tuple(inputs), node.outputs[0], node.line)
+        outputs = self.node(window.operation, tuple(inputs), node.outputs[0], node.line)
         for value, number in zip(node.outputs, outputs, strict=True):
-            self._new[value] = self._cropped(number, window.after, value)
+            self._new[value] = self.cropped(number, {self._axis - 2: window.after}, value)
 
     def phase(self, buffered: Iterable[int]) -> Phase:
         """The phase, with the values that it keeps and the buffers of `buffered`."""
-        kept, outputs = self._after.kept, []
         results = tuple(i for i, value in enumerate(self._network.outputs) if value in self._new)
-        outputs = [self._new[self._network.outputs[i]] for i in results]
-        for value, count in kept.items():
+        outputs, kept = [self._new[self._network.outputs[i]] for i in results], dict[int, int]()
+        for value, count in self._after.kept.items():
             buffer = self._buffer(value)
-            size = self._shapes[buffer][self._axis]
+            size = self.shapes[buffer][self._axis]
             begin = self._after.first[value] - self._before.first[value]
-            number = self._cropped(buffer, (begin, size - begin - count), value)
+            ends = begin, size - begin - count
+            number = self.cropped(buffer, {self._axis - 2: ends}, value)
             if number == buffer:
-                (number,) = self._node(ir.Convert(), (number,), value)
-            outputs.append(number)
+                (number,) = self.node(ir.Convert(), (number,), value)
+            kept[value] = number
         buffers = {value: self._buffer(value) for value in buffered}
-        graph = ir.Graph(tuple(self._nodes), self._inputs, tuple(outputs), self._shapes)
-        waiting = tuple(self._kept)
-        return Phase(graph, tuple(self._values), results, waiting, tuple(kept), buffers)
+        graph, values = self.graph(*outputs, *kept.values()), tuple(self.values)
+        return Phase(graph, values, results, self._kept, kept, buffers)
 
-    def _value(self, shape: ir.Shape) -> int:
-        self._shapes[len(self._shapes)] = shape
-        return len(self._shapes) - 1
-
-    def _input(self, name: str, value: int, count: int) -> int:
-        shape = list(self._network.shapes[value])
-        shape[self._axis] = count
-        self._inputs[name] = self._value(tuple(shape))
-        return self._inputs[name]
-
-    def _node(
-        self, operation: ir.Operation, inputs: tuple[int, ...], value: int, line: str = ""
-    ) -> list[int]:
-        shapes = output_shapes(operation, tuple(self._shapes[value] for value in inputs))
-        outputs = [self._value(cast(ir.Shape, shape)) for shape in shapes]
-        self._nodes.append(ir.Node(operation, inputs, tuple(outputs), line))
-        self._values.append(value)
-        return outputs
+    def _input_of(self, name: str, value: int, count: int) -> int:
+        return self.input(name, ir.with_extent(self._network.shapes[value], self._axis, count))
 
     def _buffer(self, value: int) -> int:
         """The kept positions of a value, and behind them the new ones."""
         parts = [numbers[value] for numbers in (self._kept, self._new) if value in numbers]
         if value not in self._buffers:
             if len(parts) > 1:
-                parts = self._node(ir.Concat(self._axis), tuple(parts), value)
+                parts = self.node(ir.Concat(self._axis), tuple(parts), value)
             self._buffers[value] = parts[0]
         return self._buffers[value]
-
-    def _cropped(self, number: int, ends: Ends, value: int) -> int:
-        """A part of a value without its ends."""
-        if not any(ends):
-            return number
-        rank = len(self._shapes[number]) - 2
-        amounts = [(0, 0)] * rank
-        amounts[self._axis - 2] = -ends[0], -ends[1]
-        return self._node(ir.Pad(tuple(amounts)), (number,), value)[0]

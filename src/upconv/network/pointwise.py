@@ -5,42 +5,19 @@ Values are computed in float32, or in float64 if an array is, and rounded when s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from struct import pack, unpack
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ..engines.jit.chains import EMITTERS, ChainClass, Emitter, Operand, argument_layout, chain_code
-from ..engines.jit.cpu import Cpu
+from ..engines.jit.chains import ChainClass, Operand, argument_layout, chain_code
 from ..engines.jit.steps import Step
-from ..engines.jit.values import DOUBLE, STORED
+from ..engines.jit.values import DOUBLE
 from ..engines.jit.walk import Phase
-from ..problem import DataLayout, DType
-from .definitions import FUNCTIONS
-from .graph import EXCHANGED, Array, Chain, Input, Pointwise
+from .graph import Array, Input, Pointwise
 from .matrices import Matrices
-from .tables import as_numbers, computed_type, walk_step
-
-
-class Row(NamedTuple):
-    """One operation of chains: the NumPy function of a value and an operand, its vector code, and
-    the allowed kinds of the operand."""
-
-    define: Callable[[Array, Any], Array]
-    emit: Emitter
-    operands: tuple[type, ...]
-
-
-_OPERANDS: dict[str, tuple[type, ...]] = {
-    "leaky_relu": (float,),
-    "elu": (float,),
-    "prelu": (np.ndarray,),
-    "snake": (np.ndarray,),
-    **dict.fromkeys(EXCHANGED, (float, np.ndarray, Input)),
-}
-OPS = {name: Row(FUNCTIONS[name], EMITTERS[name], _OPERANDS.get(name, ())) for name in EMITTERS}
-"""The operations of chains but "store"."""
+from .tables import Arrays, Target, as_numbers, computed_type, stored_type, walk_step
 
 
 class Table(NamedTuple):
@@ -62,44 +39,27 @@ class BoundChain(NamedTuple):
     kept: tuple[object, ...]
 
 
-def steps(
-    operation: Pointwise,
-    outputs: Sequence[Array],
-    inputs: Sequence[Array],
-    layout: DataLayout,
-    threads: int,
-    cpu: Cpu,
-) -> list[Step]:
-    """The native step of a chain; an output may be input 0."""
-    return chain_steps(operation.chain, outputs, inputs, layout, threads, cpu)
+COPY = Pointwise(())
 
 
-def chain_steps(
-    chain: Chain,
-    outputs: Sequence[Array],
-    inputs: Sequence[Array],
-    layout: DataLayout,
-    threads: int,
-    cpu: Cpu,
-) -> list[Step]:
-    """The native step of a chain; no step for empty arrays."""
+def steps(operation: Pointwise, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
+    """The native step of a chain; an output may be input 0. Empty arrays have no step."""
     arrays = (*inputs, *outputs)
     if not arrays[0].size:
         return []
-    listed = [(op.name, op.operand) for op in chain]
+    listed = [(op.name, op.operand) for op in operation.chain]
     by_channel = any(isinstance(operand, np.ndarray) for _, operand in listed)
-    matrices = Matrices.of(arrays, layout, by_channel=by_channel, lanes=cpu.lanes(4))
+    lanes = target.cpu.lanes(4)
+    matrices = Matrices.of(arrays, target.layout, by_channel=by_channel, lanes=lanes)
     bound = bind(listed, matrices, outputs, inputs)
-    pieces = as_numbers(matrices.pieces(max(a.itemsize for a in arrays), threads))
-    code = chain_code(bound.form, "", cpu)
+    pieces = as_numbers(matrices.pieces(max(a.itemsize for a in arrays), target.threads))
+    code = chain_code(bound.form, "", target.cpu)
     phase = Phase(code.addresses["pointwise"], pieces, None, outer_count=matrices.images)
     kept = (code, pieces, *bound.kept)
-    return [walk_step(argument_layout(bound.form), bound.values, [phase], threads, cpu, kept)]
+    return [walk_step(argument_layout(bound.form), bound.values, [phase], target, kept)]
 
 
-def bind(
-    chain: Listed, matrices: Matrices, outputs: Sequence[Array], inputs: Sequence[Array]
-) -> BoundChain:
+def bind(chain: Listed, matrices: Matrices, outputs: Arrays, inputs: Arrays) -> BoundChain:
     """Bind a chain to arrays; an array as operand has one number per channel."""
     arrays = (*inputs, *outputs)
     computed = computed_type(arrays)
@@ -125,7 +85,7 @@ def bind(
         return Operand("number", number)
 
     ops = tuple((name, bound(i, operand)) for i, (name, operand) in enumerate(chain))
-    elements, split = [STORED[DType(array.dtype.name)] for array in arrays], len(inputs)
+    elements, split = [*map(stored_type, arrays)], len(inputs)
     types = tuple(elements[:split]), tuple(elements[split:])
     form = ChainClass(computed, *types, ops, matrices.scalars)
     for name, array, (image, row) in zip(form.arrays, arrays, matrices.strides, strict=True):

@@ -20,14 +20,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import forks
-from ..arrays import as_array, check_out, copied
-from ..engines.addresses import address_of
+from ..arrays import as_array, check_out, copied, overlap
+from ..choices import Algorithm
 from ..engines.base import Maybe
 from ..engines.nonfinite import is_finite
 from ..errors import ArgumentError, DTypeError, EngineError, ShapeError
 from .compile import Compiled
 from .explain import explained
-from .graph import Array, Shape
+from .graph import Array, Options, Shape
 from .instances import KEPT, Buffers, Instance
 
 _lock = threading.RLock()
@@ -41,15 +41,14 @@ class Program:
     """
 
     def __init__(
-        self, compiled: Compiled, direct: Callable[[], Compiled], buffers: Buffers | None = None
+        self, make: Callable[[Options], Compiled], options: Options, buffers: Buffers | None = None
     ) -> None:
-        """Bind a compiled graph; `direct` compiles the same network without Winograd's algorithm.
-
-        Raises `MemoryLimitError` where the arena does not fit.
-        """
+        """Compile with `make`, now and once more if the program has to do without Winograd's
+        algorithm; raises `MemoryLimitError` where the arena does not fit."""
+        self._make, self._options = make, options
+        compiled = make(options)
         self._compiled: Compiled | None = compiled
         self._arena, self._buffers = compiled.arena, buffers or Buffers()
-        self._make_direct: Callable[[], Compiled] = direct
         self._direct: Program | None = None
         graph = compiled.graph
         self._inputs = {name: graph.shapes[value] for name, value in graph.inputs.items()}
@@ -179,7 +178,8 @@ class Program:
     def _direct_program(self) -> Program:
         with _lock:
             if self._direct is None:
-                self._direct = Program(self._make_direct(), self._make_direct, self._buffers)
+                options = self._options._replace(algorithm=Algorithm.DIRECT)
+                self._direct = Program(self._make, options, self._buffers)
             return self._direct
 
     def _checked(self, arrays: Sequence[Any]) -> list[Array]:
@@ -219,18 +219,9 @@ class Program:
 
 def _apart(results: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
     """The results, with new arrays for those that have gaps or overlap another array."""
-    written, spans = list[Array](), [_span(array) for array in inputs]
+    written, before = list[Array](), [*inputs]
     for result in results:
-        flags, (begin, end) = result.flags, _span(result)
-        dense = flags.c_contiguous and flags.aligned
-        if not dense or any(begin < stop and start < end for start, stop in spans):
-            result = np.empty(result.shape, result.dtype)
-        spans.append((begin, end))
-        written.append(result)
+        fits = result.flags.c_contiguous and result.flags.aligned and not overlap(result, before)
+        before.append(result)
+        written.append(result if fits else np.empty(result.shape, result.dtype))
     return written
-
-
-def _span(array: Array) -> tuple[int, int]:
-    """The addresses of the first byte of a dense array and of the byte behind it."""
-    first = address_of(array)
-    return first, first + array.nbytes

@@ -6,10 +6,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 
-from ..choices import Algorithm
-from ..problem import DType
 from .compile import Compiler
-from .graph import Graph, Shape
+from .graph import Graph, Options, Shape
 from .instances import Buffers
 from .program import Program
 
@@ -23,28 +21,20 @@ class Programs:
         self.compiler, self._buffers = Compiler(graph), Buffers()
         self._programs: OrderedDict[object, Program] = OrderedDict()
 
-    def compiled(
-        self, shapes: Mapping[str, Shape], dtype: DType, threads: int, algorithm: Algorithm
-    ) -> Program:
+    def compiled(self, shapes: Mapping[str, Shape], options: Options) -> Program:
         """A new program for inputs of these shapes."""
-        compile_as = partial(self.compiler.compiled, shapes, dtype, threads)
-        direct = partial(compile_as, Algorithm.DIRECT)
-        return Program(compile_as(algorithm), direct, self._buffers)
+        return Program(partial(self.compiler.compiled, shapes), options, self._buffers)
 
-    def find(
-        self, shapes: Mapping[str, Shape], dtype: DType, threads: int, algorithm: Algorithm
-    ) -> Program | None:
+    def find(self, shapes: Mapping[str, Shape], options: Options) -> Program | None:
         """The cached program for inputs of these shapes, if any."""
-        return self._programs.get((*shapes.items(), dtype, threads, algorithm))
+        return self._programs.get((*shapes.items(), options))
 
-    def kept(
-        self, shapes: Mapping[str, Shape], dtype: DType, threads: int, algorithm: Algorithm
-    ) -> Program:
+    def kept(self, shapes: Mapping[str, Shape], options: Options) -> Program:
         """The program for inputs of these shapes, compiled if it is not cached."""
-        key = (*shapes.items(), dtype, threads, algorithm)
+        key = (*shapes.items(), options)
         program = self._programs.pop(key, None)
         if program is None:
-            program = self.compiled(shapes, dtype, threads, algorithm)
+            program = self.compiled(shapes, options)
         self._programs[key] = program
         while len(self._programs) > _MOST_PROGRAMS:
             # A thread may be about to run it: drop the reference without closing it.

@@ -7,19 +7,19 @@ inputs. An operation that needs all positions at once raises an error that names
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..errors import EngineRefusal
-from ..geometry import Axis, same_padding
+from ..geometry import same_padding
 from ..keywords import Same, paddings
 from ..progress import Progress
 from . import graph as ir
+from .kinds import signature_of
 
 _FAR = 1 << 40  # a size that "same" padding of stride 1 does not depend on
-Axes = tuple[Axis, ...]
 Ends = tuple[int, int]
 """Positions that are cut off at the begin and at the end."""
 
@@ -32,76 +32,61 @@ class Window(NamedTuple):
     after: Ends = (0, 0)
 
 
-class Reach(Protocol):
-    """One operation along the axis of a stream."""
+@dataclass(frozen=True)
+class Reach:
+    """One operation along the axis of a stream; here a result of each input, from it alone.
+
+    recurs: whether a result needs the one before it, too.
+    """
+
+    operation: ir.Operation
+    recurs: bool = field(default=False, kw_only=True)
 
     @property
     def trails(self) -> bool:
         """Whether the last results need no input: then one input is kept for them."""
-
-    @property
-    def recurs(self) -> bool:
-        """Whether a result needs the one before it."""
+        return False
 
     @property
     def rate(self) -> Fraction:
         """Results for each input."""
+        return Fraction(1)
 
     def final(self, taken: int) -> int:
         """The number of results that no input after the first `taken` changes."""
+        return taken
 
     def total(self, taken: int) -> int:
         """The number of results if no more inputs come."""
+        return taken
 
     def first(self, result: int) -> int:
         """The first input that the results from `result` on need; it may lie before the begin."""
+        return result
 
     def shift(self, first: int, result: int) -> int:
         """The begin of inputs from `first` on, seen from results from `result` on."""
-
-    def window(self, shift: int, size: int, count: int) -> Window:
-        """The operation for `count` results by `size` inputs, which begin at a shift."""
-
-
-@dataclass(frozen=True)
-class Even:
-    """One result for each input, computed from it alone, or from it and the result before."""
-
-    operation: ir.Operation
-    recurs: bool = False
-    trails, rate = False, Fraction(1)
-
-    def final(self, taken: int) -> int:
-        """All of them."""
-        return taken
-
-    total = first = final
-
-    def shift(self, first: int, result: int) -> int:
-        """Positions that are cut off the begin."""
         return result - first
 
     def window(self, shift: int, size: int, count: int) -> Window:
-        """The operation as it is."""
+        """The operation for `count` results by `size` inputs, which begin at a shift."""
         return Window(self.operation, (shift, size - shift - count))
 
 
 @dataclass(frozen=True)
-class Taps:
+class Taps(Reach):
     """A convolution, transposed or not, or another operation of sliding windows.
 
-    with_ends: the operation with other (begin, end) along the axis. cuts: whether it takes ends
-    below 0.
+    axis: the spatial axis. ends: (begin, end) along all axes. cuts: whether they may be below 0.
     """
 
     progress: Progress
-    with_ends: Callable[[int, int], ir.Operation]
-    cuts: bool = True
-    recurs = False
+    axis: int
+    ends: tuple[Ends, ...]
+    cuts: bool = False
 
     @property
     def rate(self) -> Fraction:
-        """As `Progress` says."""
         return self.progress.rate
 
     @property
@@ -115,18 +100,12 @@ class Taps:
         return self.progress.final(taken) if taken else 0
 
     def total(self, taken: int) -> int:
-        """As `Progress` says."""
         return self.progress.total(taken)
 
     def first(self, result: int) -> int:
-        """The input that the first tap reads, or the last one that reaches the result."""
-        one = self.progress
-        if one.convolves:
-            return one.stride * result - one.begin
-        return -(-(result + one.begin - one.extent + 1) // one.stride)
+        return self.progress.reads(result)
 
     def shift(self, first: int, result: int) -> int:
-        """As `Progress` says."""
         return self.progress.shift(first, result)
 
     def window(self, shift: int, size: int, count: int) -> Window:
@@ -134,41 +113,38 @@ class Taps:
         axis = self.progress.window(size, shift, count)
         begin, end = axis.crop_begin, axis.crop_end
         cut = (0, 0) if self.cuts else (max(0, -begin), max(0, -end))
-        return Window(self.with_ends(begin + cut[0], end + cut[1]), cut)
+        ends = [*self.ends]
+        ends[self.axis] = begin + cut[0], end + cut[1]
+        return Window(with_ends(self.operation, ends), cut)
 
 
 @dataclass(frozen=True)
-class Multiplied:
+class Multiplied(Reach):
     """Upsampling by a whole factor; in linear mode a result lies between two inputs."""
 
-    operation: ir.Operation
     factor: int
     linear: bool
-    trails = recurs = False
 
     @property
     def rate(self) -> Fraction:
-        """The factor."""
         return Fraction(self.factor)
 
     def final(self, taken: int) -> int:
         """All of them, or those left of the last input's centre."""
-        if not self.linear or self.factor == 1:
+        if not self.linear:
             return taken * self.factor
         return -(-((2 * taken - 1) * self.factor - 1) // 2) if taken else 0
 
     def total(self, taken: int) -> int:
-        """All of them."""
         return taken * self.factor
 
     def first(self, result: int) -> int:
         """The input at the result's position, or left of it."""
-        if not self.linear or self.factor == 1:
+        if not self.linear:
             return result // self.factor
         return (2 * result + 1 - self.factor) // (2 * self.factor)
 
     def shift(self, first: int, result: int) -> int:
-        """Results that are cut off the begin."""
         return result - first * self.factor
 
     def window(self, shift: int, size: int, count: int) -> Window:
@@ -177,12 +153,14 @@ class Multiplied:
 
 
 @dataclass(frozen=True)
-class Edges:
-    """Padding; the positions at its end are known when the stream ends."""
+class Edges(Reach):
+    """Padding, of `ends` positions; those at the end are known when the stream ends.
+
+    `first` keeps the inputs that the end needs.
+    """
 
     operation: ir.Pad
     axis: int
-    trails, recurs, rate = False, False, Fraction(1)  # `first` keeps the inputs of the ends
 
     @property
     def ends(self) -> Ends:
@@ -197,7 +175,6 @@ class Edges:
         return max(0, there + begin) if enough else 0
 
     def total(self, taken: int) -> int:
-        """Everything."""
         return taken + sum(self.ends)
 
     def first(self, result: int) -> int:
@@ -207,29 +184,75 @@ class Edges:
         return result - begin - kept
 
     def shift(self, first: int, result: int) -> int:
-        """Positions that are added at the begin, or cut off."""
         return self.ends[0] + first - result
 
     def window(self, shift: int, size: int, count: int) -> Window:
         """The operation with other amounts; inputs kept for the end are cut off its result."""
-        amounts, end = list(self.operation.amounts), count - size - shift
+        ends, end = [*self.operation.amounts], count - size - shift
         begin = shift if end <= 0 else max(0, shift)
-        amounts[self.axis] = begin, end
-        return Window(replace(self.operation, amounts=tuple(amounts)), after=(begin - shift, 0))
+        ends[self.axis] = begin, end
+        return Window(with_ends(self.operation, ends), after=(begin - shift, 0))
 
 
-def reach(operation: ir.Operation, axes: Axes, number: int) -> Reach:
-    """The reach of an operation along a spatial axis; axes: of a convolution, of any size.
+@dataclass(frozen=True)
+class Everything(Reach):
+    """The reach of an operation that reads all positions; why it does, for an error."""
+
+    size: int
+    results: int
+    reason: str
+
+    @property
+    def rate(self) -> Fraction:
+        return Fraction(self.results, self.size)
+
+    def final(self, taken: int) -> int:
+        return self.results if taken >= self.size else 0
+
+    def total(self, taken: int) -> int:
+        return self.results
+
+    def first(self, result: int) -> int:
+        return 0
+
+    def shift(self, first: int, result: int) -> int:
+        return 0
+
+    def window(self, shift: int, size: int, count: int) -> Window:
+        return Window(self.operation)
+
+
+def ends_of(operation: ir.Operation) -> Any:
+    """The padding of an operation, in which its windows differ; None if it has none."""
+    if isinstance(operation, ir.Convolution):
+        return operation.keywords.padding
+    return getattr(operation, "padding", getattr(operation, "amounts", None))
+
+
+def with_ends(operation: ir.Operation, ends: Sequence[Ends]) -> ir.Operation:
+    """The operation with another padding, if it has one."""
+    pairs = tuple(ends)
+    if isinstance(operation, ir.Convolution):
+        keywords = operation.keywords._replace(padding=pairs, output_padding=0)
+        return replace(operation, keywords=keywords)
+    if isinstance(operation, ir.Pool):
+        return replace(operation, padding=pairs)
+    return replace(operation, amounts=pairs) if isinstance(operation, ir.Pad) else operation
+
+
+def reach(node: ir.Node, graph: ir.Graph, number: int) -> Reach:
+    """The reach of a node along a spatial axis, whatever its size.
 
     Raises `EngineRefusal`, which says why, for one that needs all positions at once.
     """
-    rule = REACHES.get(type(operation))
+    rule = REACHES.get(type(node.operation))
     if rule is None:
         raise EngineRefusal("it reads all positions")
-    return rule(operation, axes, number)
+    return rule(node.operation, graph.shapes[node.inputs[0]], number)
 
 
-def _convolution(operation: ir.Convolution, axes: Axes, number: int) -> Reach:
+def _convolution(operation: ir.Convolution, shape: ir.Shape, number: int) -> Reach:
+    axes = signature_of(operation, shape).problem.axes
     along = axes[number]
     ends = along.crop_begin, along.crop_end
     if not operation.transposed:  # the crop at the end depends on the size
@@ -242,58 +265,48 @@ def _convolution(operation: ir.Convolution, axes: Axes, number: int) -> Reach:
         else:
             ends = padding[number]
     progress = Progress(along.kernel, along.stride, along.dilation, *ends, not operation.transposed)
-
-    def with_ends(begin: int, end: int) -> ir.Operation:
-        pairs = [(one.crop_begin, one.crop_end) for one in axes]
-        pairs[number] = begin, end
-        keywords = operation.keywords._replace(padding=tuple(pairs), output_padding=0)
-        return replace(operation, keywords=keywords)
-
-    return Taps(progress, with_ends)
+    pairs = tuple((one.crop_begin, one.crop_end) for one in axes)
+    return Taps(operation, progress, number, pairs, cuts=True)
 
 
-def _pool(operation: ir.Pool, _: Axes, number: int) -> Reach:
+def _pool(operation: ir.Pool, _: ir.Shape, number: int) -> Reach:
     if operation.windows or operation.ceil:
         raise EngineRefusal("its windows depend on the size of the input")
     kernel, stride = operation.kernel[number], operation.stride[number]
     dilation = operation.at(()).dilation[number]
     progress = Progress(kernel, stride, dilation, *operation.padding[number], convolves=True)
-
-    def with_ends(begin: int, end: int) -> ir.Operation:
-        padding = list(operation.padding)
-        padding[number] = begin, end
-        return replace(operation, padding=tuple(padding))
-
-    return Taps(progress, with_ends, cuts=False)
+    return Taps(operation, progress, number, operation.padding)
 
 
-def _multiplied(operation: ir.Resample | ir.PixelShuffle, _: Axes, number: int) -> Reach:
-    linear = isinstance(operation, ir.Resample) and operation.mode == "linear"
+def _multiplied(operation: ir.Resample | ir.PixelShuffle, _: ir.Shape, number: int) -> Reach:
     if isinstance(operation, ir.Resample) and operation.sizes:
         raise EngineRefusal("its factor depends on the size of the input")
-    return Multiplied(operation, operation.factors[number], linear)
-
-
-def _divided(operation: ir.PixelUnshuffle, _: Axes, number: int) -> Reach:
     factor = operation.factors[number]
-    return Taps(Progress(factor, factor, 1, 0, 0, True), lambda *_: operation, cuts=False)
+    linear = isinstance(operation, ir.Resample) and operation.mode == "linear" and factor > 1
+    return Multiplied(operation, factor, linear)
+
+
+def _divided(operation: ir.PixelUnshuffle, _: ir.Shape, number: int) -> Reach:
+    factor = operation.factors[number]
+    progress = Progress(factor, factor, 1, 0, 0, convolves=True)
+    return Taps(operation, progress, number, ((0, 0),) * len(operation.factors))
 
 
 def _norm(operation: ir.Norm, *_: object) -> Reach:
     if not operation.per_position:
         raise EngineRefusal("mean and variance are taken over all positions")
-    return Even(operation)
+    return Reach(operation)
 
 
-_EVEN = ir.Pointwise, ir.Concat, ir.Slice, ir.Permute, ir.ChannelPool, ir.Convert
-REACHES: dict[type[ir.Operation], Callable[[Any, Axes, int], Reach]] = {
+_ONE_BY_ONE = ir.Pointwise, ir.Concat, ir.Slice, ir.Permute, ir.ChannelPool, ir.Convert
+REACHES: dict[type[ir.Operation], Callable[[Any, ir.Shape, int], Reach]] = {
     ir.Convolution: _convolution,
     ir.Pool: _pool,
     ir.Resample: _multiplied,
     ir.PixelShuffle: _multiplied,
     ir.PixelUnshuffle: _divided,
     ir.Norm: _norm,
-    ir.Lstm: lambda operation, *_: Even(operation, recurs=True),
+    ir.Lstm: lambda operation, *_: Reach(operation, recurs=True),
     ir.Pad: lambda operation, _, number: Edges(operation, number),
-    **dict.fromkeys(_EVEN, lambda operation, *_: Even(operation)),
+    **dict.fromkeys(_ONE_BY_ONE, lambda operation, *_: Reach(operation)),
 }

@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..engines.jit.cpu import Cpu
 from ..engines.jit.recurrence import LAYOUT, lstm_code, packed
 from ..engines.jit.steps import Step
-from ..engines.jit.values import STORED
 from ..engines.jit.walk import Phase
-from ..errors import EngineError
-from ..problem import DataLayout, DType
+from ..problem import DataLayout
 from .graph import Array, Lstm
 from .matrices import image_stride, position_stride
-from .tables import walk_step
+from .tables import Arrays, Target, stored_type, walk_step
 
 
-def steps(
-    operation: Lstm,
-    outputs: Sequence[Array],
-    inputs: Sequence[Array],
-    layout: DataLayout,
-    threads: int,
-    cpu: Cpu,
-) -> list[Step]:
+def steps(operation: Lstm, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
     """The native step of an LSTM, on arrays whose channels come last."""
-    if layout is not DataLayout.NXC:
-        raise EngineError("An LSTM is computed channels last.")  # `labels` ensures it
+    assert target.layout is DataLayout.NXC  # noqa: S101 - `labels` ensures it
     (y,), x, channels = outputs, inputs[0], operation.weight.shape[1]
-    if not y.size:
-        return []
     state = np.zeros((1, 1, 2 * channels), y.dtype) if len(inputs) < 2 else inputs[1][:, -1:]
-    weight = _packed(operation, cpu.lanes(4))
+    weight = _packed(operation, target.cpu.lanes(4))
     values = {
         "x": x.ctypes.data, "x_image": image_stride(x), "x_row": position_stride(x),
         "y": y.ctypes.data, "y_image": image_stride(y), "y_row": position_stride(y),
         "state": state.ctypes.data, "state_image": image_stride(state),
         "weight": weight.ctypes.data, "count": x.shape[1], "channels": channels,
     }  # fmt: skip
-    code = lstm_code(STORED[DType(y.dtype.name)], cpu)
+    code = lstm_code(stored_type(y), target.cpu)
     phase = Phase(code.addresses["lstm"], None, None, outer_count=len(x))
     kept = (code, weight, state, x, y)
-    return [walk_step(LAYOUT, values, [phase], threads, cpu, kept)]
+    return [walk_step(LAYOUT, values, [phase], target, kept)]
 
 
 _weights: WeakKeyDictionary[Lstm, tuple[int, Array]] = WeakKeyDictionary()

@@ -43,12 +43,15 @@ class _Group:
     def __init__(self, rows: Mapping[int, int], stream: Any) -> None:
         self.rows, self.stream = dict(rows), stream
 
-    def part(self, number: int) -> Any:
-        """The stream of one member."""
+    def split(self) -> dict[int, _Group]:
+        """Its members, each as a group of its own."""
         if len(self.rows) == 1:
-            return self.stream
-        first = sum(rows for other, rows in self.rows.items() if other < number)
-        return self.stream.rows(first, first + self.rows[number])
+            return dict.fromkeys(self.rows, self)
+        groups, first = {}, 0
+        for number, rows in sorted(self.rows.items()):
+            groups[number] = _Group({number: rows}, self.stream.rows(first, first + rows))
+            first += rows
+        return groups
 
 
 class StreamBatch(Generic[Kind]):
@@ -107,12 +110,9 @@ class StreamBatch(Generic[Kind]):
 
     def leave(self, number: int) -> Kind:
         """Remove a stream, to push to it or to `finish` it; others are unchanged."""
-        group = self._group(number)
-        parts = {other: group.part(other) for other in group.rows}
-        for other, part in parts.items():  # the next push joins the others again
-            self._groups[other] = _Group({other: group.rows[other]}, part)
-        del self._groups[number]
-        return self._members.pop(number).with_network(parts[number])
+        self._groups |= self._group(number).split()  # the next push joins the others again
+        alone = self._groups.pop(number)
+        return self._members.pop(number).with_network(alone.stream)
 
     def push(self, chunks: Mapping[int, Any]) -> dict[int, Any]:
         """Push a chunk to each of some streams, by their numbers; return their results.
@@ -168,12 +168,8 @@ class StreamBatch(Generic[Kind]):
         if len(groups) == 1 and first.rows.keys() == rows.keys():
             first.rows = dict(rows)  # a stream that has just begun has no rows yet
             return first.stream
-        parts = {number: group.part(number) for group in groups.values() for number in group.rows}
-        one, *others = (parts[number] for number in rows)
+        alone = {n: one for group in groups.values() for n, one in group.split().items()}
+        one, *others = (alone[number].stream for number in rows)
         stream = one.beside(others, sum(rows.values()))
-        rest = {number: part for number, part in parts.items() if number not in rows}
-        known = {number: group.rows[number] for group in groups.values() for number in group.rows}
-        self._groups |= dict.fromkeys(rows, _Group(rows, stream))
-        for number, part in rest.items():
-            self._groups[number] = _Group({number: known[number]}, part)
+        self._groups |= alone | dict.fromkeys(rows, _Group(rows, stream))
         return stream

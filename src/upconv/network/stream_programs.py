@@ -8,17 +8,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .. import forks
-from ..choices import Algorithm
 from ..engines import load
 from ..engines.ordered_sums import ORDERED
 from ..errors import ShapeError
 from ..problem import DataLayout, DType
 from ..properties import cached_property
-from .compile import Choice, Compiled, Compiler, resized
-from .convolutions import fitting, problem_of
+from .compile import Choice, Compiler, resized
 from .definitions import evaluate
 from .digests import digest
-from .graph import Array, Convolution, Form, Graph, Shape, array_shape
+from .graph import Array, Convolution, Form, Graph, Options, Shape, array_shape, with_extent
 from .histories import Copies, Histories
 from .histories import Layout as BlockLayout
 from .instances import Buffers
@@ -58,33 +56,25 @@ class Streamed:
     """
 
     def __init__(
-        self, compiler: Compiler, shapes: Mapping[str, Shape], axis: int, dtype: DType,
-        threads: int, algorithm: Algorithm, outside: DType = DType.FLOAT32,
+        self, compiler: Compiler, shapes: Mapping[str, Shape], axis: int, options: Options,
+        outside: DType,
     ) -> None:  # fmt: skip
         self.axis, self.shapes = axis, dict(shapes)
         self.batch = next(iter(shapes.values()))[0]
         self._outside = Form(dtype=outside)
-        self._compiler, self._options = compiler, (dtype, threads, algorithm)
-        far = {name: self.length(shape, FAR) for name, shape in shapes.items()}
+        self._compiler, self._options = compiler, options
+        far = {name: with_extent(shape, axis, FAR) for name, shape in shapes.items()}
         self.graph = graph = resized(compiler.graph, far)
-        convolutions = [
-            (i, n) for i, n in enumerate(graph.nodes) if isinstance(n.operation, Convolution)
-        ]
-        problems = {
-            i: problem_of(n.operation, graph.shapes[n.inputs[0]], Form())  # type: ignore[arg-type]
-            for i, n in convolutions
-        }
-        self._by_definition = any(n.operation.sums == ORDERED.sums for _, n in convolutions)  # type: ignore[attr-defined]
-        self.schedule = Schedule(graph, {i: p.axes for i, p in problems.items()}, axis - 2)
+        operations = [node.operation for node in graph.nodes]
+        self._by_definition = any(
+            isinstance(o, Convolution) and o.sums == ORDERED.sums for o in operations
+        )
+        self.schedule = Schedule(graph, axis)
         self._listed = [self.schedule.key(self.schedule.begin)]
         self._keys = {self._listed[0]: 0}
         self._steps: dict[tuple[int, int, bool], Step] = {}
         self._buffers, self._lock = Buffers(), threading.Lock()
         forks.hold(self._lock)
-
-    def length(self, shape: Shape, count: int) -> Shape:
-        """A shape with a number of positions along the axis."""
-        return (*shape[: self.axis], count, *shape[self.axis + 1 :])
 
     @cached_property
     def choice(self) -> Choice:
@@ -92,13 +82,12 @@ class Streamed:
 
         Their length is a multiple of the strides: at other lengths, sizes of values may not match.
         """
-        dtype, threads, algorithm = self._options
         count, period = next(iter(self.shapes.values()))[self.axis], self.schedule.period
         count = -(-count // period) * period
         while True:
-            shapes = {name: self.length(shape, count) for name, shape in self.shapes.items()}
+            shapes = {n: with_extent(s, self.axis, count) for n, s in self.shapes.items()}
             try:
-                return self._compiler.choice(shapes, dtype, threads, algorithm)
+                return self._compiler.choice(shapes, self._options)
             except ShapeError:
                 count *= 2
 
@@ -109,7 +98,7 @@ class Streamed:
         first = (DataLayout.NCX,) * len(self.graph.nodes)
         layouts = first if self._by_definition else self.choice.layouts
         for node, layout in zip(self.graph.nodes, layouts, strict=True):
-            forms |= dict.fromkeys(node.outputs, Form(layout, self._options[0]))
+            forms |= dict.fromkeys(node.outputs, Form(layout, self._options.dtype))
         return forms
 
     def step(self, key: int, state: State, count: int, *, ended: bool) -> Step:
@@ -126,7 +115,6 @@ class Streamed:
     def _new_step(self, state: State, count: int, *, ended: bool) -> Step:
         after = self.schedule.after(state, count, ended=ended)
         phase = self.schedule.phase(state, after)
-        shapes = phase.graph.shapes
         layout = self.histories.grown(self.schedule.extents(state, after))
         if not ended:  # the last push comes once, and may need much more room
             self.histories.layout = layout
@@ -135,21 +123,18 @@ class Streamed:
         if graph.nodes:
             by_definition = self._by_definition
             program = Evaluated(phase.graph) if by_definition else self._program(graph, phase)
-        sizes = dict(zip(phase.results, phase.graph.outputs, strict=False))
-        results = tuple(
-            self.length(self.graph.shapes[value], 0)
-            if number not in sizes
-            else phase.graph.shapes[sizes[number]]
-            for number, value in enumerate(self.graph.outputs)
-        )
-        kept = []
-        for value, number in zip(phase.kept, phase.graph.outputs[len(sizes) :], strict=True):
-            form = self.forms[value]
-            if value not in self.histories.forms:
-                kept.append((array_shape(shapes[number], form.layout), form.dtype.numpy))
+        shapes = phase.graph.shapes
+        results = [with_extent(self.graph.shapes[v], self.axis, 0) for v in self.graph.outputs]
+        for number, value in zip(phase.results, phase.graph.outputs, strict=False):
+            results[number] = shapes[value]
+        kept = [
+            (array_shape(shapes[n], self.forms[value].layout), self.forms[value].dtype.numpy)
+            for value, n in phase.kept.items()
+            if value not in self.histories.forms
+        ]
         copies = self.histories.copies(state, after, layout)
         moved, key = after.less(state), self.number(after)
-        return Step(phase, program, results, tuple(kept), layout, copies, moved, key)
+        return Step(phase, program, tuple(results), tuple(kept), layout, copies, moved, key)
 
     @cached_property
     def histories(self) -> Histories:
@@ -178,42 +163,20 @@ class Streamed:
     def _laid_out(self, phase: Phase) -> Graph:
         """A phase's graph with forms; kept values keep theirs."""
         layouts = [self.forms[value].layout for value in phase.values]
-        inputs, outputs = list(phase.graph.inputs.values()), phase.graph.outputs
-        forms = dict.fromkeys((*inputs, *outputs), self._outside)
-        waiting = zip(inputs[len(inputs) - len(phase.waiting) :], phase.waiting, strict=True)
-        kept = zip(outputs[len(phase.results) :], phase.kept, strict=True)
-        forms |= {number: self.forms[value] for number, value in (*waiting, *kept)}
-        return laid_out(phase.graph, layouts, self._options[0], forms)
+        ends = *phase.graph.inputs.values(), *phase.graph.outputs
+        inner = *phase.waiting.items(), *phase.kept.items()
+        forms = dict.fromkeys(ends, self._outside) | {n: self.forms[value] for value, n in inner}
+        return laid_out(phase.graph, layouts, self._options.dtype, forms)
 
     def _program(self, graph: Graph, phase: Phase) -> Program:
-        dtype, threads, _ = self._options
-        writers = self.graph.writers()
-        chosen = self.choice.variants
-        operations = {
-            node.operation: writers[value].operation
-            for node, value in zip(phase.graph.nodes, phase.values, strict=True)
-            if isinstance(node.operation, Convolution)
-        }
-
-        def compiled(algorithm: Algorithm) -> Compiled:
-            variants = {}
-            for node in graph.nodes:
-                if isinstance(node.operation, Convolution):
-                    problem = problem_of(
-                        node.operation, graph.shapes[node.inputs[0]], graph.form(node.outputs[0])
-                    )
-                    wanted = chosen[operations[node.operation]]  # type: ignore[index]
-                    sums = node.operation.sums
-                    variants[node.operation] = fitting(problem, threads, wanted, algorithm, sums)
-            return self._compiler.assembled(graph, variants, dtype, threads)
-
-        direct = partial(compiled, Algorithm.DIRECT)
-        return Program(compiled(self._options[2]), direct, self._buffers)
+        variants = phase.variants(self.graph, self.choice.variants)
+        make = partial(self._compiler.assembled, graph, variants, part=True)
+        return Program(make, self._options, self._buffers)
 
     @cached_property
     def digest(self) -> bytes:
         """A digest of everything that results depend on."""
-        return digest(self.graph, self.axis, self._options, load("jit").fingerprint())
+        return digest(self.graph, self.axis, tuple(self._options), load("jit").fingerprint())
 
 
 class Evaluated:

@@ -1,12 +1,8 @@
-"""`NetworkStream`: a network whose inputs come in chunks along one axis.
-
-Each push computes the results that became final. It keeps the positions that later results need, so
-that nothing is computed twice.
-"""
+"""`NetworkStream`: a network whose inputs come in chunks along one axis, by `phases`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -15,14 +11,13 @@ import numpy as np
 from .. import memory
 from ..arrays import Array, as_array
 from ..checks import integer
-from ..choices import Algorithm
 from ..errors import ArgumentError, DTypeError, EngineRefusal, ShapeError
 from ..problem import DataLayout, DType
 from ..states import Stateful, by_one_thread
 from .compile import Compiler
-from .graph import Shape
+from .graph import Options, Shape, with_extent
 from .histories import Kept
-from .kinds import described_shape
+from .kinds import agree, described_shape
 from .operands import one_of
 from .phases import Schedule, State
 from .stream_batches import StreamBatch
@@ -208,9 +203,7 @@ class NetworkStream(Stateful):
             array = as_array(name, chunk)
             wanted = [*shape]
             wanted[0], wanted[axis] = batch or shape[0], length
-            if len(array.shape) != len(wanted) or any(
-                n not in (None, got) for n, got in zip(wanted, array.shape, strict=True)
-            ):
+            if not agree(wanted, array.shape):
                 remedy = "Chunks of all inputs have one length and one batch."
                 expected = described_shape(wanted)
                 raise ShapeError(f"the chunk of {name!r}", str(array.shape), expected, remedy)
@@ -301,49 +294,38 @@ class NetworkStream(Stateful):
 
     def rows(self, first: int, stop: int) -> NetworkStream:
         """A copy of some of the streams in this one."""
-        one = NetworkStream(self._source)
-        if self._streamed is not None:
-            one._adopt(self, stop - first, [array[first:stop] for array in self._channels_first()])
-        return one
+        return self._joined([self], stop - first, slice(first, stop))
 
     def beside(self, others: Sequence[NetworkStream], batch: int) -> NetworkStream:
         """A stream of this one and others of the same phase, in the order of the batch."""
-        one, opened = NetworkStream(self._source), [s for s in (self, *others) if s._streamed]
+        return self._joined([self, *others], batch, slice(None))
+
+    def _joined(self, streams: list[NetworkStream], batch: int, rows: slice) -> NetworkStream:
+        """A stream of these rows of streams in one phase, of which some may have no rows yet."""
+        one, opened = NetworkStream(self._source), [s for s in streams if s._streamed]
         if opened:
-            columns = zip(*(stream._channels_first() for stream in opened), strict=True)
-            one._adopt(opened[0], batch, [np.concatenate(column) for column in columns])
+            chunk, counts = opened[0]._chunk, opened[0]._counts
+            streamed = self._source.streamed(batch, chunk)
+            columns = zip(*(stream._arrays_in(streamed, rows) for stream in opened), strict=True)
+            arrays = [np.ascontiguousarray(np.concatenate(column)) for column in columns]
+            one._go_on(streamed, chunk, counts, arrays)
         return one
 
-    def _channels_first(self) -> list[Array]:
-        """The kept positions of each value, as (N, C, *size)."""
+    def _arrays_in(self, streamed: Streamed, rows: slice) -> Iterator[Array]:
+        """Some rows of the kept positions of each value, in the forms of `streamed`."""
         forms = {} if self._streamed is None else self._streamed.forms
-        pairs = zip(self._counts.kept, self._arrays(), strict=True)
-        return [moved(array, forms[value].layout, first=True) for value, array in pairs]
-
-    def _adopt(self, other: NetworkStream, batch: int, arrays: Sequence[Array]) -> None:
-        """Continue from another stream, with these kept (N, C, *size) of each value."""
-        streamed = self._source.streamed(batch, other._chunk)
-        pairs = zip(other._counts.kept, arrays, strict=True)
-        kept = [moved(array, streamed.forms[value].layout, first=False) for value, array in pairs]
-        self._go_on(streamed, other._chunk, other._counts, kept)
-
-
-def moved(array: Array, layout: DataLayout, *, first: bool) -> Array:
-    """An array of a layout as (N, C, *size), or the other way round."""
-    if layout is DataLayout.NCX:
-        return np.ascontiguousarray(array)
-    return np.ascontiguousarray(np.moveaxis(array, *((-1, 1) if first else (1, -1))))
+        for value, array in zip(self._counts.kept, self._arrays(), strict=True):
+            before, after = forms[value].layout, streamed.forms[value].layout
+            if before is not after:
+                array = np.moveaxis(array, *((1, -1) if before is DataLayout.NCX else (-1, 1)))
+            yield array[rows]
 
 
 def stream_of(
     declared: Mapping[str, Sequence[int | str | None]],
-    compiler: Callable[[dict[str, Shape]], Compiler],
-    axis: int,
-    chunk: int | None,
-    options: tuple[DType, int, Algorithm],
-    shapes: dict[str, Any],
-    dtype: DType = DType.FLOAT32,
-) -> NetworkStream:
+    compiler: Callable[[dict[str, Shape]], Compiler], axis: int, chunk: int | None,
+    options: Options, shapes: dict[str, Any], dtype: DType = DType.FLOAT32,
+) -> NetworkStream:  # fmt: skip
     """The stream of a network with these declared inputs; see `Network.stream`.
 
     dtype: of chunks and results.
@@ -376,9 +358,9 @@ def stream_of(
             raise ArgumentError(f"the shape of input {name!r}", got, expected, remedy)
 
     def opening(sizes: dict[str, Shape]) -> Streamed:
-        far = {n: (*s[:number], FAR, *s[number + 1 :]) for n, s in sizes.items()}
+        far = {name: with_extent(shape, number, FAR) for name, shape in sizes.items()}
         try:
-            return Streamed(compiler(far), sizes, number, *options, dtype)
+            return Streamed(compiler(far), sizes, number, options, dtype)
         except ShapeError as error:
             words = f"A stream along axis {axis} cannot compute this network: "
             raise EngineRefusal(f"{words}{str(error).rstrip('.')}, at a large size.") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,21 @@ from ..engines.jit.packing import Numbers, aligned
 from ..engines.jit.steps import Step
 from ..engines.jit.values import DOUBLE, FLOAT, I16, STORED
 from ..engines.jit.walk import Phase, phases, walk_code
-from ..problem import DType
+from ..problem import DataLayout, DType
 from .graph import Array
 from .matrices import image_stride
 
+Arrays = Sequence[Array]
 PART_BYTES = 32 << 10
+_BEGIN: Array = np.zeros(1, np.int64)
+
+
+class Target(NamedTuple):
+    """How a step is computed: the layout of its arrays, the threads, and the processor."""
+
+    layout: DataLayout
+    threads: int
+    cpu: Cpu
 
 
 def records(kind: np.dtype[Any], count: int, **fields: Any) -> NDArray[Any]:
@@ -36,20 +46,16 @@ def as_numbers(table: NDArray[Any]) -> Numbers:
 
 
 def walk_step(
-    layout: ArgumentLayout,
-    values: dict[str, int],
-    listed: Sequence[Phase],
-    threads: int,
-    cpu: Cpu,
+    layout: ArgumentLayout, values: dict[str, int], listed: Sequence[Phase], target: Target,
     kept: tuple[object, ...],
-) -> Step:
+) -> Step:  # fmt: skip
     """A step that walks over phases, with an argument block of these values."""
     table: Numbers = phases(*listed)
-    walk = walk_code(cpu)
+    walk = walk_code(target.cpu)
     block = layout.block(phases=table.ctypes.data, phase_count=len(table), **values)
     last, jobs = len(table) - 1, int(table[-1, 1])
     over = block.address + 8 * layout.place(f"over_{last}")
-    entering = min(threads, int(table[:, 1].max()))
+    entering = min(target.threads, int(table[:, 1].max()))
     return Step(walk.addresses["walk"], block, entering, over, jobs, kept=(walk, table, *kept))
 
 
@@ -67,24 +73,29 @@ class StepTables:
             self._kept.append(table)
 
     def step(
-        self, code: Any, name: str, parts: NDArray[Any], images: NDArray[Any], threads: int,
-        cpu: Cpu, *kept: object, part: int = 0,
+        self, code: Any, name: str, parts: NDArray[Any], images: NDArray[Any], target: Target,
+        *kept: object, part: int = 0,
     ) -> Step:  # fmt: skip
         """A step of one phase; each thread has `part` bytes of scratch memory."""
         jobs = (as_numbers(parts), as_numbers(images))
         phase = Phase(code.addresses[name], *jobs)
-        threads = min(threads, len(parts) * len(images))
+        threads = min(target.threads, len(parts) * len(images))
+        target = target._replace(threads=threads)
         scratch = aligned(threads * part // 8, np.dtype(np.float64)) if part else None
         if scratch is not None:
             self.values |= {"scratch": scratch.ctypes.data, "part": part}
         everything = (code, jobs, scratch, *self._kept, *kept)
-        return walk_step(LAYOUT, self.values, [phase], threads, cpu, everything)
+        return walk_step(LAYOUT, self.values, [phase], target, everything)
 
 
-def images(out: Array, x: Array) -> NDArray[Any]:
-    """The begins of the images of two arrays."""
-    number = np.arange(len(x))
-    return records(IMAGE, len(x), src=number * image_stride(x), dst=number * image_stride(out))
+def images(out: Array, x: Array, sources: Array = _BEGIN, to: int = 0) -> NDArray[Any]:
+    """The begins of the images of two arrays, or of parts of each image.
+
+    sources: the begin of each part in an image of x; those of the result are `to` bytes apart.
+    """
+    n, part = (axis.ravel() for axis in np.mgrid[0 : len(x), 0 : len(sources)])
+    return records(IMAGE, len(n), src=n * image_stride(x) + sources[part],
+                   dst=n * image_stride(out) + part * to)  # fmt: skip
 
 
 def job_parts(rows: int, width: int, unit: int, nbytes: int) -> NDArray[Any]:
@@ -101,9 +112,14 @@ def elements(x: Array, reduce: str) -> tuple[str, str]:
     every processor supports bfloat16."""
     if reduce == "pick":
         return ({2: I16, 4: FLOAT, 8: DOUBLE}[x.itemsize],) * 2
-    return STORED[DType(x.dtype.name)], computed_type([x])
+    return stored_type(x), computed_type([x])
 
 
-def computed_type(arrays: Sequence[Array]) -> str:
+def stored_type(array: Array) -> str:
+    """The type that steps load and store an array's elements in."""
+    return STORED[DType(array.dtype.name)]
+
+
+def computed_type(arrays: Arrays) -> str:
     """The type that steps on these arrays compute in."""
     return DOUBLE if any(array.dtype == np.float64 for array in arrays) else FLOAT

@@ -90,11 +90,7 @@ def product(axes: Sequence[Taps]) -> Taps:
         return combine(a[:, None, :, None], b[None, :, None, :]).reshape(shape)
 
     for taps in axes:
-        result = Taps(
-            pairs(result.offsets, taps.offsets, np.add),
-            pairs(result.weights, taps.weights, np.multiply),
-            pairs(result.real, taps.real, np.logical_and),
-        )
+        result = Taps(*map(pairs, result, taps, (np.add, np.multiply, np.logical_and)))
     return result
 
 

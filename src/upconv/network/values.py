@@ -6,7 +6,7 @@ A declared shape of an input is (N, C, *size), where None and names are open ext
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -20,6 +20,11 @@ from .kinds import KINDS, OpenShape, described_shape, output_shapes
 from .operands import one_of, one_or_all, per_channel, with_constant
 
 Declared = tuple[int | str | None, ...]
+
+
+def _operator(name: str) -> Callable[[Value, Any], Value]:
+    """A method that combines a value with another operand."""
+    return lambda value, other: value.network.combined(name, value, other)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -40,29 +45,18 @@ class Value:
         """The number of channels."""
         return self.shape[1] or 0
 
-    def __add__(self, other: Any) -> Value:
-        return self.network.combined("add", self, other)
+    __add__ = _operator("add")
+    __sub__ = _operator("sub")
+    __mul__ = __rmul__ = _operator("mul")
+    __truediv__ = _operator("div")
+    __rtruediv__ = _operator("rdiv")
 
     def __radd__(self, other: Any) -> Value:
         # sum() begins with 0.
         return self if type(other) is int and other == 0 else self + other
 
-    def __mul__(self, other: Any) -> Value:
-        return self.network.combined("mul", self, other)
-
-    __rmul__ = __mul__
-
-    def __sub__(self, other: Any) -> Value:
-        return self.network.combined("sub", self, other)
-
     def __rsub__(self, other: Any) -> Value:
         return self.network.combined("add", -self, other)
-
-    def __truediv__(self, other: Any) -> Value:
-        return self.network.combined("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Value:
-        return self.network.combined("rdiv", self, other)
 
     def __neg__(self) -> Value:
         return self * -1.0

@@ -6,81 +6,58 @@ positions of each position of the result; the tables of several axes are product
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
-from ..engines.jit.cpu import Cpu
 from ..engines.jit.steps import Step
 from ..problem import DataLayout
-from .graph import (
-    Array,
-    ChannelPool,
-    Concat,
-    Operation,
-    Pad,
-    Permute,
-    PixelShuffle,
-    PixelUnshuffle,
-    Pool,
-    Resample,
-    Slice,
-)
+from . import graph as ir
+from .graph import Array
 from .lines import channels_first, channels_last, one_by_one
-from .moves import channel_copies, position_copies, split
+from .moves import channel_copies, position_copies, split, sums
+from .tables import Arrays, Target
 from .taps import Windows
 
-OPERATIONS = (
-    ChannelPool, Concat, Pad, Permute, PixelShuffle, PixelUnshuffle, Pool, Resample, Slice,
-)  # fmt: skip
+_Picking = ir.Permute | ir.PixelUnshuffle
 _ROW = 1024  # positions of a row, where all of them are pooled
 _INTERLEAVED = 16  # phases that code interleaves: its size grows with their square
 
 
-def steps(
-    operation: Operation,
-    outputs: Sequence[Array],
-    inputs: Sequence[Array],
-    layout: DataLayout,
-    threads: int,
-    cpu: Cpu,
-) -> list[Step]:
+def steps(operation: ir.Operation, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
     """The native steps of an operation that moves or combines positions."""
-    if not outputs[0].size:
-        return []
-    if isinstance(operation, Concat) and operation.axis > 1:
+    layout = target.layout
+    if isinstance(operation, ir.Concat) and operation.axis > 1:
         axis = layout.to_ncx(outputs[0].ndim - 2)[operation.axis]
-        return position_copies(axis, outputs[0], inputs, threads, cpu)
-    if isinstance(operation, Concat | Slice):
-        return channel_copies(operation, outputs, inputs, layout, threads, cpu)
-    if isinstance(operation, ChannelPool):
-        return [_of_channels(operation, outputs[0], inputs[0], layout, threads, cpu)]
-    if isinstance(operation, Pool):
-        return [_pool(operation, outputs[0], inputs[0], layout, threads, cpu)]
-    if isinstance(operation, Permute | PixelUnshuffle):
-        return [_chosen(operation, outputs[0], inputs[0], layout, threads, cpu)]
-    assert isinstance(operation, (Pad, PixelShuffle, Pool, Resample))  # noqa: S101 - our own invariant
-    if isinstance(operation, Resample):
+        return position_copies(axis, outputs[0], inputs, target)
+    if isinstance(operation, ir.Concat | ir.Slice):
+        return channel_copies(operation, outputs, inputs, target)
+    if isinstance(operation, ir.ChannelPool):
+        return [_of_channels(operation, outputs[0], inputs[0], target)]
+    if isinstance(operation, ir.Pool):
+        return [_pool(operation, outputs[0], inputs[0], target)]
+    if isinstance(operation, _Picking):
+        return [_picked(operation, outputs[0], inputs[0], target)]
+    assert isinstance(operation, (ir.Pad, ir.PixelShuffle, ir.Pool, ir.Resample))  # noqa: S101 - our own invariant
+    if isinstance(operation, ir.Resample):
         size = tuple(inputs[0].shape[axis] for axis in layout.to_ncx(inputs[0].ndim - 2))[2:]
         operation = operation.at(size)
     if layout is DataLayout.NCX:
-        if isinstance(operation, (PixelShuffle, Resample)) and (
+        if isinstance(operation, (ir.PixelShuffle, ir.Resample)) and (
             not operation.factors or operation.factors[-1] > _INTERLEAVED
         ):
-            return [one_by_one(operation, outputs[0], inputs[0], layout, threads, cpu)]
-        return [channels_first(operation, outputs[0], inputs[0], threads, cpu)]
-    if isinstance(operation, PixelShuffle) and prod(operation.factors) > _INTERLEAVED:
-        return [one_by_one(operation, outputs[0], inputs[0], layout, threads, cpu)]
-    if isinstance(operation, PixelShuffle):
-        return [split(operation, outputs[0], inputs[0], threads, cpu)]
-    return [channels_last(operation, outputs[0], inputs[0], threads, cpu)]
+            return [one_by_one(operation, outputs[0], inputs[0], target)]
+        return [channels_first(operation, outputs[0], inputs[0], target)]
+    if isinstance(operation, ir.PixelShuffle) and prod(operation.factors) > _INTERLEAVED:
+        return [one_by_one(operation, outputs[0], inputs[0], target)]
+    if isinstance(operation, ir.PixelShuffle):
+        return [split(operation, outputs[0], inputs[0], target)]
+    return [channels_last(operation, outputs[0], inputs[0], target)]
 
 
-def _pool(
-    operation: Pool, out: Array, x: Array, layout: DataLayout, threads: int, cpu: Cpu
-) -> Step:
+def _pool(operation: ir.Pool, out: Array, x: Array, target: Target) -> Step:
     """The step of a pool; a pool of all positions combines rows of them, in any rank."""
+    layout = target.layout
     first = layout is DataLayout.NCX
     size = x.shape[2:] if first else x.shape[1:-1]
     operation = operation.at(size)
@@ -94,48 +71,42 @@ def _pool(
         x = x.reshape(layout.shape(batch, channels, shape))
         out = out.reshape(layout.shape(batch, channels, (1, 1)))
     make = channels_first if first else channels_last
-    return make(operation, out, x, threads, cpu)
+    return make(operation, out, x, target)
 
 
-def _of_channels(
-    operation: ChannelPool, out: Array, x: Array, layout: DataLayout, threads: int, cpu: Cpu
-) -> Step:
+def _of_channels(operation: ir.ChannelPool, out: Array, x: Array, target: Target) -> Step:
     """The step of a pool over all channels, which it treats as a spatial axis."""
-    batch, channels = len(x), x.shape[layout.to_ncx(x.ndim - 2)[1]]
-    if layout is DataLayout.NCX:
+    batch, channels = len(x), x.shape[target.layout.to_ncx(x.ndim - 2)[1]]
+    if target.layout is DataLayout.NCX:
         x, out = x.reshape(batch, 1, channels, -1), out.reshape(batch, 1, 1, -1)
         kernel = channels, 1
     else:
         x, out = x.reshape(batch, 1, -1, channels), out.reshape(batch, 1, -1, 1)
         kernel = 1, channels
-    return channels_first(_over(operation.mode, kernel), out, x, threads, cpu)
+    return channels_first(_over(operation.mode, kernel), out, x, target)
 
 
-def _chosen(
-    operation: Permute | PixelUnshuffle, out: Array, x: Array, layout: DataLayout, threads: int,
-    cpu: Cpu,
-) -> Step:  # fmt: skip
+def _picked(operation: _Picking, out: Array, x: Array, target: Target) -> Step:
     """The step that copies channels of x, or every n-th position of them."""
+    layout = target.layout
     axes = layout.to_ncx(x.ndim - 2)
     strides = [x.strides[axis] for axis in axes[2:]]
     size = [x.shape[axis] for axis in axes[2:]]
     channel = prod(size) * x.itemsize if layout is DataLayout.NCX else x.itemsize
     ends = ((0, 0),) * len(size)
-    plain: Windows = Pad(ends)
-    if isinstance(operation, Permute):
+    plain: Windows = ir.Pad(ends)
+    if isinstance(operation, ir.Permute):
         sources = np.array(operation.order) * channel
     else:
         factors = operation.factors
-        first: Array = np.zeros(1, np.int64)
-        for factor, stride in zip(factors, strides, strict=True):
-            first = (first[:, None] + np.arange(factor) * stride).ravel()
+        first = sums(np.arange(f) * stride for f, stride in zip(factors, strides, strict=True))
         sources = (np.arange(x.shape[axes[1]])[:, None] * channel + first).ravel()
-        plain = Pool("max", (1,) * len(size), factors, ends, dilation=(1,) * len(size))
+        plain = ir.Pool("max", (1,) * len(size), factors, ends, dilation=(1,) * len(size))
     if layout is DataLayout.NCX:
-        return channels_first(plain, out, x, threads, cpu, sources)
-    return one_by_one(plain, out, x, layout, threads, cpu, sources)
+        return channels_first(plain, out, x, target, sources)
+    return one_by_one(plain, out, x, target, sources)
 
 
-def _over(mode: str, kernel: tuple[int, int]) -> Pool:
+def _over(mode: str, kernel: tuple[int, int]) -> ir.Pool:
     """A pool of adjacent windows."""
-    return Pool(mode, kernel, kernel, ((0, 0), (0, 0)), dilation=(1, 1))
+    return ir.Pool(mode, kernel, kernel, ((0, 0), (0, 0)), dilation=(1, 1))

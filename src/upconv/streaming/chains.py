@@ -22,7 +22,7 @@ from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..keywords import epilogue, frozen_activation
 from ..network import Network, Value
 from ..network.compile import Compiler
-from ..network.graph import Graph, Pointwise
+from ..network.graph import Graph, Options, Pointwise
 from ..network.phases import Schedule
 from ..network.stream_programs import FAR
 from ..network.streams import NetworkStream, stream_of
@@ -182,7 +182,7 @@ class Composed(Stateful):
             graph = self._graph(channels, dtype)
             compiler = Compiler(graph, fused=dtype.itemsize > 2)  # 16 bits: every value is rounded
             kind = DType(dtype.name)
-            options = kind, self._threads, Algorithm.DIRECT
+            options = Options(kind, self._threads, Algorithm.DIRECT)
             shapes: Any = {"chunk": (None, channels, None)}
             stream = stream_of(shapes, lambda _: compiler, -1, None, options, {}, kind)
             self._networks[channels, dtype] = stream
