@@ -142,7 +142,6 @@ def convolved(
     bias: Tensor | None,
     arguments: Arguments,
     mask: int = ResultMask.ALL,
-    activation: str = "",
 ) -> Tensor:
     """Compute a convolution with or without a batch axis.
 
@@ -153,8 +152,6 @@ def convolved(
         x = x.unsqueeze(0)
     if recorded(x, weight, bias):
         y = CONVOLUTION(x, weight, bias, *arguments, int(mask))
-    elif activation:
-        y = FUSED(x, weight, bias, *arguments, None, activation)
     else:
         y = FUSED(x, weight, bias, *arguments)
     return y if batched else y.squeeze(0)

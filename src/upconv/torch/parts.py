@@ -19,9 +19,8 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
@@ -30,7 +29,7 @@ from ..errors import ArgumentError, EngineError
 from ..network import Network, Value
 from .nodes import add_node, is_convolution, name_of, writes
 from .operators import _LIBRARY
-from .packing import key_of, spread
+from .packing import Version
 from .support import Support, known_size, value_of
 from .tensors import Tensor, array, channels_last, dense_strides, new_result, thread_count
 
@@ -59,7 +58,7 @@ class Part:
         results = [node for node in nodes if not set(node.users) <= set(nodes)]
         self._last = tuple(channels_last(value_of(result)) for result in results)
         self.module = _module(sources, body, results)
-        self._networks: dict[tuple[int, ...], _Current] = {}
+        self._networks: dict[tuple[int, ...], tuple[Network, list[Version]]] = {}
         digest = hashlib.sha256(repr((self.module.code, self._is_weight, self._last)).encode())
         name = digest.hexdigest()[:24]
         _counts[name] += 1
@@ -168,42 +167,14 @@ class Part:
 
     def _network(self, weights: list[Tensor]) -> Network:
         address = tuple(weight.data_ptr() for weight in weights)
-        current = self._networks.get(address)
-        if current is None or not current.of(weights):
-            current = _Current.of_weights(self.build(weights), weights)
+        network, versions = self._networks.get(address, (None, []))
+        pairs = zip(versions, weights, strict=False)
+        if network is None or not all(version.of(weight) for version, weight in pairs):
+            network = self.build(weights)
             others = [item for item in self._networks.items() if item[0] != address]
             latest = others[len(others) + 1 - _MOST_NETWORKS :] if others else []
-            self._networks = {**dict(latest), address: current}
-        return current.network
-
-
-class _Current(NamedTuple):
-    """A network and the state of the weights that it was built from.
-
-    aliases: hold the weights' memory. probes: some elements of every weight, as bytes.
-    """
-
-    network: Network
-    aliases: list[Tensor]
-    keys: list[Any]
-    memory: list[Any]
-    probes: bytes
-
-    @classmethod
-    def of_weights(cls, network: Network, weights: list[Tensor]) -> _Current:
-        aliases = [weight.detach() for weight in weights]
-        memory = [elements for elements in map(spread, aliases) if elements.size]
-        return cls(network, aliases, list(map(key_of, weights)), memory, _probed(memory))
-
-    def of(self, weights: list[Tensor]) -> bool:
-        """Whether the weights are unchanged."""
-        return self.keys == list(map(key_of, weights)) and _probed(self.memory) == self.probes
-
-
-def _probed(memory: list[Any]) -> bytes:
-    dtypes = {elements.dtype for elements in memory}
-    groups = [[elements for elements in memory if elements.dtype == dtype] for dtype in dtypes]
-    return b"".join(np.concatenate(group).tobytes() for group in groups)
+            self._networks = {**dict(latest), address: (network, [*map(Version, weights)])}
+        return network
 
 
 class _Building(fx.Interpreter):  # type: ignore[misc]
