@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -47,6 +48,10 @@ class _Match:
     activation: str = ""
     between: tuple[Any, ...] = ()
     """The nodes before `last` that the new operator replaces."""
+
+    def with_next(self, node: Any, **fused: Any) -> _Match:
+        """Return this match with one more node at its end."""
+        return replace(self, last=node, between=(*self.between, self.last), **fused)
 
 
 def rewrite(program: Any) -> Any:
@@ -137,7 +142,10 @@ def _slower(part: Part, known: dict[fx.Node, Tensor]) -> str:
     """Return why PyTorch keeps a part, measured on random data; "" if the network takes it."""
     inputs, weights = (list(nodes) for nodes in part.node.args[:2])
     operands = [_random(value_of(node)) for node in inputs]
-    constants = [known[node] if node in known else _attribute(node) for node in weights]
+    constants = [
+        known[node] if node in known else attrgetter(str(node.target))(node.graph.owning_module)
+        for node in weights
+    ]
     with torch.no_grad():
         choice = choose(
             [
@@ -148,13 +156,6 @@ def _slower(part: Part, known: dict[fx.Node, Tensor]) -> str:
             arrays=lambda results: map(array, results),
         )
     return part.reason or choice["upconv"].why
-
-
-def _attribute(node: fx.Node) -> Any:
-    value: Any = node.graph.owning_module
-    for name in str(node.target).split("."):
-        value = getattr(value, name)
-    return value
 
 
 def _random(like: Tensor) -> Tensor:
@@ -236,17 +237,12 @@ def _computable(x: Any, weight: Any, rank: int) -> bool:
 def _with_epilogue(match: _Match) -> _Match:
     """Add the residual and the activation that follow a convolution."""
     user = _only_user(match.last)
-    if user is not None and match.residual is None and _is_sum(user, match.last):
+    if user is not None and _is_sum(user, match.last):
         first, second = user.args
-        other = second if first is match.last else first
-        match = replace(match, last=user, residual=other, between=(*match.between, match.last))
+        match = match.with_next(user, residual=second if first is match.last else first)
         user = _only_user(user)
-    if user is not None:
-        activation = _activation(user, match.last)
-        if activation:
-            between = (*match.between, match.last)
-            match = replace(match, last=user, activation=activation, between=between)
-    return match
+    activation = "" if user is None else _activation(user, match.last)
+    return match.with_next(user, activation=activation) if activation else match
 
 
 def _only_user(node: Any) -> Any:

@@ -19,7 +19,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -58,7 +58,7 @@ class Part:
         results = [node for node in nodes if not set(node.users) <= set(nodes)]
         self._last = tuple(channels_last(value_of(result)) for result in results)
         self.module = _module(sources, body, results)
-        self._networks: dict[tuple[int, ...], tuple[Network, list[Version]]] = {}
+        self._networks: dict[tuple[int, ...], _Current] = {}
         digest = hashlib.sha256(repr((self.module.code, self._is_weight, self._last)).encode())
         name = digest.hexdigest()[:24]
         _counts[name] += 1
@@ -167,14 +167,20 @@ class Part:
 
     def _network(self, weights: list[Tensor]) -> Network:
         address = tuple(weight.data_ptr() for weight in weights)
-        network, versions = self._networks.get(address, (None, []))
-        pairs = zip(versions, weights, strict=False)
-        if network is None or not all(version.of(weight) for version, weight in pairs):
-            network = self.build(weights)
+        current = self._networks.get(address)
+        if current is None or not all(map(Version.of, current.versions, weights)):
+            current = _Current(self.build(weights), [*map(Version, weights)])
             others = [item for item in self._networks.items() if item[0] != address]
             latest = others[len(others) + 1 - _MOST_NETWORKS :] if others else []
-            self._networks = {**dict(latest), address: (network, [*map(Version, weights)])}
-        return network
+            self._networks = {**dict(latest), address: current}
+        return current.network
+
+
+class _Current(NamedTuple):
+    """A network and the versions of the weights that it was built from."""
+
+    network: Network
+    versions: list[Version]
 
 
 class _Building(fx.Interpreter):  # type: ignore[misc]

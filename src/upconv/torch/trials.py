@@ -130,23 +130,32 @@ def _timed_run(
 def _checking(layers: list[Candidate], table: dict[Candidate, Samples]) -> Iterator[None]:
     """Compare each result of upconv's layers with PyTorch's on the same input."""
 
-    def hook_of(candidate: Candidate) -> Callable[..., None]:
-        def hook(layer: Any, arguments: Any, keywords: Any, result: Tensor) -> None:
-            candidate.remove()
-            try:
-                expected = candidate.original.forward(layer, *arguments, **keywords)
-            finally:
-                candidate.install(inference=True, training=0)
-            why = disagreement(arrays_of([result]), arrays_of([expected]))
-            table[candidate].why = table[candidate].why or why
+    def compare(candidate: Candidate, arguments: Any, keywords: Any, result: Tensor) -> None:
+        candidate.remove()
+        try:
+            expected = candidate.original.forward(candidate.layer, *arguments, **keywords)
+        finally:
+            candidate.install(inference=True, training=0)
+        why = disagreement(arrays_of([result]), arrays_of([expected]))
+        table[candidate].why = table[candidate].why or why
 
-        return hook
+    with _watched(layers, compare):
+        for candidate in layers:
+            candidate.install(inference=True, training=0)
+        yield
+
+
+@contextmanager
+def _watched(layers: list[Candidate], hook: Callable[..., None]) -> Iterator[None]:
+    """Call a function with each layer that was called, its arguments, keywords and result."""
+
+    def hook_of(candidate: Candidate) -> Callable[..., None]:
+        return lambda _, *call: hook(candidate, *call)
 
     with ExitStack() as hooks:
         for candidate in layers:
             handle = candidate.layer.register_forward_hook(hook_of(candidate), with_kwargs=True)
             hooks.enter_context(handle)
-            candidate.install(inference=True, training=0)
         yield
 
 
@@ -160,19 +169,13 @@ def signatures(layers: list[Candidate], step: Callable[[], None]) -> dict[Any, l
     """Return each layer's inputs in a training step, as (shape, strides, dtype, graded)."""
     seen: dict[Candidate, list[Any]] = {candidate: [] for candidate in layers}
 
-    def hook_of(candidate: Candidate) -> Callable[..., None]:
-        def hook(layer: Any, arguments: Any, keywords: Any, result: Tensor) -> None:
-            x = arguments[0] if arguments else keywords["input"]
-            signature = (tuple(x.shape), x.stride(), x.dtype, x.requires_grad)
-            if signature not in seen[candidate]:
-                seen[candidate].append(signature)
+    def note(candidate: Candidate, arguments: Any, keywords: Any, _: Tensor) -> None:
+        x = arguments[0] if arguments else keywords["input"]
+        signature = (tuple(x.shape), x.stride(), x.dtype, x.requires_grad)
+        if signature not in seen[candidate]:
+            seen[candidate].append(signature)
 
-        return hook
-
-    with ExitStack() as hooks:
-        for candidate in layers:
-            handle = candidate.layer.register_forward_hook(hook_of(candidate), with_kwargs=True)
-            hooks.enter_context(handle)
+    with _watched(layers, note):
         step()
     return seen
 
