@@ -87,8 +87,9 @@ def forward(
     )
     call = None if table is None else table.calls.get(signature)
     if call is None:
+        result = forward_result(x, weight, bias, geometry, residual, activation)
         packings = None if table is None else table.packings
-        call = _prepared(x, weight, bias, geometry, residual, activation, packings)
+        call = None if result is None else _prepared(result, x, weight, bias, residual, packings)
         if table is not None:
             table.keep(signature, call or _BY_PYTORCH)
     if not isinstance(call, _Call):
@@ -101,18 +102,10 @@ def forward(
 
 
 def _prepared(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    geometry: Geometry,
-    residual: Tensor,
-    activation: str,
+    result: Result, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor,
     packings: Packings | None,
-) -> _Call | None:
+) -> _Call | None:  # fmt: skip
     """Prepare a call; None where PyTorch's operator is to be called."""
-    result = forward_result(x, weight, bias, geometry, residual, activation)
-    if result is None:
-        return None
     call = packing.packed_call(result.problem, weight, thread_count(), packings)
     if call is None:
         return None
@@ -182,13 +175,13 @@ class Result(NamedTuple):
 
 
 def forward_result(
-    x: Tensor, weight: Tensor, bias: Tensor, geometry: Geometry, residual: Tensor, activation: str
+    x: Tensor, weight: Tensor, bias: Tensor, arguments: Any, residual: Tensor, activation: str
 ) -> Result | None:
     """Return the layer's result; None where PyTorch's operator is to be called."""
     last = channels_last(x) or channels_last(weight)
     epilogue = bias is not None, residual is not None, activation
     operands = Operands(tuple(x.shape), tuple(weight.shape), x.dtype, last, *epilogue)
-    problem = forward_problem(operands, geometry)
+    problem = forward_problem(operands, Geometry.of(arguments))
     if problem is None or x.dtype is not weight.dtype:
         return None
     shape = result_shape(problem)

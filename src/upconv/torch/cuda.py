@@ -26,7 +26,7 @@ from ..execution import prepared_problem
 from ..problem import Direction, DType
 from . import compute
 from .compute import Result
-from .problems import Geometry, axis_order
+from .problems import axis_order
 from .tensors import Tensor, new_result
 
 Kernel = Callable[..., Tensor]
@@ -50,16 +50,14 @@ def forward(
     activation: str = "",
 ) -> Tensor:  # fmt: skip
     """`compute.forward` on a CUDA device."""
-
-    def result(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Result | None:
-        geometry = Geometry.of(arguments)
-        return compute.forward_result(x, weight, bias, geometry, residual, activation)
-
-    def by_pytorch(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
-        return compute.by_pytorch(x, weight, bias, arguments, residual, activation)
-
-    operands = x, weight, bias, residual
-    return _run("forward", operands, (*arguments, activation), result, by_pytorch)
+    epilogue = residual, activation
+    return _run(
+        "forward",
+        (x, weight, bias, residual),
+        (*arguments, activation),
+        lambda x, weight, bias, _: compute.forward_result(x, weight, bias, arguments, *epilogue),
+        lambda x, weight, bias, _: compute.by_pytorch(x, weight, bias, arguments, *epilogue),
+    )
 
 
 def input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:

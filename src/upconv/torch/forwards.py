@@ -103,7 +103,7 @@ class Forward:
         """Whether a capture exists for inputs like these."""
         inputs: list[Tensor] = []
         form = _form(_structure((args, kwargs), inputs), inputs)
-        return any(known == form and c and c.takes(inputs) for known, c in self._captures)
+        return any(key == form and graph and graph.takes(inputs) for key, graph in self._captures)
 
     def adopted(self, args: Any, kwargs: Any) -> Capture:
         """Add a capture for inputs like these, and use it without comparing its results."""

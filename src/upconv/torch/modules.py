@@ -153,17 +153,12 @@ def weight_of(layer: Any) -> Tensor:
     return _derived(layer, sources, lambda: layer.weight)
 
 
-def is_unpatched(module: Any, *allowed: type) -> bool:
-    """Whether a module has its class's `forward`, and no hooks but those of the allowed classes."""
-    names = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-    hooks = [hook for name in names for hook in getattr(module, name).values()]
-    return "forward" not in vars(module) and all(isinstance(hook, allowed) for hook in hooks)
-
-
 def _is_fixed(module: Any) -> bool:
     """Whether part of a parametrization always computes the same value, from its own tensors."""
     known = type(module).__module__ in (parametrizations.__name__, parametrize.__name__)
-    return known and not module.training and is_unpatched(module)
+    hooks = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    patched = "forward" in vars(module) or any(getattr(module, name) for name in hooks)
+    return known and not module.training and not patched
 
 
 class CachedWeightNorm(WeightNorm):  # type: ignore[misc]

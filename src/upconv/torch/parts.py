@@ -141,8 +141,9 @@ class Part:
             program = network.program(shapes, precision=precision, threads=thread_count())
         except ArgumentError as error:
             self.reason = str(error)
+            # PyTorch's results may share the inputs' memory, and have another memory format.
             tensors = zip(self.by_pytorch(inputs, weights), self._last, strict=True)
-            return [_formatted(tensor, last) for tensor, last in tensors]
+            return [new_result(y.shape, y, last).copy_(y) for y, last in tensors]
         results = [
             torch.empty_strided(shape, dense_strides(shape, last), dtype=torch.float32)
             for shape, last in zip(program.output_shapes, self._last, strict=True)
@@ -338,19 +339,6 @@ def _part(key: str) -> Part:
     return part
 
 
-def _formatted(tensor: Tensor, last: bool) -> Tensor:
-    """Return a tensor in the memory format that the fake kernel declares."""
-    return new_result(tensor.shape, tensor, last).copy_(tensor)
-
-
-def _compute(inputs: list[Tensor], weights: list[Tensor], key: str) -> list[Tensor]:
-    return _part(key).run(inputs, weights)
-
-
-def _fake(inputs: list[Tensor], weights: list[Tensor], key: str) -> list[Tensor]:
-    return _part(key).fake(inputs, weights)
-
-
 def _no_gradient(*_: Any) -> Any:
     raise EngineError(
         "A part that a network computes has no gradient. Call the model under torch.no_grad(), or "
@@ -362,8 +350,9 @@ def _register() -> None:
     schema = "network(Tensor[] inputs, Tensor[] weights, str key) -> Tensor[]"
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
     _LIBRARY.define(schema, tags=tags)
-    _LIBRARY.impl("network", _compute, "CPU")
-    torch.library.register_fake("upconv::network", _fake, lib=_LIBRARY)
+    _LIBRARY.impl("network", lambda inputs, weights, key: _part(key).run(inputs, weights), "CPU")
+    fake = lambda inputs, weights, key: _part(key).fake(inputs, weights)  # noqa: E731
+    torch.library.register_fake("upconv::network", fake, lib=_LIBRARY)
     torch.library.register_autograd("upconv::network", _no_gradient, lib=_LIBRARY)
 
 
