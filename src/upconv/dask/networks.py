@@ -110,8 +110,7 @@ def _mapped(
         keys, cuts = [], []
         for array, reads in zip(arrays, boxes.reads(output, box), strict=True):
             number = n if array.numblocks[0] == len(batches) else 0
-            ranges = [range(*span) for span in reads]
-            listed, cut = gathered(array, number, ranges, DataLayout.NCX)
+            listed, cut = gathered(array, number, [range(*s) for s in reads], DataLayout.NCX)
             keys.append(listed)
             cuts.append(cut)
         task = _Task(output, box, int(batches[n]), tuple(cuts))

@@ -209,8 +209,7 @@ class Composed(Stateful):
         return (self._parts,)
 
     def _digest(self) -> bytes:
-        named = repr((type(self).__name__, *self._arguments()[1:]))
-        digest = hashlib.sha256(named.encode())
+        digest = hashlib.sha256(repr((type(self).__name__, *self._arguments()[1:])).encode())
         for part in self._parts:
             digest.update(repr(part).encode() if isinstance(part, Epilogue) else part._digest())
         return digest.digest()

@@ -151,15 +151,8 @@ class Layer:
     def convolution(self) -> Convolution:
         """The layer as an operation of a network, with the same order of sums."""
         problem, axis = self.problem, self.progress
-        padding = ((axis.begin, axis.end),)
-        keywords = Keywords(
-            axis.stride,
-            padding,
-            0,
-            axis.dilation,
-            problem.groups,
-            weight_layout="OIX" if axis.convolves else "IOX",
-        )
+        sizes = axis.stride, ((axis.begin, axis.end),), 0, axis.dilation, problem.groups
+        keywords = Keywords(*sizes, weight_layout="OIX" if axis.convolves else "IOX")
         weight = self._weight.transpose(problem.weight_layout.to_iox(1))
         epilogue = chain_of(problem.epilogue)
         transposed = not axis.convolves
@@ -181,8 +174,7 @@ class Layer:
         batch, inputs, shift, results = key
         axis = self.progress.window(inputs, shift, results)
         problem = self.problem.replace(axes=(axis,), batch=batch)
-        signature = Signature.whole(problem)
-        call = PreparedCall(signature, self.engine, self.threads, tune=False)
+        call = PreparedCall(Signature.whole(problem), self.engine, self.threads, tune=False)
         window = call.pack(self._weight, self._packings)
         with self._lock:
             while len(self._windows) >= self._most:

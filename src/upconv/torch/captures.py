@@ -239,6 +239,5 @@ def _erase_unused(graph: Any, readers: dict[Any, Any]) -> dict[Any, Any]:
 
 def layer_of(node: Any) -> str:
     """Return the name of the layer whose forward a node belongs to."""
-    stack = node.meta.get("nn_module_stack") or {}
-    names = [name for name, _ in stack.values()]
+    names = [name for name, _ in (node.meta.get("nn_module_stack") or {}).values()]
     return str(names[-1]).removeprefix("model.") if names else ""

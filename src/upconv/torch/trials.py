@@ -75,8 +75,7 @@ class Samples:
 
     def seconds(self) -> tuple[float | None, float | None]:
         """The layer's seconds by PyTorch and by upconv, as reports state them; None if unknown."""
-        before = undisturbed(self.before) if self.before else None
-        after = undisturbed(self.after) if self.after else None
+        before, after = (undisturbed(s) if s else None for s in (self.before, self.after))
         return before or None, after or None
 
 
