@@ -99,6 +99,20 @@ def _progress(axis: Axis, keywords: Keywords, convolves: bool) -> Progress:
     return Progress(axis.kernel, axis.stride, axis.dilation, begin, end, convolves)
 
 
+def require_fit(chunk: Array, batch: list[int] | None, channels: int | None, axis: int) -> None:
+    """Raise `ShapeError` unless a chunk has the form of chunks along an axis, -1 or -2.
+
+    batch: [N], or [] for none; None before the first chunk. channels: None for any number.
+    """
+    fits = chunk.ndim in (2, 3) and batch in (None, [*chunk.shape[:-2]])
+    if not fits or channels not in (None, chunk.shape[-3 - axis]):
+        sizes = [str("C" if channels is None else channels), "n"]
+        before = ["N"] if batch is None else map(str, batch)
+        expected = ", ".join([*before, *(sizes if axis == -1 else sizes[::-1])])
+        remedy = "Batch and channels stay what they were in the first chunk."
+        raise ShapeError("chunk.shape", str(chunk.shape), f"({expected})", remedy)
+
+
 def chain_of(epilogue: Epilogue) -> Chain:
     """An activation as operations of a network."""
     kind = epilogue.activation

@@ -9,6 +9,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..errors import DTypeError, ShapeError
+from ..geometry import same_padding
 from .operators import CONVOLUTION, FUSED
 from .problems import ResultMask
 from .tensors import Tensor
@@ -100,10 +101,16 @@ def geometry(
     elif padding == "valid" and not transposed:
         padding = (0,) * rank
     elif padding == "same" and not transposed and all(step == 1 for step in stride):
-        totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-        if not any(total % 2 for total in totals):
-            padding = tuple(total // 2 for total in totals)
+        pads = same_pads(kernel, dilation)
+        if all(begin == end for begin, end in pads):
+            padding = tuple(begin for begin, _ in pads)
     return stride, padding, dilation, transposed, output_padding, groups
+
+
+def same_pads(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return the zeros before and after each axis by which a result has the input's size."""
+    axes = zip(kernel, dilation, strict=True)
+    return tuple(same_padding(1, k, 1, d, upper=True) for k, d in axes)
 
 
 def _per_axis(value: Any, rank: int) -> Any:
