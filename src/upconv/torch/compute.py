@@ -14,15 +14,7 @@ from ..execution import PackedCall, Packings
 from ..problem import Direction, Problem
 from . import packing
 from .problems import Geometry, Operands, axis_order, forward_problem, result_shape
-from .tensors import (
-    Tensor,
-    View,
-    array,
-    channels_last,
-    dense_strides,
-    new_result,
-    thread_count,
-)
+from .tensors import Tensor, View, array, channels_last, dense_strides, new_result, thread_count
 
 ATEN = torch.ops.aten.convolution.default
 ATEN_BACKWARD = torch.ops.aten.convolution_backward.default

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ..errors import UpconvError
 from ..measuring import disagreement
 from .captures import Capture
+from .functional import recorded
 from .snapshots import Snapshot, Unwatchable
 from .tensors import Tensor, arrays_of, channels_last
 
@@ -95,7 +96,7 @@ class Forward:
             return self._first(key, inputs, args, kwargs)
         if capture is not None and self._snapshot is not None and self._snapshot.holds():
             state = capture.state()
-            if state is not None and not _recorded(state, inputs):
+            if state is not None and not recorded(*state, *inputs):
                 return capture(state, inputs)
         return self.original(*args, **kwargs)
 
@@ -269,8 +270,3 @@ def _layout(x: Tensor) -> Any:
     if x.is_contiguous():
         return "contiguous"
     return "channels last" if channels_last(x) else x.stride()
-
-
-def _recorded(state: list[Tensor], inputs: list[Tensor]) -> bool:
-    """Whether autograd would record a call."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*state, *inputs))

@@ -144,11 +144,7 @@ def _computed(x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Argumen
 
 
 def convolved(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    arguments: Arguments,
-    mask: int = ResultMask.ALL,
+    x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Arguments, mask: int = ResultMask.ALL
 ) -> Tensor:
     """Compute a convolution with or without a batch axis.
 
@@ -172,9 +168,7 @@ def by_function(x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Argum
     return getattr(torch.nn.functional, name)(x, weight, bias, stride, padding, *rest)
 
 
-def recorded(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+def recorded(*tensors: Tensor | None) -> bool:
     """Whether autograd records a call on these tensors."""
-    return bool(
-        torch.is_grad_enabled()
-        and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
-    )
+    given = (tensor for tensor in tensors if tensor is not None)
+    return bool(torch.is_grad_enabled()) and any(tensor.requires_grad for tensor in given)

@@ -23,15 +23,7 @@ from typing import Any
 import torch
 
 from . import compute, cuda, packing
-from .compute import (
-    ATEN,
-    ATEN_BACKWARD,
-    by_pytorch,
-    input_grad,
-    input_grad_by_pytorch,
-    weight_grad,
-    weight_grad_by_pytorch,
-)
+from .compute import ATEN, ATEN_BACKWARD, by_pytorch
 from .problems import ResultMask
 from .tensors import DTYPES, Tensor, channels_last, new_result
 
@@ -170,10 +162,12 @@ _KERNELS: dict[str, tuple[Any, ...]] = {  # on the CPU, on GPUs, on other device
         _fused(compute.forward), _fused(cuda.forward), _fused(by_pytorch), _fake(_by_pytorch, any),
     ),
     "convolution_input_grad": (
-        input_grad, cuda.input_grad, input_grad_by_pytorch, _fake(input_grad_by_pytorch, any),
+        compute.input_grad, cuda.input_grad, compute.input_grad_by_pytorch,
+        _fake(compute.input_grad_by_pytorch, any),
     ),
     "convolution_weight_grad": (
-        weight_grad, cuda.weight_grad, weight_grad_by_pytorch, _fake(weight_grad_by_pytorch, all),
+        compute.weight_grad, cuda.weight_grad, compute.weight_grad_by_pytorch,
+        _fake(compute.weight_grad_by_pytorch, all),
     ),
 }  # fmt: skip
 _DERIVATIVES = {

@@ -13,13 +13,7 @@ from typing import Any
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.weight_norm import WeightNorm
 
-from .modules import (
-    LAYER_ATTRIBUTES,
-    ORIGINALS,
-    Acceleration,
-    CachedWeightNorm,
-    layer_geometry,
-)
+from .modules import LAYER_ATTRIBUTES, ORIGINALS, Acceleration, CachedWeightNorm, layer_geometry
 from .tensors import DTYPES
 
 
