@@ -31,6 +31,7 @@ _ATEN = torch.ops.aten
 _PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = (*_PLAIN[:5], "output_padding", "groups", "dilation")
 _COMPLETE = (*_PLAIN[:6], "transposed", "output_padding", "groups")
+_DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, "groups": 1}
 _ACTIVATIONS = ("relu", "tanh", "sigmoid", "silu", "gelu", "leaky_relu")
 _LOG = logging.getLogger("upconv.torch")
 
@@ -200,28 +201,17 @@ def _convolution(node: Any) -> _Match | None:
     name = name_of(node)
     if node.op != "call_function" or not is_convolution(node):
         return None
-    if name == "convolution":
-        names: tuple[str, ...] = _COMPLETE
-        transposed, rank = None, len(node.args[3])
-    else:
-        transposed = "transpose" in name
-        names, rank = _TRANSPOSED if transposed else _PLAIN, int(name[-2])
-    values = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    x, weight = values["input"], values["weight"]
-    if not _computable(x, weight, rank):
+    complete, transposed = name == "convolution", "transpose" in name
+    names = _COMPLETE if complete else _TRANSPOSED if transposed else _PLAIN
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    values: dict[str, Any] = {"bias": None, "transposed": transposed, **_DEFAULTS, **given}
+    x, weight, bias, *axes = (values[name] for name in _COMPLETE)
+    if not _computable(x, weight, len(values["stride"]) if complete else int(name[-2])):
         return None
-    arguments = geometry(
-        value_of(weight).shape[2:],
-        values.get("stride", 1),
-        values.get("padding", 0),
-        values.get("dilation", 1),
-        values["transposed"] if transposed is None else transposed,
-        values.get("output_padding", 0),
-        values.get("groups", 1),
-    )
+    arguments = geometry(value_of(weight).shape[2:], *axes)
     if isinstance(arguments[1], str):
         return None
-    return _Match(x, weight, values.get("bias"), arguments, node)
+    return _Match(x, weight, bias, arguments, node)
 
 
 def _computable(x: Any, weight: Any, rank: int) -> bool:

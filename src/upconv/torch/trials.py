@@ -190,9 +190,7 @@ class Case:
     @property
     def key(self) -> Any:
         """The conditions of the measurement."""
-        operands = [
-            (tuple(tensor.shape), tensor.stride(), tensor.dtype) for tensor in (self.x, self.weight)
-        ]
+        operands = [(tuple(x.shape), x.stride(), x.dtype) for x in (self.x, self.weight)]
         return *operands, self.flows, self.arguments, self.trained
 
 
