@@ -87,9 +87,8 @@ class _Task(NamedTuple):
     def result(self, programs: BoxPrograms, *chunks: list[Array]) -> Array:
         """Compute a chunk of a result."""
         part = programs.boxes.part(self.output, self.box, self.batch)
-        float32 = np.dtype(np.float32)
         pairs = zip(chunks, self.cuts, strict=True)
-        windows = [window(listed, cuts, float32) for listed, cuts in pairs]
+        windows = [window(listed, cuts, np.dtype(np.float32)) for listed, cuts in pairs]
         result: Array = programs.program(part).run(*windows)
         return result
 

@@ -175,9 +175,9 @@ def _kernel(result: Result, operands: tuple[Any, ...]) -> Kernel:
         problem = problem.replace(tf32=True)
     asked = Cudnn(tune="limited_workspace", deterministic=_deterministic())
     call = prepared_problem(problem, asked.bound(*_library(operands[0])), 1)
-    # Weights and biases keep their order of axes.
-    is_by_weight = problem.direction is not Direction.WEIGHT_GRAD
-    orders = (order, order, None, None, order) if is_by_weight else (None, order, order)
+    # The orders of axes of the result and of the operands: weights and biases keep theirs.
+    makes_weight = problem.direction is Direction.WEIGHT_GRAD
+    orders = (None, order, order) if makes_weight else (order, order, None, None, order)
 
     def by_upconv(*operands: Tensor | None) -> Tensor:
         y = new_result(result.shape, operands[0], result.last)

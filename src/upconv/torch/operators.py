@@ -65,8 +65,7 @@ def _fused(kernel: Any) -> Any:
 def _fake(kernel: Any, joined: Any) -> Any:
     """Return a fake kernel: PyTorch's shapes and checks; on the CPU upconv's memory formats.
 
-    joined: `any` or `all`: which of the first two operands must be channels-last for a result that
-    is.
+    joined: `any` or `all` of the first two operands are channels-last where the result is.
     """
 
     def call(*arguments: Any) -> Tensor:
