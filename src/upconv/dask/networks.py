@@ -87,9 +87,8 @@ class _Task(NamedTuple):
     def result(self, programs: BoxPrograms, *chunks: list[Array]) -> Array:
         """Compute a chunk of a result."""
         part = programs.boxes.part(self.output, self.box, self.batch)
-        float32 = np.dtype(np.float32)
         pairs = zip(chunks, self.cuts, strict=True)
-        windows = [window(listed, cuts, float32) for listed, cuts in pairs]
+        windows = [window(listed, cuts, np.dtype(np.float32)) for listed, cuts in pairs]
         result: Array = programs.program(part).run(*windows)
         return result
 
@@ -110,8 +109,7 @@ def _mapped(
         keys, cuts = [], []
         for array, reads in zip(arrays, boxes.reads(output, box), strict=True):
             number = n if array.numblocks[0] == len(batches) else 0
-            ranges = [range(*span) for span in reads]
-            listed, cut = gathered(array, number, ranges, DataLayout.NCX)
+            listed, cut = gathered(array, number, [range(*s) for s in reads], DataLayout.NCX)
             keys.append(listed)
             cuts.append(cut)
         task = _Task(output, box, int(batches[n]), tuple(cuts))

@@ -29,7 +29,7 @@ from ..network.streams import NetworkStream, stream_of
 from ..problem import DType, Epilogue
 from ..states import Stateful, by_one_thread
 from ..threads import resolved
-from .layers import chain_of
+from .layers import chain_of, require_fit
 from .streams import Stream
 
 
@@ -129,7 +129,11 @@ class Composed(Stateful):
     def push(self, chunk: Any) -> Array:
         """All results that no later input can change; see `Stream.push`."""
         self._require_open()
-        x = self._checked(as_array("chunk", chunk))
+        x = as_array("chunk", chunk)
+        channels, axis = (None, -1) if self.kind is None else (self._channels, self.kind[0])
+        require_fit(x, self._batch, channels, axis)
+        if self.kind is not None and x.dtype != self._dtype:
+            same_dtype("the stream", self._dtype, "chunk", x.dtype)
         batch = list(x.shape[:-2])
         if self._last:
             x = x.swapaxes(-2, -1)
@@ -155,21 +159,6 @@ class Composed(Stateful):
     def _last(self) -> bool:
         """Whether channels come last."""
         return self.kind is not None and self.kind[0] == -2
-
-    def _checked(self, x: Array) -> Array:
-        """Return the chunk if it fits the layers and the chunks before it."""
-        batch = "N" if self._batch is None else ", ".join(map(str, self._batch))
-        fits = x.ndim in (2, 3) and self._batch in (None, list(x.shape[:-2]))
-        channels = "C" if self.kind is None else str(self._channels)
-        number = x.shape[-1 if self._last else -2] if fits else 0
-        if not fits or channels not in ("C", str(number)):
-            names = [batch, "n", channels] if self._last else [batch, channels, "n"]
-            expected = f"({', '.join(name for name in names if name)})"
-            remedy = "Batch and channels stay what they were in the first chunk."
-            raise ShapeError("chunk.shape", str(x.shape), expected, remedy)
-        if self.kind is not None and x.dtype != self._dtype:
-            same_dtype("the stream", self._dtype, "chunk", x.dtype)
-        return x
 
     def _outside(self, y: Array, batch: list[int]) -> Array:
         """Return results in the form of the caller's chunks: with or without batch, and layout."""
@@ -209,8 +198,7 @@ class Composed(Stateful):
         return (self._parts,)
 
     def _digest(self) -> bytes:
-        named = repr((type(self).__name__, *self._arguments()[1:]))
-        digest = hashlib.sha256(named.encode())
+        digest = hashlib.sha256(repr((type(self).__name__, *self._arguments()[1:])).encode())
         for part in self._parts:
             digest.update(repr(part).encode() if isinstance(part, Epilogue) else part._digest())
         return digest.digest()

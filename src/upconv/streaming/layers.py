@@ -99,6 +99,20 @@ def _progress(axis: Axis, keywords: Keywords, convolves: bool) -> Progress:
     return Progress(axis.kernel, axis.stride, axis.dilation, begin, end, convolves)
 
 
+def require_fit(chunk: Array, batch: list[int] | None, channels: int | None, axis: int) -> None:
+    """Raise `ShapeError` unless a chunk has the form of chunks along an axis, -1 or -2.
+
+    batch: [N], or [] for none; None before the first chunk. channels: None for any number.
+    """
+    fits = chunk.ndim in (2, 3) and batch in (None, [*chunk.shape[:-2]])
+    if not fits or channels not in (None, chunk.shape[-3 - axis]):
+        sizes = [str("C" if channels is None else channels), "n"]
+        before = ["N"] if batch is None else map(str, batch)
+        expected = ", ".join([*before, *(sizes if axis == -1 else sizes[::-1])])
+        remedy = "Batch and channels stay what they were in the first chunk."
+        raise ShapeError("chunk.shape", str(chunk.shape), f"({expected})", remedy)
+
+
 def chain_of(epilogue: Epilogue) -> Chain:
     """An activation as operations of a network."""
     kind = epilogue.activation
@@ -151,15 +165,8 @@ class Layer:
     def convolution(self) -> Convolution:
         """The layer as an operation of a network, with the same order of sums."""
         problem, axis = self.problem, self.progress
-        padding = ((axis.begin, axis.end),)
-        keywords = Keywords(
-            axis.stride,
-            padding,
-            0,
-            axis.dilation,
-            problem.groups,
-            weight_layout="OIX" if axis.convolves else "IOX",
-        )
+        sizes = axis.stride, ((axis.begin, axis.end),), 0, axis.dilation, problem.groups
+        keywords = Keywords(*sizes, weight_layout="OIX" if axis.convolves else "IOX")
         weight = self._weight.transpose(problem.weight_layout.to_iox(1))
         epilogue = chain_of(problem.epilogue)
         transposed = not axis.convolves
@@ -181,8 +188,7 @@ class Layer:
         batch, inputs, shift, results = key
         axis = self.progress.window(inputs, shift, results)
         problem = self.problem.replace(axes=(axis,), batch=batch)
-        signature = Signature.whole(problem)
-        call = PreparedCall(signature, self.engine, self.threads, tune=False)
+        call = PreparedCall(Signature.whole(problem), self.engine, self.threads, tune=False)
         window = call.pack(self._weight, self._packings)
         with self._lock:
             while len(self._windows) >= self._most:

@@ -12,11 +12,11 @@ import numpy as np
 
 from .. import memory
 from ..arrays import Array, as_array, same_dtype
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError
 from ..keywords import Keywords
 from ..progress import Progress
 from ..states import Stateful, by_one_thread
-from .layers import FixedOrder, Layer, layer_of
+from .layers import FixedOrder, Layer, layer_of, require_fit
 
 
 def stream(
@@ -193,16 +193,10 @@ class Stream(Stateful):
     def _checked(self, chunk: Any) -> tuple[Array, bool]:
         """Return a fitting chunk with a batch axis, and whether it came with one."""
         self._require_open()
-        x, layer, tail = as_array("chunk", chunk), self.layer, self._tail
+        x, layer, batch = as_array("chunk", chunk), self.layer, None
         if x.dtype != layer.dtype:
             same_dtype("the stream", layer.dtype, "chunk", x.dtype)
-        batched = x.ndim == 3
-        expanded = x if batched else x[None]
-        fits = expanded.ndim == 3 and expanded.shape[1 if layer.first else 2] == layer.channels
-        if fits and (tail is None or (batched == self._batched and len(expanded) == len(tail))):
-            return expanded, batched
-        batch: Any = "N" if tail is None else len(tail)
-        names = [str(layer.channels), "n"] if layer.first else ["n", str(layer.channels)]
-        shape = ", ".join([str(batch), *names] if self._batched else names)
-        remedy = "Batch and channels stay what they were in the first chunk."
-        raise ShapeError("chunk.shape", str(x.shape), f"({shape})", remedy)
+        if self._tail is not None:
+            batch = [len(self._tail)] if self._batched else []
+        require_fit(x, batch, layer.channels, layer.axis)
+        return (x, True) if x.ndim == 3 else (x[None], False)

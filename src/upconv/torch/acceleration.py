@@ -21,7 +21,7 @@ from ..reports import Report
 from ..terminal import Progress, shown
 from . import swaps
 from .forwards import Forward
-from .selection import MOST_RUNS, PYTORCH, Selection, install_layer, set_forward
+from .selection import MOST_RUNS, PYTORCH, Selection, install, set_forward
 from .swaps import Candidate
 from .tensors import thread_count
 from .trials import Budget, Example
@@ -87,7 +87,7 @@ def accelerate(
         saved = reports.restored(decisions, PYTORCH, conditions, remeasure)
         if saved is not None:
             _check_rows(decisions, saved)
-            _apply(model, layers, refused, saved)
+            install(model, layers, Forward(model, refused), saved)  # the first call captures
             return model
     with shown(progress) as say:
         budget = Budget(time.perf_counter() + seconds, MOST_RUNS, say)
@@ -152,14 +152,11 @@ def _examples(example_inputs: Any) -> list[Example]:
 
 def _refused(model: Any, filter_fn: Callable[[str, Any], bool] | None) -> frozenset[str]:
     """The names of the convolutions that a filter leaves out."""
-    layers = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.modules.conv._ConvNd)
-    ]
-    return frozenset(
-        name for name, module in layers if filter_fn is not None and not filter_fn(name, module)
-    )
+    if filter_fn is None:
+        return frozenset()
+    kind = nn.modules.conv._ConvNd
+    layers = [item for item in model.named_modules() if isinstance(item[1], kind)]
+    return frozenset(name for name, module in layers if not filter_fn(name, module))
 
 
 def _conditions(
@@ -170,16 +167,6 @@ def _conditions(
     described = f"{type(model).__name__}, {len(layers)} layers ({digest})"
     versions = {"torch": str(torch.__version__), "model": described}
     return reports.conditions(thread_count(), **versions, **({"training": 1} if training else {}))
-
-
-def _apply(model: Any, layers: list[Candidate], refused: frozenset[str], saved: Report) -> None:
-    """Install the decisions of a report. The model is captured in its first call."""
-    rows = {row.name: row.details for row in saved.rows if "inference" in row.details}
-    for layer in layers:
-        install_layer(layer, rows.get(layer.name, {}))
-    parts = any(row.by == "upconv" and "inference" not in row.details for row in saved.rows)
-    vars(model)["_report"] = saved
-    set_forward(model, Forward(model, refused) if parts else None)
 
 
 def _check_rows(path: Any, saved: Report) -> None:

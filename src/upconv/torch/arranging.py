@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..errors import ArgumentError, EngineRefusal
 from ..network import Network
@@ -79,7 +79,7 @@ def _along(row: Row, index: int, network: Network, *args: Any, **kwargs: Any) ->
 def _plain(row: Row, network: Network, *args: Any, **kwargs: Any) -> Arranged:
     """Call a row that takes (N, C, *size) alone."""
     axes = tuple(range(len(_operands(args)[0].plain().shape)))
-    args = tree_map(lambda x: x.plain() if isinstance(x, Arranged) else x, args)
+    args = tree_map_only(Arranged, Arranged.plain, args)
     return Arranged(row(network, *args, **kwargs), axes)
 
 
@@ -88,7 +88,7 @@ def _operands(args: Any) -> list[Arranged]:
 
 
 def _values(args: Any) -> Any:
-    return tree_map(lambda x: x.value if isinstance(x, Arranged) else x, args)
+    return tree_map_only(Arranged, lambda x: x.value, args)
 
 
 # Axes ---------------------------------------------------------------------------------------------

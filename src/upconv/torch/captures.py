@@ -13,7 +13,6 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, redirect_stderr
-from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from typing import Any
@@ -206,19 +205,11 @@ def _is_input(spec: Any) -> bool:
     return bool(spec.kind is InputKind.USER_INPUT)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Reads a tensor of a model where its module holds it now."""
-
-    holder: Any
-    name: str
-
-    def __call__(self) -> Any:
-        return self.holder.get(self.name)
-
-
 def _state(program: Any, model: Any) -> dict[Any, Callable[[], Any]]:
-    """Return a reader for every placeholder that is not an input."""
+    """Return a reader for every placeholder that is not an input.
+
+    It reads the tensor where its module holds it at the time of the call.
+    """
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     readers: dict[Any, Callable[[], Any]] = {}
     for spec in program.graph_signature.input_specs:
@@ -226,9 +217,9 @@ def _state(program: Any, model: Any) -> dict[Any, Callable[[], Any]]:
             path, _, name = spec.target.removeprefix("model.").rpartition(".")
             module = model.get_submodule(path)
             holder = module._parameters if spec.kind is InputKind.PARAMETER else module._buffers
-            readers[nodes[spec.arg.name]] = _Reader(holder, name)
+            readers[nodes[spec.arg.name]] = partial(holder.get, name)
         elif spec.kind is InputKind.CONSTANT_TENSOR:
-            readers[nodes[spec.arg.name]] = _Reader(program.constants, spec.target)
+            readers[nodes[spec.arg.name]] = partial(program.constants.get, spec.target)
         elif not _is_input(spec):
             raise Unwatchable(f"torch.export gives its graph a {spec.kind.name.lower()}")
     return readers
@@ -248,6 +239,5 @@ def _erase_unused(graph: Any, readers: dict[Any, Any]) -> dict[Any, Any]:
 
 def layer_of(node: Any) -> str:
     """Return the name of the layer whose forward a node belongs to."""
-    stack = node.meta.get("nn_module_stack") or {}
-    names = [name for name, _ in stack.values()]
+    names = [name for name, _ in (node.meta.get("nn_module_stack") or {}).values()]
     return str(names[-1]).removeprefix("model.") if names else ""

@@ -14,15 +14,7 @@ from ..execution import PackedCall, Packings
 from ..problem import Direction, Problem
 from . import packing
 from .problems import Geometry, Operands, axis_order, forward_problem, result_shape
-from .tensors import (
-    Tensor,
-    View,
-    array,
-    channels_last,
-    dense_strides,
-    new_result,
-    thread_count,
-)
+from .tensors import Tensor, View, array, channels_last, dense_strides, new_result, thread_count
 
 ATEN = torch.ops.aten.convolution.default
 ATEN_BACKWARD = torch.ops.aten.convolution_backward.default
@@ -87,8 +79,9 @@ def forward(
     )
     call = None if table is None else table.calls.get(signature)
     if call is None:
+        result = forward_result(x, weight, bias, geometry, residual, activation)
         packings = None if table is None else table.packings
-        call = _prepared(x, weight, bias, geometry, residual, activation, packings)
+        call = None if result is None else _prepared(result, x, weight, bias, residual, packings)
         if table is not None:
             table.keep(signature, call or _BY_PYTORCH)
     if not isinstance(call, _Call):
@@ -101,31 +94,15 @@ def forward(
 
 
 def _prepared(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    geometry: Geometry,
-    residual: Tensor,
-    activation: str,
+    result: Result, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor,
     packings: Packings | None,
-) -> _Call | None:
+) -> _Call | None:  # fmt: skip
     """Prepare a call; None where PyTorch's operator is to be called."""
-    last = channels_last(x) or channels_last(weight)
-    epilogue = bias is not None, residual is not None, activation
-    operands = Operands(tuple(x.shape), tuple(weight.shape), x.dtype, last, *epilogue)
-    problem = forward_problem(operands, geometry)
-    if problem is None:
-        return None
-    shape = result_shape(problem)
-    if bias is not None and (tuple(bias.shape) != shape[1:2] or bias.dtype is not x.dtype):
-        return None
-    if residual is not None and (tuple(residual.shape) != shape or residual.dtype is not x.dtype):
-        return None
-    call = packing.packed_call(problem, weight, thread_count(), packings)
+    call = packing.packed_call(result.problem, weight, thread_count(), packings)
     if call is None:
         return None
-    order = axis_order(problem)
-    strides = dense_strides(shape, last)
+    order, shape = axis_order(result.problem), result.shape
+    strides = dense_strides(shape, result.last)
     views = (
         View.of(x.shape, x.stride(), x.dtype, order),
         View.of(shape, strides, x.dtype, order),
@@ -137,58 +114,39 @@ def _prepared(
 
 def input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
     """The gradient of an input of spatial size `size`; channels-last if g or the weight is."""
-    geometry, last = Geometry.of(arguments), channels_last(g) or channels_last(weight)
-    shape = input_shape(g, weight, size, geometry)
-    direction = Direction.INPUT_GRAD if geometry.transposed else Direction.FORWARD
-    problem = gradient_problem(shape, weight.shape, g, last, geometry, direction)
-    call = None
-    if problem is not None and g.dtype is weight.dtype:
-        call = packing.packed_call(problem, weight, thread_count())
-    if call is None or problem is None:
+    result = input_result(g, weight, size, arguments)
+    call = None if result is None else packing.packed_call(result.problem, weight, thread_count())
+    if call is None or result is None:
+        last = channels_last(g) or channels_last(weight)
         return formatted(input_grad_by_pytorch(g, weight, size, *arguments), last)
-    dx, order = new_result(shape, g, last), axis_order(problem)
+    dx, order = new_result(result.shape, g, result.last), axis_order(result.problem)
     call.run(array(dx, order), array(g, order))
     return dx
 
 
 def weight_grad(g: Tensor, x: Tensor, kernel: Any, *arguments: Any) -> Tensor:
     """The gradient of a weight with `kernel` taps; channels-last if g and x are."""
-    geometry, last = Geometry.of(arguments), channels_last(g) and channels_last(x)
-    shape = weight_shape(g, x, kernel, geometry)
-    problem = gradient_problem(x.shape, shape, g, last, geometry, Direction.WEIGHT_GRAD)
-    call = None
-    if problem is not None and g.dtype is x.dtype:
-        call = packing.prepared(problem, thread_count())
-    if call is None or problem is None:
+    result = weight_result(g, x, kernel, arguments)
+    call = None if result is None else packing.prepared(result.problem, thread_count())
+    if call is None or result is None:
+        last = channels_last(g) and channels_last(x)
         return formatted(weight_grad_by_pytorch(g, x, kernel, *arguments), last)
-    dw, order = new_result(shape, g, last), axis_order(problem)
-    operands = (g, x) if geometry.transposed else (x, g)
+    dw, order = new_result(result.shape, g, result.last), axis_order(result.problem)
+    operands = (x, g) if result.exchanged else (g, x)
     call.run(array(dw), *(array(operand, order) for operand in operands))
     return dw
 
 
 def input_grad_by_pytorch(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
     """`input_grad` by PyTorch's operator, on any device."""
-    x = g.new_empty(1).expand(input_shape(g, weight, size, Geometry.of(arguments)))
+    x = g.new_empty(1).expand(_input_shape(g, weight, size, Geometry.of(arguments)))
     return ATEN_BACKWARD(g, x, weight, None, *arguments, (True, False, False))[0]
 
 
 def weight_grad_by_pytorch(g: Tensor, x: Tensor, kernel: Any, *arguments: Any) -> Tensor:
     """`weight_grad` by PyTorch's operator, on any device."""
-    weight = g.new_empty(1).expand(weight_shape(g, x, kernel, Geometry.of(arguments)))
+    weight = g.new_empty(1).expand(_weight_shape(g, x, kernel, Geometry.of(arguments)))
     return ATEN_BACKWARD(g, x, weight, None, *arguments, (False, True, False))[1]
-
-
-def input_shape(g: Tensor, weight: Tensor, size: Any, geometry: Geometry) -> tuple[Any, ...]:
-    """Return the shape of the input that belongs to a result's gradient and a weight."""
-    channels = weight.shape[0] if geometry.transposed else weight.shape[1] * geometry.groups
-    return (g.shape[0], channels, *size)
-
-
-def weight_shape(g: Tensor, x: Tensor, kernel: Any, geometry: Geometry) -> tuple[Any, ...]:
-    """Return the shape of the weight that belongs to a result's gradient and an input."""
-    first, second = (x, g) if geometry.transposed else (g, x)
-    return (first.shape[1], second.shape[1] // geometry.groups, *kernel)
 
 
 def formatted(tensor: Tensor, last: bool) -> Tensor:
@@ -198,11 +156,69 @@ def formatted(tensor: Tensor, last: bool) -> Tensor:
     return new_result(tensor.shape, tensor, last).copy_(tensor)
 
 
-def gradient_problem(
-    x: Any, weight: Any, g: Tensor, last: bool, geometry: Geometry, direction: Direction
+class Result(NamedTuple):
+    """A result that upconv can compute: its problem, its shape in PyTorch and its memory format."""
+
+    problem: Problem
+    shape: tuple[int, ...]
+    last: bool
+    exchanged: bool = False
+    """Whether the problem takes the operands in the other order."""
+
+
+def forward_result(
+    x: Tensor, weight: Tensor, bias: Tensor, arguments: Any, residual: Tensor, activation: str
+) -> Result | None:
+    """Return the layer's result; None where PyTorch's operator is to be called."""
+    last = channels_last(x) or channels_last(weight)
+    epilogue = bias is not None, residual is not None, activation
+    operands = Operands(tuple(x.shape), tuple(weight.shape), x.dtype, last, *epilogue)
+    problem = forward_problem(operands, Geometry.of(arguments))
+    if problem is None or x.dtype is not weight.dtype:
+        return None
+    shape = result_shape(problem)
+    for tensor, expected in (bias, shape[1:2]), (residual, shape):
+        if tensor is not None and (tuple(tensor.shape), tensor.dtype) != (expected, x.dtype):
+            return None  # PyTorch broadcasts, converts or refuses
+    return Result(problem, shape, last)
+
+
+def input_result(g: Tensor, weight: Tensor, size: Any, arguments: Any) -> Result | None:
+    """Return the gradient of the input; None where PyTorch's operator is to be called."""
+    geometry, last = Geometry.of(arguments), channels_last(g) or channels_last(weight)
+    direction = Direction.INPUT_GRAD if geometry.transposed else Direction.FORWARD
+    shape = _input_shape(g, weight, size, geometry)
+    operands = Operands(shape, tuple(weight.shape), weight.dtype, last)
+    problem = _gradient_problem(operands, g, geometry, direction)
+    return None if problem is None else Result(problem, shape, last)
+
+
+def weight_result(g: Tensor, x: Tensor, kernel: Any, arguments: Any) -> Result | None:
+    """Return the gradient of the weight; None where PyTorch's operator is to be called."""
+    geometry, last = Geometry.of(arguments), channels_last(g) and channels_last(x)
+    shape = _weight_shape(g, x, kernel, geometry)
+    operands = Operands(tuple(x.shape), shape, x.dtype, last)
+    problem = _gradient_problem(operands, g, geometry, Direction.WEIGHT_GRAD)
+    return None if problem is None else Result(problem, shape, last, not geometry.transposed)
+
+
+def _input_shape(g: Tensor, weight: Tensor, size: Any, geometry: Geometry) -> tuple[Any, ...]:
+    """Return the shape of the input that belongs to a result's gradient and a weight."""
+    channels = weight.shape[0] if geometry.transposed else weight.shape[1] * geometry.groups
+    return (g.shape[0], channels, *size)
+
+
+def _weight_shape(g: Tensor, x: Tensor, kernel: Any, geometry: Geometry) -> tuple[Any, ...]:
+    """Return the shape of the weight that belongs to a result's gradient and an input."""
+    first, second = (x, g) if geometry.transposed else (g, x)
+    return (first.shape[1], second.shape[1] // geometry.groups, *kernel)
+
+
+def _gradient_problem(
+    operands: Operands, g: Tensor, geometry: Geometry, direction: Direction
 ) -> Problem | None:
-    """Return the problem of a gradient; None unless g has the shape of the layer's result."""
-    forward = forward_problem(Operands(tuple(x), tuple(weight), g.dtype, last), geometry)
-    if forward is None or result_shape(forward) != tuple(g.shape):
+    """Return the problem of a gradient; None unless g fits the layer's result and the operands."""
+    forward = forward_problem(operands, geometry)
+    if forward is None or (result_shape(forward), operands.dtype) != (tuple(g.shape), g.dtype):
         return None
     return forward.replace(direction=direction)

@@ -15,39 +15,29 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ..devices import DeviceArray, Library, device_array
-from ..engines.base import Engine
 from ..engines.cudnn.engine import Cudnn
 from ..errors import EngineError, EngineMissing, MemoryLimitError
-from ..execution import PreparedCall, prepared_problem
-from ..problem import Direction, DType, Problem
+from ..execution import prepared_problem
+from ..problem import Direction, DType
 from . import compute
-from .problems import Geometry, Operands, axis_order, forward_problem, result_shape
-from .tensors import DTYPES, Tensor, channels_last, dense_strides
+from .compute import Result
+from .problems import axis_order
+from .tensors import Tensor, new_result
+
+Kernel = Callable[..., Tensor]
 
 _GAIN = 1.03
 _ROUNDS, _SECONDS = 3, 0.004
 _MOST_CHOICES = 4096
 
 
-class _Signature(NamedTuple):
-    """Everything that a choice depends on."""
-
-    operator: str
-    operands: tuple[Any, ...]
-    arguments: Any
-    activation: str
-    device: int
-    deterministic: bool
-    tf32: bool
-
-
-_choices: dict[_Signature, Callable[..., Tensor] | None] = {}
-"""The faster one as measured: upconv's kernel, or None for PyTorch's."""
+_choices: dict[tuple[Any, ...], Kernel | None] = {}
+"""The faster kernel by everything that a choice depends on: upconv's, or None for PyTorch's."""
 
 
 def forget() -> None:
@@ -60,30 +50,57 @@ def forward(
     activation: str = "",
 ) -> Tensor:  # fmt: skip
     """`compute.forward` on a CUDA device."""
-    operands = x, weight, bias, residual
-    make = lambda: _forward(operands, arguments, activation)  # noqa: E731
-    call = _chosen("forward", operands, arguments, activation, make)
-    if call is None:
-        return compute.by_pytorch(x, weight, bias, arguments, residual, activation)
-    return call(x, weight, bias, residual)
+    epilogue = residual, activation
+    return _run(
+        "forward",
+        (x, weight, bias, residual),
+        (*arguments, activation),
+        lambda x, weight, bias, _: compute.forward_result(x, weight, bias, arguments, *epilogue),
+        lambda x, weight, bias, _: compute.by_pytorch(x, weight, bias, arguments, *epilogue),
+    )
 
 
 def input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
     """`compute.input_grad` on a CUDA device."""
-    make = lambda: _input_grad(g, weight, size, arguments)  # noqa: E731
-    call = _chosen("input_grad", (g, weight), (tuple(size), *arguments), "", make)
-    if call is None:
-        return compute.input_grad_by_pytorch(g, weight, size, *arguments)
-    return call(g, weight)
+    return _run(
+        "input_grad",
+        (g, weight),
+        (size, *arguments),
+        lambda g, weight: compute.input_result(g, weight, size, arguments),
+        lambda g, weight: compute.input_grad_by_pytorch(g, weight, size, *arguments),
+    )
 
 
 def weight_grad(g: Tensor, x: Tensor, kernel: Any, *arguments: Any) -> Tensor:
     """`compute.weight_grad` on a CUDA device."""
-    make = lambda: _weight_grad(g, x, kernel, arguments)  # noqa: E731
-    call = _chosen("weight_grad", (g, x), (tuple(kernel), *arguments), "", make)
-    if call is None:
-        return compute.weight_grad_by_pytorch(g, x, kernel, *arguments)
-    return call(g, x)
+    return _run(
+        "weight_grad",
+        (g, x),
+        (kernel, *arguments),
+        lambda g, x: compute.weight_result(g, x, kernel, arguments),
+        lambda g, x: compute.weight_grad_by_pytorch(g, x, kernel, *arguments),
+    )
+
+
+def _run(
+    operator: str, operands: tuple[Any, ...], arguments: tuple[Any, ...],
+    result_of: Callable[..., Result | None], by_pytorch: Kernel,
+) -> Tensor:  # fmt: skip
+    """Call upconv's kernel if it was faster in the first call, else PyTorch's."""
+    kernel = None
+    settings = torch.backends.cudnn
+    autocasts = torch.is_autocast_enabled("cuda")  # it casts for PyTorch's operator
+    if settings.enabled and (settings.benchmark or _choices) and not autocasts:
+        frozen = tuple(tuple(v) if isinstance(v, list | tuple) else v for v in arguments)
+        described = tuple(map(_described, operands))
+        signature = (operator, described, frozen, _deterministic(), _tf32())
+        if signature in _choices:
+            kernel = _choices[signature]
+        elif settings.benchmark and not torch.cuda.is_current_stream_capturing():
+            if len(_choices) >= _MOST_CHOICES:
+                _choices.clear()
+            _choices[signature] = kernel = _measured(operands, result_of, by_pytorch)
+    return (kernel or by_pytorch)(*operands)
 
 
 def _deterministic() -> bool:
@@ -107,43 +124,18 @@ def _described(tensor: Tensor | None) -> Any:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
-def _chosen(
-    operator: str, operands: tuple[Any, ...], arguments: Any, activation: str,
-    make: Callable[[], tuple[Callable[..., Tensor], Callable[..., Tensor]] | None],
-) -> Callable[..., Tensor] | None:  # fmt: skip
-    """Return upconv's kernel if it was faster in the first call, None for PyTorch's."""
-    settings = torch.backends.cudnn
-    if not settings.enabled or not (settings.benchmark or _choices):
-        return None
-    if torch.is_autocast_enabled("cuda"):  # which casts for PyTorch's operator
-        return None
-    frozen = tuple(tuple(v) if isinstance(v, list | tuple) else v for v in arguments)
-    described = tuple(map(_described, operands))
-    flags = _deterministic(), _tf32()
-    device = operands[0].device.index
-    signature = _Signature(operator, described, frozen, activation, device, *flags)
-    if signature in _choices:
-        return _choices[signature]
-    if not settings.benchmark or torch.cuda.is_current_stream_capturing():
-        return None
-    if len(_choices) >= _MOST_CHOICES:
-        _choices.clear()
-    _choices[signature] = chosen = _measured(operands, make)
-    return chosen
-
-
 def _measured(
-    operands: tuple[Any, ...],
-    make: Callable[[], tuple[Callable[..., Tensor], Callable[..., Tensor]] | None],
-) -> Callable[..., Tensor] | None:
+    operands: tuple[Any, ...], result_of: Callable[..., Result | None], by_pytorch: Kernel
+) -> Kernel | None:
     """Return upconv's kernel if it is faster on these operands, None for PyTorch's."""
     if len({tensor.device for tensor in operands if tensor is not None}) > 1:
         return None
     try:
-        candidates = make()
-        if candidates is None:
+        result = result_of(*operands)
+        if result is None:
             return None
-        calls = [partial(call, *operands) for call in candidates]
+        by_upconv = _kernel(result, operands)
+        calls = [partial(call, *operands) for call in (by_upconv, by_pytorch)]
         if calls[0]().stride() != calls[1]().stride():
             return None  # compilers rely on PyTorch's
         best = [1e9, 1e9]
@@ -159,7 +151,7 @@ def _measured(
         if isinstance(error, EngineMissing):
             warnings.warn(f"PyTorch computes CUDA tensors: {error}", RuntimeWarning, stacklevel=5)
         return None
-    return candidates[0] if best[0] * _GAIN <= best[1] else None
+    return by_upconv if best[0] * _GAIN <= best[1] else None
 
 
 def _library(tensor: Tensor) -> tuple[Library, int]:
@@ -176,76 +168,23 @@ def _array(tensor: Tensor, order: tuple[int, ...] | None = None) -> DeviceArray:
     return array
 
 
-def _call(problem: Problem, tensor: Tensor) -> PreparedCall:
-    """Return the prepared call of a problem under PyTorch's settings, with a measured plan."""
-    library, device = _library(tensor)
+def _kernel(result: Result, operands: tuple[Any, ...]) -> Kernel:
+    """Return the function that computes a result from operands like these by cuDNN."""
+    problem, order = result.problem, axis_order(result.problem)
     if problem.dtype is DType.FLOAT32 and _tf32():
         problem = problem.replace(tf32=True)
     asked = Cudnn(tune="limited_workspace", deterministic=_deterministic())
-    engine: Engine = asked.bound(library, device)
-    return prepared_problem(problem, engine, 1)
+    call = prepared_problem(problem, asked.bound(*_library(operands[0])), 1)
+    # The orders of axes of the result and of the operands: weights and biases keep theirs.
+    makes_weight = problem.direction is Direction.WEIGHT_GRAD
+    orders = (None, order, order) if makes_weight else (order, order, None, None, order)
 
-
-def _forward(operands: tuple[Any, ...], arguments: Any, activation: str) -> Any:
-    x, weight, bias, residual = operands
-    last = channels_last(x) or channels_last(weight)
-    epilogue = bias is not None, residual is not None, activation
-    described = Operands(tuple(x.shape), tuple(weight.shape), x.dtype, last, *epilogue)
-    if x.dtype is not weight.dtype or x.dtype not in DTYPES:
-        return None
-    problem = forward_problem(described, Geometry.of(arguments))
-    if problem is None:
-        return None
-    shape = result_shape(problem)
-    for tensor, expected in (bias, tuple(shape[1:2])), (residual, tuple(shape)):
-        if tensor is not None and (tuple(tensor.shape), tensor.dtype) != (expected, x.dtype):
-            return None  # PyTorch broadcasts, converts or refuses
-    call, order = _call(problem, x), axis_order(problem)
-    strides = dense_strides(shape, last)
-
-    def by_upconv(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
-        y = torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device)
-        residual_array = None if residual is None else _array(residual, order)
-        bias_array = None if bias is None else _array(bias)
-        call.run(_array(y, order), _array(x, order), _array(weight), bias_array, residual_array)  # type: ignore[arg-type]
+    def by_upconv(*operands: Tensor | None) -> Tensor:
+        y = new_result(result.shape, operands[0], result.last)
+        tensors = (y, *(operands[::-1] if result.exchanged else operands))
+        pairs = zip(tensors, orders, strict=False)
+        arrays: list[Any] = [t if t is None else _array(t, axes) for t, axes in pairs]
+        call.run(*arrays)
         return y
 
-    def by_pytorch(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
-        return compute.by_pytorch(x, weight, bias, arguments, residual, activation)
-
-    return by_upconv, by_pytorch
-
-
-def _input_grad(g: Tensor, weight: Tensor, size: Any, arguments: Any) -> Any:
-    geometry, last = Geometry.of(arguments), channels_last(g) or channels_last(weight)
-    shape = compute.input_shape(g, weight, size, geometry)
-    direction = Direction.INPUT_GRAD if geometry.transposed else Direction.FORWARD
-    problem = compute.gradient_problem(shape, weight.shape, g, last, geometry, direction)
-    if problem is None or g.dtype is not weight.dtype:
-        return None
-    call, order, strides = _call(problem, g), axis_order(problem), dense_strides(shape, last)
-
-    def by_upconv(g: Tensor, weight: Tensor) -> Tensor:
-        dx = torch.empty_strided(shape, strides, dtype=g.dtype, device=g.device)
-        call.run(_array(dx, order), _array(g, order), _array(weight))  # type: ignore[arg-type]
-        return dx
-
-    return by_upconv, lambda g, weight: compute.input_grad_by_pytorch(g, weight, size, *arguments)
-
-
-def _weight_grad(g: Tensor, x: Tensor, kernel: Any, arguments: Any) -> Any:
-    geometry, last = Geometry.of(arguments), channels_last(g) and channels_last(x)
-    shape = compute.weight_shape(g, x, kernel, geometry)
-    direction = Direction.WEIGHT_GRAD
-    problem = compute.gradient_problem(x.shape, shape, g, last, geometry, direction)
-    if problem is None or g.dtype is not x.dtype:
-        return None
-    call, order, strides = _call(problem, g), axis_order(problem), dense_strides(shape, last)
-
-    def by_upconv(g: Tensor, x: Tensor) -> Tensor:
-        dw = torch.empty_strided(shape, strides, dtype=g.dtype, device=g.device)
-        operands = (g, x) if geometry.transposed else (x, g)
-        call.run(_array(dw), *(_array(operand, order) for operand in operands))  # type: ignore[arg-type]
-        return dw
-
-    return by_upconv, lambda g, x: compute.weight_grad_by_pytorch(g, x, kernel, *arguments)
+    return by_upconv

@@ -14,19 +14,19 @@ the original forward as well, and later calls use the graph if the results agree
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from threading import Lock
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import UpconvError
 from ..measuring import disagreement
 from .captures import Capture
+from .functional import recorded
 from .snapshots import Snapshot, Unwatchable
-from .tensors import Tensor, arrays_of
+from .tensors import Tensor, arrays_of, channels_last
 
 _MOST_CAPTURES = 4
 _MOST_SIGNATURES = 512
@@ -96,7 +96,7 @@ class Forward:
             return self._first(key, inputs, args, kwargs)
         if capture is not None and self._snapshot is not None and self._snapshot.holds():
             state = capture.state()
-            if state is not None and not _recorded(state, inputs):
+            if state is not None and not recorded(*state, *inputs):
                 return capture(state, inputs)
         return self.original(*args, **kwargs)
 
@@ -104,8 +104,7 @@ class Forward:
         """Whether a capture exists for inputs like these."""
         inputs: list[Tensor] = []
         form = _form(_structure((args, kwargs), inputs), inputs)
-        captures = [capture for known, capture in self._captures if known == form]
-        return any(capture and capture.takes(inputs) for capture in captures)
+        return any(key == form and graph and graph.takes(inputs) for key, graph in self._captures)
 
     def adopted(self, args: Any, kwargs: Any) -> Capture:
         """Add a capture for inputs like these, and use it without comparing its results."""
@@ -121,12 +120,15 @@ class Forward:
     def capture(self, args: Any, kwargs: Any) -> Capture:
         """Return a new capture for inputs; raise `Unwatchable` if that fails."""
         inputs: list[Tensor] = []
-        structure = _structure((args, kwargs), inputs)
+        _structure((args, kwargs), inputs)
         if not inputs:
             raise Unwatchable("no tensor is among its inputs")
 
         def call(*flat: Tensor) -> Any:
-            positional, keywords = _rebuilt(structure, iter(flat))
+            tensors = iter(flat)
+            positional, keywords = tree_map_only(
+                torch.Tensor, lambda _: next(tensors), (args, kwargs)
+            )
             return self.original(*positional, **keywords)
 
         return Capture(self._model, call, inputs, self._refused)
@@ -256,18 +258,6 @@ def _structure(value: Any, inputs: list[Tensor]) -> Any:
     raise _Other(f"an input is of type {kind.__name__}")
 
 
-def _rebuilt(structure: Any, flat: Iterator[Tensor]) -> Any:
-    """Return the inputs of a structure, with other tensors."""
-    if structure is torch.Tensor:
-        return next(flat)
-    kind, *parts = structure
-    if kind == "constant":
-        return parts[1]
-    if kind is dict:
-        return {name: _rebuilt(part, flat) for name, part in parts}
-    return kind(_rebuilt(part, flat) for part in parts)
-
-
 def _form(structure: Any, inputs: list[Tensor]) -> Key:
     """Return the key of a capture: structure, dtypes, memory layouts, and sizes up to 2."""
     return structure, *(
@@ -279,11 +269,4 @@ def _layout(x: Tensor) -> Any:
     """Return the memory format of a tensor, or its strides if it has no standard one."""
     if x.is_contiguous():
         return "contiguous"
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    last = x.dim() in formats and x.is_contiguous(memory_format=formats[x.dim()])
-    return "channels last" if last else x.stride()
-
-
-def _recorded(state: list[Tensor], inputs: list[Tensor]) -> bool:
-    """Whether autograd would record a call."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*state, *inputs))
+    return "channels last" if channels_last(x) else x.stride()

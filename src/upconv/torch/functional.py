@@ -9,6 +9,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..errors import DTypeError, ShapeError
+from ..geometry import same_padding
 from .operators import CONVOLUTION, FUSED
 from .problems import ResultMask
 from .tensors import Tensor
@@ -100,10 +101,16 @@ def geometry(
     elif padding == "valid" and not transposed:
         padding = (0,) * rank
     elif padding == "same" and not transposed and all(step == 1 for step in stride):
-        totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-        if not any(total % 2 for total in totals):
-            padding = tuple(total // 2 for total in totals)
+        pads = same_pads(kernel, dilation)
+        if all(begin == end for begin, end in pads):
+            padding = tuple(begin for begin, _ in pads)
     return stride, padding, dilation, transposed, output_padding, groups
+
+
+def same_pads(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return the zeros before and after each axis by which a result has the input's size."""
+    axes = zip(kernel, dilation, strict=True)
+    return tuple(same_padding(1, k, 1, d, upper=True) for k, d in axes)
 
 
 def _per_axis(value: Any, rank: int) -> Any:
@@ -137,12 +144,7 @@ def _computed(x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Argumen
 
 
 def convolved(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    arguments: Arguments,
-    mask: int = ResultMask.ALL,
-    activation: str = "",
+    x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Arguments, mask: int = ResultMask.ALL
 ) -> Tensor:
     """Compute a convolution with or without a batch axis.
 
@@ -153,8 +155,6 @@ def convolved(
         x = x.unsqueeze(0)
     if recorded(x, weight, bias):
         y = CONVOLUTION(x, weight, bias, *arguments, int(mask))
-    elif activation:
-        y = FUSED(x, weight, bias, *arguments, None, activation)
     else:
         y = FUSED(x, weight, bias, *arguments)
     return y if batched else y.squeeze(0)
@@ -168,9 +168,7 @@ def by_function(x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Argum
     return getattr(torch.nn.functional, name)(x, weight, bias, stride, padding, *rest)
 
 
-def recorded(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+def recorded(*tensors: Tensor | None) -> bool:
     """Whether autograd records a call on these tensors."""
-    return bool(
-        torch.is_grad_enabled()
-        and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
-    )
+    given = (tensor for tensor in tensors if tensor is not None)
+    return bool(torch.is_grad_enabled()) and any(tensor.requires_grad for tensor in given)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ _ATEN = torch.ops.aten
 _PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = (*_PLAIN[:5], "output_padding", "groups", "dilation")
 _COMPLETE = (*_PLAIN[:6], "transposed", "output_padding", "groups")
+_DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, "groups": 1}
 _ACTIVATIONS = ("relu", "tanh", "sigmoid", "silu", "gelu", "leaky_relu")
 _LOG = logging.getLogger("upconv.torch")
 
@@ -47,6 +49,10 @@ class _Match:
     activation: str = ""
     between: tuple[Any, ...] = ()
     """The nodes before `last` that the new operator replaces."""
+
+    def with_next(self, node: Any, **fused: Any) -> _Match:
+        """Return this match with one more node at its end."""
+        return replace(self, last=node, between=(*self.between, self.last), **fused)
 
 
 def rewrite(program: Any) -> Any:
@@ -137,7 +143,10 @@ def _slower(part: Part, known: dict[fx.Node, Tensor]) -> str:
     """Return why PyTorch keeps a part, measured on random data; "" if the network takes it."""
     inputs, weights = (list(nodes) for nodes in part.node.args[:2])
     operands = [_random(value_of(node)) for node in inputs]
-    constants = [known[node] if node in known else _attribute(node) for node in weights]
+    constants = [
+        known[node] if node in known else attrgetter(str(node.target))(node.graph.owning_module)
+        for node in weights
+    ]
     with torch.no_grad():
         choice = choose(
             [
@@ -148,13 +157,6 @@ def _slower(part: Part, known: dict[fx.Node, Tensor]) -> str:
             arrays=lambda results: map(array, results),
         )
     return part.reason or choice["upconv"].why
-
-
-def _attribute(node: fx.Node) -> Any:
-    value: Any = node.graph.owning_module
-    for name in str(node.target).split("."):
-        value = getattr(value, name)
-    return value
 
 
 def _random(like: Tensor) -> Tensor:
@@ -199,28 +201,17 @@ def _convolution(node: Any) -> _Match | None:
     name = name_of(node)
     if node.op != "call_function" or not is_convolution(node):
         return None
-    if name == "convolution":
-        names: tuple[str, ...] = _COMPLETE
-        transposed, rank = None, len(node.args[3])
-    else:
-        transposed = "transpose" in name
-        names, rank = _TRANSPOSED if transposed else _PLAIN, int(name[-2])
-    values = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    x, weight = values["input"], values["weight"]
-    if not _computable(x, weight, rank):
+    complete, transposed = name == "convolution", "transpose" in name
+    names = _COMPLETE if complete else _TRANSPOSED if transposed else _PLAIN
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    values: dict[str, Any] = {"bias": None, "transposed": transposed, **_DEFAULTS, **given}
+    x, weight, bias, *axes = (values[name] for name in _COMPLETE)
+    if not _computable(x, weight, len(values["stride"]) if complete else int(name[-2])):
         return None
-    arguments = geometry(
-        value_of(weight).shape[2:],
-        values.get("stride", 1),
-        values.get("padding", 0),
-        values.get("dilation", 1),
-        values["transposed"] if transposed is None else transposed,
-        values.get("output_padding", 0),
-        values.get("groups", 1),
-    )
+    arguments = geometry(value_of(weight).shape[2:], *axes)
     if isinstance(arguments[1], str):
         return None
-    return _Match(x, weight, values.get("bias"), arguments, node)
+    return _Match(x, weight, bias, arguments, node)
 
 
 def _computable(x: Any, weight: Any, rank: int) -> bool:
@@ -236,17 +227,12 @@ def _computable(x: Any, weight: Any, rank: int) -> bool:
 def _with_epilogue(match: _Match) -> _Match:
     """Add the residual and the activation that follow a convolution."""
     user = _only_user(match.last)
-    if user is not None and match.residual is None and _is_sum(user, match.last):
+    if user is not None and _is_sum(user, match.last):
         first, second = user.args
-        other = second if first is match.last else first
-        match = replace(match, last=user, residual=other, between=(*match.between, match.last))
+        match = match.with_next(user, residual=second if first is match.last else first)
         user = _only_user(user)
-    if user is not None:
-        activation = _activation(user, match.last)
-        if activation:
-            between = (*match.between, match.last)
-            match = replace(match, last=user, activation=activation, between=between)
-    return match
+    activation = "" if user is None else _activation(user, match.last)
+    return match.with_next(user, activation=activation) if activation else match
 
 
 def _only_user(node: Any) -> Any:

@@ -19,7 +19,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.weight_norm import WeightNorm
 
 from .functional import Arguments, by_function, convolved, geometry, only_pytorch, recorded
-from .packing import Packed, owned
+from .packing import Version, owned
 from .problems import ResultMask
 from .tensors import Tensor
 
@@ -69,24 +69,20 @@ class Conv1d(Layer, nn.Conv1d):  # type: ignore[misc]  # PyTorch is untyped here
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """(N, C, L) or (C, L) to (N, F, L') or (F, L')."""
+        """(N, C, *size) or (C, *size) to the same with F channels and the output's size."""
         return _computed(self, input)
 
 
 class Conv2d(Layer, nn.Conv2d):  # type: ignore[misc]
     """`torch.nn.Conv2d`, computed by upconv; see `Conv1d`."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        """(N, C, H, W) or (C, H, W) to (N, F, H', W') or (F, H', W')."""
-        return _computed(self, input)
+    forward = Conv1d.forward
 
 
 class Conv3d(Layer, nn.Conv3d):  # type: ignore[misc]
     """`torch.nn.Conv3d`, computed by upconv; see `Conv1d`."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        """(N, C, D, H, W) or (C, D, H, W) to the same with F channels."""
-        return _computed(self, input)
+    forward = Conv1d.forward
 
 
 class ConvTranspose1d(Layer, nn.ConvTranspose1d):  # type: ignore[misc]
@@ -100,24 +96,20 @@ class ConvTranspose1d(Layer, nn.ConvTranspose1d):  # type: ignore[misc]
     """
 
     def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        """(N, C, L) or (C, L) to (N, F, L') or (F, L'), L' being `output_size` where given."""
+        """(N, C, *size) or (C, *size) to the same with F channels, of `output_size` if given."""
         return _computed(self, input, output_size)
 
 
 class ConvTranspose2d(Layer, nn.ConvTranspose2d):  # type: ignore[misc]
     """`torch.nn.ConvTranspose2d`, computed by upconv; see `ConvTranspose1d`."""
 
-    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        """(N, C, H, W) or (C, H, W) to (N, F, H', W') or (F, H', W')."""
-        return _computed(self, input, output_size)
+    forward = ConvTranspose1d.forward
 
 
 class ConvTranspose3d(Layer, nn.ConvTranspose3d):  # type: ignore[misc]
     """`torch.nn.ConvTranspose3d`, computed by upconv; see `ConvTranspose1d`."""
 
-    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        """(N, C, D, H, W) or (C, D, H, W) to the same with F channels and the output's size."""
-        return _computed(self, input, output_size)
+    forward = ConvTranspose1d.forward
 
 
 def _computed(layer: Any, x: Tensor, *output_size: Any) -> Tensor:
@@ -158,20 +150,15 @@ def weight_of(layer: Any) -> Tensor:
     if parametrization is None or not all(map(_is_fixed, parametrization.modules())):
         return layer.weight
     sources = [*parametrization.parameters(), *parametrization.buffers()]
-    return _derived(layer, "_baked", sources, lambda: layer.weight)
-
-
-def is_unpatched(module: Any, *allowed: type) -> bool:
-    """Whether a module has its class's `forward`, and no hooks but those of the allowed classes."""
-    names = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-    hooks = [hook for name in names for hook in getattr(module, name).values()]
-    return "forward" not in vars(module) and all(isinstance(hook, allowed) for hook in hooks)
+    return _derived(layer, sources, lambda: layer.weight)
 
 
 def _is_fixed(module: Any) -> bool:
     """Whether part of a parametrization always computes the same value, from its own tensors."""
     known = type(module).__module__ in (parametrizations.__name__, parametrize.__name__)
-    return known and not module.training and is_unpatched(module)
+    hooks = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    patched = "forward" in vars(module) or any(getattr(module, name) for name in hooks)
+    return known and not module.training and not patched
 
 
 class CachedWeightNorm(WeightNorm):  # type: ignore[misc]
@@ -180,24 +167,23 @@ class CachedWeightNorm(WeightNorm):  # type: ignore[misc]
     def __call__(self, module: Any, inputs: Any) -> None:
         """Set the module's weight."""
         sources = [getattr(module, f"{self.name}_{part}") for part in "gv"]
-        weight = _derived(module, "_baked", sources, lambda: self.compute_weight(module))
+        weight = _derived(module, sources, lambda: self.compute_weight(module))
         setattr(module, self.name, weight)
 
 
-def _derived(layer: Any, name: str, sources: list[Tensor], make: Callable[[], Any]) -> Any:
+def _derived(layer: Any, sources: list[Tensor], make: Callable[[], Any]) -> Any:
     """Return a value computed from some tensors, anew only if one of them has changed."""
     graded = torch.is_grad_enabled() and any(source.requires_grad for source in sources)
     if graded or _in_graph() or not all(source.is_cpu for source in sources):
         return make()
-    packed, value = vars(layer).get(name) or ((), None)
+    versions, value = vars(layer).get("_baked") or ((), None)
     now = _watched(sources, value)
-    if len(packed) == len(now):
-        pairs = zip(packed, now, strict=True)
-        if all(before is not None and before.of(tensor) for before, tensor in pairs):
-            return value
+    pairs = zip(versions, now, strict=False)
+    if len(versions) == len(now) and all(version and version.of(x) for version, x in pairs):
+        return value
     with torch.inference_mode(False), torch.no_grad():  # the next call may record gradients
         value = make()
-    vars(layer)[name] = [Packed(tensor) for tensor in _watched(sources, value)], value
+    vars(layer)["_baked"] = [*map(Version, _watched(sources, value))], value
     return value
 
 

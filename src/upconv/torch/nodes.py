@@ -63,12 +63,9 @@ def writes(node: fx.Node) -> list[fx.Node]:
     """Return the nodes whose memory a node writes in place."""
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
-        named = dict(
-            zip((argument.name for argument in target._schema.arguments), node.args, strict=False)
-        )
-        named.update(node.kwargs)
-        schema = {argument.name: argument.alias_info for argument in target._schema.arguments}
-        written = [named[name] for name, alias in schema.items() if alias and alias.is_write]
+        aliases = {argument.name: argument.alias_info for argument in target._schema.arguments}
+        values = {**dict(zip(aliases, node.args, strict=False)), **node.kwargs}
+        written = [values[name] for name, alias in aliases.items() if alias and alias.is_write]
     else:
         name = getattr(target, "__name__", str(target))
         in_place = name.endswith("_") and not name.endswith("__")

@@ -20,7 +20,7 @@ import torch
 from ..errors import ArgumentError, DTypeError, brief
 from ..network import Network, Value
 from . import windows
-from .functional import geometry
+from .functional import geometry, same_pads
 from .tensors import DTYPES, array
 
 Row = Callable[..., Any]
@@ -52,9 +52,8 @@ def _convolution(network: Network, x: Any, weight: Any, bias: Any, *arguments: A
     arrays = _array("weight", weight), _array("bias", bias)
     arguments = geometry(weight.shape[2:], *arguments)
     stride, padding, dilation, transposed, output_padding, groups = arguments
-    if padding == "same":  # an odd total has one position more at the end
-        totals = [d * (k - 1) for k, d in zip(weight.shape[2:], dilation, strict=True)]
-        padding = tuple((total // 2, total - total // 2) for total in totals)
+    if padding == "same":
+        padding = same_pads(weight.shape[2:], dilation)
     options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     if transposed:
         return network.conv_transpose(x, *arrays, output_padding=output_padding, **options)

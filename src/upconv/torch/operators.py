@@ -23,15 +23,7 @@ from typing import Any
 import torch
 
 from . import compute, cuda, packing
-from .compute import (
-    ATEN,
-    ATEN_BACKWARD,
-    by_pytorch,
-    input_grad,
-    input_grad_by_pytorch,
-    weight_grad,
-    weight_grad_by_pytorch,
-)
+from .compute import ATEN, ATEN_BACKWARD, by_pytorch
 from .problems import ResultMask
 from .tensors import DTYPES, Tensor, channels_last, new_result
 
@@ -48,60 +40,45 @@ _SCHEMAS = {
 }
 
 
-# CPU kernels call `compute`; kernels for other devices call PyTorch's operators.
+# Kernels take PyTorch's flat arguments: the operands, six arguments and what is behind them.
 
 
-def _convolution(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    if rest[6:] and not rest[6] & ResultMask.FORWARD:
-        return by_pytorch(x, weight, bias, rest[:6])
-    return compute.forward(x, weight, bias, rest[:6], keep=False)
+def _differentiable(kernel: Any) -> Any:
+    """Return the kernel of `convolution`, or PyTorch's where `ours` leaves its result out."""
+
+    def call(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+        by_upconv = not rest[6:] or rest[6] & ResultMask.FORWARD
+        return (kernel if by_upconv else by_pytorch)(x, weight, bias, rest[:6])
+
+    return call
 
 
-def _fused(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    return compute.forward(x, weight, bias, rest[:6], *rest[6:])
+def _fused(kernel: Any) -> Any:
+    """Return the kernel of `fused_convolution`."""
+
+    def call(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+        return kernel(x, weight, bias, rest[:6], *rest[6:])
+
+    return call
 
 
-def _anywhere(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+def _fake(kernel: Any, joined: Any) -> Any:
+    """Return a fake kernel: PyTorch's shapes and checks; on the CPU upconv's memory formats.
+
+    joined: `any` or `all` of the first two operands are channels-last where the result is.
+    """
+
+    def call(*arguments: Any) -> Tensor:
+        result = kernel(*arguments)
+        if result.device.type != "cpu":
+            return result
+        return new_result(result.shape, result, joined(map(channels_last, arguments[:2])))
+
+    return call
+
+
+def _by_pytorch(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
     return ATEN(x, weight, bias, *rest[:6])
-
-
-def _fused_anywhere(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    return by_pytorch(x, weight, bias, rest[:6], *rest[6:])
-
-
-# CUDA kernels; `cuda` chooses between upconv and PyTorch.
-
-
-def _on_cuda(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    if rest[6:] and not rest[6] & ResultMask.FORWARD:
-        return ATEN(x, weight, bias, *rest[:6])
-    return cuda.forward(x, weight, bias, rest[:6])
-
-
-def _fused_on_cuda(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    return cuda.forward(x, weight, bias, rest[:6], *rest[6:])
-
-
-# Fake kernels: PyTorch's shapes and checks; on the CPU upconv's memory formats.
-
-
-def _format(result: Tensor, last: bool) -> Tensor:
-    return new_result(result.shape, result, last) if result.device.type == "cpu" else result
-
-
-def _fake(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    y = ATEN(x, weight, bias, *rest[:6])
-    return _format(y, channels_last(x) or channels_last(weight))
-
-
-def _fake_input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
-    result = input_grad_by_pytorch(g, weight, size, *arguments)
-    return _format(result, channels_last(g) or channels_last(weight))
-
-
-def _fake_weight_grad(g: Tensor, x: Tensor, kernel: Any, *arguments: Any) -> Tensor:
-    result = weight_grad_by_pytorch(g, x, kernel, *arguments)
-    return _format(result, channels_last(g) and channels_last(x))
 
 
 # Derivatives.
@@ -176,13 +153,20 @@ def _lowered(value: Any, dtype: Any) -> Any:
 
 _LIBRARY = torch.library.Library("upconv", "DEF")
 _KERNELS: dict[str, tuple[Any, ...]] = {  # on the CPU, on GPUs, on other devices, fake
-    "convolution": (_convolution, _on_cuda, _anywhere, _fake),
-    "fused_convolution": (_fused, _fused_on_cuda, _fused_anywhere, _fake),
+    "convolution": (
+        _differentiable(partial(compute.forward, keep=False)), _differentiable(cuda.forward),
+        _differentiable(by_pytorch), _fake(_by_pytorch, any),
+    ),
+    "fused_convolution": (
+        _fused(compute.forward), _fused(cuda.forward), _fused(by_pytorch), _fake(_by_pytorch, any),
+    ),
     "convolution_input_grad": (
-        input_grad, cuda.input_grad, input_grad_by_pytorch, _fake_input_grad,
+        compute.input_grad, cuda.input_grad, compute.input_grad_by_pytorch,
+        _fake(compute.input_grad_by_pytorch, any),
     ),
     "convolution_weight_grad": (
-        weight_grad, cuda.weight_grad, weight_grad_by_pytorch, _fake_weight_grad,
+        compute.weight_grad, cuda.weight_grad, compute.weight_grad_by_pytorch,
+        _fake(compute.weight_grad_by_pytorch, all),
     ),
 }  # fmt: skip
 _DERIVATIVES = {

@@ -1,10 +1,11 @@
 """Weights packed once, for inference: the prepared calls of a weight, by the weight's address.
 
 A `Packed` holds the calls prepared for one weight: for each signature, a primitive and the packed
-weight. Its key is (data_ptr, _version, shape, strides, dtype). It holds an alias of the weight's
-memory, so that no other tensor can get the address. `_version` counts the writes that PyTorch
-knows of. It misses writes through `.data`, through NumPy and by other processes, and writes to
-tensors made in inference mode. So up to 64 elements, spread over the weight, are compared as well.
+weight. It is valid for one `Version` of the weight, with the key (data_ptr, _version, shape,
+strides, dtype). It holds an alias of the weight's memory, so that no other tensor can get the
+address. `_version` counts the writes that PyTorch knows of. It misses writes through `.data`,
+through NumPy and by other processes, and writes to tensors made in inference mode. So up to 64
+elements, spread over the weight, are compared as well.
 
 1. A module owns the `Packed` of its weight: both end together.
 2. A small table holds the latest weights without such a module, up to `_MOST_BYTES` in all.
@@ -37,20 +38,29 @@ _MOST_CALLS, _LEAST_CALLS = 64, 8
 _PROBES = 64
 
 
-class Packed:
-    """The calls prepared for one weight; None in copies and pickles, which have another weight."""
+class Version:
+    """A tensor's memory and values at one moment; None in copies and pickles, which have others."""
 
-    __slots__ = (
-        "__weakref__",
-        "_key",
-        "_memory",
-        "_probe",
-        "alias",
-        "calls",
-        "casts",
-        "owned",
-        "packings",
-    )
+    __slots__ = ("_key", "_memory", "_probe", "alias")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.alias = tensor.detach()
+        self._memory = _spread(self.alias)
+        self._probe = self._memory.tobytes()
+        self._key = _key_of(tensor)
+
+    def of(self, tensor: Tensor) -> bool:
+        """Whether this is a tensor's current version."""
+        return self._key == _key_of(tensor) and self._memory.tobytes() == self._probe
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
+class Packed(Version):
+    """The calls prepared for one weight."""
+
+    __slots__ = ("__weakref__", "calls", "casts", "owned", "packings")
 
     def __init__(self, weight: Tensor) -> None:
         self.owned = False
@@ -58,10 +68,7 @@ class Packed:
 
     def begin(self, weight: Tensor) -> None:
         """Drop all calls, and begin with the weight's current values."""
-        self.alias = weight.detach()
-        self._memory = spread(self.alias)
-        self._probe = self._memory.tobytes()
-        self._key = key_of(weight)
+        super().__init__(weight)
         self.calls: dict[Any, Any] = {}
         self.packings = Packings()
         self.casts: dict[Any, Tensor] = {}
@@ -70,10 +77,6 @@ class Packed:
     def nbytes(self) -> int:
         """Bytes of the weight."""
         return int(self.alias.numel() * self.alias.element_size())
-
-    def of(self, weight: Tensor) -> bool:
-        """Whether the calls were prepared for this weight and its current values."""
-        return self._key == key_of(weight) and self._memory.tobytes() == self._probe
 
     @property
     def held(self) -> int:
@@ -95,22 +98,19 @@ class Packed:
             weight = self.casts[dtype] = self.alias.to(dtype)
         return weight
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(None), ()
-
 
 def _distinct(calls: Iterable[Any]) -> set[int]:
     """The packed weights of some calls, by their identity."""
     return {id(call.packed.weight) for call in calls if hasattr(call, "packed")}
 
 
-def key_of(tensor: Tensor) -> tuple[Any, ...]:
+def _key_of(tensor: Tensor) -> tuple[Any, ...]:
     """A key that changes when a tensor is written in place, or its memory exchanged."""
     version = -1 if tensor.is_inference() else tensor._version
     return tensor.data_ptr(), version, tensor.shape, tensor.stride(), tensor.dtype
 
 
-def spread(weight: Tensor) -> NDArray[Any]:
+def _spread(weight: Tensor) -> NDArray[Any]:
     """Return a sample of elements spread over the weight, from all its longest rows if possible."""
     values = array(weight) if weight.dtype in DTYPES and weight.numel() else np.zeros(0)
     order = sorted(range(values.ndim), key=lambda axis: -values.strides[axis])

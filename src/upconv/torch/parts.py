@@ -21,7 +21,6 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
@@ -30,7 +29,7 @@ from ..errors import ArgumentError, EngineError
 from ..network import Network, Value
 from .nodes import add_node, is_convolution, name_of, writes
 from .operators import _LIBRARY
-from .packing import key_of, spread
+from .packing import Version
 from .support import Support, known_size, value_of
 from .tensors import Tensor, array, channels_last, dense_strides, new_result, thread_count
 
@@ -142,8 +141,9 @@ class Part:
             program = network.program(shapes, precision=precision, threads=thread_count())
         except ArgumentError as error:
             self.reason = str(error)
+            # PyTorch's results may share the inputs' memory, and have another memory format.
             tensors = zip(self.by_pytorch(inputs, weights), self._last, strict=True)
-            return [_formatted(tensor, last) for tensor, last in tensors]
+            return [new_result(y.shape, y, last).copy_(y) for y, last in tensors]
         results = [
             torch.empty_strided(shape, dense_strides(shape, last), dtype=torch.float32)
             for shape, last in zip(program.output_shapes, self._last, strict=True)
@@ -169,8 +169,8 @@ class Part:
     def _network(self, weights: list[Tensor]) -> Network:
         address = tuple(weight.data_ptr() for weight in weights)
         current = self._networks.get(address)
-        if current is None or not current.of(weights):
-            current = _Current.of_weights(self.build(weights), weights)
+        if current is None or not all(map(Version.of, current.versions, weights)):
+            current = _Current(self.build(weights), [*map(Version, weights)])
             others = [item for item in self._networks.items() if item[0] != address]
             latest = others[len(others) + 1 - _MOST_NETWORKS :] if others else []
             self._networks = {**dict(latest), address: current}
@@ -178,32 +178,10 @@ class Part:
 
 
 class _Current(NamedTuple):
-    """A network and the state of the weights that it was built from.
-
-    aliases: hold the weights' memory. probes: some elements of every weight, as bytes.
-    """
+    """A network and the versions of the weights that it was built from."""
 
     network: Network
-    aliases: list[Tensor]
-    keys: list[Any]
-    memory: list[Any]
-    probes: bytes
-
-    @classmethod
-    def of_weights(cls, network: Network, weights: list[Tensor]) -> _Current:
-        aliases = [weight.detach() for weight in weights]
-        memory = [elements for elements in map(spread, aliases) if elements.size]
-        return cls(network, aliases, list(map(key_of, weights)), memory, _probed(memory))
-
-    def of(self, weights: list[Tensor]) -> bool:
-        """Whether the weights are unchanged."""
-        return self.keys == list(map(key_of, weights)) and _probed(self.memory) == self.probes
-
-
-def _probed(memory: list[Any]) -> bytes:
-    dtypes = {elements.dtype for elements in memory}
-    groups = [[elements for elements in memory if elements.dtype == dtype] for dtype in dtypes]
-    return b"".join(np.concatenate(group).tobytes() for group in groups)
+    versions: list[Version]
 
 
 class _Building(fx.Interpreter):  # type: ignore[misc]
@@ -361,19 +339,6 @@ def _part(key: str) -> Part:
     return part
 
 
-def _formatted(tensor: Tensor, last: bool) -> Tensor:
-    """Return a tensor in the memory format that the fake kernel declares."""
-    return new_result(tensor.shape, tensor, last).copy_(tensor)
-
-
-def _compute(inputs: list[Tensor], weights: list[Tensor], key: str) -> list[Tensor]:
-    return _part(key).run(inputs, weights)
-
-
-def _fake(inputs: list[Tensor], weights: list[Tensor], key: str) -> list[Tensor]:
-    return _part(key).fake(inputs, weights)
-
-
 def _no_gradient(*_: Any) -> Any:
     raise EngineError(
         "A part that a network computes has no gradient. Call the model under torch.no_grad(), or "
@@ -385,8 +350,9 @@ def _register() -> None:
     schema = "network(Tensor[] inputs, Tensor[] weights, str key) -> Tensor[]"
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
     _LIBRARY.define(schema, tags=tags)
-    _LIBRARY.impl("network", _compute, "CPU")
-    torch.library.register_fake("upconv::network", _fake, lib=_LIBRARY)
+    _LIBRARY.impl("network", lambda inputs, weights, key: _part(key).run(inputs, weights), "CPU")
+    fake = lambda inputs, weights, key: _part(key).fake(inputs, weights)  # noqa: E731
+    torch.library.register_fake("upconv::network", fake, lib=_LIBRARY)
     torch.library.register_autograd("upconv::network", _no_gradient, lib=_LIBRARY)
 
 

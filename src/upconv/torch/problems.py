@@ -71,16 +71,11 @@ def forward_problem(operands: Operands, geometry: Geometry) -> Problem | None:
     if operands.dtype not in DTYPES or not _regular(operands, geometry):
         return None
     layout = DataLayout.NXC if operands.last else DataLayout.NCX
-    keywords = Keywords(
-        geometry.stride,
-        tuple((p, p) for p in geometry.padding),
-        geometry.output_padding if geometry.transposed else 0,
-        geometry.dilation,
-        geometry.groups,
-        None,
-        layout.value,
-        "IOX" if geometry.transposed else "OIX",
-    )
+    stride, padding, dilation, is_transposed, output_padding, groups = geometry
+    pads, extra = tuple((p, p) for p in padding), output_padding if is_transposed else 0
+    weight_layout = "IOX" if is_transposed else "OIX"
+    axes = stride, pads, extra, dilation
+    keywords = Keywords(*axes, groups, None, layout.value, weight_layout)
     try:
         return _problem(operands, geometry, keywords, layout)
     except (ArgumentError, EngineMissing):  # the second for bfloat16 without ml_dtypes

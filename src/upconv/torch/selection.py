@@ -84,12 +84,8 @@ class Selection:
 
     def install(self, report: Report) -> None:
         """Install the decisions of this selection's report; the model is in eval mode."""
-        self._switch(PYTORCH)
-        for layer, row in self.rows.items():
-            install_layer(layer, row.details)
-        vars(self.model)["_report"] = report
+        install(self.model, self.layers, self._forward, report)
         if any(row.by == "upconv" for row in self.parts):
-            set_forward(self.model, self._forward)
             self._forward.watch()
 
     # In parts -------------------------------------------------------------------------------------
@@ -308,11 +304,17 @@ def set_forward(model: Any, forward: Forward | None) -> None:
         vars(model)["forward"] = forward
 
 
-def install_layer(layer: Candidate, details: Any) -> None:
-    """Let upconv compute a layer's results as the details of its row say."""
-    layer.remove()
-    inference, training = bool(details.get("inference")), int(details.get("training", 0))
-    if inference or training:
-        layer.install(inference=inference, training=training)
-    else:
-        swaps.remove(layer.layer)
+def install(model: Any, layers: list[Candidate], forward: Forward, report: Report) -> None:
+    """Let upconv compute the parts and the layers that a report says."""
+    rows = {row.name: row.details for row in report.rows if "inference" in row.details}
+    for layer in layers:
+        details = rows.get(layer.name, {})
+        layer.remove()
+        inference, training = bool(details.get("inference")), int(details.get("training", 0))
+        if inference or training:
+            layer.install(inference=inference, training=training)
+        else:
+            swaps.remove(layer.layer)
+    parts = any(row.by == "upconv" and "inference" not in row.details for row in report.rows)
+    vars(model)["_report"] = report
+    set_forward(model, forward if parts else None)

@@ -65,9 +65,8 @@ class Snapshot:
         self._hooks: list[Any] = []
         self._values: list[tuple[list[Any], Any]] = []
         self._seen: dict[int, Any] = {}
-        modules = list(model.modules())
-        self._modules = modules
-        for module in modules:
+        self._modules = list(model.modules())
+        for module in self._modules:
             self._add_module(module, inner=module is not model)
 
     def holds(self) -> bool:
@@ -81,18 +80,16 @@ class Snapshot:
 
     def _add_module(self, module: Any, *, inner: bool) -> None:
         state = vars(module)
-        computed = {hook.name for hook in _weight_norms(module)}
+        hooks = module._forward_pre_hooks.values()
+        computed = {hook.name for hook in hooks if isinstance(hook, WeightNorm)}
         if inner:
             self._add_hooks(module)
         if module._modules:
             self._values.append(([*module._modules.values()], module._modules.values()))
         else:
             self._hooks.append(module._modules)
-        tensors = [
-            parameter if parameter is None else _ANYTHING
-            for parameter in module._parameters.values()
-        ]
-        self._values.append((tensors, module._parameters.values()))
+        parameters = module._parameters.values()
+        self._values.append(([x if x is None else _ANYTHING for x in parameters], parameters))
         for name in LAYER_ATTRIBUTES if isinstance(module, Layer) else ():
             state.setdefault(name, None)  # so that they are always present
         ignored = _IGNORED | computed
@@ -117,13 +114,11 @@ class Snapshot:
 
     def _add(self, value: Any, depth: int) -> None:
         """Watch what can change inside an attribute."""
-        if isinstance(value, (*_PLAIN, torch.Tensor)):
-            return
-        if callable(value) and not _is_module(value):
-            return
-        if _is_module(value):
+        if isinstance(value, nn.Module):
             if value not in self._modules:
                 raise Unwatchable(f"a {type(value).__name__} is kept outside the model's children")
+            return
+        if isinstance(value, (*_PLAIN, torch.Tensor)) or callable(value):
             return
         if id(value) in self._seen or depth > _MOST_DEPTH or len(self._seen) > _MOST_OBJECTS:
             return
@@ -156,12 +151,3 @@ def _contents(value: Any) -> Any:
         return value
     state = getattr(value, "__dict__", None)
     return state.values() if isinstance(state, dict) else None
-
-
-def _is_module(value: Any) -> bool:
-    return isinstance(value, nn.Module)
-
-
-def _weight_norms(module: Any) -> list[Any]:
-    hooks = module._forward_pre_hooks.values()
-    return [hook for hook in hooks if isinstance(hook, WeightNorm)]

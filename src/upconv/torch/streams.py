@@ -56,8 +56,7 @@ def stream(
                 return (), dict(zip(names, inputs, strict=True))
             return inputs, {}
 
-        trace = Trace(model, signature.declared(batch, size))
-        return trace.captured(signature.axes, arguments)
+        return Trace(model, signature.declared(batch, size)).captured(signature.axes, arguments)
 
     options = {"chunk": chunk, "precision": precision, "algorithm": algorithm}
     threads = thread_count() if threads is None else threads

@@ -7,6 +7,7 @@ that the graph knows. The shape of the result must be PyTorch's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -190,10 +191,8 @@ def _is_weight(node: fx.Node) -> bool:
     """Whether a node is a parameter or a buffer of the model."""
     value = value_of(node)
     if node.op == "get_attr":
-        owner: Any = node.graph.owning_module
         try:
-            for name in str(node.target).split("."):
-                owner = getattr(owner, name)
+            owner = attrgetter(str(node.target))(node.graph.owning_module)
         except AttributeError:
             return False
         return isinstance(owner, torch.Tensor)

@@ -13,13 +13,7 @@ from typing import Any
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.weight_norm import WeightNorm
 
-from .modules import (
-    LAYER_ATTRIBUTES,
-    ORIGINALS,
-    Acceleration,
-    CachedWeightNorm,
-    layer_geometry,
-)
+from .modules import LAYER_ATTRIBUTES, ORIGINALS, Acceleration, CachedWeightNorm, layer_geometry
 from .tensors import DTYPES
 
 
@@ -102,17 +96,17 @@ ACCELERATED: dict[type, type] = {original: layer for layer, original in ORIGINAL
 
 def _known(module: Any) -> bool:
     """Whether upconv computes a module: its weight is plain or uses PyTorch's parametrizations."""
-    known = all(
-        parameter.device.type == "cpu" and parameter.dtype in DTYPES
-        for parameter in module.parameters()
-    )
-    padding = layer_geometry(module, module.kernel_size)[1]
-    known = known and not isinstance(padding, str)
-    known = known and module.padding_mode == "zeros"
     if parametrize.is_parametrized(module):
         lists = module.parametrizations
-        known = known and list(lists) == ["weight"]
-        known = known and all(
-            type(step).__module__ == parametrizations.__name__ for step in lists["weight"]
+        modules = {type(step).__module__ for steps in lists.values() for step in steps}
+        if list(lists) != ["weight"] or modules != {parametrizations.__name__}:
+            return False
+    padding = layer_geometry(module, module.kernel_size)[1]
+    return (
+        module.padding_mode == "zeros"
+        and not isinstance(padding, str)
+        and all(
+            parameter.device.type == "cpu" and parameter.dtype in DTYPES
+            for parameter in module.parameters()
         )
-    return known
+    )

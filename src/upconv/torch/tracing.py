@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..errors import ArgumentError, EngineRefusal, UpconvError, brief
 from ..network import Network
@@ -102,13 +102,13 @@ class Trace:
     def add(self, name: str, row: arranging.Row, args: Any, kwargs: Any) -> Any:
         """Add a row's nodes to the network; return its traced results."""
         self._network.at(self._modules[-1] or type(self._model).__name__)
-        args, kwargs = tree_map(_arranged, (tuple(args), dict(kwargs)))
+        args, kwargs = tree_map_only(Traced, lambda x: x.arranged, (tuple(args), dict(kwargs)))
         args = (*(kwargs.pop(word) for word in ("input", "self") if word in kwargs), *args)
         try:
             results = row(self._network, *args, **kwargs)
         except (UpconvError, TypeError, ValueError) as error:
             self._refuse(name, str(error).rstrip("."))
-        return tree_map(lambda x: Traced.of(self, x) if isinstance(x, Arranged) else x, results)
+        return tree_map_only(Arranged, lambda x: Traced.of(self, x), results)
 
     def operator(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Return the results of an ATen operator, which may be views or writes in place."""
@@ -172,7 +172,3 @@ class Trace:
 
 def _traced(args: Any, kwargs: Any) -> list[Traced]:
     return [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Traced)]
-
-
-def _arranged(leaf: Any) -> Any:
-    return leaf.arranged if isinstance(leaf, Traced) else leaf

@@ -9,9 +9,10 @@ bounds the time and the runs of the model.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,8 +75,7 @@ class Samples:
 
     def seconds(self) -> tuple[float | None, float | None]:
         """The layer's seconds by PyTorch and by upconv, as reports state them; None if unknown."""
-        before = undisturbed(self.before) if self.before else None
-        after = undisturbed(self.after) if self.after else None
+        before, after = (undisturbed(s) if s else None for s in (self.before, self.after))
         return before or None, after or None
 
 
@@ -86,8 +86,7 @@ def measured(
     table = {layer: Samples() for layer in layers}
     with torch.no_grad():
         if layers and budget.left:
-            with _checking(layers, table):
-                budget.run(model, example)
+            _check(model, example, table, budget)
         for i in range(rounds if layers else 0):
             if not budget.left or budget.runs < 2:
                 break
@@ -106,17 +105,14 @@ def _timed_run(
     totals = dict.fromkeys(table, 0.0)
     starts: list[float] = []
 
-    def post_hook_of(candidate: Candidate) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            totals[candidate] += time.perf_counter() - starts.pop()
-
-        return hook
+    def stop(candidate: Candidate, *_: Any) -> None:
+        totals[candidate] += time.perf_counter() - starts.pop()
 
     with ExitStack() as hooks:
         for candidate in table:
-            pre_hook = lambda *_: starts.append(time.perf_counter())  # noqa: E731
-            hooks.enter_context(candidate.layer.register_forward_pre_hook(pre_hook))
-            hooks.enter_context(candidate.layer.register_forward_hook(post_hook_of(candidate)))
+            start = lambda *_: starts.append(time.perf_counter())  # noqa: E731
+            hooks.enter_context(candidate.layer.register_forward_pre_hook(start))
+            hooks.enter_context(candidate.layer.register_forward_hook(partial(stop, candidate)))
             candidate.remove()
             if by_upconv:
                 candidate.install(inference=True, training=0)
@@ -126,27 +122,33 @@ def _timed_run(
         (samples.after if by_upconv else samples.before).append(total)
 
 
+def _check(model: Any, example: Example, table: dict[Candidate, Samples], budget: Budget) -> None:
+    """Run the model once; compare each result of upconv's layers with PyTorch's."""
+
+    def compare(
+        candidate: Candidate, layer: Any, arguments: Any, keywords: Any, result: Tensor
+    ) -> None:
+        candidate.remove()
+        try:
+            expected = candidate.original.forward(layer, *arguments, **keywords)
+        finally:
+            candidate.install(inference=True, training=0)
+        why = disagreement(arrays_of([result]), arrays_of([expected]))
+        table[candidate].why = table[candidate].why or why
+
+    with _watched(table, compare):
+        for candidate in table:
+            candidate.install(inference=True, training=0)
+        budget.run(model, example)
+
+
 @contextmanager
-def _checking(layers: list[Candidate], table: dict[Candidate, Samples]) -> Iterator[None]:
-    """Compare each result of upconv's layers with PyTorch's on the same input."""
-
-    def hook_of(candidate: Candidate) -> Callable[..., None]:
-        def hook(layer: Any, arguments: Any, keywords: Any, result: Tensor) -> None:
-            candidate.remove()
-            try:
-                expected = candidate.original.forward(layer, *arguments, **keywords)
-            finally:
-                candidate.install(inference=True, training=0)
-            why = disagreement(arrays_of([result]), arrays_of([expected]))
-            table[candidate].why = table[candidate].why or why
-
-        return hook
-
+def _watched(layers: Iterable[Candidate], hook: Callable[..., None]) -> Iterator[None]:
+    """Call `hook(candidate, layer, arguments, keywords, result)` after each call of a layer."""
     with ExitStack() as hooks:
         for candidate in layers:
-            handle = candidate.layer.register_forward_hook(hook_of(candidate), with_kwargs=True)
-            hooks.enter_context(handle)
-            candidate.install(inference=True, training=0)
+            after = partial(hook, candidate)
+            hooks.enter_context(candidate.layer.register_forward_hook(after, with_kwargs=True))
         yield
 
 
@@ -160,19 +162,13 @@ def signatures(layers: list[Candidate], step: Callable[[], None]) -> dict[Any, l
     """Return each layer's inputs in a training step, as (shape, strides, dtype, graded)."""
     seen: dict[Candidate, list[Any]] = {candidate: [] for candidate in layers}
 
-    def hook_of(candidate: Candidate) -> Callable[..., None]:
-        def hook(layer: Any, arguments: Any, keywords: Any, result: Tensor) -> None:
-            x = arguments[0] if arguments else keywords["input"]
-            signature = (tuple(x.shape), x.stride(), x.dtype, x.requires_grad)
-            if signature not in seen[candidate]:
-                seen[candidate].append(signature)
+    def note(candidate: Candidate, _: Any, arguments: Any, keywords: Any, __: Tensor) -> None:
+        x = arguments[0] if arguments else keywords["input"]
+        signature = (tuple(x.shape), x.stride(), x.dtype, x.requires_grad)
+        if signature not in seen[candidate]:
+            seen[candidate].append(signature)
 
-        return hook
-
-    with ExitStack() as hooks:
-        for candidate in layers:
-            handle = candidate.layer.register_forward_hook(hook_of(candidate), with_kwargs=True)
-            hooks.enter_context(handle)
+    with _watched(layers, note):
         step()
     return seen
 
@@ -194,9 +190,7 @@ class Case:
     @property
     def key(self) -> Any:
         """The conditions of the measurement."""
-        operands = [
-            (tuple(tensor.shape), tensor.stride(), tensor.dtype) for tensor in (self.x, self.weight)
-        ]
+        operands = [(tuple(x.shape), x.stride(), x.dtype) for x in (self.x, self.weight)]
         return *operands, self.flows, self.arguments, self.trained
 
 
