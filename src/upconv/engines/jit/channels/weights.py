@@ -60,15 +60,16 @@ class ChannelPacking(Packer):
             for block in grid.blocks
         ]
         *self.offsets, nbytes = accumulate((size * lanes.width * lane for size in sizes), initial=0)
-        pieces, tables, taps = _block_table(weight, cut, self.offsets), np.zeros(1, np.int64), None
-        if pieces is None:
-            pieces, tables = _lay_out(weight, cut, self.offsets, lane)
+        tables, taps, rows = np.zeros(1, np.int64), None, self.row_channels
+        if rows == channels and _channels_are_innermost(weight, cut):
+            pieces, of_all = _lanes_of_blocks(weight, cut, self.offsets), _taps(grids[0])
+            channels, rows, taps = channels * of_all, rows * of_all, 1
+        elif _transposes(weight, cut):
+            pieces, taps = _lanes_of_blocks(weight, cut, self.offsets), _taps(grids[0])
         else:
-            taps = prod(map(len, _axes(grids[0])))
+            pieces, tables = _lay_out(weight, cut, self.offsets, lane)
         groups = 1 if lanes.depthwise else weight.groups
-        super().__init__(
-            weight, compute, groups, channels, nbytes, pieces, tables, cpu, taps, self.row_channels
-        )
+        super().__init__(weight, compute, groups, channels, nbytes, pieces, tables, cpu, taps, rows)
 
 
 def _lay_out(
@@ -114,29 +115,57 @@ def _elements(weight: WeightForm, lanes: Lanes, block: Block, taps: Numbers) -> 
     return elements
 
 
-def _block_table(weight: WeightForm, cut: Cut, offsets: list[int]) -> Numbers | None:
-    """Rows of a block's offset, the bytes to its first lane's weights, lanes, and width; None where
-    weights are to be gathered."""
+def _transposes(weight: WeightForm, cut: Cut) -> bool:
+    """Whether all taps of all reduced channels lie side by side, in order, and results far apart:
+    then weights are transposed, not gathered."""
     by_reduced, by_made, *by_tap = weight.strides[1:]
-    lanes, grid = cut.lanes, cut.grids[0]
-    if len(cut.grids) > 1 or len(grid.phase_group.taps) > 1 or lanes.depthwise:
-        return None
-    axes = _axes(grid)
-    steps = [prod(map(len, axes[i + 1 :])) for i in range(len(axes))]
-    in_order = all(indices == list(range(len(indices))) for indices in axes)
-    taps = prod(map(len, axes))
+    if not _is_in_order(cut):
+        return False
+    steps, taps = _steps(cut.grids[0]), _taps(cut.grids[0])
     if weight.reduced == weight.groups:
         by_reduced = taps  # from one to the next where there is no other
-    if lanes.dots and taps > PAIRED_TAPS:
-        return None
-    if not in_order or by_tap != steps or by_reduced != taps or by_made < max(by_reduced, 2):
-        return None
-    itemsize, width = weight.dtype.itemsize, lanes.width
+    if cut.lanes.dots and taps > PAIRED_TAPS:
+        return False
+    return by_tap == steps and by_reduced == taps and by_made >= max(by_reduced, 2)
+
+
+def _channels_are_innermost(weight: WeightForm, cut: Cut) -> bool:
+    """The same where the channels of a tap lie side by side: as those of all taps of one tap."""
+    channels = weight.reduced // weight.groups
+    by_reduced, by_made, *by_tap = weight.strides[1:]
+    if by_reduced != 1 or not _is_in_order(cut) or (cut.lanes.dots and channels % 2):
+        return False
+    steps, taps = _steps(cut.grids[0]), _taps(cut.grids[0])
+    return taps > 1 and by_tap == [s * channels for s in steps] and by_made >= taps * channels
+
+
+def _is_in_order(cut: Cut) -> bool:
+    """Whether there is one phase, whose taps are used in the order of their indices."""
+    (grid, *others), lanes = cut.grids, cut.lanes
+    if others or len(grid.phase_group.taps) > 1 or lanes.depthwise:
+        return False
+    return all(indices == list(range(len(indices))) for indices in _axes(grid))
+
+
+def _lanes_of_blocks(weight: WeightForm, cut: Cut, offsets: list[int]) -> Numbers:
+    """Rows of a block's offset, the bytes to its first lane's weights, lanes, and width."""
+    (grid,), by_made = cut.grids, weight.strides[2]
+    itemsize, width = weight.dtype.itemsize, cut.lanes.width
     rows = [
         (offset, block.lane * by_made * itemsize, block.active, block.vectors * width)
         for offset, block in zip(offsets, grid.blocks, strict=True)
     ]
     return np.array(rows, np.int64)
+
+
+def _taps(grid: Grid) -> int:
+    return prod(map(len, _axes(grid)))
+
+
+def _steps(grid: Grid) -> list[int]:
+    """Taps from one to the next along each axis, where all lie side by side."""
+    counts = [len(axis) for axis in _axes(grid)]
+    return [prod(counts[i + 1 :]) for i in range(len(counts))]
 
 
 def _axes(grid: Grid) -> list[list[int]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -105,24 +106,35 @@ class Merging:
         strides = by_group, by_made, *outer, by_tap, by_reduced
         bits = weight.view(f"u{weight.itemsize}")  # numbers of bfloat16 take NumPy longer to copy
         source = np.lib.stride_tricks.as_strided(bits, shape, strides, writeable=False)
-        count = sum(len(self._starts(len(run))) for run in self.runs)
-        shape_merged, number = (*shape[:-2], count, PAIRS), 0
-        memory.require(prod(shape_merged) * weight.itemsize, "the merged weight")
-        merged = np.zeros(shape_merged, bits.dtype)
-        for run in self.runs:
-            lanes = np.zeros((*shape[:-2], len(run), self.lanes), bits.dtype)
-            lanes[..., :channels] = source[..., list(run), :]
-            lanes = lanes.reshape(*shape[:-2], -1)
-            for start in self._starts(len(run)):
-                merged[..., number, : self.width] = lanes[..., start : start + self.width]
-                number += 1
-            twice = self.width * len(self._starts(len(run))) - lanes.shape[-1]
-            if twice:
-                numbers = merged.view(weight.dtype)
-                first, second = _halves(numbers[..., number - 1, :twice])
-                numbers[..., number - 2, self.width - twice : self.width] = first
-                numbers[..., number - 1, :twice] = second
+        counts = [len(self._starts(len(run))) for run in self.runs]
+        merged_shape = *shape[:-2], sum(counts), PAIRS
+        memory.require(prod(merged_shape) * weight.itemsize, "the merged weight")
+        (run, *others), numbers = self.runs, shape[-2] * channels
+        if not others and run[0] == 0 and counts[0] * PAIRS == len(run) * channels == numbers:
+            return np.ascontiguousarray(source).reshape(merged_shape).view(weight.dtype)
+        merged, first = np.zeros(merged_shape, bits.dtype), 0
+        for run, count in zip(self.runs, counts, strict=True):
+            step = run[1] - run[0] if len(run) > 1 else 1
+            taps = source[..., run[0] :: step, :][..., : len(run), :]
+            products = merged[..., first : first + count, : self.width]
+            self._merge(taps, products, weight.dtype)
+            first += count
         return merged.view(weight.dtype)
+
+    def _merge(self, taps: Array, products: Array, dtype: np.dtype[Any]) -> None:
+        """Write the products of a run. Numbers are integers of the same bits."""
+        *shape, count, channels = taps.shape
+        if self.lanes > channels:
+            taps = np.pad(taps, [*[(0, 0)] * (len(shape) + 1), (0, self.lanes - channels)])
+        numbers, width = taps.reshape(*shape, count * self.lanes), self.width
+        whole = numbers.shape[-1] // width
+        products[..., :whole, :] = numbers[..., : whole * width].reshape(*shape, whole, width)
+        twice = -numbers.shape[-1] % width
+        if twice:
+            first, second = _halves(numbers[..., -width:].view(dtype)[..., :twice])
+            products[..., -2, width - twice :] = first.view(numbers.dtype)
+            products[..., -1, :twice] = second.view(numbers.dtype)
+            products[..., -1, twice:] = numbers[..., twice - width :]
 
 
 def _halves(weights: Array) -> tuple[Array, Array]:
