@@ -54,21 +54,30 @@ class Merging:
         # Where channels come first, packing parts of a position takes what is saved.
         if channels % PAIRS == 0 or apart or not phases or (first and channels > PAIRS):
             return None
-        # A width is even: pairs are multiplied.
         lanes, least = channels, min(map(len, phases))
         lanes += int(lanes * least < PAIRS and lanes * least % 2)
+        # Widths are even, as pairs are multiplied: few products, then few inputs in two of them.
+        widths = range(2, min(PAIRS, lanes * least) + 1, 2)
+        lengths = [lanes * len(taps) for taps in phases]
+        width = min(
+            widths, key=lambda w: (sum(-(-n // w) for n in lengths), sum(-n % w for n in lengths))
+        )
         runs = tuple(tuple(tap.index for tap in taps) for taps in phases)
         counts = tuple(
             1 + max((tap.index for phase in line.every for tap in phase.taps), default=0)
             for line in outer
         )
         dense = lanes == channels and (first or correlation.groups == 1)
-        return cls(lanes, min(PAIRS, lanes * least), runs, counts, dense)
+        return cls(lanes, width, runs, counts, dense)
+
+    def _count(self, taps: int) -> int:
+        """Products of a run."""
+        return -(-taps * self.lanes // self.width)
 
     def _starts(self, taps: int) -> list[int]:
         """Where the products of a run begin, in numbers from its begin."""
-        length = taps * self.lanes
-        return [min(start, length - self.width) for start in range(0, length, self.width)]
+        last = taps * self.lanes - self.width
+        return [min(number * self.width, last) for number in range(self._count(taps))]
 
     def operand(self, correlation: Correlation) -> Correlation:
         """The correlation with all taps along the last axis, so that runs are whole."""
@@ -92,7 +101,7 @@ class Merging:
 
     def form(self, weight: WeightForm) -> WeightForm:
         """The form of the merged weight: [group][result][outer taps][product][32 inputs]."""
-        sizes = *self.outer, sum(len(self._starts(len(run))) for run in self.runs), PAIRS
+        sizes = *self.outer, sum(self._count(len(run)) for run in self.runs), PAIRS
         steps = [prod(sizes[i + 1 :]) for i in range(len(sizes) - 1)]
         made = prod(sizes)
         strides = made * (weight.made // weight.groups), 1, made, *steps
@@ -100,24 +109,23 @@ class Merging:
 
     def weight(self, form: WeightForm, weight: Array) -> Array:
         """The merged weight of a contiguous one."""
-        groups, channels = form.groups, form.reduced // form.groups
+        channels, counts = form.reduced // form.groups, [self._count(len(r)) for r in self.runs]
         by_group, by_reduced, by_made, *outer, by_tap = (s * weight.itemsize for s in form.strides)
-        shape = groups, form.made // groups, *self.outer, 1 + max(map(max, self.runs)), channels
-        strides = by_group, by_made, *outer, by_tap, by_reduced
+        shape = form.groups, form.made // form.groups, *self.outer
+        taps = 1 + max(map(max, self.runs))
         bits = weight.view(f"u{weight.itemsize}")  # numbers of bfloat16 take NumPy longer to copy
-        source = np.lib.stride_tricks.as_strided(bits, shape, strides, writeable=False)
-        counts = [len(self._starts(len(run))) for run in self.runs]
-        merged_shape = *shape[:-2], sum(counts), PAIRS
+        strides = by_group, by_made, *outer, by_tap, by_reduced
+        source = np.ndarray((*shape, taps, channels), bits.dtype, bits, 0, strides)
+        merged_shape = *shape, sum(counts), PAIRS
         memory.require(prod(merged_shape) * weight.itemsize, "the merged weight")
-        (run, *others), numbers = self.runs, shape[-2] * channels
+        (run, *others), numbers = self.runs, taps * channels
         if not others and run[0] == 0 and counts[0] * PAIRS == len(run) * channels == numbers:
             return np.ascontiguousarray(source).reshape(merged_shape).view(weight.dtype)
         merged, first = np.zeros(merged_shape, bits.dtype), 0
         for run, count in zip(self.runs, counts, strict=True):
             step = run[1] - run[0] if len(run) > 1 else 1
-            taps = source[..., run[0] :: step, :][..., : len(run), :]
-            products = merged[..., first : first + count, : self.width]
-            self._merge(taps, products, weight.dtype)
+            used = source[..., run[0] :: step, :][..., : len(run), :]
+            self._merge(used, merged[..., first : first + count, : self.width], weight.dtype)
             first += count
         return merged.view(weight.dtype)
 
@@ -125,11 +133,12 @@ class Merging:
         """Write the products of a run. Numbers are integers of the same bits."""
         *shape, count, channels = taps.shape
         if self.lanes > channels:
-            taps = np.pad(taps, [*[(0, 0)] * (len(shape) + 1), (0, self.lanes - channels)])
+            lanes = np.zeros((*shape, count, self.lanes), taps.dtype)
+            lanes[..., :channels] = taps
+            taps = lanes
         numbers, width = taps.reshape(*shape, count * self.lanes), self.width
-        whole = numbers.shape[-1] // width
+        whole, twice = numbers.shape[-1] // width, -numbers.shape[-1] % width
         products[..., :whole, :] = numbers[..., : whole * width].reshape(*shape, whole, width)
-        twice = -numbers.shape[-1] % width
         if twice:
             first, second = _halves(numbers[..., -width:].view(dtype)[..., :twice])
             products[..., -2, width - twice :] = first.view(numbers.dtype)
