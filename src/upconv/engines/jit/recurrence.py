@@ -22,7 +22,7 @@ from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import ArgumentLayout
 from .packing import aligned
-from .rows import Span, converted
+from .rows import Span, Spans, converted
 from .values import BYTES, FLOAT, I64, Value, vector
 from .walk import COUNTERS, JOB, NUMBERS
 
@@ -56,15 +56,14 @@ def lstm_code(module: Module, stored: str, cpu: Cpu) -> None:
     with module.function("lstm", JOB) as f:
         a, image = LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
         channels, weight = a["channels"], a["weight"]
-        full = channels // lanes * lanes
-        mask = f.lanes_below(channels - full, lanes)
+        spans = Spans(f, channels, lanes)
         x, y = a["x"] + image * a["x_image"], a["y"] + image * a["y_image"]
         before = a["state"] + image * a["state_image"]
         with f.loop(0, a["count"], carried=[before]) as step:
             gates, state = x + step.index * a["x_row"], step.carried[0]
             result = y + step.index * a["y_row"]
 
-            def block(span: Span, gates: Value, state: Value, result: Value) -> None:
+            def block(span: Span) -> None:
                 here = weight + span.start * channels * (GATES * BYTES[FLOAT])
                 sums = []
                 for gate in range(GATES):
@@ -80,10 +79,7 @@ def lstm_code(module: Module, stored: str, cpu: Cpu) -> None:
                 for value, first in ((h, span.start), (c, channels + span.start)):
                     span.store(converted(f, value, stored), f.at(result, first, stored))
 
-            with f.loop(0, full, lanes) as loop:
-                block(Span(f, loop.index, lanes, None), gates, state, result)
-            with f.when(full < channels):
-                block(Span(f, full, lanes, mask), gates, state, result)
+            spans.each(block)
             step.next([result])
 
 

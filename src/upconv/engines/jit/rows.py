@@ -269,19 +269,34 @@ class Span:
 
 
 class Spans:
-    """A row of `count` elements as whole vectors and a rest, for any number of rows."""
+    """A row of `count` elements, for any number of rows: blocks of some vectors, then single
+    vectors, then a rest."""
 
-    def __init__(self, f: Function, count: Value, lanes: int) -> None:
-        self._f, self._lanes = f, lanes
+    def __init__(self, f: Function, count: Value, lanes: int, vectors: int = 1) -> None:
+        self._f, self._lanes, self._block = f, lanes, vectors * lanes
+        self._blocks = count // self._block * self._block if vectors > 1 else 0
         self._whole = count // lanes * lanes
         self._ragged = self._whole < count
         # Outside the loop over rows: no pass of the compiler hoists it.
         self._mask = f.lanes_below(count - self._whole, lanes)
 
     def each(self, body: Callable[[Span], None]) -> None:
-        """Emit `body` for the whole vectors of a row, and for its rest."""
-        f = self._f
-        with f.loop(0, self._whole, self._lanes) as loop:
-            body(Span(f, loop.index, self._lanes, None))
+        """Emit `body` for every vector of a row, and for its rest."""
+
+        def block(spans: list[Span]) -> None:
+            for span in spans:
+                body(span)
+
+        self.each_block(block)
+
+    def each_block(self, body: Callable[[list[Span]], None]) -> None:
+        """Emit `body` for every block of a row, of single vectors at the end."""
+        f, lanes = self._f, self._lanes
+        if self._block > lanes:
+            with f.loop(0, self._blocks, self._block) as loop:
+                starts = range(0, self._block, lanes)
+                body([Span(f, loop.index + start, lanes, None) for start in starts])
+        with f.loop(self._blocks, self._whole, lanes) as loop:
+            body([Span(f, loop.index, lanes, None)])
         with f.when(self._ragged):
-            body(Span(f, self._whole, self._lanes, self._mask))
+            body([Span(f, self._whole, lanes, self._mask)])

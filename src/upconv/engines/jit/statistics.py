@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .chains import PIECE, Blocks
+from .chains import PIECE
 from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import ArgumentLayout, Arguments, Record
-from .rows import Span, converted
+from .rows import Span, Spans, converted
 from .values import BYTES, DOUBLE, I64, Value, split, vector
 from .walk import COUNTERS, JOB, NUMBERS
 
@@ -140,7 +140,7 @@ class _Columns:
 
     def each(self, x: Value, columns: Value, finish: Finish) -> None:
         """Emit `finish(span, count, mean, moment)`, doubles, for all columns."""
-        blocks = Blocks(self._f, columns, self._lanes, 4)
+        blocks = Spans(self._f, columns, self._lanes, 4)
         blocks.each_block(lambda spans: self._block(spans, x, finish))
 
     def _block(self, spans: Sequence[Span], x: Value, finish: Finish) -> None:
@@ -253,7 +253,7 @@ def merge_code(module: Module, cpu: Cpu) -> None:
             for i, values in enumerate((count, mean, moments[0] + moments[1])):
                 span.store(values, f.at(to, plane * i + span.start, DOUBLE))
 
-        Blocks(f, merge["width"], lanes, 1).each(merged)
+        Spans(f, merge["width"], lanes).each(merged)
 
 
 @compiled("final", kept=8)
@@ -268,7 +268,7 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
         first = a["sums"] + (image * a["sums_image"] + final["slot"] * slot_bytes)
         first = f.at(first, final["column"], DOUBLE)
         slots = final["slots"]
-        spans = Blocks(f, final["width"], lanes, 1)
+        spans = Spans(f, final["width"], lanes)
         zero = f.constant(vector(DOUBLE, lanes), 0.0)
         stage = f.scratch(2 * lanes * BYTES[DOUBLE])
         sums = [stage, f.at(stage, lanes, DOUBLE)]
@@ -300,7 +300,7 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
         variance = _one(f, moment) / _one(f, count)
         results = _results(f, a, _one(f, mean), variance)
         to, entries = final["to"] * BYTES[computed], final["entries"]
-        out = Blocks(f, entries, lanes, 1)
+        out = Spans(f, entries, lanes)
         with f.loop(0, a["copies"]) as copy:
             offset = image * a["table_image"] + copy.index * a["copy_bytes"] + to
             for name, values in zip(("minus_mean", "inverse"), results, strict=True):

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .chains import Blocks, extreme
+from .chains import extreme
 from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Record
 from .moves import IMAGE, LAYOUT, PART, ROW, TAP, every
 from .positions.tile import interleaved
-from .rows import Span, converted
+from .rows import Span, Spans, converted
 from .values import BYTES, DOUBLE, LINE, Value, split, vector
 from .walk import JOB
 
@@ -80,10 +80,10 @@ class _Gather:
         self._first, self._count, self._width = first, count, width
         self._low = f.min(f.max(f.integer(0) - first, 0), count)
         self._high = f.max(f.min(count, width - first), self._low)
-        self._body = Blocks(f, self._high - self._low, lanes, 4)
-        self._before = Blocks(f, self._low, lanes, 1)
-        self._after = Blocks(f, count - self._high, lanes, 1)
-        self._all = Blocks(f, count, lanes, 1)
+        self._body = Spans(f, self._high - self._low, lanes, 4)
+        self._before = Spans(f, self._low, lanes)
+        self._after = Spans(f, count - self._high, lanes)
+        self._all = Spans(f, count, lanes)
 
     def emit(self, to: Value, x: Value, taps: Value, count: Value, element: str) -> None:
         """Emit the line at an address, in elements of a type."""
@@ -155,7 +155,7 @@ class _Gather:
                 value = converted(f, f.load(stored, f.at(row, edge_index, stored)), element)
             self._fill(blocks, start, f.broadcast(value, self._lanes), element)
 
-    def _fill(self, blocks: Blocks, start: Value, value: Value, element: str) -> None:
+    def _fill(self, blocks: Spans, start: Value, value: Value, element: str) -> None:
         f = self._f
         blocks.each(lambda span: span.store(value, f.at(start, span.start, element)))
 
@@ -215,7 +215,7 @@ def _pool(
                 result = result * span.load(f.at(scale, span.start, element), element)
             span.store(converted(f, result, line.stored), f.at(dst, span.start, line.stored))
 
-    Blocks(f, columns, lanes, 2).each_block(combine)
+    Spans(f, columns, lanes, 2).each_block(combine)
 
 
 def _window(
@@ -303,7 +303,7 @@ def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cp
         a = LAYOUT.reader(f)
         part, image = Record(f, f["inner"], PART), Record(f, f["outer"], IMAGE)
         x, y = a["x"] + image["src"], a["y"] + image["dst"]
-        blocks = Blocks(f, a["channels"], lanes, 4)
+        blocks = Spans(f, a["channels"], lanes, 4)
         neutral = _neutral(f, reduce, vector(element, lanes), a["fill"])
         with (
             f.loop(part["row"], part["row"] + part["rows"]) as loop,
