@@ -13,20 +13,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from ...activations import Activation
 from .activation import activated
 from .compile import compiled
 from .cpu import Cpu
 from .elementary import exp, expm1_of_negative, gelu_tanh, mish, sine, sine_squared, softplus
 from .emit import Function, Module
-from .kernel_arguments import ArgumentLayout, Arguments, Record
+from .kernel_arguments import ArgumentLayout, Arguments, Record, record
 from .rows import Span, Spans, converted
 from .values import BYTES, DOUBLE, I64, Value
 from .walk import COUNTERS, JOB, NUMBERS
 
-PIECE = np.dtype([(name, np.int64) for name in ("row", "column", "rows", "length")])
+PIECE = record("row column rows length")
 """The part of a matrix that a job computes."""
 Emitter = Callable[[Function, Value, Value], Value]
 
