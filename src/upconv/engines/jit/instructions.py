@@ -214,6 +214,19 @@ class Instructions:
             f" {lanes} {mask.name})"
         )
 
+    def load_some(self, kind: str, address: Value, count: Value | None) -> Value:
+        """Load a vector, or its first `count` lanes, the others being zero."""
+        if count is None:
+            return self.load(kind, address)
+        return self.load_lanes(kind, address, self.lanes_below(count, split(kind)[1]))
+
+    def store_some(self, value: Value, address: Value, count: Value | None) -> None:
+        """Write a vector, or its first `count` lanes."""
+        if count is None:
+            self.store(value, address)
+        else:
+            self.store_lanes(value, address, self.lanes_below(count, split(value.type)[1]))
+
     def prefetch(self, address: Value, *, write: bool = False, near: bool = False) -> None:
         """Prefetch the line of an address, which need not exist: to be read from the second-level
         cache (`near`: the first), or to be written."""

@@ -247,6 +247,16 @@ def _bits(kind: str, element: str) -> str:
     return vector(element, lanes) if lanes else element
 
 
+def across(f: Function, value: Value, combine: Callable[[Value, Value], Value]) -> Value:
+    """All lanes combined, in all lanes."""
+    lanes = split(value.type)[1]
+    half = lanes // 2
+    while half:
+        value = combine(value, f.shuffle(value, None, [i ^ half for i in range(lanes)]))
+        half //= 2
+    return value
+
+
 class Span:
     """A whole vector of a row, or the rest of it under a mask."""
 

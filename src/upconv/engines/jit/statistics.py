@@ -16,15 +16,14 @@ add and multiply them. Statistics of one row or one column are written into the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-import numpy as np
+from operator import add
 
 from .chains import PIECE
 from .compile import compiled
 from .cpu import Cpu
-from .emit import Function, Module
-from .kernel_arguments import ArgumentLayout, Arguments, Record
-from .rows import Span, Spans, converted
+from .emit import Function, Loop, Module
+from .kernel_arguments import ArgumentLayout, Arguments, Record, record
+from .rows import Span, Spans, across, converted
 from .values import BYTES, DOUBLE, I64, Value, split, vector
 from .walk import COUNTERS, JOB, NUMBERS
 
@@ -40,18 +39,14 @@ STATISTICS = (
 """The numbers of normalisation in an argument block, between the walk's and the chain's."""
 
 
-def _record(names: str) -> np.dtype[np.void]:
-    return np.dtype([(name, np.int64) for name in names.split()])
-
-
-PART = _record("start rows rest slot")
+PART = record("start rows rest slot")
 """A part: its first byte, rows, elements of a shorter row behind them, and where its sums go."""
-FINAL = _record("slot slots column width to entries")
+FINAL = record("slot slots column width to entries")
 """Columns of some slots that share a mean, and the entries of the tables for it."""
-MERGE = _record("column width slots repeats apart to")
+MERGE = record("column width slots repeats apart to")
 """Columns of slots from 0 on to merge, each with `repeats` columns that lie `apart` apart; and the
 slot of the sum."""
-UNIT = _record("part parts merge merges final finals piece pieces")
+UNIT = record("part parts merge merges final finals piece pieces")
 """Records of a job of all kinds: the first one of each kind, and their count."""
 
 Each = Callable[[Span], None]
@@ -119,7 +114,7 @@ def rows_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
                 loop.next(_summed(f, _loaded(f, span, x, stored, computed), shift, loop.carried))
             span = Span(f, full, lanes, mask)
             rest = f.select(mask, _loaded(f, span, x, stored, computed), shift)
-            sums = [total(f, s) for s in _summed(f, rest, shift, loop.results)]
+            sums = [across(f, s, add) for s in _summed(f, rest, shift, loop.results)]
             wide = [converted(f, _one(f, s), DOUBLE) for s in sums]
             mean, moment = _moments(f, _one(f, shift), wide, count)
             for name, values in zip(
@@ -147,24 +142,25 @@ class _Columns:
         f, lanes, (stored, computed) = self._f, self._lanes, self._types
         shifts = [_loaded(f, span, x, stored, computed) for span in spans]
         zeros = [f.constant(vector(computed, lanes), 0.0)] * (2 * len(spans))
-        with f.loop(0, self._rows, 1, zeros) as loop:
-            row = x + loop.index * self._row_bytes
+
+        def add_row(loop: Loop, row: Value, *, shorter: bool) -> None:
             sums = []
             for i, (span, shift) in enumerate(zip(spans, shifts, strict=True)):
+                if shorter:
+                    mask = f.lanes_below(self._rest - span.start, lanes)
+                    span = Span(f, span.start, lanes, mask)
                 value = _loaded(f, span, row, stored, computed)
+                value = f.select(mask, value, shift) if shorter else value
                 sums += _summed(f, value, shift, loop.carried[2 * i : 2 * i + 2])
             loop.next(sums)
+
+        with f.loop(0, self._rows, 1, zeros) as loop:
+            add_row(loop, x + loop.index * self._row_bytes, shorter=False)
         # The shorter row: one iteration of a loop, or none.
         row = x + self._rows * self._row_bytes
         there = f.select(self._rest > spans[0].start, f.integer(1), 0)
         with f.loop(0, there, 1, loop.results) as again:
-            sums = []
-            for i, (span, shift) in enumerate(zip(spans, shifts, strict=True)):
-                mask = f.lanes_below(self._rest - span.start, lanes)
-                value = _loaded(f, Span(f, span.start, lanes, mask), row, stored, computed)
-                value = f.select(mask, value, shift)
-                sums += _summed(f, value, shift, again.carried[2 * i : 2 * i + 2])
-            again.next(sums)
+            add_row(again, row, shorter=True)
         rows = f.broadcast(f.convert("sitofp", self._rows, DOUBLE), lanes)
         for i, (span, shift) in enumerate(zip(spans, shifts, strict=True)):
             mask = f.lanes_below(self._rest - span.start, lanes)
@@ -196,16 +192,6 @@ def _results(f: Function, a: Arguments, mean: Value, variance: Value) -> tuple[V
     variance = f.select(f.compare("olt", variance, 0), 0, variance)
     root = f.intrinsic("llvm.sqrt", variance + epsilon)
     return mean * -1.0, f.constant(mean.type, 1.0) / root
-
-
-def total(f: Function, value: Value) -> Value:
-    """The sum of all lanes, in all lanes."""
-    lanes = split(value.type)[1]
-    half = lanes // 2
-    while half:
-        value = value + f.shuffle(value, None, [i ^ half for i in range(lanes)])
-        half //= 2
-    return value
 
 
 def _planes(f: Function, span: Span, base: Value, plane: Value) -> list[Value]:
@@ -280,13 +266,13 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
             with f.loop(0, slots) as slot:
                 base = first + slot.index * slot_bytes
 
-                def add(span: Span) -> None:
+                def take(span: Span) -> None:
                     three = _planes(f, span, base, plane)
                     for address, value in zip(sums, body(span, *three), strict=True):
                         f.store(f.load(value.type, address) + value, address)
 
-                spans.each(add)
-            return [total(f, f.load(zero.type, address)) for address in sums]
+                spans.each(take)
+            return [across(f, f.load(zero.type, address), add) for address in sums]
 
         count, weighted = gathered(lambda _, n, mean, __: (n, n * mean))
         mean = weighted / count
