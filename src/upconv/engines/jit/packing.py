@@ -270,10 +270,7 @@ def _pack_line(
             bad, to = watched(f, second, bad), to + lane.index
             low, high = (f.convert("zext", v, vector(I32, lanes)) for v in (value, second))
             value = low | high << 16
-        if past:
-            f.store_past(value, to)
-        else:
-            f.store(value, to)
+        f.store(value, to, past=past)
         lane.next([bad])
     return lane.results[0]
 

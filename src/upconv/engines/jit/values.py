@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ...problem import DType
@@ -139,9 +139,9 @@ def as_value(operand: Operand, do: Callable[[str, str], Value] | None = None) ->
     return operand if isinstance(operand, Value) else Value(I64, str(operand), do)
 
 
-def name_of(operand: Operand) -> str:
-    """An operand as text."""
-    return operand.name if isinstance(operand, Value) else str(operand)
+def listed(operands: Iterable[Value]) -> str:
+    """Operands as a call lists them."""
+    return ", ".join(f"{operand.type} {operand.name}" for operand in operands)
 
 
 def computed(dtype: DType) -> str:

@@ -257,8 +257,4 @@ def _emit_sums(
             value = converted(f, value, DOUBLE)
             term.next([f.multiply_add(value, factor, term.carried[0])])
         to = dst + channel_loop.index * a["row"] + column.index
-        value = converted(f, term.results[0], element)
-        if past:
-            f.store_past(value, to)
-        else:
-            f.store(value, to)
+        f.store(converted(f, term.results[0], element), to, past=past)
