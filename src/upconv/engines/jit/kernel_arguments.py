@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import pool
+from .cpu import Cpu
 from .emit import Function, signature
 from .values import I32, I64, PTR, Value
 
@@ -185,25 +186,18 @@ _PATIENCE = 1000  # iterations of waiting, some 30 us, before others may have th
 
 
 def wait(
-    f: Function,
-    counter: Value,
-    count: Value,
-    triple: str,
-    switch: int,
-    meanwhile: Callable[[], None] | None = None,
+    f: Function, counter: Value, count: Value, cpu: Cpu, meanwhile: Callable[[], None] | None = None
 ) -> None:
     """Wait until a counter that all threads share has come to `count`.
 
-    `switch` is the address of sched_yield or its like: the other threads may have no processor.
     `meanwhile` emits the body of the waiting loop; without it, an iteration relaxes.
     """
     iterations = f.scratch(8)
     f.store(f.integer(0), iterations)
     with f.forever() as waiting:
         f.leave(waiting, f.observe(counter) >= count)
-        meanwhile() if meanwhile else f.relax(triple)
+        meanwhile() if meanwhile else f.relax(cpu.triple)
         iteration = f.load(I64, iterations) + 1
         f.store(iteration, iterations)
-        if switch:
-            with f.when(iteration > _PATIENCE):
-                f.call_foreign(switch)
+        with f.when(iteration > _PATIENCE):  # the other threads may have no processor
+            f.call_foreign(pool.switch())
