@@ -66,7 +66,7 @@ def schedules(
     outputs = [2 * ceil(window.steps(line) / window.apart) for window, line in pairs]
     forms = [
         form
-        for form in _forms(correlation, cpu).values()
+        for form in forms_of(correlation, cpu).values()
         if not (exact and not form.exact)
         and all(t.m < n for t, n in zip(form.transforms, outputs, strict=True))
     ]
@@ -81,12 +81,8 @@ def schedules(
     return tuple(sorted(plans, key=lambda plan: plan.cycles))
 
 
-def named_schedule(correlation: Correlation, name: str, threads: int, cpu: Cpu) -> Schedule:
-    """The best schedule of a form, by its name."""
-    return _forms(correlation, cpu)[name].schedule(correlation, threads)
-
-
-def _forms(correlation: Correlation, cpu: Cpu) -> dict[str, Form]:
+def forms_of(correlation: Correlation, cpu: Cpu) -> dict[str, Form]:
+    """The forms of a correlation's class by their names."""
     return _forms_of(correlation.weight, correlation.layout, windows_of(correlation), cpu)
 
 
