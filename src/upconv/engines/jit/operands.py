@@ -22,7 +22,6 @@ from ..base import Array, Maybe
 from ..copies import laid_out
 from ..workspace import Workspace
 from .correlation import Correlation
-from .packing import Packer
 from .steps import Launch, Step
 
 
@@ -133,12 +132,18 @@ class Kernel:
     """
 
     correlation: Correlation
+    schedule: Any
     workspace_bytes: int
-    order: Packer
+    order: Any  # which packs
     _pack_threads: int
     _no_bias: Array
 
-    def pack(self, weight: Array) -> Array:
+    @property
+    def description(self) -> str:
+        """The schedule in one line."""
+        return str(self.schedule)
+
+    def pack(self, weight: Array) -> Any:
         """The weight in the kernel's order of use."""
         return self.order.pack(weight, self._pack_threads)
 
@@ -174,10 +179,16 @@ class Kernel:
         """Return the steps of `run`, bound to arrays that kernels can read, and to scratch."""
         operands = Operands.in_place(self.correlation, out, a, residual, second)
         biases = self._by_channel(bias, slopes)
+        weight = self._read(b)
         return [
-            launch.step(values, b, biases, self)
-            for launch, values in self._launches(operands, b, biases, scratch)
+            launch.step(values, weight, biases, self)
+            for launch, values in self._launches(operands, weight, biases, scratch)
         ]
+
+    def _read(self, packed: Any) -> Array:
+        """The part of a packed weight that code reads."""
+        array: Array = packed
+        return array
 
     def _launches(
         self, operands: Operands, w: Array, biases: Array, scratch: int
