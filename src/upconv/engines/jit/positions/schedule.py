@@ -115,7 +115,9 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
         buffer_positions=padded.total + halo_before + halo_after,
     )
     plan = _cut(single_block, correlation, cpu)
-    return replace(plan, in_place=_reads_in_place(correlation, plan, cpu))
+    # No tile may read beyond an image.
+    fits = (padded.total % plan.cache_block or plan.cache_block) >= tiles[0].width
+    return replace(plan, in_place=fits and _may_read_in_place(correlation, plan, cpu))
 
 
 def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) -> int:
@@ -131,12 +133,6 @@ def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) ->
     if nbytes <= tile.costs.positions.records:
         return 0
     return max(4, -(-8 * tile.width // padded.row_stride))
-
-
-def _reads_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
-    """Whether packing would be a plain copy of each image, and no tile reads beyond an image."""
-    rest = plan.padded.total % plan.cache_block or plan.cache_block
-    return rest >= plan.tiles[0].width and _may_read_in_place(correlation, plan, cpu)
 
 
 def _may_read_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
