@@ -101,13 +101,8 @@ class Placement:
             phases, _sums(counts, self._steps), plan.padded.total, plan.cache_block
         )
         bounds = of_block.searchsorted(blocks)
-        spans = filled(
-            SPAN,
-            len(ranges),
-            count=1,
-            tiles=first + bounds[:-1],
-            tile_count=bounds[1:] - bounds[:-1],
-        )
+        tiles, count = first + bounds[:-1], np.diff(bounds)
+        spans = filled(SPAN, len(ranges), count=1, tiles=tiles, tile_count=count)
         ranges[:, 0], ranges[:, 1] = self._add("spans", spans) + blocks[:-1], 1
 
     def _by_rows(self, counts: tuple[int, ...], phases: PhaseClass, ranges: Numbers) -> None:
