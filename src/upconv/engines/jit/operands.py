@@ -75,15 +75,11 @@ class Operands:
     ) -> Operands:
         """The arrays of a step, which cannot be copies: it is bound to their addresses."""
         operands = cls.of(correlation, out, x, residual, second)
-        pairs = (
-            (operands.x, x), (operands.y, out), (operands.residual, residual),
-            (operands.other, second),
-        )  # fmt: skip
-        for used, passed in pairs:
-            if used is not None and passed is not None and address_of(used) != address_of(passed):
-                raise EngineError(
-                    "A step reads and writes arrays where they lie: make a copy first."
-                )
+        used = operands.x, operands.y, operands.residual, operands.other
+        for array, passed in zip(used, (x, out, residual, second), strict=True):
+            if array is not None and passed is not None and address_of(array) != address_of(passed):
+                words = "A step reads and writes arrays where they lie"
+                raise EngineError(f"{words}: make a copy first.")
         return operands
 
     def deliver(self) -> None:
@@ -166,16 +162,9 @@ class Kernel:
         operands.deliver()
 
     def steps(
-        self,
-        out: Array,
-        a: Array,
-        b: Any,
-        bias: Maybe,
-        residual: Maybe,
-        scratch: int,
-        slopes: Maybe = None,
-        second: Maybe = None,
-    ) -> list[Step]:
+        self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int,
+        slopes: Maybe = None, second: Maybe = None,
+    ) -> list[Step]:  # fmt: skip
         """Return the steps of `run`, bound to arrays that kernels can read, and to scratch."""
         operands = Operands.in_place(self.correlation, out, a, residual, second)
         biases = self._by_channel(bias, slopes)

@@ -112,11 +112,8 @@ class Packer:
             if kept == I16:
                 pair = max(1, 2 * transposed_taps)
                 at_once = _COLUMNS // pair * pair
-            columns, part, count = (
-                channels * transposed_taps,
-                _TRANSPOSED_PART * at_once,
-                len(pieces),
-            )
+            columns, part = channels * transposed_taps, _TRANSPOSED_PART * at_once
+            count = len(pieces)
         else:
             self._move, name = gather_code(stored, kept, cpu), "gather"
             self._code = packing_code(kept, cpu)

@@ -112,13 +112,11 @@ def finish_code(module: Module, kind: Finish, cpu: Cpu) -> None:
     """`finish` of one class."""
     lanes = cpu.lanes(BYTES[kind.computed])
     with module.function("finish", FINISH) as f:
-        spans = Spans(f, f["length"], lanes)
+        spans, has_slopes = Spans(f, f["length"], lanes), kind.epilogue.slopes
         with f.loop(0, f["channels"]) as channel, f.loop(0, f["runs"]) as run:
             offset = channel.index * f["dst_channel"] + run.index * f["dst_run"]
             src = f["src"] + (channel.index * f["src_channel"] + run.index * f["src_run"])
-            slopes = (
-                f.at(f["slopes"], channel.index, kind.computed) if kind.epilogue.slopes else src
-            )
+            slopes = f.at(f["slopes"], channel.index, kind.computed) if has_slopes else src
             places = {name: f[name] for name in ("dst", "residual", "second")}
             spans.each(partial(finish_span, f, kind, places, src, offset, slopes))
 
@@ -160,9 +158,8 @@ def finish_span(
     values = activated(f, kind.epilogue.activation, slope, values)
     span.store(converted(f, values, kind.stored), dst)
     if kind.epilogue.has_second:
-        span.store(
-            converted(f, second_of(f, kind.epilogue, values), kind.stored), dst + places["second"]
-        )
+        other = converted(f, second_of(f, kind.epilogue, values), kind.stored)
+        span.store(other, dst + places["second"])
 
 
 @compiled("gather", kept=16)

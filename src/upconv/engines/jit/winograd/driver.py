@@ -216,12 +216,9 @@ def _results(f: Function, side: _Side, phase: Value) -> Iterator[tuple[Value, Va
 
 
 def _emit_result(
-    block: _Block,
-    layout: DataLayout,
-    row: tuple[Value, Value, Value],
-    channel: Value,
+    block: _Block, layout: DataLayout, row: tuple[Value, Value, Value], channel: Value,
     active: Value,
-) -> None:
+) -> None:  # fmt: skip
     """Move a row of results from the stage to y: `active` channels from `channel` on."""
     f, a = block.f, block.a
     src, offset, count = row

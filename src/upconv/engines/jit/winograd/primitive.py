@@ -231,10 +231,8 @@ def _codes(
 def _points(form: Form) -> Array:
     """For each point, the count and the numbers of its pieces."""
     counts = [t.pieces for t in form.transforms]
-    numbers, points = (
-        np.arange(prod(counts)).reshape(counts),
-        np.zeros((form.points, 1 + prod(counts)), np.int64),
-    )
+    numbers = np.arange(prod(counts)).reshape(counts)
+    points = np.zeros((form.points, 1 + prod(counts)), np.int64)
     for point, of_axes in zip(points, form.pieces, strict=True):
         pieces = numbers[tuple(map(slice, of_axes))].ravel()
         point[0], point[1 : 1 + len(pieces)] = len(pieces), pieces
