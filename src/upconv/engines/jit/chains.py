@@ -222,25 +222,19 @@ class _Body:
             if number in scalars:
                 inputs.append(scalars[number])
                 continue
-            loaded = span.load(f.at(bases[f"x{number}"], span.start, element), element)
-            inputs.append(converted(f, loaded, chain.computed))
+            inputs.append(span.read(bases[f"x{number}"], element, chain.computed))
         value, stored = inputs[0], 0
         for name, operand in chain.ops:
             if name == "store":
-                self._store(value, stored, span, bases)
+                span.write(value, bases[f"y{stored}"], chain.outputs[stored])
                 stored += 1
                 continue
             second = value  # of operations without an operand, which ignore it
             if operand.kind == "input":
                 second = inputs[operand.number]
             elif operand.kind == "column":
-                address = f.at(tables[operand], span.start, chain.computed)
-                second = span.load(address, chain.computed)
+                second = span.read(tables[operand], chain.computed, chain.computed)
             elif operand.kind:
                 second = (tables | self._numbers)[operand]
             value = EMITTERS[name](f, value, second)
-        self._store(value, stored, span, bases)
-
-    def _store(self, value: Value, number: int, span: Span, bases: dict[str, Value]) -> None:
-        f, element = self._f, self._chain.outputs[number]
-        span.store(converted(f, value, element), f.at(bases[f"y{number}"], span.start, element))
+        span.write(value, bases[f"y{stored}"], chain.outputs[stored])

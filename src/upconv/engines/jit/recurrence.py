@@ -65,19 +65,16 @@ def lstm_code(module: Module, stored: str, cpu: Cpu) -> None:
 
             def block(span: Span) -> None:
                 here = weight + span.start * channels * (GATES * BYTES[FLOAT])
-                sums = []
-                for gate in range(GATES):
-                    address = f.at(gates, channels * gate + span.start, stored)
-                    sums.append(converted(f, span.load(address, stored), FLOAT))
+                rows = (f.at(gates, channels * gate, stored) for gate in range(GATES))
+                sums = [span.read(row, stored, FLOAT) for row in rows]
                 i, forget, g, o = _products(f, sums, here, state, channels, stored, lanes)
                 i, forget, o = (activated(f, Activation.SIGMOID, 0.0, v) for v in (i, forget, o))
                 g = activated(f, Activation.TANH, 0.0, g)
-                cell = f.at(state, channels + span.start, stored)
-                kept = forget * converted(f, span.load(cell, stored), FLOAT)
+                kept = forget * span.read(f.at(state, channels, stored), stored, FLOAT)
                 c = f.multiply_add(i, g, kept)
                 h = o * activated(f, Activation.TANH, 0.0, c)
-                for value, first in ((h, span.start), (c, channels + span.start)):
-                    span.store(converted(f, value, stored), f.at(result, first, stored))
+                span.write(h, result, stored)
+                span.write(c, f.at(result, channels, stored), stored)
 
             spans.each(block)
             step.next([result])

@@ -98,13 +98,8 @@ def fill_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
             src = f["src"] + channel.index * f["src_channel"]
             dst = f["dst"] + channel.index * f["dst_channel"]
             rest = f.at(dst, f["count"], computed)
-
-            def copy(span: Span) -> None:
-                values = span.load(f.at(src, span.start, stored), stored)
-                span.store(converted(f, values, computed), f.at(dst, span.start, computed))
-
-            numbers.each(copy)
-            clear.each(lambda span: span.store(zero, f.at(rest, span.start, computed)))
+            numbers.each(lambda span: span.write(span.read(src, stored, computed), dst, computed))
+            clear.each(lambda span: span.write(zero, rest, computed))
 
 
 @compiled("finish", kept=64)
@@ -141,25 +136,21 @@ def finish_span(
     """One vector of results: + residual, + the old result, activation, in the type of computing.
 
     `places` are `dst`, `residual` and `second` as in `FINISH`."""
-    values = span.load(f.at(src, span.start, kind.computed), kind.computed)
-    dst = f.at(places["dst"] + offset, span.start, kind.stored)
+    values, types = span.read(src, kind.computed, kind.computed), (kind.stored, kind.computed)
+    dst = places["dst"] + offset
     if kind.residual:
-        address = f.at(places["residual"] + offset, span.start, kind.stored)
-        residual = converted(f, span.load(address, kind.stored), kind.computed)
-        values = values + residual
+        values = values + span.read(places["residual"] + offset, *types)
     if kind.accumulate:
-        there = converted(f, span.load(dst, kind.stored), kind.computed)
-        values = there + values
+        values = span.read(dst, *types) + values
     slope: float | Value = kind.epilogue.slope
     if kind.epilogue.slopes and kind.layout is DataLayout.NXC:
-        slope = span.load(f.at(slopes, span.start, kind.computed), kind.computed)
+        slope = span.read(slopes, kind.computed, kind.computed)
     elif kind.epilogue.slopes:
         slope = f.broadcast(f.load(kind.computed, slopes), split(values.type)[1])
     values = activated(f, kind.epilogue.activation, slope, values)
-    span.store(converted(f, values, kind.stored), dst)
+    span.write(values, dst, kind.stored)
     if kind.epilogue.has_second:
-        other = converted(f, second_of(f, kind.epilogue, values), kind.stored)
-        span.store(other, dst + places["second"])
+        span.write(second_of(f, kind.epilogue, values), dst + places["second"], kind.stored)
 
 
 @compiled("gather", kept=16)
@@ -273,6 +264,14 @@ class Span:
             self._f.store(value, address)
         else:
             self._f.store_lanes(value, address, self._mask)
+
+    def read(self, row: Value, stored: str, computed: str) -> Value:
+        """The elements of this span of a row, in another type."""
+        return converted(self._f, self.load(self._f.at(row, self.start, stored), stored), computed)
+
+    def write(self, value: Value, row: Value, stored: str) -> None:
+        """Write the elements of this span of a row, in the row's type."""
+        self.store(converted(self._f, value, stored), self._f.at(row, self.start, stored))
 
 
 class Spans:

@@ -16,6 +16,7 @@ add and multiply them. Statistics of one row or one column are written into the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import add
 
 from .chains import PIECE
@@ -49,7 +50,6 @@ slot of the sum."""
 UNIT = record("part parts merge merges final finals piece pieces")
 """Records of a job of all kinds: the first one of each kind, and their count."""
 
-Each = Callable[[Span], None]
 Finish = Callable[[Span, Value, Value, Value], None]
 Gather = Callable[[Span, Value, Value, Value], tuple[Value, Value]]
 _LAYOUT = ArgumentLayout(NUMBERS + STATISTICS, counters=COUNTERS)
@@ -86,7 +86,7 @@ def columns_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
 
         def finish(span: Span, count: Value, mean: Value, moment: Value) -> None:
             for table, values in zip(tables, _results(f, a, mean, moment / count), strict=True):
-                span.store(converted(f, values, computed), f.at(table, span.start, computed))
+                span.write(values, table, computed)
 
         columns.each(x, piece["length"], finish)
 
@@ -111,9 +111,9 @@ def rows_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
             shift = f.broadcast(converted(f, f.load(stored, x), computed), lanes)
             with f.loop(0, full, lanes, [zero, zero]) as loop:
                 span = Span(f, loop.index, lanes, None)
-                loop.next(_summed(f, _loaded(f, span, x, stored, computed), shift, loop.carried))
+                loop.next(_summed(f, span.read(x, stored, computed), shift, loop.carried))
             span = Span(f, full, lanes, mask)
-            rest = f.select(mask, _loaded(f, span, x, stored, computed), shift)
+            rest = f.select(mask, span.read(x, stored, computed), shift)
             sums = [across(f, s, add) for s in _summed(f, rest, shift, loop.results)]
             wide = [converted(f, _one(f, s), DOUBLE) for s in sums]
             mean, moment = _moments(f, _one(f, shift), wide, count)
@@ -140,7 +140,7 @@ class _Columns:
 
     def _block(self, spans: Sequence[Span], x: Value, finish: Finish) -> None:
         f, lanes, (stored, computed) = self._f, self._lanes, self._types
-        shifts = [_loaded(f, span, x, stored, computed) for span in spans]
+        shifts = [span.read(x, stored, computed) for span in spans]
         zeros = [f.constant(vector(computed, lanes), 0.0)] * (2 * len(spans))
 
         def add_row(loop: Loop, row: Value, *, shorter: bool) -> None:
@@ -149,7 +149,7 @@ class _Columns:
                 if shorter:
                     mask = f.lanes_below(self._rest - span.start, lanes)
                     span = Span(f, span.start, lanes, mask)
-                value = _loaded(f, span, row, stored, computed)
+                value = span.read(row, stored, computed)
                 value = f.select(mask, value, shift) if shorter else value
                 sums += _summed(f, value, shift, loop.carried[2 * i : 2 * i + 2])
             loop.next(sums)
@@ -167,10 +167,6 @@ class _Columns:
             count = f.select(mask, rows + 1, rows)
             wide = [converted(f, s, DOUBLE) for s in again.results[2 * i : 2 * i + 2]]
             finish(span, count, *_moments(f, shift, wide, count))
-
-
-def _loaded(f: Function, span: Span, row: Value, stored: str, computed: str) -> Value:
-    return converted(f, span.load(f.at(row, span.start, stored), stored), computed)
 
 
 def _summed(f: Function, value: Value, shift: Value, sums: Sequence[Value]) -> list[Value]:
@@ -291,11 +287,8 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
             offset = image * a["table_image"] + copy.index * a["copy_bytes"] + to
             for name, values in zip(("minus_mean", "inverse"), results, strict=True):
                 narrow = f.shuffle(converted(f, values, computed), None, [0] * lanes)
-                out.each(_storing(f, narrow, a[name] + offset, computed))
-
-
-def _storing(f: Function, values: Value, table: Value, element: str) -> Each:
-    return lambda span: span.store(values, f.at(table, span.start, element))
+                row = a[name] + offset
+                out.each(partial(Span.write, value=narrow, row=row, stored=computed))
 
 
 @compiled("unit", kept=2, opt=0)

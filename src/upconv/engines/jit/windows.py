@@ -93,12 +93,8 @@ class _Gather:
             with f.when(count > 0):
                 row = x + f.word(taps)
                 src, dst = self._from(row), f.at(to, self._low, element)
-
-                def copy(span: Span) -> None:
-                    values = span.load(f.at(src, span.start, line.stored), line.stored)
-                    span.store(converted(f, values, element), f.at(dst, span.start, element))
-
-                self._body.each(copy)
+                types = line.stored, element
+                self._body.each(lambda span: span.write(span.read(src, *types), dst, element))
                 self._edges(to, row, element)
             with f.unless(count > 0):
                 self._fill(self._all, to, self._neutral(element), element)
@@ -110,10 +106,10 @@ class _Gather:
             with f.loop(0, count, 1, totals) as loop:
                 tap = taps + loop.index * TAP.itemsize
                 src = self._from(x + f.word(tap))
-                values = _loaded(f, spans, src, line.stored, element)
+                values = [span.read(src, line.stored, element) for span in spans]
                 loop.next(_reduced(f, line.reduce, values, loop.carried, tap))
             for span, total in zip(spans, loop.results, strict=True):
-                span.store(total, f.at(dst, span.start, element))
+                span.write(total, dst, element)
 
         self._body.each_block(combine)
         self._edges(to, None, element)
@@ -152,8 +148,7 @@ class _Gather:
             self._fill(blocks, start, f.broadcast(value, self._lanes), element)
 
     def _fill(self, blocks: Spans, start: Value, value: Value, element: str) -> None:
-        f = self._f
-        blocks.each(lambda span: span.store(value, f.at(start, span.start, element)))
+        blocks.each(lambda span: span.write(value, start, element))
 
 
 def _neutral(f: Function, reduce: str, kind: str, fill: Value | None = None) -> Value:
@@ -189,12 +184,6 @@ def _weight(f: Function, tap: Value) -> Value:
     return f.load(DOUBLE, f.at(tap, 1, DOUBLE))
 
 
-def _loaded(f: Function, spans: list[Span], row: Value, stored: str, element: str) -> list[Value]:
-    """The numbers of a row in some spans."""
-    loads = (span.load(f.at(row, span.start, stored), stored) for span in spans)
-    return [converted(f, numbers, element) for numbers in loads]
-
-
 def _pool(
     f: Function, a: Arguments, line: Line, src: Value, dst: Value, column: Value, columns: Value,
     lanes: int,
@@ -215,8 +204,8 @@ def _pool(
             loop.next(totals)
         for span, result in zip(spans, loop.results, strict=True):
             if line.reduce == "sum":
-                result = result * span.load(f.at(scale, span.start, element), element)
-            span.store(converted(f, result, line.stored), f.at(dst, span.start, line.stored))
+                result = result * span.read(scale, element, element)
+            span.write(result, dst, line.stored)
 
     Spans(f, columns, lanes, 2).each_block(combine)
 
@@ -313,13 +302,13 @@ def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cp
                     start = [neutral] * len(spans) if reduce == "sum" else first.carried
                     with f.loop(0, counts[1], 1, start) as second:
                         tap = inner + second.index * TAP.itemsize
-                        values = _loaded(f, spans, src + f.word(tap), stored, element)
+                        here = src + f.word(tap)
+                        values = [span.read(here, stored, element) for span in spans]
                         second.next(_reduced(f, reduce, values, second.carried, tap, share))
                     both = zip(first.carried, second.results, strict=True)
                     sums = reduce == "sum"
                     first.next([a + b for a, b in both] if sums else second.results)
                 for span, result in zip(spans, first.results, strict=True):
-                    address = f.at(dst, span.start, stored)
-                    span.store(converted(f, result, stored), address)
+                    span.write(result, dst, stored)
 
             blocks.each_block(combine)
