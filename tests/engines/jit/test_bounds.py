@@ -249,9 +249,9 @@ FAULTS = {
     "a workspace too small": JIT.format("", "operands", "operands")
     + "real = operands.Workspace; operands.Workspace = lambda n: real(n // 2)",
     "output rows one element late": JIT.format(".positions", "placement", "placement")
-    + "real = placement._sums\n"
+    + "real = placement.offsets\n"
     "def late(*a): table = real(*a); table[2] += 8; return table\n"
-    "placement._sums = late",
+    "placement.offsets = late",
     "results one element early": JIT.format(".positions", "placement", "placement")
     + "real = placement.filled\n"
     "def early(kind, shape, **columns):\n"

@@ -20,7 +20,7 @@ from . import walk
 from .compile import compiled
 from .cpu import Cpu, host
 from .emit import Module
-from .kernel_arguments import ArgumentLayout, Blocks, Record, Table, record
+from .kernel_arguments import ArgumentLayout, Blocks, Record, Table, filled, offsets, record
 from .operands import lies_well
 from .pool import useful_threads
 from .rows import Finish, activate, finish_code, plain
@@ -192,10 +192,6 @@ def _rows(dst: Array, src: Array, axes: slice) -> Table:
     """The offsets of both boxes at every index of some axes, the last two excluded."""
     last = dst.ndim - 2
     start, stop, _ = axes.indices(dst.ndim)
-    chosen = range(min(start, last), min(stop, last))
-    rows = np.zeros([dst.shape[axis] for axis in chosen], _ROW)
-    for level, axis in enumerate(chosen):
-        index = np.arange(dst.shape[axis]).reshape(-1, *[1] * (len(chosen) - level - 1))
-        rows["dst"] += index * dst.strides[axis]
-        rows["src"] += index * src.strides[axis]
-    return rows.ravel()
+    chosen = slice(min(start, last), min(stop, last))
+    to, of = offsets(dst.shape[chosen], dst.strides[chosen], src.strides[chosen])
+    return filled(_ROW, len(to), dst=to, src=of)

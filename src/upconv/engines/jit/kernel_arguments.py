@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -149,6 +149,17 @@ def filled(kind: np.dtype[Any], shape: int | tuple[int, ...], **columns: Any) ->
     for name, column in columns.items():
         table[name] = column
     return table
+
+
+def offsets(counts: Sequence[int], *steps: Sequence[int]) -> Table:
+    """For all indices below `counts`, the last one fastest, the sums of index times step; a row for
+    each of `steps`."""
+    total = np.zeros((len(steps), 1), np.int64)
+    for count, step in zip(counts, zip(*steps, strict=True), strict=True):
+        if count != 1:
+            along = np.arange(count) * np.array(step)[:, None]
+            total = (total[:, :, None] + along[:, None]).reshape(len(steps), -1)
+    return total
 
 
 class Record:

@@ -127,6 +127,11 @@ def nbytes_of(kind: str) -> int:
     return BYTES[element] * (lanes or 1)
 
 
+def whole_lines(nbytes: int) -> int:
+    """Bytes rounded up to whole lines of a cache."""
+    return -(-nbytes // LINE) * LINE
+
+
 def mangled(kind: str) -> str:
     """A type as the names of intrinsics spell it."""
     element, lanes = split(kind)

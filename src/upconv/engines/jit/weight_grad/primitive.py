@@ -18,7 +18,7 @@ from ..operands import lying_well, strides
 from ..pool import useful_threads
 from ..rows import Finish, fill_code, finish_code
 from ..transpose import transpose_code, transpose_pairs_code
-from ..values import I32, STORED
+from ..values import I32, STORED, whole_lines
 from ..walk import Phase, phases, walk_code
 from .candidates import DOTS, chosen
 from .driver import ARGUMENTS, SUMS, TABLES, copy_code, driver_code
@@ -45,7 +45,7 @@ class WeightGrad:
         self._run, zeros = walk.addresses["walk"], np.zeros(plan.sides.tile.width)
         self._held = walk, driver, *codes.values(), tables, listed, zeros
         # Keys of packed panels, sums of a thread's block, their transpose, and panels.
-        block = -(-plan.part * plan.block_bytes // 64) * 64
+        block = whole_lines(plan.part * plan.block_bytes)
         sides_arguments, size = _sides(plan, tables, SUMS + 2 * block)
         self._stages = self._threads * size
         self.workspace_bytes = self._stages + (0 if plan.single else plan.sets * plan.all_bytes)
