@@ -157,44 +157,34 @@ def finish_span(
 def gather_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
     """`gather` from elements of type `stored` to elements of type `computed`; into 16 bits it
     gathers pairs of input channels."""
-    if computed == I16:
-        _emit_gather_pairs(module, stored)
-        return
-    with module.function("gather", GATHER) as f:
-        zero = f.constant(computed, 0.0)
-        with f.loop(0, f["channels"]) as channel:
-            src = f["src"] + channel.index * f["src_channel"]
-            dst = f["dst"] + channel.index * f["dst_channel"]
-            with f.loop(0, f["entries"]) as entry:
-                index = f.word(f["table"], entry.index)
-                real = index >= 0
-                number = f.load(stored, f.at(src, f.max(index, 0), stored))
-                number = f.select(real, converted(f, number, computed), zero)
-                f.store(number, f.at(dst, entry.index, computed))
-
-
-def _emit_gather_pairs(module: Module, stored: str) -> None:
-    """`gather` of two input channels at a time, as bfloat16: dst[e] is the element of the first
-    channel, then that of the second, or 0. `dst_channel` is half of the bytes of such a row."""
-
-    def bits(address: Value) -> Value:
-        return f.convert("bitcast", converted(f, f.load(stored, address), BFLOAT), I16)
-
-    with module.function("gather", GATHER) as f, f.loop(0, f["channels"], 2) as channel:
+    together = 2 if computed == I16 else 1
+    with module.function("gather", GATHER) as f, f.loop(0, f["channels"], together) as channel:
         src = f["src"] + channel.index * f["src_channel"]
         dst = f["dst"] + channel.index * f["dst_channel"]
-        both = channel.index + 1 < f["channels"]
-        beside = f.select(both, f["src_channel"], 0)
+        has_second = channel.index + 1 < f["channels"]
+        beside = f.select(has_second, f["src_channel"], 0)
         with f.loop(0, f["entries"]) as entry:
             index = f.word(f["table"], entry.index)
-            real = index >= 0
-            first = f.at(src, f.max(index, 0), stored)
-            low = f.select(real, bits(first), Value(I16, "0"))
-            high = bits(first + beside)
-            high = f.select(f.select(real, both, Value(I1, "false")), high, Value(I16, "0"))
-            to = f.at(dst, entry.index * 2, I16)
-            f.store(low, to)
-            f.store(high, f.at(to, 1, I16))
+            there, first = index >= 0, f.at(src, f.max(index, 0), stored)
+            if computed == I16:
+                to, pair = f.at(dst, entry.index * 2, I16), (first, first + beside)
+                _gather_pair(f, stored, pair, to, there, has_second)
+            else:
+                number = converted(f, f.load(stored, first), computed)
+                f.store(f.select(there, number, 0), f.at(dst, entry.index, computed))
+
+
+def _gather_pair(
+    f: Function, stored: str, pair: tuple[Value, Value], dst: Value, there: Value, has_second: Value
+) -> None:
+    """Gather an element of two input channels as bfloat16, or 0: that of the first channel, then
+    that of the second. `dst_channel` is half of the bytes of a row of pairs."""
+
+    loads = (converted(f, f.load(stored, address), BFLOAT) for address in pair)
+    first, second = (f.convert("bitcast", number, I16) for number in loads)
+    f.store(f.select(there, first, 0), dst)
+    there = f.select(there, has_second, Value(I1, "false"))
+    f.store(f.select(there, second, 0), f.at(dst, 1, I16))
 
 
 def converted(f: Function, value: Value, element: str) -> Value:

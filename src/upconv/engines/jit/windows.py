@@ -127,12 +127,11 @@ class _Gather:
         after = f.at(to, self._high, element)
         if edge == "reflect" and row is not None:
             last = (self._width - 1) * 2
-            with f.loop(0, self._low) as loop:
-                value = f.load(stored, f.at(row, f.integer(0) - self._first - loop.index, stored))
-                f.store(converted(f, value, element), f.at(to, loop.index, element))
-            with f.loop(self._high, self._count) as loop:
-                value = f.load(stored, f.at(row, last - self._first - loop.index, stored))
-                f.store(converted(f, value, element), f.at(to, loop.index, element))
+            for start, stop, middle in (0, self._low, 0), (self._high, self._count, last):
+                with f.loop(start, stop) as loop:
+                    place = f.at(row, middle - self._first - loop.index, stored)
+                    value = converted(f, f.load(stored, place), element)
+                    f.store(value, f.at(to, loop.index, element))
             return
         for blocks, start, number in (
             (self._before, to, self._low), (self._after, after, self._high - 1),
