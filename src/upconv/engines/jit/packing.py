@@ -337,14 +337,10 @@ class Packing(Packer):
     ) -> None:
         channels, compute = weight.reduced // weight.groups, weight.dtype.accumulator.numpy
         *outer_axes, last = axes
-        phase_tuples = [
-            [
-                sum(tap.index * step for tap, step in zip(taps, weight.strides[3:-1], strict=True))
-                for taps in product(*phases)
-            ]
-            for phases in product(*outer_axes)
-        ]
-        outer = np.array([tap for taps in phase_tuples for tap in taps], np.int64)
+        tap_tuples = (taps for phases in product(*outer_axes) for taps in product(*phases))
+        indices = [[tap.index for tap in taps] for taps in tap_tuples]
+        outer = np.array(indices, np.int64).reshape(len(indices), len(outer_axes))
+        outer = outer @ np.array(weight.strides[3:-1], np.int64)
         entries = np.array([tiles[block.kind].entries for block in blocks])
         self.tap_bytes = entries * channels * compute.itemsize
         starts = np.cumsum([0, *(self.tap_bytes * len(outer))])
