@@ -27,10 +27,8 @@ class AxisBlocks(NamedTuple):
     behind: int = 0
     apart: int = 1
     makes: int = 1
-    reads: int = 1
-    """Operands from one group to the next."""
-    writes: int = 1
-    """Results of all phases from one group to the next."""
+    reads: int = 1  # operands from one group to the next
+    writes: int = 1  # results of all phases from one group to the next
     tail: int = 0
     first: int = 0
     size: int = 1

@@ -140,18 +140,14 @@ class Cycles(NamedTuple):
     choices on a Zen 4 (2026-11-22).
     """
 
-    inputs: float
-    """Packing and transforming a tile."""
+    inputs: float  # packing and transforming a tile
     results: tuple[float, float]
     """The inverse transform of a tile for a unit: without and with `shares_sets`."""
     products: tuple[tuple[int, float], ...]
     """Rows of register tiles, and the products of all points of a unit in so many rows."""
-    stream: float
-    """Reading a unit's weights, in which products hide."""
-    weights: float
-    """The share of that reading which products do not hide."""
-    beyond: bool
-    """Whether weights come from memory."""
+    stream: float  # reading a unit's weights, in which products hide
+    weights: float  # the share of that reading which products do not hide
+    beyond: bool  # whether weights come from memory
 
 
 class Form:
