@@ -158,7 +158,7 @@ class JitBorder(BorderFill):
             channels_last = self._problem.layout is DataLayout.NXC
             if kind.epilogue.slopes and channels_last and dst.shape[-2] > 1:
                 raise EngineError("Channels of a step with PReLU must lie side by side.")
-        outer, inner = _rows(dst, src, slice(0, 2)), _rows(dst, src, slice(2, -2))
+        outer, inner = _rows(dst, src, slice(0, 2)), _rows(dst, src, slice(2, None))
         code, move = finish_code(kind, host()), _box_code(host())
         table = walk.phases(walk.Phase(move.addresses["move"], inner, outer))
         block = _ARGUMENTS.block(
@@ -189,9 +189,7 @@ def _folded(box: Array) -> Array:
 
 
 def _rows(dst: Array, src: Array, axes: slice) -> Table:
-    """The offsets of both boxes at every index of some axes, the last two excluded."""
-    last = dst.ndim - 2
-    start, stop, _ = axes.indices(dst.ndim)
-    chosen = slice(min(start, last), min(stop, last))
-    to, of = offsets(dst.shape[chosen], dst.strides[chosen], src.strides[chosen])
+    """The offsets of both boxes at every index of some of all axes but the last two."""
+    shape, *steps = (values[:-2][axes] for values in (dst.shape, dst.strides, src.strides))
+    to, of = offsets(shape, *steps)
     return filled(_ROW, len(to), dst=to, src=of)

@@ -14,9 +14,9 @@ from typing import Any
 
 from ...errors import EngineError
 from ..workspace import Workspace
+from . import openmp
 from .abi import Arg, Argument, Handle, LibraryError, Query
 from .library import Runtime
-from .openmp import OpenMP
 
 _KEPT = 4
 """Contexts kept for the next calls: more threads than these at once make their own."""
@@ -42,8 +42,7 @@ class PrimitiveSequence:
     """See the module's docstring. Arguments are numbered in the order of their creation."""
 
     def __init__(self, runtime: Runtime, threads: int) -> None:
-        self._runtime, self._openmp = runtime, OpenMP(runtime, threads)
-        self._threads = threads
+        self._runtime, self._threads = runtime, threads
         self.slots: list[_Slot] = []
         self.arguments: list[int] = []
         self.steps: list[_Step] = []
@@ -101,7 +100,7 @@ class PrimitiveSequence:
         with Workspace(self.nbytes) as workspace:
             context.place(workspace)
             context.bind(addresses)
-            self._openmp.run(context.execute)
+            openmp.run(self._runtime, self._threads, context.execute)
         if len(self._contexts) < _KEPT:
             self._contexts.append(context)
 
