@@ -125,8 +125,8 @@ def target(triple: str, name: str, features: str, enabled: set[str]) -> Cpu:
     dots = dots_of(name) if x86 and vector_bytes == 64 and "avx512bf16" in enabled else 0.0
     mesh = x86 and vector_bytes == 64 and "amx-bf16" in enabled
     tiles = AMX if mesh and permitted() else ""
-    registers_and_units = vector_bytes, registers, fused, half
-    return Cpu(triple, name, features, *registers_and_units, *_caches(), dots, tiles, mesh)
+    core = vector_bytes, registers, fused, half
+    return Cpu(triple, name, features, *core, *_caches(), dots, tiles, mesh)
 
 
 _REQUEST, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA

@@ -98,10 +98,9 @@ class Memory:
         self.v_row, self.z_row = v_row_of(form), z_row_of(form)
         v_point, z_point = _odd(rows * self.v_row), _odd(rows * self.z_row)
         # To store rows of results twice, or with a residual, they are transposed in other memory.
-        set_bytes = form.cpu.costs.winograd.set_bytes
         epilogue = correlation.epilogue
         more = epilogue.residual or epilogue.has_second or correlation.accumulate
-        apart = more or shares_sets(correlation, set_bytes)
+        apart = more or shares_sets(correlation, form.cpu)
         self.transposed = form.channels * last.writes * last.box * item if apart else 0
         v_at = whole_lines(self.images * image)
         z_at = v_at + form.points * v_point

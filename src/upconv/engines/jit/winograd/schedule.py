@@ -265,7 +265,7 @@ class Form:
     def schedule(self, correlation: Correlation, threads: int) -> Schedule:
         """The blocks and jobs that take the fewest cycles."""
         counts = correlation.batch, *self.groups(correlation.lines)
-        sharing = shares_sets(correlation, self.cpu.costs.winograd.set_bytes)
+        sharing = shares_sets(correlation, self.cpu)
         return self._scheduled(counts, sharing, threads)
 
     @lru_cache(maxsize=256)  # noqa: B019 - forms are kept as long
@@ -345,8 +345,8 @@ def reduction_of(correlation: Correlation) -> int:
     return correlation.reduced // correlation.groups * steps
 
 
-def shares_sets(correlation: Correlation, set_bytes: int) -> bool:
+def shares_sets(correlation: Correlation, cpu: Cpu) -> bool:
     """Whether 16 channels of results lie so far apart that they share a set of the second-level
     cache: rows of 512x512 results took twice as long to write (fcn8s_final)."""
     channel = prod(correlation.result_size) * BYTES[correlation.element]
-    return correlation.layout is DataLayout.NCX and channel % set_bytes == 0
+    return correlation.layout is DataLayout.NCX and channel % cpu.costs.winograd.set_bytes == 0
