@@ -18,8 +18,9 @@ from typing import Any
 
 from ...activations import Activation
 from ...problem import DataLayout, DType, Problem
+from ..copies import Tensor
 from .abi import DTYPE, FORWARD_INFERENCE, Alg, Arg, Handle, Library, LibraryError, Query, vector
-from .descriptors import Kind, Operation, Tensor
+from .descriptors import Kind, Operation
 from .library import Runtime
 
 

@@ -22,11 +22,11 @@ from ...activations import SCRATCH_BYTES, apply
 from ...problem import DType, Problem
 from ..addresses import address_of
 from ..base import Array, Maybe
-from ..copies import contiguous, laid_out
+from ..copies import Tensor, contiguous, laid_out
 from ..nonfinite import NonFinite, is_finite, reference
 from .abi import DTYPE, Arg, Handle
 from .candidates import Candidate
-from .descriptors import Kind, Tensor
+from .descriptors import Kind
 from .library import Runtime
 from .sequence import PrimitiveSequence
 
