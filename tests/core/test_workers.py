@@ -98,7 +98,7 @@ class Runtime:
     def set_threads(n): pass
 
 def run():
-    openmp.OpenMP(Runtime, 2).run(int)
+    openmp.run(Runtime, 2, int)
 
 openmp.processors = lambda: 8
 for call in (lambda: workers.call(divmod, 7, 2), run):

@@ -20,7 +20,7 @@ CALL = (
     "from tests.support import guarded\n"
     "guarded.real_sizes({seeds!r}, {directions!r}, engine={engine!r})"
 )
-CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (32 << 10, {} << 10)"
+CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (32 << 10, {} << 10, 32 << 20)"
 MODULE = "import sys, upconv.engines.jit; sys.modules['upconv.engines.jit']"
 CHOOSE = "from upconv.engines.jit import choose; choose.KERNELS = "
 CHANNELS = (

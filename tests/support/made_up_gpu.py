@@ -17,10 +17,11 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from upconv.devices import DeviceArray
+from upconv.engines.copies import Tensor
 from upconv.engines.cudnn import elementwise
 from upconv.engines.cudnn.elementwise import POINTERS, Move
 from upconv.engines.cudnn.moves import Ends, Maybe, Moves
-from upconv.engines.cudnn.operation import Convolution, Kind, Tensor, cannot
+from upconv.engines.cudnn.operation import Convolution, Kind, cannot
 from upconv.engines.cudnn.primitive import primitive, variants
 from upconv.engines.jit.compile import Code
 from upconv.engines.jit.cpu import host

@@ -7,12 +7,15 @@ milliseconds, in blocks 0.6. The other way round NumPy is as fast as blocks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from .. import memory
+from ..problem import Problem
 from .base import Array
 
 _SMALL = 1 << 15  # bytes, which fit the innermost cache
@@ -57,6 +60,29 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     (15, 5, 1)
     """
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+class Tensor(NamedTuple):
+    """An array as a library describes it: sizes, and strides in elements, of its axes in order."""
+
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], order: Iterable[int]) -> Tensor:
+        """A contiguous array of a shape, its axes in another order.
+
+        >>> Tensor.of((2, 3, 5), (0, 2, 1))
+        Tensor(dims=(2, 5, 3), strides=(15, 1, 5))
+        """
+        strides = contiguous_strides(shape)
+        return cls(*zip(*((shape[i], strides[i]) for i in order), strict=True))
+
+    @classmethod
+    def data(cls, problem: Problem, channels: int, size: tuple[int, ...]) -> Tensor:
+        """x or y, contiguous in the problem's layout, as N, C, *X."""
+        shape = problem.layout.shape(problem.batch, channels, size)
+        return cls.of(shape, problem.layout.to_ncx(problem.rank))
 
 
 def _copy_in_blocks(target: Array, source: Array) -> None:

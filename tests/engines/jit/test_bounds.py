@@ -22,7 +22,7 @@ from upconv.engines.jit.cpu import VARIABLE
 CHECK = (
     "from tests.support.guarded import main; main({seeds!r}, variant={variant!r}, values={values})"
 )
-SMALL_CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (1024, 2048)"
+SMALL_CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (1024, 2048, 32 << 20)"
 ONE_VECTOR = (
     "\nfrom upconv.engines.jit.positions import tiling; best_tile = tiling._best_tile\n"
     "tiling._best_tile = lambda *given: best_tile(*given[:-1], 1)\n"
@@ -249,9 +249,9 @@ FAULTS = {
     "a workspace too small": JIT.format("", "operands", "operands")
     + "real = operands.Workspace; operands.Workspace = lambda n: real(n // 2)",
     "output rows one element late": JIT.format(".positions", "placement", "placement")
-    + "real = placement._sums\n"
+    + "real = placement.offsets\n"
     "def late(*a): table = real(*a); table[2] += 8; return table\n"
-    "placement._sums = late",
+    "placement.offsets = late",
     "results one element early": JIT.format(".positions", "placement", "placement")
     + "real = placement.filled\n"
     "def early(kind, shape, **columns):\n"

@@ -75,7 +75,7 @@ def test_the_loop_adds_up_what_it_says(fused: bool) -> None:
     code = Code(limits._spinning(lanes, accumulators, cpu), ("spin",), cpu)
     numbers = np.arange((accumulators + 2) * lanes, dtype=np.float32)
     rows = numbers.reshape(-1, lanes).copy()
-    limits._spin(code)(7, numbers.ctypes.data)
+    limits._SPIN(code.addresses["spin"])(7, numbers.ctypes.data)
     expected = rows[:accumulators] + 7 * rows[-2] * rows[-1]
     np.testing.assert_array_equal(numbers.reshape(-1, lanes)[:accumulators], expected)
 

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from ...activations import Activation
 from ...problem import DType
+from ..copies import Tensor
 from . import abi
 from .abi import Attribute, CudnnError, Descriptor, Mode, Note, Object, Type, library, tensor
-from .operation import Convolution, Kind, Tensor
+from .operation import Convolution, Kind
 
 A, B, BIAS, RESIDUAL, RESULT = range(1, 6)
 """Numbers of a graph's tensors: the operands in the order of `Primitive.run`, and so on."""

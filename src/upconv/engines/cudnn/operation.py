@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ...activations import Activation
 from ...geometry import Axis
 from ...problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLayout
-from ..copies import contiguous_strides
+from ..copies import Tensor
 
 MOST = (1 << 31) - (1 << 12)
 """A tensor must have fewer elements: kernels count in 32 bits, upconv's to a block beyond."""
@@ -41,13 +41,6 @@ KINDS = {
     Direction.INPUT_GRAD: Kind.CONVOLUTION,
     Direction.WEIGHT_GRAD: Kind.WEIGHT_GRADIENT,
 }
-
-
-class Tensor(NamedTuple):
-    """Sizes (N, C, *X), or (I, O/g, *k) of a filter, and strides in elements in that order."""
-
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
 
 
 class Ends(NamedTuple):
@@ -113,8 +106,8 @@ class Convolution:
         """Return the operation for a problem without negative crops."""
         axes = problem.axes if problem.rank > 1 else (Axis(1, 1), *problem.axes)
         wide = problem.replace(axes=axes)
-        image = _data(wide, wide.out_channels, wide.out_size)
-        loss = _data(wide, wide.in_channels, wide.size)
+        image = Tensor.data(wide, wide.out_channels, wide.out_size)
+        loss = Tensor.data(wide, wide.in_channels, wide.size)
         pre, post = zip(*map(_pads, axes), strict=True)
         stride, dilation = zip(*((axis.stride, axis.dilation) for axis in axes), strict=True)
         return cls(
@@ -191,17 +184,8 @@ def without_epilogue(problem: Problem) -> Problem:
     return problem.replace(bias=False, epilogue=Epilogue(), accumulate=False)
 
 
-def _data(problem: Problem, channels: int, size: tuple[int, ...]) -> Tensor:
-    order = problem.layout.to_ncx(problem.rank)
-    lies = problem.layout.shape(problem.batch, channels, size)
-    strides = contiguous_strides(lies)
-    return Tensor(tuple(lies[i] for i in order), tuple(strides[i] for i in order))
-
-
 def _filter(problem: Problem) -> Tensor:
-    layout = filter_layout(problem.layout)
-    order = layout.to_iox(problem.rank)
-    per_group = problem.out_channels // problem.groups
-    lies = layout.shape(problem.in_channels, per_group, problem.kernel)
-    strides = contiguous_strides(lies)
-    return Tensor(tuple(lies[i] for i in order), tuple(strides[i] for i in order))
+    """The filter as (I, O/g, *k)."""
+    layout, per_group = filter_layout(problem.layout), problem.out_channels // problem.groups
+    shape = layout.shape(problem.in_channels, per_group, problem.kernel)
+    return Tensor.of(shape, layout.to_iox(problem.rank))

@@ -211,7 +211,7 @@ class Lanes:
     def __init__(self, f: Function, kind: str) -> None:
         element, lanes = split(kind)
         self.f, self.kind, self.format = f, kind, _FORMATS[element]
-        self._bits = vector(self.format.integer, lanes) if lanes else self.format.integer
+        self.bits = vector(self.format.integer, lanes) if lanes else self.format.integer
 
     def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
         """Coefficients by rising powers, by Horner's rule: the fewest operations."""
@@ -247,5 +247,5 @@ class Lanes:
         n = shifted - shift
         high, low = (f.constant(self.kind, -part) for part in form.ln2)
         rest = f.multiply_add(n, low, f.multiply_add(n, high, v))
-        bits = f.convert("bitcast", shifted, self._bits) << form.fraction
+        bits = f.convert("bitcast", shifted, self.bits) << form.fraction
         return f.convert("bitcast", bits, self.kind), rest

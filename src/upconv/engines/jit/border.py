@@ -20,7 +20,7 @@ from . import walk
 from .compile import compiled
 from .cpu import Cpu, host
 from .emit import Module
-from .kernel_arguments import ArgumentLayout, Blocks, Record, Table, record
+from .kernel_arguments import ArgumentLayout, Blocks, Record, Table, filled, offsets, record
 from .operands import lies_well
 from .pool import useful_threads
 from .rows import Finish, activate, finish_code, plain
@@ -60,40 +60,25 @@ class JitBorder(BorderFill):
         self._threads = threads
 
     def steps(
-        self,
-        out: Array,
-        a: Array,
-        b: Any,
-        bias: Maybe,
-        residual: Maybe,
-        scratch: int,
-        slopes: Maybe = None,
-        second: Maybe = None,
-    ) -> list[Step]:
+        self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int,
+        slopes: Maybe = None, second: Maybe = None,
+    ) -> list[Step]:  # fmt: skip
         """Return native steps that do what `run` does, bound to these arrays."""
         steps: list[Step] = []
         if self._inner is not None:
             forward, interior = self._problem.direction is Direction.FORWARD, self._place
             a = a[self._interior.x if forward else self._interior.y]
             within, other = (None if v is None else v[interior] for v in (residual, second))
-            arguments = bias, within, scratch, slopes, other
-            steps = self._interior_steps(out[interior], a, b, *arguments)
+            steps = self._interior_steps(out[interior], a, b, bias, within, scratch, slopes, other)
         for box in self._border:
             within, other = (None if v is None else v[box] for v in (residual, second))
             steps += self._border_steps(out[box], bias, within, slopes, other)
         return steps
 
     def _interior_steps(
-        self,
-        out: Array,
-        a: Array,
-        b: Any,
-        bias: Maybe,
-        residual: Maybe,
-        scratch: int,
-        slopes: Maybe,
-        second: Maybe,
-    ) -> list[Step]:
+        self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int,
+        slopes: Maybe, second: Maybe,
+    ) -> list[Step]:  # fmt: skip
         """Return the kernel's steps, between copies of arrays whose strides it cannot read.
 
         Each copy has memory of its own; few layers need any.
@@ -113,8 +98,8 @@ class JitBorder(BorderFill):
             if second is not None:
                 result, second = second, np.empty(second.shape, second.dtype)
                 after += self._box_steps(self._plain, result, second)
-        arguments = bias, residual, scratch, slopes, second
-        return [*before, *inner.steps(out, a, b, *arguments), *after]
+        steps = inner.steps(out, a, b, bias, residual, scratch, slopes, second)
+        return [*before, *steps, *after]
 
     def _copied(self, array: Array, steps: list[Step]) -> Array:
         memory.require(array.nbytes, "a copy of a part of an array")
@@ -154,14 +139,9 @@ class JitBorder(BorderFill):
         return steps
 
     def _box_steps(
-        self,
-        kind: Finish,
-        dst: Array,
-        src: Array,
-        residual: Maybe = None,
-        second: Maybe = None,
+        self, kind: Finish, dst: Array, src: Array, residual: Maybe = None, second: Maybe = None,
         slopes: int = 0,
-    ) -> list[Step]:
+    ) -> list[Step]:  # fmt: skip
         """Return the step, if there is anything to do, that moves one box to another.
 
         slopes: bytes from an element of `src` to its slope.
@@ -175,13 +155,10 @@ class JitBorder(BorderFill):
         if any(array.strides[-1] != array.itemsize for array in (dst, src)):
             dst, src = dst[..., None], src[..., None]  # runs of one element
             # Channels first, a run has one slope. Channels last it would have several.
-            if (
-                kind.epilogue.slopes
-                and self._problem.layout is DataLayout.NXC
-                and dst.shape[-2] > 1
-            ):
+            channels_last = self._problem.layout is DataLayout.NXC
+            if kind.epilogue.slopes and channels_last and dst.shape[-2] > 1:
                 raise EngineError("Channels of a step with PReLU must lie side by side.")
-        outer, inner = _rows(dst, src, slice(0, 2)), _rows(dst, src, slice(2, -2))
+        outer, inner = _rows(dst, src, slice(0, 2)), _rows(dst, src, slice(2, None))
         code, move = finish_code(kind, host()), _box_code(host())
         table = walk.phases(walk.Phase(move.addresses["move"], inner, outer))
         block = _ARGUMENTS.block(
@@ -212,13 +189,7 @@ def _folded(box: Array) -> Array:
 
 
 def _rows(dst: Array, src: Array, axes: slice) -> Table:
-    """The offsets of both boxes at every index of some axes, the last two excluded."""
-    last = dst.ndim - 2
-    start, stop, _ = axes.indices(dst.ndim)
-    chosen = range(min(start, last), min(stop, last))
-    rows = np.zeros([dst.shape[axis] for axis in chosen], _ROW)
-    for level, axis in enumerate(chosen):
-        index = np.arange(dst.shape[axis]).reshape(-1, *[1] * (len(chosen) - level - 1))
-        rows["dst"] += index * dst.strides[axis]
-        rows["src"] += index * src.strides[axis]
-    return rows.ravel()
+    """The offsets of both boxes at every index of some of all axes but the last two."""
+    shape, *steps = (values[:-2][axes] for values in (dst.shape, dst.strides, src.strides))
+    to, of = offsets(shape, *steps)
+    return filled(_ROW, len(to), dst=to, src=of)

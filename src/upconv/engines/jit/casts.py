@@ -20,7 +20,7 @@ from .compile import compiled
 from .cpu import Cpu
 from .emit import Module
 from .kernel_arguments import ArgumentLayout, Blocks, Record, filled, record
-from .rows import Spans, converted
+from .rows import Span, Spans, converted
 from .steps import Launch
 from .values import BFLOAT, BYTES, FLOAT
 
@@ -35,16 +35,14 @@ def cast_code(module: Module, types: tuple[str, ...], cpu: Cpu) -> None:
     first, *others = types
     with module.function("cast", walk.JOB) as f:
         a, numbers = _ARGUMENTS.reader(f), Record(f, f["inner"], _RANGE)
-        src, dst = (
-            f.at(a[name], numbers["first"], kind)
-            for name, kind in (("src", first), ("dst", types[-1]))
-        )
+        src = f.at(a["src"], numbers["first"], first)
+        dst = f.at(a["dst"], numbers["first"], types[-1])
 
-        def cast(span: Any) -> None:
-            value = span.load(f.at(src, span.start, first), first)
+        def cast(span: Span) -> None:
+            value = span.read(src, first, first)
             for kind in others:
                 value = converted(f, value, kind)
-            span.store(value, f.at(dst, span.start, types[-1]))
+            span.write(value, dst, types[-1])
 
         Spans(f, numbers["count"], cpu.lanes(BYTES[FLOAT])).each(cast)
 
@@ -94,9 +92,8 @@ class RoundedOperands:
         require(2 * array.nbytes, f"{what}, rounded to bfloat16")
         result = warm(array.nbytes).view(array.dtype).reshape(array.shape)
         if array.size:
-            Cast(array.size, (FLOAT, BFLOAT, FLOAT), *self._arguments).run(
-                contiguous(array), result
-            )
+            cast = Cast(array.size, (FLOAT, BFLOAT, FLOAT), *self._arguments)
+            cast.run(contiguous(array), result)
         return result
 
     def close(self) -> None:

@@ -13,20 +13,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from ...activations import Activation
 from .activation import activated
 from .compile import compiled
 from .cpu import Cpu
 from .elementary import exp, expm1_of_negative, gelu_tanh, mish, sine, sine_squared, softplus
 from .emit import Function, Module
-from .kernel_arguments import ArgumentLayout, Arguments, Record
-from .rows import Span, converted
+from .kernel_arguments import ArgumentLayout, Arguments, Record, record
+from .rows import Span, Spans, converted
 from .values import BYTES, DOUBLE, I64, Value
 from .walk import COUNTERS, JOB, NUMBERS
 
-PIECE = np.dtype([(name, np.int64) for name in ("row", "column", "rows", "length")])
+PIECE = record("row column rows length")
 """The part of a matrix that a job computes."""
 Emitter = Callable[[Function, Value, Value], Value]
 
@@ -161,7 +159,7 @@ def chain_code(module: Module, chain: ChainClass, before: str, cpu: Cpu) -> None
             for name, element in chain.arrays.items()
         }
         tables = body.tables(image, row, column)
-        spans = Blocks(f, length, lanes, unrolled)
+        spans = Spans(f, length, lanes, unrolled)
         with f.loop(0, piece["rows"]) as loop:
             here = {name: base + loop.index * apart for name, (base, apart) in bases.items()}
             in_row = body.in_row(tables, loop.index)
@@ -224,57 +222,19 @@ class _Body:
             if number in scalars:
                 inputs.append(scalars[number])
                 continue
-            loaded = span.load(f.at(bases[f"x{number}"], span.start, element), element)
-            inputs.append(converted(f, loaded, chain.computed))
+            inputs.append(span.read(bases[f"x{number}"], element, chain.computed))
         value, stored = inputs[0], 0
         for name, operand in chain.ops:
             if name == "store":
-                self._store(value, stored, span, bases)
+                span.write(value, bases[f"y{stored}"], chain.outputs[stored])
                 stored += 1
                 continue
             second = value  # of operations without an operand, which ignore it
             if operand.kind == "input":
                 second = inputs[operand.number]
             elif operand.kind == "column":
-                address = f.at(tables[operand], span.start, chain.computed)
-                second = span.load(address, chain.computed)
+                second = span.read(tables[operand], chain.computed, chain.computed)
             elif operand.kind:
                 second = (tables | self._numbers)[operand]
             value = EMITTERS[name](f, value, second)
-        self._store(value, stored, span, bases)
-
-    def _store(self, value: Value, number: int, span: Span, bases: dict[str, Value]) -> None:
-        f, element = self._f, self._chain.outputs[number]
-        span.store(converted(f, value, element), f.at(bases[f"y{number}"], span.start, element))
-
-
-class Blocks:
-    """A row of `count` elements: blocks of some vectors, then single vectors, then a rest."""
-
-    def __init__(self, f: Function, count: Value, lanes: int, vectors: int) -> None:
-        self._f, self._lanes, self._block = f, lanes, vectors * lanes
-        self._blocks = count // self._block * self._block
-        self._whole = count // lanes * lanes
-        self._ragged = self._whole < count
-        self._mask = f.lanes_below(count - self._whole, lanes)
-
-    def each(self, body: Callable[[Span], None]) -> None:
-        """Emit `body` for every vector of a row."""
-
-        def block(spans: list[Span]) -> None:
-            for span in spans:
-                body(span)
-
-        self.each_block(block)
-
-    def each_block(self, body: Callable[[list[Span]], None]) -> None:
-        """Emit `body` for every block of a row, of single vectors at the end."""
-        f, lanes = self._f, self._lanes
-        if self._block > lanes:
-            with f.loop(0, self._blocks, self._block) as loop:
-                starts = range(0, self._block, lanes)
-                body([Span(f, loop.index + start, lanes, None) for start in starts])
-        with f.loop(self._blocks if self._block > lanes else 0, self._whole, lanes) as loop:
-            body([Span(f, loop.index, lanes, None)])
-        with f.when(self._ragged):
-            body([Span(f, self._whole, lanes, self._mask)])
+        span.write(value, bases[f"y{stored}"], chain.outputs[stored])

@@ -78,11 +78,8 @@ def table(
     )
     direct_sums = list(_cast(problem, direct_sums, threads, cpu))
     best = ranked(direct_sums)[0]
-    costs = cpu.costs.winograd
-    least = costs.prepared_products if prepared else costs.products
-    margin = costs.prepared_margin if prepared else costs.margin
     products = _winograd(
-        problem, inner, threads, cpu, every=every, direct=best.cycles, least=least, margin=margin
+        problem, inner, threads, cpu, every=every, direct=best.cycles, prepared=prepared
     )
     return (
         *direct_sums,
@@ -122,10 +119,9 @@ def _eligible(candidates: list[Candidate]) -> list[Candidate]:
 
 def _winograd(
     problem: Problem, inner: Problem, threads: int, cpu: Cpu, *, every: bool, direct: float,
-    least: int, margin: float,
+    prepared: bool,
 ) -> tuple[Candidate, ...]:  # fmt: skip
-    """The candidates by Winograd's algorithm, where direct sums take `direct` cycles; `least` is
-    the fewest multiply-adds that are worth a choice.
+    """The candidates by Winograd's algorithm, where direct sums take `direct` cycles.
 
     They leave out outputs that nothing reaches, which would have rounding errors of neighbours.
     """
@@ -133,9 +129,8 @@ def _winograd(
     border = prod(problem.result_shape) - prod(reached.result_shape)
     filling, correlation = cpu.costs.packing.border * border, Correlation.of(reached)
     return winograd(
-        correlation, threads, cpu, every=every, border=filling, direct=direct, least=least,
-        margin=margin,
-    )  # fmt: skip
+        correlation, threads, cpu, every=every, border=filling, direct=direct, prepared=prepared
+    )
 
 
 @lru_cache(maxsize=256)

@@ -152,18 +152,10 @@ class Correlation:
                 line = Line.of(Axis(size, 1), problem.direction)
             lines.append(line)
             strides.append(by_tap)
-        return cls(
-            tuple(lines),
-            problem.batch,
-            *(channels if forward else channels[::-1]),
-            problem.groups,
-            problem.dtype,
-            problem.layout,
-            tuple(strides),
-            problem.epilogue,
-            problem.accumulate,
-            problem.rounded,
-        )
+        counts = problem.batch, *(channels if forward else channels[::-1]), problem.groups
+        form = problem.dtype, problem.layout, tuple(strides)
+        ends = problem.epilogue, problem.accumulate, problem.rounded
+        return cls(tuple(lines), *counts, *form, *ends)
 
     @property
     def weight(self) -> WeightForm:

@@ -122,24 +122,11 @@ def target(triple: str, name: str, features: str, enabled: set[str]) -> Cpu:
     else:
         vector_bytes, registers = 16, 16 if x86 else 32
     fused, half = "fma" in enabled or not x86, "f16c" in enabled or not x86
-    l1, l2 = _caches()
     dots = dots_of(name) if x86 and vector_bytes == 64 and "avx512bf16" in enabled else 0.0
     mesh = x86 and vector_bytes == 64 and "amx-bf16" in enabled
     tiles = AMX if mesh and permitted() else ""
-    caches = {"l1": l1, "l2": l2, "l3": _cache_sizes()[3]}
-    return Cpu(
-        triple,
-        name,
-        features,
-        vector_bytes,
-        registers,
-        fused,
-        half,
-        dots=dots,
-        tiles=tiles,
-        mesh=mesh,
-        **caches,
-    )
+    core = vector_bytes, registers, fused, half
+    return Cpu(triple, name, features, *core, *_caches(), dots, tiles, mesh)
 
 
 _REQUEST, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -154,15 +141,10 @@ def permitted() -> bool:
     return call is not None and call(158, _REQUEST, _TILE_DATA) == 0  # arch_prctl of x86-64
 
 
-def _caches() -> tuple[int, int]:
-    """L1 data and L2 bytes of one core."""
-    sizes = _cache_sizes()
-    return sizes[1], sizes[2]
-
-
 @lru_cache(maxsize=1)
-def _cache_sizes() -> dict[int, int]:
-    """Bytes of the caches that one core sees, or usual sizes where the system does not say."""
+def _caches() -> tuple[int, int, int]:
+    """Bytes of the data caches that one core sees, by level, or usual sizes where the system does
+    not say."""
     sizes = {1: 32 << 10, 2: 512 << 10, 3: 32 << 20}
     for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:
@@ -173,4 +155,4 @@ def _cache_sizes() -> dict[int, int]:
             continue
         if level in sizes and kind in ("Data", "Unified") and text[:-1].isdecimal():
             sizes[level] = int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1)
-    return sizes
+    return sizes[1], sizes[2], sizes[3]

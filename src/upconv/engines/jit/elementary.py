@@ -23,7 +23,7 @@ from math import factorial, pi
 from ...activations import Activation
 from .activation import Lanes, activated
 from .emit import Function
-from .values import DOUBLE, FLOAT, I32, I64, Value, split, vector
+from .values import DOUBLE, FLOAT, Value, split
 
 _PI = {
     FLOAT: (3.140625, 0.0009675025939941406, 1.5099067240953445e-07, 5.126688136514179e-12),
@@ -88,12 +88,10 @@ def sine_squared(f: Function, v: Value) -> Value:
 
 def sine(f: Function, v: Value, quarters: float) -> Value:
     """sin(v + pi quarters), of 0 or 1/2; NaN for infinity and NaN."""
-    s, shifted = _sine(f, v, quarters)
-    element, count = split(v.type)
-    integer = I32 if element == FLOAT else I64
-    kind = vector(integer, count) if count else integer
-    sign = f.convert("bitcast", shifted, kind) << (31 if element == FLOAT else 63)
-    return f.convert("bitcast", f.convert("bitcast", s, kind) ^ sign, v.type)
+    bits = Lanes(f, v.type).bits
+    s, shifted = (f.convert("bitcast", number, bits) for number in _sine(f, v, quarters))
+    sign = shifted << (31 if split(v.type)[0] == FLOAT else 63)
+    return f.convert("bitcast", s ^ sign, v.type)
 
 
 def _sine(f: Function, v: Value, quarters: float) -> tuple[Value, Value]:

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from .cpu import Cpu
 from .instructions import Instructions
-from .values import I32, I64, PTR, Operand, Value, as_value, compared, name_of
+from .values import I32, I64, PTR, Operand, Value, as_value, compared, listed, spelled
 
 
 def signature(parameters: str) -> dict[str, str]:
@@ -63,10 +63,10 @@ class Function(Instructions):
         self._block = label
 
     def _jump(self, label: str) -> None:
-        self._lines.append(f"  br label %{label}")
+        self.append(f"br label %{label}")
 
     def _branch(self, condition: Value, yes: str, no: str) -> None:
-        self._lines.append(f"  br i1 {condition.name}, label %{yes}, label %{no}")
+        self.append(f"br i1 {condition.name}, label %{yes}, label %{no}")
 
     def text(self) -> str:
         """The finished function."""
@@ -87,6 +87,10 @@ class Function(Instructions):
         """for index in range(start, stop, step), with values carried from iteration to
         iteration."""
         before, body, done = self._block, self._fresh("body"), self._fresh("done")
+
+        def merged(first: str, following: Value) -> str:
+            return f"phi {following.type} [ {first}, %{before} ], [ {following.name}, %{latch} ]"
+
         self._branch(compared("slt", as_value(start, self._do), stop), body, done)
         self._start(body)
         index = Value(I64, f"%{self._fresh('i')}", self._do)
@@ -96,21 +100,12 @@ class Function(Instructions):
         yield loop
         advanced = index + step
         latch = self._block
-        pairs = zip(values, carried, loop.following, strict=True)
-        incoming = f"[ {name_of(start)}, %{before} ], [ {advanced.name}, %{latch} ]"
-        self._lines[phi_line:phi_line] = [f"  {index.name} = phi i64 {incoming}"] + [
-            f"  {v.name} = phi {v.type} [ {first.name}, %{before} ], [ {then.name}, %{latch} ]"
-            for v, first, then in pairs
-        ]
+        pairs = list(zip((first.name for first in carried), loop.following, strict=True))
+        entries = zip((index, *values), [(spelled(I64, start), advanced), *pairs], strict=True)
+        self._lines[phi_line:phi_line] = [f"  {v.name} = {merged(*pair)}" for v, pair in entries]
         self._branch(advanced < stop, body, done)
         self._start(done)
-        loop.results = [
-            self._do(
-                first.type,
-                f"phi {first.type} [ {first.name}, %{before} ], [ {then.name}, %{latch} ]",
-            )
-            for first, then in zip(carried, loop.following, strict=True)
-        ]
+        loop.results = [self._do(pair[1].type, merged(*pair)) for pair in pairs]
 
     @contextmanager
     def forever(self) -> Iterator[str]:
@@ -144,14 +139,13 @@ class Function(Instructions):
 
     def call(self, target: Value | str, *arguments: Operand) -> None:
         """Call a function of this module by name, or any function by its address."""
-        listed = ", ".join(f"{v.type} {v.name}" for v in (as_value(a) for a in arguments))
         name = f"@{target}" if isinstance(target, str) else target.name
-        self._lines.append(f"  call void {name}({listed})")
+        self.append(f"call void {name}({listed(map(as_value, arguments))})")
 
     def call_foreign(self, address: int, *arguments: Operand) -> Value:
         """The int that a C function of this process returns; it may be variadic."""
-        listed = ", ".join(f"{v.type} {v.name}" for v in (as_value(a) for a in arguments))
-        return self._do(I32, f"call i32 (...) inttoptr (i64 {address} to ptr)({listed})")
+        function = f"inttoptr (i64 {address} to ptr)"
+        return self._do(I32, f"call i32 (...) {function}({listed(map(as_value, arguments))})")
 
 
 class Module:

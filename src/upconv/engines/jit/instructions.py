@@ -18,8 +18,8 @@ from .values import (
     Value,
     as_value,
     compared,
+    listed,
     mangled,
-    name_of,
     spelled,
     split,
     vector,
@@ -43,6 +43,11 @@ class Instructions:
         value = Value(kind, f"%{self._fresh()}", self._do)
         self._lines.append(f"  {value.name} = {text}")
         return value
+
+    def _declared(self, result: str, name: str, *operands: Value) -> str:
+        """The call of an intrinsic, which it declares."""
+        self._declare(f"declare {result} @{name}({', '.join(v.type for v in operands)})")
+        return f"call {result} @{name}({listed(operands)})"
 
     def append(self, instruction: str) -> None:
         """Append an instruction without a result, as text."""
@@ -88,28 +93,20 @@ class Instructions:
         rounded to nearest even; subnormal operands and results are zero.
         """
         lanes = split(total.type)[1]
-        pairs = vector(BFLOAT, 2 * lanes)
+        a, b = (self.convert("bitcast", operand, vector(BFLOAT, 2 * lanes)) for operand in (a, b))
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
-        self._declare(f"declare {total.type} @{name}({total.type}, {pairs}, {pairs})")
-        a, b = (self.convert("bitcast", operand, pairs) for operand in (a, b))
-        arguments = ", ".join(f"{v.type} {v.name}" for v in (total, a, b))
-        return self._do(total.type, f"call {total.type} @{name}({arguments})")
+        return self._do(total.type, self._declared(total.type, name, total, a, b))
 
     def narrow(self, low: Value, high: Value) -> Value:
         """Two vectors of 16 float32 as 32 bfloat16, by an instruction of AVX512-BF16: rounded to
         nearest even, subnormal numbers to zero."""
-        kind, result = low.type, vector(BFLOAT, 32)
-        name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
-        self._declare(f"declare {result} @{name}({kind}, {kind})")
-        return self._do(result, f"call {result} @{name}({kind} {high.name}, {kind} {low.name})")
+        result, name = vector(BFLOAT, 32), "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+        return self._do(result, self._declared(result, name, high, low))
 
     def intrinsic(self, stem: str, *operands: Value) -> Value:
         """A call of an LLVM intrinsic whose operands and result have one type."""
         kind = operands[0].type
-        name = f"{stem}.{mangled(kind)}"
-        self._declare(f"declare {kind} @{name}({', '.join(v.type for v in operands)})")
-        arguments = ", ".join(f"{v.type} {v.name}" for v in operands)
-        return self._do(kind, f"call {kind} @{name}({arguments})")
+        return self._do(kind, self._declared(kind, f"{stem}.{mangled(kind)}", *operands))
 
     def called(self, kind: str, name: str) -> Value:
         """The result of a function without parameters that the module declares."""
@@ -157,9 +154,8 @@ class Instructions:
         """The address of base[index] in elements of a type."""
         if not isinstance(index, Value) and index == 0:
             return base
-        return self._do(
-            PTR, f"getelementptr inbounds {element}, ptr {base.name}, {I64} {name_of(index)}"
-        )
+        offset = f"i64 {spelled(I64, index)}"
+        return self._do(PTR, f"getelementptr inbounds {element}, ptr {base.name}, {offset}")
 
     def word(self, base: Value, index: Operand = 0) -> Value:
         """base[index] of 64-bit integers."""
@@ -169,21 +165,19 @@ class Instructions:
         """Load the value at an address, which need only be aligned to an element."""
         return self._do(kind, f"load {kind}, ptr {address.name}, align {BYTES[split(kind)[0]]}")
 
-    def store(self, value: Value, address: Value) -> None:
-        """Write to an address, which need only be aligned to an element."""
-        align = BYTES[split(value.type)[0]]
-        self._lines.append(f"  store {value.type} {value.name}, ptr {address.name}, align {align}")
+    def store(self, value: Value, address: Value, *, past: bool = False) -> None:
+        """Write to an address, which need only be aligned to an element.
 
-    def store_past(self, value: Value, address: Value) -> None:
-        """Write to an address, aligned to a vector, past the caches; `drain` must follow."""
-        align = self._cpu.vector_bytes if self._cpu else BYTES[split(value.type)[0]]
-        self._lines.append(
-            f"  store {value.type} {value.name}, ptr {address.name}, align {align}, !nontemporal !0"
-        )
+        Writing `past` the caches, the address is aligned to a vector, and `drain` must follow.
+        """
+        align, how = BYTES[split(value.type)[0]], ""
+        if past and self._cpu:
+            align, how = self._cpu.vector_bytes, ", !nontemporal !0"
+        self.append(f"store {value.type} {value.name}, ptr {address.name}, align {align}{how}")
 
     def drain(self) -> None:
         """Let other threads see all earlier writes before any later one."""
-        self._lines.append("  fence seq_cst")
+        self.append("fence seq_cst")
 
     def load_lanes(self, kind: str, address: Value, mask: Value) -> Value:
         """Load the lanes of a mask; the others are zero, and their memory is not touched."""
@@ -192,34 +186,37 @@ class Instructions:
             # As integers: without instructions for it, LLVM calls a library for each half.
             bits = self.load_lanes(vector(I16, count), address, mask)
             return self.convert("bitcast", bits, kind)
-        lanes, align = mask.type, BYTES[element]
+        align, others = Value(I32, str(BYTES[element])), Value(kind, "zeroinitializer")
         name = f"llvm.masked.load.{mangled(kind)}.p0"
-        self._declare(f"declare {kind} @{name}(ptr, i32, {lanes}, {kind})")
-        return self._do(
-            kind,
-            f"call {kind} @{name}(ptr {address.name}, i32 {align}, {lanes} {mask.name},"
-            f" {kind} zeroinitializer)",
-        )
+        return self._do(kind, self._declared(kind, name, address, align, mask, others))
 
     def store_lanes(self, value: Value, address: Value, mask: Value) -> None:
         """Write the lanes of a mask; the memory of the others is not touched."""
         element, count = split(value.type)
         if BYTES[element] == 2 and element != I16:
             value = self.convert("bitcast", value, vector(I16, count))
-        lanes, align = mask.type, BYTES[element]
-        name = f"llvm.masked.store.{mangled(value.type)}.p0"
-        self._declare(f"declare void @{name}({value.type}, ptr, i32, {lanes})")
-        self._lines.append(
-            f"  call void @{name}({value.type} {value.name}, ptr {address.name}, i32 {align},"
-            f" {lanes} {mask.name})"
-        )
+        align, name = Value(I32, str(BYTES[element])), f"llvm.masked.store.{mangled(value.type)}.p0"
+        self.append(self._declared("void", name, value, address, align, mask))
+
+    def load_some(self, kind: str, address: Value, count: Value | None) -> Value:
+        """Load a vector, or its first `count` lanes, the others being zero."""
+        if count is None:
+            return self.load(kind, address)
+        return self.load_lanes(kind, address, self.lanes_below(count, split(kind)[1]))
+
+    def store_some(self, value: Value, address: Value, count: Value | None) -> None:
+        """Write a vector, or its first `count` lanes."""
+        if count is None:
+            self.store(value, address)
+        else:
+            self.store_lanes(value, address, self.lanes_below(count, split(value.type)[1]))
 
     def prefetch(self, address: Value, *, write: bool = False, near: bool = False) -> None:
         """Prefetch the line of an address, which need not exist: to be read from the second-level
         cache (`near`: the first), or to be written."""
-        self._declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        access = "i32 1, i32 3" if write else "i32 0, i32 3" if near else "i32 0, i32 2"
-        self._lines.append(f"  call void @llvm.prefetch.p0(ptr {address.name}, {access}, i32 1)")
+        access = (1, 3, 1) if write else (0, 3, 1) if near else (0, 2, 1)
+        numbers = (Value(I32, str(number)) for number in access)
+        self.append(self._declared("void", "llvm.prefetch.p0", address, *numbers))
 
     def take(self, address: Value) -> Value:
         """Return the number at an address and add 1 to it, at once. The caller sees everything that
@@ -232,20 +229,18 @@ class Instructions:
 
     def publish(self, value: Operand, address: Value, order: str = "release") -> None:
         """Write a number that other threads observe."""
-        self._lines.append(
-            f"  store atomic i64 {name_of(value)}, ptr {address.name} {order}, align 8"
-        )
+        self.append(f"store atomic i64 {spelled(I64, value)}, ptr {address.name} {order}, align 8")
 
     def exchange(self, op: str, address: Value, value: Operand) -> Value:
         """The number at an address, which becomes value (xchg) or itself + value (add) at once."""
-        return self._do(I64, f"atomicrmw {op} ptr {address.name}, i64 {name_of(value)} seq_cst")
+        return self._do(
+            I64, f"atomicrmw {op} ptr {address.name}, i64 {spelled(I64, value)} seq_cst"
+        )
 
     def replace(self, address: Value, old: Value, new: Value) -> Value:
         """Replace the number at an address by `new` if it is `old`, at once; whether it was."""
-        pair = self._do(
-            "{ i64, i1 }",
-            f"cmpxchg ptr {address.name}, i64 {old.name}, i64 {new.name} seq_cst seq_cst",
-        )
+        change = f"i64 {old.name}, i64 {new.name} seq_cst seq_cst"
+        pair = self._do("{ i64, i1 }", f"cmpxchg ptr {address.name}, {change}")
         return self._do(I1, f"extractvalue {pair.type} {pair.name}, 1")
 
     def relax(self, triple: str) -> None:
@@ -254,15 +249,13 @@ class Instructions:
         Intrinsics, not inline assembly: that would need LLVM's assembler, which is not initialised.
         """
         if triple.startswith(("x86_64", "i686", "amd64")):
-            self._declare("declare void @llvm.x86.sse2.pause()")
-            self._lines.append("  call void @llvm.x86.sse2.pause()")
+            self.append(self._declared("void", "llvm.x86.sse2.pause"))
         elif triple.startswith(("aarch64", "arm64")):
-            self._declare("declare void @llvm.aarch64.hint(i32)")
-            self._lines.append("  call void @llvm.aarch64.hint(i32 1)")  # yield
+            self.append(self._declared("void", "llvm.aarch64.hint", Value(I32, "1")))  # yield
 
     def order(self) -> None:
         """Keep later reads behind this: LLVM would load more than registers hold."""
-        self._lines.append('  fence syncscope("singlethread") seq_cst')
+        self.append('fence syncscope("singlethread") seq_cst')
 
     def scratch(self, nbytes: int) -> Value:
         """Memory of this function's own, aligned to 64 bytes, for as long as it runs."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from . import pool
+from .cpu import Cpu
 from .emit import Function, signature
 from .values import I32, I64, PTR, Value
 
@@ -28,50 +29,47 @@ class ArgumentLayout:
     The counters lie behind the first line of numbers, so their indices depend on nothing else."""
 
     def __init__(self, numbers: str, counters: str) -> None:
-        self._types, shared = signature(numbers), counters.split()
+        self.types, shared = signature(numbers), counters.split()
         behind = _LINE * len(shared)
-        self._indices = {n: i if i < _LINE else i + behind for i, n in enumerate(self._types)}
-        self._indices |= {name: _LINE * (1 + i) for i, name in enumerate(shared)}
-        self._counters = range(_LINE, _LINE + behind, _LINE)
-        self._pointers = {self._indices[n] for n, kind in self._types.items() if kind == PTR}
-        self._count = behind + -(-len(self._types) // _LINE) * _LINE
+        self.indices = {n: i if i < _LINE else i + behind for i, n in enumerate(self.types)}
+        self.indices |= {name: _LINE * (1 + i) for i, name in enumerate(shared)}
+        self.counters = range(_LINE, _LINE + behind, _LINE)
+        self.pointers = {self.indices[n] for n, kind in self.types.items() if kind == PTR}
+        self._count = behind + -(-len(self.types) // _LINE) * _LINE
 
     def block(self, **values: int) -> Block:
         """A new block with some values, the others being zero."""
         numbers = array("q", bytes(8 * self._count))
-        block = Block(self._indices, numbers, self._counters, self._pointers)
+        block = Block(self, numbers)
         block.update(values)
         return block
 
     def place(self, name: str) -> int:
         """The index of a named value in the block."""
-        return self._indices[name]
+        return self.indices[name]
 
     def reader(self, f: Function) -> Arguments:
         """The block that a function's parameter `args` points to."""
-        return Arguments(f, self._indices, self._types)
+        return Arguments(f, self)
 
 
 class Block:
     """An argument block in memory, of a type that is quicker to copy and fill than NumPy's."""
 
-    __slots__ = ("_counters", "_indices", "_numbers", "_pointers", "address")
+    __slots__ = ("_layout", "_numbers", "address")
 
-    def __init__(
-        self, indices: dict[str, int], numbers: array[int], counters: range, pointers: set[int]
-    ) -> None:
-        self._indices, self._numbers, self._counters = indices, numbers, counters
-        self._pointers = pointers
+    def __init__(self, layout: ArgumentLayout, numbers: array[int]) -> None:
+        self._layout, self._numbers = layout, numbers
         self.address, _ = numbers.buffer_info()
 
     def update(self, values: Mapping[str, int]) -> None:
         """Set some values, by name."""
-        numbers, indices = self._numbers, self._indices
+        numbers, indices = self._numbers, self._layout.indices
         for name in values:
             numbers[indices[name]] = values[name]
 
     def __getitem__(self, name: str) -> int:
-        return self._numbers[self._indices[name]]
+        return self._numbers[self._layout.indices[name]]
 
     @property
     def nbytes(self) -> int:
@@ -80,20 +78,20 @@ class Block:
 
     def address_of(self, name: str) -> int:
         """The address of a number."""
-        return self.address + 8 * self._indices[name]
+        return self.address + 8 * self._layout.indices[name]
 
     def restart(self) -> None:
         """Set the counters to zero, for another run."""
-        for index in self._counters:
+        for index in self._layout.counters:
             self._numbers[index] = 0
 
     def copy(self) -> Block:
         """A block with the same values."""
-        return Block(self._indices, self._numbers[:], self._counters, self._pointers)
+        return Block(self._layout, self._numbers[:])
 
     def is_pointer(self, index: int) -> bool:
         """Whether the value at an index is an address."""
-        return index in self._pointers
+        return index in self._layout.pointers
 
 
 class Blocks:
@@ -128,15 +126,15 @@ class Blocks:
 class Arguments:
     """Reads an argument block inside a function."""
 
-    def __init__(self, f: Function, indices: dict[str, int], types: dict[str, str]) -> None:
-        self._f, self._indices, self._types = f, indices, types
+    def __init__(self, f: Function, layout: ArgumentLayout) -> None:
+        self._f, self._layout = f, layout
 
     def address(self, name: str) -> Value:
         """The address of a number in the block."""
-        return self._f.at(self._f["args"], self._indices[name], I64)
+        return self._f.at(self._f["args"], self._layout.indices[name], I64)
 
     def __getitem__(self, name: str) -> Value:
-        return self._f.load(self._types[name], self.address(name))
+        return self._f.load(self._layout.types[name], self.address(name))
 
 
 def record(long: str, short: str = "") -> np.dtype[Any]:
@@ -151,6 +149,17 @@ def filled(kind: np.dtype[Any], shape: int | tuple[int, ...], **columns: Any) ->
     for name, column in columns.items():
         table[name] = column
     return table
+
+
+def offsets(counts: Sequence[int], *steps: Sequence[int]) -> Table:
+    """For all indices below `counts`, the last one fastest, the sums of index times step; a row for
+    each of `steps`."""
+    total = np.zeros((len(steps), 1), np.int64)
+    for count, step in zip(counts, zip(*steps, strict=True), strict=True):
+        if count != 1:
+            along = np.arange(count) * np.array(step)[:, None]
+            total = (total[:, :, None] + along[:, None]).reshape(len(steps), -1)
+    return total
 
 
 class Record:
@@ -185,25 +194,18 @@ _PATIENCE = 1000  # iterations of waiting, some 30 us, before others may have th
 
 
 def wait(
-    f: Function,
-    counter: Value,
-    count: Value,
-    triple: str,
-    switch: int,
-    meanwhile: Callable[[], None] | None = None,
+    f: Function, counter: Value, count: Value, cpu: Cpu, meanwhile: Callable[[], None] | None = None
 ) -> None:
     """Wait until a counter that all threads share has come to `count`.
 
-    `switch` is the address of sched_yield or its like: the other threads may have no processor.
     `meanwhile` emits the body of the waiting loop; without it, an iteration relaxes.
     """
     iterations = f.scratch(8)
     f.store(f.integer(0), iterations)
     with f.forever() as waiting:
         f.leave(waiting, f.observe(counter) >= count)
-        meanwhile() if meanwhile else f.relax(triple)
+        meanwhile() if meanwhile else f.relax(cpu.triple)
         iteration = f.load(I64, iterations) + 1
         f.store(iteration, iterations)
-        if switch:
-            with f.when(iteration > _PATIENCE):
-                f.call_foreign(switch)
+        with f.when(iteration > _PATIENCE):  # the other threads may have no processor
+            f.call_foreign(pool.switch())

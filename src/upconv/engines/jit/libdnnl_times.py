@@ -42,13 +42,9 @@ def of_correlation(
         return _NO_ROUNDING
     forward = problem.direction is Direction.FORWARD
     if best.variant == TILES:
-        return Candidate(
-            "onednn",
-            "",
-            _BESIDE_TILES * best.cycles,
-            _PACK_TILES * best.packing,
-            reason="it has tiles too, but needs more memory and time to arrange data",
-        )
+        cycles, packing = _BESIDE_TILES * best.cycles, _PACK_TILES * best.packing
+        reason = "it has tiles too, but needs more memory and time to arrange data"
+        return Candidate("onednn", "", cycles, packing, reason=reason)
     ratio, reason = _forward(problem) if forward else _input_grad(correlation, best, cpu)
     packing = _PACK * best.packing
     return Candidate("onednn", "", ratio * best.cycles, packing, reason=reason)
@@ -108,10 +104,8 @@ def _weight_grad(problem: Problem) -> tuple[float, str]:
     kernel, first = [axis.kernel for axis in problem.axes], problem.layout is DataLayout.NCX
     channels = max(problem.in_channels, problem.out_channels) // problem.groups
     if first and prod(kernel) == 1:
-        reason = (
-            "the JIT engine transposes channels-first data, which is much for a weight of one tap"
-        )
-        return 0.9, reason
+        first_data = "the JIT engine transposes channels-first data"
+        return 0.9, f"{first_data}, which is much for a weight of one tap"
     if channels == 1 < problem.groups and kernel == [3, 3]:
         return 0.75, "libdnnl has a kernel for depthwise weights of 3x3 taps"
     if not first and problem.groups > 1 and 1 < channels < _LANES:

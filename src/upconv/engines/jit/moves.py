@@ -7,16 +7,16 @@ job computes (`PART`), and where images lie (`IMAGE`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module, signature
-from .kernel_arguments import ArgumentLayout, Record
+from .kernel_arguments import ArgumentLayout, Record, record
 from .transpose import TRANSPOSE, as_bits
-from .values import BYTES, I64, Value, vector
+from .values import BYTES, I64, Value, split, vector
 from .walk import COUNTERS, JOB, NUMBERS
 
 WINDOWS = (
@@ -30,19 +30,15 @@ WINDOWS = (
 LAYOUT = ArgumentLayout(NUMBERS + WINDOWS, counters=COUNTERS)
 
 
-def _record(names: str) -> np.dtype[np.void]:
-    return np.dtype([(name, np.int64) for name in names.split()])
-
-
-ROW = _record("to tap taps")
+ROW = record("to tap taps")
 """A row of the result: its first byte in an image, and which taps make it."""
 TAP = np.dtype([("offset", np.int64), ("weight", np.float64)])
-PART = _record("row rows column columns first count")
+PART = record("row rows column columns first count")
 """What a job computes: rows, and columns of them, for which it needs `count` positions of the input
 from `first` on, of which some may lie beside the row."""
-IMAGE = _record("src dst")
-TURN = _record("src dst rows columns src_row dst_row")
-COPY = _record("dst src lines")
+IMAGE = record("src dst")
+TURN = record("src dst rows columns src_row dst_row")
+COPY = record("dst src lines")
 """A copy of whole lines of `COPY_BYTES`: byte offsets in two blocks of memory, and a count."""
 COPY_BYTES = 64
 
@@ -66,30 +62,35 @@ def transpose_columns_code(
     lanes = cpu.lanes(BYTES[computed])
     kind = vector(stored, lanes)
     with module.function("transpose", TRANSPOSE) as f:
-        full = f["rows"] // lanes * lanes
-        rest = f["rows"] - full
 
-        def move(first: Value, *, masked: bool) -> None:
-            vectors = []
-            for i in range(columns):
-                src = f.at(f["src"], first * columns + i * lanes, stored)
-                if masked:
-                    mask = f.lanes_below(rest * columns - i * lanes, lanes)
-                    vectors.append(as_bits(f, f.load_lanes(kind, src, mask), computed))
-                else:
-                    vectors.append(as_bits(f, f.load(kind, src), computed))
+        def move(first: Value, rest: Value | None) -> None:
+            loads = _loaded(f, kind, f.at(f["src"], first * columns, stored), columns, rest)
+            vectors = [as_bits(f, numbers, computed) for numbers in loads]
             for i in range(columns):
                 values = vectors[0] if columns == 1 else every(f, vectors, i, lanes)
-                dst = f.at(f["dst"] + f["dst_row"] * i, first, computed)
-                if masked:
-                    f.store_lanes(values, dst, f.lanes_below(rest, lanes))
-                else:
-                    f.store(values, dst)
+                f.store_some(values, f.at(f["dst"] + f["dst_row"] * i, first, computed), rest)
 
-        with f.loop(0, full, lanes) as row:
-            move(row.index, masked=False)
-        with f.when(rest > 0):
-            move(full, masked=True)
+        in_vectors(f, f["rows"], lanes, move)
+
+
+def _loaded(f: Function, kind: str, src: Value, count: int, rest: Value | None) -> list[Value]:
+    """Load `count` neighbouring vectors, or `count` times `rest` numbers of them."""
+    element, lanes = split(kind)
+    return [
+        f.load_some(kind, f.at(src, first, element), None if rest is None else rest * count - first)
+        for first in range(0, count * lanes, lanes)
+    ]
+
+
+def in_vectors(
+    f: Function, count: Value, lanes: int, body: Callable[[Value, Value | None], None]
+) -> None:
+    """Emit `body(first, None)` for the full vectors of `count` numbers, and `body(first, rest)`."""
+    full = count // lanes * lanes
+    with f.loop(0, full, lanes) as loop:
+        body(loop.index, None)
+    with f.when(full < count):
+        body(full, count - full)
 
 
 @compiled("split", kept=16)
@@ -103,7 +104,6 @@ def split_code(module: Module, factor: int, stored: str, cpu: Cpu) -> None:
         part, image = Record(f, f["inner"], PART), Record(f, f["outer"], IMAGE)
         x, y = a["x"] + image["src"], a["y"] + image["dst"]
         channels = a["channels"]
-        full = channels // lanes * lanes
         with (
             f.loop(part["row"], part["row"] + part["rows"]) as loop,
             f.loop(part["column"], part["column"] + part["columns"]) as position,
@@ -113,27 +113,12 @@ def split_code(module: Module, factor: int, stored: str, cpu: Cpu) -> None:
             dst = y + (row["to"] + position.index * a["y_step"])
 
             def move(first: Value, rest: Value | None) -> None:
-                here = f.at(src, first * factor, stored)
-                vectors = []
-                for i in range(factor):
-                    address = f.at(here, i * lanes, stored)
-                    if rest is None:
-                        vectors.append(f.load(kind, address))
-                    else:
-                        mask = f.lanes_below(rest * factor - i * lanes, lanes)
-                        vectors.append(f.load_lanes(kind, address, mask))
+                vectors = _loaded(f, kind, f.at(src, first * factor, stored), factor, rest)
                 for i in range(factor):
                     to = f.at(dst + f.word(a["parts"], i), first, stored)
-                    values = every(f, vectors, i, lanes)
-                    if rest is None:
-                        f.store(values, to)
-                    else:
-                        f.store_lanes(values, to, f.lanes_below(rest, lanes))
+                    f.store_some(every(f, vectors, i, lanes), to, rest)
 
-            with f.loop(0, full, lanes) as block:
-                move(block.index, None)
-            with f.when(full < channels):
-                move(full, channels - full)
+            in_vectors(f, channels, lanes, move)
 
 
 @compiled("turn", kept=2, opt=0)

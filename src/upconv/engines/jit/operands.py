@@ -22,7 +22,6 @@ from ..base import Array, Maybe
 from ..copies import laid_out
 from ..workspace import Workspace
 from .correlation import Correlation
-from .packing import Packer
 from .steps import Launch, Step
 
 
@@ -76,15 +75,11 @@ class Operands:
     ) -> Operands:
         """The arrays of a step, which cannot be copies: it is bound to their addresses."""
         operands = cls.of(correlation, out, x, residual, second)
-        pairs = (
-            (operands.x, x), (operands.y, out), (operands.residual, residual),
-            (operands.other, second),
-        )  # fmt: skip
-        for used, passed in pairs:
-            if used is not None and passed is not None and address_of(used) != address_of(passed):
-                raise EngineError(
-                    "A step reads and writes arrays where they lie: make a copy first."
-                )
+        used = operands.x, operands.y, operands.residual, operands.other
+        for array, passed in zip(used, (x, out, residual, second), strict=True):
+            if array is not None and passed is not None and address_of(array) != address_of(passed):
+                words = "A step reads and writes arrays where they lie"
+                raise EngineError(f"{words}: make a copy first.")
         return operands
 
     def deliver(self) -> None:
@@ -133,12 +128,18 @@ class Kernel:
     """
 
     correlation: Correlation
+    schedule: Any
     workspace_bytes: int
-    order: Packer
+    order: Any  # which packs
     _pack_threads: int
     _no_bias: Array
 
-    def pack(self, weight: Array) -> Array:
+    @property
+    def description(self) -> str:
+        """The schedule in one line."""
+        return str(self.schedule)
+
+    def pack(self, weight: Array) -> Any:
         """The weight in the kernel's order of use."""
         return self.order.pack(weight, self._pack_threads)
 
@@ -161,23 +162,22 @@ class Kernel:
         operands.deliver()
 
     def steps(
-        self,
-        out: Array,
-        a: Array,
-        b: Any,
-        bias: Maybe,
-        residual: Maybe,
-        scratch: int,
-        slopes: Maybe = None,
-        second: Maybe = None,
-    ) -> list[Step]:
+        self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int,
+        slopes: Maybe = None, second: Maybe = None,
+    ) -> list[Step]:  # fmt: skip
         """Return the steps of `run`, bound to arrays that kernels can read, and to scratch."""
         operands = Operands.in_place(self.correlation, out, a, residual, second)
         biases = self._by_channel(bias, slopes)
+        weight = self._read(b)
         return [
-            launch.step(values, b, biases, self)
-            for launch, values in self._launches(operands, b, biases, scratch)
+            launch.step(values, weight, biases, self)
+            for launch, values in self._launches(operands, weight, biases, scratch)
         ]
+
+    def _read(self, packed: Any) -> Array:
+        """The part of a packed weight that code reads."""
+        array: Array = packed
+        return array
 
     def _launches(
         self, operands: Operands, w: Array, biases: Array, scratch: int

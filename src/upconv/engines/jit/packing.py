@@ -112,11 +112,8 @@ class Packer:
             if kept == I16:
                 pair = max(1, 2 * transposed_taps)
                 at_once = _COLUMNS // pair * pair
-            columns, part, count = (
-                channels * transposed_taps,
-                _TRANSPOSED_PART * at_once,
-                len(pieces),
-            )
+            columns, part = channels * transposed_taps, _TRANSPOSED_PART * at_once
+            count = len(pieces)
         else:
             self._move, name = gather_code(stored, kept, cpu), "gather"
             self._code = packing_code(kept, cpu)
@@ -270,10 +267,7 @@ def _pack_line(
             bad, to = watched(f, second, bad), to + lane.index
             low, high = (f.convert("zext", v, vector(I32, lanes)) for v in (value, second))
             value = low | high << 16
-        if past:
-            f.store_past(value, to)
-        else:
-            f.store(value, to)
+        f.store(value, to, past=past)
         lane.next([bad])
     return lane.results[0]
 
@@ -343,14 +337,10 @@ class Packing(Packer):
     ) -> None:
         channels, compute = weight.reduced // weight.groups, weight.dtype.accumulator.numpy
         *outer_axes, last = axes
-        phase_tuples = [
-            [
-                sum(tap.index * step for tap, step in zip(taps, weight.strides[3:-1], strict=True))
-                for taps in product(*phases)
-            ]
-            for phases in product(*outer_axes)
-        ]
-        outer = np.array([tap for taps in phase_tuples for tap in taps], np.int64)
+        tap_tuples = (taps for phases in product(*outer_axes) for taps in product(*phases))
+        indices = [[tap.index for tap in taps] for taps in tap_tuples]
+        outer = np.array(indices, np.int64).reshape(len(indices), len(outer_axes))
+        outer = outer @ np.array(weight.strides[3:-1], np.int64)
         entries = np.array([tiles[block.kind].entries for block in blocks])
         self.tap_bytes = entries * channels * compute.itemsize
         starts = np.cumsum([0, *(self.tap_bytes * len(outer))])

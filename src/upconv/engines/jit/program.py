@@ -75,7 +75,7 @@ def _sequence_code(module: Module, cpu: Cpu) -> None:
                 def ask_ahead(left: Value = fields["ahead_bytes"], ahead: Value = ahead) -> None:
                     _ask_ahead(f, cpu, asked, left, ahead)
 
-                wait(f, over, fields["jobs"], cpu.triple, pool.switch(), ask_ahead)
+                wait(f, over, fields["jobs"], cpu, ask_ahead)
 
 
 def _ask_ahead(f: Function, cpu: Cpu, asked: Value, nbytes: Value, ahead: Value) -> None:

@@ -22,7 +22,7 @@ from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import ArgumentLayout
 from .packing import aligned
-from .rows import Span, converted
+from .rows import Span, Spans, converted
 from .values import BYTES, FLOAT, I64, Value, vector
 from .walk import COUNTERS, JOB, NUMBERS
 
@@ -56,34 +56,27 @@ def lstm_code(module: Module, stored: str, cpu: Cpu) -> None:
     with module.function("lstm", JOB) as f:
         a, image = LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
         channels, weight = a["channels"], a["weight"]
-        full = channels // lanes * lanes
-        mask = f.lanes_below(channels - full, lanes)
+        spans = Spans(f, channels, lanes)
         x, y = a["x"] + image * a["x_image"], a["y"] + image * a["y_image"]
         before = a["state"] + image * a["state_image"]
         with f.loop(0, a["count"], carried=[before]) as step:
             gates, state = x + step.index * a["x_row"], step.carried[0]
             result = y + step.index * a["y_row"]
 
-            def block(span: Span, gates: Value, state: Value, result: Value) -> None:
+            def block(span: Span) -> None:
                 here = weight + span.start * channels * (GATES * BYTES[FLOAT])
-                sums = []
-                for gate in range(GATES):
-                    address = f.at(gates, channels * gate + span.start, stored)
-                    sums.append(converted(f, span.load(address, stored), FLOAT))
+                rows = (f.at(gates, channels * gate, stored) for gate in range(GATES))
+                sums = [span.read(row, stored, FLOAT) for row in rows]
                 i, forget, g, o = _products(f, sums, here, state, channels, stored, lanes)
                 i, forget, o = (activated(f, Activation.SIGMOID, 0.0, v) for v in (i, forget, o))
                 g = activated(f, Activation.TANH, 0.0, g)
-                cell = f.at(state, channels + span.start, stored)
-                kept = forget * converted(f, span.load(cell, stored), FLOAT)
+                kept = forget * span.read(f.at(state, channels, stored), stored, FLOAT)
                 c = f.multiply_add(i, g, kept)
                 h = o * activated(f, Activation.TANH, 0.0, c)
-                for value, first in ((h, span.start), (c, channels + span.start)):
-                    span.store(converted(f, value, stored), f.at(result, first, stored))
+                span.write(h, result, stored)
+                span.write(c, f.at(result, channels, stored), stored)
 
-            with f.loop(0, full, lanes) as loop:
-                block(Span(f, loop.index, lanes, None), gates, state, result)
-            with f.when(full < channels):
-                block(Span(f, full, lanes, mask), gates, state, result)
+            spans.each(block)
             step.next([result])
 
 

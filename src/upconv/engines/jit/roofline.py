@@ -42,6 +42,7 @@ _FLOP_PER_LANE = 4  # two multiply-adds in a cycle, the most of any processor we
 
 Numbers = np.ndarray[Any, np.dtype[np.float32]]
 Spin = Callable[[int, int], None]
+_SPIN = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def _flops(workers: int, cpu: Cpu) -> float:
 def _rate(lanes: int, accumulators: int, workers: int, cpu: Cpu, seconds: float) -> float:
     """Operations in a second with vectors of one width."""
     code = Code(_spinning(lanes, accumulators, cpu), ("spin",), cpu)
-    spin = _spin(code)
+    spin: Spin = _SPIN(code.addresses["spin"])
     buffers = [np.full((accumulators + 2) * lanes, 1e-3, np.float32) for _ in range(workers)]
     iterations = _iterations(spin, buffers[0])
 
@@ -125,13 +126,6 @@ def _spinning(lanes: int, accumulators: int, cpu: Cpu) -> Module:
         for i, acc in enumerate(loop.results):
             f.store(acc, f["p"] + i * step)
     return module
-
-
-def _spin(code: Code) -> Spin:
-    """The compiled function, which lives as long as `code`."""
-    prototype = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
-    function: Spin = prototype(code.addresses["spin"])
-    return function
 
 
 def _iterations(spin: Spin, buffer: Numbers) -> int:
@@ -167,7 +161,6 @@ def _fastest(work: Callable[[int], object], workers: int, seconds: float) -> flo
     with ThreadPoolExecutor(workers) as pool:
         while len(times) < _FEWEST_RUNS or time.perf_counter() < deadline:
             start = time.perf_counter()
-            for _ in pool.map(work, range(workers)):
-                pass
+            list(pool.map(work, range(workers)))
             times.append(time.perf_counter() - start)
     return min(times)

@@ -98,13 +98,8 @@ def fill_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
             src = f["src"] + channel.index * f["src_channel"]
             dst = f["dst"] + channel.index * f["dst_channel"]
             rest = f.at(dst, f["count"], computed)
-
-            def copy(span: Span) -> None:
-                values = span.load(f.at(src, span.start, stored), stored)
-                span.store(converted(f, values, computed), f.at(dst, span.start, computed))
-
-            numbers.each(copy)
-            clear.each(lambda span: span.store(zero, f.at(rest, span.start, computed)))
+            numbers.each(lambda span: span.write(span.read(src, stored, computed), dst, computed))
+            clear.each(lambda span: span.write(zero, rest, computed))
 
 
 @compiled("finish", kept=64)
@@ -112,13 +107,11 @@ def finish_code(module: Module, kind: Finish, cpu: Cpu) -> None:
     """`finish` of one class."""
     lanes = cpu.lanes(BYTES[kind.computed])
     with module.function("finish", FINISH) as f:
-        spans = Spans(f, f["length"], lanes)
+        spans, has_slopes = Spans(f, f["length"], lanes), kind.epilogue.slopes
         with f.loop(0, f["channels"]) as channel, f.loop(0, f["runs"]) as run:
             offset = channel.index * f["dst_channel"] + run.index * f["dst_run"]
             src = f["src"] + (channel.index * f["src_channel"] + run.index * f["src_run"])
-            slopes = (
-                f.at(f["slopes"], channel.index, kind.computed) if kind.epilogue.slopes else src
-            )
+            slopes = f.at(f["slopes"], channel.index, kind.computed) if has_slopes else src
             places = {name: f[name] for name in ("dst", "residual", "second")}
             spans.each(partial(finish_span, f, kind, places, src, offset, slopes))
 
@@ -143,69 +136,56 @@ def finish_span(
     """One vector of results: + residual, + the old result, activation, in the type of computing.
 
     `places` are `dst`, `residual` and `second` as in `FINISH`; `flushes` as in `converted`."""
-    values = span.load(f.at(src, span.start, kind.computed), kind.computed)
-    dst = f.at(places["dst"] + offset, span.start, kind.stored)
+    values, types = span.read(src, kind.computed, kind.computed), (kind.stored, kind.computed)
+    dst = places["dst"] + offset
     if kind.residual:
-        address = f.at(places["residual"] + offset, span.start, kind.stored)
-        residual = converted(f, span.load(address, kind.stored), kind.computed)
-        values = values + residual
+        values = values + span.read(places["residual"] + offset, *types)
     if kind.accumulate:
-        there = converted(f, span.load(dst, kind.stored), kind.computed)
-        values = there + values
+        values = span.read(dst, *types) + values
     slope: float | Value = kind.epilogue.slope
     if kind.epilogue.slopes and kind.layout is DataLayout.NXC:
-        slope = span.load(f.at(slopes, span.start, kind.computed), kind.computed)
+        slope = span.read(slopes, kind.computed, kind.computed)
     elif kind.epilogue.slopes:
         slope = f.broadcast(f.load(kind.computed, slopes), split(values.type)[1])
     values = activated(f, kind.epilogue.activation, slope, values)
-    span.store(converted(f, values, kind.stored, flushes=flushes), dst)
+    span.write(values, dst, kind.stored, flushes=flushes)
     if kind.epilogue.has_second:
         second = second_of(f, kind.epilogue, values)
-        span.store(converted(f, second, kind.stored, flushes=flushes), dst + places["second"])
+        span.write(second, dst + places["second"], kind.stored, flushes=flushes)
 
 
 @compiled("gather", kept=16)
 def gather_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
     """`gather` from elements of type `stored` to elements of type `computed`; into 16 bits it
     gathers pairs of input channels."""
-    if computed == I16:
-        _emit_gather_pairs(module, stored)
-        return
-    with module.function("gather", GATHER) as f:
-        zero = f.constant(computed, 0.0)
-        with f.loop(0, f["channels"]) as channel:
-            src = f["src"] + channel.index * f["src_channel"]
-            dst = f["dst"] + channel.index * f["dst_channel"]
-            with f.loop(0, f["entries"]) as entry:
-                index = f.word(f["table"], entry.index)
-                real = index >= 0
-                number = f.load(stored, f.at(src, f.max(index, 0), stored))
-                number = f.select(real, converted(f, number, computed), zero)
-                f.store(number, f.at(dst, entry.index, computed))
-
-
-def _emit_gather_pairs(module: Module, stored: str) -> None:
-    """`gather` of two input channels at a time, as bfloat16: dst[e] is the element of the first
-    channel, then that of the second, or 0. `dst_channel` is half of the bytes of such a row."""
-
-    def bits(address: Value) -> Value:
-        return f.convert("bitcast", converted(f, f.load(stored, address), BFLOAT), I16)
-
-    with module.function("gather", GATHER) as f, f.loop(0, f["channels"], 2) as channel:
+    together = 2 if computed == I16 else 1
+    with module.function("gather", GATHER) as f, f.loop(0, f["channels"], together) as channel:
         src = f["src"] + channel.index * f["src_channel"]
         dst = f["dst"] + channel.index * f["dst_channel"]
-        both = channel.index + 1 < f["channels"]
-        beside = f.select(both, f["src_channel"], 0)
+        has_second = channel.index + 1 < f["channels"]
+        beside = f.select(has_second, f["src_channel"], 0)
         with f.loop(0, f["entries"]) as entry:
             index = f.word(f["table"], entry.index)
-            real = index >= 0
-            first = f.at(src, f.max(index, 0), stored)
-            low = f.select(real, bits(first), Value(I16, "0"))
-            high = bits(first + beside)
-            high = f.select(f.select(real, both, Value(I1, "false")), high, Value(I16, "0"))
-            to = f.at(dst, entry.index * 2, I16)
-            f.store(low, to)
-            f.store(high, f.at(to, 1, I16))
+            there, first = index >= 0, f.at(src, f.max(index, 0), stored)
+            if computed == I16:
+                to, pair = f.at(dst, entry.index * 2, I16), (first, first + beside)
+                _gather_pair(f, stored, pair, to, there, has_second)
+            else:
+                number = converted(f, f.load(stored, first), computed)
+                f.store(f.select(there, number, 0), f.at(dst, entry.index, computed))
+
+
+def _gather_pair(
+    f: Function, stored: str, pair: tuple[Value, Value], dst: Value, there: Value, has_second: Value
+) -> None:
+    """Gather an element of two input channels as bfloat16, or 0: that of the first channel, then
+    that of the second. `dst_channel` is half of the bytes of a row of pairs."""
+
+    loads = (converted(f, f.load(stored, address), BFLOAT) for address in pair)
+    first, second = (f.convert("bitcast", number, I16) for number in loads)
+    f.store(f.select(there, first, 0), dst)
+    there = f.select(there, has_second, Value(I1, "false"))
+    f.store(f.select(there, second, 0), f.at(dst, 1, I16))
 
 
 def converted(f: Function, value: Value, element: str, *, flushes: bool = False) -> Value:
@@ -250,6 +230,16 @@ def _bits(kind: str, element: str) -> str:
     return vector(element, lanes) if lanes else element
 
 
+def across(f: Function, value: Value, combine: Callable[[Value, Value], Value]) -> Value:
+    """All lanes combined, in all lanes."""
+    lanes = split(value.type)[1]
+    half = lanes // 2
+    while half:
+        value = combine(value, f.shuffle(value, None, [i ^ half for i in range(lanes)]))
+        half //= 2
+    return value
+
+
 class Span:
     """A whole vector of a row, or the rest of it under a mask."""
 
@@ -270,21 +260,46 @@ class Span:
         else:
             self._f.store_lanes(value, address, self._mask)
 
+    def read(self, row: Value, stored: str, computed: str) -> Value:
+        """The elements of this span of a row, in another type."""
+        return converted(self._f, self.load(self._f.at(row, self.start, stored), stored), computed)
+
+    def write(self, value: Value, row: Value, stored: str, *, flushes: bool = False) -> None:
+        """Write the elements of this span of a row, in the row's type; `flushes` as in
+        `converted`."""
+        value = converted(self._f, value, stored, flushes=flushes)
+        self.store(value, self._f.at(row, self.start, stored))
+
 
 class Spans:
-    """A row of `count` elements as whole vectors and a rest, for any number of rows."""
+    """A row of `count` elements, for any number of rows: blocks of some vectors, then single
+    vectors, then a rest."""
 
-    def __init__(self, f: Function, count: Value, lanes: int) -> None:
-        self._f, self._lanes = f, lanes
+    def __init__(self, f: Function, count: Value, lanes: int, vectors: int = 1) -> None:
+        self._f, self._lanes, self._block = f, lanes, vectors * lanes
+        self._blocks = count // self._block * self._block if vectors > 1 else 0
         self._whole = count // lanes * lanes
         self._ragged = self._whole < count
         # Outside the loop over rows: no pass of the compiler hoists it.
         self._mask = f.lanes_below(count - self._whole, lanes)
 
     def each(self, body: Callable[[Span], None]) -> None:
-        """Emit `body` for the whole vectors of a row, and for its rest."""
-        f = self._f
-        with f.loop(0, self._whole, self._lanes) as loop:
-            body(Span(f, loop.index, self._lanes, None))
+        """Emit `body` for every vector of a row, and for its rest."""
+
+        def block(spans: list[Span]) -> None:
+            for span in spans:
+                body(span)
+
+        self.each_block(block)
+
+    def each_block(self, body: Callable[[list[Span]], None]) -> None:
+        """Emit `body` for every block of a row, of single vectors at the end."""
+        f, lanes = self._f, self._lanes
+        if self._block > lanes:
+            with f.loop(0, self._blocks, self._block) as loop:
+                starts = range(0, self._block, lanes)
+                body([Span(f, loop.index + start, lanes, None) for start in starts])
+        with f.loop(self._blocks, self._whole, lanes) as loop:
+            body([Span(f, loop.index, lanes, None)])
         with f.when(self._ragged):
-            body(Span(f, self._whole, self._lanes, self._mask))
+            body([Span(f, self._whole, lanes, self._mask)])

@@ -16,15 +16,15 @@ add and multiply them. Statistics of one row or one column are written into the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import add
 
-import numpy as np
-
-from .chains import PIECE, Blocks
+from .chains import PIECE
 from .compile import compiled
 from .cpu import Cpu
-from .emit import Function, Module
-from .kernel_arguments import ArgumentLayout, Arguments, Record
-from .rows import Span, converted
+from .emit import Function, Loop, Module
+from .kernel_arguments import ArgumentLayout, Arguments, Record, record
+from .rows import Span, Spans, across, converted
 from .values import BYTES, DOUBLE, I64, Value, split, vector
 from .walk import COUNTERS, JOB, NUMBERS
 
@@ -40,21 +40,16 @@ STATISTICS = (
 """The numbers of normalisation in an argument block, between the walk's and the chain's."""
 
 
-def _record(names: str) -> np.dtype[np.void]:
-    return np.dtype([(name, np.int64) for name in names.split()])
-
-
-PART = _record("start rows rest slot")
+PART = record("start rows rest slot")
 """A part: its first byte, rows, elements of a shorter row behind them, and where its sums go."""
-FINAL = _record("slot slots column width to entries")
+FINAL = record("slot slots column width to entries")
 """Columns of some slots that share a mean, and the entries of the tables for it."""
-MERGE = _record("column width slots repeats apart to")
+MERGE = record("column width slots repeats apart to")
 """Columns of slots from 0 on to merge, each with `repeats` columns that lie `apart` apart; and the
 slot of the sum."""
-UNIT = _record("part parts merge merges final finals piece pieces")
+UNIT = record("part parts merge merges final finals piece pieces")
 """Records of a job of all kinds: the first one of each kind, and their count."""
 
-Each = Callable[[Span], None]
 Finish = Callable[[Span, Value, Value, Value], None]
 Gather = Callable[[Span, Value, Value, Value], tuple[Value, Value]]
 _LAYOUT = ArgumentLayout(NUMBERS + STATISTICS, counters=COUNTERS)
@@ -91,7 +86,7 @@ def columns_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
 
         def finish(span: Span, count: Value, mean: Value, moment: Value) -> None:
             for table, values in zip(tables, _results(f, a, mean, moment / count), strict=True):
-                span.store(converted(f, values, computed), f.at(table, span.start, computed))
+                span.write(values, table, computed)
 
         columns.each(x, piece["length"], finish)
 
@@ -116,10 +111,10 @@ def rows_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
             shift = f.broadcast(converted(f, f.load(stored, x), computed), lanes)
             with f.loop(0, full, lanes, [zero, zero]) as loop:
                 span = Span(f, loop.index, lanes, None)
-                loop.next(_summed(f, _loaded(f, span, x, stored, computed), shift, loop.carried))
+                loop.next(_summed(f, span.read(x, stored, computed), shift, loop.carried))
             span = Span(f, full, lanes, mask)
-            rest = f.select(mask, _loaded(f, span, x, stored, computed), shift)
-            sums = [total(f, s) for s in _summed(f, rest, shift, loop.results)]
+            rest = f.select(mask, span.read(x, stored, computed), shift)
+            sums = [across(f, s, add) for s in _summed(f, rest, shift, loop.results)]
             wide = [converted(f, _one(f, s), DOUBLE) for s in sums]
             mean, moment = _moments(f, _one(f, shift), wide, count)
             for name, values in zip(
@@ -140,41 +135,38 @@ class _Columns:
 
     def each(self, x: Value, columns: Value, finish: Finish) -> None:
         """Emit `finish(span, count, mean, moment)`, doubles, for all columns."""
-        blocks = Blocks(self._f, columns, self._lanes, 4)
+        blocks = Spans(self._f, columns, self._lanes, 4)
         blocks.each_block(lambda spans: self._block(spans, x, finish))
 
     def _block(self, spans: Sequence[Span], x: Value, finish: Finish) -> None:
         f, lanes, (stored, computed) = self._f, self._lanes, self._types
-        shifts = [_loaded(f, span, x, stored, computed) for span in spans]
+        shifts = [span.read(x, stored, computed) for span in spans]
         zeros = [f.constant(vector(computed, lanes), 0.0)] * (2 * len(spans))
-        with f.loop(0, self._rows, 1, zeros) as loop:
-            row = x + loop.index * self._row_bytes
+
+        def add_row(loop: Loop, row: Value, *, shorter: bool) -> None:
             sums = []
             for i, (span, shift) in enumerate(zip(spans, shifts, strict=True)):
-                value = _loaded(f, span, row, stored, computed)
+                if shorter:
+                    mask = f.lanes_below(self._rest - span.start, lanes)
+                    span = Span(f, span.start, lanes, mask)
+                value = span.read(row, stored, computed)
+                value = f.select(mask, value, shift) if shorter else value
                 sums += _summed(f, value, shift, loop.carried[2 * i : 2 * i + 2])
             loop.next(sums)
+
+        with f.loop(0, self._rows, 1, zeros) as loop:
+            add_row(loop, x + loop.index * self._row_bytes, shorter=False)
         # The shorter row: one iteration of a loop, or none.
         row = x + self._rows * self._row_bytes
         there = f.select(self._rest > spans[0].start, f.integer(1), 0)
         with f.loop(0, there, 1, loop.results) as again:
-            sums = []
-            for i, (span, shift) in enumerate(zip(spans, shifts, strict=True)):
-                mask = f.lanes_below(self._rest - span.start, lanes)
-                value = _loaded(f, Span(f, span.start, lanes, mask), row, stored, computed)
-                value = f.select(mask, value, shift)
-                sums += _summed(f, value, shift, again.carried[2 * i : 2 * i + 2])
-            again.next(sums)
+            add_row(again, row, shorter=True)
         rows = f.broadcast(f.convert("sitofp", self._rows, DOUBLE), lanes)
         for i, (span, shift) in enumerate(zip(spans, shifts, strict=True)):
             mask = f.lanes_below(self._rest - span.start, lanes)
             count = f.select(mask, rows + 1, rows)
             wide = [converted(f, s, DOUBLE) for s in again.results[2 * i : 2 * i + 2]]
             finish(span, count, *_moments(f, shift, wide, count))
-
-
-def _loaded(f: Function, span: Span, row: Value, stored: str, computed: str) -> Value:
-    return converted(f, span.load(f.at(row, span.start, stored), stored), computed)
 
 
 def _summed(f: Function, value: Value, shift: Value, sums: Sequence[Value]) -> list[Value]:
@@ -196,16 +188,6 @@ def _results(f: Function, a: Arguments, mean: Value, variance: Value) -> tuple[V
     variance = f.select(f.compare("olt", variance, 0), 0, variance)
     root = f.intrinsic("llvm.sqrt", variance + epsilon)
     return mean * -1.0, f.constant(mean.type, 1.0) / root
-
-
-def total(f: Function, value: Value) -> Value:
-    """The sum of all lanes, in all lanes."""
-    lanes = split(value.type)[1]
-    half = lanes // 2
-    while half:
-        value = value + f.shuffle(value, None, [i ^ half for i in range(lanes)])
-        half //= 2
-    return value
 
 
 def _planes(f: Function, span: Span, base: Value, plane: Value) -> list[Value]:
@@ -253,7 +235,7 @@ def merge_code(module: Module, cpu: Cpu) -> None:
             for i, values in enumerate((count, mean, moments[0] + moments[1])):
                 span.store(values, f.at(to, plane * i + span.start, DOUBLE))
 
-        Blocks(f, merge["width"], lanes, 1).each(merged)
+        Spans(f, merge["width"], lanes).each(merged)
 
 
 @compiled("final", kept=8)
@@ -268,7 +250,7 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
         first = a["sums"] + (image * a["sums_image"] + final["slot"] * slot_bytes)
         first = f.at(first, final["column"], DOUBLE)
         slots = final["slots"]
-        spans = Blocks(f, final["width"], lanes, 1)
+        spans = Spans(f, final["width"], lanes)
         zero = f.constant(vector(DOUBLE, lanes), 0.0)
         stage = f.scratch(2 * lanes * BYTES[DOUBLE])
         sums = [stage, f.at(stage, lanes, DOUBLE)]
@@ -280,13 +262,13 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
             with f.loop(0, slots) as slot:
                 base = first + slot.index * slot_bytes
 
-                def add(span: Span) -> None:
+                def take(span: Span) -> None:
                     three = _planes(f, span, base, plane)
                     for address, value in zip(sums, body(span, *three), strict=True):
                         f.store(f.load(value.type, address) + value, address)
 
-                spans.each(add)
-            return [total(f, f.load(zero.type, address)) for address in sums]
+                spans.each(take)
+            return [across(f, f.load(zero.type, address), add) for address in sums]
 
         count, weighted = gathered(lambda _, n, mean, __: (n, n * mean))
         mean = weighted / count
@@ -300,16 +282,13 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
         variance = _one(f, moment) / _one(f, count)
         results = _results(f, a, _one(f, mean), variance)
         to, entries = final["to"] * BYTES[computed], final["entries"]
-        out = Blocks(f, entries, lanes, 1)
+        out = Spans(f, entries, lanes)
         with f.loop(0, a["copies"]) as copy:
             offset = image * a["table_image"] + copy.index * a["copy_bytes"] + to
             for name, values in zip(("minus_mean", "inverse"), results, strict=True):
                 narrow = f.shuffle(converted(f, values, computed), None, [0] * lanes)
-                out.each(_storing(f, narrow, a[name] + offset, computed))
-
-
-def _storing(f: Function, values: Value, table: Value, element: str) -> Each:
-    return lambda span: span.store(values, f.at(table, span.start, element))
+                row = a[name] + offset
+                out.each(partial(Span.write, value=narrow, row=row, stored=computed))
 
 
 @compiled("unit", kept=2, opt=0)

@@ -19,22 +19,14 @@ from .packing import Numbers
 class Step(NamedTuple):
     """A function that threads run together, and the counter that says when it is over."""
 
-    work: int
-    """Address of a function of the block."""
-    block: Block
-    """The arguments, a copy of the step's own; its counters are zero."""
-    threads: int
-    """How many threads may enter: scratch memory has parts for no more."""
-    over: int
-    """Address of the counter of finished jobs of the last phase."""
-    jobs: int
-    """The value of this counter when the step is over."""
-    flag: int = 0
-    """Address of a counter that is 0 where results hold; 0 where they always do."""
-    weights: tuple[int, int] = (0, 0)
-    """Address and bytes of the packed weight."""
-    kept: tuple[object, ...] = ()
-    """Objects that must stay alive for as long as the step may run."""
+    work: int  # address of a function of the block
+    block: Block  # the arguments, a copy of the step's own; its counters are zero
+    threads: int  # how many threads may enter: scratch memory has parts for no more
+    over: int  # address of the counter of finished jobs of the last phase
+    jobs: int  # the value of this counter when the step is over
+    flag: int = 0  # address of a counter that is 0 where results hold; 0 where they always do
+    weights: tuple[int, int] = (0, 0)  # address and bytes of the packed weight
+    kept: tuple[object, ...] = ()  # objects that must stay alive for as long as the step may run
 
 
 class Launch(NamedTuple):

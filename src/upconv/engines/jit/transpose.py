@@ -47,7 +47,7 @@ def _emit_transpose(module: Module, types: Types, cpu: Cpu) -> None:
         # between where columns lie a power of two apart.
         rows, columns = f["rows"] // (2 * lanes) * (2 * lanes), f["columns"] // lanes * lanes
         with f.loop(0, rows, 2 * lanes) as row, f.loop(0, columns, lanes) as column:
-            _squares_beside(f, row.index, column.index, types, lanes)
+            _square(f, row.index, column.index, types, lanes, 2)
         with f.loop(0, 2) as part:  # what is below, and what is right of it
             below = f.compare("eq", part.index, 0)
             tall = f.select(below, rows, 0), f.select(below, f["rows"], rows)
@@ -134,18 +134,15 @@ def _one(f: Function, row: Value, column: Value, types: Types) -> None:
         f.store(as_bits(f, number, types[1]), dst)
 
 
-def _square(f: Function, row: Value, column: Value, types: Types, lanes: int) -> None:
+def _square(
+    f: Function, row: Value, column: Value, types: Types, lanes: int, count: int = 1
+) -> None:
+    """Transpose one square, or two, one below the other in src."""
     _, dst = _places(f, row, column, types)
-    for i, line in enumerate(_transposed_square(f, row, column, types, lanes)):
+    squares = [_transposed_square(f, row + i * lanes, column, types, lanes) for i in range(count)]
+    for i, lines in enumerate(zip(*squares, strict=True)):
+        line = f.shuffle(lines[0], lines[1], range(2 * lanes)) if count == 2 else lines[0]
         f.store(line, dst + f["dst_row"] * i)
-
-
-def _squares_beside(f: Function, row: Value, column: Value, types: Types, lanes: int) -> None:
-    """Two squares, one below the other in src."""
-    _, dst = _places(f, row, column, types)
-    both = [_transposed_square(f, row + i * lanes, column, types, lanes) for i in (0, 1)]
-    for i, (first, second) in enumerate(zip(*both, strict=True)):
-        f.store(f.shuffle(first, second, range(2 * lanes)), dst + f["dst_row"] * i)
 
 
 def _transposed_square(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ...problem import DType
@@ -127,6 +127,11 @@ def nbytes_of(kind: str) -> int:
     return BYTES[element] * (lanes or 1)
 
 
+def whole_lines(nbytes: int) -> int:
+    """Bytes rounded up to whole lines of a cache."""
+    return -(-nbytes // LINE) * LINE
+
+
 def mangled(kind: str) -> str:
     """A type as the names of intrinsics spell it."""
     element, lanes = split(kind)
@@ -139,9 +144,9 @@ def as_value(operand: Operand, do: Callable[[str, str], Value] | None = None) ->
     return operand if isinstance(operand, Value) else Value(I64, str(operand), do)
 
 
-def name_of(operand: Operand) -> str:
-    """An operand as text."""
-    return operand.name if isinstance(operand, Value) else str(operand)
+def listed(operands: Iterable[Value]) -> str:
+    """Operands as a call lists them."""
+    return ", ".join(f"{operand.type} {operand.name}" for operand in operands)
 
 
 def computed(dtype: DType) -> str:

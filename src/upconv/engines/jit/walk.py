@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import pool
 from .compile import compiled
 from .cpu import Cpu
 from .emit import Module, signature
@@ -92,4 +91,4 @@ def walk_code(module: Module, cpu: Cpu) -> None:
                 f.take(a.address("over_0") + apart)
             with f.when(phase.index + 1 < a["phase_count"]):
                 over = a.address("over_0") + apart
-                wait(f, over, jobs_there, cpu.triple, pool.switch())
+                wait(f, over, jobs_there, cpu)

@@ -10,17 +10,18 @@ which weights (`ROW`, `TAP`), so that ranks, strides and padding of the other ax
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from .chains import Blocks, extreme
+from .chains import extreme
 from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Record
-from .moves import IMAGE, LAYOUT, PART, ROW, TAP, every
+from .moves import IMAGE, LAYOUT, PART, ROW, TAP, every, in_vectors
 from .positions.tile import interleaved
-from .rows import Span, converted
+from .rows import Span, Spans, across, converted
 from .values import BYTES, DOUBLE, LINE, Value, split, vector
 from .walk import JOB
 
@@ -80,10 +81,10 @@ class _Gather:
         self._first, self._count, self._width = first, count, width
         self._low = f.min(f.max(f.integer(0) - first, 0), count)
         self._high = f.max(f.min(count, width - first), self._low)
-        self._body = Blocks(f, self._high - self._low, lanes, 4)
-        self._before = Blocks(f, self._low, lanes, 1)
-        self._after = Blocks(f, count - self._high, lanes, 1)
-        self._all = Blocks(f, count, lanes, 1)
+        self._body = Spans(f, self._high - self._low, lanes, 4)
+        self._before = Spans(f, self._low, lanes)
+        self._after = Spans(f, count - self._high, lanes)
+        self._all = Spans(f, count, lanes)
 
     def emit(self, to: Value, x: Value, taps: Value, count: Value, element: str) -> None:
         """Emit the line at an address, in elements of a type."""
@@ -92,12 +93,8 @@ class _Gather:
             with f.when(count > 0):
                 row = x + f.word(taps)
                 src, dst = self._from(row), f.at(to, self._low, element)
-
-                def copy(span: Span) -> None:
-                    values = span.load(f.at(src, span.start, line.stored), line.stored)
-                    span.store(converted(f, values, element), f.at(dst, span.start, element))
-
-                self._body.each(copy)
+                types = line.stored, element
+                self._body.each(lambda span: span.write(span.read(src, *types), dst, element))
                 self._edges(to, row, element)
             with f.unless(count > 0):
                 self._fill(self._all, to, self._neutral(element), element)
@@ -109,15 +106,10 @@ class _Gather:
             with f.loop(0, count, 1, totals) as loop:
                 tap = taps + loop.index * TAP.itemsize
                 src = self._from(x + f.word(tap))
-                values = [
-                    converted(
-                        f, span.load(f.at(src, span.start, line.stored), line.stored), element
-                    )
-                    for span in spans
-                ]
-                loop.next(_reduced(f, line.reduce, values, loop.carried, tap, element))
+                values = [span.read(src, line.stored, element) for span in spans]
+                loop.next(_reduced(f, line.reduce, values, loop.carried, tap))
             for span, total in zip(spans, loop.results, strict=True):
-                span.store(total, f.at(dst, span.start, element))
+                span.write(total, dst, element)
 
         self._body.each_block(combine)
         self._edges(to, None, element)
@@ -135,12 +127,11 @@ class _Gather:
         after = f.at(to, self._high, element)
         if edge == "reflect" and row is not None:
             last = (self._width - 1) * 2
-            with f.loop(0, self._low) as loop:
-                value = f.load(stored, f.at(row, f.integer(0) - self._first - loop.index, stored))
-                f.store(converted(f, value, element), f.at(to, loop.index, element))
-            with f.loop(self._high, self._count) as loop:
-                value = f.load(stored, f.at(row, last - self._first - loop.index, stored))
-                f.store(converted(f, value, element), f.at(to, loop.index, element))
+            for start, stop, middle in (0, self._low, 0), (self._high, self._count, last):
+                with f.loop(start, stop) as loop:
+                    place = f.at(row, middle - self._first - loop.index, stored)
+                    value = converted(f, f.load(stored, place), element)
+                    f.store(value, f.at(to, loop.index, element))
             return
         for blocks, start, number in (
             (self._before, to, self._low), (self._after, after, self._high - 1),
@@ -155,9 +146,8 @@ class _Gather:
                 value = converted(f, f.load(stored, f.at(row, edge_index, stored)), element)
             self._fill(blocks, start, f.broadcast(value, self._lanes), element)
 
-    def _fill(self, blocks: Blocks, start: Value, value: Value, element: str) -> None:
-        f = self._f
-        blocks.each(lambda span: span.store(value, f.at(start, span.start, element)))
+    def _fill(self, blocks: Spans, start: Value, value: Value, element: str) -> None:
+        blocks.each(lambda span: span.write(value, start, element))
 
 
 def _neutral(f: Function, reduce: str, kind: str, fill: Value | None = None) -> Value:
@@ -168,27 +158,29 @@ def _neutral(f: Function, reduce: str, kind: str, fill: Value | None = None) -> 
     return f.constant(kind, float("-inf") if reduce == "max" else 0)
 
 
+def _combined(f: Function, reduce: str, a: Value, b: Value) -> Value:
+    return extreme(f, "ogt", a, b) if reduce == "max" else a + b
+
+
 def _reduced(
-    f: Function,
-    reduce: str,
-    values: Sequence[Value],
-    totals: Sequence[Value],
-    tap: Value,
-    kind: str,
-) -> list[Value]:
-    """Totals with one more tap."""
+    f: Function, reduce: str, values: list[Value], totals: list[Value], tap: Value,
+    share: Value | None = None,
+) -> list[Value]:  # fmt: skip
+    """Totals with one more tap, whose weight in a sum is its own times `share`."""
+    if reduce == "pick":
+        return values
+    pairs = zip(totals, values, strict=True)
     if reduce == "max":
-        return [extreme(f, "ogt", t, v) for t, v in zip(totals, values, strict=True)]
-    weight = f.load(DOUBLE, tap + TAP.fields["weight"][1])  # type: ignore[index]  # has names
-    factor = _weight(f, weight, values[0].type, kind)
-    return [
-        f.multiply_add(value, factor, total) for total, value in zip(totals, values, strict=True)
-    ]
+        return [_combined(f, reduce, total, value) for total, value in pairs]
+    weight, (element, lanes) = _weight(f, tap), split(values[0].type)
+    weight = share * weight if share else weight
+    factor = f.broadcast(converted(f, weight, element), lanes)
+    return [f.multiply_add(value, factor, total) for total, value in pairs]
 
 
-def _weight(f: Function, weight: Value, kind: str, element: str) -> Value:
-    lanes = int(kind[1:].split(" ")[0])
-    return f.broadcast(converted(f, weight, element), lanes)
+def _weight(f: Function, tap: Value) -> Value:
+    """The weight of a tap (`TAP`)."""
+    return f.load(DOUBLE, f.at(tap, 1, DOUBLE))
 
 
 def _pool(
@@ -207,15 +199,14 @@ def _pool(
                 at = f.at(src, span.start * line.factor + loop.index, element)
                 vectors = [f.load(kind, f.at(at, i * lanes, element)) for i in range(line.factor)]
                 value = vectors[0] if line.factor == 1 else every(f, vectors, 0, lanes)
-                largest = line.reduce == "max"
-                totals.append(extreme(f, "ogt", total, value) if largest else total + value)
+                totals.append(_combined(f, line.reduce, total, value))
             loop.next(totals)
         for span, result in zip(spans, loop.results, strict=True):
             if line.reduce == "sum":
-                result = result * span.load(f.at(scale, span.start, element), element)
-            span.store(converted(f, result, line.stored), f.at(dst, span.start, line.stored))
+                result = result * span.read(scale, element, element)
+            span.write(result, dst, line.stored)
 
-    Blocks(f, columns, lanes, 2).each_block(combine)
+    Spans(f, columns, lanes, 2).each_block(combine)
 
 
 def _window(
@@ -226,17 +217,11 @@ def _window(
     element, kind = line.computed, vector(line.computed, lanes)
     neutral = _neutral(f, line.reduce, kind)
 
-    def both(a: Value, b: Value) -> Value:
-        return extreme(f, "ogt", a, b) if line.reduce == "max" else a + b
-
+    combined = partial(_combined, f, line.reduce)
     f.store(neutral, f.at(src, a["kernel"], element))  # the last vector ends there
     with f.loop(0, a["kernel"], lanes, [neutral]) as loop:
-        loop.next([both(loop.carried[0], f.load(kind, f.at(src, loop.index, element)))])
-    (total,) = loop.results
-    half = lanes // 2
-    while half:
-        total = both(total, f.shuffle(total, None, [i ^ half for i in range(lanes)]))
-        half //= 2
+        loop.next([combined(loop.carried[0], f.load(kind, f.at(src, loop.index, element)))])
+    total = across(f, loop.results[0], combined)
     if line.reduce == "sum":
         total = total * f.broadcast(f.load(element, f.at(a["scale"], column, element)), lanes)
     # With a constant mask LLVM would store too many bfloat16; there is one column.
@@ -250,23 +235,15 @@ def _upsample(
     """Write `factor` results for each position of the line, interleaved."""
     del column
     element, kind, factor = line.computed, vector(line.computed, lanes), line.factor
-    sources = columns // factor
 
     def write(start: Value, rest: Value | None) -> None:
         lines = _phases(f, a, line, f.at(src, start, element), kind)
         for i, values in enumerate(interleaved(f, [[one] for one in lines], lanes)):
             address = f.at(dst, start * factor + i * lanes, line.stored)
-            narrow = converted(f, values, line.stored)
-            if rest is None:
-                f.store(narrow, address)
-            else:
-                f.store_lanes(narrow, address, f.lanes_below(rest - i * lanes, lanes))
+            left = None if rest is None else columns - start * factor - i * lanes
+            f.store_some(converted(f, values, line.stored), address, left)
 
-    full = sources // lanes * lanes
-    with f.loop(0, full, lanes) as loop:
-        write(loop.index, None)
-    with f.when(full < sources):
-        write(full, columns - full * factor)
+    in_vectors(f, columns // factor, lanes, write)
 
 
 def _phases(f: Function, a: Arguments, line: Line, at: Value, kind: str) -> list[Value]:
@@ -303,7 +280,7 @@ def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cp
         a = LAYOUT.reader(f)
         part, image = Record(f, f["inner"], PART), Record(f, f["outer"], IMAGE)
         x, y = a["x"] + image["src"], a["y"] + image["dst"]
-        blocks = Blocks(f, a["channels"], lanes, 4)
+        blocks = Spans(f, a["channels"], lanes, 4)
         neutral = _neutral(f, reduce, vector(element, lanes), a["fill"])
         with (
             f.loop(part["row"], part["row"] + part["rows"]) as loop,
@@ -319,31 +296,18 @@ def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cp
             def combine(spans: list[Span]) -> None:
                 with f.loop(0, counts[0], 1, [neutral] * len(spans)) as first:
                     tap = outer + first.index * TAP.itemsize
-                    src, share = x + f.word(tap), f.load(DOUBLE, tap + 8)
+                    src, share = x + f.word(tap), _weight(f, tap)
                     # Two levels of sums: rounding errors of long ones grow with each level only.
                     start = [neutral] * len(spans) if reduce == "sum" else first.carried
                     with f.loop(0, counts[1], 1, start) as second:
                         tap = inner + second.index * TAP.itemsize
                         here = src + f.word(tap)
-                        values = [
-                            converted(f, span.load(f.at(here, span.start, stored), stored), element)
-                            for span in spans
-                        ]
-                        if reduce == "pick":
-                            second.next(values)
-                        elif reduce == "max":
-                            pairs = zip(second.carried, values, strict=True)
-                            second.next([extreme(f, "ogt", total, value) for total, value in pairs])
-                        else:
-                            weight = share * f.load(DOUBLE, tap + 8)
-                            factor = f.broadcast(converted(f, weight, element), lanes)
-                            pairs = zip(second.carried, values, strict=True)
-                            second.next([f.multiply_add(v, factor, t) for t, v in pairs])
+                        values = [span.read(here, stored, element) for span in spans]
+                        second.next(_reduced(f, reduce, values, second.carried, tap, share))
                     both = zip(first.carried, second.results, strict=True)
                     sums = reduce == "sum"
                     first.next([a + b for a, b in both] if sums else second.results)
                 for span, result in zip(spans, first.results, strict=True):
-                    address = f.at(dst, span.start, stored)
-                    span.store(converted(f, result, stored), address)
+                    span.write(result, dst, stored)
 
             blocks.each_block(combine)

@@ -239,9 +239,9 @@ class Library:
         """Call a function that makes nothing; `LibraryError` unless it succeeds."""
         getattr(self._slow, f"dnnl_{name}")(*arguments)
 
-    def create(self, name: str, *arguments: Any, kind: str = "") -> Handle:
-        """Return what `dnnl_{name}_create` makes; `kind` names it where the function does not."""
-        return self._made(f"dnnl_{name}_create", kind or name, arguments)
+    def create(self, name: str, *arguments: Any) -> Handle:
+        """Return what `dnnl_{name}_create` makes."""
+        return self._made(f"dnnl_{name}_create", name, arguments)
 
     def primitive_desc(self, name: str, *arguments: Any) -> Handle:
         """A descriptor by `dnnl_{name}_primitive_desc_create`."""
@@ -259,14 +259,13 @@ class Library:
 
     def strided(self, dims: Sequence[int], dtype: int, strides: Sequence[int]) -> Handle:
         """A memory descriptor; strides in elements."""
-        function = "dnnl_memory_desc_create_with_strides"
         arguments = (len(dims), vector(dims), dtype, vector(strides))
-        return self._made(function, "memory_desc", arguments)
+        return self._made("dnnl_memory_desc_create_with_strides", "memory_desc", arguments)
 
     def any_layout(self, dims: Sequence[int], dtype: int) -> Handle:
         """A memory descriptor whose layout the library will choose."""
-        function = "dnnl_memory_desc_create_with_tag"
-        return self._made(function, "memory_desc", (len(dims), vector(dims), dtype, ANY))
+        arguments = (len(dims), vector(dims), dtype, ANY)
+        return self._made("dnnl_memory_desc_create_with_tag", "memory_desc", arguments)
 
     def queried_md(self, descriptor: Handle, what: int, index: int = 0) -> Handle:
         """A memory descriptor that a primitive descriptor tells, as one's own."""

@@ -18,8 +18,9 @@ from typing import Any
 
 from ...activations import Activation
 from ...problem import DataLayout, DType, Problem
+from ..copies import Tensor
 from .abi import DTYPE, FORWARD_INFERENCE, Alg, Arg, Handle, Library, LibraryError, Query, vector
-from .descriptors import Kind, Operation, Tensor
+from .descriptors import Kind, Operation
 from .library import Runtime
 
 
@@ -100,11 +101,9 @@ class Candidate:
 
 def best(runtime: Runtime, problem: Problem, threads: int) -> Candidate | None:
     """The first strategy that leads to more than reference loops; None if none does."""
-    for strategy in layout_strategies(problem):
-        offer = candidate(runtime, problem, threads, strategy)
-        if offer is not None:
-            return offer
-    return None
+    strategies = layout_strategies(problem)
+    offers = (candidate(runtime, problem, threads, strategy) for strategy in strategies)
+    return next(filter(None, offers), None)
 
 
 def candidate(
@@ -112,11 +111,9 @@ def candidate(
 ) -> Candidate | None:
     """Return a strategy's offer, with as much of the epilogue as an implementation supports."""
     with runtime.making(threads) as library:
-        for fused in (True, False) if not problem.epilogue.empty else (True,):
-            offer = _candidate(runtime, library, problem, strategy, fused=fused)
-            if offer is not None:
-                return offer
-    return None
+        options = (True,) if problem.epilogue.empty else (True, False)
+        offers = (_candidate(runtime, library, problem, strategy, fused=fused) for fused in options)
+        return next(filter(None, offers), None)
 
 
 def _candidate(
@@ -231,16 +228,15 @@ class Offer:
         """The library's first implementation; `LibraryError` if it has none."""
         window = self.operation.window
         spatial = tuple(map(vector, (window.strides, window.dilates, window.begin, window.end)))
-        src, weights, dst, bias = self.src, self.weights, self.dst, self.bias
-        name = self.operation.kind.value
-        direct = Alg.CONVOLUTION_DIRECT
-        if self.operation.kind is Kind.WEIGHTS:
-            backward = (direct, src, weights, None, dst)
-            return library.primitive_desc(name, engine, *backward, *spatial, None, self.attributes)
+        tensors = (self.src, self.weights, self.bias, self.dst)
+        first: tuple[Any, ...] = (FORWARD_INFERENCE, Alg.CONVOLUTION_DIRECT)
+        last: tuple[Any, ...] = (self.attributes,)
         if self.operation.kind is Kind.DECONVOLUTION:
-            direct = Alg.DECONVOLUTION_DIRECT
-        tensors = (FORWARD_INFERENCE, direct, src, weights, bias, dst)
-        return library.primitive_desc(name, engine, *tensors, *spatial, self.attributes)
+            first = FORWARD_INFERENCE, Alg.DECONVOLUTION_DIRECT
+        elif self.operation.kind is Kind.WEIGHTS:  # there is a hint before the attributes
+            first, last = (Alg.CONVOLUTION_DIRECT,), (None, self.attributes)
+        name = self.operation.kind.value
+        return library.primitive_desc(name, engine, *first, *tensors, *spatial, *last)
 
     def accepted(self, library: Library, descriptor: Handle, name: str) -> Candidate:
         """The descriptor with the layouts it wants."""

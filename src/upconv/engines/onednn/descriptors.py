@@ -21,7 +21,7 @@ from math import prod
 
 from ...problem import Direction, DType, Problem
 from ..base import tf32_refusal
-from ..copies import contiguous_strides
+from ..copies import Tensor, contiguous_strides
 
 MOST = 1 << 30
 """Bound of every number in a description: implementations count in 32 bits."""
@@ -35,14 +35,6 @@ class Kind(Enum):
     DECONVOLUTION = "deconvolution_forward"
     CONVOLUTION = "convolution_forward"
     WEIGHTS = "convolution_backward_weights"
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """An array as it is given: logical dimensions, and strides in elements."""
-
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +66,8 @@ class Operation:
             Direction.INPUT_GRAD: Kind.CONVOLUTION,
             Direction.WEIGHT_GRAD: Kind.WEIGHTS,
         }[problem.direction]
-        x = _data(problem, problem.in_channels, problem.size)
-        y = _data(problem, problem.out_channels, problem.out_size)
+        x = Tensor.data(problem, problem.in_channels, problem.size)
+        y = Tensor.data(problem, problem.out_channels, problem.out_size)
         src, dst = (x, y) if forward else (y, x)
         moves = ((a.stride, a.dilation - 1, a.crop_begin, a.crop_end) for a in problem.axes)
         window = Window(*zip(*moves, strict=True))
@@ -114,14 +106,6 @@ def _has_idle_taps(problem: Problem) -> bool:
     return any(axis.size and not all(map(axis.meets, range(axis.kernel))) for axis in frames)
 
 
-def _data(problem: Problem, channels: int, size: tuple[int, ...]) -> Tensor:
-    """x or y, contiguous in the problem's layout, as N, C, *X."""
-    order = problem.layout.to_ncx(problem.rank)
-    lies = problem.layout.shape(problem.batch, channels, size)
-    strides = contiguous_strides(lies)
-    return Tensor(tuple(lies[i] for i in order), tuple(strides[i] for i in order))
-
-
 def _weights(problem: Problem, *, into_out: bool) -> Tensor:
     """The weight as [G,] O, I, *X; `into_out`: O is the transposed convolution's own output."""
     strides = contiguous_strides(problem.weight_shape)
@@ -130,7 +114,6 @@ def _weights(problem: Problem, *, into_out: bool) -> Tensor:
     of_in, of_out = problem.in_channels // groups, problem.out_channels // groups
     channels = ((of_out, by_out), (of_in, by_in))
     group = [(groups, of_in * by_in)] if groups > 1 else []
-    axes = [*group, *(channels if into_out else channels[::-1])]
-    return Tensor(
-        (*(size for size, _ in axes), *problem.kernel), (*(step for _, step in axes), *by_tap)
-    )
+    taps = zip(problem.kernel, by_tap, strict=True)
+    axes = (*group, *(channels if into_out else channels[::-1]), *taps)
+    return Tensor(*zip(*axes, strict=True))

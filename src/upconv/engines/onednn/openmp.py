@@ -22,35 +22,28 @@ _gates: dict[int, list[threading.Lock]] = {}
 _forked = 0
 
 
-class OpenMP:
-    """`threads` threads of the library's OpenMP."""
+def run(runtime: Runtime, threads: int, work: Callable[[], None]) -> None:
+    """Call `work` where the library may use so many threads of its OpenMP."""
+    if threads == 1:
+        _run_here(runtime, threads, work)
+        return
+    with _gate(threads):
+        if _forked and _forked == threading.get_ident():
+            workers.call(_run_here, runtime, threads, work)
+        else:
+            _run_here(runtime, threads, work)
 
-    __slots__ = ("_get", "_set", "_threads")
 
-    def __init__(self, runtime: Runtime, threads: int) -> None:
-        self._get, self._set, self._threads = runtime.get_threads, runtime.set_threads, threads
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Call `work` where the library may use so many threads."""
-        if self._threads == 1:
-            self._run_here(work)
-            return
-        with _gate(self._threads):
-            if _forked and _forked == threading.get_ident():
-                workers.call(self._run_here, work)
-            else:
-                self._run_here(work)
-
-    def _run_here(self, work: Callable[[], None]) -> None:
-        before = self._get()
-        if before == self._threads:
-            work()
-            return
-        self._set(self._threads)
-        try:
-            work()
-        finally:
-            self._set(before)
+def _run_here(runtime: Runtime, threads: int, work: Callable[[], None]) -> None:
+    before = runtime.get_threads()
+    if before == threads:
+        work()
+        return
+    runtime.set_threads(threads)
+    try:
+        work()
+    finally:
+        runtime.set_threads(before)
 
 
 def _gate(threads: int) -> threading.Lock:

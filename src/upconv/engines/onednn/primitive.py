@@ -22,11 +22,11 @@ from ...activations import SCRATCH_BYTES, apply
 from ...problem import DType, Problem
 from ..addresses import address_of
 from ..base import Array, Maybe
-from ..copies import contiguous, laid_out
+from ..copies import Tensor, contiguous, laid_out
 from ..nonfinite import NonFinite, is_finite, reference
 from .abi import DTYPE, Arg, Handle
 from .candidates import Candidate
-from .descriptors import Kind, Tensor
+from .descriptors import Kind
 from .library import Runtime
 from .sequence import PrimitiveSequence
 
@@ -67,7 +67,8 @@ class OnednnPrimitive:
 
     def _run_sequence(self) -> PrimitiveSequence:
         """The sequence of a run, arguments in order a, b, out, bias, residual."""
-        candidate, sequence = self._candidate, PrimitiveSequence(self._runtime, self._threads)
+        candidate, problem, operation = self._candidate, self._problem, self._offer.operation
+        sequence = PrimitiveSequence(self._runtime, self._threads)
         operands = [
             self._reordered(sequence, sequence.argument(self._given(tensor)), wanted)
             for tensor, wanted in self._sources
@@ -75,25 +76,11 @@ class OnednnPrimitive:
         arguments: dict[Any, int] = {Arg.SRC: operands[0]}
         if self._backward:
             arguments[Arg.DIFF_DST] = operands[1]
-            kernel = self._offer.operation.weights, candidate.weights
-            self._deliver(sequence, Arg.DIFF_WEIGHTS, *kernel, arguments)
+            argument, tensor, wanted = Arg.DIFF_WEIGHTS, operation.weights, candidate.weights
         else:
             arguments[Arg.WEIGHTS] = sequence.argument(candidate.weights)
-            self._deliver(sequence, Arg.DST, self._offer.operation.dst, candidate.dst, arguments)
-        return sequence
-
-    def _deliver(
-        self,
-        sequence: PrimitiveSequence,
-        argument: Arg,
-        tensor: Tensor,
-        wanted: Handle,
-        arguments: dict[Any, int],
-    ) -> None:
-        """The step that computes, and the reorder of its result."""
-        candidate, problem = self._candidate, self._problem
-        kind = self._offer.result if self._finishes else problem.dtype
-        source = self._given(tensor, kind)
+            argument, tensor, wanted = Arg.DST, operation.dst, candidate.dst
+        source = self._given(tensor, self._offer.result if self._finishes else problem.dtype)
         out = sequence.argument(source)
         adds_after = problem.accumulate and not self._offer.adds and not self._finishes
         direct = not adds_after and self._same(source, wanted)
@@ -108,6 +95,7 @@ class OnednnPrimitive:
         sequence.step(candidate.descriptor, {**arguments, argument: result})
         if not direct:
             sequence.reorder(result, out, add=adds_after)
+        return sequence
 
     def _reordered(self, sequence: PrimitiveSequence, slot: int, wanted: Handle) -> int:
         """A slot that holds the same in the layout wanted."""
@@ -223,14 +211,9 @@ class OnednnPrimitive:
     def _linear(self, target: Array, a: Array, b: _Packed, bias: Maybe, residual: Maybe) -> None:
         """The library's part, into a contiguous array of the type it leaves."""
         a = laid_out("the operand", a)
-        addresses = [address_of(a), b.address, address_of(target)]
-        if bias is not None:
-            bias = laid_out("the bias", bias)
-            addresses.append(address_of(bias))
-        if residual is not None:
-            residual = laid_out("the residual", residual)
-            addresses.append(address_of(residual))
-        self._sequence.run(*addresses)
+        named = ("the bias", bias), ("the residual", residual)
+        more = [laid_out(what, array) for what, array in named if array is not None]
+        self._sequence.run(address_of(a), b.address, address_of(target), *map(address_of, more))
 
     def _weight_grad(self, out: Array, a: Array, b: Array) -> None:
         target = laid_out("the result", out, filled=self._problem.accumulate)

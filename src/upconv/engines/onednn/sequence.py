@@ -14,9 +14,9 @@ from typing import Any
 
 from ...errors import EngineError
 from ..workspace import Workspace
-from .abi import Arg, Argument, Handle, Library, LibraryError, Query
+from . import openmp
+from .abi import Arg, Argument, Handle, LibraryError, Query
 from .library import Runtime
-from .openmp import OpenMP
 
 _KEPT = 4
 """Contexts kept for the next calls: more threads than these at once make their own."""
@@ -42,9 +42,7 @@ class PrimitiveSequence:
     """See the module's docstring. Arguments are numbered in the order of their creation."""
 
     def __init__(self, runtime: Runtime, threads: int) -> None:
-        self._runtime, self._openmp = runtime, OpenMP(runtime, threads)
-        self._library: Library = runtime.library
-        self._threads = threads
+        self._runtime, self._threads = runtime, threads
         self.slots: list[_Slot] = []
         self.arguments: list[int] = []
         self.steps: list[_Step] = []
@@ -65,7 +63,7 @@ class PrimitiveSequence:
     def temporary(self, layout: Handle) -> int:
         """A slot in the workspace."""
         offset = self.temporary_bytes
-        self.temporary_bytes += _rounded(self._library.memory_desc_get_size(layout))
+        self.temporary_bytes += _rounded(self._runtime.library.memory_desc_get_size(layout))
         return self._slot(layout, offset)
 
     def layout(self, slot: int) -> Handle:
@@ -85,15 +83,11 @@ class PrimitiveSequence:
 
     def reorder(self, source: int, target: int, *, add: bool = False) -> None:
         """Copy a slot into another, or add it to the target's values."""
-        engine, source_layout, wanted = (
-            self._runtime.engine,
-            self.layout(source),
-            self.layout(target),
-        )
+        engine, layouts = self._runtime.engine, (self.layout(source), self.layout(target))
         with self._runtime.making(self._threads) as library:
             attributes = library.attributes(*[("sum", 1.0, 0, 0)] * add)
-            both = source_layout, engine, wanted, engine
-            descriptor = library.primitive_desc("reorder", *both, attributes)
+            sides = (side for layout in layouts for side in (layout, engine))
+            descriptor = library.primitive_desc("reorder", *sides, attributes)
         self.reorders += 1
         self.step(descriptor, {Arg.SRC: source, Arg.DST: target})
 
@@ -103,14 +97,10 @@ class PrimitiveSequence:
             context = self._contexts.pop()
         except IndexError:
             context = _Context(self._runtime, self)
-        if self.nbytes:
-            with Workspace(self.nbytes) as workspace:
-                context.place(workspace)
-                context.bind(addresses)
-                self._openmp.run(context.execute)
-        else:
+        with Workspace(self.nbytes) as workspace:
+            context.place(workspace)
             context.bind(addresses)
-            self._openmp.run(context.execute)
+            openmp.run(self._runtime, self._threads, context.execute)
         if len(self._contexts) < _KEPT:
             self._contexts.append(context)
 
@@ -130,7 +120,6 @@ class _Context:
 
     def __init__(self, runtime: Runtime, sequence: PrimitiveSequence) -> None:
         library, engine, slots = runtime.library, runtime.engine, sequence.slots
-        self._library = library
         self._stream = library.create("stream", engine, 1)
         self._memories = [library.create("memory", slot.layout, engine, None) for slot in slots]
         self._arguments = [self._memories[slot].address for slot in sequence.arguments]

@@ -65,7 +65,7 @@ class Planes(Kernel):
         ))  # fmt: skip
         started = self._walk.addresses["walk"]
         self._launch = Launch.of_walk(blocks, started, self._threads, phases)
-        self.workspace_bytes, self.description = 0, str(self)
+        self.workspace_bytes = 0
         self.predicted_cycles = predicted_cycles(correlation, tile, threads)
         nbytes = sum(table.nbytes for table in tables.values())
         self.resident_bytes = nbytes + self.order.resident_bytes + CODE_BYTES
@@ -83,7 +83,9 @@ class Planes(Kernel):
         }  # fmt: skip
         return ((self._launch, values),)
 
-    def __str__(self) -> str:
+    @property
+    def description(self) -> str:
+        """The tile in one line."""
         tile, rows = self._tile, "positions" if self._tile.last else "rows"
         return (
             f"planes: tile of {tile.rows} {rows} x {tile.vectors} vectors of {tile.lanes}, read in"

@@ -15,7 +15,7 @@ import numpy as np
 
 from ....properties import cached_property
 from ..correlation import Correlation
-from ..kernel_arguments import Table, filled
+from ..kernel_arguments import Table, filled, offsets
 from ..packing import Numbers
 from .schedule import Schedule
 from .tables import PHASE_TUPLE, PIECE, SPAN, TILES, split
@@ -51,12 +51,10 @@ class Placement:
         out, outer = correlation.result_size, padded.outer
         by_axis = [prod(out[i + 1 :]) * correlation.dtype.itemsize for i in range(len(outer))]
         # Steps of the images and of each outer axis: in positions, images and bytes of y.
-        steps = [n * line.stride for n, line in zip(by_axis, outer, strict=True)]
-        self._steps = [(padded.rows * padded.row_stride, 1, 0)]
-        self._steps += [
-            (n * padded.row_stride, 0, step) for n, step in zip(padded.steps, steps, strict=True)
-        ]
-        _, self.span_image, self.span_y = (step * plan.span_rows for step in self._steps[-1])
+        along_y = [n * line.stride for n, line in zip(by_axis, outer, strict=True)]
+        positions = [n * padded.row_stride for n in (padded.rows, *padded.steps)]
+        self._steps = np.array([positions, [1, *[0] * len(outer)], [0, *along_y]])
+        _, self.span_image, self.span_y = (self._steps[:, -1] * plan.span_rows).tolist()
         self._tables: dict[str, list[Table]] = {"spans": [], "tiles": [], "pieces": []}
         self._patterns: dict[tuple[int, PhaseClass], tuple[int, int]] = {}
         tuples = list(padded.phase_tuples())
@@ -98,24 +96,19 @@ class Placement:
         """Add one span for each cache block, of tiles that run on across rows."""
         plan, blocks = self._plan, np.arange(len(ranges) + 1)
         first, of_block = self._add_tiles(
-            phases, _sums(counts, self._steps), plan.padded.total, plan.cache_block
+            phases, offsets(counts, *self._steps), plan.padded.total, plan.cache_block
         )
         bounds = of_block.searchsorted(blocks)
-        spans = filled(
-            SPAN,
-            len(ranges),
-            count=1,
-            tiles=first + bounds[:-1],
-            tile_count=bounds[1:] - bounds[:-1],
-        )
+        tiles, count = first + bounds[:-1], np.diff(bounds)
+        spans = filled(SPAN, len(ranges), count=1, tiles=tiles, tile_count=count)
         ranges[:, 0], ranges[:, 1] = self._add("spans", spans) + blocks[:-1], 1
 
     def _by_rows(self, counts: tuple[int, ...], phases: PhaseClass, ranges: Numbers) -> None:
         """Spans of `span_rows` rows each, and of the rows that remain of a plane, for each part of
         a plane in a cache block."""
         stride, size = self._plan.padded.row_stride, self._plan.span_rows
-        start, image, y = _sums(counts[:-1], self._steps[:-1])
-        _, image_step, y_step = self._steps[-1]
+        start, image, y = offsets(counts[:-1], *self._steps[:, :-1])
+        _, image_step, y_step = self._steps[:, -1]
         start //= stride
         plane, block, low, high = split(start, start + counts[-1], self._plan.cache_block // stride)
         repeats, rest = np.divmod(high - low, size)
@@ -144,7 +137,7 @@ class Placement:
         if (rows, phases) not in self._patterns:
             padded = self._plan.padded
             total = (rows - 1) * padded.row_stride + padded.last.phases[0].length
-            neighbours = _sums((rows,), self._steps[-1:])
+            neighbours = offsets((rows,), *self._steps[:, -1:])
             first, blocks = self._add_tiles(phases, neighbours, total, total)
             self._patterns[rows, phases] = first, len(blocks)
         return self._patterns[rows, phases]
@@ -232,13 +225,3 @@ def _joined(kind: np.dtype[Any], parts: list[Table]) -> Table:
         table[first : first + len(part)] = part
         first += len(part)
     return table
-
-
-def _sums(counts: tuple[int, ...], steps: list[tuple[int, int, int]]) -> Numbers:
-    """For all indices, the sum of index times step over the axes, for each column of steps."""
-    total = np.zeros((3, 1), np.int64)
-    for count, step in zip(counts, steps, strict=True):
-        if count != 1:
-            along = np.arange(count) * np.array(step)[:, None]
-            total = (total[:, :, None] + along[:, None]).reshape(3, -1)
-    return total

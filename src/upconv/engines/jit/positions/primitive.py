@@ -60,11 +60,6 @@ class Positions(Kernel):
         nbytes = sum(table.nbytes for table in self._tables.values()) + self.order.resident_bytes
         self.resident_bytes = nbytes + CODE_BYTES * len(self._codes)
 
-    @property
-    def description(self) -> str:
-        """The schedule in one line."""
-        return str(self.schedule)
-
     def _launches(
         self, operands: Operands, w: Array, biases: Array, scratch: int
     ) -> Iterable[tuple[Launch, dict[str, int]]]:

@@ -54,11 +54,6 @@ class Schedule:
         """Number of cache blocks that cover all positions."""
         return -(-self.padded.total // self.cache_block)
 
-    @property
-    def block_runs(self) -> int:
-        """Number of runs of blocks."""
-        return -(-len(self.blocks) // self.block_run)
-
     def __str__(self) -> str:
         tile = self.tiles[0]
         order = "by rows" if self.span_rows else "across rows"
@@ -101,21 +96,16 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     # A tile that cuts its inputs from neighbours reads a vector more.
     halo_before, halo_after = padded.high, tiles[0].width + tiles[0].lanes - padded.low
     room = _room(correlation, tiles[0], halo_before + halo_after, cpu)
+    span_rows = _span_rows(correlation, padded, tiles[0]) if padded.row_stride <= room else 0
     single_block = Schedule(
-        padded,
-        tiles,
-        blocks,
-        halo_before,
-        halo_after,
-        cache_block=padded.total,
-        span_rows=_span_rows(correlation, padded, tiles[0]) if padded.row_stride <= room else 0,
-        block_run=len(blocks),
-        shared=True,
-        threads=useful_threads(correlation.multiply_adds, threads),
+        padded, tiles, blocks, halo_before, halo_after, padded.total, span_rows, len(blocks),
+        shared=True, threads=useful_threads(correlation.multiply_adds, threads),
         buffer_positions=padded.total + halo_before + halo_after,
-    )
+    )  # fmt: skip
     plan = _cut(single_block, correlation, cpu)
-    return replace(plan, in_place=_reads_in_place(correlation, plan, cpu))
+    # No tile may read beyond an image.
+    fits = (padded.total % plan.cache_block or plan.cache_block) >= tiles[0].width
+    return replace(plan, in_place=fits and _may_read_in_place(correlation, plan, cpu))
 
 
 def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) -> int:
@@ -131,12 +121,6 @@ def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) ->
     if nbytes <= tile.costs.positions.records:
         return 0
     return max(4, -(-8 * tile.width // padded.row_stride))
-
-
-def _reads_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
-    """Whether packing would be a plain copy of each image, and no tile reads beyond an image."""
-    rest = plan.padded.total % plan.cache_block or plan.cache_block
-    return rest >= plan.tiles[0].width and _may_read_in_place(correlation, plan, cpu)
 
 
 def _may_read_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
@@ -271,15 +255,11 @@ class PaddedPositions:
         pairs = list(zip(outer, steps, strict=True))
         last_row = sum((o.phases[0].length - 1) * step for o, step in pairs)
         return cls(
-            lines,
-            padded,
-            row_stride,
-            rows,
-            steps,
+            lines, padded, row_stride, rows, steps,
             low=sum(o.low * step for o, step in pairs) * row_stride + last.low,
             high=sum(o.high * step for o, step in pairs) * row_stride + last.high,
             total=((correlation.batch - 1) * rows + last_row) * row_stride + last.phases[0].length,
-        )
+        )  # fmt: skip
 
     @property
     def last(self) -> Line:

@@ -79,6 +79,8 @@ class InputRows:
     itemsize: int
     stride: int
     width: int
+    x_row: int
+    image_row: int
 
     @classmethod
     def of(cls, correlation: Correlation, plan: Schedule) -> InputRows:
@@ -89,17 +91,9 @@ class InputRows:
             outer -= 1
         steps = tuple(prod(sizes[i + 1 :]) * itemsize for i in range(outer))
         stride, width = prod(padded[outer:]), prod(sizes[outer:])
-        return cls(padded[:outer], sizes[:outer], steps, correlation.batch, itemsize, stride, width)
-
-    @property
-    def x_row(self) -> int:
-        """Bytes from a row to the next."""
-        return self.steps[-1] if self.steps else 0
-
-    @property
-    def image_row(self) -> int:
-        """Images from a row to the next."""
-        return int(not self.steps)
+        form = padded[:outer], sizes[:outer], steps, correlation.batch, itemsize, stride, width
+        x_row, image_row = (steps[-1], 0) if steps else (0, 1)
+        return cls(*form, x_row, image_row)
 
     def segments(self, low: Numbers, high: Numbers, element: int) -> tuple[Table, Numbers]:
         """Segments that fill the positions [low, high) of each part, and each part's first one."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -149,16 +150,10 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
             for value in sums[channel * per_channel : (channel + 1) * per_channel]
         ]
         rows = [sums[i : i + tile.vectors] for i in range(0, len(sums), tile.vectors)]
-        for channel in range(tile.channels):
-            mine = rows[channel * tile.phases : (channel + 1) * tile.phases]
-            if channel == 0:
-                _leave(f, tile, mine, channel)
-                continue
-            with f.when(f["active"] > channel):
-                _leave(f, tile, mine, channel)
+        _leave_channels(f, tile, rows, f["y"])
         if tile.epilogue.has_second:
             with f.when(f.compare("ne", f["second"], 0)):
-                _leave_second(f, tile, rows)
+                _leave_channels(f, tile, rows, f["y"] + f["second"], second=True)
 
 
 def _slopes(f: Function, tile: Tile) -> Iterator[float | Value]:
@@ -172,13 +167,16 @@ def _slopes(f: Function, tile: Tile) -> Iterator[float | Value]:
             yield f.broadcast(slope, tile.lanes)
 
 
-def _leave_second(f: Function, tile: Tile, rows: list[list[Value]]) -> None:
-    """Store the second result of all channels; the first channel always exists."""
+def _leave_channels(
+    f: Function, tile: Tile, rows: list[list[Value]], y: Value, *, second: bool = False
+) -> None:
+    """Store a result of all channels, of which the first one always exists."""
     for channel in range(tile.channels):
         mine = rows[channel * tile.phases : (channel + 1) * tile.phases]
-        with f.when(f["active"] > channel):
-            others = [[second_of(f, tile.epilogue, value) for value in row] for row in mine]
-            _leave(f, tile, others, channel, f["y"] + f["second"])
+        with f.when(f["active"] > channel) if channel else nullcontext():
+            if second:
+                mine = [[second_of(f, tile.epilogue, value) for value in row] for row in mine]
+            _leave(f, tile, mine, channel, y)
 
 
 def _ask_for_results(f: Function, tile: Tile) -> None:
@@ -263,13 +261,10 @@ def _vectors(f: Function, tile: Tile, kind: str, x: Value, shift: int, count: in
 # Interleaving -------------------------------------------------------------------------------------
 
 
-def _leave(
-    f: Function, tile: Tile, rows: list[list[Value]], channel: int, y: Value | None = None
-) -> None:
-    """Store one channel: rows[phase][vector] as positions of `phases` neighbours each, to `y` or to
-    the tile's own output."""
-    run, first = interleaved(f, rows, tile.lanes), y or f["y"]
-    out = first + f["y_channel"] * channel if channel else first
+def _leave(f: Function, tile: Tile, rows: list[list[Value]], channel: int, y: Value) -> None:
+    """Store one channel: rows[phase][vector] as positions of `phases` neighbours each."""
+    run = interleaved(f, rows, tile.lanes)
+    out = y + f["y_channel"] * channel if channel else y
     if tile.dense:
         for i, values in enumerate(run):
             f.store(values, f.at(out, i * tile.lanes, tile.element))

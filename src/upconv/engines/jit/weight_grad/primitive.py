@@ -18,7 +18,7 @@ from ..operands import lying_well, strides
 from ..pool import useful_threads
 from ..rows import Finish, fill_code, finish_code
 from ..transpose import transpose_code, transpose_pairs_code
-from ..values import I32, STORED
+from ..values import I32, STORED, whole_lines
 from ..walk import Phase, phases, walk_code
 from .candidates import DOTS, chosen
 from .driver import ARGUMENTS, SUMS, TABLES, copy_code, driver_code
@@ -45,7 +45,7 @@ class WeightGrad:
         self._run, zeros = walk.addresses["walk"], np.zeros(plan.sides.tile.width)
         self._held = walk, driver, *codes.values(), tables, listed, zeros
         # Keys of packed panels, sums of a thread's block, their transpose, and panels.
-        block = -(-plan.part * plan.block_bytes // 64) * 64
+        block = whole_lines(plan.part * plan.block_bytes)
         sides_arguments, size = _sides(plan, tables, SUMS + 2 * block)
         self._stages = self._threads * size
         self.workspace_bytes = self._stages + (0 if plan.single else plan.sets * plan.all_bytes)
@@ -107,12 +107,13 @@ def _codes(plan: Plan, cpu: Cpu) -> dict[str, tuple[Code, str]]:
     """The code of a class of problems and a name in it, by the argument for its address."""
     problem, tile = plan.problem, plan.sides.tile
     stored, computed = STORED[problem.dtype], tile.element
+    deliver = Finish(computed, stored, accumulate=problem.accumulate)
     codes = {
         "tile": (tile_code(tile, cpu), "tile"),
         "single": (tile_code(tile.single, cpu), "tile"),
         "transpose": (transpose_code(computed, computed, cpu), "transpose"),
-        "deliver": (finish_code(_finish(computed, stored, problem.accumulate), cpu), "finish"),
-        "add": (finish_code(_finish(computed, computed, accumulate=True), cpu), "finish"),
+        "deliver": (finish_code(deliver, cpu), "finish"),
+        "add": (finish_code(Finish(computed, computed, accumulate=True), cpu), "finish"),
     }
     # A pair has the numbers of a position and of the next one, which is a stride away in g.
     beside = plan.sided(1, problem.axes[-1].stride) if tile.dots else (0, 0)
@@ -146,7 +147,3 @@ def _sides(plan: Plan, tables: Tables, first: int) -> tuple[dict[str, int], int]
         }  # fmt: skip
         first += plan.held[n] * size
     return arguments, first
-
-
-def _finish(computed: str, stored: str, accumulate: bool) -> Finish:
-    return Finish(computed, stored, accumulate=accumulate)

@@ -26,10 +26,9 @@ import numpy as np
 from ....problem import DataLayout, Problem
 from ..correlation import weight_strides
 from ..cpu import Cpu
-from ..values import BYTES, computed
+from ..values import BYTES, LINE, computed, whole_lines
 from .tile import Tile
 
-_LINE = 64
 Figures = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -86,11 +85,7 @@ class Sides:
 
 def footprint(width: int, pixel: int) -> int:
     """Bytes of a cache that `width` bytes of a pixel of `pixel` bytes take, as they alias."""
-    return width if width >= pixel else max(_whole(width), pixel & -pixel)
-
-
-def _whole(nbytes: int) -> int:
-    return -(-nbytes // _LINE) * _LINE
+    return width if width >= pixel else max(whole_lines(width), pixel & -pixel)
 
 
 @lru_cache(maxsize=64)
@@ -199,5 +194,5 @@ def _reading(problem: Problem, sides: Sides, of_g: int) -> tuple[bool, float]:
         reads *= min(tile.taps, steps[-1]) / prod(steps)
     if not tile.depthwise:
         reads *= sides.row_blocks if of_g == sides.lanes_of_g else sides.lane_blocks
-    apart = costs.apart * reads * numbers / width * (_whole(width * size) // _LINE)
+    apart = costs.apart * reads * numbers / width * (whole_lines(width * size) // LINE)
     return (True, apart) if apart <= packing else (False, packing)

@@ -62,10 +62,7 @@ class Tables:
 
 
 def _table(*columns: Numbers | int) -> Numbers:
-    table = np.empty((*np.broadcast(*columns).shape, len(columns)), np.int64)
-    for i, column in enumerate(columns):
-        table[..., i] = column
-    return table
+    return np.stack(np.broadcast_arrays(*columns), -1)
 
 
 # Channels -----------------------------------------------------------------------------------------

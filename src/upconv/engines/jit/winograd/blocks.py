@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ....problem import DataLayout
 from ..correlation import Correlation, Line
+from ..values import LINE, whole_lines
 from .schedule import Form, Schedule, shares_sets
 from .transforms import Transform
 from .window import Window
@@ -26,10 +27,8 @@ class AxisBlocks(NamedTuple):
     behind: int = 0
     apart: int = 1
     makes: int = 1
-    reads: int = 1
-    """Operands from one group to the next."""
-    writes: int = 1
-    """Results of all phases from one group to the next."""
+    reads: int = 1  # operands from one group to the next
+    writes: int = 1  # results of all phases from one group to the next
     tail: int = 0
     first: int = 0
     size: int = 1
@@ -99,17 +98,16 @@ class Memory:
         self.v_row, self.z_row = v_row_of(form), z_row_of(form)
         v_point, z_point = _odd(rows * self.v_row), _odd(rows * self.z_row)
         # To store rows of results twice, or with a residual, they are transposed in other memory.
-        set_bytes = form.cpu.costs.winograd.set_bytes
         epilogue = correlation.epilogue
         more = epilogue.residual or epilogue.has_second or correlation.accumulate
-        apart = more or shares_sets(correlation, set_bytes)
+        apart = more or shares_sets(correlation, form.cpu)
         self.transposed = form.channels * last.writes * last.box * item if apart else 0
-        v_at = _lines(self.images * image)
+        v_at = whole_lines(self.images * image)
         z_at = v_at + form.points * v_point
         stage_at = z_at + form.points * z_point
-        transposed_at = stage_at + _lines(self.images * stage_image)
+        transposed_at = stage_at + whole_lines(self.images * stage_image)
         # Parts of a multiple of a page would all begin in the same sets.
-        self.part = _lines(transposed_at + self.transposed + 4096) + 64
+        self.part = whole_lines(transposed_at + self.transposed + 4096) + 64
         self.arguments = {
             "box": self.images, "part": self.part, "image": image, "stage_image": stage_image,
             "v_at": v_at, "z_at": z_at, "stage_at": stage_at, "transposed_at": transposed_at,
@@ -135,9 +133,5 @@ def z_row_of(form: Form) -> int:
     return _odd(form.columns * form.item)
 
 
-def _lines(nbytes: int) -> int:
-    return -(-nbytes // 64) * 64
-
-
 def _odd(nbytes: int) -> int:
-    return (-(-nbytes // 64) | 1) * 64
+    return (-(-nbytes // LINE) | 1) * LINE

@@ -8,7 +8,7 @@ from ...base import Candidate, Eligible
 from ..correlation import Correlation
 from ..cpu import Cpu
 from ..direct import packing_cycles, refused, weight_numbers
-from .schedule import Schedule, named_schedule, reduction_of, refusal, schedules
+from .schedule import Schedule, forms_of, reduction_of, refusal, schedules
 
 _PREFIX = "winograd "
 _MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times the weight
@@ -16,24 +16,23 @@ _MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times t
 
 def candidates(
     correlation: Correlation, threads: int, cpu: Cpu, *, every: bool, border: float, direct: float,
-    least: int, margin: float,
+    prepared: bool,
 ) -> tuple[Candidate, ...]:  # fmt: skip
     """List `every` candidate, or those that the model might take, the fastest first.
 
-    The model takes no candidate for fewer multiply-adds than `least`, and none whose cycles times
-    `margin` are not fewer than those of others.
-
     Filling the border takes `border` cycles more. Direct sums take `direct` cycles, and the model
-    takes no slower candidate.
+    takes no slower candidate. `prepared`: many runs follow one choice, which may take longer.
     """
     reason = refusal(correlation)
     if reason is not None:
         return (refused("winograd", reason, winograd=True),)
     costs = cpu.costs.winograd
+    least = costs.prepared_products if prepared else costs.products
     reason = _too_little(correlation, least)
     if reason and not every:
         return ()
     few = correlation.rank > 1 and correlation.reduced < costs.few * correlation.groups
+    margin = costs.prepared_margin if prepared else costs.margin
     margin = costs.few_margin if few else margin
     most = inf if every else direct / margin - border
     plans = schedules(correlation, threads, cpu, exact=not every, most=most)
@@ -84,4 +83,5 @@ def is_winograd(variant: str) -> bool:
 
 def schedule_of(correlation: Correlation, variant: str, threads: int, cpu: Cpu) -> Schedule:
     """The schedule that a variant names."""
-    return named_schedule(correlation, variant.removeprefix(_PREFIX), threads, cpu)
+    form = forms_of(correlation, cpu)[variant.removeprefix(_PREFIX)]
+    return form.schedule(correlation, threads)

@@ -18,7 +18,7 @@ from ..cpu import Cpu
 from ..emit import Function, Module, signature
 from ..kernel_arguments import ArgumentLayout, Record
 from ..values import BYTES, I64, Value, vector
-from .tables import kind_of
+from .tables import KINDS
 
 ARGUMENTS = ArgumentLayout(
     walk.NUMBERS
@@ -77,7 +77,7 @@ class _Block:
 
     def __init__(self, f: Function) -> None:
         self.f, self.a = f, ARGUMENTS.reader(f)
-        self.run = Record(f, f["outer"], kind_of("runs"))
+        self.run = Record(f, f["outer"], KINDS["runs"])
         number, shape = f.convert("ptrtoint", f["inner"], I64), f.integer(0)
         self.sides, x, y = list[_Side](), f.integer(0), f.integer(0)
         for i in (2, 1, 0):  # the last axis varies fastest in the number of a block
@@ -98,7 +98,7 @@ class _Block:
 
     def record(self, table: str, number: Value) -> Record:
         """A record of a table."""
-        return Record.of(self.f, self.a[table], number, kind_of(table))
+        return Record.of(self.f, self.a[table], number, KINDS[table])
 
     def records(self, table: str) -> Value:
         """The address of the records of the block's shape in a table."""
@@ -216,12 +216,9 @@ def _results(f: Function, side: _Side, phase: Value) -> Iterator[tuple[Value, Va
 
 
 def _emit_result(
-    block: _Block,
-    layout: DataLayout,
-    row: tuple[Value, Value, Value],
-    channel: Value,
+    block: _Block, layout: DataLayout, row: tuple[Value, Value, Value], channel: Value,
     active: Value,
-) -> None:
+) -> None:  # fmt: skip
     """Move a row of results from the stage to y: `active` channels from `channel` on."""
     f, a = block.f, block.a
     src, offset, count = row

@@ -8,7 +8,7 @@ results. If one is not finite, the direct primitive computes all of them again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from math import prod
 from typing import Any
 
@@ -25,10 +25,10 @@ from ..compile import CODE_BYTES, Code
 from ..correlation import Correlation
 from ..cpu import Cpu
 from ..kernel_arguments import Blocks
-from ..operands import Operands, strides
+from ..operands import Kernel, Operands, strides
 from ..packing import shared
 from ..rows import Finish, fill_code, finish_code
-from ..steps import Launch, Step
+from ..steps import Launch
 from ..transpose import transpose_code
 from ..walk import Phase, phases, walk_code
 from .blocks import v_row_of, z_row_of
@@ -77,7 +77,7 @@ class WinogradClass:
         }  # fmt: skip
 
 
-class Winograd:
+class Winograd(Kernel):
     """A correlation, compiled and laid out; `direct` builds the direct primitive."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Winograd:
         parts = tables.memory
         self._epilogues = _epilogues(correlation)
         self._class = shared(WinogradClass, form, *self._epilogues, parts.transposed > 0)
-        self.order = self._weights = self._class.weights
+        self.order, self._pack_threads = self._class.weights, plan.threads
         self._groups = group_table(form.sizes, form.vectors, 1 << parts.tiles.bit_length())
         job = _address(self._class.codes["job"])
         self._phases = phases(Phase(job, None, tables["runs"], tables.blocks))
@@ -103,19 +103,13 @@ class Winograd:
         blocks, self._walk = Blocks(ARGUMENTS.block(**self._arguments)), walk_code(cpu)
         walk = self._walk.addresses["walk"]
         self._launch = Launch.of_walk(blocks, walk, plan.threads, self._phases, "bad")
-        self._threads = plan.threads
         self.workspace_bytes = plan.threads * parts.part
         self.resident_bytes = self._class.resident_bytes + tables.nbytes + 2 * CODE_BYTES
         self.predicted_cycles = plan.cycles
 
-    @property
-    def description(self) -> str:
-        """The schedule in one line."""
-        return str(self.schedule)
-
     def pack(self, weight: Array) -> WinogradWeight:
         """The transform of a weight, in its order of use."""
-        return WinogradWeight(self._weights.pack(weight, self._threads), weight)
+        return WinogradWeight(super().pack(weight), weight)
 
     def run(
         self,
@@ -131,9 +125,8 @@ class Winograd:
         operands = Operands.of(self.correlation, out, a, residual, second)
         biases = self._by_channel(bias, slopes)  # held until the run is over
         before = self._before(out, operands)
-        launch = self._launch
         with Workspace(self.workspace_bytes) as scratch:
-            values = self._values(operands, b, biases, scratch)
+            ((launch, values),) = self._launches(operands, b.transformed, biases, scratch)
             bad = launch.blocks.run(launch.work, launch.threads, launch.flag, **values)
         if bad:
             if before is not None:
@@ -142,33 +135,20 @@ class Winograd:
         else:
             operands.deliver()
 
-    def steps(
-        self,
-        out: Array,
-        a: Array,
-        b: WinogradWeight,
-        bias: Maybe,
-        residual: Maybe,
-        scratch: int,
-        slopes: Maybe = None,
-        second: Maybe = None,
-    ) -> list[Step]:
-        """Return what `run` would run, with a flag in place of the direct primitive."""
-        operands = Operands.in_place(self.correlation, out, a, residual, second)
-        biases = self._by_channel(bias, slopes)
-        values = self._values(operands, b, biases, scratch)
-        return [self._launch.step(values, b.transformed, biases, self)]
+    def _read(self, packed: WinogradWeight) -> Array:
+        return packed.transformed
 
-    def _values(
-        self, operands: Operands, b: WinogradWeight, biases: Array, scratch: int
-    ) -> dict[str, int]:
+    def _launches(
+        self, operands: Operands, w: Array, biases: Array, scratch: int
+    ) -> Iterable[tuple[Launch, dict[str, int]]]:
         x, y, more = operands.x, operands.y, operands.residual
         layout = self.correlation.layout
-        return {
-            "scratch": scratch, "w": address_of(b.transformed), "bias": address_of(biases),
+        values = {
+            "scratch": scratch, "w": address_of(w), "bias": address_of(biases),
             "residual": address_of(y) if more is None else address_of(more),
             "second": operands.second, **strides("x", x, layout), **strides("y", y, layout),
         }  # fmt: skip
+        return ((self._launch, values),)
 
     def close(self) -> None:
         """Let go of the direct primitive."""
@@ -251,10 +231,8 @@ def _codes(
 def _points(form: Form) -> Array:
     """For each point, the count and the numbers of its pieces."""
     counts = [t.pieces for t in form.transforms]
-    numbers, points = (
-        np.arange(prod(counts)).reshape(counts),
-        np.zeros((form.points, 1 + prod(counts)), np.int64),
-    )
+    numbers = np.arange(prod(counts)).reshape(counts)
+    points = np.zeros((form.points, 1 + prod(counts)), np.int64)
     for point, of_axes in zip(points, form.pieces, strict=True):
         pieces = numbers[tuple(map(slice, of_axes))].ravel()
         point[0], point[1 : 1 + len(pieces)] = len(pieces), pieces

@@ -66,7 +66,7 @@ def schedules(
     outputs = [2 * ceil(window.steps(line) / window.apart) for window, line in pairs]
     forms = [
         form
-        for form in _forms(correlation, cpu).values()
+        for form in forms_of(correlation, cpu).values()
         if not (exact and not form.exact)
         and all(t.m < n for t, n in zip(form.transforms, outputs, strict=True))
     ]
@@ -81,12 +81,8 @@ def schedules(
     return tuple(sorted(plans, key=lambda plan: plan.cycles))
 
 
-def named_schedule(correlation: Correlation, name: str, threads: int, cpu: Cpu) -> Schedule:
-    """The best schedule of a form, by its name."""
-    return _forms(correlation, cpu)[name].schedule(correlation, threads)
-
-
-def _forms(correlation: Correlation, cpu: Cpu) -> dict[str, Form]:
+def forms_of(correlation: Correlation, cpu: Cpu) -> dict[str, Form]:
+    """The forms of a correlation's class by their names."""
     return _forms_of(correlation.weight, correlation.layout, windows_of(correlation), cpu)
 
 
@@ -144,18 +140,14 @@ class Cycles(NamedTuple):
     choices on a Zen 4 (2026-11-22).
     """
 
-    inputs: float
-    """Packing and transforming a tile."""
+    inputs: float  # packing and transforming a tile
     results: tuple[float, float]
     """The inverse transform of a tile for a unit: without and with `shares_sets`."""
     products: tuple[tuple[int, float], ...]
     """Rows of register tiles, and the products of all points of a unit in so many rows."""
-    stream: float
-    """Reading a unit's weights, in which products hide."""
-    weights: float
-    """The share of that reading which products do not hide."""
-    beyond: bool
-    """Whether weights come from memory."""
+    stream: float  # reading a unit's weights, in which products hide
+    weights: float  # the share of that reading which products do not hide
+    beyond: bool  # whether weights come from memory
 
 
 class Form:
@@ -273,7 +265,7 @@ class Form:
     def schedule(self, correlation: Correlation, threads: int) -> Schedule:
         """The blocks and jobs that take the fewest cycles."""
         counts = correlation.batch, *self.groups(correlation.lines)
-        sharing = shares_sets(correlation, self.cpu.costs.winograd.set_bytes)
+        sharing = shares_sets(correlation, self.cpu)
         return self._scheduled(counts, sharing, threads)
 
     @lru_cache(maxsize=256)  # noqa: B019 - forms are kept as long
@@ -353,8 +345,8 @@ def reduction_of(correlation: Correlation) -> int:
     return correlation.reduced // correlation.groups * steps
 
 
-def shares_sets(correlation: Correlation, set_bytes: int) -> bool:
+def shares_sets(correlation: Correlation, cpu: Cpu) -> bool:
     """Whether 16 channels of results lie so far apart that they share a set of the second-level
     cache: rows of 512x512 results took twice as long to write (fcn8s_final)."""
     channel = prod(correlation.result_size) * BYTES[correlation.element]
-    return correlation.layout is DataLayout.NCX and channel % set_bytes == 0
+    return correlation.layout is DataLayout.NCX and channel % cpu.costs.winograd.set_bytes == 0

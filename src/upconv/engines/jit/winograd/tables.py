@@ -11,7 +11,7 @@ There are always three axes and the images; missing axes come first, with one po
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate, chain, pairwise, product
 from math import prod
 from typing import Any
@@ -21,28 +21,23 @@ import numpy as np
 from ...addresses import address_of
 from ...base import Array
 from ..correlation import Correlation
+from ..kernel_arguments import record
 from ..packing import Numbers
 from .blocks import AxisBlocks, Memory
 from .schedule import Schedule
 
-FIELDS: dict[str, tuple[str, ...]] = {
-    "axes": AxisBlocks._fields,
+KINDS: dict[str, np.dtype[Any]] = {
+    "axes": record(" ".join(AxisBlocks._fields)),
     # Windows of all tiles, then tiles that have results; how far pieces read; rows to leave out.
-    "shapes": ("windows", "window_count", "tiles", "tile_count", "shifts", "behind"),
-    "windows": ("packed",),
+    "shapes": record("windows window_count tiles tile_count shifts behind"),
+    "windows": record("packed"),
     # Offsets of the products and the results of a tile.
-    "tiles": ("product", "stage"),
-    "shifts": ("v",),
+    "tiles": record("product stage"),
+    "shifts": record("v"),
     # The units of a job, all of one group.
-    "runs": ("group", "first", "count"),
-}  # fmt: skip
-"""The fields of the records of each table, 64-bit integers."""
-
-
-@cache
-def kind_of(table: str) -> np.dtype[Any]:
-    """The type of a table's records."""
-    return np.dtype([(name, np.int64) for name in FIELDS[table]])
+    "runs": record("group first count"),
+}
+"""The types of the records of each table."""
 
 
 class Tables:
@@ -60,7 +55,7 @@ class Tables:
 
     def __getitem__(self, table: str) -> Array:
         start, stop = self._ends[table]
-        return self._numbers[start:stop].view(kind_of(table))
+        return self._numbers[start:stop].view(KINDS[table])
 
 
 Axes = tuple[AxisBlocks, ...]
@@ -71,9 +66,11 @@ def _listed(
     axes: Axes, v_row: int, z_row: int, runs: tuple[int, int, int]
 ) -> tuple[Numbers, dict[str, tuple[int, int]]]:
     """All tables, one behind the other, and the begin and end of each."""
-    tables = {"axes": [_flat(axes)], **_shapes(axes, v_row, z_row), "runs": [_flat(_runs(*runs))]}
-    stops = [*accumulate((sum(map(len, parts)) for parts in tables.values()), initial=0)]
-    numbers = np.concatenate([*chain.from_iterable(tables.values())])
+    tables = {"axes": [np.array(axes)], **_shapes(axes, v_row, z_row), "runs": [_runs(*runs)]}
+    stops = [
+        *accumulate((sum(part.size for part in parts) for parts in tables.values()), initial=0)
+    ]
+    numbers = np.concatenate([*chain.from_iterable(tables.values())], axis=None)
     return numbers, dict(zip(tables, pairwise(stops), strict=True))
 
 
@@ -92,7 +89,7 @@ def _shapes(axes: Axes, v_row: int, z_row: int) -> dict[str, list[Numbers]]:
             for table, part in zip(parts.values(), (windows, tiles, shifts), strict=True):
                 table.append(part)
         shapes.append(by_counts[counts])
-    return {"shapes": [_flat(shapes)], **parts}
+    return {"shapes": [np.array(shapes)], **parts}
 
 
 def _tiles(
@@ -116,13 +113,10 @@ def _tiles(
     return _sums(windows), tiles.ravel(), _sums(shifts)
 
 
-def _runs(groups: int, count: int, units: int) -> list[tuple[int, ...]]:
+def _runs(groups: int, count: int, units: int) -> Numbers:
     """Jobs of some units, all of one group."""
-    return [
-        (group, first, min(units, count - first))
-        for group in range(groups)
-        for first in range(0, count, units)
-    ]
+    group, first = (side.ravel() for side in np.mgrid[0:groups, 0:count:units])
+    return np.stack([group, first, np.minimum(units, count - first)], 1)
 
 
 def _sums(sides: Sequence[tuple[int, int]]) -> Numbers:
@@ -133,7 +127,3 @@ def _sums(sides: Sequence[tuple[int, int]]) -> Numbers:
             terms = np.arange(0, count * step, step)
             sums = terms if len(sums) == 1 else np.add.outer(sums, terms).ravel()
     return sums
-
-
-def _flat(records: Sequence[tuple[int, ...]]) -> Numbers:
-    return np.array([*chain.from_iterable(records)], np.int64)

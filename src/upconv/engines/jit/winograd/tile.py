@@ -188,7 +188,8 @@ def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
                     numbers[point] = f.load(line, of_point)
                     of_point = of_point + f["point"]
                 results = _transformed(f, numbers, kind.matrices)
-                start, slope = f.load(line, bias), _slope(f, kind, line, bias)
+                start, slopes = f.load(line, bias), kind.epilogue.slopes
+                slope = f.load(line, bias + f["slopes"]) if slopes else kind.epilogue.slope
                 for rows, to in _lines(f, dst, outer):
                     for i in range(last):
                         value = results[(*rows, i)]
@@ -200,13 +201,6 @@ def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
                 loop.next([*moved, bad])
             tile.next([loop.results[3]])
         report_nonfinite(f, tile.results[0], f["bad"])
-
-
-def _slope(f: Function, kind: Inverse, line: str, bias: Value) -> float | Value:
-    """The slope of all channels, or the slopes of the channels whose biases are given."""
-    if not kind.epilogue.slopes:
-        return kind.epilogue.slope
-    return f.load(line, bias + f["slopes"])
 
 
 def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[int, ...], Value]]:

@@ -148,13 +148,10 @@ def _runs(form: Form, steps: list[int]) -> tuple[Numbers, Numbers, Array]:
 def _parts(phases: int, padded: int, panel: int) -> Numbers:
     """The columns of a unit, cut at the ends of phases and panels: the phase, the first channel,
     the panel, the column in it, and the count."""
-    cuts = sorted({*range(0, phases * padded, padded), *range(0, phases * padded, panel)})
-    stops = [*cuts[1:], phases * padded]
-    rows = [
-        (a // padded, a % padded, a // panel, a % panel, b - a)
-        for a, b in zip(cuts, stops, strict=True)
-    ]
-    return np.array(rows, np.int64)
+    end = phases * padded
+    cuts = np.union1d(np.arange(0, end, padded), np.arange(0, end, panel))
+    sides = *divmod(cuts, padded), *divmod(cuts, panel)
+    return np.stack([*sides, np.diff(cuts, append=end)], 1)
 
 
 def _terms(window: Window, transform: Transform) -> tuple[Numbers, Array]:
@@ -257,8 +254,4 @@ def _emit_sums(
             value = converted(f, value, DOUBLE)
             term.next([f.multiply_add(value, factor, term.carried[0])])
         to = dst + channel_loop.index * a["row"] + column.index
-        value = converted(f, term.results[0], element)
-        if past:
-            f.store_past(value, to)
-        else:
-            f.store(value, to)
+        f.store(converted(f, term.results[0], element), to, past=past)
