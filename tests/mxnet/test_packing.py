@@ -7,7 +7,7 @@ of a fresh copy in float64, whose path keeps nothing.
 from __future__ import annotations
 
 import gc
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -269,26 +269,19 @@ def test_numeric_gradients_in_inference_see_each_difference():
 def test_threads_at_once(shared):
     """Threads that share a weight, or write each its own."""
     x, w, b = layer("Deconvolution")
-    right, failures = expected("Deconvolution", x, w, b), []
+    right = expected("Deconvolution", x, w, b)
 
     def work(seed):
         rng = np.random.default_rng(seed)
-        try:
-            for _ in range(15):
-                if shared:
-                    found = nd.Deconvolution(x, w, b, **ATTRIBUTES["Deconvolution"]).asnumpy()
-                    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4)
-                else:
-                    own = nd.array(rng.standard_normal(w.shape))
-                    check("Deconvolution", x, own, b)
-                    own[0] = 0
-                    check("Deconvolution", x, own, b)
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(15):
+            if shared:
+                found = nd.Deconvolution(x, w, b, **ATTRIBUTES["Deconvolution"]).asnumpy()
+                np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4)
+            else:
+                own = nd.array(rng.standard_normal(w.shape))
+                check("Deconvolution", x, own, b)
+                own[0] = 0
+                check("Deconvolution", x, own, b)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures[0]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))

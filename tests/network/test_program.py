@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -267,20 +267,14 @@ def test_inputs_that_are_not_finite_run_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_many_threads_run_one_program() -> None:
     program = program_of(decoder().graph())
     expected = [program(x_of(seed=seed)) for seed in range(6)]
-    wrong: list[int] = []
 
     def call(seed: int) -> None:
         for _ in range(20):
             for array, value in zip(program(x_of(seed=seed)), expected[seed], strict=True):
-                if array.tobytes() != value.tobytes():
-                    wrong.append(seed)
+                assert array.tobytes() == value.tobytes()
 
-    callers = [threading.Thread(target=call, args=(seed,)) for seed in range(6)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(call, range(6)))
     assert len(program._free) <= 2, "arenas that no call needs are given back"
 
 
@@ -292,20 +286,14 @@ def test_programs_of_a_network_share_memory() -> None:
     expected = {size: program(x_of(size)) for size, program in programs.items()}
     buffers = {id(each.buffer) for program in programs.values() for each in program._free}
     assert len(buffers) <= 2, "the first size's, and a larger one"
-    wrong: list[int] = []
 
     def call(size: int) -> None:
         for _ in range(20):
             result = programs[size](x_of(size))
-            if not all(np.array_equal(a, b) for a, b in zip(result, expected[size], strict=True)):
-                wrong.append(size)
+            assert all(np.array_equal(a, b) for a, b in zip(result, expected[size], strict=True))
 
-    callers = [threading.Thread(target=call, args=(size,)) for size in list(sizes)[::3]]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        list(pool.map(call, sizes[::3]))
 
 
 def test_a_closed_program_says_so() -> None:
@@ -370,26 +358,18 @@ def test_closing_while_others_run() -> None:
     for _ in range(5):
         program = program_of(decoder().graph())
         expected = [array.tobytes() for array in program(x_of())]
-        others: list[object] = []
 
-        def call(
-            program: Program = program, expected: Any = expected, others: Any = others
-        ) -> None:
-            try:
-                while len(others) < 3:
-                    if [array.tobytes() for array in program(x_of())] != expected:
-                        others.append("another result")
-            except EngineError as error:
-                others.append(str(error))
+        def call(program: Program = program, expected: Any = expected) -> None:
+            while True:
+                assert [array.tobytes() for array in program(x_of())] == expected
 
-        callers = [threading.Thread(target=call) for _ in range(3)]
-        for caller in callers:
-            caller.start()
-        time.sleep(0.02)
-        program.close()
-        for caller in callers:
-            caller.join()
-        assert others == ["This program is closed. Compile the network again."] * 3
+        with ThreadPoolExecutor(3) as pool:
+            calls = [pool.submit(call) for _ in range(3)]
+            time.sleep(0.02)
+            program.close()
+        errors = [(type(each.exception()), str(each.exception())) for each in calls]
+        closed = "This program is closed. Compile the network again."
+        assert errors == [(EngineError, closed)] * 3
         assert not program._free
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -49,18 +49,13 @@ def test_more_threads_than_processors_and_many_callers(two_torch_threads, count)
     torch.set_num_threads(count)
     layer, x = layer_and_input()
     expected = torch.nn.ConvTranspose2d.forward(layer, x).detach()
-    wrong = []
 
-    def call() -> None:
-        with torch.no_grad():
-            wrong.extend(i for i in range(10) if not close(layer(x), expected))
+    @torch.no_grad()
+    def call(_: int) -> bool:
+        return all(close(layer(x), expected) for _ in range(10))
 
-    callers = [threading.Thread(target=call) for _ in range(3)]
-    for each in callers:
-        each.start()
-    for each in callers:
-        each.join()
-    assert not wrong
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(call, range(3)))
 
 
 _FORK = """
