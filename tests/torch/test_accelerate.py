@@ -93,25 +93,18 @@ class TestEveryModel:
         with pytest.raises(ArgumentError, match="model is not accelerated"):
             ut.report(model)
 
-    def test_trains_as_before(self, name) -> None:
+    @pytest.mark.parametrize("training", [False, True])
+    def test_trains_as_before_or_by_upconv_where_asked(self, name, training) -> None:
         """In train mode PyTorch's operators compute, unless training was asked for."""
         model, plain, x = pair(name)
-        ut.accelerate(model, x)
+        ut.accelerate(model, x, training=training)
+        if training:
+            assert {row.details["training"] for row in layer_rows(model)} == {7}
         for each in (model, plain):
             torch.manual_seed(3)
             each.train()(x).square().mean().backward()
         for one, other in zip(model.parameters(), plain.parameters(), strict=True):
-            assert torch.equal(one.grad, other.grad)
-
-    def test_trains_by_upconv_where_asked(self, name) -> None:
-        model, plain, x = pair(name)
-        ut.accelerate(model, x, training=True)
-        assert {row.details["training"] for row in layer_rows(model)} == {7}
-        for each in (model, plain):
-            torch.manual_seed(3)
-            each.train()(x).square().mean().backward()
-        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
-            assert close(one.grad, other.grad, 1e-4)
+            assert close(one.grad, other.grad, 1e-4 if training else 0.0)
 
     def test_decisions_are_saved_and_applied(self, name, tmp_path) -> None:
         model, plain, x = pair(name)
@@ -506,32 +499,20 @@ def test_what_is_not_taken() -> None:
     ut.accelerate(model, torch.randn(1, 2, 4))
 
 
-DAMAGES = {
+DAMAGES = {  # tests/core/test_reports.py has more
     "host": lambda content, first: content.update(host="ONNX Runtime"),
-    "no rows": lambda content, first: content.pop("rows"),
-    "a row": lambda content, first: content.update(rows=[3]),
     "a field less": lambda content, first: first.pop("kind"),
-    "a field more": lambda content, first: first.update(run="rm"),
-    "time": lambda content, first: first.update(before="1"),
     "no details": lambda content, first: first.update(details=None),
     "bits": lambda content, first: first["details"].update(training=8),
     "type": lambda content, first: first["details"].update(inference="yes"),
-    "conditions": lambda content, first: content.update(conditions=3),
-}
-TEXTS = {
-    "cut": lambda text: text[:-20],
-    "no text": lambda text: "\x00\xff[",
-    "nested": lambda text: "[" * 100_000,
-    "a list": lambda text: f"[{text}]",
-    "empty": lambda text: "",
 }
 
 
-@pytest.mark.parametrize("how", [*DAMAGES, *TEXTS])
+@pytest.mark.parametrize("how", DAMAGES)
 def test_damaged_files_are_refused_and_kept(how, saved) -> None:
     content = json.loads(saved.read_text())
-    DAMAGES.get(how, lambda *_: None)(content, content["rows"][0])
-    saved.write_text(TEXTS.get(how, str)(json.dumps(content)))
+    DAMAGES[how](content, content["rows"][0])
+    saved.write_text(json.dumps(content))
     x = torch.randn(2, 6, 1, 1)
     for more in ({}, {"example_inputs": x, "remeasure": True}):
         refused(FileError, r"Cannot read .*decisions\.json", saved, **more)
