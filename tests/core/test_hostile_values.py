@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import upconv
+from tests.core.test_bad_input import endless
 from upconv import dialects, streaming
 from upconv.errors import brief
 
@@ -52,12 +53,6 @@ class BrokenLength(BrokenSequence):
 
     def __len__(self) -> int:
         raise RuntimeError("no length")
-
-
-def _endless() -> list[Any]:
-    value: list[Any] = []
-    value.append(value)
-    return value
 
 
 NEVER = {  # what nothing takes
@@ -99,7 +94,7 @@ SOMETIMES = {
     "1e308": 1e308,
     "nothing": (),
     "nested": [[1, 2], [3, 4]],
-    "endless": _endless(),
+    "endless": endless(),
     "a long list": [1] * 200,
     "a long range": range(2**40),
 }
