@@ -51,12 +51,9 @@ class TestMemory:
     )
     def test_tables_of_the_huge_are_small(self, input_shape: tuple[int, ...]) -> None:
         weight = (1, 1) + (3,) * (len(input_shape) - 2)
-        tracemalloc.start()
-        try:
+        with traced():
             upconv.explain(input_shape, weight)
             assert tracemalloc.get_traced_memory()[1] < 256 << 20
-        finally:
-            tracemalloc.stop()
 
     def test_taps_that_reach_nothing_cost_nothing(self) -> None:
         x = np.arange(25.0).reshape(1, 1, 5, 5)

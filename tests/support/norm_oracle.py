@@ -78,34 +78,18 @@ class Case:
             "beta": g.sum(self.others),
         }
 
+    @property
+    def operands(self) -> tuple[np.ndarray, ...]:
+        return self.x, self.gamma, self.beta, self.mean, self.var
+
     def run(self, **keywords):
-        return batch_norm(
-            self.x,
-            self.gamma,
-            self.beta,
-            self.mean,
-            self.var,
-            axis=self.axis,
-            eps=self.eps,
-            training=self.training,
-            **keywords,
-        )
+        how = {"axis": self.axis, "eps": self.eps, "training": self.training} | keywords
+        return batch_norm(*self.operands, **how)
 
     def run_backward(self, done, **keywords):
-        return batch_norm_backward(
-            self.grad,
-            done.saved_mean,
-            done.saved_invstd,
-            self.x,
-            self.gamma,
-            self.beta,
-            self.mean,
-            self.var,
-            axis=self.axis,
-            eps=self.eps,
-            training=self.training,
-            **keywords,
-        )
+        how = {"axis": self.axis, "eps": self.eps, "training": self.training} | keywords
+        saved = done.saved_mean, done.saved_invstd
+        return batch_norm_backward(self.grad, *saved, *self.operands, **how)
 
     def check(self, **keywords) -> None:
         """All results of both directions, to the rounding of their types."""
