@@ -13,15 +13,8 @@ from tests.support.paths import DATA
 FILE = DATA / "mxnet_public.npz"
 # What describes a case and is no attribute of the operator.
 NOT_ATTRIBUTES = {
-    "both_engines",
-    "effective_adj",
-    "effective_pad",
-    "engine",
-    "exact",
-    "op",
-    "out_shape",
-    "tag",
-}
+    "both_engines", "effective_adj", "effective_pad", "engine", "exact", "op", "out_shape", "tag",
+}  # fmt: skip
 
 
 def load_cases() -> dict[str, dict[str, np.ndarray]]:
