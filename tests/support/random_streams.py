@@ -91,16 +91,6 @@ def streamable(seed: int, *, nodes: int = 8) -> Streamable:
     return Streamable(case, growing.axis + 2, unit)
 
 
-def cuts(rng: random.Random, length: int) -> list[int]:
-    """Chunks of a length: empty ones, single positions, and longer ones."""
-    chunks: list[int] = []
-    longest = rng.choice((1, 3, length))
-    while sum(chunks) < length:
-        rest = length - sum(chunks)
-        chunks.append(min(rest, rng.choice((0, 1, longest, longest))))
-    return chunks
-
-
 # Steps --------------------------------------------------------------------------------------------
 
 
