@@ -8,10 +8,7 @@ import numpy as np
 
 from tests.support.paths import DATA
 from upconv import conv_transpose
-from upconv.dialects import (
-    Layer,
-    from_mxnet,
-)
+from upconv.dialects import Layer, from_mxnet
 from upconv.errors import ArgumentError
 
 STORED = DATA / "dialects" / "mxnet.npz"

@@ -259,10 +259,7 @@ def test_every_rule_is_for_an_operator_and_most_operators_have_one():
 
 
 REFUSED = {
-    "a random one": (
-        of("Dropout", mode="always"),
-        r"op \(Dropout\): it cannot",
-    ),
+    "a random one": (of("Dropout", mode="always"), r"op \(Dropout\): it cannot"),
     "a window beside the data": (
         pool(kernel=(1, 1), stride=(3, 3), pooling_convention="full"),
         r"pool \(Pooling\): it cannot be written: a window lies beside the data",

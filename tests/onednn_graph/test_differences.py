@@ -88,10 +88,7 @@ def odd_position(bench: Bench) -> None:
     """T = 1 with I = 5, k = 3, s = 2, O = 10."""
     x, w = bench.draw(1, 5, 1), bench.draw(3, 1, 1)
     for mode, p_library, p_document in (("SAME_UPPER", 0, 1), ("SAME_LOWER", 1, 0)):
-        for rule, word, p in (
-            ("library", mode, p_library),
-            ("document", mode.lower(), p_document),
-        ):
+        for rule, word, p in (("library", mode, p_library), ("document", mode.lower(), p_document)):
             for kind in ("ConvTranspose", "ConvolutionBackwardData"):
                 got = bench.own(kind, [x, w], {"auto_pad": word}, rule)
                 close(got.ravel(), by_hand(x, w, p, 10))

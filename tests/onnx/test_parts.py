@@ -157,10 +157,7 @@ def rows(rank: int) -> dict[str, tuple[list[onnx.NodeProto], Weights]]:
         made[kind] = [node(kind, "a")], {"a": spread(rank) + 2}
         made[f"{kind}, a number"] = [node(kind, "a")], {"a": np.float32(1.7)}
         made[f"{kind}, constant first"] = (
-            [
-                helper.make_node("Exp", ["v"], ["p"]),
-                helper.make_node(kind, ["a", "p"], ["y"]),
-            ],
+            [helper.make_node("Exp", ["v"], ["p"]), helper.make_node(kind, ["a", "p"], ["y"])],
             {"a": spread(rank).reshape(1, 6, *ones)},
         )
         made[f"{kind}, two values"] = (

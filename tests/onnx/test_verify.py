@@ -8,11 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from upconv.errors import (
-    ArgumentError,
-    EngineError,
-    EngineRefusal,
-)
+from upconv.errors import ArgumentError, EngineError, EngineRefusal
 
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 

@@ -21,9 +21,7 @@ class MadeUpClock:
         self.now = 0.0
         self.runs = list[str]()
         time = SimpleNamespace(
-            perf_counter=lambda: self.now,
-            process_time=lambda: 0.0,
-            sleep=lambda _: None,
+            perf_counter=lambda: self.now, process_time=lambda: 0.0, sleep=lambda _: None
         )
         monkeypatch.setattr(timing, "time", time)
         monkeypatch.setattr(measuring, "time", time)
