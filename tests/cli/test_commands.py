@@ -47,18 +47,14 @@ def test_bugs_keep_their_traceback():
 @pytest.mark.parametrize(
     "args",
     [
-        ["nonsense"],
-        ["explain", "1,2,3"],
-        ["explain", "1,2,3", "2,a,3"],
+        ["nonsense"], ["explain", "1,2,3"], ["explain", "1,2,3", "2,a,3"],
         ["explain", "1,2,3", "2,1,3", "--padding", "1:"],
-        ["explain", "1,2,3", "2,1,3", "--layout", "NHWC"],
-        ["mxnet", "run"],
-        ["mxnet", "run", "net.json", "-o", "y.txt"],
-        ["bench", "--peers", "abacus"],
+        ["explain", "1,2,3", "2,1,3", "--layout", "NHWC"], ["mxnet", "run"],
+        ["mxnet", "run", "net.json", "-o", "y.txt"], ["bench", "--peers", "abacus"],
         ["bench", "--threads", "0"],
     ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_usage_errors_are_one_line_and_exit_2(args):
     assert " See `upconv" in failed(called(*args), 2)
 
@@ -182,16 +178,8 @@ def test_doctor_finds_faults():
 
 
 COMMANDS = [
-    "doctor",
-    "bench",
-    "explain",
-    "lint",
-    "rewrite",
-    "optimize",
-    "verify",
-    "stream",
-    "mxnet",
-]
+    "doctor", "bench", "explain", "lint", "rewrite", "optimize", "verify", "stream", "mxnet",
+]  # fmt: skip
 OF_MXNET = ["mxnet info", "mxnet run", "mxnet to-onnx"]
 
 

@@ -223,12 +223,8 @@ LAYOUTS = [
     *(
         (
             from_jax(
-                (5, 7),
-                (3, 3),
-                strides=(1, 1),
-                padding="SAME",
-                dimension_numbers=("NCHW", spec, "NCHW"),
-                transpose_kernel=transposed,
+                (5, 7), (3, 3), strides=(1, 1), padding="SAME",
+                dimension_numbers=("NCHW", spec, "NCHW"), transpose_kernel=transposed,
             ),
             "NCX",
             ours,
@@ -241,7 +237,7 @@ LAYOUTS = [
             ("IHWO", True, "OXI"),
         )
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("layer", "data", "weights", "flipped"), LAYOUTS)

@@ -121,18 +121,12 @@ def test_models_writes_its_page_and_its_picture(monkeypatch: pytest.MonkeyPatch)
     import whole_models
 
     row = {
-        "label": "A vocoder",
-        "kind": "audio",
-        "input": [1, 80, 32],
+        "label": "A vocoder", "kind": "audio", "input": [1, 80, 32],
         "ms": {"torch": 40.0, "openvino": 18.0, "accelerate": 20.0, "session": 25.0},
-        "startup_s": {"torch": 0.04, "session": 2.0},
-        "memory_mib": {"torch": 12.3},
-        "ratio": 0.9,
-        "audio_s": 0.5,
-        "times_real_time": {"openvino": 27.8, "accelerate": 25.0},
-        "best_peer": "openvino",
-        "best_of_upconv": "accelerate",
-    }
+        "startup_s": {"torch": 0.04, "session": 2.0}, "memory_mib": {"torch": 12.3}, "ratio": 0.9,
+        "audio_s": 0.5, "times_real_time": {"openvino": 27.8, "accelerate": 25.0},
+        "best_peer": "openvino", "best_of_upconv": "accelerate",
+    }  # fmt: skip
     other = row | {"label": "A volume", "kind": "volumes", "input": [1, 1, 8, 8, 8], "ratio": 1.6}
     words = {"processor": "A processor", "processors": 2, "date": "2026-01-02", "python": "3.11"}
     words |= {"versions": {"torch": "2.13"}, "threads": 2, "precision": "float32"}
@@ -220,20 +214,14 @@ def test_models_have_the_sizes_that_they_are_known_for(monkeypatch: pytest.Monke
     torch = pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
     models = script("models", monkeypatch)
     sizes = {
-        "hifigan_v1": (13.92, (1, 1, 32 * 256)),
-        "hifigan_v3": (1.46, (1, 1, 128 * 256)),
-        "vocos": (None, (1, 1, 94 * 256)),
-        "dcgan": (None, (16, 3, 64, 64)),
-        "pix2pix": (None, (1, 3, 256, 256)),
-        "fsrcnn": (None, (1, 1, 540, 720)),
-        "edsr": (None, (1, 3, 128, 192)),
-        "pose": (34.0, (1, 17, 64, 48)),
-        "unet2d": (None, (1, 2, 192, 256)),
-        "centernet": (None, (1, 84, 64, 80)),
-        "pointpillars": (None, (1, 384, 64, 56)),
-        "vae": (None, (1, 3, 128, 160)),
+        "hifigan_v1": (13.92, (1, 1, 32 * 256)), "hifigan_v3": (1.46, (1, 1, 128 * 256)),
+        "vocos": (None, (1, 1, 94 * 256)), "dcgan": (None, (16, 3, 64, 64)),
+        "pix2pix": (None, (1, 3, 256, 256)), "fsrcnn": (None, (1, 1, 540, 720)),
+        "edsr": (None, (1, 3, 128, 192)), "pose": (34.0, (1, 17, 64, 48)),
+        "unet2d": (None, (1, 2, 192, 256)), "centernet": (None, (1, 84, 64, 80)),
+        "pointpillars": (None, (1, 384, 64, 56)), "vae": (None, (1, 3, 128, 160)),
         "nnunet3d": (None, (1, 2, 40, 48, 48)),
-    }
+    }  # fmt: skip
     own = {name for name, model in models.MODELS.items() if not model.package}
     assert own == sizes.keys()
     with torch.device("meta"), torch.no_grad():

@@ -67,11 +67,7 @@ def test_deconvolution(name: str, engine) -> None:
     # The data gradient is the plain convolution of the output gradient with the same weight.
     pads = tuple((axis.crop_begin, axis.crop_end) for axis in layer.axes)
     convolved = upconv.conv(
-        case["out_grad"],
-        weight,
-        stride=keywords["stride"],
-        padding=pads,
-        dilation=keywords["dilation"],
-        groups=keywords["groups"],
-    )
+        case["out_grad"], weight, stride=keywords["stride"], padding=pads,
+        dilation=keywords["dilation"], groups=keywords["groups"],
+    )  # fmt: skip
     close(convolved, case["d_data"], exact)

@@ -119,14 +119,10 @@ class TestIndexing:
     @pytest.mark.parametrize(
         ("key", "value"),
         [
-            (0, 7),
-            ((0, 1), 7),
-            (slice(None), np.zeros((2, 2))),
-            (slice(None), [5, 6]),
-            ((slice(None), slice(1, None)), 8),
-            ([1], 9),
+            (0, 7), ((0, 1), 7), (slice(None), np.zeros((2, 2))), (slice(None), [5, 6]),
+            ((slice(None), slice(1, None)), 8), ([1], 9),
         ],
-    )
+    )  # fmt: skip
     def test_writes_as_numpy_does(self, key, value):
         for given in (value, nd.array(value)):
             x, expected = square(), square().asnumpy()
@@ -156,14 +152,10 @@ class TestArithmetic:
     @pytest.mark.parametrize(
         "function",
         [
-            lambda x, y: x + y,
-            lambda x, y: x - y,
-            lambda x, y: x * y,
-            lambda x, y: x / y,
-            lambda x, y: x % y,
-            lambda x, y: x**y,
+            lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y, lambda x, y: x / y,
+            lambda x, y: x % y, lambda x, y: x**y,
         ],
-    )
+    )  # fmt: skip
     def test_of_arrays_and_numbers_on_both_sides(self, made, function):
         a, b = np.float32([[1, -2, 2.5]]), np.float32([[2], [3]])
         equal(function(made(a), made(b)), function(a, b), "float32")

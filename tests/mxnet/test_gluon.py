@@ -38,16 +38,12 @@ class TestLayers:
     @pytest.mark.parametrize(
         "options",
         [
-            {},
-            {"strides": 2, "padding": 1},
-            {"groups": 2, "use_bias": False},
-            {"dilation": 2},
-            {"activation": "relu"},
-            {"strides": 2, "output_padding": 1},
+            {}, {"strides": 2, "padding": 1}, {"groups": 2, "use_bias": False}, {"dilation": 2},
+            {"activation": "relu"}, {"strides": 2, "output_padding": 1},
             {"strides": 3, "padding": 1, "output_padding": 2, "groups": 2, "activation": "tanh"},
         ],
         ids=str,
-    )
+    )  # fmt: skip
     def test_are_their_operators(self, rank, transposed, options):
         if rank == 3 and "dilation" in options and transposed:
             options = {**options, "dilation": 1}  # MXNet has none

@@ -349,13 +349,9 @@ class TestCommands:
     def test_to_onnx(self, tmp_path):
         pytest.importorskip("onnxruntime", reason="the model is proven there")
         how = (
-            "to-onnx",
-            *files("dcgan"),
-            "--input-shape",
-            "noise:1,10,1,1",
-            "-o",
+            "to-onnx", *files("dcgan"), "--input-shape", "noise:1,10,1,1", "-o",
             tmp_path / "g.onnx",
-        )
+        )  # fmt: skip
         done = self.upconv(*how)
         assert done.returncode == 0, done
         assert b"ConvTranspose 5" in done.stdout

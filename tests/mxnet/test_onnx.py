@@ -106,11 +106,7 @@ CASES = {
         kernel=(3, 3), stride=(2, 3), pad=(1, 1), pool_type="avg", count_include_pad=False
     ),
     "avg inside full": pool(
-        kernel=(3, 4),
-        stride=(3, 3),
-        pad=(1, 1),
-        pool_type="avg",
-        count_include_pad=False,
+        kernel=(3, 4), stride=(3, 3), pad=(1, 1), pool_type="avg", count_include_pad=False,
         pooling_convention="full",
     ),
     "avg same": pool(kernel=(2, 3), stride=(2, 3), pool_type="avg", pooling_convention="same"),
@@ -192,7 +188,7 @@ CASES = {
         mx.sym.Group([f(SUM, name=f.__name__) for f in (mx.sym.identity, mx.sym.BlockGrad)]),
         TWO,
     ),
-}
+}  # fmt: skip
 CASES |= {f"act {word}": of("Activation", act_type=word) for word in WORDS[:7]}
 CASES |= {f"unary {word}": of(word) for word in WORDS}
 for _word in ("add", "sub", "mul", "div", "mod", "maximum", "minimum"):

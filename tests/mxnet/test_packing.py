@@ -53,21 +53,12 @@ def check(name, x, w, b, times=3, **more):
 
 
 WRITES = [
-    "w[:] = drawn(w.shape)",
-    "w[:] = drawn(w.shape).asnumpy()",
-    "w[0] = 2",
-    "w[1] = nd.ones(w[1].shape) * 50",
-    "w[nd.array([1, 3])] = 4",
-    "view = w[1:2]; view[:] = 0",
-    "w[1:3][1][:] = 7",
-    "view = w[0]; view += 3",
-    "w += 1; w *= 2",
-    "w.reshape((-1,))[:] = 5",
-    "nd.ones(w.shape).copyto(w)",
-    "nd.relu(drawn(w.shape), out=w)",
-    "nd.relu(drawn(w[0].shape), out=w[0])",
-    "for part in w: part[:] = 3",
-]
+    "w[:] = drawn(w.shape)", "w[:] = drawn(w.shape).asnumpy()", "w[0] = 2",
+    "w[1] = nd.ones(w[1].shape) * 50", "w[nd.array([1, 3])] = 4", "view = w[1:2]; view[:] = 0",
+    "w[1:3][1][:] = 7", "view = w[0]; view += 3", "w += 1; w *= 2", "w.reshape((-1,))[:] = 5",
+    "nd.ones(w.shape).copyto(w)", "nd.relu(drawn(w.shape), out=w)",
+    "nd.relu(drawn(w[0].shape), out=w[0])", "for part in w: part[:] = 3",
+]  # fmt: skip
 
 
 def written(w, statement):

@@ -204,14 +204,10 @@ def test_channels_positions_and_windows() -> None:
     net, x = network(1, 4, None, "W")
     array = values(1, 4, 6, 7)
     outputs = [
-        net.concat(x, net.slice(x, 1, 3)),
-        net.pad(x, (1, (0, 2)), "reflect"),
-        net.crop(x, ((1, 0), 2)),
-        net.upsample(x, (1, 2)),
-        net.max_pool(x, 2, 1),
-        net.avg_pool(x, (2, 3), padding=(0, 1), count_padding=False),
-        net.pixel_shuffle(x, 2),
-    ]
+        net.concat(x, net.slice(x, 1, 3)), net.pad(x, (1, (0, 2)), "reflect"),
+        net.crop(x, ((1, 0), 2)), net.upsample(x, (1, 2)), net.max_pool(x, 2, 1),
+        net.avg_pool(x, (2, 3), padding=(0, 1), count_padding=False), net.pixel_shuffle(x, 2),
+    ]  # fmt: skip
     shapes = [value.shape for value in outputs]
     assert shapes == [(1, c, None, None) for c in (6, 4, 4, 4, 4, 4, 1)]
     joined, padded, cropped, larger, highest, average, shuffled = result(net, *outputs, x=array)

@@ -263,17 +263,12 @@ def test_zeros_around_an_input_become_padding(amounts: tuple[tuple[int, int], ..
 
 
 ENDS: list[tuple[list[Op], int]] = [
-    ([], 0),
-    ([LEAKY], 1),
-    ([Op("add", Input(1)), Op("silu")], 2),
-    ([Op("add", Input(1)), Op("store"), Op("relu")], 3),
-    ([Op("store"), Op("tanh")], 2),
-    ([Op("store"), Op("elu", 1.0)], 0),
-    ([Op("prelu", np.ones(3)), Op("store"), LEAKY], 3),
-    ([LEAKY, Op("store"), Op("relu"), Op("mul", 2.0)], 1),
-    ([Op("elu", 1.0)], 0),
+    ([], 0), ([LEAKY], 1), ([Op("add", Input(1)), Op("silu")], 2),
+    ([Op("add", Input(1)), Op("store"), Op("relu")], 3), ([Op("store"), Op("tanh")], 2),
+    ([Op("store"), Op("elu", 1.0)], 0), ([Op("prelu", np.ones(3)), Op("store"), LEAKY], 3),
+    ([LEAKY, Op("store"), Op("relu"), Op("mul", 2.0)], 1), ([Op("elu", 1.0)], 0),
     ([Op("add", Input(1)), Op("add", Input(2)), LEAKY], 3),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("epilogue", "count"), ENDS)

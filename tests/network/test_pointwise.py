@@ -22,14 +22,8 @@ from upconv.network.pointwise import OPS, steps
 from upconv.problem import DataLayout, DType
 
 SHAPES = [
-    (2, 6, 37),
-    (1, 3, 130),
-    (2, 5, 9, 13),
-    (3, 4, 2, 3, 5),
-    (2, 40, 3),
-    (1, 7, 3, 1),
-    (4, 1, 1),
-]
+    (2, 6, 37), (1, 3, 130), (2, 5, 9, 13), (3, 4, 2, 3, 5), (2, 40, 3), (1, 7, 3, 1), (4, 1, 1),
+]  # fmt: skip
 
 
 def operand(name: str, channels: int, rng: np.random.Generator) -> float | np.ndarray | None:

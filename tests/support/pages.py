@@ -197,12 +197,8 @@ def _run(command: str) -> int:
         done = subprocess.run(
             ["bash", "-c", command],
             env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
+        )  # fmt: skip
         sys.stdout.write(done.stdout)
         return done.returncode
     with ExitStack() as stack:

@@ -86,17 +86,11 @@ def cases(draw: Any) -> Case:
     if not convolves:
         keywords["output_padding"] = draw(st.integers(0, 4))
     return Case(
-        convolves,
-        tuple(groups * draw(st.sampled_from((1, 2, 5, 17))) for _ in range(2)),
-        draw(st.integers(1, 7)),
-        keywords,
-        draw(st.sampled_from((None, 0, 1, 2))),
-        draw(st.integers(0, 40)),
-        draw(st.sampled_from(DTYPES)),
-        draw(st.booleans()),
-        draw(st.sampled_from((1, 4096))),
-        draw(st.integers(0, 9)),
-    )
+        convolves, tuple(groups * draw(st.sampled_from((1, 2, 5, 17))) for _ in range(2)),
+        draw(st.integers(1, 7)), keywords, draw(st.sampled_from((None, 0, 1, 2))),
+        draw(st.integers(0, 40)), draw(st.sampled_from(DTYPES)), draw(st.booleans()),
+        draw(st.sampled_from((1, 4096))), draw(st.integers(0, 9)),
+    )  # fmt: skip
 
 
 def cut(x: np.ndarray, axis: int, sizes: Any) -> list[np.ndarray]:
