@@ -8,18 +8,11 @@ import numpy as np
 import pytest
 
 import upconv.mxnet as mx
+from tests.support.mxnet_arrays import equal, learned
 from upconv import UpconvError
 
 nd = mx.nd
 RNG = np.random.default_rng(17)
-
-
-def equal(found, expected, dtype=None):
-    """Whether an array has these values, this shape, and this type."""
-    expected = np.asarray(expected)
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-6)
-    assert dtype is None or np.dtype(found.dtype) == np.dtype(dtype)
 
 
 def square():
@@ -277,8 +270,7 @@ class TestPooling:
         equal(found, np.reshape(expected, (1, 1, -1) if layout == "NCW" else (1, -1, 1)))
 
     def test_the_first_maximum_has_the_gradient(self):
-        x = nd.array([[[2, 2, 1, 2]]])
-        x.attach_grad()
+        x = learned([[[2, 2, 1, 2]]])
         with mx.autograd.record():
             y = nd.Pooling(x, kernel=3)
         y.backward()
