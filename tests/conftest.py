@@ -168,6 +168,20 @@ def told_choice(ways, *, arrays, **_):
 
 
 @pytest.fixture
+def two_torch_threads() -> Iterator[Any]:
+    """PyTorch, with two threads, which are borrowed."""
+    torch = pytest.importorskip("torch")
+    from upconv.torch import thread_pool
+
+    before, borrowed = torch.get_num_threads(), threads.borrowed()
+    torch.set_num_threads(2)
+    thread_pool.borrow_pool()
+    yield torch
+    torch.set_num_threads(before)
+    threads.borrow(borrowed)
+
+
+@pytest.fixture
 def own_threads() -> Iterator[None]:
     """No other library's threads are borrowed, whatever was imported before."""
     before = threads.borrowed()

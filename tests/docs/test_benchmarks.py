@@ -31,6 +31,12 @@ def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
+    return script("models", monkeypatch)
+
+
 def test_a_plan_that_left_its_engine_is_named() -> None:
     pytest.importorskip("llvmlite", reason="the JIT engine needs llvmlite")
     weight = np.ones((1, 1, 2), np.float32)
@@ -78,12 +84,8 @@ def test_a_session_whose_layer_stayed_with_onnx_runtime_is_named(
         require("decoder", session, feeds)
 
 
-def test_models_name_who_is_wrong_who_fails_and_who_is_faster(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_models_name_who_is_wrong_who_fails_and_who_is_faster(models: ModuleType) -> None:
     """Rows are made of what workers send; these workers are made up."""
-    pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
-    models = script("models", monkeypatch)
     from contenders import Model, Ready, Setting
 
     def worker(name: str, offset: float, milliseconds: float) -> Any:
@@ -148,12 +150,9 @@ def test_models_writes_its_page_and_its_picture(monkeypatch: pytest.MonkeyPatch)
     assert whole_models.models().svg() == models_page.drawing([document])
 
 
-def test_models_measures_each_contender_in_a_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    torch = pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
+def test_models_measures_each_contender_in_a_process(models: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("llvmlite", reason="the JIT engine needs llvmlite")
-    models = script("models", monkeypatch)
+    import torch
     from contenders import Model, Setting
 
     layers = partial(torch.nn.ConvTranspose1d, 2, 3, 4, stride=2)
@@ -180,12 +179,11 @@ def test_models_measures_each_contender_in_a_process(
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_contenders_of_models_give_what_pytorch_gives(
-    precision: str, training: bool, monkeypatch: pytest.MonkeyPatch
+    precision: str, training: bool, models: ModuleType
 ) -> None:
-    torch = pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
     pytest.importorskip("llvmlite", reason="the JIT engine needs llvmlite")
-    monkeypatch.syspath_prepend(BENCHMARKS)
     import contenders
+    import torch
     from contenders import Model, Setting
 
     def build() -> Any:
@@ -209,10 +207,10 @@ def test_contenders_of_models_give_what_pytorch_gives(
         assert np.abs(values - results[0]).max() < bound * np.abs(results[0]).max()
 
 
-def test_models_have_the_sizes_that_they_are_known_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_have_the_sizes_that_they_are_known_for(models: ModuleType) -> None:
     """Shapes alone are computed; numbers are the millions of parameters that papers tell."""
-    torch = pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
-    models = script("models", monkeypatch)
+    import torch
+
     sizes = {
         "hifigan_v1": (13.92, (1, 1, 32 * 256)), "hifigan_v3": (1.46, (1, 1, 128 * 256)),
         "vocos": (None, (1, 1, 94 * 256)), "dcgan": (None, (16, 3, 64, 64)),

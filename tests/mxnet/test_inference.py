@@ -11,11 +11,6 @@ sym = mx.sym
 F16, F32, F64 = np.float16, np.float32, np.float64
 
 
-def x_plus(graph):
-    """A graph and the variable z, added; and the shape that z has."""
-    return graph + sym.var("z")
-
-
 class TestShapes:
     def test_a_conflict_behind_an_unknown_input(self):
         v = sym.var("v")

@@ -401,24 +401,14 @@ expected = program(x)
     passes(body, prelude=prelude)
 
 
-def test_borrowed_threads() -> None:
-    torch = pytest.importorskip("torch")
-    from upconv import threads
-    from upconv.torch import thread_pool
-
-    before, borrowed = torch.get_num_threads(), threads.borrowed()
-    program, x = program_of(decoder().graph(), 4), x_of()
+def test_borrowed_threads(two_torch_threads) -> None:
+    torch, program, x = two_torch_threads, program_of(decoder().graph(), 4), x_of()
     expected = [array.tobytes() for array in program(x)]
-    try:
-        for count in (2, 5):
-            torch.set_num_threads(count)
-            thread_pool.borrow_pool()
-            for _ in range(10):
-                assert torch.ones(1 << 18).sum() == 1 << 18
-                assert [array.tobytes() for array in program(x)] == expected
-    finally:
-        torch.set_num_threads(before)
-        threads.borrow(borrowed)
+    for count in (2, 5):
+        torch.set_num_threads(count)
+        for _ in range(10):
+            assert torch.ones(1 << 18).sum() == 1 << 18
+            assert [array.tobytes() for array in program(x)] == expected
 
 
 def test_a_kept_program_tells_its_shapes_and_is_the_one_that_a_call_runs() -> None:

@@ -104,16 +104,6 @@ class Browser:
         """Texts with too little contrast to what lies behind them, and how much they have."""
         return self.value(_PALE)
 
-    def press(self, key: str) -> None:
-        """Press and release a key that has no character."""
-        for kind in ("keyDown", "keyUp"):
-            code = {"Tab": 9, "Enter": 13, " ": 32}[key]
-            text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
-            self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key,
-                windowsVirtualKeyCode=code, **text,
-            )  # fmt: skip
-
     def picture(self, *, whole: bool = False, **clip: float) -> bytes:
         """A PNG of the window, of the whole page, or of a rectangle (x, y, width, height)."""
         more: dict[str, Any] = {"clip": {**clip, "scale": 1}} if clip else {}

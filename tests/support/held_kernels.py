@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from upconv import testing
+from upconv.engines import load
 from upconv.engines.base import Primitive
 from upconv.problem import Problem
 
@@ -19,3 +23,14 @@ class Held:
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """The primitive, whatever variant is asked for."""
         return self.make(problem, threads)
+
+
+def specials_stay(engine: object, problem: Problem, given: testing.Operands) -> None:
+    """Assert that NaN and infinity are where they are by the reference engine, some of each."""
+    got, wanted = (
+        testing.compute(each, problem, given).astype(np.float32)
+        for each in (engine, load("reference"))
+    )
+    for special in (np.isnan, np.isinf):
+        assert np.array_equal(special(got), special(wanted))
+        assert special(got).any()

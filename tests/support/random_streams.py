@@ -7,7 +7,7 @@ divides. The text of a case builds it again, as in `random_networks`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from math import lcm
@@ -239,8 +239,3 @@ _STEPS = (
     _conv, _conv, _conv, _conv_transpose, _conv_transpose, _pool, _upsample, _shuffle, _pad,
     _same, _same, _joined, _joined, _joined, _gated,
 )  # fmt: skip
-
-
-def seeds_of(first: int, count: int) -> Iterator[Streamable]:
-    """So many cases from a seed on."""
-    return (streamable(seed) for seed in range(first, first + count))

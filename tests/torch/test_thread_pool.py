@@ -12,17 +12,6 @@ import upconv.torch as ut  # noqa: E402
 from tests.support.processes import printed  # noqa: E402
 from tests.support.small_models import close  # noqa: E402
 from upconv import threads  # noqa: E402
-from upconv.torch import thread_pool  # noqa: E402
-
-
-@pytest.fixture
-def two_torch_threads():
-    before, borrowed = torch.get_num_threads(), threads.borrowed()
-    torch.set_num_threads(2)
-    thread_pool.borrow_pool()
-    yield
-    torch.set_num_threads(before)
-    threads.borrow(borrowed)
 
 
 def layer_and_input():
