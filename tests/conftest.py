@@ -1,7 +1,5 @@
 """Fixtures of all tests: the engines that are here, a fresh cache for tests that count."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """`upconv bench` as a process: verified rows, planted faults, layer files, terminals, Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The command line as a process: answers, exit codes, messages and streams."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`upconv optimize`: what it prints and writes, its exit codes, and what it leaves when stopped."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`upconv stream`: results of files and pipes, figures on stderr, and errors in one line."""
 
-from __future__ import annotations
-
 import wave
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`upconv verify`: what it prints, its exit codes, and what it makes of names out of models."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -4,8 +4,6 @@ A call ends in a result or in an `UpconvError` of one line, at once. What no par
 refused by name. `test_bad_input.py` holds the words of single messages.
 """
 
-from __future__ import annotations
-
 import inspect
 import time
 from collections.abc import Callable

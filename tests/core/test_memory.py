@@ -1,7 +1,5 @@
 """Memory: asked for before it is taken, and never more than `workspace_bytes` says."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Plans and explanations: weights packed once, and what would be done without doing it."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import weakref

@@ -1,7 +1,5 @@
 """The cache of primitives: builds are counted by an engine that counts, closes likewise."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """A property computed once: threads and forks find no lock in it."""
 
-from __future__ import annotations
-
 import os
 import threading
 

@@ -1,7 +1,5 @@
 """What callers, collectors, signals and forks do at the worst moment; found by attacking."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

@@ -1,7 +1,5 @@
 """Times as text."""
 
-from __future__ import annotations
-
 import pytest
 
 from upconv.timing import format_seconds

@@ -1,7 +1,5 @@
 """Translations: exact ones compute the same numbers, the rest say what is nearest."""
 
-from __future__ import annotations
-
 import pytest
 
 from upconv.dialects import Verdict, translate

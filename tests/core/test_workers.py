@@ -1,7 +1,5 @@
 """Work on threads for which a caller waits: answers, errors, Ctrl-C, forks and the end."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

@@ -3,8 +3,6 @@
 Columns: input size, keywords, crops expected per axis, output size expected.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Keras layers as their `get_config()` describes them: written out here, and from Keras itself."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """MXNet: the stored answers of the real 1.9.1 (see data/dialects/make_mxnet.py)."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

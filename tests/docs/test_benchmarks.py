@@ -1,7 +1,5 @@
 """Lines of benchmarks fail where another engine computes their layer than they are named for."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Each page is a test of its own: its Python and its commands are run, see `pages`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

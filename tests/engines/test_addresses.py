@@ -1,7 +1,5 @@
 """What is told of arrays, for those who call native code with them."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

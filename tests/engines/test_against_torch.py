@@ -7,8 +7,6 @@ which nothing is compiled, 300: the rules of geometry are those of all engines. 
     python -m pytest tests/engines/test_against_torch.py -m ""
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Arrays in the order of their axes, however they lay before."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Vectors made by the real MXNet 1.9.1, from its attributes as they stand: all four results."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

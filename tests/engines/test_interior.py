@@ -1,7 +1,5 @@
 """What engines are given of a problem, and what lies around it: axes of one position, trimming."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import prod
 

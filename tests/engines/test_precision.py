@@ -6,8 +6,6 @@ minutes:
     python -m pytest tests/engines/test_precision.py -m long
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any

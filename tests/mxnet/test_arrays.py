@@ -1,7 +1,5 @@
 """Arrays of the MXNet front end, `mx.nd` and `mx.np`: values, types, views, errors."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

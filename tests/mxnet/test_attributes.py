@@ -1,7 +1,5 @@
 """Attributes of symbols in the MXNet front end: kept, scoped, written, or refused in words."""
 
-from __future__ import annotations
-
 import pytest
 
 import upconv.mxnet as mx

@@ -1,7 +1,5 @@
 """Blocks of the MXNet front end: `mx.gluon`, and `mx.npx` as its blocks call it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

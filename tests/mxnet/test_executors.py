@@ -1,7 +1,5 @@
 """Executors of the MXNet front end, of both versions: arrays, requests, monitors, differences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Layers and parameters of the MXNet front end: `mx.gluon`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

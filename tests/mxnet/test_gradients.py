@@ -1,7 +1,5 @@
 """Gradients of the MXNet front end: `mx.autograd`, and every operator against differences."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Shapes and types that graphs of the MXNet front end infer, as MXNet 1.9.1 infers them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -3,8 +3,6 @@
 What MXNet itself computed is stored beside each model (tests/data/mxnet/make_models.py).
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

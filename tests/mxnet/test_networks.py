@@ -4,8 +4,6 @@
 computed of decoders is in `test_mxnet_models`, which runs them the same way.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

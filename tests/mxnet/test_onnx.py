@@ -1,7 +1,5 @@
 """`upconv.mxnet.to_onnx`, rule by rule: what ONNX Runtime computes of what is written."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

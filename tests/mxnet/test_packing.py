@@ -4,8 +4,6 @@ Each way to write a weight or a bias is tried between calls, whose results are c
 of a fresh copy in float64, whose path keeps nothing.
 """
 
-from __future__ import annotations
-
 import gc
 from concurrent.futures import ThreadPoolExecutor
 

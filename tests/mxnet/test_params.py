@@ -1,7 +1,5 @@
 """MXNet's `.params`: files of the real versions, files by hand, damaged ones; see data/mxnet."""
 
-from __future__ import annotations
-
 import io
 import random
 import struct

@@ -1,7 +1,5 @@
 """What ordinary MXNet scripts do with arrays, files, executors and blocks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The builder of networks: what each call adds."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 

@@ -1,7 +1,5 @@
 """The builder of networks: what each call refuses, in one clear sentence."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The definitions of network operations agree with PyTorch in float64, shape rules with both."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Instance, group and layer norm of networks as native code, against their definition."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

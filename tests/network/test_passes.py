@@ -1,7 +1,5 @@
 """The passes of networks: each keeps the values of a graph, and does what it is for."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

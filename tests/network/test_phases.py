@@ -1,7 +1,5 @@
 """Schedules of streams and their phases, each evaluated by definition."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

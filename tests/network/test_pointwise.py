@@ -1,7 +1,5 @@
 """Pointwise chains of networks as native code, against their definitions."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Programs: values of random networks, and what callers may do with them."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import time

@@ -1,7 +1,5 @@
 """Random networks in random chunks: the bits of one chunk, values within bounds, states, ends."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

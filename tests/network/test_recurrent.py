@@ -1,7 +1,5 @@
 """LSTMs of networks: the definition against PyTorch, native code against it, and streams."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Streams of networks: values and bits of programs, states, refusals."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from typing import Any

@@ -1,7 +1,5 @@
 """Pooling, padding, resampling, pixel shuffle and copies of networks, against their definitions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batch normalization of arrays on a GPU, beside that of the processor."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -4,8 +4,6 @@ Every row is a function here: it shows what upconv computes, against values that
 elsewhere, and that the library still does what the row says, where there is one.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """oneDNN Graph's six functions compute the definition, on every engine and by either rule."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Folding what stands around a ConvTranspose: every form of it, and all that must stay."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -3,8 +3,6 @@
 And the official tests of ONNX's operator, through every pass that applies.
 """
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

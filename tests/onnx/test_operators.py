@@ -1,7 +1,5 @@
 """ConvTranspose on arrays and in the evaluator: ONNX's own tests, the definition, errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Parts of ONNX models: each row of the table against ONNX Runtime, refusals, and partitions."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sessions: the values of ONNX Runtime, what is measured and reported, errors, how they end."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

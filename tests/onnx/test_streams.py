@@ -1,7 +1,5 @@
 """Streams of files: values as of ONNX Runtime on the whole, and refusals that name the node."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Verification: what is equal, what is not, and where a difference begins."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Chains of streams: the bits of their layers on the whole, their latency, sums that add up."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any

@@ -4,8 +4,6 @@ The protocol is JSON between null bytes (the DevTools protocol with `--remote-de
 no port is opened and no package is needed.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

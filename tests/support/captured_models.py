@@ -1,7 +1,5 @@
 """Models whose forwards do what graphs may not hold, each twice, and what two of them compute."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional

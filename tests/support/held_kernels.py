@@ -1,7 +1,5 @@
 """A kernel, or a variant of an engine, as the engine that `testing.check` is given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

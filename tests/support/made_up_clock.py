@@ -1,7 +1,5 @@
 """A clock that only made-up work moves, for tests of measured choices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Arrays of the MXNet front end in tests: drawn, learned, compared."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import upconv.mxnet as mx

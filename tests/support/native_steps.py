@@ -4,8 +4,6 @@
 unmapped pages, as guarded.py fences arrays.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import traceback

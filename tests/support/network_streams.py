@@ -1,7 +1,5 @@
 """Streams of random networks in random chunks: values within bounds, bits, states."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Batch normalisation by its definition, in extended precision: nobody's code but this file's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Optimisations that were never made: what the reports are tried on. Their numbers are made up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from upconv.geometry import Axis

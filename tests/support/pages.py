@@ -15,8 +15,6 @@ Where a library is absent, a command that needs it is left out, and a page whose
 ends there. Such a page counts as skipped, for the reason that the command or the import gave.
 """
 
-from __future__ import annotations
-
 import doctest
 import io
 import os

@@ -1,7 +1,5 @@
 """Work that several threads begin at the same moment."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

@@ -5,8 +5,6 @@ and epilogues, with large strides, dilations and crops of both signs, and rows l
 path of a tile. Those of `real_case`, for all engines, have the sizes of real layers.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 from math import prod

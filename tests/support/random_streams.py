@@ -4,8 +4,6 @@ So values of different reach can be added and put side by side at every length T
 divides. The text of a case builds it again, as in `random_networks`.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

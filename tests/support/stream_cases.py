@@ -1,7 +1,5 @@
 """Random streams: layers along one axis, whole calls beside them, cuts of an input into chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Engines that take as long as they are told, on a clock they move; a store of a test's own."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

@@ -3,8 +3,6 @@
 For many of them: `python -c "from tests.support.winograd_layers import main; main(range(2000))"`.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """`accelerate`, `report` and `restore`: what is replaced, and what is kept."""
 
-from __future__ import annotations
-
 import copy
 import io
 import sys

@@ -1,7 +1,5 @@
 """Saved decisions of `accelerate`: applied where they hold, refused or measured again elsewhere."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -4,8 +4,6 @@ A change is made to an accelerated model and to its twin of PyTorch's own classe
 gradients, buffers, what hooks see, and errors must stay alike.
 """
 
-from __future__ import annotations
-
 import copy
 import pickle
 import random

@@ -1,7 +1,5 @@
 """Accelerated models whose parts are networks: values as PyTorch's, or left alone with a reason."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import warnings

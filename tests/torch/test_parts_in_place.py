@@ -1,7 +1,5 @@
 """Values that graphs of PyTorch write in place, where parts are networks."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

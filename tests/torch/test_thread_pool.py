@@ -1,7 +1,5 @@
 """Threads: PyTorch's own do the work, from PyTorch's threads and from others."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 

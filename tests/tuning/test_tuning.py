@@ -1,7 +1,5 @@
 """Choosing by measurement: contests between candidates, won by time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

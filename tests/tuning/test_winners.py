@@ -1,7 +1,5 @@
 """Winners are remembered, measured once by whoever asks, and told of."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

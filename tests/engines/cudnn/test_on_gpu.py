@@ -1,7 +1,5 @@
 """What only a GPU can show: streams, graphs, threads, memory, tuning, other libraries' arrays."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

@@ -1,8 +1,6 @@
 """The channel-vectorised kernel: against the definition, with values that must not spread, by any
 threads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

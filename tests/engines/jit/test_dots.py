@@ -1,7 +1,5 @@
 """bfloat16 in pairs: widened two at a time, and dot products where the processor has them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A new activation is two tables: a test adds one there and runs it in every engine and kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,8 +1,6 @@
 """A sequence of steps computes what its primitives compute in a row, bit for bit, on any
 number of threads."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import sys

@@ -3,8 +3,6 @@
 Nothing runs here: code for another processor is only looked at.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Steps of a primitive compute what its `run` computes, bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

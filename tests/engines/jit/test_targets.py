@@ -4,8 +4,6 @@ The engine builds random problems for a foreign processor; instead of being load
 verified and assembled, and the object file's undefined symbols are looked at.
 """
 
-from __future__ import annotations
-
 import ctypes
 import random
 import struct

@@ -1,7 +1,5 @@
 """The JIT engine with threads: the same bits whoever computes, and no code lost while it runs."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

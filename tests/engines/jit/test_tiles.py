@@ -5,8 +5,6 @@
     python -m pytest tests/engines/jit/test_tiles.py -m long
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Tile registers belong to a thread, and the permission to use them to a process."""
 
-from __future__ import annotations
-
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
 

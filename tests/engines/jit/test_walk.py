@@ -1,7 +1,5 @@
 """The walk: every job once, with its own rows, and no phase before the one before it is over."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Weight gradients by dot products of pairs of bfloat16 along positions."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Weight gradients by tile registers: by AMX where it is there, and by the vector code for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
