@@ -1,7 +1,5 @@
 """Fixtures of all tests: the engines that are here, a fresh cache for tests that count."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -165,6 +163,20 @@ def told_choice(ways, *, arrays, **_):
     for name, why in wrong.items():
         outcomes.append(Outcome(name, 0.001, Ratio(2.0, 2.0, 2.0), why))
     return Choice(right[0] if right else ways[0].name, tuple(outcomes), len(ways))
+
+
+@pytest.fixture
+def two_torch_threads() -> Iterator[Any]:
+    """PyTorch, with two threads, which are borrowed."""
+    torch = pytest.importorskip("torch")
+    from upconv.torch import thread_pool
+
+    before, borrowed = torch.get_num_threads(), threads.borrowed()
+    torch.set_num_threads(2)
+    thread_pool.borrow_pool()
+    yield torch
+    torch.set_num_threads(before)
+    threads.borrow(borrowed)
 
 
 @pytest.fixture

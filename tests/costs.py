@@ -8,8 +8,6 @@ Seconds are of the processor, child processes included, and so the same on a bus
 to collect tests and to start is not in them.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections import Counter

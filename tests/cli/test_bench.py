@@ -1,7 +1,5 @@
 """`upconv bench` as a process: verified rows, planted faults, layer files, terminals, Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -313,8 +311,7 @@ def test_layer_files_that_are_no_files(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("names", "words"),
-    [("nothing", "'nothing'"), ("", "names nothing"), (" ,", "names nothing")],
+    ("names", "words"), [("nothing", "'nothing'"), ("", "names nothing"), (" ,", "names nothing")]
 )
 @pytest.mark.parametrize(
     ("option", "known"),

@@ -1,7 +1,5 @@
 """`upconv bench --device cuda` on a GPU that is made up: both sides compute the same."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`upconv mxnet run` on untrusted arrays: a message and exit code 2, whatever they hold."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct

@@ -1,7 +1,5 @@
 """Files that commands write: values, overwriting, modes, and the rest of a failure or a signal."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """`upconv stream`: results of files and pipes, figures on stderr, and errors in one line."""
 
-from __future__ import annotations
-
 import wave
 from fractions import Fraction
 from pathlib import Path
@@ -88,38 +86,32 @@ def test_samples_of_16_bits(mel, source: str) -> None:
     np.testing.assert_allclose(np.frombuffer(done.stdout, "<f4"), expected.ravel(), atol=1e-6)
 
 
+def in_fours(*words: str) -> list[str]:
+    return [*words, "--chunk", "4"]
+
+
 REFUSED = {
     "a time without a rate": (["mel.npy", "y.npy", "--chunk", "9ms"], "9ms is a time: --rate must"),
-    "neither chunk nor rate": (
-        ["mel.npy", "y.npy"],
-        "--rate: the default chunk of 20ms needs it; or give --chunk as a number of positions",
-    ),
+    "neither chunk nor rate": (["mel.npy", "y.npy"],
+     "--rate: the default chunk of 20ms needs it; or give --chunk as a number of positions"),
     "no chunk": (["mel.npy", "y.npy", "--chunk", "0"], "expected positions"),
-    "wav without a rate": (["mel.npy", "y.wav", "--chunk", "4"], "a .wav file needs it"),
-    "the input as the output": (["mel.npy", "mel.npy", "--chunk", "4", "-f"], "input"),
-    "no such file": (["no.npy", "y.npy", "--chunk", "4"], "Cannot read"),
-    "cut off": (["cut.f32", "y.npy", "--chunk", "4"], "behind the last position"),
-    "cut off within 16 bits": (
-        ["cut.f32", "y.npy", "--chunk", "4", "--input-format", "s16"],
-        "3 bytes behind the last",
-    ),
-    "16 bits in a .npy": (
-        ["mel.npy", "y.npy", "--chunk", "4", "--input-format", "s16"],
-        "a .npy file tells its own",
-    ),
-    "sound of another format": (
-        ["mel.npy", "y.MP3", "--chunk", "4"],
-        "'y.MP3' ends in .mp3, which the command does not write; it writes .npy, .wav, raw numbers",
-    ),
-    "arrays as the result": (["mel.npy", "y.npz", "--chunk", "4"], "ends in .npz"),
-    "sound as the input": (
-        ["mel.wav", "y.npy", "--chunk", "4"],
-        "'mel.wav' ends in .wav, which the command does not read; it reads .npy, raw numbers",
-    ),
-    "text as the input": (["mel.csv", "y.npy", "--chunk", "4"], "ends in .csv"),
-    "axis": (["mel.npy", "y.npy", "--chunk", "4", "--axis", "1"], "open along axis 1"),
-    "shape": (["flat.npy", "y.npy", "--chunk", "4"], "of 3 axes"),
-}
+    "wav without a rate": (in_fours("mel.npy", "y.wav"), "a .wav file needs it"),
+    "the input as the output": (in_fours("mel.npy", "mel.npy", "-f"), "input"),
+    "no such file": (in_fours("no.npy", "y.npy"), "Cannot read"),
+    "cut off": (in_fours("cut.f32", "y.npy"), "behind the last position"),
+    "cut off within 16 bits": (in_fours("cut.f32", "y.npy", "--input-format", "s16"),
+     "3 bytes behind the last"),
+    "16 bits in a .npy": (in_fours("mel.npy", "y.npy", "--input-format", "s16"),
+     "a .npy file tells its own"),
+    "sound of another format": (in_fours("mel.npy", "y.MP3"),
+     "'y.MP3' ends in .mp3, which the command does not write; it writes .npy, .wav, raw numbers"),
+    "arrays as the result": (in_fours("mel.npy", "y.npz"), "ends in .npz"),
+    "sound as the input": (in_fours("mel.wav", "y.npy"),
+     "'mel.wav' ends in .wav, which the command does not read; it reads .npy, raw numbers"),
+    "text as the input": (in_fours("mel.csv", "y.npy"), "ends in .csv"),
+    "axis": (in_fours("mel.npy", "y.npy", "--axis", "1"), "open along axis 1"),
+    "shape": (in_fours("flat.npy", "y.npy"), "of 3 axes"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)

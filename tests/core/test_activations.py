@@ -1,7 +1,5 @@
 """The activations against the standard library's functions, element by element."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

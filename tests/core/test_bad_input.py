@@ -3,8 +3,6 @@
 # One row per kind reads better than one kind per page.
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -77,7 +75,7 @@ KINDS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("stride too few", lambda: T(X2, W2, stride=(2,)), ArgumentError, "stride is (2,); expected an int, or one int per spatial axis (the weight has 2)"),
     ("stride empty", lambda: T(X, W, stride=()), ArgumentError, "stride is ()"),
     ("stride nested", lambda: T(X, W, stride=[[2]]), ArgumentError, "stride is ((2,),)"),
-    ("stride endless", lambda: T(X, W, stride=_endless()), DTypeError, "stride[0][0] is"),
+    ("stride endless", lambda: T(X, W, stride=endless()), DTypeError, "stride[0][0] is"),
     ("stride an array of floats", lambda: T(X, W, stride=np.array([2.0])), DTypeError, "stride[0] is 2.0 (float); expected an int"),
     ("stride enormous", lambda: T(X, W, stride=2**70), ArgumentError, "stride is 1180591620717411303424; expected an integer <= 2**48"),
     ("dilation zero", lambda: T(X, W, dilation=0), ArgumentError, "dilation is 0; expected an integer >= 1."),
@@ -197,7 +195,7 @@ class Failing:
         raise RuntimeError("not today")
 
 
-def _endless() -> list:
+def endless() -> list:
     value: list = []
     value.append(value)
     return value

@@ -1,7 +1,5 @@
 """The way of a repeated call: few frames to native code, few modules, one look-up, no checks."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which engine does a problem: the table, refusals, the environment, and those that defer."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from importlib import import_module

@@ -5,8 +5,6 @@ Some allocations of each by default; every one, for minutes:
     python -m pytest tests/core/test_failing_memory.py -m long
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 from tests.support.one_axis import axes, contributions
 from upconv.engines.im2col import IndexSet
 from upconv.errors import ArgumentError, ShapeError
-from upconv.geometry import (
-    LIMIT,
-    Axis,
-    centred,
-    convolved,
-    fitted,
-    padded,
-    same_padding,
-)
+from upconv.geometry import LIMIT, Axis, centred, convolved, fitted, padded, same_padding
 
 
 @given(axes())

@@ -4,8 +4,6 @@ A call ends in a result or in an `UpconvError` of one line, at once. What no par
 refused by name. `test_bad_input.py` holds the words of single messages.
 """
 
-from __future__ import annotations
-
 import inspect
 import time
 from collections.abc import Callable
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 
 import upconv
+from tests.core.test_bad_input import endless
 from upconv import dialects, streaming
 from upconv.errors import brief
 
@@ -54,55 +53,23 @@ class BrokenLength(BrokenSequence):
         raise RuntimeError("no length")
 
 
-def _endless() -> list[Any]:
-    value: list[Any] = []
-    value.append(value)
-    return value
-
-
 NEVER = {  # what nothing takes
-    "an object": object(),
-    "a broken array": BrokenArray(),
-    "a repr of many lines": BrokenRepr(),
-    "a broken index": BrokenIndex(),
-    "a broken sequence": BrokenSequence(),
-    "a broken length": BrokenLength(),
-    "a set": {1, 2},
-    "a complex number": 1j,
-    "records": np.zeros(3, "f4,f4"),
-    "an array of objects": np.array([None, object()], object),
-}
+    "an object": object(), "a broken array": BrokenArray(), "a repr of many lines": BrokenRepr(),
+    "a broken index": BrokenIndex(), "a broken sequence": BrokenSequence(),
+    "a broken length": BrokenLength(), "a set": {1, 2}, "a complex number": 1j,
+    "records": np.zeros(3, "f4,f4"), "an array of objects": np.array([None, object()], object),
+}  # fmt: skip
 SOMETIMES = {
-    "None": None,
-    "an array": np.arange(6.0).reshape(2, 3),
-    "a long array": np.zeros((40, 40)),
-    "an array of words": np.array(["a", "b"]),
-    "an array without axes": np.array(2),
-    "an empty array": np.zeros(0),
-    "an array of nine axes": np.zeros((1,) * 9, "f"),
-    "a tuple of arrays": (np.zeros((3, 3)), np.zeros(2)),
-    "a word": "hello",
-    "no word": "",
-    "words": ("a", "b"),
-    "a long word": "x" * 10_000,
-    "bytes": b"NCX",
-    "2**31": 2**31,
-    "2**40": 2**40,
-    "2**40 twice": [2**40] * 2,
-    "more digits than Python prints": 10**5000,
-    "-1": -1,
-    "-2**63": -(2**63),
-    "0": 0,
-    "True": True,
-    "nan": float("nan"),
-    "inf": float("inf"),
-    "1e308": 1e308,
-    "nothing": (),
-    "nested": [[1, 2], [3, 4]],
-    "endless": _endless(),
-    "a long list": [1] * 200,
-    "a long range": range(2**40),
-}
+    "None": None, "an array": np.arange(6.0).reshape(2, 3), "a long array": np.zeros((40, 40)),
+    "an array of words": np.array(["a", "b"]), "an array without axes": np.array(2),
+    "an empty array": np.zeros(0), "an array of nine axes": np.zeros((1,) * 9, "f"),
+    "a tuple of arrays": (np.zeros((3, 3)), np.zeros(2)), "a word": "hello", "no word": "",
+    "words": ("a", "b"), "a long word": "x" * 10_000, "bytes": b"NCX", "2**31": 2**31,
+    "2**40": 2**40, "2**40 twice": [2**40] * 2, "more digits than Python prints": 10**5000,
+    "-1": -1, "-2**63": -(2**63), "0": 0, "True": True, "nan": float("nan"), "inf": float("inf"),
+    "1e308": 1e308, "nothing": (), "nested": [[1, 2], [3, 4]], "endless": endless(),
+    "a long list": [1] * 200, "a long range": range(2**40),
+}  # fmt: skip
 
 X, W, V = np.ones((1, 2, 6, 6), "f"), np.ones((2, 3, 3, 3), "f"), np.ones((3, 2, 3, 3), "f")
 Y, Z = np.ones((1, 3, 8, 8), "f"), np.ones((1, 3, 4, 4), "f")

@@ -1,7 +1,5 @@
 """The command that installs an extra, by where upconv came from; front ends on first use."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib import metadata

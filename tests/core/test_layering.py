@@ -1,7 +1,5 @@
 """The architecture holds: imports go down only, names are exported, files stay small."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,8 +1,6 @@
 """What this process may use: threads by call and environment, memory by every limit; and waiting
 for the threads of others."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What is imported or made on first use: once however many threads ask, and whole after a fork."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The measured choice: right for given times, never a wrong result, within its bounds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Memory: asked for before it is taken, and never more than `workspace_bytes` says."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np
@@ -51,12 +49,9 @@ class TestMemory:
     )
     def test_tables_of_the_huge_are_small(self, input_shape: tuple[int, ...]) -> None:
         weight = (1, 1) + (3,) * (len(input_shape) - 2)
-        tracemalloc.start()
-        try:
+        with traced():
             upconv.explain(input_shape, weight)
             assert tracemalloc.get_traced_memory()[1] < 256 << 20
-        finally:
-            tracemalloc.stop()
 
     def test_taps_that_reach_nothing_cost_nothing(self) -> None:
         x = np.arange(25.0).reshape(1, 1, 5, 5)

@@ -1,7 +1,5 @@
 """The public functions: arrays in and out of every form, `out`, overlap, accumulation, plans."""
 
-from __future__ import annotations
-
 import math
 import pickle
 

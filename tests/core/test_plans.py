@@ -1,7 +1,5 @@
 """Plans and explanations: weights packed once, and what would be done without doing it."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import weakref
@@ -11,15 +9,11 @@ import numpy as np
 import pytest
 
 import upconv
+from tests.core.test_ops import HOW, B, W, X, Y
 from tests.support.racing import in_threads
 from upconv.engines.reference import ReferenceEngine
 
-HOW = {"stride": (2, 3), "padding": ((1, 0), (2, 3)), "groups": 3}
 RNG = np.random.default_rng(5)
-X = RNG.standard_normal((2, 6, 5, 7)).astype(np.float32)
-W = RNG.standard_normal((6, 4, 3, 2)).astype(np.float32)
-B = RNG.standard_normal(12).astype(np.float32)
-Y = upconv.conv_transpose(X, W, B, **HOW)
 RESIDUAL = RNG.standard_normal(Y.shape).astype(np.float32)
 
 

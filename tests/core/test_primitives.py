@@ -1,7 +1,5 @@
 """The cache of primitives: builds are counted by an engine that counts, closes likewise."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -30,21 +28,11 @@ def test_one_signature_is_built_once() -> None:
 
 
 CHANGES = {
-    "direction": Direction.WEIGHT_GRAD,
-    "axes": (Axis(5, 3, 2, 1, 0, 1), Axis(7, 4, 3)),
-    "batch": 3,
-    "in_channels": 9,
-    "out_channels": 15,
-    "groups": 2,
-    "dtype": DType.FLOAT64,
-    "layout": DataLayout.NXC,
-    "weight_layout": WeightLayout.XOI,
-    "bias": True,
-    "epilogue": Epilogue(residual=True),
-    "accumulate": True,
-    "rounded": True,
-    "tf32": True,
-}
+    "direction": Direction.WEIGHT_GRAD, "axes": (Axis(5, 3, 2, 1, 0, 1), Axis(7, 4, 3)), "batch": 3,
+    "in_channels": 9, "out_channels": 15, "groups": 2, "dtype": DType.FLOAT64,
+    "layout": DataLayout.NXC, "weight_layout": WeightLayout.XOI, "bias": True,
+    "epilogue": Epilogue(residual=True), "accumulate": True, "rounded": True, "tf32": True,
+}  # fmt: skip
 
 
 def test_every_field_of_a_problem_has_a_change_here() -> None:

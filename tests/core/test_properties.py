@@ -1,13 +1,12 @@
 """A property computed once: threads and forks find no lock in it."""
 
-from __future__ import annotations
-
 import os
 import threading
 
 import pytest
 
 from tests.support.processes import printed
+from tests.support.racing import in_threads
 from upconv.properties import cached_property
 
 FORK = """
@@ -54,14 +53,10 @@ def test_a_value_is_computed_once() -> None:
 
 
 def test_threads_that_come_first_together_get_the_same_value() -> None:
-    owner, values = Owner(8), []
-    threads = [threading.Thread(target=lambda: values.append(owner.value)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(values) == 8
+    owner = Owner(8)
+    values = in_threads(8, lambda: owner.value)
     assert len(set(map(id, values))) == 1
+    assert isinstance(values[0], list)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -1,7 +1,5 @@
 """Reports: printed, saved, read; damaged and foreign files, and decisions of elsewhere, refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

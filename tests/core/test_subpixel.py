@@ -84,17 +84,10 @@ def test_the_thriftiest_form_never_wastes_more_than_the_folded_one(axis: Axis) -
 @pytest.mark.parametrize(
     ("k", "s", "p", "fewest", "without_a_cut"),
     [
-        (2, 2, 0, 1, 1),
-        (3, 2, 1, 2, 2),
-        (4, 2, 1, 2, 3),
-        (5, 2, 2, 3, 3),
-        (6, 2, 2, 3, 3),
-        (9, 2, 4, 5, 5),
-        (8, 4, 2, 2, 3),
-        (16, 8, 4, 2, 3),
-        (5, 3, 1, 2, 3),
+        (2, 2, 0, 1, 1), (3, 2, 1, 2, 2), (4, 2, 1, 2, 3), (5, 2, 2, 3, 3), (6, 2, 2, 3, 3),
+        (9, 2, 4, 5, 5), (8, 4, 2, 2, 3), (16, 8, 4, 2, 3), (5, 3, 1, 2, 3),
     ],
-)
+)  # fmt: skip
 def test_kernels_are_as_long_as_the_published_identities_say(
     k: int, s: int, p: int, fewest: int, without_a_cut: int
 ) -> None:

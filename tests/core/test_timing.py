@@ -1,26 +1,14 @@
 """Times as text."""
 
-from __future__ import annotations
-
 import pytest
 
 from upconv.timing import format_seconds
 
 TEXTS = {
-    0.0: "0 us",
-    3e-8: "0.03 us",
-    1e-6: "1.00 us",
-    9.996e-6: "10.0 us",
-    9.99e-4: "999 us",
-    9.996e-4: "1.00 ms",
-    0.01234: "12.3 ms",
-    0.1: "100 ms",
-    0.9994: "999 ms",
-    0.9996: "1.00 s",
-    1.0123: "1.01 s",
-    99.96: "100 s",
-    1234.5: "1230 s",
-}
+    0.0: "0 us", 3e-8: "0.03 us", 1e-6: "1.00 us", 9.996e-6: "10.0 us", 9.99e-4: "999 us",
+    9.996e-4: "1.00 ms", 0.01234: "12.3 ms", 0.1: "100 ms", 0.9994: "999 ms", 0.9996: "1.00 s",
+    1.0123: "1.01 s", 99.96: "100 s", 1234.5: "1230 s",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("seconds", TEXTS)

@@ -1,7 +1,5 @@
 """Translations: exact ones compute the same numbers, the rest say what is nearest."""
 
-from __future__ import annotations
-
 import pytest
 
 from upconv.dialects import Verdict, translate
@@ -108,43 +106,15 @@ WEIGHTS = [
     # (source, config, target, weight, permutation, reversed axes, data)
     ("torch", {"kernel_size": (3, 3)}, "onnx", "", (), (), ""),
     ("torch", {"kernel_size": (3, 3)}, "jax", "", (), (), ""),
-    (
-        "torch",
-        {"kernel_size": (3, 3)},
-        "keras",
-        "transpose (2, 3, 1, 0)",
-        (2, 3, 1, 0),
-        (),
-        "",
-    ),
-    (
-        "keras",
-        {"kernel_size": (3, 3)},
-        "torch",
-        "transpose (3, 2, 0, 1)",
-        (3, 2, 0, 1),
-        (),
-        "transpose the input (0, 3, 1, 2) and the output (0, 2, 3, 1)",
-    ),
-    (
-        "jax",
-        {"kernel": (3, 3), "strides": (1, 1), "padding": "SAME"},
-        "onnx",
-        "transpose (2, 3, 0, 1), then reverse axes (2, 3)",
-        (2, 3, 0, 1),
-        (2, 3),
-        "transpose the input (0, 3, 1, 2) and the output (0, 2, 3, 1)",
-    ),
-    (
-        "mxnet",
-        {"kernel": (3, 3), "layout": "NHWC"},
-        "onednn_graph",
-        "transpose (0, 3, 1, 2)",
-        (0, 3, 1, 2),
-        (),
-        "",
-    ),
-]
+    ("torch", {"kernel_size": (3, 3)}, "keras", "transpose (2, 3, 1, 0)", (2, 3, 1, 0), (), ""),
+    ("keras", {"kernel_size": (3, 3)}, "torch", "transpose (3, 2, 0, 1)", (3, 2, 0, 1), (),
+     "transpose the input (0, 3, 1, 2) and the output (0, 2, 3, 1)"),
+    ("jax", {"kernel": (3, 3), "strides": (1, 1), "padding": "SAME"}, "onnx",
+     "transpose (2, 3, 0, 1), then reverse axes (2, 3)", (2, 3, 0, 1), (2, 3),
+     "transpose the input (0, 3, 1, 2) and the output (0, 2, 3, 1)"),
+    ("mxnet", {"kernel": (3, 3), "layout": "NHWC"}, "onednn_graph", "transpose (0, 3, 1, 2)",
+     (0, 3, 1, 2), (), ""),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

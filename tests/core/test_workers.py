@@ -1,11 +1,7 @@
 """Work on threads for which a caller waits: answers, errors, Ctrl-C, forks and the end."""
 
-from __future__ import annotations
-
 import gc
 import os
-import subprocess
-import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.processes import python
 from upconv import workers
 from upconv.errors import EngineError
 
@@ -87,8 +83,6 @@ def test_no_thread_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 INTERRUPTED = """
-import sys
-sys.path.insert(0, {root!r})
 from tests.support.interrupts import interrupted_everywhere
 from upconv import workers
 from upconv.engines.onednn import openmp
@@ -111,8 +105,7 @@ for call in (lambda: workers.call(divmod, 7, 2), run):
 
 
 ENDING = """
-import atexit, sys, threading, time
-sys.path.insert(0, {root!r})
+import atexit, threading, time
 
 @atexit.register
 def last():
@@ -136,8 +129,7 @@ atexit.register(lambda: print(workers.call(int)))
     ids=["interrupted", "ending"],
 )
 def test_interrupts_and_the_end(script: str, printed: str) -> None:
-    code = script.format(root=str(ROOT))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = python(script)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(printed)
 

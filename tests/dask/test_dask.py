@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import upconv
 from tests.support.processes import printed
-from upconv.installation import install_command
 
 da = pytest.importorskip("dask.array", reason="needs Dask")
 dask = pytest.importorskip("dask")
@@ -255,13 +254,3 @@ def test_arguments_are_refused_at_once() -> None:
         lazy.conv_transpose(x, w, engine="none")
     with pytest.raises(upconv.EngineRefusal, match="at most 65536 taps"):
         lazy.conv_transpose(da.ones((1, 1, 9), chunks=5), np.ones((1, 1, 1 << 17)), engine="jit")
-
-
-def test_without_dask_the_extra_is_named() -> None:
-    code = (
-        "import sys; sys.modules['dask'] = sys.modules['dask.array'] = None\n"
-        "import upconv\n"
-        "try:\n    import upconv.dask\n"
-        "except upconv.EngineMissing as error:\n    print(error)\n"
-    )
-    assert printed(code).endswith(install_command("dask"))

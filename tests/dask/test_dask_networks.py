@@ -1,7 +1,5 @@
 """Networks on volumes in chunks: the bits of the whole, exact halos, errors at once."""
 
-from __future__ import annotations
-
 import pickle
 import random
 from typing import Any

@@ -3,8 +3,6 @@
 Columns: input size, keywords, crops expected per axis, output size expected.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -83,15 +81,9 @@ TABLE = [
     (from_onnx, (5,), {**K2S3, "auto_pad": "SAME_UPPER", "rule": "onnxruntime"}, ((0, 0),), (14,)),
     (from_onnx, (5,), {**K2S3, "auto_pad": "SAME_UPPER", "rule": "openvino"}, ((0, 0),), (14,)),
     *(
-        (
-            from_onnx,
-            (5,),
-            {**K3S2, "auto_pad": "SAME_UPPER", "opset": opset, "rule": rule},
-            ((0, 1),),
-            (10,),
-        )
-        for rule in ("onnxruntime", "openvino")
-        for opset in (1, 11)
+        (from_onnx, (5,), {**K3S2, "auto_pad": "SAME_UPPER", "opset": opset, "rule": rule},
+         ((0, 1),), (10,))
+        for rule in ("onnxruntime", "openvino") for opset in (1, 11)
     ),
     (from_onnx, (5,), {**K3S2, "auto_pad": "SAME_UPPER", "output_padding": [1]}, ((1, 0),), (10,)),
     # MXNet: p = pad, q = pad - adj; or T = full - t shared out, the odd one at the begin.
@@ -134,13 +126,8 @@ TABLE = [
     (from_onednn_graph, (5,), {**GRAPH_SHORT, "auto_pad": "SAME_UPPER", "dst_shape": (1, 15, 4)},
      ((0, -1),), (15,)),
     *(
-        (
-            from_onednn_graph,
-            (5,),
-            {**GRAPH, "auto_pad": pad, "dst_shape": (1, 10, 4), "rule": "document"},
-            crops,
-            (10,),
-        )
+        (from_onednn_graph, (5,),
+         {**GRAPH, "auto_pad": pad, "dst_shape": (1, 10, 4), "rule": "document"}, crops, (10,))
         for pad, crops in (("SAME_UPPER", ((1, 0),)), ("SAME_LOWER", ((0, 1),)))
     ),
     # Keras, and TensorFlow's output_shape.
@@ -151,18 +138,10 @@ TABLE = [
     (from_keras, (5,), {"kernel_size": 4, "strides": 2, "padding": "SAME"}, ((1, 1),), (10,)),
     (from_keras, (5,), {"kernel_size": 2, "strides": 3, "padding": "same"}, ((0, -1),), (15,)),
     *(
-        (
-            from_keras,
-            (5,),
-            {"kernel_size": k, "strides": 2, "padding": "same", "output_padding": a},
-            crops,
-            (out,),
-        )
+        (from_keras, (5,), {"kernel_size": k, "strides": 2, "padding": "same", "output_padding": a},
+         crops, (out,))
         for k, a, crops, out in (
-            (3, 0, ((1, 1),), 9),
-            (3, 1, ((0, 1),), 10),
-            (4, 0, ((2, 2),), 8),
-            (4, 1, ((1, 2),), 9),
+            (3, 0, ((1, 1),), 9), (3, 1, ((0, 1),), 10), (4, 0, ((2, 2),), 8), (4, 1, ((1, 2),), 9),
         )
     ),
     (from_keras, (3,), {"kernel_size": 3, "strides": 2, "dilation_rate": 2, "padding": "same"},
@@ -205,14 +184,8 @@ LAYOUTS = [
     (from_onednn_graph((5,), 3, strides=1), "NXC", "XOI", False),
     (from_onednn_graph((5,), 3, strides=1, weights_format="IOX"), "NXC", "IOX", False),
     *(
-        (
-            from_onednn_graph(
-                (5,), 3, strides=1, operation="ConvolutionBackwardData", weights_format=name
-            ),
-            "NXC",
-            ours,
-            False,
-        )
+        (from_onednn_graph((5,), 3, strides=1, operation="ConvolutionBackwardData",
+                           weights_format=name), "NXC", ours, False)
         for name, ours in ((None, "XOI"), ("XIO", "XOI"), ("OIX", "IOX"))
     ),
     (from_onednn_graph((5,), 3, strides=1, data_format="NCX"), "NCX", "XOI", False),
@@ -221,27 +194,14 @@ LAYOUTS = [
     (from_jax((5,), 3, strides=1, padding="SAME"), "NXC", "XIO", True),
     (from_jax((5,), 3, strides=1, padding="SAME", transpose_kernel=True), "NXC", "XOI", False),
     *(
-        (
-            from_jax(
-                (5, 7),
-                (3, 3),
-                strides=(1, 1),
-                padding="SAME",
-                dimension_numbers=("NCHW", spec, "NCHW"),
-                transpose_kernel=transposed,
-            ),
-            "NCX",
-            ours,
-            not transposed,
-        )
+        (from_jax((5, 7), (3, 3), strides=(1, 1), padding="SAME", transpose_kernel=transposed,
+                  dimension_numbers=("NCHW", spec, "NCHW")), "NCX", ours, not transposed)
         for spec, transposed, ours in (
-            ("OIHW", False, "OIX"),
-            ("OIHW", True, "IOX"),
-            ("IOHW", False, "IOX"),
+            ("OIHW", False, "OIX"), ("OIHW", True, "IOX"), ("IOHW", False, "IOX"),
             ("IHWO", True, "OXI"),
         )
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("layer", "data", "weights", "flipped"), LAYOUTS)

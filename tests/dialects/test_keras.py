@@ -1,7 +1,5 @@
 """Keras layers as their `get_config()` describes them: written out here, and from Keras itself."""
 
-from __future__ import annotations
-
 import json
 import os
 
@@ -10,42 +8,23 @@ import pytest
 from upconv.dialects import Verdict, from_keras, translate
 from upconv.errors import ArgumentError
 
+
+def _object(module, kind, /, **config):
+    return {"module": module, "class_name": kind, "config": config, "registered_name": None}
+
+
 CONFIG = {  # of Keras 3.15, as JSON
-    "name": "up",
-    "trainable": True,
-    "dtype": {
-        "module": "keras",
-        "class_name": "DTypePolicy",
-        "config": {"name": "float32"},
-        "registered_name": None,
-    },
-    "filters": 6,
-    "kernel_size": [3, 2],
-    "strides": [2, 3],
-    "padding": "same",
-    "output_padding": None,
-    "data_format": "channels_last",
-    "dilation_rate": [1, 1],
-    "activation": "relu",
-    "use_bias": True,
-    "kernel_initializer": {
-        "module": "keras.initializers",
-        "class_name": "GlorotUniform",
-        "config": {"seed": None, "input_axes": None, "output_axes": None},
-        "registered_name": None,
-    },
-    "bias_initializer": {
-        "module": "keras.initializers",
-        "class_name": "Zeros",
-        "config": {},
-        "registered_name": None,
-    },
-    "kernel_regularizer": None,
-    "bias_regularizer": None,
-    "activity_regularizer": None,
-    "kernel_constraint": None,
-    "bias_constraint": None,
-}
+    "name": "up", "trainable": True, "dtype": _object("keras", "DTypePolicy", name="float32"),
+    "filters": 6, "kernel_size": [3, 2], "strides": [2, 3], "padding": "same",
+    "output_padding": None, "data_format": "channels_last", "dilation_rate": [1, 1],
+    "activation": "relu", "use_bias": True,
+    "kernel_initializer": _object(
+        "keras.initializers", "GlorotUniform", seed=None, input_axes=None, output_axes=None
+    ),
+    "bias_initializer": _object("keras.initializers", "Zeros"),
+    "kernel_regularizer": None, "bias_regularizer": None, "activity_regularizer": None,
+    "kernel_constraint": None, "bias_constraint": None,
+}  # fmt: skip
 KERAS_2 = CONFIG | {"groups": 1, "batch_input_shape": [None, 5, 7, 4], "dtype": "float32"}
 
 

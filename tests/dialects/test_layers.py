@@ -88,13 +88,9 @@ def test_layer_keywords_weight_and_text():
     axes = (Axis(5, 3, 2, 1, 1, 0), Axis(7, 2, 3, 2, -1, 2))
     layer = Layer(axes, 3, DataLayout.NXC, WeightLayout.XIO, flipped=True)
     assert layer.keywords() == {
-        "stride": (2, 3),
-        "padding": ((1, 0), (-1, 2)),
-        "dilation": (1, 2),
-        "groups": 3,
-        "layout": "NXC",
-        "weight_layout": "XIO",
-    }
+        "stride": (2, 3), "padding": ((1, 0), (-1, 2)), "dilation": (1, 2), "groups": 3,
+        "layout": "NXC", "weight_layout": "XIO",
+    }  # fmt: skip
     assert str(layer) == "5x7->10x20 k3x2 s2x3 d1x2 crop(1,0)x(-1,2) g3 NXC XIO flipped"
     w = np.arange(3 * 2 * 6 * 4).reshape(3, 2, 6, 4)
     reversed_w = layer.weight(w)
@@ -123,13 +119,9 @@ def test_a_layer_has_axes_and_groups():
 
 LAYERS = layers(most=(6, 5, 4, 3), begin=(-3, 3), end=(-4, 4), groups=3)
 PAIRS = [
-    (to_torch, from_torch),
-    (to_onnx, from_onnx),
-    (to_mxnet, from_mxnet),
-    (to_onednn_graph, from_onednn_graph),
-    (to_keras, from_keras),
-    (to_jax, from_jax),
-]
+    (to_torch, from_torch), (to_onnx, from_onnx), (to_mxnet, from_mxnet),
+    (to_onednn_graph, from_onednn_graph), (to_keras, from_keras), (to_jax, from_jax),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("write", "read"), PAIRS)

@@ -1,17 +1,12 @@
 """MXNet: the stored answers of the real 1.9.1 (see data/dialects/make_mxnet.py)."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
 
 from tests.support.paths import DATA
 from upconv import conv_transpose
-from upconv.dialects import (
-    Layer,
-    from_mxnet,
-)
+from upconv.dialects import Layer, from_mxnet
 from upconv.errors import ArgumentError
 
 STORED = DATA / "dialects" / "mxnet.npz"

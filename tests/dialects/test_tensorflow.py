@@ -3,8 +3,6 @@
 TensorFlow itself is not needed: JAX's ordinary convolution pads as TensorFlow's does.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Lines of benchmarks fail where another engine computes their layer than they are named for."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys
@@ -29,6 +27,12 @@ def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, name, module)  # dataclasses look their modules up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
+    return script("models", monkeypatch)
 
 
 def test_a_plan_that_left_its_engine_is_named() -> None:
@@ -78,12 +82,8 @@ def test_a_session_whose_layer_stayed_with_onnx_runtime_is_named(
         require("decoder", session, feeds)
 
 
-def test_models_name_who_is_wrong_who_fails_and_who_is_faster(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_models_name_who_is_wrong_who_fails_and_who_is_faster(models: ModuleType) -> None:
     """Rows are made of what workers send; these workers are made up."""
-    pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
-    models = script("models", monkeypatch)
     from contenders import Model, Ready, Setting
 
     def worker(name: str, offset: float, milliseconds: float) -> Any:
@@ -121,18 +121,12 @@ def test_models_writes_its_page_and_its_picture(monkeypatch: pytest.MonkeyPatch)
     import whole_models
 
     row = {
-        "label": "A vocoder",
-        "kind": "audio",
-        "input": [1, 80, 32],
+        "label": "A vocoder", "kind": "audio", "input": [1, 80, 32],
         "ms": {"torch": 40.0, "openvino": 18.0, "accelerate": 20.0, "session": 25.0},
-        "startup_s": {"torch": 0.04, "session": 2.0},
-        "memory_mib": {"torch": 12.3},
-        "ratio": 0.9,
-        "audio_s": 0.5,
-        "times_real_time": {"openvino": 27.8, "accelerate": 25.0},
-        "best_peer": "openvino",
-        "best_of_upconv": "accelerate",
-    }
+        "startup_s": {"torch": 0.04, "session": 2.0}, "memory_mib": {"torch": 12.3}, "ratio": 0.9,
+        "audio_s": 0.5, "times_real_time": {"openvino": 27.8, "accelerate": 25.0},
+        "best_peer": "openvino", "best_of_upconv": "accelerate",
+    }  # fmt: skip
     other = row | {"label": "A volume", "kind": "volumes", "input": [1, 1, 8, 8, 8], "ratio": 1.6}
     words = {"processor": "A processor", "processors": 2, "date": "2026-01-02", "python": "3.11"}
     words |= {"versions": {"torch": "2.13"}, "threads": 2, "precision": "float32"}
@@ -154,12 +148,9 @@ def test_models_writes_its_page_and_its_picture(monkeypatch: pytest.MonkeyPatch)
     assert whole_models.models().svg() == models_page.drawing([document])
 
 
-def test_models_measures_each_contender_in_a_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    torch = pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
+def test_models_measures_each_contender_in_a_process(models: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("llvmlite", reason="the JIT engine needs llvmlite")
-    models = script("models", monkeypatch)
+    import torch
     from contenders import Model, Setting
 
     layers = partial(torch.nn.ConvTranspose1d, 2, 3, 4, stride=2)
@@ -186,12 +177,11 @@ def test_models_measures_each_contender_in_a_process(
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_contenders_of_models_give_what_pytorch_gives(
-    precision: str, training: bool, monkeypatch: pytest.MonkeyPatch
+    precision: str, training: bool, models: ModuleType
 ) -> None:
-    torch = pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
     pytest.importorskip("llvmlite", reason="the JIT engine needs llvmlite")
-    monkeypatch.syspath_prepend(BENCHMARKS)
     import contenders
+    import torch
     from contenders import Model, Setting
 
     def build() -> Any:
@@ -215,25 +205,19 @@ def test_contenders_of_models_give_what_pytorch_gives(
         assert np.abs(values - results[0]).max() < bound * np.abs(results[0]).max()
 
 
-def test_models_have_the_sizes_that_they_are_known_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_have_the_sizes_that_they_are_known_for(models: ModuleType) -> None:
     """Shapes alone are computed; numbers are the millions of parameters that papers tell."""
-    torch = pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
-    models = script("models", monkeypatch)
+    import torch
+
     sizes = {
-        "hifigan_v1": (13.92, (1, 1, 32 * 256)),
-        "hifigan_v3": (1.46, (1, 1, 128 * 256)),
-        "vocos": (None, (1, 1, 94 * 256)),
-        "dcgan": (None, (16, 3, 64, 64)),
-        "pix2pix": (None, (1, 3, 256, 256)),
-        "fsrcnn": (None, (1, 1, 540, 720)),
-        "edsr": (None, (1, 3, 128, 192)),
-        "pose": (34.0, (1, 17, 64, 48)),
-        "unet2d": (None, (1, 2, 192, 256)),
-        "centernet": (None, (1, 84, 64, 80)),
-        "pointpillars": (None, (1, 384, 64, 56)),
-        "vae": (None, (1, 3, 128, 160)),
+        "hifigan_v1": (13.92, (1, 1, 32 * 256)), "hifigan_v3": (1.46, (1, 1, 128 * 256)),
+        "vocos": (None, (1, 1, 94 * 256)), "dcgan": (None, (16, 3, 64, 64)),
+        "pix2pix": (None, (1, 3, 256, 256)), "fsrcnn": (None, (1, 1, 540, 720)),
+        "edsr": (None, (1, 3, 128, 192)), "pose": (34.0, (1, 17, 64, 48)),
+        "unet2d": (None, (1, 2, 192, 256)), "centernet": (None, (1, 84, 64, 80)),
+        "pointpillars": (None, (1, 384, 64, 56)), "vae": (None, (1, 3, 128, 160)),
         "nnunet3d": (None, (1, 2, 40, 48, 48)),
-    }
+    }  # fmt: skip
     own = {name for name, model in models.MODELS.items() if not model.package}
     assert own == sizes.keys()
     with torch.device("meta"), torch.no_grad():

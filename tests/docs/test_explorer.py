@@ -3,8 +3,6 @@
 Skipped where no Chromium is installed (Debian: `apt-get install chromium`).
 """
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

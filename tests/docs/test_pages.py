@@ -1,7 +1,5 @@
 """The tests of the documentation's pages are able to fail; see `pages`."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import pages

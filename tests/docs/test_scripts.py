@@ -3,8 +3,6 @@
 Each page is a test of its own: its Python and its commands are run, see `pages`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -33,14 +31,10 @@ def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A script in a process of its own, with this checkout's upconv and warnings as errors."""
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
     return subprocess.run(
-        [sys.executable, "-W", "error", str(script), *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1"},
+        [sys.executable, "-W", "error", str(script), *arguments], capture_output=True, text=True,
+        encoding="utf-8", timeout=120, env={**os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1"},
         check=False,
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.peers

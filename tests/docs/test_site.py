@@ -3,8 +3,6 @@
 `make docs` builds the site itself, and fails on any warning.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from importlib import import_module

@@ -7,8 +7,6 @@ which nothing is compiled, 300: the rules of geometry are those of all engines. 
     python -m pytest tests/engines/test_against_torch.py -m ""
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 
@@ -91,46 +89,38 @@ def assert_trusted(results: list[bool]) -> None:
     assert single() or 8 * alike <= len(results), f"{alike} of {len(results)} are mostly one number"
 
 
-@pytest.mark.parametrize(("engine", "part"), PARTS + LONG)
-def test_transposed_convolution(engine: str | None, part: int) -> None:
-    alike = list[bool]()
+def compare(operator: str, engine: str | None, part: int) -> None:
+    """The results and all gradients of an operator, by PyTorch's name for it."""
+    transposed, alike = operator == "conv_transpose", list[bool]()
+    backward = getattr(upconv, f"{operator}_backward")
     for seed in batch(part):
-        g, draw = geometry(random.Random(seed)), np.random.default_rng(seed).standard_normal
-        keywords = g["keywords"]
-        i, per_group = g["channels"]
-        x = draw((g["batch"], i, *g["size"]))
-        w, b = draw((i, per_group, *g["kernel"])), draw(per_group * keywords["groups"])
+        g = (geometry if transposed else convolution_geometry)(random.Random(seed))
+        draw, keywords = np.random.default_rng(seed).standard_normal, g["keywords"]
+        (i, per_group), groups = g["channels"], keywords["groups"]
+        outputs = per_group * groups
+        shape = (i, per_group) if transposed else (outputs, i // groups)
+        x, w = draw((g["batch"], i, *g["size"])), draw((*shape, *g["kernel"]))
+        b = draw(outputs)
         tx, tw, tb = (torch.tensor(array, requires_grad=True) for array in (x, w, b))
-        function = getattr(F, f"conv_transpose{g['rank']}d")
-        ty = function(tx, tw, tb, **keywords)
-        alike.append(assert_close(upconv.conv_transpose(x, w, b, engine=engine, **keywords), ty))
+        ty = getattr(F, f"{operator}{g['rank']}d")(tx, tw, tb, **keywords)
+        y = getattr(upconv, operator)(x, w, b, engine=engine, **keywords)
+        alike.append(assert_close(y, ty))
         grad = draw(tuple(ty.shape))
         ty.backward(torch.tensor(grad))
-        grads = upconv.conv_transpose_backward(grad, x, w, engine=engine, **keywords)
+        grads = backward(grad, x, w, engine=engine, **keywords)
         alike += [assert_close(grads.x, tx.grad), assert_close(grads.weight, tw.grad)]
         assert_close(grads.bias, tb.grad)
     assert_trusted(alike)
+
+
+@pytest.mark.parametrize(("engine", "part"), PARTS + LONG)
+def test_transposed_convolution(engine: str | None, part: int) -> None:
+    compare("conv_transpose", engine, part)
 
 
 @pytest.mark.parametrize(("engine", "part"), PARTS)
 def test_convolution(engine: str | None, part: int) -> None:
-    alike = list[bool]()
-    for seed in batch(part):
-        g = convolution_geometry(random.Random(seed))
-        draw, keywords = np.random.default_rng(seed).standard_normal, g["keywords"]
-        i, per_group = g["channels"]
-        groups = keywords["groups"]
-        x = draw((g["batch"], i, *g["size"]))
-        w, b = draw((per_group * groups, i // groups, *g["kernel"])), draw(per_group * groups)
-        tx, tw, tb = (torch.tensor(array, requires_grad=True) for array in (x, w, b))
-        ty = getattr(F, f"conv{g['rank']}d")(tx, tw, tb, **keywords)
-        alike.append(assert_close(upconv.conv(x, w, b, engine=engine, **keywords), ty))
-        grad = draw(tuple(ty.shape))
-        ty.backward(torch.tensor(grad))
-        grads = upconv.conv_backward(grad, x, w, engine=engine, **keywords)
-        alike += [assert_close(grads.x, tx.grad), assert_close(grads.weight, tw.grad)]
-        assert_close(grads.bias, tb.grad)
-    assert_trusted(alike)
+    compare("conv", engine, part)
 
 
 @pytest.mark.parametrize("test", [test_transposed_convolution, test_convolution])

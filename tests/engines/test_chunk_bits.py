@@ -3,8 +3,6 @@
 Each processor has a process of its own. `chunk_bits.main(range(500))` compares more layers.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -187,19 +187,12 @@ def problems(draw: st.DrawFn) -> Problem:
         second=Activation.NONE if plain else draw(st.sampled_from(SECONDS)),
     )
     return Problem(
-        direction,
-        tuple(axes),
-        batch=draw(st.integers(0, 3)),
-        in_channels=groups * draw(st.integers(1, 4)),
-        out_channels=groups * draw(st.integers(1, 4)),
-        groups=groups,
-        dtype=draw(st.sampled_from(DType)),
-        layout=draw(st.sampled_from(DataLayout)),
-        weight_layout=draw(st.sampled_from(WeightLayout)),
-        bias=not plain and draw(st.booleans()),
-        epilogue=epilogue,
-        accumulate=draw(st.booleans()),
-    )
+        direction, tuple(axes), batch=draw(st.integers(0, 3)),
+        in_channels=groups * draw(st.integers(1, 4)), out_channels=groups * draw(st.integers(1, 4)),
+        groups=groups, dtype=draw(st.sampled_from(DType)), layout=draw(st.sampled_from(DataLayout)),
+        weight_layout=draw(st.sampled_from(WeightLayout)), bias=not plain and draw(st.booleans()),
+        epilogue=epilogue, accumulate=draw(st.booleans()),
+    )  # fmt: skip
 
 
 @settings(max_examples=300)

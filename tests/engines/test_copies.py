@@ -1,7 +1,5 @@
 """Arrays in the order of their axes, however they lay before."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,15 +7,9 @@ import pytest
 from upconv.engines.copies import contiguous
 
 SHAPES = [
-    (1, 64, 12, 20),
-    (2, 40, 5, 7, 9),
-    (3, 130, 100),
-    (2, 3, 150, 50),
-    (1, 256, 33),
-    (5, 40, 1, 70),
-    (1, 1, 1, 9000),
-    (40, 300),
-]
+    (1, 64, 12, 20), (2, 40, 5, 7, 9), (3, 130, 100), (2, 3, 150, 50), (1, 256, 33),
+    (5, 40, 1, 70), (1, 1, 1, 9000), (40, 300),
+]  # fmt: skip
 WAYS = {
     "channels last": lambda made: np.moveaxis(made(1, -1), -1, 1),
     "turned": lambda made: made(0, 1, turned=True).T,

@@ -1,7 +1,5 @@
 """The published error bound holds: for cancelling sums, for sums of one sign, and by Winograd."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

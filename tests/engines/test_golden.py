@@ -1,7 +1,5 @@
 """Vectors made by the real MXNet 1.9.1, from its attributes as they stand: all four results."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -13,15 +11,8 @@ from tests.support.paths import DATA
 FILE = DATA / "mxnet_public.npz"
 # What describes a case and is no attribute of the operator.
 NOT_ATTRIBUTES = {
-    "both_engines",
-    "effective_adj",
-    "effective_pad",
-    "engine",
-    "exact",
-    "op",
-    "out_shape",
-    "tag",
-}
+    "both_engines", "effective_adj", "effective_pad", "engine", "exact", "op", "out_shape", "tag",
+}  # fmt: skip
 
 
 def load_cases() -> dict[str, dict[str, np.ndarray]]:
@@ -74,11 +65,7 @@ def test_deconvolution(name: str, engine) -> None:
     # The data gradient is the plain convolution of the output gradient with the same weight.
     pads = tuple((axis.crop_begin, axis.crop_end) for axis in layer.axes)
     convolved = upconv.conv(
-        case["out_grad"],
-        weight,
-        stride=keywords["stride"],
-        padding=pads,
-        dilation=keywords["dilation"],
-        groups=keywords["groups"],
-    )
+        case["out_grad"], weight, stride=keywords["stride"], padding=pads,
+        dilation=keywords["dilation"], groups=keywords["groups"],
+    )  # fmt: skip
     close(convolved, case["d_data"], exact)

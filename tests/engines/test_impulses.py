@@ -8,8 +8,6 @@
 Where things lie is written out here once more, from the definition alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any

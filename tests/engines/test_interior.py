@@ -1,7 +1,5 @@
 """What engines are given of a problem, and what lies around it: axes of one position, trimming."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import prod
 
@@ -112,14 +110,9 @@ def test_what_nothing_reaches_has_the_bits_of_what_zeros_reach(
     shape = layout.shape(1, 3, (4,))
     w, bias = np.ones((5, 3, 2), np.float32), np.linspace(-2, 2, 5, dtype=np.float32)
     y = upconv.conv(
-        np.zeros(shape, np.float32),
-        w,
-        bias,
-        padding=20,
-        layout=layout.value,
-        activation=activation,
-        engine="jit",
-    )
+        np.zeros(shape, np.float32), w, bias, padding=20, layout=layout.value,
+        activation=activation, engine="jit",
+    )  # fmt: skip
     y = y if layout is DataLayout.NCX else y.transpose(0, 2, 1)
     assert (y == y[..., 22:23]).all()
 

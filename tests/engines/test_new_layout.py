@@ -4,8 +4,6 @@
 that they have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights that are not finite: computed by the reference engine, and never silently."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

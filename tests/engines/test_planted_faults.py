@@ -219,29 +219,13 @@ def short_sums(problem, out, a, b, bias, residual) -> None:
 
 
 FAULTS: list[Run] = [
-    shifted_by_one,
-    odd_pixel_at_the_other_end,
-    flipped_kernel,
-    transposed_kernel,
-    swapped_groups,
-    interleaved_groups,
-    dropped_bias,
-    bias_missing_where_nothing_reaches,
-    error_of_a_hundredth,
-    one_wrong_element,
-    residual_after_activation,
-    activation_forgotten,
-    gelu_by_tanh,
-    accumulation_forgotten,
-    accumulation_uninvited,
-    activation_before_accumulation,
-    slopes_of_other_channels,
-    second_result_of_the_sum,
-    second_result_forgotten,
-    dilation_ignored,
-    last_batch_item_forgotten,
-    short_sums,
-]
+    shifted_by_one, odd_pixel_at_the_other_end, flipped_kernel, transposed_kernel, swapped_groups,
+    interleaved_groups, dropped_bias, bias_missing_where_nothing_reaches, error_of_a_hundredth,
+    one_wrong_element, residual_after_activation, activation_forgotten, gelu_by_tanh,
+    accumulation_forgotten, accumulation_uninvited, activation_before_accumulation,
+    slopes_of_other_channels, second_result_of_the_sum, second_result_forgotten, dilation_ignored,
+    last_batch_item_forgotten, short_sums,
+]  # fmt: skip
 
 
 class PlantedEngine:

@@ -6,8 +6,6 @@ minutes:
     python -m pytest tests/engines/test_precision.py -m long
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 
 import upconv
+from tests.support.held_kernels import Held
 from upconv import testing
 from upconv.engines import load
 from upconv.engines.base import Primitive
@@ -43,16 +42,14 @@ def near(result: np.ndarray, wanted: np.ndarray) -> bool:
     return bool(np.abs(result - wanted).max() < 3e-6 * np.abs(wanted).max())
 
 
-class Variant:
-    """An engine held to one of its variants, by number."""
+def variant(number: int) -> Held:
+    """The JIT engine held to one of its variants."""
 
-    def __init__(self, name: str, number: int) -> None:
-        self.name, self._number = name, number
+    def make(problem: Problem, threads: int) -> Primitive:
+        names = load("jit").variants(problem, threads)
+        return load("jit").build(problem, threads, names[number % len(names)])
 
-    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        engine = load(self.name)
-        names = engine.variants(problem, threads)
-        return engine.build(problem, threads, names[self._number % len(names)])
+    return Held("jit", make)
 
 
 def layers(seeds: range) -> Iterator[tuple[int, Problem]]:
@@ -70,7 +67,7 @@ def check(seeds: range) -> int:
     count = 0
     for seed, problem in layers(seeds):
         if load("jit").refuses(problem) is None:
-            testing.check(Variant("jit", seed // 6), problem, seed, threads=1 + seed % 2)
+            testing.check(variant(seed // 6), problem, seed, threads=1 + seed % 2)
             count += 1
     return count
 
@@ -216,12 +213,12 @@ def test_rounding_towards_zero_is_caught(
 
     case = next(c for c in testing.cases() if c.rounded and c.layout is layout)
     for number in (0, 1, 2):
-        testing.check(Variant("jit", number), case)
+        testing.check(variant(number), case)
     monkeypatch.setattr(rows, "_narrowed", truncated)
     forget()
     try:
         for number in (0, 1, 2):
             with pytest.raises(AssertionError, match="are wrong"):
-                testing.check(Variant("jit", number), case)
+                testing.check(variant(number), case)
     finally:
         forget()

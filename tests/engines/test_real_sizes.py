@@ -6,8 +6,6 @@ pages that are not there, and an access beyond it is the end. 5,000 layers and m
     python -m pytest tests/engines/test_real_sizes.py -m long
 """
 
-from __future__ import annotations
-
 import pytest
 
 import upconv

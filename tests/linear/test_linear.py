@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import upconv
-from tests.support.processes import printed
-from upconv.installation import install_command
 
 pytest.importorskip("scipy", reason="needs SciPy")
 linear = pytest.importorskip("upconv.linear")
@@ -248,15 +246,6 @@ def test_arguments_are_refused_in_words() -> None:
         linear.deconvolve(y, w, stride=2)
     with pytest.raises(upconv.ArgumentError, match="iterations is 0"):
         linear.deconvolve(y, w, iterations=0)
-
-
-def test_without_scipy_the_extra_is_named() -> None:
-    code = (
-        "import sys; sys.modules['scipy'] = None\nimport upconv\n"
-        "try:\n    import upconv.linear\n"
-        "except upconv.EngineMissing as error:\n    print(error)\n"
-    )
-    assert printed(code).endswith(install_command("science"))
 
 
 def test_copies_and_pickles_plan_anew() -> None:

@@ -1,25 +1,16 @@
 """Arrays of the MXNet front end, `mx.nd` and `mx.np`: values, types, views, errors."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
 import pytest
 
 import upconv.mxnet as mx
+from tests.support.mxnet_arrays import equal, learned
 from upconv import UpconvError
 
 nd = mx.nd
 RNG = np.random.default_rng(17)
-
-
-def equal(found, expected, dtype=None):
-    """Whether an array has these values, this shape, and this type."""
-    expected = np.asarray(expected)
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-6)
-    assert dtype is None or np.dtype(found.dtype) == np.dtype(dtype)
 
 
 def square():
@@ -119,14 +110,10 @@ class TestIndexing:
     @pytest.mark.parametrize(
         ("key", "value"),
         [
-            (0, 7),
-            ((0, 1), 7),
-            (slice(None), np.zeros((2, 2))),
-            (slice(None), [5, 6]),
-            ((slice(None), slice(1, None)), 8),
-            ([1], 9),
+            (0, 7), ((0, 1), 7), (slice(None), np.zeros((2, 2))), (slice(None), [5, 6]),
+            ((slice(None), slice(1, None)), 8), ([1], 9),
         ],
-    )
+    )  # fmt: skip
     def test_writes_as_numpy_does(self, key, value):
         for given in (value, nd.array(value)):
             x, expected = square(), square().asnumpy()
@@ -156,14 +143,10 @@ class TestArithmetic:
     @pytest.mark.parametrize(
         "function",
         [
-            lambda x, y: x + y,
-            lambda x, y: x - y,
-            lambda x, y: x * y,
-            lambda x, y: x / y,
-            lambda x, y: x % y,
-            lambda x, y: x**y,
+            lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y, lambda x, y: x / y,
+            lambda x, y: x % y, lambda x, y: x**y,
         ],
-    )
+    )  # fmt: skip
     def test_of_arrays_and_numbers_on_both_sides(self, made, function):
         a, b = np.float32([[1, -2, 2.5]]), np.float32([[2], [3]])
         equal(function(made(a), made(b)), function(a, b), "float32")
@@ -285,8 +268,7 @@ class TestPooling:
         equal(found, np.reshape(expected, (1, 1, -1) if layout == "NCW" else (1, -1, 1)))
 
     def test_the_first_maximum_has_the_gradient(self):
-        x = nd.array([[[2, 2, 1, 2]]])
-        x.attach_grad()
+        x = learned([[[2, 2, 1, 2]]])
         with mx.autograd.record():
             y = nd.Pooling(x, kernel=3)
         y.backward()

@@ -1,7 +1,5 @@
 """Attributes of symbols in the MXNet front end: kept, scoped, written, or refused in words."""
 
-from __future__ import annotations
-
 import pytest
 
 import upconv.mxnet as mx
@@ -58,13 +56,9 @@ def test_later_ones_are_kept_too():
 
 
 @pytest.mark.parametrize("call", [
-    lambda: sym.var("v", attr={"a": 1}),
-    lambda: sym.var("v", attr=5),
-    lambda: sym.var("v", foo=3),
-    lambda: sym.var("v", shape="abc"),
-    lambda: sym.relu(sym.var("x"), attr={"a": 1}),
-    lambda: mx.AttrScope(a=3),
-    lambda: dense(sym.var("v"), foo="3"),
+    lambda: sym.var("v", attr={"a": 1}), lambda: sym.var("v", attr=5), lambda: sym.var("v", foo=3),
+    lambda: sym.var("v", shape="abc"), lambda: sym.relu(sym.var("x"), attr={"a": 1}),
+    lambda: mx.AttrScope(a=3), lambda: dense(sym.var("v"), foo="3"),
 ])  # fmt: skip
 def test_others_are_refused(call):
     with pytest.raises(

@@ -1,25 +1,15 @@
 """Blocks of the MXNet front end: `mx.gluon`, and `mx.npx` as its blocks call it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 import upconv.mxnet as mx
+from tests.support.mxnet_arrays import close, drawn, learned
 from tests.support.paths import DATA
 
 nd, npx, gluon, nn = mx.nd, mx.npx, mx.gluon, mx.gluon.nn
 autograd = mx.autograd
 MODELS = DATA / "mxnet" / "models"
-RNG = np.random.default_rng(31)
-
-
-def drawn(*shape):
-    return nd.array(RNG.standard_normal(shape))
-
-
-def close(found, expected):
-    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 class Net1(gluon.HybridBlock):
@@ -129,8 +119,7 @@ class TestBlocks:
         for _ in range(3):
             for found, value in zip(block(nd.array(x)), expected, strict=True):
                 close(found, value)
-        x = nd.array(x)
-        x.attach_grad()
+        x = learned(x)
         with autograd.record():
             y = block(x)[0]
         y.backward()

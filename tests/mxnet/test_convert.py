@@ -1,7 +1,5 @@
 """Gluon's transposed layers and PyTorch's: the same values from the same parameters."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,11 +1,10 @@
 """Executors of the MXNet front end, of both versions: arrays, requests, monitors, differences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 import upconv.mxnet as mx
+from tests.support.mxnet_arrays import equal
 
 nd, sym = mx.nd, mx.sym
 RNG = np.random.default_rng(29)
@@ -23,10 +22,6 @@ OUT, D_X, D_W = [[[1, 12, 23, 30]]], [[[11, 11, 11]]], [[[6, 6]]]
 
 def arrays():
     return {name: nd.array(value) for name, value in ARRAYS.items()}
-
-
-def equal(found, expected):
-    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("bind", "simple"), BINDS)

@@ -1,26 +1,16 @@
 """Layers and parameters of the MXNet front end: `mx.gluon`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 import upconv
 import upconv.mxnet as mx
+from tests.support.mxnet_arrays import close, drawn
 
 nd, gluon, nn = mx.nd, mx.gluon, mx.gluon.nn
 autograd = mx.autograd
-RNG = np.random.default_rng(31)
 TRANSPOSED = [nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose]
 PLAIN = [nn.Conv1D, nn.Conv2D, nn.Conv3D]
-
-
-def drawn(*shape):
-    return nd.array(RNG.standard_normal(shape))
-
-
-def close(found, expected):
-    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def with_gradients(layer, x):
@@ -38,16 +28,12 @@ class TestLayers:
     @pytest.mark.parametrize(
         "options",
         [
-            {},
-            {"strides": 2, "padding": 1},
-            {"groups": 2, "use_bias": False},
-            {"dilation": 2},
-            {"activation": "relu"},
-            {"strides": 2, "output_padding": 1},
+            {}, {"strides": 2, "padding": 1}, {"groups": 2, "use_bias": False}, {"dilation": 2},
+            {"activation": "relu"}, {"strides": 2, "output_padding": 1},
             {"strides": 3, "padding": 1, "output_padding": 2, "groups": 2, "activation": "tanh"},
         ],
         ids=str,
-    )
+    )  # fmt: skip
     def test_are_their_operators(self, rank, transposed, options):
         if rank == 3 and "dilation" in options and transposed:
             options = {**options, "dilation": 1}  # MXNet has none
@@ -63,13 +49,8 @@ class TestLayers:
         groups = options.get("groups", 1)
         ends = (2, 4 // groups) if transposed else (4, 2 // groups)
         assert layer.weight.shape == weight.shape == (*ends, *[3] * rank)
-        names = {"strides": "stride", "padding": "padding", "dilation": "dilation"}
-        names |= {
-            "groups": "groups",
-            "output_padding": "output_padding",
-            "activation": "activation",
-        }
-        keywords = {names[key]: value for key, value in options.items() if key in names}
+        renamed = {"strides": "stride"}
+        keywords = {renamed.get(k, k): v for k, v in options.items() if k != "use_bias"}
         function = upconv.conv_transpose if transposed else upconv.conv
         activation = keywords.pop("activation", None)
         bias = None if layer.bias is None else layer.bias.data().asnumpy()

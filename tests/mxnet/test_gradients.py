@@ -1,23 +1,15 @@
 """Gradients of the MXNet front end: `mx.autograd`, and every operator against differences."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
 import pytest
 
 import upconv.mxnet as mx
+from tests.support.mxnet_arrays import equal, learned
 from upconv.mxnet.operators import OPERATORS
 
 nd, autograd = mx.nd, mx.autograd
-RNG = np.random.default_rng(17)
-
-
-def equal(found, expected):
-    """Whether an array has these values and this shape."""
-    assert found.shape == np.shape(expected)
-    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-6)
 
 
 # An operator's attributes and the shapes of its inputs; more than one where they matter.
@@ -142,9 +134,9 @@ def test_gradients_are_those_of_differences(name):
     for attributes, shapes in cases_of(name):
         positive = re.search("power|mod|log$|sqrt|prod|BatchNorm|reciprocal|div", name)
         values = [rng.uniform(0.4, 2.4, s) if positive else rng.normal(size=s) for s in shapes]
-        learned = values[: 3 if "BatchNorm" in name else 9]
+        own = values[: 3 if "BatchNorm" in name else 9]
         arrays = [nd.array(x, dtype="float64") for x in values]
-        for x in arrays[: len(learned)]:
+        for x in arrays[: len(own)]:
             x.attach_grad()
         with autograd.record():
             outputs = getattr(nd, name)(*arrays, **attributes)
@@ -153,7 +145,7 @@ def test_gradients_are_those_of_differences(name):
         heads = [nd.array(p, dtype="float64") for p in projections]
         autograd.backward(outputs, heads)
         with autograd.train_mode():
-            for x, array in zip(learned, arrays, strict=False):
+            for x, array in zip(own, arrays, strict=False):
                 expected = np.zeros(x.shape)
                 for place in np.ndindex(x.shape):
                     old, ends = x[place], []
@@ -194,9 +186,8 @@ class TestAutograd:
 
     @pytest.mark.parametrize("request_", ["write", "add", "null"])
     def test_requests(self, request_):
-        x, z = nd.array([1, 2]), nd.array([3, 4])
+        x, z = nd.array([1, 2]), learned([3, 4])
         x.attach_grad(request_)
-        z.attach_grad()
         for _ in range(2):
             with autograd.record():
                 y = x * x * z
@@ -219,16 +210,14 @@ class TestAutograd:
             y.backward()
 
     def test_what_was_not_recorded_has_no_gradient(self):
-        x = nd.array([1, 2])
-        x.attach_grad()
+        x = learned([1, 2])
         with pytest.raises(mx.MXNetError):
             (x * x).backward()
         with pytest.raises(mx.MXNetError), autograd.record():
             nd.ones(2).backward()
 
     def test_head_gradients(self):
-        x = nd.array([1, 2])
-        x.attach_grad()
+        x = learned([1, 2])
         with autograd.record():
             y, z = x * x, x * 3
         autograd.backward([y, z], [nd.array([1, 10]), None], retain_graph=True)
@@ -239,8 +228,7 @@ class TestAutograd:
             autograd.backward([z], [nd.ones(2), nd.ones(2)])
 
     def test_grad_returns_a_list_and_keeps_what_is_there(self):
-        x = nd.array([1, 2])
-        x.attach_grad()
+        x = learned([1, 2])
         with autograd.record():
             y = x * x
         found = autograd.grad([y], [x], head_grads=[nd.array([3, 4])], retain_graph=True)
@@ -256,23 +244,19 @@ class TestAutograd:
                 y = nd.Deconvolution(nd.ones((1, 1, 3)), w, kernel=(2,), num_filter=1)
                 autograd.grad(y, [w], create_graph=True)[0].backward()
 
-        w = nd.ones((1, 1, 2))
-        w.attach_grad()
+        w = learned(np.ones((1, 1, 2)))
         with pytest.raises(mx.MXNetError):
             second()
 
     def test_grad_of_what_does_not_count_is_refused(self):
-        x, z = nd.array([1, 2]), nd.array([1])
-        x.attach_grad()
-        z.attach_grad()
+        x, z = learned([1, 2]), learned([1])
         with autograd.record():
             y = x * x
         with pytest.raises(mx.MXNetError):
             autograd.grad(y, [z])
 
     def test_pauses_and_stops(self):
-        x = nd.array([1, 2])
-        x.attach_grad()
+        x = learned([1, 2])
         with autograd.record():
             y = x * x
             with autograd.pause():
@@ -282,8 +266,7 @@ class TestAutograd:
         equal(x.grad, [3, 12])
 
     def test_values_are_those_of_the_forward_pass_outputs(self):
-        x = nd.array([1, 2])
-        x.attach_grad()
+        x = learned([1, 2])
         with autograd.record():
             y = nd.exp(x).copy() * 2
             inner = y[1:]
@@ -291,24 +274,21 @@ class TestAutograd:
         equal(x.grad, [0, 2 * np.exp(np.float32(2))])
 
     def test_a_recorded_array_that_is_written_gives_no_wrong_gradient(self):
-        x = nd.array([1, 2])
-        x.attach_grad()
+        x = learned([1, 2])
         with autograd.record():
             y = x * 2
             with pytest.raises(mx.MXNetError):
                 y[:] = 0
 
     def test_comparisons_pass_no_gradient(self):
-        x = nd.array([1, 2, 3])
-        x.attach_grad()
+        x = learned([1, 2, 3])
         with autograd.record():
             y = (x > 1) * x
         y.backward()
         equal(x.grad, [0, 1, 1])
 
     def test_indexing_iterating_and_numpy(self):
-        x = nd.array([[1, 2, 3], [4, 5, 6]])
-        x.attach_grad()
+        x = learned([[1, 2, 3], [4, 5, 6]])
         with autograd.record():
             y = x[0] * x[1] + x[nd.array([0, 0])][1]
             for each in x:
@@ -325,8 +305,7 @@ class TestAutograd:
         assert type(x.grad) is type(x)
 
     def test_dropout_keeps_its_mask(self):
-        x = nd.ones((40,))
-        x.attach_grad()
+        x = learned(np.ones(40))
         with autograd.record():
             y = nd.Dropout(x, p=0.5)
         y.backward()
@@ -346,8 +325,7 @@ class TestAutograd:
         ids=lambda x: str(x) if isinstance(x, dict) else "",
     )
     def test_softmax_losses_have_their_own_gradient(self, attributes, expected):
-        x, head = nd.array([[1, 2, 3], [3, 1, 2]]), nd.array([[1, 2, 3], [4, 5, 6]])
-        x.attach_grad()
+        x, head = learned([[1, 2, 3], [3, 1, 2]]), nd.array([[1, 2, 3], [4, 5, 6]])
         with autograd.record():
             y = nd.SoftmaxOutput(x, nd.array([1, 0]), **attributes)
         y.backward(head)
@@ -358,8 +336,8 @@ class TestAutograd:
     @pytest.mark.parametrize(("normalization", "divisor"), [("null", 4), ("valid", 8)])
     def test_softmax_losses_over_an_image(self, normalization, divisor):
         """Divided by the positions of one image, or with "valid" by those of the batch."""
-        x, label = nd.arange(16).reshape((2, 2, 4)), nd.array([[0, 1, 1, 0], [1, 0, 0, 0]])
-        x.attach_grad()
+        x = learned(np.arange(16).reshape(2, 2, 4))
+        label = nd.array([[0, 1, 1, 0], [1, 0, 0, 0]])
         with autograd.record():
             y = nd.SoftmaxOutput(x, label, multi_output=True, normalization=normalization)
         y.backward()
@@ -367,8 +345,7 @@ class TestAutograd:
         np.testing.assert_allclose(x.grad.asnumpy(), (y.asnumpy() - hot) / divisor, atol=1e-6)
 
     def test_a_gradient_attached_later_is_of_what_comes_later(self):
-        x = nd.array([1, 2])
-        x.attach_grad()
+        x = learned([1, 2])
         with autograd.record():
             y = x * 3
         x.attach_grad()
@@ -376,8 +353,7 @@ class TestAutograd:
         equal(x.grad, [0, 0])
 
     def test_made_losses_have_their_own_gradient(self):
-        x, head = nd.array([[1, 2, 3]]), nd.array([[4, 5, 6]])
-        x.attach_grad()
+        x, head = learned([[1, 2, 3]]), nd.array([[4, 5, 6]])
         with autograd.record():
             y = nd.MakeLoss(x * x, grad_scale=3)
         y.backward(head)

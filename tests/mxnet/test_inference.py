@@ -1,7 +1,5 @@
 """Shapes and types that graphs of the MXNet front end infer, as MXNet 1.9.1 infers them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -9,11 +7,6 @@ import upconv.mxnet as mx
 
 sym = mx.sym
 F16, F32, F64 = np.float16, np.float32, np.float64
-
-
-def x_plus(graph):
-    """A graph and the variable z, added; and the shape that z has."""
-    return graph + sym.var("z")
 
 
 class TestShapes:

@@ -1,7 +1,5 @@
 """What parameters begin with in the MXNet front end: `mx.init`, with MXNet 1.9.1's answers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

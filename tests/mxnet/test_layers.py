@@ -1,7 +1,5 @@
 """The small layers of `mx.gluon.nn`, with the values that MXNet 1.9.1 computes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

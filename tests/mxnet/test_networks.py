@@ -4,9 +4,7 @@
 computed of decoders is in `test_mxnet_models`, which runs them the same way.
 """
 
-from __future__ import annotations
-
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -209,21 +207,14 @@ class TestDecoders:
         model = drawn(make(), data=shape)
         draw = np.random.default_rng(1).standard_normal
         xs = [draw(shape if i % 2 else other, np.float32) for i in range(4)]
-        expected, failures = [plain(model, data=x) for x in xs], []
+        expected = [plain(model, data=x) for x in xs]
 
         def run(i):
-            try:
-                for _ in range(3):
-                    same(model.run(data=xs[i]), expected[i])
-            except AssertionError as error:
-                failures.append(error)
+            for _ in range(3):
+                same(model.run(data=xs[i]), expected[i])
 
-        threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failures
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(run, range(4)))
 
     def test_executors_see_changed_parameters(self, name):
         make, shape, _ = DECODERS[name]

@@ -1,7 +1,5 @@
 """`upconv.mxnet.to_onnx`, rule by rule: what ONNX Runtime computes of what is written."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -106,11 +104,7 @@ CASES = {
         kernel=(3, 3), stride=(2, 3), pad=(1, 1), pool_type="avg", count_include_pad=False
     ),
     "avg inside full": pool(
-        kernel=(3, 4),
-        stride=(3, 3),
-        pad=(1, 1),
-        pool_type="avg",
-        count_include_pad=False,
+        kernel=(3, 4), stride=(3, 3), pad=(1, 1), pool_type="avg", count_include_pad=False,
         pooling_convention="full",
     ),
     "avg same": pool(kernel=(2, 3), stride=(2, 3), pool_type="avg", pooling_convention="same"),
@@ -192,7 +186,7 @@ CASES = {
         mx.sym.Group([f(SUM, name=f.__name__) for f in (mx.sym.identity, mx.sym.BlockGrad)]),
         TWO,
     ),
-}
+}  # fmt: skip
 CASES |= {f"act {word}": of("Activation", act_type=word) for word in WORDS[:7]}
 CASES |= {f"unary {word}": of(word) for word in WORDS}
 for _word in ("add", "sub", "mul", "div", "mod", "maximum", "minimum"):
@@ -259,10 +253,7 @@ def test_every_rule_is_for_an_operator_and_most_operators_have_one():
 
 
 REFUSED = {
-    "a random one": (
-        of("Dropout", mode="always"),
-        r"op \(Dropout\): it cannot",
-    ),
+    "a random one": (of("Dropout", mode="always"), r"op \(Dropout\): it cannot"),
     "a window beside the data": (
         pool(kernel=(1, 1), stride=(3, 3), pooling_convention="full"),
         r"pool \(Pooling\): it cannot be written: a window lies beside the data",

@@ -4,8 +4,6 @@
 UPCONV_MXNET_ANSWERS set to a file of all 2,600 cases those are compared instead.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

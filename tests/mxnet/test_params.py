@@ -1,7 +1,5 @@
 """MXNet's `.params`: files of the real versions, files by hand, damaged ones; see data/mxnet."""
 
-from __future__ import annotations
-
 import io
 import random
 import struct
@@ -213,14 +211,6 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_damage_is_one_error_that_says_where(kind, tmp_path):
-    data, message = BAD[kind]
-    (tmp_path / "net.params").write_bytes(data)
-    with pytest.raises(ModelError, match=rf"'.*net\.params', .*{message}"):
-        read_params(tmp_path / "net.params")
-
-
 def archive(name: str = "a.npy", method: int = zipfile.ZIP_STORED, data: bytes = b"") -> bytes:
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", method) as file:
@@ -236,7 +226,7 @@ def npy(header: str, data: bytes = b"") -> bytes:
 HEADER = "{{'descr': '{}', 'fortran_order': {}, 'shape': {}, }}"
 BAD_ARCHIVES = {
     "pickle": (archive(data=npy(HEADER.format("|O", False, "(1,)"), b"x" * 8)), "not in list"),
-    "large": (
+    "large archive": (
         archive(data=npy(HEADER.format("<f8", False, "(99999999999,)"))),
         "bytes are missing",
     ),
@@ -252,9 +242,9 @@ BAD_ARCHIVES = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD_ARCHIVES)
-def test_so_is_damage_of_an_archive(kind, tmp_path):
-    data, message = BAD_ARCHIVES[kind]
+@pytest.mark.parametrize("kind", [*BAD, *BAD_ARCHIVES])
+def test_damage_is_one_error_that_says_where(kind, tmp_path):
+    data, message = (BAD | BAD_ARCHIVES)[kind]
     (tmp_path / "net.params").write_bytes(data)
     with pytest.raises(ModelError, match=rf"'.*net\.params', .*{message}"):
         read_params(tmp_path / "net.params")

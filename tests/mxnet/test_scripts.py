@@ -1,22 +1,13 @@
 """What ordinary MXNet scripts do with arrays, files, executors and blocks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 import upconv.mxnet as mx
+from tests.support.mxnet_arrays import equal
 from upconv import UpconvError
 
 gluon, nd, nn, sym = mx.gluon, mx.nd, mx.gluon.nn, mx.sym
-
-
-def equal(found, expected, dtype=None):
-    """Whether an array has these values, this shape, and this type."""
-    expected = np.asarray(expected)
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-6)
-    assert dtype is None or np.dtype(found.dtype) == np.dtype(dtype)
 
 
 class TestOrdinaryScripts:

@@ -1,7 +1,5 @@
 """Graphs of the MXNet front end: names, shapes, JSON."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The definitions of network operations agree with PyTorch in float64, shape rules with both."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -41,12 +39,17 @@ def values(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
-def compare(operation, expected, *inputs: np.ndarray) -> None:
-    """The definition, and the shape rule with and without open sizes, against PyTorch's result."""
+def defined(operation, expected, *inputs: np.ndarray) -> np.ndarray:
+    """The definition, and the shape rule, against PyTorch's result."""
     (result,) = define(operation, inputs)
     np.testing.assert_allclose(result, expected.numpy(), rtol=1e-12, atol=1e-12)
-    shapes = tuple(x.shape for x in inputs)
-    assert output_shapes(operation, shapes) == (result.shape,)
+    assert output_shapes(operation, tuple(x.shape for x in inputs)) == (result.shape,)
+    return result
+
+
+def compare(operation, expected, *inputs: np.ndarray) -> None:
+    """As `defined`; the shape rule with open sizes too, and what is computed in float32."""
+    result, shapes = defined(operation, expected, *inputs), tuple(x.shape for x in inputs)
     (opened,) = output_shapes(operation, tuple((None, s[1], *[None] * len(s[2:])) for s in shapes))
     assert opened == (None, result.shape[1], *[None] * len(shapes[0][2:]))
     assert define(operation, tuple(x.astype(np.float32) for x in inputs))[0].dtype == np.float32
@@ -74,10 +77,7 @@ def test_convolutions(rank: int, groups: int, transposed: bool) -> None:
     plain = function(*arrays, stride=stride, padding=padding, groups=groups)
     residual = values(*plain.shape, seed=1)
     operation = Convolution(weight, bias, keywords, transposed, end)
-    (result,) = define(operation, (x, residual))
-    expected = torch.relu(plain + torch.tensor(residual)).numpy()
-    np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
-    assert output_shapes(operation, (x.shape, residual.shape)) == (result.shape,)
+    defined(operation, torch.relu(plain + torch.tensor(residual)), x, residual)
 
 
 ACTIVATIONS = {
@@ -145,10 +145,7 @@ def test_values_are_broadcast(name: str, rank: int) -> None:
         first, second = torch.tensor(x), torch.tensor(y)
         operands = (second, first) if name.startswith("r") else (first, second)
         expected = getattr(torch, name.removeprefix("r"))(*operands)
-        operation = Pointwise((Op(name, Input(1, broadcast=True)),))
-        (result,) = define(operation, (x, y))
-        np.testing.assert_allclose(result, expected.numpy(), rtol=1e-12, atol=1e-12)
-        assert output_shapes(operation, (x.shape, y.shape)) == (x.shape,)
+        defined(Pointwise((Op(name, Input(1, broadcast=True)),)), expected, x, y)
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate"])
@@ -207,9 +204,7 @@ def test_resampling_to_sizes(rank: int, sizes: tuple[int, ...]) -> None:
         name = "nearest" if mode == "nearest" else ("linear", "bilinear", "trilinear")[rank - 1]
         expected = F.interpolate(torch.tensor(x), sizes, mode=name, align_corners=aligned)
         operation = Resample((), mode, sizes, bool(aligned))
-        (result,) = define(operation, (x,))
-        np.testing.assert_allclose(result, expected.numpy(), rtol=1e-12, atol=1e-12)
-        assert output_shapes(operation, (x.shape,)) == (result.shape,)
+        defined(operation, expected, x)
         assert output_shapes(operation, ((None, 3, *[None] * rank),)) == ((None, 3, *sizes),)
 
 
@@ -250,12 +245,9 @@ def test_pools_of_a_number_of_windows(rank: int) -> None:
         for counts in (windows, (1,) * rank):
             function = of_rank(f"adaptive_{name}_poolNd", rank)
             operation = Pool(mode, (), (), (), windows=counts)
-            expected = function(torch.tensor(x), counts)
-            (result,) = define(operation, (x,))
-            np.testing.assert_allclose(result, expected.numpy(), rtol=1e-12, atol=1e-12)
+            result = defined(operation, function(torch.tensor(x), counts), x)
             opened = ((None, 3, *[None] * rank),)
             assert output_shapes(operation, opened) == ((None, *result.shape[1:]),)
-            assert output_shapes(operation, (x.shape,)) == (result.shape,)
 
 
 def test_pools_of_channels() -> None:

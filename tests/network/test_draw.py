@@ -1,7 +1,5 @@
 """Drawings of networks: every node and shape is in them, and boxes do not overlap."""
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """The table that a program prints of itself."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every argument of every method of `Network` refuses what it cannot be, by an error of upconv."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The arena of a network: no value is written where a living one lies, and little is wasted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,16 +1,13 @@
 """Instance, group and layer norm of networks as native code, against their definition."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.support.native_steps import DTYPES, LAYOUTS, Case, checked, run
-from tests.support.processes import python, require_feature
+from tests.support.native_steps import DTYPES, LAYOUTS, WAYS, Case, checked, run, stays_inside
 from upconv.engines.jit import statistics
-from upconv.engines.jit.cpu import VARIABLE, host
+from upconv.engines.jit.cpu import host
 from upconv.network.graph import Input, Norm, Op
 from upconv.network.norms import steps
 from upconv.network.tables import Target
@@ -120,22 +117,11 @@ def test_constant_groups_become_zero():
     assert not out.any()
 
 
-WAYS = [("", ""), ("haswell", "avx2"), ("skylake-avx512", "avx512vl"), ("x86-64", "sse2")]
-
-
 @pytest.mark.parametrize(("cpu", "feature"), WAYS)
 def test_norms_stay_inside_their_arrays(cpu, feature):
     """Each processor computes cases of its own."""
-    if feature:
-        require_feature(feature)
     first = 100 * (1 + WAYS.index((cpu, feature)))
-    code = (
-        "from tests.support import native_steps; import tests.network.test_norms as t\n"
-        f"native_steps.main(t.drawn, t.steps, range({first}, {first + 14}))"
-    )
-    done = python(code, **{VARIABLE: cpu})
-    assert done.returncode == 0, done.stdout[-600:] + done.stderr[-2000:]
-    assert done.stdout.endswith("done\n")
+    stays_inside(__name__, range(first, first + 14), cpu, feature)
 
 
 @pytest.mark.parametrize("fault", ["part", "moment", "epsilon"])

@@ -1,14 +1,12 @@
 """Schedules of streams and their phases, each evaluated by definition."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
 import pytest
 
-from tests.network.test_streams import _case, _cuts
 from tests.support import random_networks
+from tests.support.network_streams import axis_of, cuts
 from upconv.errors import EngineRefusal, ShapeError
 from upconv.network.compile import resized, simplified
 from upconv.network.definitions import evaluate
@@ -31,7 +29,7 @@ def _by_definition(case: random_networks.Case, axis: int, rng: random.Random) ->
     inputs = dict(zip(graph.inputs, arrays, strict=True))
     state, start, kept = schedule.begin, 0, dict[int, np.ndarray]()
     parts: list[list[np.ndarray]] = [[] for _ in graph.outputs]
-    for count in (*_cuts(rng, arrays[0].shape[axis]), None):
+    for count in (*cuts(rng, arrays[0].shape[axis]), None):
         after = schedule.after(state, count or 0, ended=count is None)
         phase = schedule.phase(state, after)
         cut = (*[slice(None)] * axis, slice(start, start + (count or 0)))
@@ -46,10 +44,10 @@ def _by_definition(case: random_networks.Case, axis: int, rng: random.Random) ->
 
 
 def _check_schedule(seed: int) -> None:
-    pair = _case(seed)
-    if pair is None:
+    case = random_networks.case(seed)
+    axis = axis_of(case)
+    if axis is None:
         return
-    case, axis = pair
     try:
         results = _by_definition(case, axis, random.Random(seed))
     except EngineRefusal:

@@ -1,7 +1,5 @@
 """Pointwise chains of networks as native code, against their definitions."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from dataclasses import replace
@@ -10,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.support import native_steps
-from tests.support.native_steps import DTYPES, LAYOUTS, Case, checked, run
-from tests.support.processes import python, require_feature
+from tests.support.native_steps import DTYPES, LAYOUTS, WAYS, Case, checked, run, stays_inside
+from tests.support.processes import python
 from upconv.engines.jit import chains, elementary
 from upconv.engines.jit.chains import EMITTERS, chain_code
-from upconv.engines.jit.cpu import VARIABLE, host
+from upconv.engines.jit.cpu import host
 from upconv.network import matrices
 from upconv.network.definitions import chain_results
 from upconv.network.graph import EXCHANGED, Input, Op, Pointwise
@@ -23,14 +21,8 @@ from upconv.network.tables import Target
 from upconv.problem import DataLayout, DType
 
 SHAPES = [
-    (2, 6, 37),
-    (1, 3, 130),
-    (2, 5, 9, 13),
-    (3, 4, 2, 3, 5),
-    (2, 40, 3),
-    (1, 7, 3, 1),
-    (4, 1, 1),
-]
+    (2, 6, 37), (1, 3, 130), (2, 5, 9, 13), (3, 4, 2, 3, 5), (2, 40, 3), (1, 7, 3, 1), (4, 1, 1),
+]  # fmt: skip
 
 
 OPERANDS = {
@@ -140,22 +132,11 @@ def test_random_chains(seed):
     checked(drawn(seed), steps)
 
 
-WAYS = [("", ""), ("haswell", "avx2"), ("skylake-avx512", "avx512vl"), ("x86-64", "sse2")]
-
-
 @pytest.mark.parametrize(("cpu", "feature"), WAYS)
 def test_chains_stay_inside_their_arrays(cpu, feature):
     """Each processor computes cases of its own."""
-    if feature:
-        require_feature(feature)
     first = 100 * (1 + WAYS.index((cpu, feature)))
-    code = (
-        "from tests.support import native_steps; import tests.network.test_pointwise as t\n"
-        f"native_steps.main(t.drawn, t.steps, range({first}, {first + 14}))"
-    )
-    done = python(code, **{VARIABLE: cpu})
-    assert done.returncode == 0, done.stdout[-600:] + done.stderr[-2000:]
-    assert done.stdout.endswith("done\n")
+    stays_inside(__name__, range(first, first + 14), cpu, feature)
 
 
 def test_a_write_beside_an_array_is_seen(monkeypatch):

@@ -1,11 +1,9 @@
 """Programs: values of random networks, and what callers may do with them."""
 
-from __future__ import annotations
-
 import copy
 import pickle
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -265,20 +263,14 @@ def test_inputs_that_are_not_finite_run_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_many_threads_run_one_program() -> None:
     program = program_of(decoder().graph())
     expected = [program(x_of(seed=seed)) for seed in range(6)]
-    wrong: list[int] = []
 
     def call(seed: int) -> None:
         for _ in range(20):
             for array, value in zip(program(x_of(seed=seed)), expected[seed], strict=True):
-                if array.tobytes() != value.tobytes():
-                    wrong.append(seed)
+                assert array.tobytes() == value.tobytes()
 
-    callers = [threading.Thread(target=call, args=(seed,)) for seed in range(6)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(call, range(6)))
     assert len(program._free) <= 2, "arenas that no call needs are given back"
 
 
@@ -290,20 +282,14 @@ def test_programs_of_a_network_share_memory() -> None:
     expected = {size: program(x_of(size)) for size, program in programs.items()}
     buffers = {id(each.buffer) for program in programs.values() for each in program._free}
     assert len(buffers) <= 2, "the first size's, and a larger one"
-    wrong: list[int] = []
 
     def call(size: int) -> None:
         for _ in range(20):
             result = programs[size](x_of(size))
-            if not all(np.array_equal(a, b) for a, b in zip(result, expected[size], strict=True)):
-                wrong.append(size)
+            assert all(np.array_equal(a, b) for a, b in zip(result, expected[size], strict=True))
 
-    callers = [threading.Thread(target=call, args=(size,)) for size in list(sizes)[::3]]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        list(pool.map(call, sizes[::3]))
 
 
 def test_a_closed_program_says_so() -> None:
@@ -368,26 +354,18 @@ def test_closing_while_others_run() -> None:
     for _ in range(5):
         program = program_of(decoder().graph())
         expected = [array.tobytes() for array in program(x_of())]
-        others: list[object] = []
 
-        def call(
-            program: Program = program, expected: Any = expected, others: Any = others
-        ) -> None:
-            try:
-                while len(others) < 3:
-                    if [array.tobytes() for array in program(x_of())] != expected:
-                        others.append("another result")
-            except EngineError as error:
-                others.append(str(error))
+        def call(program: Program = program, expected: Any = expected) -> None:
+            while True:
+                assert [array.tobytes() for array in program(x_of())] == expected
 
-        callers = [threading.Thread(target=call) for _ in range(3)]
-        for caller in callers:
-            caller.start()
-        time.sleep(0.02)
-        program.close()
-        for caller in callers:
-            caller.join()
-        assert others == ["This program is closed. Compile the network again."] * 3
+        with ThreadPoolExecutor(3) as pool:
+            calls = [pool.submit(call) for _ in range(3)]
+            time.sleep(0.02)
+            program.close()
+        errors = [(type(each.exception()), str(each.exception())) for each in calls]
+        closed = "This program is closed. Compile the network again."
+        assert errors == [(EngineError, closed)] * 3
         assert not program._free
 
 
@@ -419,24 +397,14 @@ expected = program(x)
     passes(body, prelude=prelude)
 
 
-def test_borrowed_threads() -> None:
-    torch = pytest.importorskip("torch")
-    from upconv import threads
-    from upconv.torch import thread_pool
-
-    before, borrowed = torch.get_num_threads(), threads.borrowed()
-    program, x = program_of(decoder().graph(), 4), x_of()
+def test_borrowed_threads(two_torch_threads) -> None:
+    torch, program, x = two_torch_threads, program_of(decoder().graph(), 4), x_of()
     expected = [array.tobytes() for array in program(x)]
-    try:
-        for count in (2, 5):
-            torch.set_num_threads(count)
-            thread_pool.borrow_pool()
-            for _ in range(10):
-                assert torch.ones(1 << 18).sum() == 1 << 18
-                assert [array.tobytes() for array in program(x)] == expected
-    finally:
-        torch.set_num_threads(before)
-        threads.borrow(borrowed)
+    for count in (2, 5):
+        torch.set_num_threads(count)
+        for _ in range(10):
+            assert torch.ones(1 << 18).sum() == 1 << 18
+            assert [array.tobytes() for array in program(x)] == expected
 
 
 def test_a_kept_program_tells_its_shapes_and_is_the_one_that_a_call_runs() -> None:

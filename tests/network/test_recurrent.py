@@ -1,14 +1,10 @@
 """LSTMs of networks: the definition against PyTorch, native code against it, and streams."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from tests.support.native_steps import Case, checked
-from tests.support.processes import python, require_feature
+from tests.support.native_steps import WAYS, Case, checked, stays_inside
 from tests.support.repeating import seeds
-from upconv.engines.jit.cpu import VARIABLE
 from upconv.errors import ArgumentError, EngineRefusal, ShapeError
 from upconv.network import Network
 from upconv.network.definitions import define
@@ -39,20 +35,9 @@ def test_random_layers() -> None:
         checked(drawn(seed), steps)
 
 
-WAYS = [("", ""), ("haswell", "avx2"), ("x86-64", "sse2")]
-
-
 @pytest.mark.parametrize(("cpu", "feature"), WAYS)
 def test_layers_stay_inside_their_arrays(cpu: str, feature: str) -> None:
-    if feature:
-        require_feature(feature)
-    code = (
-        "from tests.support import native_steps; import tests.network.test_recurrent as t\n"
-        "native_steps.main(t.drawn, t.steps, range(1000, 1032))"
-    )
-    done = python(code, **{VARIABLE: cpu})
-    assert done.returncode == 0, done.stdout[-600:] + done.stderr[-2000:]
-    assert done.stdout.endswith("done\n")
+    stays_inside(__name__, range(1000, 1032), cpu, feature)
 
 
 @pytest.mark.parametrize("biased", [False, True])

@@ -1,7 +1,5 @@
 """Batches of streams: a member has the values of a stream by itself, whoever joins and leaves."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

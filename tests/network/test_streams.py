@@ -1,110 +1,19 @@
 """Streams of networks: values and bits of programs, states, refusals."""
 
-from __future__ import annotations
-
 import gc
-import random
-import threading
 import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support import random_networks
+from tests.support.network_streams import streamed
+from tests.support.stream_cases import intruded
+from tests.support.tracing import traced
 from upconv.errors import ArgumentError, DTypeError, EngineError, EngineRefusal, ShapeError
 from upconv.network import Network
 from upconv.network.histories import Copies
 from upconv.network.program import Program
-from upconv.network.streams import NetworkStream
-
-
-def _cuts(rng: random.Random, length: int) -> list[int]:
-    """Chunks of a length, some of them empty."""
-    chunks = []
-    while sum(chunks) < length:
-        rest = length - sum(chunks)
-        chunks.append(min(rest, rng.choice((0, 1, 1, 2, 3, 5, 8, length))))
-    return chunks
-
-
-def _tuple(results: Any) -> tuple[np.ndarray, ...]:
-    return results if isinstance(results, tuple) else (results,)
-
-
-def _streamed(
-    stream: NetworkStream, arrays: list[np.ndarray], axis: int, chunks: list[int]
-) -> list[np.ndarray]:
-    """All results of a stream, which is left as it was at the begin."""
-    parts, start = [], 0
-    for count in chunks:
-        cut = (*[slice(None)] * axis, slice(start, start + count))
-        parts.append(_tuple(stream.push(*(array[cut] for array in arrays))))
-        start += count
-    parts.append(_tuple(stream.finish()))
-    stream.reset()
-    return [np.concatenate(each, axis) for each in zip(*parts, strict=True)]
-
-
-def _case(seed: int) -> tuple[random_networks.Case, int] | None:
-    """A random network and an axis; None where its inputs have several lengths or batches."""
-    case = random_networks.case(seed)
-    shapes = list(case.inputs.values())
-    axis = 2 + random.Random(seed).randrange(len(shapes[0]) - 2)
-    alike = len({(shape[0], shape[axis]) for shape in shapes}) == 1
-    return (case, axis) if alike else None
-
-
-def _stream(case: random_networks.Case, axis: int, **options: Any) -> NetworkStream | None:
-    """A stream of a network, None where it refuses."""
-    shapes = {n: (None, *s[1:axis], None, *s[axis + 1 :]) for n, s in case.inputs.items()}
-    try:
-        return case.network(opened=True).stream(axis, shapes=shapes, **options)
-    except EngineRefusal:
-        return None
-
-
-def _check_values(seed: int, precision: str, algorithm: str) -> None:
-    pair = _case(seed)
-    if pair is None:
-        return
-    case, axis = pair
-    rng = random.Random(seed)
-    chunk = rng.choice((1, 4, 64))
-    options = {"precision": precision, "algorithm": algorithm, "chunk": chunk}
-    stream = _stream(case, axis, threads=2, **options)
-    if stream is None:
-        return
-    arrays = case.arrays()
-    length = arrays[0].shape[axis]
-    results = [_streamed(stream, arrays, axis, _cuts(rng, length)) for _ in range(2)]
-    epsilon = {"float32": 2.0**-22, "bfloat16": 2.0**-7}[precision]
-    wanted = random_networks.expected(case.graph(), arrays, epsilon)
-    for result, (expected, tolerance) in zip(results[0], wanted, strict=True):
-        np.testing.assert_allclose(result, expected, rtol=0, atol=4 * tolerance + 1e-5)
-    averages = "avg_pool", "layer_norm", "upsample", "softmax", "mean_channels"
-    promised = not any(name in averages for name, *_ in case.calls) and arrays[0].ndim == 3
-    if algorithm == "direct" and precision == "float32" and promised:
-        for one, other in zip(*results, strict=True):
-            assert one.tobytes() == other.tobytes(), case
-
-
-@pytest.mark.parametrize(
-    ("precision", "algorithm", "first"),
-    [("float32", "direct", 0), ("float32", "auto", 20), ("bfloat16", "auto", 10)],
-)
-def test_values_and_bits(precision: str, algorithm: str, first: int) -> None:
-    if precision == "bfloat16":
-        pytest.importorskip("ml_dtypes")
-    for seed in range(first, first + 20):
-        _check_values(seed, precision, algorithm)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("algorithm", ["direct", "auto"])
-def test_values_of_many_networks(algorithm: str) -> None:
-    for seed in range(40, 2000):
-        _check_values(seed, "float32", algorithm)
 
 
 def vocoder(channels: int = 16, *, causal: bool = False) -> Network:
@@ -148,7 +57,7 @@ def test_a_vocoder_in_chunks_is_the_whole(batch: int, causal: bool) -> None:
     x = np.random.default_rng(1).standard_normal((batch, 16, 40)).astype(np.float32)
     stream = network.stream(threads=1)
     for chunks in ([40], [4] * 10, [1] * 40, [7, 0, 33]):
-        (result,) = _streamed(stream, [x], 2, chunks)
+        (result,) = streamed(stream, [x], 2, chunks)
         np.testing.assert_allclose(result, network(x), rtol=0, atol=2e-6)
 
 
@@ -184,7 +93,7 @@ def test_a_push_that_fails_late_leaves_the_stream_as_it_was(
 ) -> None:
     stream = vocoder().stream(chunk=4, algorithm="direct")
     x = np.random.default_rng(2).standard_normal((1, 16, 24)).astype(np.float32)
-    (whole,) = _streamed(stream, [x], 2, [4] * 6)
+    (whole,) = streamed(stream, [x], 2, [4] * 6)
     parts, copy = [], Copies.run
     for start in range(0, 24, 4):
 
@@ -204,10 +113,10 @@ def test_a_push_that_fails_late_leaves_the_stream_as_it_was(
 def test_prepared_streams_compile_nothing(causal: bool) -> None:
     stream = vocoder(causal=causal).stream(chunk=4, threads=1)
     stream.prepare()
-    streamed = stream._source.streamed(1, 4)
-    steps = list(streamed._steps.values())
-    _streamed(stream, [np.zeros((1, 16, 80), np.float32)], 2, [4] * 20)
-    assert list(streamed._steps.values()) == steps
+    kept = stream._source.streamed(1, 4)
+    steps = list(kept._steps.values())
+    streamed(stream, [np.zeros((1, 16, 80), np.float32)], 2, [4] * 20)
+    assert list(kept._steps.values()) == steps
     two = stream.copy()
     two.prepare(2, batch=3)
     assert stream._source.streamed(3, 4)._steps
@@ -222,9 +131,8 @@ def test_a_second_round_compiles_nothing() -> None:
     x = np.zeros((1, 16, 24), np.float32)
     steps = []
     for _ in range(2):
-        _streamed(stream, [x], 2, [4] * 6)
-        streamed = stream._source.streamed(1, 4)
-        steps.append(dict(streamed._steps))
+        streamed(stream, [x], 2, [4] * 6)
+        steps.append(dict(stream._source.streamed(1, 4)._steps))
     assert len(steps[0]) == len(steps[1])
     assert all(step is steps[1][key] for key, step in steps[0].items())
 
@@ -240,12 +148,9 @@ def _check_memory(pushes: int) -> None:
         gc.collect()  # Python keeps thousands of free tuples until then
         return tracemalloc.get_traced_memory()[0]
 
-    tracemalloc.start()
-    try:
+    with traced():
         before = memory_after(1000)  # caches are full by then
         assert memory_after(pushes) - before < 8 * pushes
-    finally:
-        tracemalloc.stop()
 
 
 def test_memory_is_flat() -> None:
@@ -258,10 +163,8 @@ def test_memory_is_flat_for_ten_thousand_pushes() -> None:
 
 
 def test_latency_and_lookahead() -> None:
-    assert (vocoder(causal=True).stream().latency, vocoder(causal=True).stream().lookahead) == (
-        0,
-        0,
-    )
+    causal = vocoder(causal=True).stream()
+    assert causal.latency == causal.lookahead == 0
     stream = vocoder().stream(chunk=4)
     pushed = [stream.push(np.zeros((1, 16, 1), np.float32)).shape[-1] for _ in range(40)]
     behind = [8 * (i + 1) - sum(pushed[: i + 1]) for i in range(40)]
@@ -279,7 +182,7 @@ def test_states(batch: int) -> None:
     """Copies and bytes go on where they were taken; `reset` begins anew."""
     stream = vocoder().stream(chunk=4, algorithm="direct")
     x = np.random.default_rng(2).standard_normal((batch, 16, 30)).astype(np.float32)
-    (whole,) = _streamed(stream, [x], 2, [30])
+    (whole,) = streamed(stream, [x], 2, [30])
     first = stream.push(x[..., :11])
     others = [stream.copy(), stream.from_bytes(stream.to_bytes())]
     for other in (stream, *others):
@@ -294,7 +197,7 @@ def test_states(batch: int) -> None:
 def test_errors_leave_the_stream_as_it_was() -> None:
     stream = vocoder().stream(chunk=4, algorithm="direct")
     x = np.random.default_rng(2).standard_normal((1, 16, 30)).astype(np.float32)
-    (whole,) = _streamed(stream, [x], 2, [30])
+    (whole,) = streamed(stream, [x], 2, [30])
     first = stream.push(x[..., :11])
     for bad, error in [
         ((x[:, :3],), ShapeError),
@@ -366,7 +269,7 @@ def test_several_inputs_and_outputs() -> None:
     arrays = [
         np.random.default_rng(i).standard_normal((1, 2, 12)).astype(np.float32) for i in (0, 1)
     ]
-    results = _streamed(network.stream(), arrays, 2, [5, 1, 6])
+    results = streamed(network.stream(), arrays, 2, [5, 1, 6])
     for result, expected in zip(results, network(*arrays), strict=True):
         np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)
 
@@ -384,8 +287,9 @@ def test_a_trimmed_end_delays_no_result(branch: bool) -> None:
     stream = network.stream()
     # Where nothing else reads the layer, the crop is its padding: no result waits for it.
     assert stream.latency == (4 if branch else 1)
-    results = _streamed(stream, [x], 2, [3, 1, 8])
-    for result, expected in zip(results, _tuple(network(x)), strict=True):
+    results = streamed(stream, [x], 2, [3, 1, 8])
+    wanted = network(x) if branch else [network(x)]
+    for result, expected in zip(results, wanted, strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -394,31 +298,6 @@ def test_a_second_thread_is_refused_and_the_first_goes_on() -> None:
     network = Network({"x": (1, 1, None)})
     network.output(network.conv(network.inputs["x"], np.ones((1, 1, 3)), padding=1))
     stream, chunk = network.stream(), np.ones((1, 1, 4), np.float32)
-    inside, refused = threading.Event(), threading.Event()
-    others = [stream.push, lambda _: stream.finish(), lambda _: stream.copy()]
-    others += [lambda _: stream.reset(), lambda _: stream.to_bytes()]
-    messages: list[str] = []
-
-    def intrude() -> None:
-        inside.wait(60)
-        for method in others:
-            with pytest.raises(EngineError) as caught:
-                method(chunk)
-            messages.append(str(caught.value))
-        refused.set()
-
-    class Slow:
-        """A chunk that is read while the other thread tries."""
-
-        def __array__(self, *_: object, **__: object) -> np.ndarray:
-            inside.set()
-            assert refused.wait(60)
-            return chunk
-
-    thread = threading.Thread(target=intrude)
-    thread.start()
-    assert stream.push(Slow()).shape[-1] == 3
-    thread.join()
-    assert len(messages) == len(others)
-    assert all("Another thread is using this stream" in message for message in messages)
+    others = stream.finish, stream.copy, stream.reset, stream.to_bytes
+    assert intruded(stream, chunk, lambda: stream.push(chunk), *others).shape[-1] == 3
     assert stream.push(chunk).shape[-1] == 4

@@ -1,13 +1,20 @@
 """Pooling, padding, resampling, pixel shuffle and copies of networks, against their definitions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.support.native_steps import DTYPES, LAYOUTS, Case, checked, laid_out, run
+from tests.support.native_steps import (
+    DTYPES,
+    LAYOUTS,
+    WAYS,
+    Case,
+    checked,
+    laid_out,
+    run,
+    stays_inside,
+)
 from tests.support.processes import python, require_feature
 from upconv.engines.jit import windows
 from upconv.engines.jit.cpu import VARIABLE, host
@@ -144,9 +151,6 @@ def test_conversions(source, dtypes):
                 assert (holder == -77).all()
 
 
-WAYS = [("", ""), ("haswell", "avx2"), ("skylake-avx512", "avx512vl"), ("x86-64", "sse2")]
-
-
 @pytest.mark.parametrize(("cpu", "feature"), WAYS[1:])
 def test_conversions_on_older_processors(cpu, feature):
     require_feature(feature)
@@ -165,16 +169,8 @@ def test_conversions_on_older_processors(cpu, feature):
 @pytest.mark.parametrize(("cpu", "feature"), WAYS)
 def test_windows_stay_inside_their_arrays(cpu, feature):
     """Each processor computes cases of its own."""
-    if feature:
-        require_feature(feature)
     first = 1000 * (1 + WAYS.index((cpu, feature)))
-    code = (
-        "from tests.support import native_steps; import tests.network.test_windows as t\n"
-        f"native_steps.main(t.drawn, t.steps, range({first}, {first + 24}))"
-    )
-    done = python(code, **{VARIABLE: cpu})
-    assert done.returncode == 0, done.stdout[-600:] + done.stderr[-2000:]
-    assert done.stdout.endswith("done\n")
+    stays_inside(__name__, range(first, first + 24), cpu, feature)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

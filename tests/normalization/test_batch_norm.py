@@ -162,21 +162,13 @@ def test_golden_mxnet(name: str) -> None:
         **common,
     )
     grads = batch_norm_backward(
-        case["out_grad"],
-        done.saved_mean.astype("f"),
-        done.saved_invstd.astype("f"),
-        *five,
-        training=told["backward_train"],
-        **common,
-    )
+        case["out_grad"], done.saved_mean.astype("f"), done.saved_invstd.astype("f"), *five,
+        training=told["backward_train"], **common,
+    )  # fmt: skip
     pairs = [
-        (done.y, "out"),
-        (done.saved_mean, "mean"),
-        (done.saved_invstd, "invstd"),
-        (grads.x, "d_data"),
-        (grads.gamma, "d_gamma"),
-        (grads.beta, "d_beta"),
-    ]
+        (done.y, "out"), (done.saved_mean, "mean"), (done.saved_invstd, "invstd"),
+        (grads.x, "d_data"), (grads.gamma, "d_gamma"), (grads.beta, "d_beta"),
+    ]  # fmt: skip
     if told["backward_train"]:  # MXNet updates in its backward pass, and in training only
         pairs += [(done.moving_mean, "moving_mean_after"), (done.moving_var, "moving_var_after")]
     for got, part in pairs:

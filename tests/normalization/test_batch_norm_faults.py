@@ -1,7 +1,5 @@
 """The tests of batch normalisation are tested: a planted fault must not pass `Case.check`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

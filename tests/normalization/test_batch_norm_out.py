@@ -1,7 +1,5 @@
 """Batch normalisation: moving statistics, arrays written into, odd values and sizes, threads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

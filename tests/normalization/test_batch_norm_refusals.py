@@ -3,8 +3,6 @@
 # One row per kind reads better than one kind per page.
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

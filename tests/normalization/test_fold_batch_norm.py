@@ -52,14 +52,10 @@ def test_folded_is_layer_then_norm_for_any_layer(data: st.DataObject) -> None:
     if layout == "NXC":
         x = np.moveaxis(x, 1, -1)
     words = {
-        "groups": groups,
-        "weight_layout": order,
-        "layout": layout,
-        "stride": data.draw(st.integers(1, 3)),
-        "dilation": data.draw(st.integers(1, 2)),
-        "padding": data.draw(st.integers(-1, 1)),
-        "engine": "reference",
-    }
+        "groups": groups, "weight_layout": order, "layout": layout,
+        "stride": data.draw(st.integers(1, 3)), "dilation": data.draw(st.integers(1, 2)),
+        "padding": data.draw(st.integers(-1, 1)), "engine": "reference",
+    }  # fmt: skip
     axis = 1 if layout == "NCX" else -1
     folded = upconv.fold_batch_norm(weight, bias, *norm, groups=groups, weight_layout=order)
     wanted = upconv.batch_norm(upconv.conv_transpose(x, weight, bias, **words), *norm, axis=axis).y

@@ -1,7 +1,5 @@
 """Batch normalization of arrays on a GPU that is made up, by cuDNN's graphs and without them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

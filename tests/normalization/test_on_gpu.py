@@ -1,7 +1,5 @@
 """Batch normalization of arrays on a GPU, beside that of the processor."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -12,12 +10,8 @@ pytestmark = pytest.mark.skipif(bool(reason_without("torch")), reason=reason_wit
 
 RNG = np.random.default_rng(3)
 SHAPES = [
-    ((4, 6, 5, 7), 1),
-    ((4, 5, 7, 6), -1),
-    ((3, 16, 40), 1),
-    ((64, 8), 1),
-    ((2, 3, 4, 8, 5), 3),
-]
+    ((4, 6, 5, 7), 1), ((4, 5, 7, 6), -1), ((3, 16, 40), 1), ((64, 8), 1), ((2, 3, 4, 8, 5), 3),
+]  # fmt: skip
 
 
 def arrays(shape, axis, dtype="float32"):

@@ -4,8 +4,6 @@ Every row is a function here: it shows what upconv computes, against values that
 elsewhere, and that the library still does what the row says, where there is one.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -88,10 +86,7 @@ def odd_position(bench: Bench) -> None:
     """T = 1 with I = 5, k = 3, s = 2, O = 10."""
     x, w = bench.draw(1, 5, 1), bench.draw(3, 1, 1)
     for mode, p_library, p_document in (("SAME_UPPER", 0, 1), ("SAME_LOWER", 1, 0)):
-        for rule, word, p in (
-            ("library", mode, p_library),
-            ("document", mode.lower(), p_document),
-        ):
+        for rule, word, p in (("library", mode, p_library), ("document", mode.lower(), p_document)):
             for kind in ("ConvTranspose", "ConvolutionBackwardData"):
                 got = bench.own(kind, [x, w], {"auto_pad": word}, rule)
                 close(got.ravel(), by_hand(x, w, p, 10))

@@ -1,7 +1,5 @@
 """oneDNN Graph's six functions compute the definition, on every engine and by either rule."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -110,13 +108,9 @@ def test_weights_shape_says_which_kernel() -> None:
 def test_gradients_are_adjoint_with_groups_dilation_and_same(family: str, rule: str) -> None:
     """<y(x, w), g> = <x, dx(g, w)> = <w, dw(x, g)>, beyond what libdnnl does."""
     words = {
-        "strides": [3, 2],
-        "dilations": [2, 3],
-        "groups": 3,
-        "data_format": "NCX",
-        "auto_pad": "SAME_UPPER" if rule == "library" else "same_upper",
-        "rule": rule,
-    }
+        "strides": [3, 2], "dilations": [2, 3], "groups": 3, "data_format": "NCX",
+        "auto_pad": "SAME_UPPER" if rule == "library" else "same_upper", "rule": rule,
+    }  # fmt: skip
     transposed = family == "ConvTranspose"
     documented = transposed and rule == "document"
     x, w, g = drawn((2, 6, 3, 4), (2, 6, 3, 2) if documented else (6, 2, 3, 2), (2, 6, 9, 8))

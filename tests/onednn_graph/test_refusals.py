@@ -3,8 +3,6 @@
 Among them is everything that makes libdnnl refuse, abort or divide by zero.
 """
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """What is known of a model before it runs: constants, folded when it is read, types and shapes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Decisions of sessions: saved, applied, refused where they hold for something else."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """Empty inputs: sessions, optimised and rewritten models answer as ONNX Runtime does."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

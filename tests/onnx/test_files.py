@@ -1,7 +1,5 @@
 """Files of models: data outside them, what is written whole or not at all, random damage."""
 
-from __future__ import annotations
-
 import os
 import random
 import resource

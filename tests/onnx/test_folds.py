@@ -1,7 +1,5 @@
 """Folding what stands around a ConvTranspose: every form of it, and all that must stay."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -139,28 +137,16 @@ def ints(*entries: int) -> np.ndarray:
 
 
 ARRAYS = {
-    "w": normal(1, 2, 3, 4),
-    "w2": normal(1, 2, 3, 2),
-    "w3": normal(1, 2, 3, 3),
-    "b": normal(2, 3),
-    "flat": np.zeros(3, np.float32),
-    "zero": np.float32(0),
-    "half": np.float32(0.5),
-    "a": ints(0, 0, 1, 0, 0, 2),
-    "few": ints(1, 2),
-    "minus": ints(0, 0, -1, 0, 0, -2),
-    "channels": ints(0, 1, 1, 0, 0, 0),
-    "front": ints(0, 0, 1, 0, 0, 0),
-    "back": ints(0, 0, 0, 0, 0, 1),
-    "back2": ints(0, 0, 0, 0, 0, 2),
-    "off": ints(0, 0, -2, 0, 0, 1),
+    "w": normal(1, 2, 3, 4), "w2": normal(1, 2, 3, 2), "w3": normal(1, 2, 3, 3), "b": normal(2, 3),
+    "flat": np.zeros(3, np.float32), "zero": np.float32(0), "half": np.float32(0.5),
+    "a": ints(0, 0, 1, 0, 0, 2), "few": ints(1, 2), "minus": ints(0, 0, -1, 0, 0, -2),
+    "channels": ints(0, 1, 1, 0, 0, 0), "front": ints(0, 0, 1, 0, 0, 0),
+    "back": ints(0, 0, 0, 0, 0, 1), "back2": ints(0, 0, 0, 0, 0, 2), "off": ints(0, 0, -2, 0, 0, 1),
     "off2": ints(0, 0, -1, 0, 0, -1),
     **{name: ints(n) for name, n in {"one": 1, "two": 2, "ten": 10, "last": -2}.items()},
     **{name: ints(n) for name, n in {"from": -9, "far": (1 << 31) - 1, "axes": -1}.items()},
-    "starts": ints(0, 0, 3),
-    "ends": ints((1 << 63) - 1, (1 << 63) - 1, -1),
-    "both": ints(2, 2, 1),
-}
+    "starts": ints(0, 0, 3), "ends": ints((1 << 63) - 1, (1 << 63) - 1, -1), "both": ints(2, 2, 1),
+}  # fmt: skip
 
 
 def around(before: str, layer: str, after: str, opset: int = 17, size: str = "L"):

@@ -3,8 +3,6 @@
 And the official tests of ONNX's operator, through every pass that applies.
 """
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -64,14 +62,10 @@ def layer(name: str, x: str = "x", y: str = "y", b: str = ", b") -> str:
 
 def arrays(name: str) -> dict[str, np.ndarray]:
     return {
-        "w": normal(1, 2, OUTPUTS[name], 4),
-        "b": normal(2, 2),
-        "c": normal(3, 2, 1),
-        "around": np.array([0, 0, 1, 0, 0, 0]),
-        "one": np.array([1]),
-        "two": np.array([2]),
+        "w": normal(1, 2, OUTPUTS[name], 4), "b": normal(2, 2), "c": normal(3, 2, 1),
+        "around": np.array([0, 0, 1, 0, 0, 0]), "one": np.array([1]), "two": np.array([2]),
         "far": np.array([(1 << 63) - 1]),
-    }
+    }  # fmt: skip
 
 
 def alone(name: str) -> str:

@@ -1,7 +1,5 @@
 """The lint: each rule on a model that shows it and a neighbour that does not; the call; repairs."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """`upconv lint`: what it prints and explains, how it ends, what --fix leaves; CI files."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The lint's rules about taps, by plain loops, and about runtimes, by running them."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

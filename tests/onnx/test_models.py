@@ -1,7 +1,5 @@
 """Models read and written: nothing lost on the way, no half file, hostile files refused."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

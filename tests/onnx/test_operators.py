@@ -1,7 +1,5 @@
 """ConvTranspose on arrays and in the evaluator: ONNX's own tests, the definition, errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -122,6 +120,12 @@ def computed(runtime, model, x):
     return values(model, {"x": x}, runtime)[0]
 
 
+def agrees(model):
+    x = normal(3, 2, 4, 7, 8)
+    right, got = (computed(n, model, x) for n in ("onnxruntime", "reference"))
+    np.testing.assert_allclose(got, right, rtol=0, atol=32 * EPSILON * np.abs(right).max())
+
+
 CONVS = {
     "asymmetric": "pads = [0, 2, 1, 0], strides = [2, 1]",
     "upper": 'auto_pad = "SAME_UPPER", strides = [2, 3]',
@@ -135,9 +139,7 @@ CONVS = {
 def test_conv_agrees_with_onnxruntime(how):
     model = parsed(f"g (float[2, 4, 7, 8] x) => (y) {{y = Conv<{how}>(x, w, b)}}",
                    w=normal(1, 6, 4, 3, 2), b=normal(2, 6))  # fmt: skip
-    x = normal(3, 2, 4, 7, 8)
-    right, got = (computed(n, model, x) for n in ("onnxruntime", "reference"))
-    np.testing.assert_allclose(got, right, rtol=0, atol=32 * EPSILON * np.abs(right).max())
+    agrees(model)
 
 
 TRANSPOSED = {
@@ -167,9 +169,7 @@ def test_conv_transpose_agrees_with_onnxruntime(how, nested):
         )
         model.functions.append(inner)
         model.opset_import.append(helper.make_opsetid("local", 1))
-    x = normal(3, 2, 4, 7, 8)
-    right, got = (computed(n, model, x) for n in ("onnxruntime", "reference"))
-    np.testing.assert_allclose(got, right, rtol=0, atol=32 * EPSILON * np.abs(right).max())
+    agrees(model)
 
 
 def test_errors_of_the_operators_name_the_node():

@@ -3,8 +3,6 @@
 Times are made up where a decision is tested; the clock decides nothing here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

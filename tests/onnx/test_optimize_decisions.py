@@ -1,7 +1,5 @@
 """Decisions of `optimize`: saved, applied without measuring, refused where they do not hold."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

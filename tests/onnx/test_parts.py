@@ -1,7 +1,5 @@
 """Parts of ONNX models: each row of the table against ONNX Runtime, refusals, and partitions."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -14,6 +12,7 @@ pytest.importorskip("onnxruntime", reason="sessions run in it")
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.support.onnx_sessions import model as parsed
 from tests.support.onnx_sessions import plain, same
 from tests.support.repeating import seeds, single
 from upconv.onnx import Session
@@ -61,6 +60,11 @@ def vector(number: int = 6, seed: int = 2) -> np.ndarray:
 def spread(rank: int) -> np.ndarray:
     """One number per channel, of both signs, as exporters write it."""
     return (vector() - 1).reshape(6, *(1,) * rank)
+
+
+UNARY = (
+    "Relu", "Tanh", "Sigmoid", "Softplus", "Mish", "HardSwish", "Abs", "Exp", "Sin", "Cos"
+)  # fmt: skip
 
 
 def rows(rank: int) -> dict[str, tuple[list[onnx.NodeProto], Weights]]:
@@ -130,9 +134,18 @@ def rows(rank: int) -> dict[str, tuple[list[onnx.NodeProto], Weights]]:
         "Identity": ([node("Identity")], {}),
         "Dropout": ([node("Dropout")], {}),
     }  # fmt: skip
-    for kind in ("Relu", "Tanh", "Sigmoid", "Softplus", "Mish", "HardSwish", "Abs", "Exp", "Sin"):
-        made[kind] = [node(kind)], {}
-    for kind in ("Cos",):
+    for kind in [
+        "Relu",
+        "Tanh",
+        "Sigmoid",
+        "Softplus",
+        "Mish",
+        "HardSwish",
+        "Abs",
+        "Exp",
+        "Sin",
+        "Cos",
+    ]:
         made[kind] = [node(kind)], {}
     made["Sqrt"] = (
         [helper.make_node("Abs", ["v"], ["p"]), helper.make_node("Sqrt", ["p"], ["y"])],
@@ -142,10 +155,7 @@ def rows(rank: int) -> dict[str, tuple[list[onnx.NodeProto], Weights]]:
         made[kind] = [node(kind, "a")], {"a": spread(rank) + 2}
         made[f"{kind}, a number"] = [node(kind, "a")], {"a": np.float32(1.7)}
         made[f"{kind}, constant first"] = (
-            [
-                helper.make_node("Exp", ["v"], ["p"]),
-                helper.make_node(kind, ["a", "p"], ["y"]),
-            ],
+            [helper.make_node("Exp", ["v"], ["p"]), helper.make_node(kind, ["a", "p"], ["y"])],
             {"a": spread(rank).reshape(1, 6, *ones)},
         )
         made[f"{kind}, two values"] = (
@@ -164,12 +174,13 @@ def rows(rank: int) -> dict[str, tuple[list[onnx.NodeProto], Weights]]:
     return made
 
 
-def check(model: onnx.ModelProto, x: np.ndarray, parts: int = 1, left: int = 0) -> Session:
-    """A session has the values of ONNX Runtime, with so many parts and convolutions in none."""
+def check(model: onnx.ModelProto, *inputs: dict[str, np.ndarray], parts: int = 1) -> Session:
+    """A session has the values of ONNX Runtime, with all convolutions in so many parts."""
     session = Session(model, measure=False)
     found = session.report().rows
-    assert [row.upconv for row in found] == [True] * parts + [False] * left, str(session.report())
-    same(session.run(None, {"x": x}), plain(model, {"x": x}))
+    assert [row.upconv for row in found] == [True] * parts, str(session.report())
+    for feeds in inputs:
+        same(session.run(None, feeds), plain(model, feeds))
     return session
 
 
@@ -197,7 +208,7 @@ def test_rows(name: str, rank: int) -> None:
         plain(model, {"x": image(rank)})
     except Exception:
         pytest.skip("ONNX Runtime has no kernel")
-    session = check(model, image(rank))
+    session = check(model, {"x": image(rank)})
     [part] = session._assembly.partition("parts").parts
     assert (part.inputs, part.outputs) == (("x",), ("y",))
     other = np.concatenate([image(rank), image(rank)], axis=-1)[:1]
@@ -235,7 +246,7 @@ def test_what_a_network_does_not_have_ends_a_part(name: str) -> None:
     x = image() if name != "Slice" else image()[:, :, :5]
     if name == "Add":
         x = x[..., :5]
-    session = check(model, x)
+    session = check(model, {"x": x})
     [row] = session.report().rows
     assert name not in row.kind
     assert reason in row.why
@@ -249,67 +260,36 @@ g (float[n, 4, h, w] x, bool flag) => (float[n, 4, h, w] y, float[n, 4, h, w] mi
 <float one = {1}>
 { %s }"""
 
-GRAPHS: dict[str, tuple[str, int, int]] = {
-    "an output in the middle": ("middle = Conv <pads=[1,1,1,1]> (x, k) y = Relu(middle)", 1, 0),
-    "a path that leaves and comes back": (
-        (
-            "a = Conv <pads=[1,1,1,1]> (x, k) b = Relu(a) c = Softsign(b)"
-            " d = Add(b, c) middle = Conv <pads=[1,1,1,1]> (d, k) y = Mul(middle, b)"
-        ),
-        2,
-        0,
-    ),
-    "two branches": (
-        (
-            "a = Conv <pads=[1,1,1,1]> (x, k) b = Conv <pads=[1,1,1,1]> (a, k) c = Tanh(a)"
-            " middle = Add(b, c) e = Sub(middle, one) y = Max(e, a)"
-        ),
-        1,
-        0,
-    ),
-    "a branch through another operator": (
-        (
-            "a = Conv <pads=[1,1,1,1]> (x, k) c = Softsign(a) b = Conv <pads=[1,1,1,1]> (a, k)"
-            " middle = Add(b, c) y = Conv <pads=[1,1,1,1]> (middle, k)"
-        ),
-        2,
-        0,
-    ),
-    "a value that a subgraph reads": (
-        (
-            "a = Conv <pads=[1,1,1,1]> (x, k) b = Relu(a) middle = If (flag) <"
-            " then_branch = yes () => (float[n, 4, h, w] t) { t = Neg(a) },"
-            " else_branch = no () => (float[n, 4, h, w] e) { e = Identity(b) } >"
-            " y = Conv <pads=[1,1,1,1]> (middle, k)"
-        ),
-        2,
-        0,
-    ),
-    "an output that is an input too": (
-        "a = Conv <pads=[1,1,1,1]> (x, k) middle = Identity(x) y = Add(a, middle)",
-        1,
-        0,
-    ),
-    "values that nobody reads": (
-        "a = Conv <pads=[1,1,1,1]> (x, k) dead = Conv (a, k) middle = Relu(a) y = Relu(middle)",
-        1,
-        0,
-    ),
+GRAPHS = {
+    "an output in the middle": "middle = Conv <pads=[1,1,1,1]> (x, k) y = Relu(middle)",
+    "a path that leaves and comes back": "a = Conv <pads=[1,1,1,1]> (x, k) b = Relu(a)"
+    " c = Softsign(b) d = Add(b, c) middle = Conv <pads=[1,1,1,1]> (d, k) y = Mul(middle, b)",
+    "two branches": "a = Conv <pads=[1,1,1,1]> (x, k) b = Conv <pads=[1,1,1,1]> (a, k)"
+    " c = Tanh(a) middle = Add(b, c) e = Sub(middle, one) y = Max(e, a)",
+    "a branch through another operator": "a = Conv <pads=[1,1,1,1]> (x, k) c = Softsign(a)"
+    " b = Conv <pads=[1,1,1,1]> (a, k) middle = Add(b, c)"
+    " y = Conv <pads=[1,1,1,1]> (middle, k)",
+    "a value that a subgraph reads": "a = Conv <pads=[1,1,1,1]> (x, k) b = Relu(a)"
+    " middle = If (flag) <then_branch = yes () => (float[n, 4, h, w] t) { t = Neg(a) },"
+    " else_branch = no () => (float[n, 4, h, w] e) { e = Identity(b) } >"
+    " y = Conv <pads=[1,1,1,1]> (middle, k)",
+    "an output that is an input too": "a = Conv <pads=[1,1,1,1]> (x, k) middle = Identity(x)"
+    " y = Add(a, middle)",
+    "values that nobody reads": "a = Conv <pads=[1,1,1,1]> (x, k) dead = Conv (a, k)"
+    " middle = Relu(a) y = Relu(middle)",
 }
+OF_TWO_PARTS = (
+    "a path that leaves and comes back", "a branch through another operator",
+    "a value that a subgraph reads",
+)  # fmt: skip
+KERNEL = np.random.default_rng(0).standard_normal((4, 4, 3, 3), np.float32) / 6
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_partitions(name: str) -> None:
-    body, parts, left = GRAPHS[name]
-    model = onnx.parser.parse_model(TEXT % body)
-    kernel = np.random.default_rng(0).standard_normal((4, 4, 3, 3), np.float32) / 6
-    model.graph.initializer.append(numpy_helper.from_array(kernel, "k"))
-    session = Session(model, measure=False)
-    found = session.report().rows
-    assert [row.upconv for row in found] == [True] * parts + [False] * left, str(session.report())
-    for flag, batch in ((True, 2), (False, 1), (True, 0)):
-        feeds = {"x": image(2, batch), "flag": np.array(flag)}
-        same(session.run(None, feeds), plain(model, feeds))
+    runs = ((True, 2), (False, 1), (True, 0))
+    feeds = [{"x": image(2, batch), "flag": np.array(flag)} for flag, batch in runs]
+    check(parsed(TEXT % GRAPHS[name], k=KERNEL), *feeds, parts=1 + (name in OF_TWO_PARTS))
 
 
 PATTERNS = {
@@ -336,10 +316,9 @@ def test_patterns_of_exporters(name: str) -> None:
     text = f"""<ir_version: 8, opset_import: ["": 17]>
     g (float[n, 4, h, w] x) => (float[n, 6, a, b] y)
     {{ u = Conv (x, w) v = LeakyRelu(u) {PATTERNS[name]} }}"""
-    model = onnx.parser.parse_model(text)
-    used = [each for each in operands if f"{each}," in text or f" {each})" in text]
-    model.graph.initializer.extend(numpy_helper.from_array(operands[n], n) for n in {*used, "w"})
-    session = check(model, image())
+    used = {each for each in operands if f"{each}," in text or f" {each})" in text} | {"w"}
+    model = parsed(text, **{name: operands[name] for name in used})
+    session = check(model, {"x": image()})
     [part] = session._assembly.partition("parts").parts
     assert part.outputs == ("y",)
     assert part.kind.count(",") == 2  # Conv, LeakyRelu, and the pattern's last node
@@ -350,13 +329,8 @@ def test_a_part_that_does_not_fit_some_shapes_is_left_to_onnx_runtime_for_them()
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[n, 4, h, w] x, float[m, 4, i, j] z) => (float[a, 4, b, c] y)
     { u = Conv <pads=[1,1,1,1]> (x, k) y = Add(u, z) }"""
-    model = onnx.parser.parse_model(text)
-    kernel = np.random.default_rng(0).standard_normal((4, 4, 3, 3), np.float32) / 6
-    model.graph.initializer.append(numpy_helper.from_array(kernel, "k"))
-    session = Session(model, measure=False)
-    for z in (image(), image()[:, :, :1], image()[:1]):
-        feeds = {"x": image(), "z": z}
-        same(session.run(None, feeds), plain(model, feeds))
+    others = image(), image()[:, :, :1], image()[:1]
+    session = check(parsed(text, k=KERNEL), *({"x": image(), "z": z} for z in others))
     [row] = session.report().rows
     assert "ONNX Runtime computed some shapes: " in row.why
 

@@ -1,7 +1,5 @@
 """Every pass: text in, text out, values before = after; where it must not fire; what it keeps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

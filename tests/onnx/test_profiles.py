@@ -1,7 +1,5 @@
 """Rewriting by profile: what obeys, what cannot and is named; the command."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -4,8 +4,6 @@
 Runtime's tools write them, and every condition of a pass by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

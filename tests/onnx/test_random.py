@@ -6,8 +6,6 @@ reads it, and what a pass writes must then mean the same to every runtime: in th
 computes the rewritten model too, and is compared with ONNX Runtime on the original.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 

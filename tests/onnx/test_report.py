@@ -1,7 +1,5 @@
 """The report of an optimisation: what it says, that names are harmless, how the page looks."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

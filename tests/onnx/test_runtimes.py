@@ -1,7 +1,5 @@
 """Runtimes: the same numbers from each, what they refuse, and what becomes of those that die."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

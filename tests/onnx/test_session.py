@@ -1,17 +1,11 @@
 """Sessions: the values of ONNX Runtime, what is measured and reported, errors, how they end."""
 
-from __future__ import annotations
-
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-
-from tests.support.paths import ROOT
 
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="sessions run in it")
@@ -21,7 +15,7 @@ import onnxruntime
 
 from tests.support.onnx_cases import random_case
 from tests.support.onnx_sessions import decoder, image, measure_once, model, plain, same, weight
-from tests.support.processes import printed
+from tests.support.processes import printed, python
 from tests.support.repeating import seeds, single
 from upconv import conv_transpose, measuring
 from upconv.errors import (
@@ -450,8 +444,6 @@ def test_the_child_of_a_fork_is_told_to_make_its_own(session: Session) -> None:
 
 
 INTERRUPTED = """
-import sys
-sys.path.insert(0, {tests!r})
 import numpy as np
 from tests.support.interrupts import interrupted_everywhere
 from tests.support.onnx_sessions import decoder, image
@@ -465,8 +457,7 @@ for _ in range(3):
 
 
 ENDING = """
-import atexit, sys, threading, time
-sys.path.insert(0, {tests!r})
+import atexit, threading, time
 from tests.support.onnx_sessions import decoder, image
 from upconv.onnx import Session
 session, feeds = Session(decoder(), measure=False), image()
@@ -485,6 +476,5 @@ kept = session.run(None, feeds)
 
 @pytest.mark.parametrize("script", [INTERRUPTED, ENDING], ids=["interrupted", "ended"])
 def test_interrupts_end_runs_and_the_interpreter_ends_while_a_session_runs(script: str) -> None:
-    code = script.format(tests=str(ROOT))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = python(script)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,7 +1,5 @@
 """Streams of files: values as of ONNX Runtime on the whole, and refusals that name the node."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np
@@ -77,13 +75,20 @@ def whole(proto: onnx.ModelProto, *arrays: np.ndarray) -> list[np.ndarray]:
     return session.run(None, dict(zip(names, arrays, strict=True)))
 
 
+def check(
+    stream: uo.FileStream, x: np.ndarray, expected: np.ndarray, axis: int = -1, atol: float = 1e-5
+) -> None:
+    """The chunks of a signal, one of them empty, have the results of the whole."""
+    chunks = np.split(x, [3, 4, 4, 9], axis)
+    result = np.concatenate([*map(stream.push, chunks), stream.finish()], -1)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=atol)
+
+
 @pytest.mark.parametrize(("proto", "axis", "rate"), [(VOCODER, 1, 3), (SIZES, -1, 1)])
 def test_values_of_chunks(proto: onnx.ModelProto, axis: int, rate: int) -> None:
     x = normal(2, 23, 4) if axis == 1 else normal(2, 4, 23)
     stream = uo.stream(proto, axis=axis)
-    chunks = np.split(x, [3, 4, 4, 9], axis)
-    result = np.concatenate([*map(stream.push, chunks), stream.finish()], -1)
-    np.testing.assert_allclose(result, whole(proto, x)[0], rtol=1e-4, atol=1e-5)
+    check(stream, x, whole(proto, x)[0], axis)
     assert stream.progress.rate == rate
 
 
@@ -113,8 +118,7 @@ def test_sizes_of_layers_are_told_node_by_node(monkeypatch) -> None:
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", counted)
     stream, x = uo.stream(proto), normal(2, 4, 23)
     assert len(calls) < 3
-    result = np.concatenate([stream.push(x[..., :9]), stream.push(x[..., 9:]), stream.finish()], -1)
-    np.testing.assert_allclose(result, whole(proto, x)[0], rtol=1e-4, atol=1e-4)
+    check(stream, x, whole(proto, x)[0], atol=1e-4)
     assert stream.latency == 0
 
 
@@ -154,9 +158,7 @@ def test_an_lstm_in_a_stream(biased: bool) -> None:
         w=normal(1, 24, 4), r=normal(1, 24, 6) / 2, b=normal(1, 48), one=ints(1), v=normal(6, 6, 3),
     )  # fmt: skip
     x, stream = normal(2, 4, 23), uo.stream(proto)
-    chunks = np.split(x, [3, 4, 4, 9], -1)
-    result = np.concatenate([*map(stream.push, chunks), stream.finish()], -1)
-    np.testing.assert_allclose(result, whole(proto, x)[0], rtol=1e-4, atol=1e-5)
+    check(stream, x, whole(proto, x)[0])
     assert stream.latency == 1
 
 
@@ -176,11 +178,8 @@ def test_an_exported_lstm() -> None:
     layers, x, file = Layers().eval(), normal(2, 4, 23), io.BytesIO()
     names = {"input_names": ["x"], "dynamic_axes": {"x": {0: "N", 2: "T"}}}
     torch.onnx.export(layers, (torch.from_numpy(x),), file, dynamo=False, **names)
-    stream = uo.stream(file.getvalue())
-    result = np.concatenate([stream.push(x[..., :9]), stream.push(x[..., 9:])], -1)
     with torch.no_grad():
-        expected = layers(torch.from_numpy(x)).numpy()
-    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+        check(uo.stream(file.getvalue()), x, layers(torch.from_numpy(x)).numpy())
 
 
 @pytest.mark.long
@@ -194,12 +193,8 @@ def test_decoders_of_transformers(name: str) -> None:
     module, file = module.eval(), io.BytesIO()
     names = {"input_names": ["x"], "dynamic_axes": {"x": {axis: "T"}}}
     torch.onnx.export(module, (x,), file, dynamo=False, **names)
-    stream = uo.stream(file.getvalue(), axis=axis)
-    chunks = np.split(x.numpy(), [3, 4, 4, 9], axis)
-    result = np.concatenate([*map(stream.push, chunks), stream.finish()], -1)
     with torch.no_grad():
-        expected = module(x).numpy()
-    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+        check(uo.stream(file.getvalue(), axis=axis), x.numpy(), module(x).numpy(), axis)
 
 
 def test_a_batch_of_streams() -> None:

@@ -1,7 +1,5 @@
 """What measured times mean: which form a layer keeps, and when a model is faster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

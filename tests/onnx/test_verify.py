@@ -1,18 +1,12 @@
 """Verification: what is equal, what is not, and where a difference begins."""
 
-from __future__ import annotations
-
 import json
 import re
 
 import numpy as np
 import pytest
 
-from upconv.errors import (
-    ArgumentError,
-    EngineError,
-    EngineRefusal,
-)
+from upconv.errors import ArgumentError, EngineError, EngineRefusal
 
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 

@@ -1,7 +1,5 @@
 """Chains of streams: the bits of their layers on the whole, their latency, sums that add up."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any
@@ -33,11 +31,7 @@ def vocoder(rng: np.random.Generator, layout: str = "NCX", dtype: Any = np.float
 
     for c, s in ((8, 4), (4, 2)):
         up, whole_up = layer(
-            upconv.stream,
-            upconv.conv_transpose,
-            weight(c, c // 2, 2 * s),
-            stride=s,
-            padding=s // 2,
+            upconv.stream, upconv.conv_transpose, weight(c, c // 2, 2 * s), stride=s, padding=s // 2
         )
         branches, wholes = [], []
         for k, d in ((3, 1), (7, 3)):

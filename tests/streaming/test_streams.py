@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from functools import reduce
 from typing import Any
 
@@ -12,8 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import upconv
-from tests.support.stream_cases import Case, cases, cut, same_bits, streamed
-from upconv.errors import EngineError
+from tests.support.stream_cases import Case, cases, cut, intruded, same_bits, streamed
 from upconv.problem import DType
 from upconv.progress import Progress
 
@@ -170,10 +168,7 @@ def test_a_filter_of_many_taps() -> None:
 
 def test_latency_and_lookahead_are_told() -> None:
     w = np.ones((1, 1, 16), np.float32)
-    centred, causal = (
-        upconv.stream(w, stride=8, padding=4),
-        upconv.stream(w, stride=8, padding=((0, 8),)),
-    )
+    centred, causal = (upconv.stream(w, stride=8, padding=p) for p in (4, ((0, 8),)))
     assert (centred.latency, centred.lookahead) == (4, 1)
     assert (causal.latency, causal.lookahead) == (0, 0)
     wide = upconv.conv_stream(np.ones((1, 1, 7), np.float32), dilation=3, padding=9)
@@ -278,22 +273,5 @@ def test_a_stream_keeps_the_weight_it_was_made_with() -> None:
 def test_a_second_thread_is_refused() -> None:
     """Two first pushes at once lost the samples of one of them."""
     one, chunk = upconv.stream(np.ones((1, 1, 2), np.float32)), np.ones((1, 1, 3), np.float32)
-    messages: list[str] = []
-
-    class Slow:
-        """A chunk that is read while another thread pushes."""
-
-        def __array__(self, *_: object, **__: object) -> np.ndarray:
-            thread = threading.Thread(target=intrude)
-            thread.start()
-            thread.join()
-            return chunk
-
-    def intrude() -> None:
-        with pytest.raises(EngineError) as caught:
-            one.push(chunk)
-        messages.append(str(caught.value))
-
-    assert one.push(Slow()).shape == (1, 1, 3)
-    assert "Another thread is using this stream" in messages[0]
+    assert intruded(one, chunk, lambda: one.push(chunk)).shape == (1, 1, 3)
     assert one.push(chunk).shape == (1, 1, 3)

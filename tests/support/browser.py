@@ -4,8 +4,6 @@ The protocol is JSON between null bytes (the DevTools protocol with `--remote-de
 no port is opened and no package is needed.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -103,16 +101,6 @@ class Browser:
     def pale(self) -> list[str]:
         """Texts with too little contrast to what lies behind them, and how much they have."""
         return self.value(_PALE)
-
-    def press(self, key: str) -> None:
-        """Press and release a key that has no character."""
-        for kind in ("keyDown", "keyUp"):
-            code = {"Tab": 9, "Enter": 13, " ": 32}[key]
-            text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
-            self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key,
-                windowsVirtualKeyCode=code, **text,
-            )  # fmt: skip
 
     def picture(self, *, whole: bool = False, **clip: float) -> bytes:
         """A PNG of the window, of the whole page, or of a rectangle (x, y, width, height)."""

@@ -3,8 +3,6 @@
 `main` is for a process of its own, in which code is made for one processor.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from typing import Any

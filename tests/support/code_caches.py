@@ -1,7 +1,5 @@
 """Forgetting what the JIT engine keeps, for tests that count it or replace the compiler."""
 
-from __future__ import annotations
-
 import sys
 
 

@@ -1,7 +1,5 @@
 """Ctrl-C at every point where Python may raise `KeyboardInterrupt` in the main thread."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Callable

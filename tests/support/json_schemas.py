@@ -1,7 +1,5 @@
 """JSON Schema, as far as docs/schemas uses it: whether a document is what its schema says."""
 
-from __future__ import annotations
-
 import json
 
 from tests.support.paths import ROOT

@@ -1,7 +1,5 @@
 """For the tests of dialects: random layers, their arrays, and their results by the definition."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """For the tests of upconv.onnx.linting: models of one ConvTranspose, and what its taps do."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 

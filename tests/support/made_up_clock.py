@@ -1,7 +1,5 @@
 """A clock that only made-up work moves, for tests of measured choices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from types import SimpleNamespace
@@ -21,9 +19,7 @@ class MadeUpClock:
         self.now = 0.0
         self.runs = list[str]()
         time = SimpleNamespace(
-            perf_counter=lambda: self.now,
-            process_time=lambda: 0.0,
-            sleep=lambda _: None,
+            perf_counter=lambda: self.now, process_time=lambda: 0.0, sleep=lambda _: None
         )
         monkeypatch.setattr(timing, "time", time)
         monkeypatch.setattr(measuring, "time", time)

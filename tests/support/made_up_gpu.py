@@ -313,27 +313,18 @@ def made_up_array(argument: str, value: object) -> DeviceArray | None:
     return LIBRARY.array(argument, value.native) if isinstance(value, GpuArray) else None
 
 
-class MadeUpCudnn:
+class MadeUpCudnn(MadeUpEngine):
     """An engine to pass as `engine=`: it is bound, and tuned with a clock that stands still."""
 
     name = "cudnn"
     library, device, tunes = LIBRARY, 0, None
 
     def __init__(self) -> None:
-        self.machine = MadeUpGpu()
+        super().__init__()
         self.measured: list[float] = []
 
     def bound(self, library: MadeUpLibrary, device: int) -> MadeUpCudnn:
         return self
-
-    def fingerprint(self) -> str:
-        return "made up"
-
-    def refuses(self, problem: Problem) -> str | None:
-        return cannot(problem)
-
-    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        return ("", *variants(self.machine, problem, 24))
 
     def build(self, problem: Problem, threads: int, variant: str = ""):
         return primitive(self.machine, problem, variant)

@@ -1,7 +1,5 @@
 """Decoders as people write them for MXNet: symbols with drawn parameters, and Gluon blocks."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import upconv.mxnet as mx

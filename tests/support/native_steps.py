@@ -1,10 +1,8 @@
 """Native steps of a network's operations against their definitions, on arrays of every kind.
 
-`checked` computes one case; `main`, for a process of its own, computes many between unmapped pages,
-as guarded.py fences arrays.
+`checked` computes one case; `stays_inside` computes many in a process of its own, `main`, between
+unmapped pages, as guarded.py fences arrays.
 """
-
-from __future__ import annotations
 
 import faulthandler
 import os
@@ -18,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.support.guarded import Fence, Side, zoned_stacks
+from tests.support.processes import python, require_feature
 from upconv.engines.jit import pool
-from upconv.engines.jit.cpu import host
+from upconv.engines.jit.cpu import VARIABLE, host
 from upconv.engines.jit.steps import Step
 from upconv.network.definitions import define
 from upconv.network.graph import Operation
@@ -29,6 +28,8 @@ from upconv.problem import DataLayout, DType
 Array = NDArray[Any]
 LAYOUTS = (DataLayout.NCX, DataLayout.NXC)
 DTYPES = (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16)
+WAYS = (("", ""), ("haswell", "avx2"), ("skylake-avx512", "avx512vl"), ("x86-64", "sse2"))
+"""Processors that code is for, this one first, and what this one must have to run it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +152,16 @@ def main(draw: Callable[[int], Case], steps: Callable[..., list[Step]], seeds: r
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
+
+
+def stays_inside(module: str, seeds: range, cpu: str, feature: str) -> None:
+    """Assert that the cases that a test module draws keep inside their arrays, on one of `WAYS`."""
+    if feature:
+        require_feature(feature)
+    code = (
+        f"from tests.support import native_steps; import {module} as t\n"
+        f"native_steps.main(t.drawn, t.steps, {seeds})"
+    )
+    done = python(code, **{VARIABLE: cpu})
+    assert done.returncode == 0, done.stdout[-600:] + done.stderr[-2000:]
+    assert done.stdout.endswith("done\n")

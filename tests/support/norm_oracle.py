@@ -1,7 +1,5 @@
 """Batch normalisation by its definition, in extended precision: nobody's code but this file's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,34 +76,18 @@ class Case:
             "beta": g.sum(self.others),
         }
 
+    @property
+    def operands(self) -> tuple[np.ndarray, ...]:
+        return self.x, self.gamma, self.beta, self.mean, self.var
+
     def run(self, **keywords):
-        return batch_norm(
-            self.x,
-            self.gamma,
-            self.beta,
-            self.mean,
-            self.var,
-            axis=self.axis,
-            eps=self.eps,
-            training=self.training,
-            **keywords,
-        )
+        how = {"axis": self.axis, "eps": self.eps, "training": self.training} | keywords
+        return batch_norm(*self.operands, **how)
 
     def run_backward(self, done, **keywords):
-        return batch_norm_backward(
-            self.grad,
-            done.saved_mean,
-            done.saved_invstd,
-            self.x,
-            self.gamma,
-            self.beta,
-            self.mean,
-            self.var,
-            axis=self.axis,
-            eps=self.eps,
-            training=self.training,
-            **keywords,
-        )
+        how = {"axis": self.axis, "eps": self.eps, "training": self.training} | keywords
+        saved = done.saved_mean, done.saved_invstd
+        return batch_norm_backward(self.grad, *saved, *self.operands, **how)
 
     def check(self, **keywords) -> None:
         """All results of both directions, to the rounding of their types."""

@@ -1,7 +1,5 @@
 """One axis by the definition: which products meet, and what they add up to."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import strategies as st
 

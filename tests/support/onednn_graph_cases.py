@@ -4,8 +4,6 @@ Unless `beyond`, a case is one that libdnnl itself computes, and computes rightl
 or gets wrong is the table of docs/onednn-graph.md, which is tested on its own.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -15,13 +15,9 @@ from typing import Any
 import numpy as np
 
 KINDS = {
-    "Convolution": 13,
-    "ConvolutionBackwardData": 14,
-    "ConvolutionBackwardWeights": 15,
-    "ConvTranspose": 16,
-    "ConvTransposeBackwardData": 17,
-    "ConvTransposeBackwardWeights": 18,
-}
+    "Convolution": 13, "ConvolutionBackwardData": 14, "ConvolutionBackwardWeights": 15,
+    "ConvTranspose": 16, "ConvTransposeBackwardData": 17, "ConvTransposeBackwardWeights": 18,
+}  # fmt: skip
 ATTRIBUTES = {
     "groups": 50, "dilations": 65, "dst_shape": 66, "output_padding": 69, "pads_begin": 70,
     "pads_end": 71, "strides": 75, "weights_shape": 76, "auto_pad": 129, "data_format": 131,

@@ -6,8 +6,6 @@ what it is about to do, so that whoever reads that knows what killed the process
 results are filled with large numbers first: what reads memory that nobody wrote is found out.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from contextlib import suppress

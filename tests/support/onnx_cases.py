@@ -1,7 +1,5 @@
 """Random ConvTranspose models, and running them: what the tests of passes and proofs share."""
 
-from __future__ import annotations
-
 import importlib
 import random
 from dataclasses import dataclass, field, replace

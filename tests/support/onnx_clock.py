@@ -1,7 +1,5 @@
 """Times made up: what candidates and whole models take is decided, nothing is measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Optimisations that were never made: what the reports are tried on. Their numbers are made up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from upconv.geometry import Axis
@@ -17,18 +15,12 @@ from upconv.onnx.verifying.differences import Difference, Run
 from upconv.reports import Report, Row
 
 HOSTILE = (
-    "<script>alert(1)</script>",
-    "\"><img src=x onerror='alert(1)'>",
-    "</title></style></svg></details><h1>owned</h1>",
-    "{{ 7*7 }}{% raw %}",
-    "a\x1b[31mred\x1b]0;title\x07",
-    "line\r\nbreak\x00null\u2028sep",
-    "safe\u202egnp.exe\u2066\u200f",
-    "half\ud800pair\ufffe",
-    "z" + "\u0336\u0489" * 40 + "algo",
-    "long/" * 40_000,
-    "",
-)
+    "<script>alert(1)</script>", "\"><img src=x onerror='alert(1)'>",
+    "</title></style></svg></details><h1>owned</h1>", "{{ 7*7 }}{% raw %}",
+    "a\x1b[31mred\x1b]0;title\x07", "line\r\nbreak\x00null\u2028sep",
+    "safe\u202egnp.exe\u2066\u200f", "half\ud800pair\ufffe", "z" + "\u0336\u0489" * 40 + "algo",
+    "long/" * 40_000, "",
+)  # fmt: skip
 """Names that a model may have."""
 
 

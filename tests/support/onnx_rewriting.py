@@ -1,7 +1,5 @@
 """For the tests of upconv.onnx's passes: models rewritten, listed as text, compared by values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A model for the tests of sessions, what ONNX Runtime makes of it, and how near is the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """For the tests of upconv.onnx's runtimes and verification: small models written as text."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import numpy_helper, parser
 

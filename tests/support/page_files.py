@@ -1,7 +1,5 @@
 """The files that a reader of a page has: small models and arrays under the names that pages use."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -15,8 +15,6 @@ Where a library is absent, a command that needs it is left out, and a page whose
 ends there. Such a page counts as skipped, for the reason that the command or the import gave.
 """
 
-from __future__ import annotations
-
 import doctest
 import io
 import os
@@ -197,12 +195,8 @@ def _run(command: str) -> int:
         done = subprocess.run(
             ["bash", "-c", command],
             env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
+        )  # fmt: skip
         sys.stdout.write(done.stdout)
         return done.returncode
     with ExitStack() as stack:

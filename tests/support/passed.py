@@ -6,8 +6,6 @@ passed without them is not run again, unless the peers change what the test does
 A path goes behind "=": before pytest knows these options, it takes a file after a space for a test.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """An engine with a fault, in the table before all others, for tests of what commands say of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from upconv.engines import ENGINES, _made

@@ -1,7 +1,5 @@
 """For the tests of the pool: compiled work that shows who did what."""
 
-from __future__ import annotations
-
 import ctypes
 import time
 

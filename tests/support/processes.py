@@ -3,8 +3,6 @@
 No process outlives the test that began it, whatever becomes of the test.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

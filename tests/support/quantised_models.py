@@ -134,12 +134,8 @@ def depthwise(size: int = 12, width: int = 8) -> Network:
 
 
 KINDS: dict[str, Callable[..., Network]] = {
-    "FSRCNN": fsrcnn,
-    "U-Net": unet,
-    "DCGAN": dcgan,
-    "EnCodec": encodec,
-    "depthwise": depthwise,
-}
+    "FSRCNN": fsrcnn, "U-Net": unet, "DCGAN": dcgan, "EnCodec": encodec, "depthwise": depthwise,
+}  # fmt: skip
 
 
 def quantised(

@@ -1,25 +1,19 @@
 """Work that several threads begin at the same moment."""
 
-from __future__ import annotations
-
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 
 def in_threads(count: int, work) -> list:
     """What each call returned or raised."""
-    results, errors = [], []
     barrier = threading.Barrier(count)
 
-    def go() -> None:
+    def go(_: int) -> object:
         barrier.wait()
         try:
-            results.append(work())
+            return work()
         except Exception as error:
-            errors.append(error)
+            return error
 
-    threads = [threading.Thread(target=go) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results + errors
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(go, range(count)))

@@ -5,8 +5,6 @@ and epilogues, with large strides, dilations and crops of both signs, and rows l
 path of a tile. Those of `real_case`, for all engines, have the sizes of real layers.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 from math import prod
@@ -63,19 +61,13 @@ def _problem(rng: random.Random, directions: tuple[Direction, ...]) -> Problem:
     activation = activation if follows else Activation.NONE
     slope = 0.2 if activation is Activation.LEAKY_RELU else 0.0
     problem = Problem(
-        direction,
-        axes,
-        batch=rng.choice((0, 1, 1, 1, 2, 3)) or rng.choice((0, 1)),
-        in_channels=channels[0],
-        out_channels=channels[1],
-        groups=groups,
-        dtype=rng.choice((DType.FLOAT32, *DType)),
-        layout=rng.choice((DataLayout.NCX, *DataLayout)),
-        weight_layout=rng.choice(tuple(WeightLayout)),
-        bias=rng.random() < 0.5 and follows,
+        direction, axes, batch=rng.choice((0, 1, 1, 1, 2, 3)) or rng.choice((0, 1)),
+        in_channels=channels[0], out_channels=channels[1], groups=groups,
+        dtype=rng.choice((DType.FLOAT32, *DType)), layout=rng.choice((DataLayout.NCX, *DataLayout)),
+        weight_layout=rng.choice(tuple(WeightLayout)), bias=rng.random() < 0.5 and follows,
         epilogue=Epilogue(activation, slope, residual=rng.random() < 0.3 and follows),
         accumulate=rng.random() < 0.2,
-    )
+    )  # fmt: skip
     return problem.replace(epilogue=ended(problem)) if follows else problem
 
 

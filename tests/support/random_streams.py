@@ -4,10 +4,8 @@ So values of different reach can be added and put side by side at every length T
 divides. The text of a case builds it again, as in `random_networks`.
 """
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from math import lcm
@@ -89,16 +87,6 @@ def streamable(seed: int, *, nodes: int = 8) -> Streamable:
     others = [i for i in range(growing.inputs, last) if i not in read]
     case = Case(inputs, calls, [last, *others[:2]], seed)
     return Streamable(case, growing.axis + 2, unit)
-
-
-def cuts(rng: random.Random, length: int) -> list[int]:
-    """Chunks of a length: empty ones, single positions, and longer ones."""
-    chunks: list[int] = []
-    longest = rng.choice((1, 3, length))
-    while sum(chunks) < length:
-        rest = length - sum(chunks)
-        chunks.append(min(rest, rng.choice((0, 1, longest, longest))))
-    return chunks
 
 
 # Steps --------------------------------------------------------------------------------------------
@@ -249,8 +237,3 @@ _STEPS = (
     _conv, _conv, _conv, _conv_transpose, _conv_transpose, _pool, _upsample, _shuffle, _pad,
     _same, _same, _joined, _joined, _joined, _gated,
 )  # fmt: skip
-
-
-def seeds_of(first: int, count: int) -> Iterator[Streamable]:
-    """So many cases from a seed on."""
-    return (streamable(seed) for seed in range(first, first + count))

@@ -1,7 +1,5 @@
 """A real GPU for tests: the engine on it, and arrays of main memory taken there and back."""
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from importlib import import_module
 from itertools import islice

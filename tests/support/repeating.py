@@ -3,8 +3,6 @@
 A random test draws its seeds by `seeds`. `conftest.py` prints the line below every failure.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

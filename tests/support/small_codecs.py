@@ -1,7 +1,5 @@
 """Small decoders of transformers with random weights: (module, example, axis of time)."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

@@ -1,7 +1,5 @@
 """Small models that tests of `upconv.torch` run, and what they compare."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

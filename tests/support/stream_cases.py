@@ -1,14 +1,16 @@
 """Random streams: layers along one axis, whole calls beside them, cuts of an input into chunks."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 import upconv
+from upconv.errors import EngineError
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 ACTIVATIONS = (None, "relu", "leaky_relu:0.2", "tanh", "sigmoid", "silu", "gelu")
@@ -82,17 +84,11 @@ def cases(draw: Any) -> Case:
     if not convolves:
         keywords["output_padding"] = draw(st.integers(0, 4))
     return Case(
-        convolves,
-        tuple(groups * draw(st.sampled_from((1, 2, 5, 17))) for _ in range(2)),
-        draw(st.integers(1, 7)),
-        keywords,
-        draw(st.sampled_from((None, 0, 1, 2))),
-        draw(st.integers(0, 40)),
-        draw(st.sampled_from(DTYPES)),
-        draw(st.booleans()),
-        draw(st.sampled_from((1, 4096))),
-        draw(st.integers(0, 9)),
-    )
+        convolves, tuple(groups * draw(st.sampled_from((1, 2, 5, 17))) for _ in range(2)),
+        draw(st.integers(1, 7)), keywords, draw(st.sampled_from((None, 0, 1, 2))),
+        draw(st.integers(0, 40)), draw(st.sampled_from(DTYPES)), draw(st.booleans()),
+        draw(st.sampled_from((1, 4096))), draw(st.integers(0, 9)),
+    )  # fmt: skip
 
 
 def cut(x: np.ndarray, axis: int, sizes: Any) -> list[np.ndarray]:
@@ -107,6 +103,25 @@ def cut(x: np.ndarray, axis: int, sizes: Any) -> list[np.ndarray]:
 def streamed(stream: Any, chunks: list[np.ndarray], axis: int) -> np.ndarray:
     """All results of a stream, one after the other."""
     return np.concatenate([*(stream.push(chunk) for chunk in chunks), stream.finish()], axis)
+
+
+def intruded(stream: Any, chunk: np.ndarray, *methods: Callable[[], Any]) -> Any:
+    """What a push returns while another thread calls methods of the stream, which are refused."""
+
+    def intrude() -> None:
+        for method in methods:
+            with pytest.raises(EngineError, match="Another thread is using this stream"):
+                method()
+
+    class Slow:
+        """A chunk that is read while the other thread tries."""
+
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            with ThreadPoolExecutor(1) as other:
+                other.submit(intrude).result(60)
+            return chunk
+
+    return stream.push(Slow())
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:

@@ -106,14 +106,10 @@ def run(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str
         shutil.copy(ROOT / name, folder / name)
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=600,
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments], cwd=folder,
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=600,
         check=False,
-    )
+    )  # fmt: skip
 
 
 def test_a_module_that_needs_an_absent_framework_skips_with_a_reason(tmp_path: Path) -> None:
@@ -161,14 +157,9 @@ def test_a_failure_is_repeated_by_the_line_it_prints(tmp_path: Path) -> None:
         "python -m pytest tests/test_random.py::test_drawn",
     ], done.stdout + done.stderr
     again = subprocess.run(
-        lines[0].replace("python", f"'{sys.executable}'", 1),
-        shell=True,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+        lines[0].replace("python", f"'{sys.executable}'", 1), shell=True, cwd=tmp_path,
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
     assert again.returncode == 1
     assert re.search("^E .*planted at 17", again.stdout, re.MULTILINE), again.stdout
 

@@ -1,7 +1,5 @@
 """Engines that take as long as they are told, on a clock they move; a store of a test's own."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time
@@ -13,11 +11,9 @@ import pytest
 
 import upconv
 from upconv import choices, timing, tuning
-from upconv.geometry import Axis
-from upconv.problem import Direction, Problem
+from upconv.problem import Problem
 from upconv.tuning import autotune
 
-BASE = Problem(Direction.FORWARD, (Axis(5, 3, 2, 1, 1, 0), Axis(7, 4, 3)), 2, 6, 12, 3)
 X, W = np.ones((1, 1, 4), np.float32), np.ones((1, 1, 3), np.float32)
 
 

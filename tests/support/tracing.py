@@ -1,7 +1,5 @@
 """Memory that is counted."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager

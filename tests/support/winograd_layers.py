@@ -3,8 +3,6 @@
 For many of them: `python -c "from tests.support.winograd_layers import main; main(range(2000))"`.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Iterable
@@ -44,18 +42,12 @@ def _drawn(rng: random.Random) -> Problem | None:
     activation = rng.choice((Activation.NONE, Activation.NONE, *Activation))
     slope = 0.2 if activation is Activation.LEAKY_RELU else 0.0
     return Problem(
-        Direction.INPUT_GRAD if rng.random() < 0.5 else Direction.FORWARD,
-        axes,
-        rng.choice((1, 1, 2, 3)),
-        groups * rng.choice(CHANNELS),
-        groups * rng.choice(CHANNELS),
-        groups,
-        rng.choice((*[DType.FLOAT32] * 5, DType.FLOAT64)),
-        rng.choice(tuple(DataLayout)),
-        rng.choice(tuple(WeightLayout)),
-        bias=rng.random() < 0.5,
+        Direction.INPUT_GRAD if rng.random() < 0.5 else Direction.FORWARD, axes,
+        rng.choice((1, 1, 2, 3)), groups * rng.choice(CHANNELS), groups * rng.choice(CHANNELS),
+        groups, rng.choice((*[DType.FLOAT32] * 5, DType.FLOAT64)), rng.choice(tuple(DataLayout)),
+        rng.choice(tuple(WeightLayout)), bias=rng.random() < 0.5,
         epilogue=Epilogue(activation, slope, residual=rng.random() < 0.25),
-    )
+    )  # fmt: skip
 
 
 def _axis(rng: random.Random, size: int, convolution: bool) -> Axis:

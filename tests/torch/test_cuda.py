@@ -1,7 +1,5 @@
 """CUDA tensors: which of PyTorch and upconv computes them, and what comes of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.real_gpu import reason_without

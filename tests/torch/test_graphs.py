@@ -1,7 +1,5 @@
 """Compiled and exported graphs: no break, the same values, and what is fused."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,7 +1,5 @@
 """The modules: PyTorch's, with weights packed once, whatever happens to them."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

@@ -4,8 +4,6 @@ A change is made to an accelerated model and to its twin of PyTorch's own classe
 gradients, buffers, what hooks see, and errors must stay alike.
 """
 
-from __future__ import annotations
-
 import copy
 import pickle
 import random
@@ -140,11 +138,6 @@ def swapped(model):
         model[3].weight.mul_(0.5)
 
 
-def loaded(model):
-    state = model.state_dict()
-    model.load_state_dict({name: value + 0.1 for name, value in state.items()})
-
-
 def parameter(model):
     model[0].weight = nn.Parameter(model[0].weight.detach() * 0.5)
 
@@ -159,21 +152,9 @@ def shared(model):
     model[9], model[5] = model[1], model[1]
 
 
-def wider_norm(model):
-    model[1] = stirred(nn.BatchNorm2d(1))
-
-
-def other_rank(model):
-    model[1] = stirred(nn.BatchNorm1d(4))
-
-
 def unparametrized(model):
     parametrizations.weight_norm(model[3])
     parametrize.remove_parametrizations(model[3], "weight")
-
-
-def read_only(model):
-    model.requires_grad_(False)
 
 
 CHANGES = {
@@ -210,8 +191,8 @@ CHANGES = {
     "no term": on(1, "bias", None),
     "another norm": put(1, lambda: stirred(nn.BatchNorm2d(4))),
     "instance norm": put(1, lambda: nn.InstanceNorm2d(4, track_running_stats=True)),
-    "narrow norm": wider_norm,
-    "norm of another rank": other_rank,
+    "narrow norm": put(1, lambda: stirred(nn.BatchNorm2d(1))),
+    "norm of another rank": put(1, lambda: stirred(nn.BatchNorm1d(4))),
     "statistics written": at(1, lambda m: m.running_mean.add_(1)),
     "statistics replaced": lambda model: setattr(model[1], "running_var", torch.ones(4)),
     "statistics by data": at(1, lambda m: m.running_var.data.mul_(2)),
@@ -223,10 +204,10 @@ CHANGES = {
     "appended": lambda model: model.append(nn.Tanh()),
     "written": weights(lambda p: p.data.mul_(0.7)),
     "replaced data": weights(lambda p: setattr(p, "data", torch.randn_like(p) * 0.3)),
-    "loaded": loaded,
+    "loaded": lambda m: m.load_state_dict({k: v + 0.1 for k, v in m.state_dict().items()}),
     "parameter": parameter,
     "tensor for a parameter": plain_weight,
-    "frozen": read_only,
+    "frozen": lambda model: model.requires_grad_(False),
     "one trains": at(1, lambda m: m.train()),
     "dropout trains": at(4, lambda m: m.train()),
     "all train": lambda model: model.train(),

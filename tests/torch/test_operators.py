@@ -1,7 +1,5 @@
 """The operators of `torch.ops.upconv`: values, derivatives, and what PyTorch asks of operators."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

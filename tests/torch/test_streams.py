@@ -1,7 +1,5 @@
 """Streams of modules: values as of the module on the whole, and refusals that name the module."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

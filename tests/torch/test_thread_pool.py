@@ -1,9 +1,7 @@
 """Threads: PyTorch's own do the work, from PyTorch's threads and from others."""
 
-from __future__ import annotations
-
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -12,17 +10,6 @@ import upconv.torch as ut  # noqa: E402
 from tests.support.processes import printed  # noqa: E402
 from tests.support.small_models import close  # noqa: E402
 from upconv import threads  # noqa: E402
-from upconv.torch import thread_pool  # noqa: E402
-
-
-@pytest.fixture
-def two_torch_threads():
-    before, borrowed = torch.get_num_threads(), threads.borrowed()
-    torch.set_num_threads(2)
-    thread_pool.borrow_pool()
-    yield
-    torch.set_num_threads(before)
-    threads.borrow(borrowed)
 
 
 def layer_and_input():
@@ -49,18 +36,13 @@ def test_more_threads_than_processors_and_many_callers(two_torch_threads, count)
     torch.set_num_threads(count)
     layer, x = layer_and_input()
     expected = torch.nn.ConvTranspose2d.forward(layer, x).detach()
-    wrong = []
 
-    def call() -> None:
-        with torch.no_grad():
-            wrong.extend(i for i in range(10) if not close(layer(x), expected))
+    @torch.no_grad()
+    def call(_: int) -> bool:
+        return all(close(layer(x), expected) for _ in range(10))
 
-    callers = [threading.Thread(target=call) for _ in range(3)]
-    for each in callers:
-        each.start()
-    for each in callers:
-        each.join()
-    assert not wrong
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(call, range(3)))
 
 
 _FORK = """

@@ -1,7 +1,5 @@
 """Twenty training steps by upconv follow PyTorch's."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """The file of measurements: whatever is wrong with it costs a warning and a new measurement."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time

@@ -1,13 +1,12 @@
 """Choosing by measurement: contests between candidates, won by time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 import upconv
-from tests.support.timed_engines import BASE, Timed, TimedPrimitive, file, real_time, records, table
+from tests.support.counting_engine import BASE
+from tests.support.timed_engines import Timed, TimedPrimitive, file, real_time, records, table
 from upconv import memory, tuning
 from upconv.errors import EngineRefusal, MemoryLimitError
 from upconv.problem import Direction, DType, Epilogue, Problem

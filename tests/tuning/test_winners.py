@@ -1,7 +1,5 @@
 """Winners are remembered, measured once by whoever asks, and told of."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3
@@ -14,10 +12,10 @@ import numpy as np
 import pytest
 
 import upconv
+from tests.support.counting_engine import BASE
 from tests.support.processes import printed
 from tests.support.racing import in_threads
 from tests.support.timed_engines import (
-    BASE,
     Timed,
     W,
     X,
@@ -144,7 +142,8 @@ def test_the_cache_is_free_while_something_is_measured(table) -> None:
 def test_a_child_forked_in_the_middle_of_a_measurement_can_tune() -> None:
     code = """
 import os, signal, threading, time
-from tests.support.timed_engines import BASE, Timed
+from tests.support.counting_engine import BASE
+from tests.support.timed_engines import Timed
 from upconv import tuning
 slow = Timed("slow", own=0.3)
 thread = threading.Thread(target=lambda: tuning.tuned(BASE, 1, slow))

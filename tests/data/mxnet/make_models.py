@@ -111,15 +111,9 @@ def fcn(mx):
     third = mx.sym.Dropout(block(second, 3, 16, pad=(1, 1)), p=0.5, name="drop")
     score = mx.sym.Convolution(third, kernel=(1, 1), num_filter=5, name="score")
     up = mx.sym.Deconvolution(
-        score,
-        kernel=(4, 4),
-        stride=(2, 2),
-        adj=(1, 1),
-        num_filter=5,
-        num_group=5,
-        workspace=1024,
+        score, kernel=(4, 4), stride=(2, 2), adj=(1, 1), num_filter=5, num_group=5, workspace=1024,
         name="score2",
-    )
+    )  # fmt: skip
     skip = mx.sym.Convolution(second, kernel=(1, 1), num_filter=5, name="score_pool2")
     cropped = mx.sym.Crop(up, skip, center_crop=True, name="score2c")
     fused = cropped + skip
@@ -152,15 +146,9 @@ def unet(mx):
     third = convolved(pooled(second), "down3", 16, True)
     # 8 from 4: the pad that follows is (1, 1), and is given too, as oneDNN ignores what follows.
     up = mx.sym.Deconvolution(
-        third,
-        kernel=(4, 4),
-        stride=(2, 2),
-        pad=(1, 1),
-        target_shape=(8, 8),
-        num_filter=12,
-        no_bias=False,
-        name="up2_deconv",
-    )
+        third, kernel=(4, 4), stride=(2, 2), pad=(1, 1), target_shape=(8, 8), num_filter=12,
+        no_bias=False, name="up2_deconv",
+    )  # fmt: skip
     net = convolved(mx.sym.Concat(up, second, dim=1, name="cat2"), "up2", 12, True)
     up = mx.sym.UpSampling(net, scale=2, sample_type="nearest", num_args=1, name="up1_nearest")
     net = convolved(mx.sym.concat(up, first, dim=1, name="cat1"), "up1", 8, False)
@@ -177,24 +165,15 @@ def vocoder(mx):
         channels //= 2
         net = mx.sym.LeakyReLU(net, act_type="leaky", slope=0.1)
         net = mx.sym.Deconvolution(
-            net,
-            kernel=(2 * stride,),
-            stride=(stride,),
-            pad=(stride // 2,),
-            num_filter=channels,
-            no_bias=False,
-            name=f"up{stage}",
-        )
+            net, kernel=(2 * stride,), stride=(stride,), pad=(stride // 2,), num_filter=channels,
+            no_bias=False, name=f"up{stage}",
+        )  # fmt: skip
         for dilate in (1, 3):
             inner = mx.sym.LeakyReLU(net, act_type="leaky", slope=0.1)
             inner = mx.sym.Convolution(
-                inner,
-                kernel=(3,),
-                dilate=(dilate,),
-                pad=(dilate,),
-                num_filter=2 * channels,
+                inner, kernel=(3,), dilate=(dilate,), pad=(dilate,), num_filter=2 * channels,
                 name=f"res{stage}_{dilate}",
-            )
+            )  # fmt: skip
             gates = mx.sym.SliceChannel(inner, num_outputs=2, axis=1)
             net = net + mx.sym.tanh(gates[0]) * mx.sym.sigmoid(gates[1])
         net = net * 0.5

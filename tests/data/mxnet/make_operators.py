@@ -172,13 +172,9 @@ def draw_layer(rng, op):
         return None
     dtype = "float64" if engine == "native" and rng.random() < 0.2 else "float32"
     return {
-        "op": op,
-        "attributes": repr(written),
-        "shapes": shapes,
-        "dtype": dtype,
-        "grad_req": grad_req,
-        "engine": engine,
-    }
+        "op": op, "attributes": repr(written), "shapes": shapes, "dtype": dtype,
+        "grad_req": grad_req, "engine": engine,
+    }  # fmt: skip
 
 
 def draw_norm(rng, op):
@@ -203,15 +199,10 @@ def draw_norm(rng, op):
     row = [shape[axis]]
     shapes = {"data": shape, "gamma": row, "beta": row, "moving_mean": row, "moving_var": row}
     return {
-        "op": op,
-        "attributes": repr(written),
-        "shapes": shapes,
-        "dtype": "float64" if native and rng.random() < 0.2 else "float32",
-        "grad_req": grad_req,
-        "engine": "native" if native else "onednn",
-        "record": record,
-        "backward": backward,
-    }
+        "op": op, "attributes": repr(written), "shapes": shapes,
+        "dtype": "float64" if native and rng.random() < 0.2 else "float32", "grad_req": grad_req,
+        "engine": "native" if native else "onednn", "record": record, "backward": backward,
+    }  # fmt: skip
 
 
 def draw(counts):

@@ -21,13 +21,9 @@ def _case(op, kind, *, shapes=None, dtypes=None, inputs=None, engine="onednn", *
     for number, dtype in (dtypes or {}).items():
         types[number] = dtype
     return {
-        "op": op,
-        "kind": kind,
-        "attributes": repr(whole),
-        "shapes": given,
-        "dtypes": types,
+        "op": op, "kind": kind, "attributes": repr(whole), "shapes": given, "dtypes": types,
         "engine": engine,
-    }
+    }  # fmt: skip
 
 
 def _deconvolution(kind, **changes):

@@ -1,7 +1,5 @@
 """The library's own view of our descriptors, where it is installed; no GPU is needed for that."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.made_up_gpu import MadeUpEngine

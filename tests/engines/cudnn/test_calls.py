@@ -1,7 +1,5 @@
 """The public functions on arrays of a GPU, on one that is made up: places, results, refusals."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

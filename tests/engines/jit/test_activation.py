@@ -1,7 +1,5 @@
 """The activations as machine code, against long double, in units of the last place."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import re

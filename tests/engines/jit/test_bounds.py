@@ -5,8 +5,6 @@
     python -m pytest tests/engines/jit/test_bounds.py -m long
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,29 +1,28 @@
 """The channel-vectorised kernel: against the definition, with values that must not spread, by any
 threads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 import upconv
+from tests.support.held_kernels import Held, specials_stay
 from upconv import testing
-from upconv.engines.base import Primitive
 from upconv.engines.jit import packing
 from upconv.engines.jit.channels import primitive as channels_module
 from upconv.engines.jit.channels import schedule as channel_schedule
 from upconv.engines.jit.channels import tables
 from upconv.engines.jit.channels.blocks import spatial_blocks
+from upconv.engines.jit.channels.code import tile_code
 from upconv.engines.jit.channels.lanes import Lanes, lanes_of
 from upconv.engines.jit.channels.primitive import Channels
 from upconv.engines.jit.channels.schedule import Block
 from upconv.engines.jit.choose import direct_variant
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import VARIABLE, host
-from upconv.engines.reference import ReferenceEngine
 from upconv.geometry import Axis, padded
 from upconv.problem import DataLayout, Direction, DType, Problem
 
+needs_dots = pytest.mark.skipif(not host().dots, reason="this processor has no such instructions")
 CASES = [
     case.replace(layout=layout)
     for case in testing.cases()
@@ -34,13 +33,7 @@ CASES = [
 ]
 
 
-class Engine:
-    """What `testing.check` needs of an engine."""
-
-    name = "channels"
-
-    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        return Channels(Correlation.of(problem), threads, host())
+ENGINE = Held("channels", lambda problem, n: Channels(Correlation.of(problem), n, host()))
 
 
 def layer(channels: tuple[int, int], size: int, batch: int = 1) -> Problem:
@@ -50,7 +43,7 @@ def layer(channels: tuple[int, int], size: int, batch: int = 1) -> Problem:
 
 @pytest.mark.parametrize("problem", CASES, ids=str)
 def test_every_case_of_both_layouts(problem: Problem) -> None:
-    testing.check(Engine(), problem, threads=2)
+    testing.check(ENGINE, problem, threads=2)
 
 
 @pytest.fixture
@@ -65,7 +58,7 @@ FIRST = [case for case in CASES if case.layout is DataLayout.NCX]
 @pytest.mark.usefixtures("thin_blocks")
 @pytest.mark.parametrize("problem", FIRST, ids=str)
 def test_every_case_in_blocks_of_one_position(problem: Problem) -> None:
-    testing.check(Engine(), problem, threads=2)
+    testing.check(ENGINE, problem, threads=2)
 
 
 @pytest.mark.parametrize("problem", [c for c in CASES if c.layout is DataLayout.NXC], ids=str)
@@ -74,7 +67,7 @@ def test_every_case_channels_last_in_blocks(
 ) -> None:
     """Tables of where points lie are made for some of them."""
     monkeypatch.setattr(channels_module, "_MOST_POINTS", 4)
-    testing.check(Engine(), problem, threads=2)
+    testing.check(ENGINE, problem, threads=2)
 
 
 def test_tables_of_a_large_image_are_small() -> None:
@@ -102,10 +95,10 @@ def test_spatial_blocks_are_what_they_should_be() -> None:
 def test_spatial_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = layer((70, 40), 17, 2)
     given = testing.operands(problem)
-    whole = testing.compute(Engine(), problem, given)
+    whole = testing.compute(ENGINE, problem, given)
     for allowed in (1, 30_000, 100_000):
         monkeypatch.setattr(channels_module, "transposed_bytes", lambda *_, n=allowed: n)
-        assert np.array_equal(testing.compute(Engine(), problem, given), whole)
+        assert np.array_equal(testing.compute(ENGINE, problem, given), whole)
 
 
 @pytest.mark.parametrize("layout", DataLayout)
@@ -115,10 +108,10 @@ def test_merged_taps_change_no_bit(
 ) -> None:
     problem = layer((24, channels), 19).replace(layout=layout, direction=Direction.INPUT_GRAD)
     problem, given = problem.replace(bias=False), testing.operands(problem.replace(bias=False))
-    merged = testing.compute(Engine(), problem, given)
+    merged = testing.compute(ENGINE, problem, given)
     assert tables.merged_taps(*lanes_and_block(problem)) == 4
     monkeypatch.setattr(tables, "merged_taps", lambda *_: 1)
-    assert np.array_equal(testing.compute(Engine(), problem, given), merged)
+    assert np.array_equal(testing.compute(ENGINE, problem, given), merged)
 
 
 def lanes_and_block(problem: Problem) -> tuple[Lanes, Block]:
@@ -147,8 +140,8 @@ def test_odd_channels_on_older_processors(
     monkeypatch.setenv(VARIABLE, name)
     for layout in DataLayout:
         problem = layer((channels, channels + 2), 3, 2).replace(layout=layout)
-        testing.check(Engine(), problem)
-        testing.check(Engine(), problem.replace(dtype=DType.FLOAT64))
+        testing.check(ENGINE, problem)
+        testing.check(ENGINE, problem.replace(dtype=DType.FLOAT64))
 
 
 @pytest.mark.parametrize("channels", [1, 3, 16])
@@ -156,12 +149,7 @@ def test_nan_and_infinity_stay_where_they_belong(channels: int) -> None:
     problem = layer((5, channels), 6).replace(layout=DataLayout.NXC)
     given = testing.operands(problem)
     given.a[0, 2, 3, 1], given.a[0, 5, 0, 4] = np.nan, np.inf
-    got = testing.compute(Engine(), problem, given)
-    wanted = testing.compute(ReferenceEngine(), problem, given)
-    assert np.array_equal(np.isnan(got), np.isnan(wanted))
-    assert np.array_equal(np.isinf(got), np.isinf(wanted))
-    assert np.isnan(got).any()
-    assert np.isinf(got).any()
+    specials_stay(ENGINE, problem, given)
 
 
 @pytest.mark.parametrize("layout", DataLayout)
@@ -169,7 +157,7 @@ def test_threads_change_no_bit(layout: DataLayout) -> None:
     # Weights of more than a cache, so that sums wait in the output between passes.
     problem = layer((700, 80), 7, 2).replace(layout=layout)
     given = testing.operands(problem)
-    results = [testing.compute(Engine(), problem, given, threads) for threads in (1, 2, 3)]
+    results = [testing.compute(ENGINE, problem, given, threads) for threads in (1, 2, 3)]
     assert np.array_equal(results[0], results[1])
     assert np.array_equal(results[0], results[2])
 
@@ -179,7 +167,7 @@ def test_arrays_may_lie_apart(layout: DataLayout) -> None:
     problem = layer((6, 20), 5, 3).replace(layout=layout)
     given = testing.operands(problem)
     primitive = Channels(Correlation.of(problem), 2, host())
-    wanted = testing.compute(Engine(), problem, given)
+    wanted = testing.compute(ENGINE, problem, given)
     x = np.zeros((5, *problem.x_shape[1:-1], 2 * problem.x_shape[-1]), np.float32)
     y = np.full((6, *problem.y_shape[1:-1], 3 * problem.y_shape[-1]), 7, np.float32)
     for cut in (slice(None, problem.x_shape[-1]), slice(None, None, 2)):
@@ -192,14 +180,19 @@ def test_arrays_may_lie_apart(layout: DataLayout) -> None:
     assert (y[..., problem.y_shape[-1] :] == 7).all()
 
 
-def test_a_new_image_size_of_a_layer_compiles_next_to_nothing() -> None:
-    from upconv.engines.jit.channels.code import tile_code
+@pytest.mark.parametrize("dots", [False, pytest.param(True, marks=needs_dots)])
+def test_a_new_image_size_of_a_layer_compiles_next_to_nothing(dots: bool) -> None:
+    dtype = DType.BFLOAT16 if dots else DType.FLOAT32
+
+    def build(size: int) -> None:
+        problem = layer((48, 64), size).replace(layout=DataLayout.NXC, dtype=dtype)
+        Channels(Correlation.of(problem), 2, host(), dots)
 
     for size in range(40, 48):
-        Channels(Correlation.of(layer((48, 64), size).replace(layout=DataLayout.NXC)), 2, host())
+        build(size)
     before = tile_code.cache_info().misses
     for size in range(48, 120, 7):
-        Channels(Correlation.of(layer((48, 64), size).replace(layout=DataLayout.NXC)), 2, host())
+        build(size)
     assert tile_code.cache_info().misses - before <= 2
 
 

@@ -1,7 +1,5 @@
 """The tables of the channel-vectorised kernel: read, replayed in NumPy, and bounded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Code belongs to a layer's class: another size of a layer compiles nothing, and no layer compiles
 what it does not need. Modules are counted, not milliseconds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """bfloat16 in pairs: widened two at a time, and dot products where the processor has them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,9 +11,9 @@ pytest.importorskip("ml_dtypes")
 
 import llvmlite.binding as llvm
 
+from tests.support.held_kernels import Held, specials_stay
 from upconv import testing
 from upconv.engines import load
-from upconv.engines.base import Primitive
 from upconv.engines.jit.channels import code as channel_code
 from upconv.engines.jit.channels import primitive as channels_module
 from upconv.engines.jit.channels import products
@@ -47,17 +45,10 @@ FORWARD = [
 CASES = [case.replace(layout=tuple(DataLayout)[i % 2]) for i, case in enumerate(FORWARD)]
 
 
-class Engine:
-    """What `testing.check` needs of an engine: the channel-vectorised kernel, its way of products
-    chosen."""
-
-    name = "channels"
-
-    def __init__(self, dots: bool, cache: int = 0) -> None:
-        self._dots, self._cpu = dots, replace(host(), l2=cache or host().l2)
-
-    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        return Channels(Correlation.of(problem), threads, self._cpu, self._dots)
+def engine(dots: bool, cache: int = 0) -> Held:
+    """The channel-vectorised kernel, its way of products chosen."""
+    cpu = replace(host(), l2=cache or host().l2)
+    return Held("channels", lambda problem, n: Channels(Correlation.of(problem), n, cpu, dots))
 
 
 def layer(channels: tuple[int, int], size: int = 6, batch: int = 1, groups: int = 1) -> Problem:
@@ -66,7 +57,7 @@ def layer(channels: tuple[int, int], size: int = 6, batch: int = 1, groups: int 
     return Problem(Direction.FORWARD, axes, batch, i, o, groups, DType.BFLOAT16, bias=True)
 
 
-def checked(engine: Engine, problem: Problem) -> np.ndarray:
+def checked(engine: Held, problem: Problem) -> np.ndarray:
     """The result, after a look at every number of it."""
     given = testing.operands(problem)
     wanted = testing.expected(problem, given)
@@ -78,7 +69,7 @@ def checked(engine: Engine, problem: Problem) -> np.ndarray:
 @needs_dots
 @pytest.mark.parametrize("problem", CASES, ids=str)
 def test_every_case(problem: Problem) -> None:
-    testing.check(Engine(True), problem, threads=2)
+    testing.check(engine(True), problem, threads=2)
 
 
 @pytest.mark.parametrize("dots", WAYS)
@@ -88,7 +79,7 @@ def test_odd_channels_and_groups(channels: int, groups: int, dots: bool) -> None
     for layout in DataLayout:
         for out in (1, 7, 40):
             problem = layer((channels * groups, out * groups), 5, 2, groups)
-            checked(Engine(dots), problem.replace(layout=layout))
+            checked(engine(dots), problem.replace(layout=layout))
 
 
 @pytest.mark.parametrize("dots", WAYS)
@@ -98,24 +89,24 @@ def test_passes_threads_and_blocks_change_no_bit(
 ) -> None:
     problem = layer((301, 80), 7, 2).replace(layout=layout)
     given = testing.operands(problem)
-    wanted = checked(Engine(dots), problem)
+    wanted = checked(engine(dots), problem)
     for cache in (1 << 22, 1 << 16, 1 << 14):  # its channels in passes of 301, 152 and less
         for threads in (1, 2, 3):
-            got = testing.compute(Engine(dots, cache), problem, given, threads)
+            got = testing.compute(engine(dots, cache), problem, given, threads)
             assert got.tobytes() == wanted.tobytes()
     monkeypatch.setattr(channels_module, "transposed_bytes", lambda problem, threads: 1)
-    assert testing.compute(Engine(dots), problem, given).tobytes() == wanted.tobytes()
+    assert testing.compute(engine(dots), problem, given).tobytes() == wanted.tobytes()
 
 
 def test_widening_pairs_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     for channels in (1, 2, 31, 64):
         problem = layer((channels, 40), 9, 2).replace(layout=DataLayout.NXC)
         given = testing.operands(problem)
-        pairs = testing.compute(Engine(False), problem, given)
+        pairs = testing.compute(engine(False), problem, given)
         with monkeypatch.context() as patch:
             patch.setattr(products, "in_pairs", lambda tile: False)
             channel_code.tile_code.cache_clear()
-            single = testing.compute(Engine(False), problem, given)
+            single = testing.compute(engine(False), problem, given)
         channel_code.tile_code.cache_clear()
         assert pairs.tobytes() == single.tobytes()
 
@@ -132,14 +123,7 @@ def test_nan_and_infinity_stay_where_they_belong(
         given = testing.operands(problem)
         x = given.a if layout is DataLayout.NXC else given.a.transpose(0, 2, 3, 1)
         x[0, 2, 3, channel], x[1, 5, 0, channel] = np.nan, np.inf
-        got, wanted = (
-            testing.compute(engine, problem, given).astype(np.float32)
-            for engine in (Engine(dots), load("reference"))
-        )
-        assert np.array_equal(np.isnan(got), np.isnan(wanted))
-        assert np.array_equal(np.isinf(got), np.isinf(wanted))
-        assert np.isnan(got).any()
-        assert np.isinf(got).any()
+        specials_stay(engine(dots), problem, given)
 
 
 def neighbour_taken_along(f, channels):
@@ -177,21 +161,21 @@ def test_subnormal_numbers_are_zero_to_dot_products() -> None:
     given = testing.operands(problem)
     given.a[...], given.b[...] = 2.0**-130, 2.0**127
     dots, floats = (
-        testing.compute(Engine(way), problem, given).astype(np.float64) for way in (True, False)
+        testing.compute(engine(way), problem, given).astype(np.float64) for way in (True, False)
     )
     assert (floats == 2 * 2.0**-3).all()
     assert (dots == 0).all()
     given.a[...] = 2.0**-126  # the least normal number
-    assert (testing.compute(Engine(True), problem, given).astype(np.float64) == 4).all()
+    assert (testing.compute(engine(True), problem, given).astype(np.float64) == 4).all()
     given.b[...] = 2.0**-3  # a sum that is subnormal
-    assert (testing.compute(Engine(True), problem, given).astype(np.float64) == 0).all()
+    assert (testing.compute(engine(True), problem, given).astype(np.float64) == 0).all()
 
 
 @needs_dots
 def test_epilogues_and_sums_on_what_is_there() -> None:
     for layout in DataLayout:
         problem = layer((7, 20), 6, 2).replace(layout=layout, accumulate=True)
-        checked(Engine(True), problem.replace(epilogue=Epilogue(residual=True)))
+        checked(engine(True), problem.replace(epilogue=Epilogue(residual=True)))
 
 
 def test_memory_stays_within_its_bound() -> None:
@@ -261,26 +245,6 @@ class TestWhoTakesThem:
             for groups in (1, 3):
                 problem = layer((9 * groups, 5 * groups), 6, 2, groups).replace(layout=layout)
                 testing.check(load("jit"), problem, threads=2)
-
-    @needs_dots
-    def test_another_size_compiles_next_to_nothing(self) -> None:
-        tile_code = channel_code.tile_code
-        for size in range(40, 48):
-            Channels(
-                Correlation.of(layer((48, 64), size).replace(layout=DataLayout.NXC)),
-                2,
-                host(),
-                True,
-            )
-        before = tile_code.cache_info().misses
-        for size in range(48, 120, 7):
-            Channels(
-                Correlation.of(layer((48, 64), size).replace(layout=DataLayout.NXC)),
-                2,
-                host(),
-                True,
-            )
-        assert tile_code.cache_info().misses - before <= 2
 
 
 @pytest.mark.parametrize("channels", [(2, 40), (7, 16), (33, 21), (128, 64)])

@@ -4,8 +4,6 @@ the activation.
 Bit for bit what separate passes make of the bare result, in every kernel, whatever the threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

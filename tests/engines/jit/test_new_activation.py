@@ -1,7 +1,5 @@
 """A new activation is two tables: a test adds one there and runs it in every engine and kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,11 +8,12 @@ import pytest
 pytest.importorskip("llvmlite")
 
 import upconv
+from tests.support.held_kernels import Held
 from upconv import activations, testing
 from upconv.activations import Activation
 from upconv.choices import Algorithm, variants
 from upconv.engines import load
-from upconv.engines.base import Engine, Primitive
+from upconv.engines.base import Engine
 from upconv.engines.jit import activation as emitted
 from upconv.engines.jit.cpu import host
 from upconv.geometry import Axis
@@ -67,26 +66,16 @@ LAYERS = {
 }
 
 
-class Variant:
-    """An engine held to one of its variants."""
-
-    def __init__(self, engine: Engine, variant: str) -> None:
-        self._engine, self._variant = engine, variant
-        self.name = f"{engine.name} {variant}"
-
-    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        return self._engine.build(problem, threads, self._variant)
-
-
-def check(engine: Engine, problem: Problem) -> None:
+def check(engine: Engine, variant: str, problem: Problem) -> None:
     """The oracle's sums, activated here: it has no formula for the activation."""
+    held = Held(f"{engine.name} {variant}", lambda *given: engine.build(*given, variant))
     bare = problem.replace(epilogue=Epilogue(residual=problem.epilogue.residual))
     operands = testing.operands(problem)
     sums = testing.expected(bare, operands)
     value = hard_sigmoid(sums.value)
-    result = testing.compute(engine, problem, operands, 2).astype(np.float64)
+    result = testing.compute(held, problem, operands, 2).astype(np.float64)
     rounding = problem.dtype.epsilon * (1 + np.abs(value))
-    assert (np.abs(result - value) <= sums.allowed + rounding).all(), engine.name
+    assert (np.abs(result - value) <= sums.allowed + rounding).all(), held.name
 
 
 @pytest.mark.parametrize("residual", [False, True], ids=["bare", "residual"])
@@ -101,7 +90,7 @@ def test_an_activation_of_two_tables_runs_in_every_kernel(
     for engine in engines:
         if engine.refuses(problem) is None:
             for variant in variants(engine, problem, 2, Algorithm.AUTO):
-                check(Variant(engine, variant), problem)
+                check(engine, variant, problem)
 
 
 def test_the_layers_reach_every_kernel() -> None:
@@ -138,4 +127,4 @@ def test_a_kernel_that_forgets_it_is_seen(
     monkeypatch.setitem(emitted._EMITTERS, added, lambda lanes, v: v)
     problem = LAYERS["plain"].replace(epilogue=Epilogue(added, residual=True, slope=0.0))
     with pytest.raises(AssertionError, match="jit"):
-        check(Variant(load("jit"), "channels"), problem)
+        check(load("jit"), "channels", problem)

@@ -5,8 +5,6 @@ bound of time is of a thread's processor time, some ten times what was measured,
 sizes.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import time

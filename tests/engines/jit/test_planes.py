@@ -1,7 +1,5 @@
 """The planes kernel: which layers it takes, and values where its tiles meet borders."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 

@@ -1,7 +1,5 @@
 """The pool in one process: each job done once, by whoever comes, however late."""
 
-from __future__ import annotations
-
 import faulthandler
 import random
 import threading

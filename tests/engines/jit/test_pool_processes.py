@@ -1,7 +1,5 @@
 """The pool in processes of its own: forks, exits, signals, places, and older processors."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,8 +1,6 @@
 """The tables of the spatially vectorised kernel, gone through by NumPy: every input position that
 taps read is packed, and every output position is written, from its own position."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from math import prod

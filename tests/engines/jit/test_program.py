@@ -1,8 +1,6 @@
 """A sequence of steps computes what its primitives compute in a row, bit for bit, on any
 number of threads."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import sys
@@ -206,24 +204,14 @@ for _ in range(20):
     passes(body, prelude=PRELUDE)
 
 
-def test_borrowed_threads() -> None:
-    torch = pytest.importorskip("torch")
-    from upconv import threads
-    from upconv.torch import thread_pool
-
-    before, borrowed = torch.get_num_threads(), threads.borrowed()
-    chain = Chain(2)
+def test_borrowed_threads(two_torch_threads) -> None:
+    torch, chain = two_torch_threads, Chain(2)
     expected = chain.expected()
     sequence = StepSequence(chain.steps())
-    try:
-        for count in (2, 5):
-            torch.set_num_threads(count)
-            thread_pool.borrow_pool()
-            torch.randn(1 << 20).sum()
-            for _ in range(10):
-                chain.forget()
-                assert sequence.run(count)
-                assert chain.outputs() == expected
-    finally:
-        torch.set_num_threads(before)
-        threads.borrow(borrowed)
+    for count in (2, 5):
+        torch.set_num_threads(count)
+        torch.randn(1 << 20).sum()
+        for _ in range(10):
+            chain.forget()
+            assert sequence.run(count)
+            assert chain.outputs() == expected

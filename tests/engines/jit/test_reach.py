@@ -1,7 +1,5 @@
 """Which part of the taps tiles cannot skip, against counting them one by one."""
 
-from __future__ import annotations
-
 import random
 from itertools import product
 

@@ -3,8 +3,6 @@
 Nothing runs here: code for another processor is only looked at.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -105,17 +103,22 @@ def kept_in_memory(module: Module, machine: Any, cpu: Cpu) -> tuple[int, int]:
     return moves, products
 
 
-@pytest.mark.parametrize("name", CPUS)
-def test_sums_stay_in_registers(name: str, recorded: dict[str, tuple[Module, Cpu]]) -> None:
-    cpu, some = CPUS[name]
+def looked_at(recorded: dict[str, tuple[Module, Cpu]], cpu: Cpu) -> list[tuple[int, int]]:
+    """What `kept_in_memory` says of the tiles of some layers."""
     for seed in range(12):
         build(seed, cpu)
-    assert len(recorded) > 25
     machine = llvm.Target.from_triple(cpu.triple).create_target_machine(
         cpu=cpu.name, features=cpu.features, opt=2, jit=True
     )
     machine.set_asm_verbosity(True)
-    found = [kept_in_memory(module, machine, cpu) for module, _ in recorded.values()]
+    return [kept_in_memory(module, machine, cpu) for module, _ in recorded.values()]
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_sums_stay_in_registers(name: str, recorded: dict[str, tuple[Module, Cpu]]) -> None:
+    cpu, some = CPUS[name]
+    found = looked_at(recorded, cpu)
+    assert len(found) > 25
     seen = sum(products > 0 for _, products in found)
     assert seen > 0.7 * len(found), "loops with products were not recognised"
     assert all(moves <= products / 2 for moves, products in found), found
@@ -128,11 +131,5 @@ def test_too_many_sums_are_seen(
     """The test above would notice: with as many sums as registers some lie in memory."""
     cpu, _ = CPUS["AVX2"]
     monkeypatch.setattr(Cpu, "sums", lambda self, vectors: self.registers)
-    for seed in range(12):
-        build(seed, cpu)
-    machine = llvm.Target.from_triple(cpu.triple).create_target_machine(
-        cpu=cpu.name, features=cpu.features, opt=2, jit=True
-    )
-    machine.set_asm_verbosity(True)
-    found = [kept_in_memory(module, machine, cpu) for module, _ in recorded.values()]
+    found = looked_at(recorded, cpu)
     assert sum(moves > 0 for moves, _ in found) > len(found) / 5

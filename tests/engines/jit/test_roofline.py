@@ -1,7 +1,5 @@
 """The ceilings of the machine: plausible, bounded in time and memory, and a floor that follows."""
 
-from __future__ import annotations
-
 import threading
 import time
 import tracemalloc

@@ -1,7 +1,5 @@
 """Spatial blocks: where their operands begin, and that it changes no bit who computes them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -4,8 +4,6 @@ The engine builds random problems for a foreign processor; instead of being load
 verified and assembled, and the object file's undefined symbols are looked at.
 """
 
-from __future__ import annotations
-
 import ctypes
 import random
 import struct
@@ -38,11 +36,7 @@ TARGETS = {
     "SSE2": ("x86_64-unknown-linux-gnu", "x86-64", {"sse2"}),
     "AVX2": ("x86_64-unknown-linux-gnu", "haswell", AVX2),
     "AVX-512 BF16": ("x86_64-unknown-linux-gnu", "znver4", {*AVX512, "avx512bf16"}),
-    "AMX": (
-        "x86_64-unknown-linux-gnu",
-        "sapphirerapids",
-        {*AVX512, "avx512bf16", "amx-bf16"},
-    ),
+    "AMX": ("x86_64-unknown-linux-gnu", "sapphirerapids", {*AVX512, "avx512bf16", "amx-bf16"}),
     "AVX-512": ("x86_64-unknown-linux-gnu", "skylake-avx512", AVX512),
 }
 # What a back end may call without being asked: for filling and copying memory.

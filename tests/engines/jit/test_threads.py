@@ -1,8 +1,6 @@
 """The JIT engine with threads: the same bits whoever computes, and no code lost while it runs."""
 
-from __future__ import annotations
-
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -69,23 +67,15 @@ def test_eight_callers_of_one_primitive(problem: Problem) -> None:
     primitive = load("jit").build(problem, 2)
     inputs = [testing.operands(problem, seed) for seed in range(8)]
     packed = primitive.pack(inputs[0].b)
-    results: dict[int, set[bytes]] = {}
 
-    def call(i: int) -> None:
-        for _ in range(10):
-            out = inputs[i].before.copy()
-            primitive.run(out, inputs[i].a, packed, inputs[0].bias)
-            results.setdefault(i, set()).add(out.tobytes())
+    def computed(given: testing.Operands) -> bytes:
+        out = given.before.copy()
+        primitive.run(out, given.a, packed, inputs[0].bias)
+        return out.tobytes()
 
-    threads = [threading.Thread(target=call, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for i in range(8):
-        out = inputs[i].before.copy()
-        primitive.run(out, inputs[i].a, packed, inputs[0].bias)
-        assert results[i] == {out.tobytes()}
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda given: {computed(given) for _ in range(10)}, inputs))
+    assert results == [{computed(given)} for given in inputs]
 
 
 def test_code_that_caches_let_go_of_still_runs() -> None:

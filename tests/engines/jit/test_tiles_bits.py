@@ -1,7 +1,5 @@
 """The tile kernel's bits: one order of sums in both lowerings, for any threads and any size."""
 
-from __future__ import annotations
-
 import ctypes
 from functools import lru_cache
 

@@ -5,8 +5,6 @@
     python -m pytest tests/engines/jit/test_tiles_precision.py -m long
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,9 +1,7 @@
 """Tile registers belong to a thread, and the permission to use them to a process."""
 
-from __future__ import annotations
-
 import ctypes
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -96,18 +94,9 @@ def result(threads: int = 1) -> bytes:
 @pytest.mark.usefixtures("amx")
 def test_threads_of_the_caller() -> None:
     assert load("jit").build(PROBLEM, 2).description.startswith("tiles")
-    wanted, results = result(), list[bytes]()
-
-    def compute() -> None:
-        results.extend(result(1 + i % 2) for i in range(10))
-
-    threads = [threading.Thread(target=compute) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 40
-    assert set(results) == {wanted}
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(result, [1, 2] * 20))
+    assert set(results) == {result()}
 
 
 FORKED = """

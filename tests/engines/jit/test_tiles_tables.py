@@ -3,8 +3,6 @@
 Memory is floats with NaN wherever nothing was written, so that a read from there is seen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import prod
 from typing import Any

@@ -1,7 +1,5 @@
 """The walk: every job once, with its own rows, and no phase before the one before it is over."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -46,8 +44,7 @@ def test_every_job_once_and_phases_in_order(code: Code, threads: int) -> None:
     last = np.arange(2100)[::-1].copy()[:, None]
     sums, late = np.zeros(2100, np.int64), np.zeros(2100, np.int64)
     table = walk.phases(
-        walk.Phase(code.addresses["add"], inner, outer),
-        walk.Phase(code.addresses["read"], last),
+        walk.Phase(code.addresses["add"], inner, outer), walk.Phase(code.addresses["read"], last)
     )
     block = ARGUMENTS.block(
         phases=table.ctypes.data, phase_count=2, sums=sums.ctypes.data, late=late.ctypes.data

@@ -1,7 +1,5 @@
 """Weight gradients in the JIT: memory, tables, and what is compiled. Values are in conformance."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from math import ceil, prod

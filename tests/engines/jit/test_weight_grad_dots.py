@@ -1,7 +1,5 @@
 """Weight gradients by dot products of pairs of bfloat16 along positions."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 
@@ -12,8 +10,9 @@ pytest.importorskip("ml_dtypes")
 
 import llvmlite.binding as llvm
 
+from tests.support.held_kernels import Held
 from upconv import testing
-from upconv.engines.base import Primitive, ranked
+from upconv.engines.base import ranked
 from upconv.engines.interior import Interior
 from upconv.engines.jit import transpose
 from upconv.engines.jit.compile import assembly
@@ -34,14 +33,9 @@ BFLOAT16 = DType.BFLOAT16.numpy
 COPY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 4)
 
 
-class Engine:
-    """The kernel with its products chosen, as `testing.check` needs it."""
-
-    def __init__(self, variant: str) -> None:
-        self.name = self._variant = variant
-
-    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        return WeightGrad(problem, threads, host(), self._variant)
+def engine(variant: str) -> Held:
+    """The kernel with its products chosen."""
+    return Held(variant, lambda problem, threads: WeightGrad(problem, threads, host(), variant))
 
 
 def interior(problem: Problem) -> Problem | None:
@@ -60,7 +54,7 @@ def test_cases_of_every_kind(variant: str) -> None:
     for case in cases[variant == FLOATS :: 5]:
         problem = interior(case.replace(dtype=DType.BFLOAT16))
         if problem is not None:
-            testing.check(Engine(variant), problem, threads=2)
+            testing.check(engine(variant), problem, threads=2)
 
 
 @needs_dots
@@ -73,7 +67,7 @@ def test_odd_positions_of_every_stride(stride: int, layout: DataLayout) -> None:
             axes = (Axis(3, 2, 1), Axis(size, 5, stride, 1, 1, 1))
             problem = interior(layer(axes, channels, groups).replace(layout=layout))
             assert problem is not None
-            testing.check(Engine(DOTS), problem, threads=2)
+            testing.check(engine(DOTS), problem, threads=2)
 
 
 @needs_dots
@@ -86,12 +80,12 @@ def test_what_lies_behind_an_odd_position_does_not_count() -> None:
         x = given.b if layout is DataLayout.NCX else np.moveaxis(given.b, -1, 1)
         g = given.a if layout is DataLayout.NCX else np.moveaxis(given.a, -1, 1)
         g[0, :, 1, 0], x[0, :, 1, 0] = 0, np.nan  # met by the tap that reads g's first position
-        result = testing.compute(Engine(DOTS), laid, given).astype(np.float32)
+        result = testing.compute(engine(DOTS), laid, given).astype(np.float32)
         wanted = testing.expected(laid, given).value
         assert np.array_equal(np.isnan(result), np.isnan(wanted))
         x[0, :, 1, 0] = 0
         g[0, :, 2, -1] = np.nan
-        result = testing.compute(Engine(DOTS), laid, given).astype(np.float32)
+        result = testing.compute(engine(DOTS), laid, given).astype(np.float32)
         assert np.isnan(result).any(axis=(0, 1)).ravel().sum() == 1, "of the one tap that meets it"
 
 

@@ -1,7 +1,5 @@
 """Weight gradients by tile registers: by AMX where it is there, and by the vector code for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 
 pytest.importorskip("ml_dtypes")
 
+from tests.support.held_kernels import Held
 from tests.support.repeating import seeds
 from upconv import testing
 from upconv.engines import load
@@ -37,19 +36,14 @@ CPUS = [
 ]
 
 
-class Engine:
-    """The kernel on one processor, as `testing.check` needs it."""
+def engine(cpu: Cpu) -> Held:
+    """The kernel on one processor."""
 
-    name = "tiles"
+    def make(problem: Problem, threads: int) -> Primitive:
+        direct = load("jit").build
+        return TileWeightGrad(problem, threads, cpu, lambda: direct(problem, threads, FLOATS))
 
-    def __init__(self, cpu: Cpu) -> None:
-        self._cpu = cpu
-
-    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        rounded = load("jit").build
-        return TileWeightGrad(
-            problem, threads, self._cpu, lambda: rounded(problem, threads, FLOATS)
-        )
+    return Held("tiles", make)
 
 
 def layer(axes: tuple[Axis, ...], channels: tuple[int, int], groups: int = 1) -> Problem:
@@ -87,7 +81,7 @@ def test_random_layers(cpu: Cpu) -> None:
     for seed in seeds(40):
         problem = interior(random_layer(seed))
         if problem is not None:
-            testing.check(Engine(cpu), problem, seed, threads=1 + seed % 3)
+            testing.check(engine(cpu), problem, seed, threads=1 + seed % 3)
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -96,7 +90,7 @@ def test_cases_of_every_kind(cpu: Cpu) -> None:
     for case in cases[:: 1 if cpu.tiles else 4]:
         problem = interior(case.replace(dtype=DType.BFLOAT16))
         if problem is not None:
-            testing.check(Engine(cpu), problem, threads=2)
+            testing.check(engine(cpu), problem, threads=2)
 
 
 @pytest.mark.skipif(not host().tiles, reason="this processor has no tile registers")
@@ -105,7 +99,7 @@ def test_vector_code_has_the_bits_of_the_instructions() -> None:
         problem = interior(random_layer(seed))
         if problem is not None:
             given = testing.operands(problem, seed)
-            results = [testing.compute(Engine(cpu), problem, given) for cpu in (STAND_IN, host())]
+            results = [testing.compute(engine(cpu), problem, given) for cpu in (STAND_IN, host())]
             assert results[0].tobytes() == results[1].tobytes(), problem
 
 
@@ -121,7 +115,7 @@ LARGE = [
 @pytest.mark.parametrize("problem", LARGE, ids=str)
 def test_any_number_of_threads_gives_the_same_bits(problem: Problem, cpu: Cpu) -> None:
     given = testing.operands(problem)
-    results = [testing.compute(Engine(cpu), problem, given, threads) for threads in (1, 2, 3)]
+    results = [testing.compute(engine(cpu), problem, given, threads) for threads in (1, 2, 3)]
     assert len({result.tobytes() for result in results}) == 1
 
 
@@ -137,7 +131,7 @@ def test_every_schedule_is_right(problem: Problem, monkeypatch: pytest.MonkeyPat
     cpu = host() if host().tiles else STAND_IN
     for plan in plans.values():
         monkeypatch.setattr(tile_primitive, "tile_plan", lambda *_, plan=plan: plan)
-        testing.check(Engine(cpu), problem, threads=3)
+        testing.check(engine(cpu), problem, threads=3)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -153,10 +147,9 @@ def test_what_is_not_finite_stays_where_it_belongs(
         given = testing.operands(problem)
         array = getattr(given, operand)
         (array if layout is DataLayout.NCX else np.moveaxis(array, -1, 1))[position] = value
-        result = testing.compute(Engine(STAND_IN), problem, given).astype(np.float32)
-        engine = WeightGrad(problem, 1, STAND_IN, FLOATS)
+        result = testing.compute(engine(STAND_IN), problem, given).astype(np.float32)
         wanted = given.before.copy()
-        engine.run(wanted, given.a, given.b)
+        WeightGrad(problem, 1, STAND_IN, FLOATS).run(wanted, given.a, given.b)
         assert np.array_equal(np.isfinite(result), np.isfinite(wanted.astype(np.float32)))
         assert 0 < np.isfinite(result).sum() < result.size
 
@@ -258,7 +251,7 @@ def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(tile_primitive, "tables_of", wrong)
     with pytest.raises(AssertionError):
-        testing.check(Engine(STAND_IN), problem)
+        testing.check(engine(STAND_IN), problem)
 
 
 def _heedless(run):

@@ -1,7 +1,5 @@
 """Winograd's algorithm: its matrices, values beside direct sums, and what is not finite."""
 
-from __future__ import annotations
-
 import pickle
 import random
 from dataclasses import replace

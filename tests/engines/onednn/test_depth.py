@@ -1,8 +1,6 @@
 """Weight gradients of volumes with zeros beyond a stride in front: libdnnl's own kernel errs there,
 and writes beyond its memory; in processes of their own, which may end."""
 
-from __future__ import annotations
-
 import pytest
 
 from upconv.engines import load

@@ -1,7 +1,5 @@
 """The oneDNN engine: what it hands to libdnnl and how; values are the conformance suite's."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

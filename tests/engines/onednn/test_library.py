@@ -1,7 +1,5 @@
 """Finding libdnnl: the order of places, what is said where there is none, and what it is asked."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

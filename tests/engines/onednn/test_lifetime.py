@@ -1,7 +1,5 @@
 """oneDNN's primitives over a process's life: threads, forks, memory, and senseless calls."""
 
-from __future__ import annotations
-
 import os
 import sys
 

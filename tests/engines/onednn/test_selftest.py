@@ -3,8 +3,6 @@
 The library is held to instruction sets that this processor has, each in a process of its own.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from upconv import testing

@@ -4,8 +4,6 @@ The shapes are public inputs of its test driver; tests/data/onednn_shapes.json s
 less than 8 MFLOP run by default, each in two directions; all in every direction with `-m long`.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,0 +1,34 @@
+"""A kernel, or a variant of an engine, as the engine that `testing.check` is given."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from upconv import testing
+from upconv.engines import load
+from upconv.engines.base import Primitive
+from upconv.problem import Problem
+
+
+@dataclass(frozen=True)
+class Held:
+    """An engine by the name that failures tell, which makes a primitive for some threads."""
+
+    name: str
+    make: Callable[[Problem, int], Primitive]
+
+    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
+        """The primitive, whatever variant is asked for."""
+        return self.make(problem, threads)
+
+
+def specials_stay(engine: object, problem: Problem, given: testing.Operands) -> None:
+    """Assert that NaN and infinity are where they are by the reference engine, some of each."""
+    got, wanted = (
+        testing.compute(each, problem, given).astype(np.float32)
+        for each in (engine, load("reference"))
+    )
+    for special in (np.isnan, np.isinf):
+        assert np.array_equal(special(got), special(wanted))
+        assert special(got).any()
