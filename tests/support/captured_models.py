@@ -1,10 +1,13 @@
 """Models whose forwards do what graphs may not hold, each twice, and what two of them compute."""
 
-import torch
-from torch import nn
-from torch.nn import functional
+import pytest
 
-from tests.support.small_models import close, stirred
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from tests.support.small_models import close, stirred  # noqa: E402
 
 
 class Block(nn.Module):
