@@ -25,7 +25,7 @@ _BEGIN: Array = np.zeros(1, np.int64)
 
 
 class Target(NamedTuple):
-    """How a step is computed: the layout of its arrays, the threads, and the processor."""
+    """The target of a step: the layout of its arrays, the threads, and the processor."""
 
     layout: DataLayout
     threads: int

@@ -23,10 +23,10 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     merging = Merging.of(correlation)
     if merging and _saves(merging, _of_no_size(correlation), cpu):
         operand, inner = merging.operand(correlation), merging.merged(correlation)
-        plan = _scheduled(operand, inner, merging.lanes, threads, cpu)
+        plan = scheduled(operand, inner, merging.lanes, threads, cpu)
         return replace(plan, merging=merging)
     lanes = inputs_of(correlation.weight) * PAIRS
-    return _scheduled(correlation, correlation, lanes, threads, cpu)
+    return scheduled(correlation, correlation, lanes, threads, cpu)
 
 
 def _of_no_size(correlation: Correlation) -> Correlation:
@@ -52,18 +52,6 @@ def _saves(merging: Merging, correlation: Correlation, cpu: Cpu) -> bool:
 
 
 _CLEARLY = 1.1  # rows of merged taps cross lines of the cache
-
-
-def _scheduled(
-    correlation: Correlation, inner: Correlation, lanes: int, threads: int, cpu: Cpu
-) -> Schedule:
-    """The schedule, with the way of reading operands."""
-    plan = scheduled(correlation, inner, lanes, threads, cpu)
-    in_place = reads_in_place(correlation, lanes)
-    taps = correlation.taps / prod(line.step for line in correlation.lines)
-    reads = -(-plan.blocks // plan.columns) * taps
-    anywhere = in_place and reads <= cpu.costs.tiles.reads
-    return replace(plan, in_place=in_place, anywhere=anywhere)
 
 
 def _cycles(correlation: Correlation, inner: Correlation, lanes: int, cpu: Cpu) -> float:

@@ -75,7 +75,7 @@ class Merging:
         return -(-taps * self.lanes // self.width)
 
     def _starts(self, taps: int) -> list[int]:
-        """Where the products of a run begin, in numbers from its begin."""
+        """The first numbers of the products of a run."""
         last = taps * self.lanes - self.width
         return [min(number * self.width, last) for number in range(self._count(taps))]
 

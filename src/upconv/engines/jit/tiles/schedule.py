@@ -140,7 +140,11 @@ def scheduled(
     fits = steps * rows * TILE_BYTES <= cpu.l1 * cpu.costs.tiles.l1_inputs and meets_many
     part_bytes = int(cpu.l2 * cpu.costs.tiles.l2_weights)
     at_once = rows if fits else 0
-    return Schedule(cut, rows, columns, blocks, inputs, threads, False, False, at_once, part_bytes)
+    in_place = reads_in_place(correlation, lanes)
+    positions = prod(line.step for line in correlation.lines)
+    reads = -(-blocks // columns) * correlation.taps / positions
+    places = in_place, in_place and reads <= cpu.costs.tiles.reads
+    return Schedule(cut, rows, columns, blocks, inputs, threads, *places, at_once, part_bytes)
 
 
 def reads_in_place(correlation: Correlation, lanes: int) -> bool:
