@@ -189,8 +189,8 @@ def _gather_pair(
 
 
 def converted(f: Function, value: Value, element: str, *, flushes: bool = False) -> Value:
-    """A number or vector in another element type, rounded to nearest even. `flushes`: 16 numbers
-    become bfloat16 by an instruction of AVX512-BF16, which makes subnormal ones zero."""
+    """A number or vector in another element type, rounded to nearest even. `flushes`: 16 numbers or
+    32 become bfloat16 by an instruction of AVX512-BF16, which makes subnormal ones zero."""
     source, lanes = split(value.type)
     if source == element:
         return value
@@ -198,7 +198,8 @@ def converted(f: Function, value: Value, element: str, *, flushes: bool = False)
     if source == BFLOAT:
         return _widened(f, value, kind)
     if element == BFLOAT and flushes:
-        both = f.convert("bitcast", f.narrow(value, value), vector(I16, 2 * lanes))
+        parts = [f.shuffle(value, None, range(i, i + 16)) for i in range(0, lanes, 16)]
+        both = f.convert("bitcast", f.narrow(parts[0], parts[-1]), vector(I16, 32))
         return f.convert("bitcast", f.shuffle(both, None, range(lanes)), kind)
     if element == BFLOAT:
         return _narrowed(f, value, kind)

@@ -69,8 +69,8 @@ class Schedule:
     Operands are read `in_place` where they are aligned, or `anywhere` they begin. `merging`:
     products take neighbouring taps.
 
-    Where the inputs of some tiles fit the first-level cache, so many are taken `at_once` for rows
-    with `part_bytes` of weights; otherwise, where it is 0, all tiles for each row."""
+    So many tiles are taken `at_once` for rows with `part_bytes` of weights, which find the inputs
+    in a near cache; where it is 0, all tiles for each row."""
 
     cut: Cut
     rows: int
@@ -107,7 +107,7 @@ class Schedule:
 
 _CLEARLY = 1.15  # the first shape needs the least from caches, which other threads may share
 _AS_FAST = 8  # times as fast as multiply-adds of vectors: smaller problems need fewer threads
-_MANY_ROWS = 4  # from which on inputs that stay in the first-level cache save time
+_MANY_ROWS = 4  # from which on all rows for some tiles take less time than all tiles for a row
 
 
 def scheduled(
@@ -137,9 +137,8 @@ def scheduled(
     threads = useful_threads(correlation.multiply_adds // _AS_FAST, threads)
     # Each group of tiles takes a call for each row.
     meets_many = len(cut.grids) * -(-blocks // columns) >= _MANY_ROWS
-    fits = steps * rows * TILE_BYTES <= cpu.l1 * cpu.costs.tiles.l1_inputs and meets_many
     part_bytes = int(cpu.l2 * cpu.costs.tiles.l2_weights)
-    at_once = rows if fits else 0
+    at_once = rows if meets_many else 0
     in_place = reads_in_place(correlation, lanes)
     positions = prod(line.step for line in correlation.lines)
     reads = -(-blocks // columns) * correlation.taps / positions

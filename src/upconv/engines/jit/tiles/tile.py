@@ -129,7 +129,9 @@ def _finish(f: Function, tile: RegisterTile, sums: Value, to: Value, active: Val
     a, row, kind = ARGUMENTS.reader(f), Record(f, f["outer"], ROW), tile.finish
     slopes = a["bias"] + (a["slopes"] + row["bias"])
     places = {"dst": a["y"], "residual": a["residual"], "second": a["second"]}
-    for j in range(tile.columns):
-        mask = None if active is None else f.lanes_below(active - j * ROWS, ROWS)
-        span = Span(f, f.integer(j * ROWS), ROWS, mask)
+    # One instruction narrows two vectors, and another stores them.
+    lanes = 2 * ROWS if active is None and tile.columns % 2 == 0 else ROWS
+    for start in range(0, tile.columns * ROWS, lanes):
+        mask = None if active is None else f.lanes_below(active - start, lanes)
+        span = Span(f, f.integer(start), lanes, mask)
         finish_span(f, kind, places, sums, to, slopes, span, flushes=tile.flushes)
