@@ -61,6 +61,7 @@ def tile_code(module: Module, tile: RegisterTile, cpu: Cpu) -> None:
         registers = TileRegisters(f, module, f["mine"] + REGISTERS_AT)
         weights, bias = a["w"] + row["w"], a["bias"] + row["bias"]
         x, steps, last = a["x"] + row["x"], a["steps"] + row["steps"], run["last"] - 1
+        spans = _spans(f, tile, row["active"])
         with f.loop(run["first"], run["last"], tile.rows) as loop:
             numbers = [f.min(loop.index + i, last) for i in range(tile.rows)]
             tiles = [Record.of(f, a["tiles"] + row["tiles"], n, TILE) for n in numbers]
@@ -74,7 +75,7 @@ def tile_code(module: Module, tile: RegisterTile, cpu: Cpu) -> None:
             for i, each in enumerate(tiles):
                 # Not twice: results may be added to what is there.
                 with f.when(loop.index + i < run["last"]):
-                    _leave(f, tile, row, each, stage + i * ROWS * tile.line)
+                    _leave(f, tile, row, each, stage + i * ROWS * tile.line, spans)
 
 
 def _start(registers: TileRegisters, tile: RegisterTile, bias: Value) -> None:
@@ -110,28 +111,28 @@ def _products(
         loop.next([block + TILE_BYTES])
 
 
-def _leave(f: Function, tile: RegisterTile, row: Record, each: Record, stage: Value) -> None:
+def _spans(f: Function, tile: RegisterTile, active: Value) -> list[Span]:
+    """The results of a position, under masks that leave out what is no output channel."""
+    # One instruction narrows two vectors, and another stores them.
+    lanes = ROWS if tile.columns % 2 else 2 * ROWS
+    return [
+        Span(f, f.integer(start), lanes, f.lanes_below(active - start, lanes))
+        for start in range(0, tile.columns * ROWS, lanes)
+    ]
+
+
+def _leave(
+    f: Function, tile: RegisterTile, row: Record, each: Record, stage: Value, spans: list[Span]
+) -> None:
     """Finish the rows of a tile of positions that are results."""
-    a, active = ARGUMENTS.reader(f), row["active"]
-    whole = active >= tile.columns * ROWS
+    a, kind = ARGUMENTS.reader(f), tile.finish
+    slopes = a["bias"] + (a["slopes"] + row["bias"])
+    places = {"dst": a["y"], "residual": a["residual"], "second": a["second"]}
     with f.loop(each["pieces"], each["pieces_end"]) as loop:
         piece = Record.of(f, a["pieces"], loop.index, PIECE)
         first, offset = stage + piece["row"] * tile.line, row["y"] + piece["y"]
-        for full in (True, False):
-            with f.when(whole, holds=full), f.loop(0, piece["count"]) as line:
-                sums = first + line.index * tile.line
-                to = offset + line.index * a["y_position"]
-                _finish(f, tile, sums, to, None if full else active)
-
-
-def _finish(f: Function, tile: RegisterTile, sums: Value, to: Value, active: Value | None) -> None:
-    """The results of one position."""
-    a, row, kind = ARGUMENTS.reader(f), Record(f, f["outer"], ROW), tile.finish
-    slopes = a["bias"] + (a["slopes"] + row["bias"])
-    places = {"dst": a["y"], "residual": a["residual"], "second": a["second"]}
-    # One instruction narrows two vectors, and another stores them.
-    lanes = 2 * ROWS if active is None and tile.columns % 2 == 0 else ROWS
-    for start in range(0, tile.columns * ROWS, lanes):
-        mask = None if active is None else f.lanes_below(active - start, lanes)
-        span = Span(f, f.integer(start), lanes, mask)
-        finish_span(f, kind, places, sums, to, slopes, span, flushes=tile.flushes)
+        with f.loop(0, piece["count"], carried=[first, offset]) as line:
+            sums, to = line.carried
+            for span in spans:
+                finish_span(f, kind, places, sums, to, slopes, span, flushes=tile.flushes)
+            line.next([sums + tile.line, to + a["y_position"]])
