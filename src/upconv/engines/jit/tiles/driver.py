@@ -61,10 +61,11 @@ these are, offsets in the operands, and output channels."""
 
 @compiled("pack", kept=8)
 def pack_code(
-    module: Module, stored: str, transposed: bool, merged: bool, dense: bool, cpu: Cpu
-) -> None:
+    module: Module, stored: str, transposed: bool, merged: bool, dense: bool,
+    spread: tuple[int, int] | None, cpu: Cpu,
+) -> None:  # fmt: skip
     """`pack` of an operand of this type, which is `transposed` where channels come first; for
-    `merged` taps, perhaps `dense` as in merging.py."""
+    `merged` taps, perhaps `dense` or `spread` as in merging.py."""
     with module.function("pack", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
         chunk, block = Record(f, f["inner"], CHUNK), Record(f, f["outer"], INPUT)
@@ -74,12 +75,14 @@ def pack_code(
         apart, element = a["in_position"], stored
         position = a["x_position"] if merged else f.integer(ROW_BYTES)
         if transposed:
-            row = position if dense else f.integer(ROW_BYTES)
+            row = (
+                f.integer(2 * spread[0]) if spread else position if dense else f.integer(ROW_BYTES)
+            )
             lines = src, channels, chunk["count"], a["in_channel"], row
             src, apart, element = f["mine"] + STAGE_AT, row, BFLOAT
             f.call(a["transpose_in"], src, *lines)
         if dense:
-            _dense(f, (src, dst, apart), position, element)
+            _dense(f, (src, dst, apart), position, element, spread)
         else:
             room = block["room"] if merged else None
             whole = channels >= PAIRS
@@ -98,7 +101,10 @@ def pack_code(
                         _clear(f, first + line.index * position, Span(f, f.integer(0), PAIRS, None))
 
 
-def _dense(f: Function, where: tuple[Value, Value, Value], position: Value, element: str) -> None:
+def _dense(
+    f: Function, where: tuple[Value, Value, Value], position: Value, element: str,
+    spread: tuple[int, int] | None,
+) -> None:  # fmt: skip
     """Copy the positions of all records of a chunk, each of which lies side by side with its
     neighbours in both places."""
     a, chunk = ARGUMENTS.reader(f), Record(f, f["inner"], CHUNK)
@@ -107,8 +113,31 @@ def _dense(f: Function, where: tuple[Value, Value, Value], position: Value, elem
     with f.loop(chunk["copies"], chunk["copies_end"]) as loop:
         record = Record.of(f, a["copies"], loop.index, COPY)
         line, to = src + record["src"] * apart, dst + record["dst"]
-        count = record["count"] * position // 2
-        Spans(f, count, lanes).each(partial(_copy_span, f, line, to, element))
+        if spread:
+            _spread(f, line, to, element, record["count"], *spread)
+        else:
+            count = record["count"] * position // 2
+            Spans(f, count, lanes).each(partial(_copy_span, f, line, to, element))
+
+
+def _spread(
+    f: Function, line: Value, to: Value, element: str, count: Value, channels: int, lanes: int
+) -> None:
+    """Copy positions of so many channels as bfloat16, with zeros behind them up to `lanes`."""
+    at_once, zero = PAIRS // lanes, f.constant(vector(I16, PAIRS), 0)
+    numbers = [
+        p * channels + i if i < channels else PAIRS for p in range(at_once) for i in range(lanes)
+    ]
+    numbers += [PAIRS] * (PAIRS - len(numbers))
+    with f.loop(0, count, at_once) as loop:
+        some = f.min(count - loop.index, at_once)
+        src, mask = (
+            f.at(line, loop.index * channels, element),
+            f.lanes_below(some * channels, PAIRS),
+        )
+        bits = as_bits(f, f.load_lanes(vector(element, PAIRS), src, mask), BFLOAT)
+        place, mask = f.at(to, loop.index * lanes, I16), f.lanes_below(some * lanes, PAIRS)
+        f.store_lanes(f.shuffle(bits, zero, numbers), place, mask)
 
 
 def _copy_span(f: Function, line: Value, to: Value, element: str, span: Span) -> None:

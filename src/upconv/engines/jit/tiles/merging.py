@@ -35,13 +35,15 @@ _TINY = float(np.finfo(np.float32).tiny)
 class Merging:
     """Runs of taps: numbers of a position in memory, inputs of a product, the taps of each phase of
     the last axis by index and in the order of positions, and how many taps the other axes have.
-    `dense`: positions that are packed side by side lie side by side in the operand, too."""
+    `dense`: positions that are packed side by side lie side by side in the operand, too, which may
+    have fewer numbers: `spread` are those of a position there and here, where they differ."""
 
     lanes: int
     width: int
     runs: tuple[tuple[int, ...], ...]
     outer: tuple[int, ...]
     dense: bool
+    spread: tuple[int, int] | None
 
     @classmethod
     def of(cls, correlation: Correlation) -> Merging | None:
@@ -67,8 +69,14 @@ class Merging:
             1 + max((tap.index for phase in line.every for tap in phase.taps), default=0)
             for line in outer
         )
-        dense = lanes == channels and (first or correlation.groups == 1)
-        return cls(lanes, width, runs, counts, dense)
+        dense = first or correlation.groups == 1
+        spread = (channels, lanes) if dense and lanes > channels else None
+        return cls(lanes, width, runs, counts, dense, spread)
+
+    @property
+    def has_one_channel(self) -> bool:
+        """Whether an operand of any layout has its positions side by side."""
+        return self.dense and (self.spread or (self.lanes,))[0] == 1
 
     def _count(self, taps: int) -> int:
         """Products of a run."""

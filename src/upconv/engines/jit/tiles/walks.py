@@ -51,8 +51,9 @@ class Codes:
         self._tiles: dict[int, int] = {}
         walk, products, channels = walk_code(cpu), products_code(cpu), channels_code(cpu)
         merging = schedule.merging
-        ways = merging is not None, merging is not None and merging.dense
-        pack = pack_code(stored, first, *ways, cpu)
+        ways = (True, merging.dense, merging.spread) if merging else (False, False, None)
+        transposed = first and not (merging and merging.has_one_channel)
+        pack = pack_code(stored, transposed, *ways, cpu)
         self.walk = walk.addresses["walk"]
         self.steps = channels.addresses | pack.addresses | products.addresses
         self._kept = [walk, pack, products, channels]
@@ -233,7 +234,7 @@ def _inputs(packed: Packed, first: bool) -> Table:
     starts = starts[starts * PAIRS < channels]
     counts = np.append(starts[1:], blocks) - starts
     if merging and merging.dense:
-        starts, counts, width = starts[:1], np.ones(1, np.int64), channels
+        starts, counts, width = starts[:1], np.ones(1, np.int64), merging.lanes
     # The blocks of merged taps lie side by side in a position: the first one's zeros are all.
     zeros, lanes = (starts == 0, merging.lanes) if merging else (counts, blocks * PAIRS)
     group, number, image = np.indices((correlation.groups, len(starts), correlation.batch))
