@@ -65,8 +65,8 @@ class Block:
     def update(self, values: Mapping[str, int]) -> None:
         """Set some values, by name."""
         numbers, indices = self._numbers, self._layout.indices
-        for name in values:
-            numbers[indices[name]] = values[name]
+        for name, value in values.items():
+            numbers[indices[name]] = value
 
     def __getitem__(self, name: str) -> int:
         return self._numbers[self._layout.indices[name]]

@@ -140,7 +140,7 @@ class Packer:
         if self._padded:
             packed.fill(0)
         threads = threads_for(packed, threads)
-        where = {"dst": packed.ctypes.data, "src": address_of(weight)}
+        where = {"dst": address_of(packed), "src": address_of(weight)}
         if self._blocks.run(self._code.addresses["pack"], threads, "bad", **where):
             raise NonFinite
         return packed
@@ -161,7 +161,7 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
         return warm(count * dtype.itemsize).view(dtype)
     spare = LINE // dtype.itemsize
     array = np.empty(count + spare, dtype)
-    first = -array.ctypes.data % LINE // dtype.itemsize
+    first = -address_of(array) % LINE // dtype.itemsize
     return array[first : first + count]
 
 

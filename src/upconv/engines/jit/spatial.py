@@ -74,6 +74,8 @@ class Spatial:
         self.nbytes = max(walk.nbytes for walk in walks.values())
         self.resident_bytes = sum(walk.resident_bytes for walk in walks.values())
         self._table = self._rows()
+        names = self._table.dtype.names or ()
+        self._numbers = [dict(zip(names, row, strict=True)) for row in self._table.tolist()]
         self._launch = self._by_thread(threads, cpu) if by_thread else None
 
     @property
@@ -119,7 +121,7 @@ class Spatial:
         if self._launch is not None:
             yield self._launch, values
             return
-        for block, row in zip(self.blocks, self._table, strict=True):
+        for block, row in zip(self.blocks, self._numbers, strict=True):
             bound = _bound(values, row, scratch, lambda condition, a, b: a if condition else b)
             yield block.walk.launch, values | bound
 

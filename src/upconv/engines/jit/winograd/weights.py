@@ -83,7 +83,7 @@ class Weights:
         packed = aligned(self.nbytes // self._dtype.itemsize, self._dtype)
         threads = threads_for(packed, threads)
         with Workspace(threads * self._part) as buffer:
-            where = {"dst": packed.ctypes.data, "src": address_of(weight), "buffer": buffer}
+            where = {"dst": address_of(packed), "src": address_of(weight), "buffer": buffer}
             if self._blocks.run(self._code.addresses["pack"], threads, "bad", **where):
                 raise NonFinite
         return packed
