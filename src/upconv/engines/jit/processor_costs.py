@@ -181,10 +181,9 @@ class Tiles(NamedTuple):
     pack: float = 0.4  # a number of the operand, packed from channels-last data
     pack_first: float = 0.5  # the same from channels-first data
     leave_first: float = 1.1  # a number of a channels-first result, transposed back
-    reads: int = 4
+    reads: int = 8
     """Up to how many reads of an input take less time in place than packing it, where its rows
-    cross lines of the cache: with 2, 0.85 of the time, with 8, 0.85 to 1.15, with 16, 1.2 to
-    1.4."""
+    cross lines of the cache: with 8, 0.88 to 1.09 of the time, with 16, 1.2 to 1.4."""
     l1_working: float = 0.97
     """Part of the first-level cache that inputs and weights in use may fill: with 0.95 of it, 2 x 1
     tiles are 1.2 times as fast as 4 x 1, with all of it 0.9 times as fast as 2 x 2."""
