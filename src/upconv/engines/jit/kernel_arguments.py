@@ -56,25 +56,25 @@ class ArgumentLayout:
 class Block:
     """An argument block in memory, of a type that is quicker to copy and fill than NumPy's."""
 
-    __slots__ = ("_layout", "_numbers", "address")
+    __slots__ = ("_layout", "address", "numbers")
 
     def __init__(self, layout: ArgumentLayout, numbers: array[int]) -> None:
-        self._layout, self._numbers = layout, numbers
+        self._layout, self.numbers = layout, numbers
         self.address, _ = numbers.buffer_info()
 
     def update(self, values: Mapping[str, int]) -> None:
         """Set some values, by name."""
-        numbers, indices = self._numbers, self._layout.indices
+        numbers, indices = self.numbers, self._layout.indices
         for name, value in values.items():
             numbers[indices[name]] = value
 
     def __getitem__(self, name: str) -> int:
-        return self._numbers[self._layout.indices[name]]
+        return self.numbers[self._layout.indices[name]]
 
     @property
     def nbytes(self) -> int:
         """Bytes of the block."""
-        return 8 * len(self._numbers)
+        return 8 * len(self.numbers)
 
     def address_of(self, name: str) -> int:
         """The address of a number."""
@@ -83,11 +83,15 @@ class Block:
     def restart(self) -> None:
         """Set the counters to zero, for another run."""
         for index in self._layout.counters:
-            self._numbers[index] = 0
+            self.numbers[index] = 0
 
     def copy(self) -> Block:
         """A block with the same values."""
-        return Block(self._layout, self._numbers[:])
+        return Block(self._layout, self.numbers[:])
+
+    def index(self, name: str) -> int:
+        """The index of a named value."""
+        return self._layout.indices[name]
 
     def is_pointer(self, index: int) -> bool:
         """Whether the value at an index is an address."""
@@ -107,6 +111,11 @@ class Blocks:
         block = self._template.copy()
         block.update(values)
         return block
+
+    def pointers(self, values: Mapping[str, int]) -> list[tuple[int, int]]:
+        """The indices and the numbers of those values that are addresses."""
+        numbered = [(self._template.index(name), value) for name, value in values.items()]
+        return [(i, value) for i, value in numbered if value and self._template.is_pointer(i)]
 
     def run(self, work: int, threads: int, flag: str = "", /, **values: int) -> int:
         """Have threads run the function at address `work` with a block of these values; return the

@@ -123,6 +123,8 @@ class Spatial:
             return
         for block, row in zip(self.blocks, self._numbers, strict=True):
             bound = _bound(values, row, scratch, lambda condition, a, b: a if condition else b)
+            if residual is None:
+                bound["residual"] = 0
             yield block.walk.launch, values | bound
 
 
