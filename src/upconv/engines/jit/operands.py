@@ -22,6 +22,7 @@ from ..base import Array, Maybe
 from ..copies import laid_out
 from ..workspace import Workspace
 from .correlation import Correlation
+from .cpu import host
 from .steps import Launch, Step
 
 
@@ -133,6 +134,9 @@ class Kernel:
     order: Any  # which packs
     _pack_threads: int
     _no_bias: Array
+    _packing_launch: Launch | None = None
+    packs_in_call = False
+    """Whether `run_once` is there."""
 
     @property
     def description(self) -> str:
@@ -160,6 +164,32 @@ class Kernel:
             for launch, values in self._launches(operands, b, biases, scratch):
                 launch.blocks.run(launch.work, launch.threads, launch.flag, **values)
         operands.deliver()
+
+    def run_once(
+        self,
+        out: Array,
+        a: Array,
+        weight: Array,
+        bias: Maybe = None,
+        residual: Maybe = None,
+        slopes: Maybe = None,
+    ) -> None:
+        """Pack a weight and compute into `out`, which is left wrong where this raises `NonFinite`.
+
+        One native call does both: Python finds its code and data in no cache after each."""
+        operands = Operands.of(self.correlation, out, a, residual)
+        biases = self._by_channel(bias, slopes)
+        packed, block, _read = self.order.begin(weight)
+        with Workspace(self.workspace_bytes) as scratch:
+            (first, values), *others = self._launches(operands, packed, biases, scratch)
+            if self._packing_launch is None:
+                self._packing_launch = first.after_packing(self.order.work, host())
+            values["pack_args"] = block.address
+            for launch, bound in ((self._packing_launch, values), *others):
+                launch.blocks.run(launch.work, launch.threads, **bound)
+        self.order.end(block)
+        if operands.copies:
+            operands.deliver()
 
     def steps(
         self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int,

@@ -23,13 +23,14 @@ from ..base import Array
 from ..copies import contiguous
 from ..nonfinite import NonFinite
 from ..workspace import KEPT_BYTES, warm
+from . import pool
 from .compile import compiled
 from .correlation import WeightForm
 from .cpu import Cpu
 from .emit import Function, Module
-from .kernel_arguments import ArgumentLayout, Blocks, jobs
+from .kernel_arguments import ArgumentLayout, Block, Blocks, jobs
 from .positions.tile import Tile
-from .positions.tiling import Block
+from .positions.tiling import Block as TileBlock
 from .rows import gather_code
 from .transpose import transpose_code
 from .values import (
@@ -132,18 +133,32 @@ class Packer:
 
     def pack(self, weight: Array, threads: int) -> Array:
         """A weight of the correlation's shape in the order of use; `NonFinite` if it is not."""
+        packed, block, _read = self.begin(weight)
+        pool.run(self.work, block.address, threads_for(packed, threads))
+        self.end(block)
+        return packed
+
+    @property
+    def work(self) -> int:
+        """The address of the code that packs."""
+        return int(self._code.addresses["pack"])
+
+    def begin(self, weight: Array) -> tuple[Array, Block, Array]:
+        """Memory for a packed weight, the arguments of `work`, and the array that it reads."""
         memory.require(self.nbytes, "the packed weight")
         if not weight.flags.c_contiguous:
             memory.require(weight.nbytes, "a copy of the weight")
-        weight = contiguous(weight)
+            weight = contiguous(weight)
         packed = aligned(self.nbytes // self._compute.itemsize + 64, self._compute)
         if self._padded:
             packed.fill(0)
-        threads = threads_for(packed, threads)
-        where = {"dst": packed.ctypes.data, "src": address_of(weight)}
-        if self._blocks.run(self._code.addresses["pack"], threads, "bad", **where):
+        addresses = {"dst": address_of(packed), "src": address_of(weight)}
+        return packed, self._blocks.taken(addresses), weight
+
+    def end(self, block: Block) -> None:
+        """Raise `NonFinite` where the weight that was packed is not finite."""
+        if self._blocks.given_back(block, "bad"):
             raise NonFinite
-        return packed
 
 
 def threads_for(packed: Array, threads: int) -> int:
@@ -161,7 +176,7 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
         return warm(count * dtype.itemsize).view(dtype)
     spare = LINE // dtype.itemsize
     array = np.empty(count + spare, dtype)
-    first = -array.ctypes.data % LINE // dtype.itemsize
+    first = -address_of(array) % LINE // dtype.itemsize
     return array[first : first + count]
 
 
@@ -331,7 +346,7 @@ class Packing(Packer):
         self,
         weight: WeightForm,
         tiles: tuple[Tile, ...],
-        blocks: tuple[Block, ...],
+        blocks: tuple[TileBlock, ...],
         axes: tuple[tuple[tuple[Tap, ...], ...], ...],
         cpu: Cpu,
     ) -> None:
@@ -353,7 +368,7 @@ class Packing(Packer):
 def _piece_table(
     weight: WeightForm,
     tiles: tuple[Tile, ...],
-    blocks: tuple[Block, ...],
+    blocks: tuple[TileBlock, ...],
     last: tuple[tuple[Tap, ...], ...],
     first: Numbers,
     outer: Numbers,
