@@ -125,15 +125,20 @@ class PreparedCall:
     ) -> None:
         """Compute on operands (a, b) as `Primitive.run` orders them, b not packed."""
         entry = self.entry()  # which is not closed before this call has ended
+        run = entry.primitive.run
         try:
             if self.packs:
-                b = _packed(entry.primitive, b)
+                run_once = getattr(entry.primitive, "run_once", None)
+                if run_once is None:
+                    b = _packed(entry.primitive, b)
+                else:
+                    run = run_once
             if not self.signature.batched:
                 out, a, b, residual = _with_batch(self.packs, out, a, b, residual)
             if slopes is None:  # an engine that refuses PReLU need not know the argument
-                entry.primitive.run(out, a, b, bias, residual)
+                run(out, a, b, bias, residual)
             else:
-                entry.primitive.run(out, a, b, bias, residual, slopes)
+                run(out, a, b, bias, residual, slopes)
         except MemoryError as error:
             raise memory.refused("the scratch memory of this call", error) from None
 

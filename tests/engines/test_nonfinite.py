@@ -50,6 +50,20 @@ def test_a_weight_gradient_that_is_not_finite_is_counted(fresh_cache) -> None:
     assert upconv.cache_info().fallbacks == 1
 
 
+def test_what_a_gradient_is_added_to_is_kept(fresh_cache) -> None:
+    x, w = np.ones((1, 4, 6, 6), np.float32), np.ones((4, 8, 3, 3), np.float32)
+    grad = np.ones((1, 8, 13, 13), np.float32)
+    expected = 7 + upconv.conv_transpose_backward(grad, x, w, stride=2, needs="x").x
+    w[0, 5, 1, 1] = np.nan
+    out = upconv.Gradients(x=np.full_like(x, 7))
+    how = {"stride": 2, "needs": "x", "out": out, "accumulate": True, "engine": "jit"}
+    with np.errstate(all="ignore"):
+        upconv.conv_transpose_backward(grad, x, w, **how)
+    assert upconv.cache_info().fallbacks == 1
+    assert np.isnan(out.x[:, 0]).all()
+    np.testing.assert_array_equal(out.x[:, 1:], expected[:, 1:])
+
+
 @pytest.mark.parametrize("order", ["IOX", "XIO"])
 @pytest.mark.parametrize("algorithm", ["direct", "winograd"])
 @pytest.mark.parametrize("backward", [False, True])

@@ -109,6 +109,18 @@ class NonFiniteFallback:
         else:
             self._inner.run(out, a, b, bias, residual, slopes, second)
 
+    def run_once(self, out: Array, a: Array, weight: Array, *ends: Maybe) -> None:
+        """Pack a weight for this call alone, and compute into `out`."""
+        inner: Any = self._inner
+        # What a result held before is lost where the weight proves not to be finite.
+        if self._problem.accumulate or not getattr(inner, "packs_in_call", False):
+            self.run(out, a, self.pack(weight), *ends)
+            return
+        try:
+            inner.run_once(out, a, weight, *ends)
+        except NonFinite:
+            NonFiniteWeight(self._problem, self._threads, weight).run(out, a, *ends)
+
     def steps(self, out: Array, a: Array, b: Any, *ends: Any) -> list[Any]:
         """Return the steps of the primitive, which must have some, for a finite weight."""
         if isinstance(b, NonFiniteWeight):

@@ -36,10 +36,13 @@ def repeated(problem: Problem, threads: int, variant: str, repeats: bool) -> lis
     for seed, offset in enumerate((0, 3, 0, 1, 3)):
         given = testing.operands(problem, seed)
         out = moved(given.before, offset)
-        primitive.run(
-            out, moved(given.a, offset), primitive.pack(given.b), given.bias, None, given.slopes
-        )
+        a, ends = moved(given.a, offset), (given.bias, None, given.slopes)
+        primitive.run(out, a, primitive.pack(given.b), *ends)
         results.append((out, out.tobytes()))
+        again = moved(given.before, offset)
+        primitive.run_once(again, a, given.b, *ends)
+        assert again.tobytes() == out.tobytes(), "packing in the call gives other bits"
+        results.append((again, again.tobytes()))
     assert all(out.tobytes() == kept for out, kept in results), "a call wrote another's result"
     kernel = getattr(primitive, "_inner", primitive)
     if repeats and isinstance(kernel, Kernel) and not variant.startswith("winograd"):

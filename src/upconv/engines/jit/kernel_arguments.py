@@ -120,13 +120,22 @@ class Blocks:
     def run(self, work: int, threads: int, flag: str = "", /, **values: int) -> int:
         """Have threads run the function at address `work` with a block of these values; return the
         value of the counter `flag`, or 0."""
+        block = self.taken(values)
+        pool.run(work, block.address, threads)
+        return self.given_back(block, flag)
+
+    def taken(self, values: Mapping[str, int]) -> Block:
+        """A block of these values, to be given back when the run is over."""
         try:
             block = self._free.pop()
             block.restart()
         except IndexError:
             block = self._template.copy()
         block.update(values)
-        pool.run(work, block.address, threads)
+        return block
+
+    def given_back(self, block: Block, flag: str = "") -> int:
+        """Keep a block for later runs; return the value of the counter `flag`, or 0."""
         raised = block[flag] if flag else 0
         self._free.append(block)
         return raised

@@ -23,6 +23,8 @@ from ..base import Array, Maybe
 from ..copies import laid_out
 from ..workspace import Workspace
 from .correlation import Correlation
+from .cpu import host
+from .kernel_arguments import Block, Blocks
 from .replay import Replay
 from .steps import Launch, Step
 from .values import LINE
@@ -141,6 +143,8 @@ class Kernel:
     order: Any  # which packs
     _pack_threads: int
     _no_bias: Array
+    packs_in_call = False
+    """Whether `run_once` is there."""
 
     @property
     def description(self) -> str:
@@ -148,7 +152,11 @@ class Kernel:
         return str(self.schedule)
 
     @cached_property
-    def _replays(self) -> dict[bool, Replay | None]:
+    def _replays(self) -> dict[tuple[bool, bool], Replay | None]:
+        return {}
+
+    @cached_property
+    def _packing_launches(self) -> dict[Blocks, Launch]:
         return {}
 
     def pack(self, weight: Array) -> Any:
@@ -169,26 +177,73 @@ class Kernel:
         biases = self._by_channel(bias, slopes)
         plain = residual is None and second is None and are_plain(self.correlation, out, a)
         with Workspace(self.workspace_bytes) as scratch:
-            if plain and self._repeated((out, a, b, biases), scratch):
+            addresses, replay = self._replay(plain, (out, a, b, biases), scratch)
+            if replay is not None:
+                replay.run(addresses)
                 return
             operands = Operands.of(self.correlation, out, a, residual, second)
             for launch, values in self._launches(operands, b, biases, scratch):
                 launch.blocks.run(launch.work, launch.threads, launch.flag, **values)
         operands.deliver()
 
-    def _repeated(self, arrays: tuple[Array, Array, Any, Array], scratch: int) -> bool:
-        """Compute as the first call on arrays without gaps did, if that can be."""
-        addresses = *map(address_of, arrays), scratch
+    def run_once(
+        self,
+        out: Array,
+        a: Array,
+        weight: Array,
+        bias: Maybe = None,
+        residual: Maybe = None,
+        slopes: Maybe = None,
+    ) -> None:
+        """Pack a weight and compute into `out`, which is left wrong where this raises `NonFinite`.
+
+        One native call does both: Python finds its code and data in no cache after each."""
+        biases = self._by_channel(bias, slopes)
+        plain = residual is None and are_plain(self.correlation, out, a)
+        b, packing, _read = self.order.begin(weight)
+        with Workspace(self.workspace_bytes) as scratch:
+            addresses, replay = self._replay(plain, (out, a, b, biases), scratch, packing)
+            if replay is not None:
+                replay.run(addresses)
+            else:
+                operands = Operands.of(self.correlation, out, a, residual)
+                launches = self._launches(operands, b, biases, scratch)
+                for launch, values in self._after_packing(launches, packing):
+                    launch.blocks.run(launch.work, launch.threads, **values)
+                operands.deliver()
+        self.order.end(packing)
+
+    def _after_packing(
+        self, launches: Iterable[tuple[Launch, dict[str, int]]], packing: Block
+    ) -> Iterable[tuple[Launch, dict[str, int]]]:
+        """The same launches, of which the first one packs the weight first."""
+        (first, values), *others = launches
+        if first.blocks not in self._packing_launches:
+            launch = first.after_packing(self.order.work, host())
+            self._packing_launches[first.blocks] = launch
+        values["pack_args"] = packing.address
+        return (self._packing_launches[first.blocks], values), *others
+
+    def _replay(
+        self, plain: bool, arrays: tuple[Array, Array, Any, Array], scratch: int,
+        packing: Block | None = None,
+    ) -> tuple[tuple[int, ...], Replay | None]:  # fmt: skip
+        """The addresses of a call's arrays, and the replay of the first call on such arrays, where
+        they are plain; `packing` is the block of a weight that is packed first."""
+        if not plain:
+            return (), None
+        beside = (0, 0) if packing is None else (packing.address, packing.nbytes)
+        addresses = *map(address_of, arrays), scratch, beside[0]
         aligned = addresses[1] % LINE == 0  # by which kernels may read in another way
-        if aligned not in self._replays:
+        key = aligned, packing is not None
+        if key not in self._replays:
             out, a, b, biases = arrays
             launches = self._launches(Operands((), out, a, None), b, biases, scratch)
-            sizes = *(array.nbytes for array in arrays), self.workspace_bytes
-            self._replays[aligned] = Replay.of(launches, addresses, sizes)
-        replay = self._replays[aligned]
-        if replay is not None:
-            replay.run(addresses)
-        return replay is not None
+            if packing is not None:
+                launches = self._after_packing(launches, packing)
+            sizes = *(array.nbytes for array in arrays), self.workspace_bytes, beside[1]
+            self._replays[key] = Replay.of(launches, addresses, sizes)
+        return addresses, self._replays[key]
 
     def steps(
         self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int,

@@ -9,27 +9,23 @@ the cache for each number. There squares are transposed in registers (`transpose
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import lru_cache
-from itertools import product
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from ... import memory
-from ...geometry import Tap
 from ..addresses import address_of
 from ..base import Array
 from ..copies import contiguous
 from ..nonfinite import NonFinite
 from ..workspace import KEPT_BYTES, warm
+from . import pool
 from .compile import compiled
 from .correlation import WeightForm
 from .cpu import Cpu
 from .emit import Function, Module
-from .kernel_arguments import ArgumentLayout, Blocks, jobs
-from .positions.tile import Tile
-from .positions.tiling import Block
+from .kernel_arguments import ArgumentLayout, Block, Blocks, jobs
 from .rows import gather_code
 from .transpose import transpose_code
 from .values import (
@@ -132,18 +128,32 @@ class Packer:
 
     def pack(self, weight: Array, threads: int) -> Array:
         """A weight of the correlation's shape in the order of use; `NonFinite` if it is not."""
+        packed, block, _read = self.begin(weight)
+        pool.run(self.work, block.address, threads_for(packed, threads))
+        self.end(block)
+        return packed
+
+    @property
+    def work(self) -> int:
+        """The address of the code that packs."""
+        return int(self._code.addresses["pack"])
+
+    def begin(self, weight: Array) -> tuple[Array, Block, Array]:
+        """Memory for a packed weight, the arguments of `work`, and the array that it reads."""
         memory.require(self.nbytes, "the packed weight")
         if not weight.flags.c_contiguous:
             memory.require(weight.nbytes, "a copy of the weight")
-        weight = contiguous(weight)
+            weight = contiguous(weight)
         packed = aligned(self.nbytes // self._compute.itemsize + 64, self._compute)
         if self._padded:
             packed.fill(0)
-        threads = threads_for(packed, threads)
-        where = {"dst": address_of(packed), "src": address_of(weight)}
-        if self._blocks.run(self._code.addresses["pack"], threads, "bad", **where):
+        addresses = {"dst": address_of(packed), "src": address_of(weight)}
+        return packed, self._blocks.taken(addresses), weight
+
+    def end(self, block: Block) -> None:
+        """Raise `NonFinite` where the weight that was packed is not finite."""
+        if self._blocks.given_back(block, "bad"):
             raise NonFinite
-        return packed
 
 
 def threads_for(packed: Array, threads: int) -> int:
@@ -315,75 +325,3 @@ def _watch(f: Function, src: Value, count: Value, element: str, cpu: Cpu, flag: 
     mask = f.lanes_below(count - whole, lanes)
     rest = f.load_lanes(kind, f.at(src, whole, element), mask)
     report_nonfinite(f, watched(f, rest, loop.results[0]), flag)
-
-
-# Positions ----------------------------------------------------------------------------------------
-
-
-class Packing(Packer):
-    """Packs a weight for some tiles and blocks: `starts` are the byte offsets of each block's
-    weights, `tap_bytes` what each outer tap takes of them.
-
-    `axes` are the taps of each phase of each axis.
-    """
-
-    def __init__(
-        self,
-        weight: WeightForm,
-        tiles: tuple[Tile, ...],
-        blocks: tuple[Block, ...],
-        axes: tuple[tuple[tuple[Tap, ...], ...], ...],
-        cpu: Cpu,
-    ) -> None:
-        channels, compute = weight.reduced // weight.groups, weight.dtype.accumulator.numpy
-        *outer_axes, last = axes
-        tap_tuples = (taps for phases in product(*outer_axes) for taps in product(*phases))
-        indices = [[tap.index for tap in taps] for taps in tap_tuples]
-        outer = np.array(indices, np.int64).reshape(len(indices), len(outer_axes))
-        outer = outer @ np.array(weight.strides[3:-1], np.int64)
-        entries = np.array([tiles[block.kind].entries for block in blocks])
-        self.tap_bytes = entries * channels * compute.itemsize
-        starts = np.cumsum([0, *(self.tap_bytes * len(outer))])
-        self.starts = starts[:-1]
-        first = starts[:-1, None] + np.arange(len(outer)) * self.tap_bytes[:, None]
-        tables = _piece_table(weight, tiles, blocks, last, first, outer)
-        super().__init__(weight, compute, weight.groups, channels, int(starts[-1]), *tables, cpu)
-
-
-def _piece_table(
-    weight: WeightForm,
-    tiles: tuple[Tile, ...],
-    blocks: tuple[Block, ...],
-    last: tuple[tuple[Tap, ...], ...],
-    first: Numbers,
-    outer: Numbers,
-) -> tuple[Numbers, Numbers]:
-    """The pieces of all blocks, and the element numbers their entries gather."""
-    by_made, by_tap = weight.strides[2], weight.strides[-1]
-    firsts: dict[tuple[int, int, int], int] = {}
-    numbers: list[int] = []
-    pieces = np.zeros((*first.shape, 4), np.int64)
-    for b, block in enumerate(blocks):
-        tile, key = tiles[block.kind], (block.kind, block.phase, block.active)
-        if key not in firsts:
-            firsts[key] = len(numbers)
-            phases = last[block.phase : block.phase + tile.phases]
-            numbers += [
-                channel * by_made + tap * by_tap if channel < block.active else -1
-                for channel, tap in _entries(tile, phases)
-            ]
-        pieces[b, :, 0] = first[b]
-        pieces[b, :, 1] = (block.channel * by_made + outer) * weight.dtype.itemsize
-        pieces[b, :, 2:] = firsts[key], tile.entries
-    return pieces.reshape(-1, 4), np.array(numbers or [0], np.int64)
-
-
-@lru_cache(maxsize=256)
-def _entries(tile: Tile, phases: tuple[tuple[Tap, ...], ...]) -> tuple[tuple[int, int], ...]:
-    """(channel of the tile, tap of the last axis) of every weight of one input channel."""
-    return tuple(
-        (channel, next(t.index for t in phases[number] if t.shift == step.shift))
-        for step in tile.steps
-        for channel in range(tile.channels)
-        for number in step.phases
-    )

@@ -74,8 +74,9 @@ class Spatial:
         self.nbytes = max(walk.nbytes for walk in walks.values())
         self.resident_bytes = sum(walk.resident_bytes for walk in walks.values())
         self._table = self._rows()
-        names = self._table.dtype.names or ()
-        self._numbers = [dict(zip(names, row, strict=True)) for row in self._table.tolist()]
+        # Python's numbers: arithmetic with NumPy's takes ten times as long, in every call.
+        rows = self._table.tolist()
+        self._records = [dict(zip(_BLOCK.fields or (), row, strict=True)) for row in rows]
         self._launch = self._by_thread(threads, cpu) if by_thread else None
 
     @property
@@ -112,16 +113,19 @@ class Spatial:
     ) -> Iterator[tuple[Launch, dict[str, int]]]:
         """Yield the launches of a call, in order, with the values that each binds; the operand
         begins at `first_x`."""
-        x, y, residual = operands.x, operands.y, operands.residual
-        values |= {"in_image": x.strides[0], "in_channel": x.strides[self._channel]}
-        values |= {"out_image": y.strides[0], "out_channel": y.strides[self._channel]}
-        values |= {"first_x": first_x, "first_y": address_of(y), "scratch": scratch}
-        values |= {"residual": 0 if residual is None else address_of(residual)}
-        values["second"] = operands.second
+        x_steps, y_steps = operands.x.strides, operands.y.strides
+        residual = operands.residual
+        values |= {
+            "in_image": x_steps[0], "in_channel": x_steps[self._channel],
+            "out_image": y_steps[0], "out_channel": y_steps[self._channel],
+            "first_x": first_x, "first_y": address_of(operands.y), "scratch": scratch,
+            "residual": 0 if residual is None else address_of(residual),
+            "second": operands.second,
+        }  # fmt: skip
         if self._launch is not None:
             yield self._launch, values
             return
-        for block, row in zip(self.blocks, self._numbers, strict=True):
+        for block, row in zip(self.blocks, self._records, strict=True):
             bound = _bound(values, row, scratch, lambda condition, a, b: a if condition else b)
             if residual is None:
                 bound["residual"] = 0

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 from ..addresses import address_of
 from ..base import Array
+from .cpu import Cpu
 from .kernel_arguments import Block, Blocks
 from .packing import Numbers
+from .walk import after_packing
 
 
 class Step(NamedTuple):
@@ -38,6 +40,7 @@ class Launch(NamedTuple):
     threads: int
     over: str
     jobs: int
+    phases: Numbers
     flag: str = ""
 
     @classmethod
@@ -46,7 +49,15 @@ class Launch(NamedTuple):
     ) -> Launch:
         """The launch of a walk over this table of phases."""
         last = len(table) - 1
-        return cls(blocks, work, threads, f"over_{last}", int(table[last, 1]), flag)
+        return cls(blocks, work, threads, f"over_{last}", int(table[last, 1]), table, flag)
+
+    def after_packing(self, pack: int, cpu: Cpu) -> Launch:
+        """The launch that first packs a weight by the code at address `pack`; `pack_args` is that
+        code's block."""
+        table = after_packing(self.phases, self.threads, cpu)
+        values = {"phases": table.ctypes.data, "phase_count": len(table), "pack": pack}
+        blocks = Blocks(self.blocks.bound(values))
+        return Launch.of_walk(blocks, self.work, self.threads, table, self.flag)
 
     def step(self, values: Mapping[str, int], weight: Array | None, *kept: object) -> Step:
         """Bind these values; some are addresses of memory that the `kept` objects own."""

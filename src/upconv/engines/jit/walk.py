@@ -28,8 +28,9 @@ from .packing import Numbers
 from .values import I64, PTR, vector
 
 MOST_PHASES = 4
-NUMBERS = "phases* phase_count scratch* part "
-"""The table, its rows, scratch memory of all threads and the bytes of one thread's part."""
+NUMBERS = "phases* phase_count scratch* part pack* pack_args* "
+"""The table, its rows, scratch memory of all threads and the bytes of one thread's part; and code
+that packs a weight, with its block."""
 COUNTERS = "next_thread " + " ".join(f"next_{i} over_{i}" for i in range(MOST_PHASES)) + " "
 JOB = signature("args* mine* inner* outer*")
 """The parameters of a job's function."""
@@ -67,9 +68,18 @@ _ROW = 7  # numbers of a phase: code, jobs, rows of `inner`, and address and byt
 _APART = 8 * (_ARGUMENTS.place("next_1") - _ARGUMENTS.place("next_0"))
 
 
-@compiled("walk", kept=4, opt=0)
+def after_packing(table: Numbers, threads: int, cpu: Cpu) -> Numbers:
+    """The table of phases that follow the packing of a weight, in which all threads take part."""
+    pack = Phase(walk_code(cpu).addresses["pack"], None, inner_count=threads)
+    return np.concatenate([phases(pack), table])
+
+
+@compiled("walk", "pack", kept=4, opt=0)
 def walk_code(module: Module, cpu: Cpu) -> None:
-    """The function `walk(args)`, which every thread runs."""
+    """The function `walk(args)`, which every thread runs, and the job `pack`, which packs."""
+    with module.function("pack", JOB) as f:
+        a = _ARGUMENTS.reader(f)
+        f.call(a["pack"], a["pack_args"])
     with module.function("walk", {"args": PTR}) as f:
         a = _ARGUMENTS.reader(f)
         mine = a["scratch"] + f.take(a.address("next_thread")) * a["part"]

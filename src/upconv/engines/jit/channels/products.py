@@ -89,8 +89,12 @@ def _channels(
 def _weights(
     f: Function, tile: ChannelTile, inputs: Inputs, channel: Value, w: Value
 ) -> list[Value]:
-    """Load the weights of one input channel, and prefetch later ones."""
+    """Load the weights of one input channel, and prefetch later ones and inputs of the next tile.
+
+    The points of a tile mostly lie side by side: each channel asks for a line `points` numbers on.
+    """
     f.prefetch(inputs.operands["ahead"] + channel * inputs.operands["ahead_step"])
+    f.prefetch(f.at(inputs.following, channel * tile.points, tile.stored))
     for v in range(tile.vectors):
         f.prefetch(f.at(w, _AHEAD * tile.width + v * tile.lanes, tile.element), near=True)
     return load_vectors(f, tile, w)

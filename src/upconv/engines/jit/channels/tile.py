@@ -88,11 +88,12 @@ Values = dict[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Operands of one tap: its record, the address of each point's input, weights, the number of
-    channels, and all `operands` of the tile."""
+    """Operands of one tap: its record, the address of each point's input, that of the next tile's
+    first point, weights, the number of channels, and all `operands` of the tile."""
 
     record: Value
     points: list[Value]
+    following: Value
     w: Value
     channels: Value
     operands: Values
@@ -147,7 +148,10 @@ def _products(
         points = [f.load(PTR, f.at(here["pointers"], r, I64)) for r in range(tile.points)]
         w = here["w"] + taps.index * here["w_tap"]
         count = f.select(reached, here["channels"], 0)
-        taps.next(products(f, tile, Inputs(record, points, w, count, here), taps.carried))
+        following = f.load(I64, record) + here["x"] + f.word(here["xs"], tile.points)
+        following = f.convert("inttoptr", following, PTR)
+        inputs = Inputs(record, points, following, w, count, here)
+        taps.next(products(f, tile, inputs, taps.carried))
     return taps.results
 
 

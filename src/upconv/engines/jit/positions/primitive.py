@@ -14,7 +14,7 @@ from ..correlation import Correlation
 from ..cpu import Cpu
 from ..kernel_arguments import Blocks, Table
 from ..operands import Kernel, Operands
-from ..packing import Packing, shared
+from ..packing import shared
 from ..rows import fill_code, finish_code
 from ..steps import Launch
 from .driver import ARGUMENTS, driver_code
@@ -23,12 +23,15 @@ from .schedule import predicted_cycles, schedule
 from .tables import InputRows, block_table, job_table, packing_tables, tap_table
 from .tile import tile_code
 from .tiling import finish_of
+from .weights import Packing
 
 _MOST_CHANNELS = 64  # of a tile, which reads the biases of all its channels
 
 
 class Positions(Kernel):
     """A correlation without steps in its operand, compiled and laid out."""
+
+    packs_in_call = True
 
     order: Packing
 

@@ -26,6 +26,7 @@ from ..channels.schedule import Cut
 from ..channels.weights import ChannelPacking
 from ..correlation import Correlation, WeightForm
 from ..cpu import Cpu
+from ..kernel_arguments import Block
 from .operations import PAIRS
 
 _TINY = float(np.finfo(np.float32).tiny)
@@ -174,6 +175,6 @@ class MergedPacking(ChannelPacking):
         super().__init__(merging.form(weight), cut, cpu, PAIRS)
         self._merging, self._form = merging, weight
 
-    def pack(self, weight: Array, threads: int) -> Array:
-        """The merged weight in the order of use."""
-        return super().pack(self._merging.weight(self._form, contiguous(weight)), threads)
+    def begin(self, weight: Array) -> tuple[Array, Block, Array]:
+        """`Packer.begin`, of the merged weight."""
+        return super().begin(self._merging.weight(self._form, contiguous(weight)))
