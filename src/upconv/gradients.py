@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import combinations, islice
 from typing import Any
 
@@ -245,13 +244,6 @@ def fitting(
     return operands
 
 
-@lru_cache(maxsize=8)
-def _subsets(known: tuple[str, ...]) -> frozenset[tuple[str, ...]]:
-    """The known gradients, and some of them in the same order."""
-    sizes = range(len(known) + 1)
-    return frozenset(names for size in sizes for names in combinations(known, size))
-
-
 def gradient_targets(
     known: tuple[str, ...],
     holder: type,
@@ -261,8 +253,8 @@ def gradient_targets(
     accumulate: bool,
 ) -> dict[str, Array | None]:
     """The array to write each of the `known` gradients in `needs` into; None for a new one."""
-    if out is None and not accumulate and type(needs) is tuple and needs in _subsets(known):
-        return dict.fromkeys(needs)  # most calls
+    if needs is known and out is None and not accumulate:
+        return dict.fromkeys(known)  # most calls
     if isinstance(needs, str):
         names: tuple[object, ...] = (needs,)
     else:

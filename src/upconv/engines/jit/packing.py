@@ -114,6 +114,7 @@ class Packer:
             self._move, name = gather_code(stored, kept, cpu), "gather"
             self._code = packing_code(kept, cpu)
             columns, part, count = channels, _PART, 1
+        self.work: int = self._code.addresses["pack"]  # the code that packs
         parts, itemsize = -(-columns // part), weight.dtype.itemsize
         by_group, by_reduced, by_made = (s * itemsize for s in weight.strides[:3])
         self._blocks = Blocks(_ARGUMENTS.block(
@@ -132,11 +133,6 @@ class Packer:
         pool.run(self.work, block.address, threads_for(packed, threads))
         self.end(block)
         return packed
-
-    @property
-    def work(self) -> int:
-        """The address of the code that packs."""
-        return int(self._code.addresses["pack"])
 
     def begin(self, weight: Array) -> tuple[Array, Block, Array]:
         """Memory for a packed weight, the arguments of `work`, and the array that it reads."""

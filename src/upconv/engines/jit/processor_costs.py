@@ -112,6 +112,8 @@ class Winograd(NamedTuple):
     input_addition: float = 0.1  # an addition of the transform of operands
     result: float = 0.4  # loading a vector of products
     result_addition: float = 0.05  # an addition of the transform of results
+    axes: float = 1.0
+    """How many times as long `input` and `result` take with several axes and a strided operand."""
     store: int = 13  # a vector of results on its way back
     store_sharing: int = 30  # the same where many rows share a set of the second-level cache
     set_bytes: int = 1 << 17  # bytes apart at which rows do: lines of 2048 sets
@@ -127,6 +129,7 @@ class Winograd(NamedTuple):
     l2_blocks: float = 3 / 4  # part of the second-level cache that blocks may fill
     overflow: float = 0.1  # part of the time that each doubling beyond the second-level cache adds
     margin: float = 1.12  # part of the cycles that direct sums must exceed
+    axis: float = 1.0  # how many times that margin, for each axis after the first, if strided
     prepared_margin: float = 1.0
     """The same for a network, which chooses once. On a Zen 4 direct sums took 2.0 times as long as
     predicted and these 1.8 times, with weights from memory (HiFi-GAN's at two frames, one thread):
@@ -218,10 +221,15 @@ class Costs(NamedTuple):
 _MESH = "AVX-512 beside a mesh of caches"
 _TABLE: dict[int | str, Costs] = {
     64: Costs(),
-    # A Xeon with AMX, whose third-level cache is large and far (27 November 2026). These choose
-    # direct sums for the input gradient of 21 channels, k16 s8 (0.42 to 0.54 of the time), for a
-    # convolution of 32 channels, k3 s2 in three axes (0.58 to 0.65), and of 12 channels (0.68).
-    _MESH: Costs(winograd=Winograd(strided_line=28, few=16)),
+    # A Xeon with AMX, whose third-level cache is large and far (27 November 2026). Packing takes
+    # 1.3 to 1.5 cycles a number. `strided_line` and `few` choose direct sums for three layers that
+    # take 0.42 to 0.68 of the time by them. `axes` and `axis` were fitted to strided input
+    # gradients of images and volumes, of 700 that took 1.07 times as long as by the best choice on
+    # one thread and 1.11 times on two.
+    _MESH: Costs(
+        packing=Packing(number=1.4),
+        winograd=Winograd(strided_line=28, axes=12, few=16, axis=1.16),
+    ),
     # A Zen 4 held to AVX2 (22 November 2026). An unaligned load as 1.5 chooses tiles of one vector,
     # which take 1.4 times as long for fcn8s_final; weights at 1.1, half of a longer vector's, make
     # five layers of eight 2 to 6 % faster and two that stream many weights 4 to 17 % slower.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from ...base import Candidate
+from dataclasses import replace
+from math import prod
+
+from ...base import Candidate, Eligible
 from ..correlation import Correlation
 from ..cpu import Cpu
-from ..direct import direct, refused
+from ..direct import direct, refused, weight_numbers
 from .schedule import predicted_cycles, refusal, schedule
 
 POSITIONS = "positions"
@@ -21,4 +24,15 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
     buffers = 0 if plan.in_place else correlation.groups if plan.shared else plan.threads
     numbers = buffers * plan.buffer_positions * correlation.reduced // correlation.groups
     workspace = numbers * correlation.dtype.accumulator.itemsize
-    return (direct(correlation, POSITIONS, cycles, workspace, threads, cpu),)
+    candidate = direct(correlation, POSITIONS, cycles, workspace, threads, cpu)
+    if _packs_slowly(correlation):
+        reason = "packing takes as long as the products: it gathers, and others transpose"
+        candidate = replace(candidate, eligible=Eligible.ON_REQUEST, reason=reason)
+    return (candidate,)
+
+
+def _packs_slowly(correlation: Correlation) -> bool:
+    """Whether a weight whose result channels lie far apart has more numbers than the data."""
+    _, by_reduced, by_made, *_ = correlation.weight_strides
+    data = prod(correlation.operand_shape) + prod(correlation.result_shape)
+    return by_made > by_reduced and weight_numbers(correlation) > data

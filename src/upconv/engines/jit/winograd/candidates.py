@@ -33,6 +33,8 @@ def candidates(
         return ()
     few = correlation.rank > 1 and correlation.reduced < costs.few * correlation.groups
     margin = costs.prepared_margin if prepared else costs.margin
+    if any(line.step > 1 for line in correlation.lines) and not prepared:
+        margin *= costs.axis ** (correlation.rank - 1)
     margin = costs.few_margin if few else margin
     most = inf if every else direct / margin - border
     plans = schedules(correlation, threads, cpu, exact=not every, most=most)

@@ -216,11 +216,13 @@ class Form:
         outputs = prod(transform.m for transform in self.transforms)
         pack = kernel.pack_rows if self.layout is DataLayout.NCX else kernel.pack
         inputs = kernel.input_addition * _additions([t.b for t in self.transforms])
-        inputs += kernel.input * self.points + pack * outputs
-        if any(window.step > 1 for window in self.windows):
+        strided = any(window.step > 1 for window in self.windows)
+        passes = kernel.axes if strided and len(self.windows) > 1 else 1.0
+        inputs += kernel.input * passes * self.points + pack * outputs
+        if strided:
             inputs += kernel.strided_line * outputs * self.lanes * self.item / LINE
         results = kernel.result_addition * _additions([t.a for t in self.transforms])
-        results += kernel.result * self.points
+        results += kernel.result * passes * self.points
         reduction, vectors = self.products * self.reduction, self.vectors
         taps = prod(window.stride for window in self.windows)
         beyond = reduction * self.weight.made * taps * self.item > costs.l3
