@@ -22,7 +22,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"errors", "_version"},
     {"checks", "installation", "documents"},
-    {"geometry", "memory", "threads", "workers", "forks", "properties", "activations", "files"}
+    {"geometry", "memory", "threads", "interrupts", "forks", "properties", "activations", "files"}
     | {"terminal"},
     {"problem", "subpixel", "progress", "timing"},
     {"devices"},
