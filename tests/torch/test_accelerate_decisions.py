@@ -10,8 +10,8 @@ from torch import nn  # noqa: E402
 import upconv.torch as ut  # noqa: E402
 from tests.support.small_models import dcgan  # noqa: E402
 from tests.torch.test_accelerate import layer_rows  # noqa: E402
+from upconv.decision_report import Report  # noqa: E402
 from upconv.errors import ArgumentError, DTypeError, FileError  # noqa: E402
-from upconv.reports import Report  # noqa: E402
 from upconv.torch import trials  # noqa: E402
 from upconv.tuning import processor_model  # noqa: E402
 
