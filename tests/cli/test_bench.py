@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 from tests.support.planted_engine import plant
 from tests.support.processes import begun, called, environment, failed, let_compute, ran
 from upconv import execution, roofline
-from upconv.choices import Selection
+from upconv.engine_choice import Selection
 from upconv.engines import load
 from upconv.errors import EngineError
 

@@ -27,7 +27,7 @@ LAYERS = [
     {"problem", "subpixel", "progress", "timing"},
     {"devices"},
     {"engines", "dialects", "keywords", "states"},
-    {"arrays", "choices"},
+    {"arrays", "engine_choice"},
     {"shapes", "primitives", "measuring"},
     {"tuning"},
     {"execution"},

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import memory, testing
-from ..choices import tuning_asked
+from ..engine_choice import tuning_asked
 from ..engines import ON_DEVICES, load
 from ..engines.onednn import selftest
 from ..engines.onednn.library import runtime

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..arrays import as_array
-from ..choices import Algorithm
+from ..engine_choice import Algorithm
 from ..errors import ArgumentError, ShapeError, brief
 from ..keywords import rounds
 from ..problem import DType

@@ -17,7 +17,7 @@ import numpy as np
 from .. import memory
 from ..arrays import Array, as_array, same_dtype
 from ..checks import number
-from ..choices import Algorithm
+from ..engine_choice import Algorithm
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..keywords import epilogue, frozen_activation
 from ..network import Network, Value

@@ -20,7 +20,7 @@ import upconv
 from tests.engines.jit.test_classes import CPU
 from tests.support import winograd_layers
 from upconv import testing
-from upconv.choices import Algorithm
+from upconv.engine_choice import Algorithm
 from upconv.engines import jit, load
 from upconv.engines.jit import choose, packing
 from upconv.engines.jit import compile as compiling
