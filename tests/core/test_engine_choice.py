@@ -13,8 +13,8 @@ from upconv import engine_choice
 from upconv.engine_choice import Algorithm, choose, select
 from upconv.engines import ENGINES, load
 from upconv.engines.base import Candidate, ranked
-from upconv.engines.jit.choose import table
 from upconv.engines.jit.cpu import Cpu, target
+from upconv.engines.jit.kernel_choice import table
 from upconv.errors import ArgumentError, EngineMissing, EngineRefusal
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, Problem
