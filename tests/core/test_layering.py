@@ -24,9 +24,9 @@ LAYERS = [
     {"checks", "installation", "documents"},
     {"geometry", "memory", "threads", "interrupts", "forks", "properties", "activations", "files"}
     | {"terminal"},
-    {"problem", "subpixel", "progress", "timing"},
+    {"problem", "subpixel", "stream_progress", "timing"},
     {"devices"},
-    {"engines", "dialects", "keywords", "states"},
+    {"engines", "dialects", "keywords", "stream_state"},
     {"arrays", "engine_choice"},
     {"shapes", "primitives", "measuring"},
     {"tuning"},

@@ -13,7 +13,7 @@ from ..arrays import Array, as_array
 from ..checks import integer
 from ..errors import ArgumentError, DTypeError, EngineRefusal, ShapeError
 from ..problem import DataLayout, DType
-from ..states import Stateful, by_one_thread
+from ..stream_state import Stateful, by_one_thread
 from .compile import Compiler
 from .graph import Options, Shape, with_extent
 from .histories import Kept

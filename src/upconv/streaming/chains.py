@@ -27,7 +27,7 @@ from ..network.phases import Schedule
 from ..network.stream_programs import FAR
 from ..network.streams import NetworkStream, stream_of
 from ..problem import DType, Epilogue
-from ..states import Stateful, by_one_thread
+from ..stream_state import Stateful, by_one_thread
 from ..threads import resolved
 from .layers import chain_of, require_fit
 from .streams import Stream
