@@ -16,7 +16,7 @@ from tests.support.onnx_sessions import model as parsed
 from tests.support.onnx_sessions import plain, same
 from tests.support.repeating import seeds, single
 from upconv.onnx import Session
-from upconv.onnx.session.translation import TABLE
+from upconv.onnx.session.network_rules import TABLE
 
 SIZES = (7, 6, 5)
 Weights = dict[str, np.ndarray]

@@ -1,4 +1,4 @@
-"""Rows of the table in `translation.py`: operators that move channels and positions."""
+"""Rows of the table in `network_rules.py`: operators that move channels and positions."""
 
 from __future__ import annotations
 
