@@ -47,7 +47,7 @@ THIRD_PARTY = {
     "problem": {"ml_dtypes"},
     "engines": {"llvmlite"},
     "tuning": {"platformdirs"},
-    "cli": {"typer", "rich", "click", "threadpoolctl", "llvmlite", "torch", "onnx", "onnxruntime"}
+    "cli": {"typer", "click", "threadpoolctl", "llvmlite", "torch", "onnx", "onnxruntime"}
     | {"openvino"},
     "torch": {"torch"},
     "dask": {"dask"},

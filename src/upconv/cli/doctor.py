@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 REQUIRED = ("numpy", "llvmlite", "platformdirs")
 """The dependencies in upconv's metadata."""
 
-_OPTIONAL = ("typer", "rich", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch",
+_OPTIONAL = ("typer", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch",
              "onednn-cpu-gomp", "onednn", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12",
              "cupy-cuda13x", "dask")  # fmt: skip
 
