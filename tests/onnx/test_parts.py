@@ -231,7 +231,7 @@ REFUSALS = {
     "Slice": (
         [node("Slice", "s", "e", "ax")],
         {"s": np.array([0]), "e": np.array([3]), "ax": np.array([2])},
-        "size that the model leaves open",
+        "0:3 of an open size",
     ),
     "MaxPool": ([node("MaxPool", kernel_shape=[2, 2], ceil_mode=1)], {}, "ceil_mode"),
     "Add": ([node("Add", "a")], {"a": np.ones((6, 1, 5), np.float32)}, "one number per channel"),
