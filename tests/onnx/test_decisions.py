@@ -113,7 +113,7 @@ def _row(record: dict[str, Any], **entries: Any) -> dict[str, Any]:
     return record | {"rows": [record["rows"][0] | entries, *record["rows"][1:]]}
 
 
-DAMAGES = {  # tests/core/test_reports.py has more
+DAMAGES = {  # tests/core/test_decision_report.py has more
     "cut short": lambda record: json.dumps(record)[:-9],
     "another format": lambda record: record | {"format": "upconv.onnx decisions"},
     "another host": lambda record: record | {"host": "PyTorch"},

@@ -120,7 +120,7 @@ def test_inputs_and_decisions_that_do_not_go_together_are_refused(saved) -> None
     refused(ArgumentError, "example_inputs is an empty list", saved, [], remeasure=True)
 
 
-DAMAGES = {  # tests/core/test_reports.py has more
+DAMAGES = {  # tests/core/test_decision_report.py has more
     "host": lambda content, first: content.update(host="ONNX Runtime"),
     "a field less": lambda content, first: first.pop("kind"),
     "no details": lambda content, first: first.update(details=None),
