@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 import upconv.torch as ut  # noqa: E402
 from tests.support.small_models import close  # noqa: E402
 from upconv.errors import DTypeError, ShapeError  # noqa: E402
-from upconv.torch import cpu, tensors  # noqa: E402
+from upconv.torch import compute, tensors  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -53,7 +53,7 @@ class TestEveryCase:
         for name in ("relu", "tanh", "sigmoid", "silu", "gelu"):
             function = getattr(FUNCTIONAL, name)
             assert close(OPS.fused_convolution(x, w, b, *how, None, name), function(y))
-        assert close(cpu.activated(y, "leaky_relu:0.3"), FUNCTIONAL.leaky_relu(y, 0.3))
+        assert close(compute.activated(y, "leaky_relu:0.3"), FUNCTIONAL.leaky_relu(y, 0.3))
 
     def test_derivatives_of_both_orders_are_right(self, case) -> None:
         tensors, how = operands(case)

@@ -24,8 +24,8 @@ from ..engines.cudnn.engine import Cudnn
 from ..errors import EngineError, EngineMissing, MemoryLimitError
 from ..execution import prepared_problem
 from ..problem import Direction, DType
-from . import cpu
-from .cpu import Result
+from . import compute
+from .compute import Result
 from .problems import axis_order
 from .tensors import Tensor, new_result
 
@@ -49,36 +49,36 @@ def forward(
     x: Tensor, weight: Tensor, bias: Tensor, arguments: Any, residual: Tensor = None,
     activation: str = "",
 ) -> Tensor:  # fmt: skip
-    """`cpu.forward` on a CUDA device."""
+    """`compute.forward` on a CUDA device."""
     epilogue = residual, activation
     return _run(
         "forward",
         (x, weight, bias, residual),
         (*arguments, activation),
-        lambda x, weight, bias, _: cpu.forward_result(x, weight, bias, arguments, *epilogue),
-        lambda x, weight, bias, _: cpu.by_pytorch(x, weight, bias, arguments, *epilogue),
+        lambda x, weight, bias, _: compute.forward_result(x, weight, bias, arguments, *epilogue),
+        lambda x, weight, bias, _: compute.by_pytorch(x, weight, bias, arguments, *epilogue),
     )
 
 
 def input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
-    """`cpu.input_grad` on a CUDA device."""
+    """`compute.input_grad` on a CUDA device."""
     return _run(
         "input_grad",
         (g, weight),
         (size, *arguments),
-        lambda g, weight: cpu.input_result(g, weight, size, arguments),
-        lambda g, weight: cpu.input_grad_by_pytorch(g, weight, size, *arguments),
+        lambda g, weight: compute.input_result(g, weight, size, arguments),
+        lambda g, weight: compute.input_grad_by_pytorch(g, weight, size, *arguments),
     )
 
 
 def weight_grad(g: Tensor, x: Tensor, kernel: Any, *arguments: Any) -> Tensor:
-    """`cpu.weight_grad` on a CUDA device."""
+    """`compute.weight_grad` on a CUDA device."""
     return _run(
         "weight_grad",
         (g, x),
         (kernel, *arguments),
-        lambda g, x: cpu.weight_result(g, x, kernel, arguments),
-        lambda g, x: cpu.weight_grad_by_pytorch(g, x, kernel, *arguments),
+        lambda g, x: compute.weight_result(g, x, kernel, arguments),
+        lambda g, x: compute.weight_grad_by_pytorch(g, x, kernel, *arguments),
     )
 
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from . import cpu, cuda, packing
-from .cpu import ATEN, ATEN_BACKWARD, by_pytorch
+from . import compute, cuda, packing
+from .compute import ATEN, ATEN_BACKWARD, by_pytorch
 from .problems import ResultMask
 from .tensors import DTYPES, Tensor, channels_last, new_result
 
@@ -154,19 +154,19 @@ def _lowered(value: Any, dtype: Any) -> Any:
 _LIBRARY = torch.library.Library("upconv", "DEF")
 _KERNELS: dict[str, tuple[Any, ...]] = {  # on the CPU, on GPUs, on other devices, fake
     "convolution": (
-        _differentiable(partial(cpu.forward, keep=False)), _differentiable(cuda.forward),
+        _differentiable(partial(compute.forward, keep=False)), _differentiable(cuda.forward),
         _differentiable(by_pytorch), _fake(_by_pytorch, any),
     ),
     "fused_convolution": (
-        _fused(cpu.forward), _fused(cuda.forward), _fused(by_pytorch), _fake(_by_pytorch, any),
+        _fused(compute.forward), _fused(cuda.forward), _fused(by_pytorch), _fake(_by_pytorch, any),
     ),
     "convolution_input_grad": (
-        cpu.input_grad, cuda.input_grad, cpu.input_grad_by_pytorch,
-        _fake(cpu.input_grad_by_pytorch, any),
+        compute.input_grad, cuda.input_grad, compute.input_grad_by_pytorch,
+        _fake(compute.input_grad_by_pytorch, any),
     ),
     "convolution_weight_grad": (
-        cpu.weight_grad, cuda.weight_grad, cpu.weight_grad_by_pytorch,
-        _fake(cpu.weight_grad_by_pytorch, all),
+        compute.weight_grad, cuda.weight_grad, compute.weight_grad_by_pytorch,
+        _fake(compute.weight_grad_by_pytorch, all),
     ),
 }  # fmt: skip
 _DERIVATIVES = {

@@ -20,7 +20,7 @@ import torch
 from ..measuring import Ratio, decide, disagreement, required_gain, undisturbed
 from ..terminal import Progress
 from ..timing import interleaved
-from .cpu import ATEN, ATEN_BACKWARD
+from .compute import ATEN, ATEN_BACKWARD
 from .modules import layer_geometry
 from .operators import CONVOLUTION, INPUT_GRAD, WEIGHT_GRAD
 from .problems import ResultMask
