@@ -20,7 +20,7 @@ from torch import nn
 import upconv
 import upconv.torch
 from upconv import execution
-from upconv.choices import Selection
+from upconv.engine_choice import Selection
 from upconv.testing import require_engine
 
 

@@ -36,7 +36,7 @@ import numpy as np
 
 import upconv
 from upconv import testing
-from upconv.choices import Algorithm, choose, select, variants
+from upconv.engine_choice import Algorithm, choose, select, variants
 from upconv.engines import load
 from upconv.engines.base import Primitive
 from upconv.engines.jit.compile import Code

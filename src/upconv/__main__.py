@@ -7,7 +7,7 @@ from importlib import import_module
 
 from .installation import install_command
 
-_NEEDED = ("typer", "rich", "threadpoolctl")
+_NEEDED = ("typer", "threadpoolctl")
 _ERROR = 2
 _INTERRUPTED = 130
 

@@ -23,8 +23,8 @@ import numpy as np
 from . import memory
 from .arrays import Array, as_operand, check_out, copied, described, overlap
 from .checks import Frozen
-from .choices import Algorithm, engine_on, tuning_asked
 from .devices import DeviceArray, same_place
+from .engine_choice import Algorithm, engine_on, tuning_asked
 from .engines.base import Engine, PackedWeight, Primitive, on_device
 from .errors import DTypeError
 from .keywords import Keywords
@@ -186,7 +186,7 @@ def engine_for(engine: str | Engine | None, **operands: Array | None) -> str | E
 
 
 def _engine_on(engine: str | Engine | None, operand: DeviceArray) -> Engine:
-    """`choices.engine_on`, cached."""
+    """`engine_choice.engine_on`, cached."""
     key = "engine on", engine_key(engine), id(operand.library), operand.device
     calls = shared_cache().calls
     entry: tuple[Engine, object] | None = calls.get(key)

@@ -10,9 +10,9 @@ import numpy as np
 
 from . import memory
 from .arrays import Operand, as_array, as_shape, dtype_of
-from .candidates import Rated, Use, kernel_of, rated, table_of
+from .candidate_table import Rated, Use, kernel_of, rated, table_of
 from .checks import boolean, frozen, one_of
-from .choices import Algorithm, Refusal, Selection, choose, tuning_asked
+from .engine_choice import Algorithm, Refusal, Selection, choose, tuning_asked
 from .engines import ENGINES, load
 from .engines.base import Engine
 from .engines.nonfinite import NonFiniteWeight, is_finite

@@ -25,8 +25,8 @@ from .arrays import (
     shares_memory,
 )
 from .checks import Frozen, boolean
-from .choices import Algorithm
 from .devices import DeviceArray, out_of_memory, same_place
+from .engine_choice import Algorithm
 from .engines.base import Engine
 from .errors import ArgumentError, DTypeError, brief
 from .execution import (

@@ -9,8 +9,8 @@ from numpy import ndarray
 
 from .arrays import Array, Operand, as_operand, as_shape, converted, copied, described
 from .checks import Frozen
-from .choices import Algorithm
 from .devices import DeviceArray, same_place
+from .engine_choice import Algorithm
 from .engines.base import Engine
 from .errors import DTypeError, EngineError, ShapeError
 from .execution import (

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .checks import integer_variable
-from .choices import forget_choices
+from .engine_choice import forget_choices
 from .engines import nonfinite
 from .engines.base import Engine, Primitive
 from .problem import Problem

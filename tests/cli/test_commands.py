@@ -16,7 +16,6 @@ from tests.support.processes import called, environment, failed, ran
 from upconv.installation import install_command
 
 pytest.importorskip("typer", reason="the command line needs typer")
-pytest.importorskip("rich", reason="the command line needs rich")
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals, pipes and limits of POSIX")
 
@@ -215,7 +214,7 @@ def test_version():
     assert called("--version").stdout.decode() == f"upconv {upconv.__version__}\n"
 
 
-@pytest.mark.parametrize("package", ["typer", "rich"])
+@pytest.mark.parametrize("package", ["typer", "threadpoolctl"])
 def test_without_the_extra_one_line_says_how_to_get_it(package):
     said = failed(ran("doctor", driver=f"import sys; sys.modules[{package!r}] = None"), 2)
     assert said.endswith(install_command("cli") + "\n")

@@ -13,7 +13,6 @@ import upconv.mxnet as mx
 from tests.support.processes import called, failed, ran
 
 pytest.importorskip("typer", reason="the command line needs typer")
-pytest.importorskip("rich", reason="the command line needs rich")
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals, pipes and limits of POSIX")
 

@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("onnx", reason="the models are ONNX's")
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("typer", reason="the command line needs typer")
-pytest.importorskip("rich", reason="the command line needs rich")
 
 import onnx
 

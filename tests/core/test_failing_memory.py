@@ -103,7 +103,7 @@ def test_an_onnx_session(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """This thread and those that work for it: where the session is made, and where it runs."""
     onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
     pytest.importorskip("onnxruntime", reason="needs ONNX Runtime")
-    from upconv import workers
+    from upconv import interrupts
     from upconv.onnx import Session
 
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 2, L] x) => (float[N, 2, M] y)'
@@ -112,7 +112,7 @@ def test_an_onnx_session(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     )
     model, feeds = onnx.parser.parse_model(text), {"x": np.ones((1, 2, 9), np.float32)}
 
-    there = workers.call
+    there = interrupts.call
     failing: list[FailingMemory] = []
     functions: list[str] = []
 
@@ -131,7 +131,7 @@ def test_an_onnx_session(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
             results: list[np.ndarray] = session.run(None, feeds)
             return results
 
-    monkeypatch.setattr(workers, "call", call)
+    monkeypatch.setattr(interrupts, "call", call)
     assert list(faults(run, most)) == []
     assert {"_created", "_run"} <= set(functions)
 

@@ -22,16 +22,16 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"errors", "_version"},
     {"checks", "installation", "documents"},
-    {"geometry", "memory", "threads", "workers", "forks", "properties", "activations", "files"}
+    {"geometry", "memory", "threads", "interrupts", "forks", "properties", "activations", "files"}
     | {"terminal"},
-    {"problem", "subpixel", "progress", "timing"},
+    {"problem", "subpixel", "stream_progress", "timing"},
     {"devices"},
-    {"engines", "dialects", "keywords", "states"},
-    {"arrays", "choices"},
+    {"engines", "dialects", "keywords", "stream_state"},
+    {"arrays", "engine_choice"},
     {"shapes", "primitives", "measuring"},
     {"tuning"},
     {"execution"},
-    {"gradients", "roofline", "candidates", "reports"},
+    {"gradients", "roofline", "candidate_table", "decision_report"},
     {"network"},
     {"ops", "plans", "explanations", "normalization", "streaming"},
     {"testing", "torch", "onednn_graph", "onnx", "mxnet", "dask", "linear"},
@@ -47,7 +47,7 @@ THIRD_PARTY = {
     "problem": {"ml_dtypes"},
     "engines": {"llvmlite"},
     "tuning": {"platformdirs"},
-    "cli": {"typer", "rich", "click", "threadpoolctl", "llvmlite", "torch", "onnx", "onnxruntime"}
+    "cli": {"typer", "click", "threadpoolctl", "llvmlite", "torch", "onnx", "onnxruntime"}
     | {"openvino"},
     "torch": {"torch"},
     "dask": {"dask"},

@@ -20,15 +20,15 @@ CALL = (
 )
 CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (32 << 10, {} << 10, 32 << 20)"
 MODULE = "import sys, upconv.engines.jit; sys.modules['upconv.engines.jit']"
-CHOOSE = "from upconv.engines.jit import choose; choose.KERNELS = "
+CHOOSE = "from upconv.engines.jit import kernel_choice; kernel_choice.KERNELS = "
 CHANNELS = (
-    CHOOSE + "(choose.channels,);"
+    CHOOSE + "(kernel_choice.channels,);"
     " from upconv.engines.jit.channels import primitive as channels;"
     " channels._POINTS = 48"  # small spatial blocks
 )
 POSITIONS = (
-    CHOOSE + "(lambda *given: [each for each in choose.positions(*given) if each.possible]"
-    " or choose.channels(*given),)"
+    CHOOSE + "(lambda *given: [each for each in kernel_choice.positions(*given) if each.possible]"
+    " or kernel_choice.channels(*given),)"
 )
 
 SETTINGS = {

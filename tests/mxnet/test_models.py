@@ -301,7 +301,6 @@ class TestCommands:
     @pytest.fixture(autouse=True)
     def _needs(self):
         pytest.importorskip("typer", reason="the command line needs typer")
-        pytest.importorskip("rich", reason="the command line needs rich")
 
     @staticmethod
     def upconv(*args):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support import random_networks
-from upconv.choices import Algorithm
+from upconv.engine_choice import Algorithm
 from upconv.network import Network, memory
 from upconv.network.compile import Compiler
 from upconv.network.graph import Graph, Options, Pointwise

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support import random_networks
-from upconv.choices import Algorithm
+from upconv.engine_choice import Algorithm
 from upconv.keywords import Keywords
 from upconv.network import fold, fuse, layout, place
 from upconv.network.compile import simplified

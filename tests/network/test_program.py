@@ -12,7 +12,7 @@ import pytest
 from tests.engines.jit.test_pool_processes import forks, passes
 from tests.support import random_networks
 from upconv import memory
-from upconv.choices import Algorithm
+from upconv.engine_choice import Algorithm
 from upconv.errors import ArgumentError, DTypeError, EngineError, MemoryLimitError, ShapeError
 from upconv.network import Network
 from upconv.network.compile import Compiler

@@ -106,7 +106,7 @@ def test_values_by_definition_alone() -> None:
     network = decoder(6)
     x = np.random.default_rng(1).standard_normal((1, 4, 12)).astype(np.float32)
     stream = network.stream(chunk=4)
-    streamed = stream._source.streamed(1, 4)
+    streamed = stream.source.streamed(1, 4)
     streamed._by_definition = True
     parts = [stream.push(x[..., i : i + 4]) for i in range(0, 12, 4)]
     result = np.concatenate([*parts, stream.finish()], -1)

@@ -152,10 +152,10 @@ def test_a_push_that_fails_leaves_all_members_as_they_were(monkeypatch: Any) -> 
     for number in range(2):
         members.join(signal(number))
     members.push({0: 2})  # they are in two groups then
-    push, left = NetworkStream.push, [0]
+    advanced, left = NetworkStream.advanced, [0]
 
-    def failing(self: NetworkStream, *chunks: Any) -> Any:
-        result = push(self, *chunks)
+    def failing(self: NetworkStream, chunks: Any) -> Any:
+        result = advanced(self, chunks)
         left[0] -= 1
         if not left[0]:
             raise KeyboardInterrupt
@@ -165,7 +165,7 @@ def test_a_push_that_fails_leaves_all_members_as_they_were(monkeypatch: Any) -> 
         """Push, and fail behind so many pushes of groups."""
         left[0] = count
         with monkeypatch.context() as patched:
-            patched.setattr(NetworkStream, "push", failing)
+            patched.setattr(NetworkStream, "advanced", failing)
             with pytest.raises(KeyboardInterrupt):
                 members.batch.push(chunks)
 

@@ -113,13 +113,13 @@ def test_a_push_that_fails_late_leaves_the_stream_as_it_was(
 def test_prepared_streams_compile_nothing(causal: bool) -> None:
     stream = vocoder(causal=causal).stream(chunk=4, threads=1)
     stream.prepare()
-    kept = stream._source.streamed(1, 4)
+    kept = stream.source.streamed(1, 4)
     steps = list(kept._steps.values())
     streamed(stream, [np.zeros((1, 16, 80), np.float32)], 2, [4] * 20)
     assert list(kept._steps.values()) == steps
     two = stream.copy()
     two.prepare(2, batch=3)
-    assert stream._source.streamed(3, 4)._steps
+    assert stream.source.streamed(3, 4)._steps
     with pytest.raises(ArgumentError, match="made without one"):
         vocoder().stream().prepare()
     with pytest.raises(ArgumentError, match="chunk"):
@@ -132,7 +132,7 @@ def test_a_second_round_compiles_nothing() -> None:
     steps = []
     for _ in range(2):
         streamed(stream, [x], 2, [4] * 6)
-        steps.append(dict(stream._source.streamed(1, 4)._steps))
+        steps.append(dict(stream.source.streamed(1, 4)._steps))
     assert len(steps[0]) == len(steps[1])
     assert all(step is steps[1][key] for key, step in steps[0].items())
 

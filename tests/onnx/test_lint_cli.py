@@ -15,7 +15,6 @@ from tests.support.paths import ROOT
 
 pytest.importorskip("onnx_ir")
 pytest.importorskip("typer", reason="the command line needs typer")
-pytest.importorskip("rich", reason="the command line needs rich")
 
 import onnx
 

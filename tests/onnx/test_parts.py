@@ -16,7 +16,7 @@ from tests.support.onnx_sessions import model as parsed
 from tests.support.onnx_sessions import plain, same
 from tests.support.repeating import seeds, single
 from upconv.onnx import Session
-from upconv.onnx.session.translation import TABLE
+from upconv.onnx.session.network_rules import TABLE
 
 SIZES = (7, 6, 5)
 Weights = dict[str, np.ndarray]
@@ -231,7 +231,7 @@ REFUSALS = {
     "Slice": (
         [node("Slice", "s", "e", "ax")],
         {"s": np.array([0]), "e": np.array([3]), "ax": np.array([2])},
-        "size that the model leaves open",
+        "0:3 of an open size",
     ),
     "MaxPool": ([node("MaxPool", kernel_shape=[2, 2], ceil_mode=1)], {}, "ceil_mode"),
     "Add": ([node("Add", "a")], {"a": np.ones((6, 1, 5), np.float32)}, "one number per channel"),

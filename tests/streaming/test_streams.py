@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import upconv
 from tests.support.stream_cases import Case, cases, cut, intruded, same_bits, streamed
 from upconv.problem import DType
-from upconv.progress import Progress
+from upconv.stream_progress import Progress
 
 CUTS = st.lists(st.integers(0, 9), max_size=8)
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import upconv
-from upconv.engines.jit.choose import direct_variant
 from upconv.engines.jit.cpu import host
+from upconv.engines.jit.kernel_choice import direct_variant
 from upconv.problem import DType
 
 FAMILIES = {

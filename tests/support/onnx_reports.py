@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from upconv.decision_report import Report, Row
 from upconv.geometry import Axis
 from upconv.measuring import Ratio
 from upconv.onnx.optimizing.results import (
@@ -12,7 +13,6 @@ from upconv.onnx.optimizing.results import (
     WholeResult,
 )
 from upconv.onnx.verifying.differences import Difference, Run
-from upconv.reports import Report, Row
 
 HOSTILE = (
     "<script>alert(1)</script>", "\"><img src=x onerror='alert(1)'>",

@@ -38,7 +38,7 @@ import pytest
 from tests.support.page_files import FILES, make_files
 from tests.support.paths import ROOT
 
-OPTIONAL = ("torch", "onnx", "onnxruntime", "openvino", "dask", "zarr", "scipy", "typer", "rich")
+OPTIONAL = ("torch", "onnx", "onnxruntime", "openvino", "dask", "zarr", "scipy", "typer")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.FAIL_FAST
 
 NOT_RUN = {

@@ -15,9 +15,9 @@ from upconv.arrays import Array
 from upconv.engines.base import Primitive
 from upconv.engines.interior import bordered
 from upconv.engines.jit.border import JitBorder
-from upconv.engines.jit.choose import interior_of
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import AMX, Cpu, host
+from upconv.engines.jit.kernel_choice import interior_of
 from upconv.engines.jit.tiles.primitive import Tiles
 from upconv.problem import DataLayout, DType, Problem
 

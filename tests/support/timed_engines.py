@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import upconv
-from upconv import choices, timing, tuning
+from upconv import engine_choice, timing, tuning
 from upconv.problem import Problem
 from upconv.tuning import autotune
 
@@ -106,9 +106,9 @@ def table(monkeypatch: pytest.MonkeyPatch):
     """Put engines into the table, in the place of all others."""
 
     def put(*known: Timed) -> None:
-        monkeypatch.setattr(choices, "ENGINES", {e.name: e.name for e in known})
+        monkeypatch.setattr(engine_choice, "ENGINES", {e.name: e.name for e in known})
         by_name = {e.name: e for e in known}
-        monkeypatch.setattr(choices, "load", lambda name, argument="engine": by_name[name])
+        monkeypatch.setattr(engine_choice, "load", lambda name, argument="engine": by_name[name])
         upconv.cache_clear()
 
     return put

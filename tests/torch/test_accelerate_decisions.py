@@ -10,8 +10,8 @@ from torch import nn  # noqa: E402
 import upconv.torch as ut  # noqa: E402
 from tests.support.small_models import dcgan  # noqa: E402
 from tests.torch.test_accelerate import layer_rows  # noqa: E402
+from upconv.decision_report import Report  # noqa: E402
 from upconv.errors import ArgumentError, DTypeError, FileError  # noqa: E402
-from upconv.reports import Report  # noqa: E402
 from upconv.torch import trials  # noqa: E402
 from upconv.tuning import processor_model  # noqa: E402
 
@@ -120,7 +120,7 @@ def test_inputs_and_decisions_that_do_not_go_together_are_refused(saved) -> None
     refused(ArgumentError, "example_inputs is an empty list", saved, [], remeasure=True)
 
 
-DAMAGES = {  # tests/core/test_reports.py has more
+DAMAGES = {  # tests/core/test_decision_report.py has more
     "host": lambda content, first: content.update(host="ONNX Runtime"),
     "a field less": lambda content, first: first.pop("kind"),
     "no details": lambda content, first: first.update(details=None),

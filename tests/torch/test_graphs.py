@@ -13,7 +13,7 @@ import upconv.torch as ut  # noqa: E402
 from tests.support.small_models import MODELS, UNet3d, close, dcgan, stirred  # noqa: E402
 from upconv import measuring  # noqa: E402
 from upconv.errors import DTypeError  # noqa: E402
-from upconv.torch import graphs, operations, packing  # noqa: E402
+from upconv.torch import graphs, network_rules, packing  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("one_torch_thread"),
@@ -174,7 +174,7 @@ def test_a_part_that_is_not_faster_or_differs_stays_and_the_log_says_why(
         assert "stays PyTorch's: it is not faster" in caplog.text
         torch.compiler.reset()
         sigmoid = lambda network, x: network.activation(x, "sigmoid")  # noqa: E731
-        monkeypatch.setitem(operations.ROWS, "tanh", sigmoid)
+        monkeypatch.setitem(network_rules.ROWS, "tanh", sigmoid)
         assert close(compiled(model)(x), model(x))
         assert "stays PyTorch's: its result 1 differs" in caplog.text
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from tests.support.small_models import close  # noqa: E402
 from upconv.errors import EngineError  # noqa: E402
-from upconv.torch import operations, parts  # noqa: E402
+from upconv.torch import network_rules, parts  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("one_torch_thread"),
@@ -482,7 +482,7 @@ def test_random_graphs(how, steps, seed) -> None:
 
 def test_a_wrong_row_is_caught(monkeypatch) -> None:
     monkeypatch.setitem(
-        operations.ROWS, "tanh", lambda network, x: network.activation(x, "sigmoid")
+        network_rules.ROWS, "tanh", lambda network, x: network.activation(x, "sigmoid")
     )
     model, x = net(), torch.randn(1, 3, 8, 8)
     call, _, _ = handed(model, x)

@@ -23,7 +23,7 @@ from ..engines import ON_DEVICES, load
 from ..errors import EngineError, EngineRefusal, MemoryLimitError, brief
 from ..explanations import engines as known_engines
 from ..problem import Direction, DType
-from ..terminal import aligned
+from ..terminal import aligned, shown
 from ..threads import get_num_threads
 from ..timing import format_seconds, interleaved
 from . import doctor, options, report
@@ -99,9 +99,9 @@ def bench(
     groups = [name for name in names if name in ("reference", *PEERS)]
     count, spent = get_num_threads(), min(seconds, _QUICK_SECONDS) if quick else seconds
     limits, measured = roofline.measured(count), []
-    with report.progress() as step:
+    with shown(None) as step:
         for number, layer in enumerate(chosen, 1):
-            step(f"{number} of {len(chosen)}  {layer.name}: verifying and timing")
+            step(f"{layer.name}: verifying and timing", number, len(chosen))
             case = Case(layer, direction, dtype)
             work = case.problem.multiply_adds, case.problem.nbytes, dtype
             bound = None if limits is None else limits.seconds(*work)

@@ -23,7 +23,7 @@ from ..devices import library
 from ..engines.cudnn.engine import Cudnn
 from ..errors import EngineMissing, EngineRefusal, MemoryLimitError
 from ..problem import DataLayout, Direction, DType, Problem
-from ..terminal import aligned
+from ..terminal import aligned, shown
 from ..timing import format_seconds
 from . import report
 from .bench_layers import Layer
@@ -66,9 +66,9 @@ def measure(
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
     lines = []
-    with report.progress() as step:
+    with shown(None) as step:
         for number, layer in enumerate(layers, 1):
-            step(f"{number} of {len(layers)}  {layer.name}: verifying and timing")
+            step(f"{layer.name}: verifying and timing", number, len(layers))
             for layout in DataLayout:
                 problem = layer.problem(dtype, direction).replace(layout=layout, tf32=tf32)
                 lines.append(_line(torch, layer, problem))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import memory, testing
-from ..choices import tuning_asked
+from ..engine_choice import tuning_asked
 from ..engines import ON_DEVICES, load
 from ..engines.onednn import selftest
 from ..engines.onednn.library import runtime
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 REQUIRED = ("numpy", "llvmlite", "platformdirs")
 """The dependencies in upconv's metadata."""
 
-_OPTIONAL = ("typer", "rich", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch",
+_OPTIONAL = ("typer", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch",
              "onednn-cpu-gomp", "onednn", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12",
              "cupy-cuda13x", "dask")  # fmt: skip
 

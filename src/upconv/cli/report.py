@@ -1,11 +1,10 @@
-"""The output of a command: one JSON document or text, and a progress line."""
+"""The output of a command: one JSON document, or text."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import typer
@@ -49,15 +48,3 @@ def text(words: str) -> None:
         raise FileError("Cannot write the standard output: it is closed.")
     sys.stdout.write(words + "\n")
     sys.stdout.flush()
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """Show a progress line on stderr if that is a terminal; call the result with its text."""
-    if not (sys.stderr and sys.stderr.isatty()):
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
-        yield status.update

@@ -20,7 +20,7 @@ from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 
 from ..arrays import Array
-from ..choices import select
+from ..engine_choice import select
 from ..engines.base import Engine
 from ..engines.interior import is_point
 from ..engines.ordered_sums import invariant_engine

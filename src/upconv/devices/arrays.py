@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import DTypeError, MemoryLimitError
+from ..errors import DTypeError
 from ..problem import DType
+from . import memory
 
 Native = Any
 """An array as its library has it."""
@@ -134,12 +134,12 @@ class DeviceArray:
         try:  # not `out_of_memory`, which takes two microseconds
             native = self.library.empty(shape, kind, self.device)
         except Exception as error:
-            raise _limit(self.library, f"an array of shape {shape}", error) from None
+            raise memory.raised(self.library, f"an array of shape {shape}", error) from None
         return self._view(native)
 
     def copy(self) -> DeviceArray:
         """A contiguous copy; `MemoryLimitError` where there is too little memory."""
-        with out_of_memory(self.library, f"a copy of an array of shape {self.shape}"):
+        with memory.out_of_memory(self.library, f"a copy of an array of shape {self.shape}"):
             return self._view(self.library.copy(self.native))
 
     def _view(self, native: Native) -> DeviceArray:
@@ -149,24 +149,6 @@ class DeviceArray:
 
     def __repr__(self) -> str:
         return f"<array of {self.library.name} on {self.place}: {self.shape}, {self.dtype}>"
-
-
-@contextmanager
-def out_of_memory(library: Library, purpose: str) -> Iterator[None]:
-    """Turn a library's error for too little memory into `MemoryLimitError`."""
-    try:
-        yield
-    except Exception as error:
-        raise _limit(library, purpose, error) from None
-
-
-def _limit(library: Library, purpose: str, error: Exception) -> Exception:
-    """The error to raise for a library's own."""
-    if not library.is_out_of_memory(error):
-        return error
-    reason = " ".join(str(error).split())[:300]
-    words = f"{purpose} does not fit on the GPU: {reason} Work on smaller pieces of the input."
-    return MemoryLimitError(words)
 
 
 def dtype_named(argument: str, name: str) -> np.dtype[Any]:

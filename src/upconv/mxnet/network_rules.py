@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..network import Network, Value
+from ..network.axes import narrowed, per_channel
 from .base import MXNetError
 from .operators import OPERATORS, Shape
 from .operators.convolution import keywords_for
@@ -74,15 +75,8 @@ class Layers:
 
     def operand(self, i: int) -> Any:
         """Return an operand of arithmetic: a `Value`, a number, or one number per channel."""
-        x, other = self.x[i], self.shapes[1 - i]
-        if isinstance(x, Value):
-            return x
-        if x.size == 1 and x.ndim <= len(other):
-            return float(x.reshape(-1)[0])
-        per_channel = (1, other[1], *[1] * (len(other) - 2))
-        if (*[1] * (len(other) - x.ndim), *x.shape) != per_channel:
-            self.refuse(f"a constant of shape {x.shape} is neither a number nor one per channel")
-        return x.reshape(-1)
+        x = self.x[i]
+        return x if isinstance(x, Value) else per_channel(self.data(1 - i), x)
 
 
 def _convolution(b: Layers) -> Value:
@@ -169,34 +163,7 @@ def _split(b: Layers) -> list[Value]:
 
 def _slice(b: Layers) -> Value:
     """Translate slice, slice_axis, slice_like and Crop: slice channels, and crop positions."""
-    parts = [*sliced(b.p, b.shapes), *[slice(None)] * (b.rank + 2)][: b.rank + 2]
-    if any(part.step not in (None, 1) for part in parts):
-        b.refuse("networks slice without steps")
-    pairs = zip(parts, b.shapes[0][:2], strict=False)
-    batch, channels = (part.indices(size) == (0, size, 1) for part, size in pairs)
-    if not hasattr(b.p, "begin"):  # the window has the size of another input
-        b.sized = True
-        if not (batch and channels):
-            b.refuse("networks crop positions alone")
-    if not batch:
-        b.refuse("networks do not slice the batch")
-    if parts[0] != slice(None):
-        b.sized = True
-    x = b.data()
-    if not channels:
-        x = b.network.slice(x, *parts[1].indices(x.channels)[:2])
-    cut = [_cut(b, part, axis) for axis, part in enumerate(parts[2:], 2)]
-    return x if not np.any(cut) else b.network.crop(x, tuple(cut))
-
-
-def _cut(b: Layers, part: slice, axis: int) -> tuple[int, int]:
-    """Return the numbers of positions that a slice cuts off both ends of an axis."""
-    begin, end = part.start or 0, part.stop or 0
-    if begin >= 0 >= end and part.stop != 0:
-        return begin, -end
-    size = b.size()[axis - 2]
-    begin, end, _ = part.indices(size)
-    return begin, size - end
+    return narrowed(b.network, b.data(), sliced(b.p, b.shapes))
 
 
 def _padded(b: Layers) -> Value:

@@ -14,8 +14,11 @@ import numpy as np
 from ..errors import ArgumentError, ShapeError
 from .graph import Array
 from .kinds import described_shape
+from .layers import Layers
 from .values import Value
 
+_FAR = 1 << 31
+"""A slice with this or a larger end reaches to the end of its axis."""
 Axes = tuple[int | None, ...]
 """The axis of (N, C, *size) behind each axis of a framework; None where that has extent 1."""
 
@@ -76,6 +79,38 @@ class Arranged:
             expected = f"one number per channel of {described_shape(self.shape)}"
             raise ShapeError("an operand", got, expected)
         return np.asarray(constant).reshape(-1)
+
+
+def per_channel(x: Value, constant: Array) -> float | Array:
+    """A constant that NumPy's rules broadcast to (N, C, *size), as an operand of arithmetic."""
+    return Arranged(x, tuple(range(len(x.shape)))).per_channel(constant)
+
+
+def narrowed(network: Layers, x: Value, slices: Sequence[slice]) -> Value:
+    """The part x[slices] of a value: slices in the order of axes, of steps of 1.
+
+    Along an open extent, a slice begins at a distance from the begin and ends at one from the end.
+    """
+    cut = [_cut(part, size) for part, size in zip(slices, x.shape, strict=False)]
+    batch, (begin, end), *amounts = cut + [(0, 0)] * (len(x.shape) - len(cut))
+    if any(batch):
+        raise ArgumentError("a slice", "of the batch", "one of channels or positions")
+    if begin or end:
+        x = network.slice(x, begin, x.channels - end)
+    return network.crop(x, tuple(amounts)) if any(map(any, amounts)) else x
+
+
+def _cut(part: slice, size: int | None) -> tuple[int, int]:
+    """The numbers of positions that a slice cuts off the begin and the end of an axis."""
+    if part.step not in (None, 1):
+        raise ArgumentError("the step of a slice", str(part.step), "1")
+    start, stop = part.start or 0, _FAR if part.stop is None else part.stop
+    if size is not None:
+        begin, end, _ = slice(start, stop).indices(size)
+        return begin, size - end
+    if start < 0 or 0 <= stop < _FAR:
+        raise ArgumentError("a slice", f"{start}:{stop} of an open size", "start: or :-end")
+    return start, -stop if stop < 0 else 0
 
 
 def common_axes(operands: Sequence[Arranged]) -> Axes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..arrays import as_array
-from ..choices import Algorithm
+from ..engine_choice import Algorithm
 from ..errors import ArgumentError, ShapeError, brief
 from ..keywords import rounds
 from ..problem import DType
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .box_programs import BoxPrograms
     from .compile import Compiler
     from .program import Program
-    from .programs import Programs
+    from .program_cache import Programs
     from .streams import NetworkStream
 
 
@@ -195,7 +195,7 @@ class Network(Layers):
         self, shapes: dict[str, Any], make: Callable[[Programs, dict[str, ir.Shape]], Made]
     ) -> Made:
         """The program for the shapes of all inputs."""
-        from .programs import Programs  # the builder itself needs no engine
+        from .program_cache import Programs  # the builder itself needs no engine
 
         self._programs = self._programs or Programs(self.graph(**shapes))
         known = dict(zip(self._nodes.inputs, self._nodes.input_shapes(shapes), strict=True))

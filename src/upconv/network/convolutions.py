@@ -15,7 +15,7 @@ import numpy as np
 
 from ..activations import Activation
 from ..checks import Frozen
-from ..choices import Algorithm
+from ..engine_choice import Algorithm
 from ..engines import load
 from ..engines.base import Candidate, PackedWeight, Primitive, ranked
 from ..engines.jit.activation import ActivationEpilogue

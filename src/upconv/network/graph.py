@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ..choices import Algorithm
+from ..engine_choice import Algorithm
 from ..geometry import convolved
 from ..keywords import Keywords
 from ..problem import DataLayout, DType

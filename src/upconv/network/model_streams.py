@@ -9,8 +9,7 @@ the length thus become ends of an axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from ..arrays import Array, as_array
 from ..errors import ArgumentError, EngineRefusal, ShapeError, UpconvError
@@ -18,9 +17,7 @@ from .axes import Axes, from_network, to_network
 from .builder import Network
 from .digests import plain
 from .kinds import KINDS, agree, described_shape
-from .phases import Schedule
-from .stream_batches import StreamBatch
-from .streams import NetworkStream
+from .streams import NetworkStream, Source
 
 FAR = 1_000_003
 """A length at which no condition on short inputs holds; captures have no data."""
@@ -38,6 +35,7 @@ class Captured(NamedTuple):
     structure: Any = None
 
 
+Kind = TypeVar("Kind", bound="ModelStream")
 Capture = Callable[[int, int], Captured]
 """The network of a model for inputs of a batch and a length."""
 
@@ -78,9 +76,9 @@ class Signature(NamedTuple):
 
 
 def stream_of_model(
-    capture: Capture, signature: Signature, length: int, **options: Any
-) -> tuple[NetworkStream, Captured]:
-    """The stream of a model, and its capture; raises `EngineRefusal` if it has none."""
+    kind: type[Kind], capture: Capture, signature: Signature, length: int, **options: Any
+) -> Kind:
+    """The stream of a model, of this kind; raises `EngineRefusal` if it has none."""
     batch = signature.batch()
     first = capture(batch, max(2, length))
     outputs = first.outputs
@@ -93,8 +91,8 @@ def stream_of_model(
     except UpconvError:  # a model may state its batch
         declared = signature.declared(batch, None)
     network = first.network.redeclared(declared)
-    stream = network.stream(signature.axis, **options)
-    return stream, first._replace(network=network, outputs=outputs)
+    source = network.stream(signature.axis, **options).source
+    return kind(source, signature, first._replace(network=network, outputs=outputs))
 
 
 def _merged(
@@ -116,67 +114,22 @@ def _merged(
     )
 
 
-@dataclass(slots=True)
-class ModelStream:
-    """A model in progress: chunks in, all results out that no later input can change.
+class ModelStream(NetworkStream):
+    """A model in progress: chunks in, all results out that no later input can change."""
 
-    `push` and `finish` are for one thread at a time. Copies share the weights.
-    """
+    __slots__ = ("captured", "signature")
 
-    network: NetworkStream
-    signature: Signature
-    captured: Captured
-
-    @property
-    def latency(self) -> int:
-        """Results, at most, of the first output that are not returned yet; see `NetworkStream`."""
-        return self.network.latency
-
-    @property
-    def lookahead(self) -> int:
-        """Inputs, at most, that a result waits for after the one at its own time."""
-        return self.network.lookahead
-
-    @property
-    def progress(self) -> Schedule:
-        """The number of final results of the first output after each number of inputs."""
-        return self.network.progress
-
-    def reset(self) -> None:
-        """Go back to the begin; compiled programs stay."""
-        self.network.reset()
-
-    def prepare(self, chunk: int | None = None, batch: int = 1) -> None:
-        """Compile now what a stream of equal chunks would compile in its first pushes."""
-        self.network.prepare(chunk, batch)
-
-    def copy(self) -> Self:
-        """An independent stream in the same state."""
-        return replace(self, network=self.network.copy())
-
-    def to_bytes(self) -> bytes:
-        """The state, without the weights, for `from_bytes` of an equal stream."""
-        return self.network.to_bytes()
-
-    def from_bytes(self, data: bytes) -> Self:
-        """A new stream in the state `data`; `ArgumentError` if it is damaged."""
-        return replace(self, network=self.network.from_bytes(data))
+    def __init__(self, source: Source, signature: Signature, captured: Captured) -> None:
+        """At the begin; call `stream` instead."""
+        self.signature, self.captured = signature, captured
+        super().__init__(source)
 
     def __repr__(self) -> str:
-        rate = f"{self.progress.rate} output samples per input sample"
+        rate = f"{self.rate} output samples per input sample"
         return f"<{type(self).__name__}: {rate}, latency {self.latency} output samples>"
 
-    def batch(self) -> StreamBatch[Self]:
-        """Independent streams of this model that share their pushes, none of them yet."""
-        return StreamBatch(self)
-
-    def with_network(self, network: NetworkStream) -> Self:
-        """The same stream in the state of `network`."""
-        return replace(self, network=network)
-
-    def converted(self, chunks: Sequence[Any]) -> tuple[list[Array], Callable[[Any], Any]]:
-        """The chunks as the network's inputs, and a function that converts its results."""
-        raise NotImplementedError
+    def _begun(self) -> Self:
+        return type(self)(self.source, self.signature, self.captured)
 
     def arrays(self, chunks: Sequence[Any]) -> list[Array]:
         """The chunks as (N, C, *size); raises where they do not fit the inputs."""

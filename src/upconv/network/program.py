@@ -21,7 +21,7 @@ import numpy as np
 
 from .. import forks
 from ..arrays import as_array, check_out, copied, overlap
-from ..choices import Algorithm
+from ..engine_choice import Algorithm
 from ..engines.base import Maybe
 from ..engines.nonfinite import is_finite
 from ..errors import ArgumentError, DTypeError, EngineError, ShapeError

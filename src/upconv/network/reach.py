@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..errors import EngineRefusal
 from ..geometry import same_padding
 from ..keywords import Same, paddings
-from ..progress import Progress
+from ..stream_progress import Progress
 from . import graph as ir
 from .kinds import signature_of
 

@@ -8,37 +8,20 @@ as the others.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, Self, TypeVar
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from ..arrays import Array
 from ..errors import ArgumentError, DTypeError, brief
 
-
-class Member(Protocol):
-    """A stream that a batch may hold: a `NetworkStream`, or a model's stream around one."""
-
-    @property
-    def network(self) -> Any:
-        """The stream of the network."""
-
-    def converted(self, chunks: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
-        """The chunks as the network's inputs, and a function that converts its results."""
-
-    def copy(self) -> Self:
-        """An independent stream in the same state."""
-
-    def with_network(self, network: Any) -> Self:
-        """The same stream in the state of the network's stream `network`."""
-
-
-Kind = TypeVar("Kind", bound=Member)
+Kind = TypeVar("Kind", bound=Any)
+"""A `NetworkStream`, or a stream of a model: `streams.py` imports this module."""
 
 
 class _Group:
-    """Members that are computed as one batch: their rows by number, and the network's stream."""
+    """Members that are computed as one batch: their rows by number, and the stream of all."""
 
     def __init__(self, rows: Mapping[int, int], stream: Any) -> None:
         self.rows, self.stream = dict(rows), stream
@@ -78,8 +61,8 @@ class StreamBatch(Generic[Kind]):
     def __init__(self, stream: Kind) -> None:
         """A batch without members; call `batch` of a stream instead."""
         self._fresh = stream.copy()
-        self._fresh.network.reset()
-        shapes = self._fresh.network.shapes.values()
+        self._fresh.reset()
+        shapes = self._fresh.shapes.values()
         self._apart = any(shape[0] is not None for shape in shapes)  # the batch is stated
         self._members: dict[int, Kind] = {}
         self._groups: dict[int, _Group] = {}  # by member
@@ -102,17 +85,19 @@ class StreamBatch(Generic[Kind]):
         if type(member) is not type(self._fresh):
             got, expected = brief(stream), f"a {type(self._fresh).__name__}"
             raise DTypeError("stream", got, expected)
-        self._fresh.network.require_alike(member.network)
+        self._fresh.require_alike(member)
         number, self._next = self._next, self._next + 1
         self._members[number] = member = member.copy()
-        self._groups[number] = _Group({number: member.network.batch_size}, member.network)
+        self._groups[number] = _Group({number: member.batch_size}, member)
         return number
 
     def leave(self, number: int) -> Kind:
         """Remove a stream, to push to it or to `finish` it; others are unchanged."""
         self._groups |= self._group(number).split()  # the next push joins the others again
         alone = self._groups.pop(number)
-        return self._members.pop(number).with_network(alone.stream)
+        member = self._members.pop(number)
+        member.go_back(alone.stream.moment)
+        return member
 
     def push(self, chunks: Mapping[int, Any]) -> dict[int, Any]:
         """Push a chunk to each of some streams, by their numbers; return their results.
@@ -121,12 +106,11 @@ class StreamBatch(Generic[Kind]):
         and streams without a chunk wait. Raises what `push` raises, with all streams unchanged.
         """
         inputs: dict[int, list[Array]] = {}
-        back: dict[int, Callable[[Any], Any]] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for number, chunk in chunks.items():
             group = self._group(number)
             several = chunk if isinstance(chunk, tuple) else (chunk,)
-            arrays, back[number] = self._members[number].converted(several)
+            arrays = self._members[number].converted(several)
             inputs[number] = arrays = group.stream.checked(arrays, group.rows[number] or None)
             apart = number if self._apart else None
             alike[group.stream.phase, group.stream.length(arrays), apart].append(number)
@@ -138,12 +122,13 @@ class StreamBatch(Generic[Kind]):
                 stream = self._together(rows)
                 pushed.append((stream, stream.moment))
                 joined = map(np.concatenate, zip(*(inputs[n] for n in numbers), strict=True))
-                arrays = stream.push(*joined)
+                arrays = stream.advanced(list(joined))
                 several = arrays if isinstance(arrays, tuple) else (arrays,)
                 cuts = np.cumsum(list(rows.values()))[:-1]
                 parts = [np.split(array, cuts) if len(cuts) else [array] for array in several]
                 for number, part in zip(numbers, zip(*parts, strict=True), strict=True):
-                    results[number] = back[number](part if len(part) > 1 else part[0])
+                    own = part if len(part) > 1 else part[0]
+                    results[number] = self._members[number].given_back(own)
         except BaseException:
             for stream, moment in pushed:
                 stream.go_back(moment)

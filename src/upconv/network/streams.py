@@ -13,7 +13,7 @@ from ..arrays import Array, as_array
 from ..checks import integer
 from ..errors import ArgumentError, DTypeError, EngineRefusal, ShapeError
 from ..problem import DataLayout, DType
-from ..states import Stateful, by_one_thread
+from ..stream_state import Stateful, by_one_thread
 from .compile import Compiler
 from .graph import Options, Shape, with_extent
 from .histories import Kept
@@ -80,12 +80,12 @@ class NetworkStream(Stateful):
     array([[[5.]]], dtype=float32)
     """
 
-    __slots__ = ("_chunk", "_counts", "_ended", "_kept", "_key", "_source", "_streamed", "kind")
+    __slots__ = ("_chunk", "_counts", "_ended", "_kept", "_key", "_streamed", "kind", "source")
 
     def __init__(self, source: Source) -> None:
         """At the begin; call `Network.stream` instead."""
         rank = len(next(iter(source.shapes.values())))
-        self._source, self.kind = source, (source.axis - rank, source.dtype)
+        self.source, self.kind = source, (source.axis - rank, source.dtype)
         self.reset()
 
     @by_one_thread
@@ -93,19 +93,19 @@ class NetworkStream(Stateful):
         """Go back to the begin; compiled programs stay."""
         self._streamed: Streamed | None = None
         self._chunk = 0
-        self._counts, self._key = self._source.schedule.begin, 0
+        self._counts, self._key = self.source.schedule.begin, 0
         self._kept: Kept | None = None
         self._ended = False
 
     @property
     def shapes(self) -> dict[str, OpenShape]:
         """The shapes of the inputs by name, None where they are open."""
-        return dict(self._source.shapes)
+        return dict(self.source.shapes)
 
     @property
     def progress(self) -> Schedule:
         """The number of final results of the first output after each number of inputs."""
-        return self._source.schedule
+        return self.source.schedule
 
     def prepare(self, chunk: int | None = None, batch: int = 1) -> None:
         """Compile now what a stream of equal chunks would compile in its first pushes.
@@ -114,13 +114,13 @@ class NetworkStream(Stateful):
         this network have them too. chunk: positions of each push; that of the stream where None.
         batch: the number of streams side by side.
         """
-        default, stated = self._source.chunk, next(iter(self._source.shapes.values()))[0]
+        default, stated = self.source.chunk, next(iter(self.source.shapes.values()))[0]
         if chunk is None and default is None:
             expected = "a length, as the stream was made without one"
             raise ArgumentError("chunk", "None", expected, "Pass prepare(chunk=...).")
         count = integer("chunk", default if chunk is None else chunk, 1)
-        streamed = self._source.streamed(stated or integer("batch", batch, 1), count)
-        counts, key, met = self._source.schedule.begin, 0, set[int]()
+        streamed = self.source.streamed(stated or integer("batch", batch, 1), count)
+        counts, key, met = self.source.schedule.begin, 0, set[int]()
         while key not in met:
             met.add(key)
             step = streamed.step(key, counts, count, ended=False)
@@ -128,12 +128,10 @@ class NetworkStream(Stateful):
         with suppress(ShapeError):  # the network may have no result for so few positions
             streamed.step(key, counts, 0, ended=True)
 
-    def batch(self) -> StreamBatch[NetworkStream]:
-        """Independent streams of this network that share their pushes, none of them yet."""
+    def batch(self) -> StreamBatch[Self]:
+        """Independent streams like this one that share their pushes, none of them yet."""
         return StreamBatch(self)
 
-    @by_one_thread
-    @memory.bounded("this chunk")
     def push(self, *chunks: Any) -> Any:
         """All results that no later input can change and that were not returned yet.
 
@@ -143,12 +141,26 @@ class NetworkStream(Stateful):
         Returns (N, F, *size), of any length; a tuple for several outputs. Raises `ShapeError` or
         `DTypeError`, and `EngineError` after `finish`; the stream then is as it was.
         """
+        return self.given_back(self.advanced(self.converted(chunks)))
+
+    def converted(self, chunks: Sequence[Any]) -> list[Any]:
+        """The chunks of a push as the network's inputs."""
+        return list(chunks)
+
+    def given_back(self, results: Any) -> Any:
+        """The network's results in the form that a push returns."""
+        return results
+
+    @by_one_thread
+    @memory.bounded("this chunk")
+    def advanced(self, chunks: Sequence[Any]) -> Any:
+        """The network's results of a push of its inputs; see `push`."""
         self._require_open()
         arrays = self.checked(chunks, None if self._streamed is None else self._streamed.batch)
-        count = arrays[0].shape[self._source.axis]
+        count = arrays[0].shape[self.source.axis]
         if self._streamed is None:
             self._chunk = max(1, count)
-            self._streamed = self._source.streamed(len(arrays[0]), self._chunk)
+            self._streamed = self.source.streamed(len(arrays[0]), self._chunk)
         return self._advanced(self._streamed, arrays, count, ended=False)
 
     @by_one_thread
@@ -165,7 +177,7 @@ class NetworkStream(Stateful):
             raise ArgumentError("the stream", "empty", expected)
         results = self._advanced(self._streamed, [], 0, ended=True)
         self._ended = True
-        return results
+        return self.given_back(results)
 
     def _advanced(self, streamed: Streamed, chunks: list[Array], count: int, *, ended: bool) -> Any:
         """The results of one phase; the state changes when all has been computed."""
@@ -173,7 +185,7 @@ class NetworkStream(Stateful):
         histories, kept = streamed.histories, self._kept
         if kept is None or kept.layout is not step.layout:
             kept = histories.kept(step.layout, self._counts.kept, self._arrays())
-        results = [np.empty(shape, self._source.dtype) for shape in step.results]
+        results = [np.empty(shape, self.source.dtype) for shape in step.results]
         outside = [np.empty(shape, dtype) for shape, dtype in step.kept]
         if step.program is not None:
             inputs = [*(chunks if count else ()), *kept.outside]
@@ -193,7 +205,7 @@ class NetworkStream(Stateful):
 
     def checked(self, chunks: Sequence[Any], batch: int | None) -> list[Array]:
         """The chunks as dense arrays, if they fit the inputs, each other and the batch."""
-        shapes, axis = self._source.shapes, self._source.axis
+        shapes, axis = self.source.shapes, self.source.axis
         if len(chunks) != len(shapes):
             expected = f"{len(shapes)}: {', '.join(shapes)}"
             raise ArgumentError("the number of chunks", str(len(chunks)), expected)
@@ -207,7 +219,7 @@ class NetworkStream(Stateful):
                 remedy = "Chunks of all inputs have one length and one batch."
                 expected = described_shape(wanted)
                 raise ShapeError(f"the chunk of {name!r}", str(array.shape), expected, remedy)
-            dtype = self._source.dtype
+            dtype = self.source.dtype
             if array.dtype != dtype:
                 got, expected = str(array.dtype), str(dtype)
                 raise DTypeError(f"the chunk of {name!r}", got, expected, "Convert it.")
@@ -217,8 +229,12 @@ class NetworkStream(Stateful):
             raise ShapeError("the chunks' batch", "0", "at least 1 stream")
         return arrays
 
+    def _begun(self) -> Self:
+        """A stream of the same kind and network, at the begin."""
+        return type(self)(self.source)
+
     def _digest(self) -> bytes:
-        return self._source.streamed(1, self._source.chunk or 1).digest
+        return self.source.streamed(1, self.source.chunk or 1).digest
 
     def _state(self) -> list[Any]:
         streamed = self._streamed
@@ -228,10 +244,10 @@ class NetworkStream(Stateful):
         return [batch, self._chunk, [*map(list, self._counts)], kept, self._ended]
 
     def _with(self, state: list[Any]) -> Self:
-        other = type(self)(self._source)
+        other = self._begun()
         batch, chunk, counts, kept, other._ended = state
         if batch is not None:
-            streamed, known = self._source.streamed(batch, chunk), State(*map(tuple, counts))
+            streamed, known = self.source.streamed(batch, chunk), State(*map(tuple, counts))
             forms = [streamed.forms[value].dtype.numpy for value in known.kept]
             arrays = [array.view(dtype) for array, dtype in zip(kept, forms, strict=True)]
             other._go_on(streamed, chunk, known, arrays)
@@ -246,22 +262,9 @@ class NetworkStream(Stateful):
 
     # Methods for batches of streams --------------------------------------------------------------
 
-    @property
-    def network(self) -> NetworkStream:
-        """This stream; `ModelStream.network` is the stream of its network."""
-        return self
-
-    def with_network(self, network: NetworkStream) -> NetworkStream:
-        """The stream that stands for `network`: itself."""
-        return network
-
-    def converted(self, chunks: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
-        """The chunks as the network's inputs, and a function that converts its results."""
-        return list(chunks), lambda results: results
-
     def require_alike(self, other: NetworkStream) -> None:
         """Raise if another stream has ended, or is of another call of `Network.stream`."""
-        if other._source is not self._source:
+        if other.source is not self.source:
             remedy = "Copy one stream for all of them, or join without a stream."
             expected = "of the same call"
             raise ArgumentError("stream", "of another call of stream()", expected, remedy)
@@ -274,13 +277,13 @@ class NetworkStream(Stateful):
 
     def length(self, arrays: Sequence[Array]) -> int:
         """The number of positions in a chunk."""
-        return int(arrays[0].shape[self._source.axis])
+        return int(arrays[0].shape[self.source.axis])
 
     @property
     def phase(self) -> tuple[int, ...]:
         """All of the state but values; equal for streams that one batch may compute."""
         if self._streamed is None:
-            return self._source.schedule.key(self._counts)
+            return self.source.schedule.key(self._counts)
         return self._streamed.key(self._key)
 
     @property
@@ -292,20 +295,20 @@ class NetworkStream(Stateful):
         """Undo the push since a moment."""
         self._streamed, self._chunk, self._counts, self._key, self._kept, self._ended = moment
 
-    def rows(self, first: int, stop: int) -> NetworkStream:
+    def rows(self, first: int, stop: int) -> Self:
         """A copy of some of the streams in this one."""
         return self._joined([self], stop - first, slice(first, stop))
 
-    def beside(self, others: Sequence[NetworkStream], batch: int) -> NetworkStream:
+    def beside(self, others: Sequence[NetworkStream], batch: int) -> Self:
         """A stream of this one and others of the same phase, in the order of the batch."""
         return self._joined([self, *others], batch, slice(None))
 
-    def _joined(self, streams: list[NetworkStream], batch: int, rows: slice) -> NetworkStream:
+    def _joined(self, streams: Sequence[NetworkStream], batch: int, rows: slice) -> Self:
         """A stream of these rows of streams in one phase, of which some may have no rows yet."""
-        one, opened = NetworkStream(self._source), [s for s in streams if s._streamed]
+        one, opened = self._begun(), [s for s in streams if s._streamed]
         if opened:
             chunk, counts = opened[0]._chunk, opened[0]._counts
-            streamed = self._source.streamed(batch, chunk)
+            streamed = self.source.streamed(batch, chunk)
             columns = zip(*(stream._arrays_in(streamed, rows) for stream in opened), strict=True)
             arrays = [np.ascontiguousarray(np.concatenate(column)) for column in columns]
             one._go_on(streamed, chunk, counts, arrays)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..choices import engine_on
 from ..devices import DeviceArray
+from ..engine_choice import engine_on
 from ..errors import EngineRefusal, ShapeError
 from .checks import ChannelAxis, Statistics, moved
 

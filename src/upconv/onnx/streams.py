@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -65,8 +65,7 @@ def stream(
     signature = _signature(inputs_of(source), axis, dict(shapes or {}))
     capture = partial(_captured, source, signature)
     options = {"chunk": chunk, "precision": precision, "algorithm": algorithm}
-    network, captured = stream_of_model(capture, signature, _LENGTH, threads=threads, **options)
-    return FileStream(network, signature, captured)
+    return stream_of_model(FileStream, capture, signature, _LENGTH, threads=threads, **options)
 
 
 class FileStream(ModelStream):
@@ -84,10 +83,6 @@ class FileStream(ModelStream):
         """The names of the outputs, in order."""
         return list(self.captured.structure)
 
-    def converted(self, chunks: Sequence[Any]) -> tuple[list[Array], Callable[[Any], Any]]:
-        """The chunks as the network's inputs, and a function that converts its results."""
-        return self.arrays(chunks), self._results
-
     def push(self, *chunks: Any, **named: Any) -> Any:
         """All results that no later input can change and that were not returned yet.
 
@@ -101,15 +96,16 @@ class FileStream(ModelStream):
                 got = f"given {', '.join(named)} by name"
                 raise ArgumentError("push", got, f"all inputs: {', '.join(names)}")
             chunks = tuple(named[name] for name in names)
-        return self._results(self.network.push(*self.arrays(chunks)))
+        return super().push(*chunks)
 
-    def finish(self) -> Any:
-        """The rest of the results, as no more inputs come; `reset` begins anew."""
-        return self._results(self.network.finish())
+    def converted(self, chunks: Sequence[Any]) -> list[Array]:
+        """The chunks of a push as the network's inputs."""
+        return self.arrays(chunks)
 
-    def _results(self, arrays: Any) -> Any:
-        results = self.results(arrays)
-        return results[0] if len(results) == 1 else tuple(results)
+    def given_back(self, results: Any) -> Any:
+        """An array, or a tuple for several outputs."""
+        arrays = self.results(results)
+        return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
 def _signature(

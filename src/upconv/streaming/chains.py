@@ -17,7 +17,7 @@ import numpy as np
 from .. import memory
 from ..arrays import Array, as_array, same_dtype
 from ..checks import number
-from ..choices import Algorithm
+from ..engine_choice import Algorithm
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..keywords import epilogue, frozen_activation
 from ..network import Network, Value
@@ -27,7 +27,7 @@ from ..network.phases import Schedule
 from ..network.stream_programs import FAR
 from ..network.streams import NetworkStream, stream_of
 from ..problem import DType, Epilogue
-from ..states import Stateful, by_one_thread
+from ..stream_state import Stateful, by_one_thread
 from ..threads import resolved
 from .layers import chain_of, require_fit
 from .streams import Stream

@@ -24,8 +24,8 @@ from ..geometry import Axis, same_padding
 from ..keywords import Keywords, Same, frozen_activation, integers, paddings
 from ..network.graph import Chain, Convolution, Op
 from ..problem import DataLayout, Epilogue, Problem, WeightLayout
-from ..progress import Progress
 from ..shapes import Signature
+from ..stream_progress import Progress
 from ..threads import resolved
 
 FixedOrder = InvariantEngine | OrderedEngine

@@ -14,8 +14,8 @@ from .. import memory
 from ..arrays import Array, as_array, same_dtype
 from ..errors import ArgumentError
 from ..keywords import Keywords
-from ..progress import Progress
-from ..states import Stateful, by_one_thread
+from ..stream_progress import Progress
+from ..stream_state import Stateful, by_one_thread
 from .layers import FixedOrder, Layer, layer_of, require_fit
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from ..decision_report import Report, Row
 from ..errors import EngineMissing
 from ..installation import install_command
-from ..reports import Report, Row
 
 if find_spec("torch") is None:
     raise EngineMissing(f"upconv.torch needs PyTorch: {install_command('torch')}")

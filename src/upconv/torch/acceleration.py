@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from .. import reports
+from .. import decision_report
 from ..checks import boolean, number
+from ..decision_report import Report
 from ..errors import ArgumentError, FileError, brief
-from ..reports import Report
 from ..terminal import Progress, shown
 from . import swaps
 from .forwards import Forward
@@ -84,7 +84,7 @@ def accelerate(
     layers = [candidate for candidate in swaps.candidates(model) if candidate.name not in refused]
     conditions = _conditions(model, layers, training)
     if decisions is not None:
-        saved = reports.restored(decisions, PYTORCH, conditions, remeasure)
+        saved = decision_report.restored(decisions, PYTORCH, conditions, remeasure)
         if saved is not None:
             _check_rows(decisions, saved)
             install(model, layers, Forward(model, refused), saved)  # the first call captures
@@ -161,12 +161,14 @@ def _refused(model: Any, filter_fn: Callable[[str, Any], bool] | None) -> frozen
 
 def _conditions(
     model: Any, layers: list[Candidate], training: bool
-) -> dict[str, reports.Condition]:
+) -> dict[str, decision_report.Condition]:
     texts = [f"{layer.name}: {layer.kind} {layer.weight_shape}" for layer in layers]
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
     described = f"{type(model).__name__}, {len(layers)} layers ({digest})"
     versions = {"torch": str(torch.__version__), "model": described}
-    return reports.conditions(thread_count(), **versions, **({"training": 1} if training else {}))
+    return decision_report.conditions(
+        thread_count(), **versions, **({"training": 1} if training else {})
+    )
 
 
 def _check_rows(path: Any, saved: Report) -> None:

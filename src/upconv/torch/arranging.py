@@ -2,7 +2,7 @@
 
 A row takes a network and the arguments of PyTorch's function, in which values are `Arranged`.
 `MOVES` are operators that move axes. `FUNCTIONS` are traced before PyTorch divides them. All other
-rows come from `operations`: they are pointwise, along one axis, or for (N, C, *size) alone.
+rows come from `network_rules`: they are pointwise, along one axis, or for (N, C, *size) alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from ..errors import ArgumentError, EngineRefusal
 from ..network import Network
 from ..network.axes import Arranged, common_axes
-from .operations import ROWS
+from .network_rules import ROWS
 from .tensors import array
 
 Row = Callable[..., Any]

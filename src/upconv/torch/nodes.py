@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from ..errors import ArgumentError
 from ..network import Network
-from .operations import ROWS, Row
+from .network_rules import ROWS, Row
 
 _SPACES = (functional, torch, torch._C._nn, operator)
 _IN_PLACE = {

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..choices import Algorithm
+from ..engine_choice import Algorithm
 from ..execution import PackedCall, Packings, PreparedCall, prepared_problem
 from ..problem import Problem
 from .tensors import DTYPES, Tensor, array

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..decision_report import Report, Row
 from ..measuring import Choice, Outcome, Way, choose
-from ..reports import Report, Row
 from . import swaps, trials
 from .captures import Capture, layer_of
 from .forwards import Forward, Watch, difference

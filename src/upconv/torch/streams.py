@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -60,16 +58,18 @@ def stream(
 
     options = {"chunk": chunk, "precision": precision, "algorithm": algorithm}
     threads = thread_count() if threads is None else threads
-    source, captured = stream_of_model(capture, signature, length, threads=threads, **options)
-    return ModuleStream(source, signature, captured)
+    return stream_of_model(ModuleStream, capture, signature, length, threads=threads, **options)
 
 
-@dataclass(slots=True, repr=False)
 class ModuleStream(ModelStream):
     """A module in progress, made by `stream`; see `ModelStream`."""
 
-    tensors: bool = True
-    """Whether the latest chunks were tensors, so that results are."""
+    __slots__ = ("_tensors",)
+
+    def __init__(self, *arguments: Any) -> None:
+        """At the begin; call `stream` instead."""
+        self._tensors = True  # whether the latest chunks were tensors, so that results are
+        super().__init__(*arguments)
 
     def push(self, *chunks: Any) -> Any:
         """All results that no later input can change and that were not returned yet.
@@ -77,24 +77,26 @@ class ModuleStream(ModelStream):
         chunks: a float32 tensor or array for each input of the example, in order, of one length
         along the axis, which may be 0. Returns the model's results, as tensors if chunks are.
         """
-        arrays, back = self.converted(chunks)
-        return back(self.network.push(*arrays))
+        return super().push(*chunks)
 
-    def finish(self) -> Any:
-        """The rest of the results, as no more inputs come; `reset` begins anew."""
-        return self._results(self.tensors, self.network.finish())
+    def _begun(self) -> Self:
+        other = super()._begun()
+        other._tensors = self._tensors
+        return other
 
-    def converted(self, chunks: Sequence[Any]) -> tuple[list[Array], Callable[[Any], Any]]:
-        """Return the chunks as the network's inputs, and a function that converts its results."""
-        self.tensors = any(isinstance(chunk, torch.Tensor) for chunk in chunks)
-        arrays = [_array(chunk) if isinstance(chunk, torch.Tensor) else chunk for chunk in chunks]
-        return self.arrays(arrays), partial(self._results, self.tensors)
+    def converted(self, chunks: Sequence[Any]) -> list[Array]:
+        """The chunks of a push as the network's inputs."""
+        self._tensors = any(isinstance(chunk, torch.Tensor) for chunk in chunks)
+        return self.arrays(
+            [_array(chunk) if isinstance(chunk, torch.Tensor) else chunk for chunk in chunks]
+        )
 
-    def _results(self, tensors: bool, arrays: Any) -> Any:
+    def given_back(self, results: Any) -> Any:
+        """The results in the structure of the model's."""
         leaves, indices, spec = self.captured.structure
         leaves = list(leaves)
-        for index, result in zip(indices, self.results(arrays), strict=True):
-            leaves[index] = torch.from_numpy(result) if tensors else result
+        for index, result in zip(indices, self.results(results), strict=True):
+            leaves[index] = torch.from_numpy(result) if self._tensors else result
         return tree_unflatten(leaves, spec)
 
 

@@ -1,4 +1,4 @@
-"""Rows of the table of operations for pools and resampling; `operations` explains what a row is."""
+"""Rows of the table of operations for pools and resampling; see `network_rules`."""
 
 from __future__ import annotations
 

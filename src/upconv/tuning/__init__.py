@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._version import __version__
-from ..choices import Algorithm, Selection, able, by_model, variants
+from ..engine_choice import Algorithm, Selection, able, by_model, variants
 from ..engines.base import Engine
 from ..errors import MemoryLimitError
 from ..forks import importing

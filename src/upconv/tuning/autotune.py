@@ -18,7 +18,7 @@ import numpy as np
 from numpy.random import default_rng  # with this module, so that no fork finds it half imported
 
 from .. import memory, timing
-from ..choices import Algorithm, Selection, variants
+from ..engine_choice import Algorithm, Selection, variants
 from ..engines.base import Array, Engine, PackedWeight, Primitive, on_device
 from ..errors import EngineRefusal, MemoryLimitError
 from ..problem import Direction, Problem

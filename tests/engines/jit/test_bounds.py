@@ -35,7 +35,8 @@ PACKED_BY_EACH = (
     "schedule._cut = each\n"
 )
 THIN_BLOCKS = (
-    "from upconv.engines.jit import choose; choose.KERNELS = (choose.channels,)\n"
+    "from upconv.engines.jit import kernel_choice as kernels\n"
+    "kernels.KERNELS = (kernels.channels,)\n"
     "from upconv.engines.jit.channels import primitive as channels\n"
     "channels.transposed_bytes = lambda *given: 1"
 )
@@ -62,8 +63,8 @@ DEPTHWISE = (
     "r.case = case\n"
 )
 TILES = ALL_BFLOAT16 + (
-    "from upconv.engines.jit import JitEngine, choose\n"
-    "choose.KERNELS = (choose.channels,)\n"  # whatever the model would take
+    "from upconv.engines.jit import JitEngine, kernel_choice\n"
+    "kernel_choice.KERNELS = (kernel_choice.channels,)\n"  # whatever the model would take
     "JitEngine.variants = lambda self, problem, threads: ('tiles',)\n"
     "all_bfloat16 = r.case\n"
     "def case(seed):\n"
@@ -88,7 +89,8 @@ TILES_IN_PLACE = TILES + (
 POINTWISE = (
     "from tests.support import random_problems as r; from dataclasses import replace\n"
     "from upconv.geometry import Axis; from upconv.problem import DataLayout, DType, Epilogue\n"
-    "from upconv.engines.jit import choose; choose.KERNELS = (choose.positions, choose.planes)\n"
+    "from upconv.engines.jit import kernel_choice as kernels\n"
+    "kernels.KERNELS = (kernels.positions, kernels.planes)\n"
     "drawn = r.case\n"
     "def case(seed):\n"
     "    made = drawn(seed); p = made.problem\n"

@@ -16,9 +16,9 @@ from upconv.engines.jit.channels.code import tile_code
 from upconv.engines.jit.channels.lanes import Lanes, lanes_of
 from upconv.engines.jit.channels.primitive import Channels
 from upconv.engines.jit.channels.schedule import Block
-from upconv.engines.jit.choose import direct_variant
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import VARIABLE, host
+from upconv.engines.jit.kernel_choice import direct_variant
 from upconv.geometry import Axis, padded
 from upconv.problem import DataLayout, Direction, DType, Problem
 

@@ -15,7 +15,7 @@ pytest.importorskip("llvmlite")
 from tests.engines.jit.test_new_activation import LAYERS, every_kernel
 from upconv import testing
 from upconv.activations import Activation
-from upconv.choices import Algorithm, variants
+from upconv.engine_choice import Algorithm, variants
 from upconv.engines import load
 from upconv.engines.base import Array
 from upconv.engines.jit.activation import ActivationEpilogue

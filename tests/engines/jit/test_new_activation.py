@@ -11,7 +11,7 @@ import upconv
 from tests.support.held_kernels import Held
 from upconv import activations, testing
 from upconv.activations import Activation
-from upconv.choices import Algorithm, variants
+from upconv.engine_choice import Algorithm, variants
 from upconv.engines import load
 from upconv.engines.base import Engine
 from upconv.engines.jit import activation as emitted

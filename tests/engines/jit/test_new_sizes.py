@@ -20,10 +20,10 @@ import upconv
 from tests.engines.jit.test_classes import CPU
 from tests.support import winograd_layers
 from upconv import testing
-from upconv.choices import Algorithm
+from upconv.engine_choice import Algorithm
 from upconv.engines import jit, load
-from upconv.engines.jit import choose, packing
 from upconv.engines.jit import compile as compiling
+from upconv.engines.jit import kernel_choice, packing
 from upconv.engines.jit.channels import schedule as channel_schedule
 from upconv.engines.jit.positions import schedule
 from upconv.engines.jit.winograd import schedule as winograd_plan
@@ -96,11 +96,11 @@ def test_a_model_of_many_layers_meets_a_class_of_sizes_again() -> None:
     """One pass over its layers does not push out of the cache what the next pass asks for."""
     engine, channels = load("jit"), range(1, 81)
     for _ in range(2):
-        before = choose.table.cache_info().misses
+        before = kernel_choice.table.cache_info().misses
         for size in (1500, 1625, 1775):
             for count in channels:
                 engine.candidates(convolution(size, count, 3), 1)
-        last = choose.table.cache_info().misses - before
+        last = kernel_choice.table.cache_info().misses - before
     assert last == 0
 
 
@@ -110,8 +110,8 @@ def looked_at(problem: Problem) -> list[int]:
         schedule.schedule,
         channel_schedule._cuts,
         winograd_plan.schedules,
-        choose.interior_of,
-        choose.table,
+        kernel_choice.interior_of,
+        kernel_choice.table,
     )
     before = [look.cache_info().misses for look in looks]
     entry(problem)
@@ -122,7 +122,7 @@ def looked_at(problem: Problem) -> list[int]:
 def test_each_kernel_is_looked_at_once(layer, one_processor) -> None:
     make = LAYERS[layer]
     entry(make(KNOWN))
-    choose.table.cache_clear()
+    kernel_choice.table.cache_clear()
     *kernels, interiors, tables = looked_at(make(NEW[0]))
     assert tables == 1, "one table of candidates is made, and all that choose read it"
     assert max(kernels) <= 2, "for the class of sizes, and for the size itself"
@@ -133,7 +133,7 @@ def test_each_kernel_is_looked_at_once(layer, one_processor) -> None:
 def test_sizes_of_a_class_share_its_table(layer, one_processor) -> None:
     make = LAYERS[layer]
     first, *others = sizes = (1826, 1876, 1901)  # of images 73, 75, 76, and three more
-    assert len({choose.size_class(make(size)) for size in sizes}) == 1
+    assert len({kernel_choice.size_class(make(size)) for size in sizes}) == 1
     entry(make(first))
     for size in others:
         *kernels, interiors, tables = looked_at(make(size))
@@ -147,7 +147,7 @@ def test_sizes_of_a_class_share_its_table(layer, one_processor) -> None:
     [(1, 1), (63, 63), (64, 64), (65, 72), (72, 72), (127, 128), (129, 144), (1000, 1024)],
 )
 def test_sizes_are_rounded_up_to_eighths_of_a_power_of_two(size: int, rounded: int) -> None:
-    assert choose.size_class(transposed(size, 16, 1)).axes[0].size == rounded
+    assert kernel_choice.size_class(transposed(size, 16, 1)).axes[0].size == rounded
 
 
 def test_every_variant_of_a_table_can_be_built() -> None:

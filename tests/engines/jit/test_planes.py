@@ -10,7 +10,7 @@ from upconv import testing
 from upconv.activations import Activation
 from upconv.engines import load
 from upconv.engines.base import Candidate
-from upconv.engines.jit import choose
+from upconv.engines.jit import kernel_choice
 from upconv.engines.jit.cpu import host
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
@@ -23,13 +23,13 @@ def planes_wherever_possible(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Another kernel may be faster for layers as small as these."""
 
     def kernels(*given: object) -> list[Candidate]:
-        listed = [each for each in choose.planes(*given) if each.possible]  # type: ignore[arg-type]
-        return listed or list(choose.channels(*given))  # type: ignore[arg-type]
+        listed = [each for each in kernel_choice.planes(*given) if each.possible]  # type: ignore[arg-type]
+        return listed or list(kernel_choice.channels(*given))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(choose, "KERNELS", (kernels,))
-    choose.table.cache_clear()
+    monkeypatch.setattr(kernel_choice, "KERNELS", (kernels,))
+    kernel_choice.table.cache_clear()
     yield
-    choose.table.cache_clear()
+    kernel_choice.table.cache_clear()
 
 
 def problem(*axes: Axis, channels: int = 3, **more: object) -> Problem:

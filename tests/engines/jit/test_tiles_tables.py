@@ -17,7 +17,7 @@ from tests.support.repeating import seeds
 from tests.support.tile_engines import TileEngine, random_layers
 from upconv import testing
 from upconv.engines import load
-from upconv.engines.jit.choose import interior_of
+from upconv.engines.jit.kernel_choice import interior_of
 from upconv.engines.jit.tiles.driver import CHUNK, TILE
 from upconv.engines.jit.tiles.placement import InPlace
 from upconv.engines.jit.tiles.primitive import Tiles

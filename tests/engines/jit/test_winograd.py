@@ -15,11 +15,11 @@ from tests.support import winograd_layers
 from tests.support.repeating import seeds
 from upconv import testing
 from upconv.activations import Activation
-from upconv.choices import Algorithm, Selection, by_model
-from upconv.choices import variants as variants_of
+from upconv.engine_choice import Algorithm, Selection, by_model
+from upconv.engine_choice import variants as variants_of
 from upconv.engines import load
-from upconv.engines.jit.choose import table
 from upconv.engines.jit.cpu import Cpu
+from upconv.engines.jit.kernel_choice import table
 from upconv.engines.jit.winograd import weights as winograd_weights
 from upconv.engines.jit.winograd.transforms import Transform
 from upconv.geometry import Axis

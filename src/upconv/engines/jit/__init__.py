@@ -17,10 +17,10 @@ from ..interior import bordered
 from ..nonfinite import NonFiniteFallback
 from .border import JitBorder
 from .channels.candidates import DOTS
-from .choose import direct_variant, interior_of, refusal, size_class, table
 from .correlation import Correlation
 from .cpu import Cpu, host
 from .direct import TILES, takes_tiles
+from .kernel_choice import direct_variant, interior_of, refusal, size_class, table
 from .planes.candidates import PLANES
 from .positions.candidates import POSITIONS
 from .positions.schedule import refusal as positions_refusal

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from .cpu import Cpu
-from .instructions import Instructions
+from .ir_instructions import Instructions
 from .values import I32, I64, PTR, Operand, Value, as_value, compared, listed, spelled
 
 

@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from ... import workers
+from ... import interrupts
 from ...threads import processors
 from .library import Runtime
 
@@ -29,7 +29,7 @@ def run(runtime: Runtime, threads: int, work: Callable[[], None]) -> None:
         return
     with _gate(threads):
         if _forked and _forked == threading.get_ident():
-            workers.call(_run_here, runtime, threads, work)
+            interrupts.call(_run_here, runtime, threads, work)
         else:
             _run_here(runtime, threads, work)
 

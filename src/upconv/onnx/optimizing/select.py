@@ -15,9 +15,9 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from ...decision_report import Report
 from ...errors import EngineError, ModelError
 from ...measuring import GAIN, Ratio, decide, undisturbed
-from ...reports import Report
 from ..runtimes import OpenModel, borrowed, timed
 from ..verifying import Run, Side, compared
 from ..verifying.differences import Tolerances

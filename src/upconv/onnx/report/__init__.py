@@ -13,11 +13,11 @@ from typing import Any
 
 from ... import terminal
 from ..._version import __version__
+from ...decision_report import HEADINGS, Report, Row
 from ...errors import ArgumentError, EngineMissing, brief
 from ...files import published, reported, require_free
 from ...installation import install_command
 from ...measuring import Ratio
-from ...reports import HEADINGS, Report, Row
 from ...terminal import aligned
 from ...timing import format_seconds
 from ..optimizing.results import Optimization

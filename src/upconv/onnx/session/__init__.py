@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from ... import memory
 from ...arrays import Array
+from ...decision_report import Report, Row, conditions, restored
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
-from ...reports import Report, Row, conditions, restored
 from ...terminal import Progress, shown
 from ...threads import resolved
 from ..inputs import dtype_of, fitting, inputs_of

@@ -1,6 +1,6 @@
 """Rows for values with axes in any order: axes that move, arithmetic, layers over channels.
 
-All other operators are rows of `translation.py`, for (N, C, *size) alone.
+All other operators are rows of `network_rules.py`, for (N, C, *size) alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...errors import EngineRefusal, ShapeError
 from ...network import Network
 from ...network.axes import Arranged, Axes, common_axes
 from .calls import ARITHMETIC, Call
-from .translation import ACTIVATIONS, Row, translate
+from .network_rules import ACTIVATIONS, Row, translate
 from .units import Unit
 
 
@@ -45,7 +45,7 @@ _UNARY = {
     *ACTIVATIONS,
     *("LeakyRelu", "Elu", "Gelu", "Clip", "HardSigmoid", "Pow", "Identity", "Dropout"),
 }
-"""Rows of `translation.py` for which the order of axes does not matter."""
+"""Rows of `network_rules.py` for which the order of axes does not matter."""
 
 
 def _x(call: Call) -> Arranged:

@@ -17,9 +17,9 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
 from ... import memory
 from ...arrays import Array
+from ...decision_report import Report, Row
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
 from ...measuring import Ratio, Way, choose
-from ...reports import Report, Row
 from ...terminal import Progress
 from ..models import load, stored
 from .computations import Part

@@ -1,7 +1,7 @@
 """A session of ONNX Runtime's C library, in which upconv's operators are known.
 
-ONNX Runtime runs here on threads for which the caller waits (`workers`). Python handles signals in
-its main thread alone. Ctrl-C therefore ends the waiting and never interrupts an operator, whose
+ONNX Runtime runs here on threads for which the caller waits (`interrupts`). Python handles signals
+in its main thread alone. Ctrl-C therefore ends the waiting and never interrupts an operator, whose
 error could not be passed to ONNX Runtime. The interpreter waits for these threads at its end.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ... import workers
+from ... import interrupts
 from ...arrays import Array
 from .abi import library
 from .operators import Kernel, array_at, domain
@@ -33,12 +33,12 @@ class Native:
 
     def __init__(self, model: bytes | str, threads: int, kernels: Sequence[Kernel] = ()) -> None:
         self._kernels = kernels  # nodes name them by their numbers
-        self._session = workers.call(_created, model, threads)
+        self._session = interrupts.call(_created, model, threads)
         weakref.finalize(self, library().release, "Session", self._session).atexit = False
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """The outputs of these names, the caller's own; feeds: C-contiguous, of all inputs."""
-        return workers.call(self._run, names, feeds)
+        return interrupts.call(self._run, names, feeds)
 
     @property
     def refused(self) -> dict[str, str]:

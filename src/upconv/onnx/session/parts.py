@@ -1,8 +1,8 @@
 """Parts of a model that upconv computes, and the model with an operator in place of each.
 
 A part is a convex group of nodes with a convolution in it, as a network. A node that the table of
-`translation.py` or the network's builder refuses ends a part; reports state the reason. In a model
-of another element type than float32, a part is one convolution as a plan (`layers.py`).
+`network_rules.py` or the network's builder refuses ends a part; reports state the reason. In a
+model of another element type than float32, a part is one convolution as a plan (`layers.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..constants import constant_value
 from ..graphs import follower, is_op, named
 from . import layers
 from .computations import Part, Run, Shapes
+from .network_rules import translate
 from .partition import boundary, partition
-from .translation import translate
 from .units import Unit, units
 
 DOMAIN = "upconv.session"

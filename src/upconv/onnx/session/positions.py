@@ -1,4 +1,4 @@
-"""Rows of the table in `translation.py`: operators that move channels and positions."""
+"""Rows of the table in `network_rules.py`: operators that move channels and positions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...network.axes import narrowed
 from .calls import Call
 
 
@@ -22,27 +23,11 @@ def slice_of(call: Call) -> Any:
     x = call.x()
     starts, ends = call.constant(1).tolist(), call.constant(2).tolist()
     axes, steps = (None if v is None else v.tolist() for v in map(call.optional, (3, 4)))
-    call.require(steps is None or set(steps) == {1}, "Its steps are not all 1.")
-    cut = [(0, 0)] * (len(x.shape) - 2)
-    for axis, start, end in zip(axes or range(len(starts)), starts, ends, strict=True):
-        axis %= len(x.shape)
-        begin, behind = _ends(call, start, end, x.shape[axis])
-        call.require(axis or begin == behind == 0, "It takes some images of the batch.")
-        if axis == 1:
-            x = call.network.slice(x, begin, x.channels - behind)
-        elif axis > 1:
-            cut[axis - 2] = begin, behind
-    return call.network.crop(x, tuple(cut)) if any(map(any, cut)) else x
-
-
-def _ends(call: Call, start: int, end: int, size: int | None) -> tuple[int, int]:
-    """The numbers of positions that a slice cuts off the begin and the end of an axis."""
-    if size is not None:
-        begin, stop, _ = slice(start, end).indices(size)
-        return begin, size - stop
-    known = start >= 0 and (end < 0 or end >= 1 << 31)
-    call.require(known, "Its positions depend on a size that the model leaves open.")
-    return start, -end if end < 0 else 0
+    slices = [slice(None)] * len(x.shape)
+    parts = zip(axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=True)
+    for axis, *part in parts:
+        slices[axis] = slice(*part)
+    return narrowed(call.network, x, slices)
 
 
 def split(call: Call) -> list[Any]:

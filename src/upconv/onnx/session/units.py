@@ -1,7 +1,7 @@
 """Units of a graph: nodes, alone or in a pattern, for which a network has one operation.
 
 Exporters write some operations as several nodes. `PATTERNS` finds them from their last node. All
-other nodes are units of their own, which the table in `translation.py` translates.
+other nodes are units of their own, which the table in `network_rules.py` translates.
 """
 
 from __future__ import annotations

@@ -19,14 +19,12 @@ import torch
 
 from ..errors import ArgumentError, DTypeError, brief
 from ..network import Network, Value
+from ..network.axes import narrowed, per_channel
 from . import windows
 from .functional import geometry, same_pads
 from .tensors import DTYPES, array
 
 Row = Callable[..., Any]
-
-_FAR = 1 << 31
-"""A slice with this or a larger end reaches to the end of the tensor."""
 
 
 # Convolutions and normalisations ------------------------------------------------------------------
@@ -196,11 +194,7 @@ def _operand(x: Value, y: Any) -> Any:
         return y
     if y.numel() == 1 and y.dim() <= len(x.shape):
         return float(y)
-    shape = (1,) * (len(x.shape) - y.dim()) + tuple(y.shape)
-    if shape != (1, x.channels, *(1,) * (len(x.shape) - 2)):
-        got, expected = f"a weight of shape {tuple(y.shape)}", "one number per channel"
-        raise ArgumentError("an operand", got, expected)
-    return _array("an operand", y).reshape(-1)
+    return per_channel(x, _array("an operand", y))
 
 
 # Channels and positions ---------------------------------------------------------------------------
@@ -226,26 +220,7 @@ def _slice(
     network: Network, x: Any, dim: Any = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> Value:
     axis = network_axis(x, dim)
-    extent = x.shape[axis]
-    start, end = start or 0, _FAR if end is None else end
-    if step != 1:
-        raise ArgumentError("the step of a slice", str(step), "1")
-    if extent is not None:
-        start, end, _ = slice(start, end).indices(extent)
-        removed = extent - end
-    else:
-        removed = 0 if end >= _FAR else -end
-        if start < 0 or removed < 0:
-            raise ArgumentError("a slice", f"{start}:{end} of an open size", "start: or :-end")
-    if not start and not removed:
-        return x  # type: ignore[no-any-return]
-    if axis == 1:
-        return network.slice(x, start, end)
-    if axis == 0:
-        raise ArgumentError("a slice", f"{start}:{end} of the batch", "channels or positions")
-    cut = [(0, 0)] * (len(x.shape) - 2)
-    cut[axis - 2] = (start, removed)
-    return network.crop(x, tuple(cut))
+    return narrowed(network, x, [slice(None)] * axis + [slice(start, end, step)])
 
 
 def _split(network: Network, x: Any, sizes: Any, dim: Any = 0) -> list[Value]:
@@ -271,11 +246,10 @@ def _getitem(network: Network, x: Any, index: Any) -> Any:
         at = entries.index(Ellipsis)
         full = (slice(None),) * (len(x.shape) - len(entries) + 1)
         entries = (*entries[:at], *full, *entries[at + 1 :])
-    for dim, entry in enumerate(entries):
+    for entry in entries:
         if not isinstance(entry, slice):
             raise ArgumentError("an index", brief(entry), "slices")
-        x = _slice(network, x, dim, entry.start, entry.stop, entry.step or 1)
-    return x
+    return narrowed(network, x, entries)
 
 
 def _pad(network: Network, x: Any, pad: Any, mode: Any = "constant", value: Any = None) -> Value:

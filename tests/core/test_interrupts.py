@@ -11,30 +11,30 @@ from queue import SimpleQueue
 import pytest
 
 from tests.support.processes import python
-from upconv import workers
+from upconv import interrupts
 from upconv.errors import EngineError
 
 
 def test_results_and_errors_come_back_from_another_thread() -> None:
-    assert workers.call(divmod, 7, 2) == (3, 1)
-    assert workers.call(threading.get_ident) != threading.get_ident()
+    assert interrupts.call(divmod, 7, 2) == (3, 1)
+    assert interrupts.call(threading.get_ident) != threading.get_ident()
     with pytest.raises(ZeroDivisionError, match="division"):
-        workers.call(divmod, 7, 0)
-    assert workers.call(workers.call, divmod, 7, 2) == (3, 1)
+        interrupts.call(divmod, 7, 0)
+    assert interrupts.call(interrupts.call, divmod, 7, 2) == (3, 1)
 
 
 def test_a_thread_does_one_job_after_another() -> None:
-    workers.call(int)
-    assert len({workers.call(threading.get_ident) for _ in range(20)}) <= len(workers._busy)
-    before = len(workers._busy)
+    interrupts.call(int)
+    assert len({interrupts.call(threading.get_ident) for _ in range(20)}) <= len(interrupts._busy)
+    before = len(interrupts._busy)
     for _ in range(50):
-        workers.call(int)
-    assert len(workers._busy) == before
+        interrupts.call(int)
+    assert len(interrupts._busy) == before
 
 
 def test_many_callers_get_their_own_answers() -> None:
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda n: workers.call(int, n), range(500))) == list(range(500))
+        assert list(pool.map(lambda n: interrupts.call(int, n), range(500))) == list(range(500))
 
 
 class Kept:
@@ -61,10 +61,10 @@ def test_nothing_is_kept_once_an_answer_has_come(
         return result
 
     watched = [weakref.ref(argument := Kept())]
-    monkeypatch.setattr(workers, "SimpleQueue", Held)
+    monkeypatch.setattr(interrupts, "SimpleQueue", Held)
     try:
         with suppress(ValueError):
-            workers.call(job, argument)
+            interrupts.call(job, argument)
         del argument
         gc.collect()
         assert [reference() for reference in watched] == [None, None]
@@ -76,15 +76,15 @@ def test_no_thread_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(workers, "_idle", type(workers._idle)())
-    monkeypatch.setattr(workers._thread, "start_new_thread", refuse)
+    monkeypatch.setattr(interrupts, "_idle", type(interrupts._idle)())
+    monkeypatch.setattr(interrupts._thread, "start_new_thread", refuse)
     with pytest.raises(EngineError, match="No thread could be started: can't start new thread"):
-        workers.call(int)
+        interrupts.call(int)
 
 
 INTERRUPTED = """
 from tests.support.interrupts import interrupted_everywhere
-from upconv import workers
+from upconv import interrupts
 from upconv.engines.onednn import openmp
 
 class Runtime:
@@ -95,12 +95,12 @@ def run():
     openmp.run(Runtime, 2, int)
 
 openmp.processors = lambda: 8
-for call in (lambda: workers.call(divmod, 7, 2), run):
+for call in (lambda: interrupts.call(divmod, 7, 2), run):
     assert interrupted_everywhere(call) > 5
     for _ in range(3):
         call()
-        assert workers.call(divmod, 7, 2) == (3, 1)
-        workers.call(call)
+        assert interrupts.call(divmod, 7, 2) == (3, 1)
+        interrupts.call(call)
 """
 
 
@@ -110,16 +110,16 @@ import atexit, threading, time
 @atexit.register
 def last():
     try:
-        workers.call(int)
+        interrupts.call(int)
     except errors.EngineError as error:
         print(error)
 
-from upconv import errors, workers
-workers.call(int)
-threading.Thread(target=workers.call, args=(time.sleep, 0.2), daemon=True).start()
+from upconv import errors, interrupts
+interrupts.call(int)
+threading.Thread(target=interrupts.call, args=(time.sleep, 0.2), daemon=True).start()
 time.sleep(0.05)
-workers.call(int)  # so that another thread is idle: Python 3.12 starts none at its end
-atexit.register(lambda: print(workers.call(int)))
+interrupts.call(int)  # so that another thread is idle: Python 3.12 starts none at its end
+atexit.register(lambda: print(interrupts.call(int)))
 """
 
 
@@ -137,8 +137,8 @@ def test_interrupts_and_the_end(script: str, printed: str) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_the_child_of_a_fork_has_threads_of_its_own() -> None:
-    workers.call(int)
+    interrupts.call(int)
     child = os.fork()
     if not child:
-        os._exit(workers.call(int, 7))
+        os._exit(interrupts.call(int, 7))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -17,6 +17,7 @@ from ...arrays import Array
 from ...dialects.onnx import Rule
 from ...errors import EngineRefusal
 from ...network import Network
+from ...network.axes import per_channel
 from ..constants import constant_value
 from ..graphs import is_op
 from ..nodes import ConvTransposeNode, read
@@ -114,21 +115,9 @@ def _gelu(call: Call) -> Any:
 
 
 def _prelu(call: Call) -> Any:
-    x, slopes = call.x(), call.constant(1)
-    slopes = np.full(x.channels, slopes) if slopes.size == 1 else _per_channel(call, x, slopes)
+    x = call.x()
+    slopes = np.broadcast_to(per_channel(x, call.constant(1)), (x.channels,))
     return call.network.activation(x, ("prelu", slopes))
-
-
-def _per_channel(call: Call, x: Any, operand: Array) -> Any:
-    """A constant as a number, or as one number per channel."""
-    rank = len(x.shape)
-    call.require(operand.ndim <= rank, "Its constant has more axes than its input.")
-    shape = (1,) * (rank - operand.ndim) + operand.shape
-    if operand.size == 1:
-        return float(operand.item())
-    fits = shape == (1, x.channels, *(1,) * (rank - 2))
-    call.require(fits, f"Its constant, {operand.shape}, is not one number per channel.")
-    return operand.reshape(-1)
 
 
 def _combined(name: str, call: Call) -> Any:
@@ -137,10 +126,10 @@ def _combined(name: str, call: Call) -> Any:
     first, second = (constant_value(operand).array for operand in call.node.inputs)
     if second is not None:
         x = call.x(0)
-        return call.combined(name, x, _per_channel(call, x, second))
+        return call.combined(name, x, per_channel(x, second))
     y = call.x(1)
     if first is not None:
-        return call.combined(name, _per_channel(call, y, first), y)
+        return call.combined(name, per_channel(y, first), y)
     x = call.x(0)
     call.require(len(x.shape) == len(y.shape), "Its operands differ in their numbers of axes.")
     return call.combined(name, x, y)

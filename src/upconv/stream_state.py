@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar, cast
 import numpy as np
 
 from .errors import ArgumentError, DTypeError, EngineError
-from .progress import Flow
+from .stream_progress import Flow
 
 _MAGIC, _HASH = b"upconvS2", 32
 _REMEDY = "Pass what to_bytes of the same stream returned, unchanged."

@@ -9,12 +9,12 @@ import pytest
 
 import upconv
 from tests.support.counting_engine import BASE, CountingEngine
-from upconv import choices
-from upconv.choices import Algorithm, choose, select
+from upconv import engine_choice
+from upconv.engine_choice import Algorithm, choose, select
 from upconv.engines import ENGINES, load
 from upconv.engines.base import Candidate, ranked
-from upconv.engines.jit.choose import table
 from upconv.engines.jit.cpu import Cpu, target
+from upconv.engines.jit.kernel_choice import table
 from upconv.errors import ArgumentError, EngineMissing, EngineRefusal
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, Problem
@@ -147,10 +147,10 @@ class Named:
 
 def chosen(table: dict[str, Named]) -> tuple[str, list[str]]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(choices, "ENGINES", table)
-        patched.setattr(choices, "load", lambda name, _: table[name])
-        question = choices._Question(CONVOLUTION, 1, Algorithm.AUTO, False)
-        choice = choices._first_able(question)
+        patched.setattr(engine_choice, "ENGINES", table)
+        patched.setattr(engine_choice, "load", lambda name, _: table[name])
+        question = engine_choice._Question(CONVOLUTION, 1, Algorithm.AUTO, False)
+        choice = engine_choice._first_able(question)
     names = {id(engine): name for name, engine in table.items()}
     return names[id(choice.engine)], [str(refusal) for refusal in choice.refusals]
 
@@ -165,7 +165,7 @@ def test_is_passed_over_for_a_rival_that_is_there() -> None:
 
 
 def test_is_taken_where_the_variable_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choices, "_asked_variable", lambda: "a")
+    monkeypatch.setattr(engine_choice, "_asked_variable", lambda: "a")
     assert chosen({"a": Named("b"), "b": Named(), "z": Named()}) == ("a", [])
 
 
@@ -192,9 +192,9 @@ def test_the_jit_leaves_some_convolutions_to_libdnnl(
     try:
         load("onednn")
     except EngineMissing:
-        assert choices.choose(problem).engine is jit
+        assert engine_choice.choose(problem).engine is jit
     else:
-        assert choices.choose(problem).engine is load("onednn")
+        assert engine_choice.choose(problem).engine is load("onednn")
 
 
 def test_the_jit_keeps_the_others() -> None:
@@ -212,11 +212,11 @@ def test_the_jit_keeps_the_others() -> None:
 
 
 def test_without_libdnnl_the_jit_does_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = {name: place for name, place in choices.ENGINES.items() if name != "onednn"}
-    monkeypatch.setattr(choices, "ENGINES", others)
-    choices.forget_choices()
-    assert choices.choose(LAST).engine is load("jit")
-    choices.forget_choices()
+    others = {name: place for name, place in engine_choice.ENGINES.items() if name != "onednn"}
+    monkeypatch.setattr(engine_choice, "ENGINES", others)
+    engine_choice.forget_choices()
+    assert engine_choice.choose(LAST).engine is load("jit")
+    engine_choice.forget_choices()
 
 
 # What `explain` says of the candidates.

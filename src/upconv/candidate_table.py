@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from textwrap import wrap
 
-from .choices import Choice, Selection, candidates, rating_engine
+from .engine_choice import Choice, Selection, candidates, rating_engine
 from .engines.base import Candidate, Eligible, ranked
 from .memory import readable
 from .problem import Problem
