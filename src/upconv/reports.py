@@ -1,6 +1,6 @@
 """One report for all front ends: the kernel of each layer or part, its speed, and the reason.
 
-    {"format": "upconv report", "version": 2, "host": "PyTorch", "rows": [...], ...}
+    {"format": "upconv report", "version": 2, "host": "PyTorch", "rows": [...], ..., "sha256": "..."}
 
 A report is printed, saved, read and applied again. Decisions hold for the processor, the number of
 threads, the versions, the model and the shapes that they were measured with. The report states
@@ -9,6 +9,7 @@ these `conditions`, and `restored` refuses a file whose conditions differ from t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ Content = TypeVar("Content")
 
 _FORMAT, _VERSION = "upconv report", 2
 _MOST_BYTES = 1 << 26
+_SUM = "sha256"
 HEADINGS = ("layer", "kind", "layers", "computed by", "before", "after", "faster", "why")
 
 
@@ -136,7 +138,8 @@ class Report:
         written.
         """
         name = _name(path)
-        text = json.dumps({"format": _FORMAT, "version": _VERSION, **self.as_json()}, indent=1)
+        record = {"format": _FORMAT, "version": _VERSION, **self.as_json()}
+        text = json.dumps(record | {_SUM: _checksum(record)}, indent=1)
         if name.lower().endswith((".html", ".htm")):
             text = self.as_html()
         with reported(name), published(Path(name).resolve(), force=True) as file:
@@ -229,13 +232,22 @@ def _record(path: FilePath) -> dict[str, Any]:
         data = file.read(_MOST_BYTES)
     try:
         record = json.loads(data)
+        checksum = record.pop(_SUM, None) if isinstance(record, dict) else None
+        damaged = checksum is not None and checksum != _checksum(record)
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict) or record.pop("format", None) != _FORMAT:
         raise _damaged(path, f"expected a file of {_FORMAT}")
+    if damaged:
+        remedy = f"after an edit, remove the entry {_SUM}"
+        raise _damaged(path, f"it is damaged: its checksum does not match; {remedy}")
     if (version := record.pop("version", None)) != _VERSION:
         raise _damaged(path, f"its version is {brief(version)}; expected {_VERSION}")
     return record
+
+
+def _checksum(record: Any) -> str:
+    return hashlib.sha256(json.dumps(record).encode()).hexdigest()
 
 
 def _built(kind: type[Content], record: Any, **converted: Any) -> Content:

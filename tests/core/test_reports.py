@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.decision_files import unsealed
 from upconv import reports
 from upconv.errors import ArgumentError, DTypeError, FileError
 from upconv.measuring import Ratio
@@ -51,7 +52,7 @@ def test_the_table_has_a_row_for_each_part() -> None:
 
 def test_what_was_saved_is_read_again(saved: Path) -> None:
     assert Report.read(saved, "PyTorch") == SAMPLE
-    assert json.loads(saved.read_text())["rows"][0]["before"] == 0.02
+    assert unsealed(saved)["rows"][0]["before"] == 0.02
     SAMPLE.save(saved)  # in place of the file that is there
     assert restored(saved, "PyTorch", SAMPLE.conditions, remeasure=False) == SAMPLE
 
@@ -124,9 +125,23 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damaged_and_foreign_files_are_refused(saved: Path, name: str) -> None:
     damage, words = DAMAGES[name]
-    saved.write_text(json.dumps(damage(json.loads(saved.read_text()))))
+    saved.write_text(json.dumps(damage(unsealed(saved))))
     with pytest.raises(FileError, match=words):
         Report.read(saved, "PyTorch")
+
+
+def test_no_damage_goes_unnoticed(saved: Path) -> None:
+    """A file with one bit flipped, or without its end, is refused, or still says the same."""
+    content = saved.read_bytes()
+    damaged = [content[:i] for i in range(0, len(content) - 2, 40)]
+    for i in range(0, len(content), 7):
+        damaged += [content[:i] + bytes([content[i] ^ 1 << i % 8]) + content[i + 1 :]]
+    for data in damaged:
+        saved.write_bytes(data)
+        try:
+            assert Report.read(saved, "PyTorch") == SAMPLE
+        except FileError as error:
+            assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\x00", b"[" * 100_000])

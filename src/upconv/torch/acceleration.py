@@ -86,7 +86,7 @@ def accelerate(
     if decisions is not None:
         saved = reports.restored(decisions, PYTORCH, conditions, remeasure)
         if saved is not None:
-            _check_rows(decisions, saved)
+            _check_rows(decisions, saved, [layer.name for layer in layers])
             install(model, layers, Forward(model, refused), saved)  # the first call captures
             return model
     with shown(progress) as say:
@@ -169,8 +169,12 @@ def _conditions(
     return reports.conditions(thread_count(), **versions, **({"training": 1} if training else {}))
 
 
-def _check_rows(path: Any, saved: Report) -> None:
-    """Raise `FileError` for a row whose details are invalid."""
+def _check_rows(path: Any, saved: Report, layers: list[str]) -> None:
+    """Raise `FileError` for rows of other layers, and for a row whose details are invalid."""
+    names = [row.name for row in saved.rows if "inference" in row.details]
+    if names != layers:
+        text = f"it has rows of the layers {brief(names)}, the model has {brief(layers)}"
+        raise FileError(f"Cannot read {brief(os.fspath(path))}: it is damaged, {text}.")
     for row in saved.rows:
         inference, training = row.details.get("inference", False), row.details.get("training", 0)
         if not isinstance(inference, bool) or training not in range(8):
