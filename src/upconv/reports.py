@@ -76,7 +76,7 @@ class Report:
     host: what runs the rest ("PyTorch", "ONNX Runtime"). before, after: seconds of the whole model
     without and with upconv, None where they were not measured, and `ratio` of the two. why: the
     reason why the host runs the model as it is, "" where upconv computes some of it. conditions:
-    what the measurement holds for, by name.
+    what the measurement holds for, by name. load: what other processes used meanwhile, "" if little.
 
     >>> row = Row("up", "ConvTranspose2d", "upconv", before=1.0123, after=0.0005)
     >>> print(Report("PyTorch", (row,), before=2.0, after=1.0))
@@ -92,6 +92,7 @@ class Report:
     after: float | None = None
     ratio: Ratio | None = None
     conditions: Mapping[str, Condition] = field(default_factory=dict)
+    load: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         table = aligned([row.cells for row in self.rows], HEADINGS)
@@ -104,6 +105,9 @@ class Report:
         if self.before is not None and self.after is not None:
             times = f"{_time(self.before)} in {self.host}, {_time(self.after)} with upconv"
             sentences.append(f"The model: {times}{f': {self.ratio}' if self.ratio else ''}.")
+        if self.load:
+            meanwhile = f"While this was measured, {neutral(self.load)}"
+            sentences.append(f"{meanwhile}: the speed-up may be another on a quiet machine.")
         if self.why:
             sentences.append(f"{self.host} runs the model as it is: {neutral(self.why)}.")
         return sentences
@@ -166,7 +170,7 @@ class Report:
         rows = tuple(_built(Row, row, details=dict(row["details"])) for row in record["rows"])
         ratio = None if record["ratio"] is None else _built(Ratio, record["ratio"])
         conditions = dict(record["conditions"])
-        return _built(cls, record, rows=rows, ratio=ratio, conditions=conditions)
+        return _built(cls, {"load": "", **record}, rows=rows, ratio=ratio, conditions=conditions)
 
 
 _HEAD = f"""<!DOCTYPE html>

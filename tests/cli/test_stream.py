@@ -66,7 +66,9 @@ def test_other_types_of_numbers(mel, dtype: str) -> None:
         assert "mel.dtype is int16; expected float16" in failed(done, 2)
         return
     assert done.returncode == 0, done
-    np.testing.assert_allclose(np.load("y.npy"), _expected(mel), atol=1e-2 if "2" in dtype else 1e-6)
+    np.testing.assert_allclose(
+        np.load("y.npy"), _expected(mel), atol=1e-2 if "2" in dtype else 1e-6
+    )
     said = f"the input is {np.dtype(dtype).name}; it is computed in float32"
     assert (said in done.stderr.decode()) == ("4" not in dtype)
 

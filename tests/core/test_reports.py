@@ -46,6 +46,8 @@ def test_the_table_has_a_row_for_each_part() -> None:
     assert last == (
         "The model: 30.0 ms in PyTorch, 20.0 ms with upconv: 1.50 times as fast (1.40 to 1.60)."
     )
+    busy = str(replace(SAMPLE, load="other processes used 1.8 of 2 processors")).splitlines()[-1]
+    assert busy.startswith("While this was measured, other processes used 1.8 of 2 processors: the")
     plain = replace(SAMPLE, why="it is not faster with upconv", before=None)
     assert str(plain).endswith("PyTorch runs the model as it is: it is not faster with upconv.")
 
@@ -53,6 +55,9 @@ def test_the_table_has_a_row_for_each_part() -> None:
 def test_what_was_saved_is_read_again(saved: Path) -> None:
     assert Report.read(saved, "PyTorch") == SAMPLE
     assert unsealed(saved)["rows"][0]["before"] == 0.02
+    older = {name: entry for name, entry in unsealed(saved).items() if name != "load"}
+    saved.write_text(json.dumps(older))
+    assert Report.read(saved, "PyTorch") == SAMPLE
     SAMPLE.save(saved)  # in place of the file that is there
     assert restored(saved, "PyTorch", SAMPLE.conditions, remeasure=False) == SAMPLE
 

@@ -56,10 +56,7 @@ def test_saved_decisions_are_applied_and_verified_without_measuring(saved: Path)
     assert result.verified
     assert result.checks
     assert "ConvTranspose" not in {node.op_type for node in result.proto.graph.node}
-    assert (
-        json.loads(json.dumps(result.report.as_json())).items()
-        <= unsealed(saved).items()
-    )
+    assert json.loads(json.dumps(result.report.as_json())).items() <= unsealed(saved).items()
     x = {"x": np.ones((1, 3, 5, 7), np.float32)}
     [y], [z] = values(model(), x), values(result.proto, x)
     np.testing.assert_allclose(y, z, atol=1e-4)

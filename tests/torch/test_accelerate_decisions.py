@@ -13,6 +13,7 @@ from tests.support.small_models import dcgan  # noqa: E402
 from tests.torch.test_accelerate import layer_rows  # noqa: E402
 from upconv.errors import ArgumentError, DTypeError, FileError  # noqa: E402
 from upconv.reports import Report  # noqa: E402
+from upconv.timing import Others  # noqa: E402
 from upconv.torch import trials  # noqa: E402
 from upconv.tuning import processor_model  # noqa: E402
 
@@ -61,6 +62,13 @@ def test_decisions_for_something_else_are_refused_or_measured_again(how, saved) 
     assert again["conditions"] == right["conditions"]
     assert [row["details"] for row in again["rows"]] == [row["details"] for row in right["rows"]]
     assert ut.report(ut.accelerate(dcgan(), decisions=saved)) == ut.report(model)
+
+
+def test_the_report_tells_of_other_processes(layers_are_faster, tmp_path, monkeypatch) -> None:
+    words = "other processes used 1.8 of 2 processors"
+    monkeypatch.setattr(Others, "words", lambda _: words)
+    ut.report(ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))).save(tmp_path / "d.json")
+    assert words in str(ut.report(ut.accelerate(dcgan(), decisions=tmp_path / "d.json")))
 
 
 def test_decisions_that_hold_are_not_measured_again(saved, monkeypatch) -> None:

@@ -19,6 +19,7 @@ from ..checks import boolean, number
 from ..errors import ArgumentError, FileError, brief
 from ..reports import Report
 from ..terminal import Progress, shown
+from ..timing import Others
 from . import swaps
 from .forwards import Forward
 from .selection import MOST_RUNS, PYTORCH, Selection, install, set_forward
@@ -90,11 +91,12 @@ def accelerate(
             install(model, layers, Forward(model, refused), saved)  # the first call captures
             return model
     with shown(progress) as say:
-        budget = Budget(time.perf_counter() + seconds, MOST_RUNS, say)
+        budget, others = Budget(time.perf_counter() + seconds, MOST_RUNS, say), Others()
         try:
             with _undisturbed(model):
                 selection = Selection(model, layers, refused, examples, budget)
                 result = replace(selection.result(training), conditions=conditions)
+                result = replace(result, load=others.words())
                 if decisions is not None:
                     result.save(decisions)
                 selection.install(result)
