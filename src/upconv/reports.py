@@ -1,6 +1,6 @@
 """One report for all front ends: the kernel of each layer or part, its speed, and the reason.
 
-    {"format": "upconv report", "version": 2, "host": "PyTorch", "rows": [...], ..., "sha256": "..."}
+    {"format": "upconv report", "version": 2, "host": "PyTorch", "sha256": ..., "rows": ...}
 
 A report is printed, saved, read and applied again. Decisions hold for the processor, the number of
 threads, the versions, the model and the shapes that they were measured with. The report states
@@ -20,8 +20,8 @@ from typing import Any, Self, TypeVar, get_type_hints
 
 from ._version import __version__
 from .documents import document
-from .errors import ArgumentError, DTypeError, FileError, brief
-from .files import opened, published, reported, require_free
+from .errors import ArgumentError, FileError, brief
+from .files import opened, path_text, published, reported, require_free
 from .measuring import Ratio
 from .terminal import aligned, neutral, shortened
 from .timing import format_seconds
@@ -76,7 +76,7 @@ class Report:
     host: what runs the rest ("PyTorch", "ONNX Runtime"). before, after: seconds of the whole model
     without and with upconv, None where they were not measured, and `ratio` of the two. why: the
     reason why the host runs the model as it is, "" where upconv computes some of it. conditions:
-    what the measurement holds for, by name. load: what other processes used meanwhile, "" if little.
+    what the measurement holds for, by name. load: what other processes used meanwhile.
 
     >>> row = Row("up", "ConvTranspose2d", "upconv", before=1.0123, after=0.0005)
     >>> print(Report("PyTorch", (row,), before=2.0, after=1.0))
@@ -273,6 +273,4 @@ def _damaged(path: FilePath, reason: str) -> FileError:
 
 
 def _name(path: FilePath) -> str:
-    if not isinstance(path, str | os.PathLike):
-        raise DTypeError("The file of decisions", brief(path), "a path")
-    return str(os.fspath(path))
+    return path_text("The file of decisions", path)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from .errors import DTypeError, brief
+from .checks import function
 
 Progress = Callable[[str, int, int], None]
 """Function that is called with the name of a step, its number from 1, and the number of steps."""
@@ -18,8 +18,7 @@ LONGEST_SENTENCE = 1200  # characters, for every text but names
 @contextmanager
 def shown(progress: Progress | None) -> Iterator[Progress]:
     """Yield the callback, or one that writes a temporary line on stderr if that is a terminal."""
-    if progress is not None and not callable(progress):
-        raise DTypeError("progress", brief(progress), "a function of (what, number, of), or None")
+    function("progress", progress, "(what, number, of)")
     if progress is not None or not (sys.stderr and sys.stderr.isatty()):
         yield progress or (lambda *_: None)
         return

@@ -51,6 +51,7 @@ def test_our_own_work_is_not_that_of_others() -> None:
     """On a machine that is idle but for this process, all work is its own."""
     before, total = timing._clocks(), sum(range(3_000_000))
     after = timing._clocks()
-    assert total and after[0] > before[0] and after[2] > before[2]
+    assert total
+    assert after[2] > before[2]
     if before[1]:  # Linux
         assert after[1] - before[1] > after[2] - before[2] - 0.1

@@ -62,7 +62,7 @@ def read_arrays(source: Name | bytes) -> dict[str, Array] | list[Array]:
     if isinstance(source, bytes):
         name, data = "the buffer", source
     else:
-        name = os.fspath(source)
+        name = files.path_text("The file of parameters", source)
         with files.reported(name, "read"), files.opened(Path(name)) as file:
             size = os.fstat(file.fileno()).st_size
             memory.require(2 * size, f"reading the parameters {brief(name)}")

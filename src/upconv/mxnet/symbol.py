@@ -16,7 +16,7 @@ from typing import Any
 
 from ..dialects import mxnet_attributes as kinds
 from ..errors import ModelError, brief
-from ..files import opened, published, reported
+from ..files import opened, path_text, published, reported
 from ..properties import cached_property
 from .attributes import is_free, scoped, stored, with_short_names
 from .base import MXNetError, MXNetTypeError, MXNetValueError, ordered, raised_by
@@ -330,8 +330,9 @@ def function(name: str, operator: Operator) -> Any:
 
 def load(fname: Any) -> Symbol:
     """Read the graph of a -symbol.json file."""
-    with reported(str(fname), "read"), opened(Path(fname)) as handle:
-        return load_json(handle.read(), str(fname))
+    name = path_text("fname", fname)
+    with reported(name, "read"), opened(Path(name)) as handle:
+        return load_json(handle.read(), name)
 
 
 def load_json(text: str | bytes, name: str = "The JSON") -> Symbol:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .. import reports
-from ..checks import boolean, number
+from ..checks import boolean, function, number
 from ..errors import ArgumentError, FileError, brief
 from ..reports import Report
 from ..terminal import Progress, shown
@@ -154,6 +154,7 @@ def _examples(example_inputs: Any) -> list[Example]:
 
 def _refused(model: Any, filter_fn: Callable[[str, Any], bool] | None) -> frozenset[str]:
     """The names of the convolutions that a filter leaves out."""
+    function("filter_fn", filter_fn, "(name, module)")
     if filter_fn is None:
         return frozenset()
     kind = nn.modules.conv._ConvNd
