@@ -132,7 +132,8 @@ def conv_transpose_nodes(
         got = f"{brief(model)} ({type(model).__name__})"
         raise DTypeError("model", got, "the result of upconv.onnx.load")
     function("only", only, "a node")
-    rule = None if rule is None else arguments.member("rule", rule, Rule)
+    if rule is not None and not isinstance(rule, Rule):
+        rule = arguments.member("rule", rule, Rule)
     return [
         read(node, opset_of(model, body), rule)
         for body in roots(model)
