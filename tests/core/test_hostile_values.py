@@ -207,6 +207,8 @@ def mxnet_functions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     model = mx.load("net-symbol.json", "net-0000.params")
     return {
         "load": (mx.load, {"symbol_json": "net-symbol.json", "params": "net-0000.params"}),
+        "Model": (mx.Model, {"graph": graph, "arrays": {"up_weight": np.ones((2, 3, 3))}}),
+        "save": (lambda fname: graph.save(fname), {"fname": "copy.json"}),
         "run": (lambda data: model.run(data=data), {"data": ONE}),
         "explain": (lambda data: model.explain(data=data), {"data": ONE}),
         "to_onnx": (

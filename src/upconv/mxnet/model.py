@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import array_or_numbers
+from ..errors import DTypeError, brief
 from ..files import path_text
 from .base import MXNetError, raised_by
 from .ndarray import NDArray, save
@@ -44,6 +45,10 @@ class Model:
     """
 
     def __init__(self, graph: Symbol, arrays: Mapping[str, Array]) -> None:
+        if not isinstance(graph, Symbol):
+            raise DTypeError("graph", brief(graph), "a symbol, as mx.sym.load returns it")
+        if not isinstance(arrays, Mapping):
+            raise DTypeError("arrays", brief(arrays), "a dict of arrays by name")
         self.graph, roles_of = graph, roles(graph)
         names = dict.fromkeys(graph.list_inputs())
         self.arrays = {name: np.array(arrays[name]) for name in names if name in arrays}

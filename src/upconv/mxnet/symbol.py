@@ -156,7 +156,8 @@ class Symbol(Fluent):
         return [s or () for s in first], [s or () for s in second], [s or () for s in third]
 
     def _inferred(self, shapes: Any, named: Any) -> tuple[Any, Any, Any]:
-        sizes = {name: tuple(s) for name, s in self._by_name(shapes, named).items() if s}
+        with raised_by("a shape"):
+            sizes = {name: tuple(s) for name, s in self._by_name(shapes, named).items() if s}
         return self._parts(infer_shapes(self.nodes(), sizes))
 
     def _by_name(self, values: Any, named: Any) -> dict[str, Any]:
@@ -220,7 +221,8 @@ class Symbol(Fluent):
 
     def save(self, fname: Any) -> None:
         """Write the JSON to a file."""
-        with reported(str(fname)), published(Path(fname), force=True) as handle:
+        name = path_text("fname", fname)
+        with reported(name), published(Path(name), force=True) as handle:
             handle.write(self.tojson().encode())
 
     def _apply(self, operator: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Symbol:
