@@ -10,10 +10,9 @@ from .engine_choice import Choice, Selection, candidates, rating_engine
 from .engines.base import Candidate, Eligible, ranked
 from .memory import readable
 from .problem import Problem
-from .terminal import aligned
+from .terminal import WIDTH, aligned
 
 _TILES = 2  # of Winograd's algorithm that are listed; the others are slower
-_WIDTH = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +109,11 @@ def table_of(listed: tuple[Rated, ...]) -> list[str]:
     lines = ["", head]
     for row, candidate in zip(rows, listed, strict=True):
         line = f"{row}  {candidate.reason}".rstrip()
-        if len(line) <= _WIDTH:
+        if len(line) <= WIDTH:
             lines.append(line)
         else:
             reason = wrap(
-                candidate.reason, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4
+                candidate.reason, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4
             )
             lines += [row, *reason]
     return lines

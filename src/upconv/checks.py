@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 from math import inf, isfinite
@@ -128,6 +129,22 @@ def boolean(argument: str, value: object) -> bool:
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise DTypeError(argument, brief(value), "a bool", "Write True or False.")
+
+
+def function(argument: str, value: object, of: str) -> None:
+    """Raise `DTypeError` unless `value` is a function of these, or None."""
+    if value is not None and not callable(value):
+        raise DTypeError(argument, brief(value), f"a function of {of}, or None")
+
+
+def by_name(argument: str, value: object) -> dict[str, Any]:
+    """The dict of shapes, or the like, by the names of inputs; empty for None."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        expected = "a dict of shapes by the names of inputs"
+        raise ArgumentError(argument, brief(value), expected, 'Write {"x": (1, 80, 64)}.')
+    return dict(value)
 
 
 _LETTERS = "N is the batch, C channels, I and O channels in and out, X all spatial axes."

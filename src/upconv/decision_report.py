@@ -1,6 +1,6 @@
 """One report for all front ends: the kernel of each layer or part, its speed, and the reason.
 
-    {"format": "upconv report", "version": 2, "host": "PyTorch", "rows": [...], ...}
+    {"format": "upconv report", "version": 2, "host": "PyTorch", "sha256": ..., "rows": ...}
 
 A report is printed, saved, read and applied again. Decisions hold for the processor, the number of
 threads, the versions, the model and the shapes that they were measured with. The report states
@@ -9,6 +9,7 @@ these `conditions`, and `restored` refuses a file whose conditions differ from t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -19,8 +20,8 @@ from typing import Any, Self, TypeVar, get_type_hints
 
 from ._version import __version__
 from .documents import document
-from .errors import ArgumentError, DTypeError, FileError, brief
-from .files import opened, published, reported, require_free
+from .errors import ArgumentError, FileError, brief
+from .files import opened, path_text, published, reported, require_free
 from .measuring import Ratio
 from .terminal import aligned, neutral, shortened
 from .timing import format_seconds
@@ -32,6 +33,7 @@ Content = TypeVar("Content")
 
 _FORMAT, _VERSION = "upconv report", 2
 _MOST_BYTES = 1 << 26
+_SUM = "sha256"
 HEADINGS = ("layer", "kind", "layers", "computed by", "before", "after", "faster", "why")
 
 
@@ -74,7 +76,7 @@ class Report:
     host: what runs the rest ("PyTorch", "ONNX Runtime"). before, after: seconds of the whole model
     without and with upconv, None where they were not measured, and `ratio` of the two. why: the
     reason why the host runs the model as it is, "" where upconv computes some of it. conditions:
-    what the measurement holds for, by name.
+    what the measurement holds for, by name. load: what other processes used meanwhile.
 
     >>> row = Row("up", "ConvTranspose2d", "upconv", before=1.0123, after=0.0005)
     >>> print(Report("PyTorch", (row,), before=2.0, after=1.0))
@@ -90,6 +92,7 @@ class Report:
     after: float | None = None
     ratio: Ratio | None = None
     conditions: Mapping[str, Condition] = field(default_factory=dict)
+    load: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         table = aligned([row.cells for row in self.rows], HEADINGS)
@@ -102,6 +105,9 @@ class Report:
         if self.before is not None and self.after is not None:
             times = f"{_time(self.before)} in {self.host}, {_time(self.after)} with upconv"
             sentences.append(f"The model: {times}{f': {self.ratio}' if self.ratio else ''}.")
+        if self.load:
+            meanwhile = f"While this was measured, {neutral(self.load)}"
+            sentences.append(f"{meanwhile}: the speed-up may be another on a quiet machine.")
         if self.why:
             sentences.append(f"{self.host} runs the model as it is: {neutral(self.why)}.")
         return sentences
@@ -136,7 +142,8 @@ class Report:
         written.
         """
         name = _name(path)
-        text = json.dumps({"format": _FORMAT, "version": _VERSION, **self.as_json()}, indent=1)
+        record = {"format": _FORMAT, "version": _VERSION, **self.as_json()}
+        text = json.dumps(record | {_SUM: _checksum(record)}, indent=1)
         if name.lower().endswith((".html", ".htm")):
             text = self.as_html()
         with reported(name), published(Path(name).resolve(), force=True) as file:
@@ -163,7 +170,7 @@ class Report:
         rows = tuple(_built(Row, row, details=dict(row["details"])) for row in record["rows"])
         ratio = None if record["ratio"] is None else _built(Ratio, record["ratio"])
         conditions = dict(record["conditions"])
-        return _built(cls, record, rows=rows, ratio=ratio, conditions=conditions)
+        return _built(cls, {"load": "", **record}, rows=rows, ratio=ratio, conditions=conditions)
 
 
 _HEAD = f"""<!DOCTYPE html>
@@ -229,13 +236,22 @@ def _record(path: FilePath) -> dict[str, Any]:
         data = file.read(_MOST_BYTES)
     try:
         record = json.loads(data)
+        checksum = record.pop(_SUM, None) if isinstance(record, dict) else None
+        damaged = checksum is not None and checksum != _checksum(record)
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict) or record.pop("format", None) != _FORMAT:
         raise _damaged(path, f"expected a file of {_FORMAT}")
+    if damaged:
+        remedy = f"after an edit, remove the entry {_SUM}"
+        raise _damaged(path, f"it is damaged: its checksum does not match; {remedy}")
     if (version := record.pop("version", None)) != _VERSION:
         raise _damaged(path, f"its version is {brief(version)}; expected {_VERSION}")
     return record
+
+
+def _checksum(record: Any) -> str:
+    return hashlib.sha256(json.dumps(record).encode()).hexdigest()
 
 
 def _built(kind: type[Content], record: Any, **converted: Any) -> Content:
@@ -257,6 +273,4 @@ def _damaged(path: FilePath, reason: str) -> FileError:
 
 
 def _name(path: FilePath) -> str:
-    if not isinstance(path, str | os.PathLike):
-        raise DTypeError("The file of decisions", brief(path), "a path")
-    return str(os.fspath(path))
+    return path_text("The file of decisions", path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from .primitives import shared_cache
 from .problem import Direction, Problem
 from .roofline import roofline as roofline_of
 from .shapes import Request, activation_of
-from .terminal import aligned
+from .terminal import WIDTH, aligned
 from .threads import resolved
 from .timing import format_seconds
 from .tuning import remembered, selected
@@ -135,7 +136,19 @@ class Explanation:
             *self._time_rows(),
             *self._axis_rows(),
         ]
-        return "\n".join([*aligned(rows), *table_of(self.candidates)])
+        indent = " " * (max(len(name) for name, _ in rows) + 2)
+        lines = [
+            part
+            for line in aligned(rows)
+            for part in wrap(
+                line,
+                WIDTH,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        ]
+        return "\n".join([*lines, *table_of(self.candidates)])
 
     def _precision_rows(self) -> list[tuple[str, str]]:
         """The rounding of operands, and how far it may carry a result."""

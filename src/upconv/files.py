@@ -16,9 +16,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from .errors import FileError, UpconvError, brief
+from .errors import DTypeError, FileError, UpconvError, brief
 
 OVERWRITE = "Overwrite it with force=True."
+
+
+def path_text(argument: str, path: object) -> str:
+    """The text of a path; `DTypeError` for anything that is none."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise DTypeError(argument, f"{brief(path)} ({type(path).__name__})", "a path")
+    return text
 
 
 @contextmanager

@@ -64,10 +64,11 @@ class Ratio:
     """The speed of one call over that of another, with an interval of its uncertainty.
 
     Whatever disturbs a machine makes calls slower, never faster. Calls are therefore compared by
-    the mean of the fastest third of their samples. The interval is between the quartiles of the
-    bootstrap (Efron 1979), widened by half of the relative difference between the baseline's two
-    series, since both are merged. A 95 % interval of few samples would hide most gains: to choose
-    one of two equal ways costs nothing, to miss a faster one does.
+    the mean of the fastest third of their samples. The interval is between the 10th and the 90th
+    percentile of the bootstrap (Efron 1979), widened by half of the relative difference between the
+    baseline's two series, since both are merged. Quartiles held the true ratio in half of the cases
+    under bursts of load, these percentiles in 55 to 70 %. A 95 % interval of few samples would hide
+    most gains: to choose one of two equal ways costs nothing, to miss a faster one does.
     """
 
     median: float
@@ -88,7 +89,7 @@ class Ratio:
             _fastest(np.array(series)[rng.integers(0, len(series), (_RESAMPLES, len(series)))])
             for series in ([*before, *again], after)
         ]
-        low, middle, high = np.percentile(drawn[0] / drawn[1], [25, 50, 75])
+        low, middle, high = np.percentile(drawn[0] / drawn[1], [10, 50, 90])
         same = _fastest(np.array(before)) / _fastest(np.array(again)) if again else 1.0
         noise = max(float(same), float(1 / same)) ** 0.5
         return cls(float(middle), float(low) / noise, float(high) * noise)

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from .errors import DTypeError, brief
+from .checks import function
 
 Progress = Callable[[str, int, int], None]
 """Function that is called with the name of a step, its number from 1, and the number of steps."""
+
+WIDTH = 80  # columns of text for people
 
 LONGEST_SENTENCE = 1200  # characters, for every text but names
 
@@ -18,8 +20,7 @@ LONGEST_SENTENCE = 1200  # characters, for every text but names
 @contextmanager
 def shown(progress: Progress | None) -> Iterator[Progress]:
     """Yield the callback, or one that writes a temporary line on stderr if that is a terminal."""
-    if progress is not None and not callable(progress):
-        raise DTypeError("progress", brief(progress), "a function of (what, number, of), or None")
+    function("progress", progress, "(what, number, of)")
     if progress is not None or not (sys.stderr and sys.stderr.isatty()):
         yield progress or (lambda *_: None)
         return
@@ -49,6 +50,32 @@ def aligned(
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     edges = [f"{'<' if left is None or i < left else '>'}{n}" for i, n in enumerate(widths)]
     return ["  ".join(map(format, row, edges)).rstrip() for row in rows]
+
+
+def folded(
+    rows: Sequence[Sequence[str]], headings: Sequence[str], *, left: int, width: int
+) -> list[str]:
+    """Return an aligned table in blocks of at most `width` columns, if its cells allow.
+
+    Every block has the `left` text columns, and some of the columns of numbers.
+
+    >>> folded([("up1", "2.5", "13.5")], ("layer", "ms", "GB/s"), left=1, width=12)
+    ['layer   ms', 'up1    2.5', '', 'layer  GB/s', 'up1    13.5']
+    """
+    if not rows:
+        return []
+    table = [headings, *rows]
+    widths = [2 + max(map(len, column)) for column in zip(*table, strict=True)]
+    text, blocks = list(range(left)), list[list[int]]()
+    for i in range(left, len(widths)):
+        if not blocks or sum(widths[k] for k in (*text, *blocks[-1], i)) - 2 > width:
+            blocks.append([])
+        blocks[-1].append(i)
+    lines = list[str]()
+    for block in blocks:
+        cut = [[row[k] for k in (*text, *block)] for row in table]
+        lines += ["", *aligned(cut, left=left)]
+    return lines[1:]
 
 
 def neutral(text: str) -> str:

@@ -10,9 +10,11 @@ of each round: their difference is noise.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 Call = Callable[[], object]
 
@@ -62,6 +64,43 @@ def rest() -> None:
         time.sleep(_LOOK)
         if time.process_time() - busy < _ASLEEP * (time.perf_counter() - start):
             return
+
+
+class Others:
+    """The work of other processes on the processors of this one, from now on.
+
+    Interleaving does not remove a load that lasts. A library whose threads spin while they wait for
+    each other may become ten times as slow under it, and another one hardly slower.
+    """
+
+    def __init__(self) -> None:
+        self._begin = _clocks()
+
+    def words(self) -> str:
+        """The processors that they used; "" for less than a tenth of all, or if unknown."""
+        wall, busy, own = (b - a for a, b in zip(self._begin, _clocks(), strict=True))
+        used = (busy - own) / max(wall, _SHORTEST)
+        count = len(os.sched_getaffinity(0)) if busy else 0
+        if not count or used < _NOTABLE * count:
+            return ""
+        return f"other processes used {min(used, count):.1f} of {count} processors"
+
+
+_SHORTEST, _NOTABLE = 0.2, 0.1  # seconds, since Linux counts in steps of 0.01; of all processors
+
+
+def _clocks() -> tuple[float, float, float]:
+    """Seconds: now, of all work on this process's processors (0 if unknown), and of its own."""
+    ticks = 0
+    try:
+        names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        for line in Path("/proc/stat").read_text().splitlines():
+            name, *counts = line.split()
+            if name in names:  # user, nice, system, idle, waiting, interrupts, stolen
+                ticks += sum(map(int, (*counts[:3], *counts[5:8])))
+    except (AttributeError, OSError, ValueError):  # not Linux, or a sandbox
+        ticks = 0
+    return time.perf_counter(), ticks and ticks / os.sysconf("SC_CLK_TCK"), time.process_time()
 
 
 @dataclass(frozen=True, slots=True)

@@ -355,6 +355,20 @@ def ended(child):
 
 
 @posix
+def test_a_narrow_terminal_gets_the_columns_in_blocks(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    with in_terminal(*SMALL) as child:
+        shown, code = ended(child)
+    lines = re.sub(r"\x1b\[[0-9?;]*[a-zA-Z]", "", shown).replace("\r", "\n").splitlines()
+    heads = [line for line in lines if line.startswith("layer")]
+    assert code == 0
+    assert len(heads) > 1
+    assert all(line.split()[:2] == ["layer", "by"] and len(line) <= 60 for line in heads)
+    words = ["best", "median", "GFLOP/s", "efficiency", "memory", "error"]
+    assert [word for line in heads for word in line.split() if word in words] == words
+
+
+@posix
 def test_a_terminal_gets_a_line_of_progress_and_the_same_table():
     with in_terminal(*SMALL) as child:
         shown, code = ended(child)

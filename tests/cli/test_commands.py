@@ -151,6 +151,17 @@ def test_doctor_tells_of_tiles(has, permits, told, monkeypatch):
     assert facts(1)["cpu"]["tiles"] == told
 
 
+def test_doctor_finds_variables_that_nothing_reads(monkeypatch):
+    from upconv.cli import doctor
+
+    read = {name for file in Path(doctor.__file__).parents[1].rglob("*.py")
+            for name in re.findall(r'"(UPCONV_[A-Z_]+)"', file.read_text())}  # fmt: skip
+    assert read == {*doctor._OURS}
+    monkeypatch.setenv("UPCONV_THREADS", "3")
+    findings = "\n".join(doctor._faults())
+    assert "UPCONV_THREADS has no effect; upconv reads UPCONV_NUM_THREADS, UPCONV_CA" in findings
+
+
 def test_doctor_finds_faults():
     env = {"UPCONV_NUM_THREADS": "many", "UPCONV_ENGINE": "steam", "UPCONV_TUNE": "maybe"}
     driver = "import upconv.cli.doctor as m\nm.REQUIRED += ('no-such-package',)"

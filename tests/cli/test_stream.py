@@ -57,6 +57,22 @@ def test_files_of_every_kind(mel) -> None:
     np.testing.assert_allclose(samples / 32767, clipped, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["<f8", ">f8", "<f2", ">f4", "<i2"])
+def test_other_types_of_numbers(mel, dtype: str) -> None:
+    """NumPy writes float64 by default. The range of samples that are integers is not known."""
+    np.save("mel.npy", mel.astype(dtype))
+    done = called("stream", "model.onnx", "mel.npy", "y.npy", "--chunk", "7")
+    if dtype == "<i2":
+        assert "mel.dtype is int16; expected float16" in failed(done, 2)
+        return
+    assert done.returncode == 0, done
+    np.testing.assert_allclose(
+        np.load("y.npy"), _expected(mel), atol=1e-2 if "2" in dtype else 1e-6
+    )
+    said = f"the input is {np.dtype(dtype).name}; it is computed in float32"
+    assert (said in done.stderr.decode()) == ("4" not in dtype)
+
+
 def test_a_time_is_the_nearest_number_of_positions() -> None:
     from upconv.cli.stream import _positions
 

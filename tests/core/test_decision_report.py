@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.decision_files import unsealed
 from upconv import decision_report
 from upconv.decision_report import HEADINGS, Report, Row, conditions, restored
 from upconv.errors import ArgumentError, DTypeError, FileError
@@ -45,13 +47,18 @@ def test_the_table_has_a_row_for_each_part() -> None:
     assert last == (
         "The model: 30.0 ms in PyTorch, 20.0 ms with upconv: 1.50 times as fast (1.40 to 1.60)."
     )
+    busy = str(replace(SAMPLE, load="other processes used 1.8 of 2 processors")).splitlines()[-1]
+    assert busy.startswith("While this was measured, other processes used 1.8 of 2 processors: the")
     plain = replace(SAMPLE, why="it is not faster with upconv", before=None)
     assert str(plain).endswith("PyTorch runs the model as it is: it is not faster with upconv.")
 
 
 def test_what_was_saved_is_read_again(saved: Path) -> None:
     assert Report.read(saved, "PyTorch") == SAMPLE
-    assert json.loads(saved.read_text())["rows"][0]["before"] == 0.02
+    assert unsealed(saved)["rows"][0]["before"] == 0.02
+    older = {name: entry for name, entry in unsealed(saved).items() if name != "load"}
+    saved.write_text(json.dumps(older))
+    assert Report.read(saved, "PyTorch") == SAMPLE
     SAMPLE.save(saved)  # in place of the file that is there
     assert restored(saved, "PyTorch", SAMPLE.conditions, remeasure=False) == SAMPLE
 
@@ -124,9 +131,21 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damaged_and_foreign_files_are_refused(saved: Path, name: str) -> None:
     damage, words = DAMAGES[name]
-    saved.write_text(json.dumps(damage(json.loads(saved.read_text()))))
+    saved.write_text(json.dumps(damage(unsealed(saved))))
     with pytest.raises(FileError, match=words):
         Report.read(saved, "PyTorch")
+
+
+def test_no_damage_goes_unnoticed(saved: Path) -> None:
+    """A file with one bit flipped, or without its end, is refused, or still says the same."""
+    content = saved.read_bytes()
+    damaged = [content[:i] for i in range(0, len(content) - 2, 40)]
+    for i in range(0, len(content), 7):
+        damaged += [content[:i] + bytes([content[i] ^ 1 << i % 8]) + content[i + 1 :]]
+    for data in damaged:
+        saved.write_bytes(data)
+        with suppress(FileError):
+            assert Report.read(saved, "PyTorch") == SAMPLE
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\x00", b"[" * 100_000])

@@ -51,6 +51,30 @@ def test_noise_is_no_gain(clock: MadeUpClock) -> None:
     assert "beyond the noise" in choice["other"].why
 
 
+@pytest.mark.parametrize("most_runs", [20, 44])
+@pytest.mark.parametrize("sensitivity", [1.0, 3.0])
+def test_the_interval_holds_the_truth_under_bursts_of_load(
+    clock: MadeUpClock, most_runs: int, sensitivity: float
+) -> None:
+    """Other processes come and go, half of the time, and slow the baseline down 1 to 4 times."""
+    estimates, held = [], 0
+    for seed in range(100):
+        rng, series, busy = np.random.default_rng(seed), [], False
+        for _ in range(200):
+            busy = rng.random() < 0.5 if rng.random() < 0.3 else busy
+            series.append(np.exp(abs(rng.normal(0, 0.05))) * (1 + busy * rng.random()))
+        ways = [
+            clock.way("plain", *(1.3 + 1.3 * sensitivity * (t - 1) for t in series)),
+            clock.way("other", *series[::-1]),
+        ]
+        ratio = choose(ways, seconds=1e4, most_runs=most_runs)["other"].ratio
+        assert ratio is not None
+        estimates.append(ratio.median)
+        held += ratio.low <= 1.3 <= ratio.high
+    assert held > 50  # quartiles of the bootstrap: 37 to 53
+    assert np.median(estimates) == pytest.approx(1.3, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("seconds", "chosen", "early"),
     [

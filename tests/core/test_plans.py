@@ -173,6 +173,18 @@ def test_explain_names_engine_and_sizes() -> None:
     assert upconv.explain(X.shape, W, engine="reference", **HOW).engine == "reference"
 
 
+def test_an_explanation_has_80_columns_and_all_words() -> None:
+    shapes = (1, 64, 32, 32), (64, 16, 4, 4)
+    for more in ({}, {"engine": "cudnn"}, {"engine": "reference"}):
+        told = upconv.explain(*shapes, stride=2, padding=1, activation="relu", **more)
+        text = str(told)
+        assert max(map(len, text.splitlines())) <= 80
+        words = " ".join(text.split())
+        assert str(told.problem) in words
+        assert told.schedule in words
+        assert all(" ".join(str(refusal).split()) in words for refusal in told.refusals)
+
+
 @pytest.mark.parametrize(("direction", "of"), [("input_grad", X), ("weight_grad", W)])
 def test_explain_tells_gradients(direction: str, of: np.ndarray) -> None:
     told = upconv.explain(X.shape, W, B, activation="gelu", direction=direction, **HOW)

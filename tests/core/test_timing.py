@@ -2,7 +2,8 @@
 
 import pytest
 
-from upconv.timing import format_seconds
+from upconv import timing
+from upconv.timing import Others, format_seconds
 
 TEXTS = {
     0.0: "0 us", 3e-8: "0.03 us", 1e-6: "1.00 us", 9.996e-6: "10.0 us", 9.99e-4: "999 us",
@@ -25,3 +26,32 @@ def test_every_time_is_told_within_its_third_digit(exponent: int) -> None:
         assert float(value) * factors[unit] == pytest.approx(seconds, rel=0.00501)
         assert unit == "s" or float(value) < 1000
         assert len(value.replace(".", "")) == 3 or float(value) >= 1000
+
+
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        ((12.0, 23.6, 7.0), "other processes used 0.8 of 2 processors"),
+        ((12.0, 30.0, 7.0), "other processes used 2.0 of 2 processors"),  # counted in steps
+        ((12.0, 22.3, 7.0), ""),
+        ((12.0, 0.0, 7.0), ""),
+        ((10.0, 20.0, 5.0), ""),
+    ],
+)
+def test_the_work_of_others_is_what_is_not_our_own(
+    after: tuple[float, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = [(10.0, 20.0 if after[1] else 0.0, 5.0), after]
+    monkeypatch.setattr(timing, "_clocks", lambda: clocks.pop(0))
+    monkeypatch.setattr(timing.os, "sched_getaffinity", lambda _: {0, 3})
+    assert Others().words() == words
+
+
+def test_our_own_work_is_not_that_of_others() -> None:
+    """On a machine that is idle but for this process, all work is its own."""
+    before, total = timing._clocks(), sum(range(3_000_000))
+    after = timing._clocks()
+    assert total
+    assert after[2] > before[2]
+    if before[1]:  # Linux
+        assert after[1] - before[1] > after[2] - before[2] - 0.1

@@ -258,3 +258,13 @@ class TestParameters:
             y = other(nd.array([[[1]]])) + layer(nd.array([[[2]]]))
         y.backward()
         close(layer.weight.grad(), [[[3, 3]]])
+
+
+@pytest.mark.parametrize("call", [
+    lambda: mx.gluon.nn.Conv2D("8", 3), lambda: mx.gluon.nn.Conv2D(8, None),
+    lambda: mx.gluon.nn.Conv2DTranspose(None, 3), lambda: mx.gluon.nn.Dense(object()),
+    lambda: mx.gluon.nn.MaxPool2D(2.5), lambda: mx.sym.var("x").infer_shape(x=3),
+])  # fmt: skip
+def test_sizes_of_wrong_types_are_refused(call) -> None:
+    with pytest.raises(mx.MXNetError):
+        call()

@@ -13,6 +13,7 @@ pytest.importorskip("onnxruntime", reason="sessions run in it")
 
 import onnx
 
+from tests.support.decision_files import unsealed
 from tests.support.onnx_sessions import decoder, image, measure_once, model, plain, same
 from upconv import decision_report, measuring
 from upconv.errors import ArgumentError, FileError
@@ -44,7 +45,7 @@ def test_saved_decisions_are_applied_without_measuring(
     report = session.report()
     assert not report.why
     assert any(row.upconv for row in report.rows)
-    content = json.loads(saved.read_text())
+    content = unsealed(saved)
     assert content | report.as_json() == content
     assert content["format"] == "upconv report"
     same(session.run(None, feeds := image()), plain(source, feeds))
@@ -77,15 +78,15 @@ def test_a_model_that_onnx_runtime_runs_stays_so(
 def test_decisions_for_something_else_are_refused_or_measured_again(
     source: onnx.ModelProto, saved: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = json.loads(saved.read_text())
+    right = unsealed(saved)
     wrong = right | {"conditions": right["conditions"] | {name: "another"}}
     saved.write_text(json.dumps(wrong))
     with pytest.raises(ArgumentError, match=f"{name} 'another'; expected .* {name} .*remeasure"):
         Session(source, threads=2, decisions=saved)
-    assert json.loads(saved.read_text()) == wrong
+    assert unsealed(saved) == wrong
     measure_once(monkeypatch)
     Session(source, threads=2, decisions=saved, remeasure=True, **SHAPES)
-    assert json.loads(saved.read_text())["conditions"] == right["conditions"]
+    assert unsealed(saved)["conditions"] == right["conditions"]
 
 
 def test_decisions_for_other_shapes_are_refused(source: onnx.ModelProto, saved: Path) -> None:
@@ -125,7 +126,7 @@ DAMAGES = {  # tests/core/test_decision_report.py has more
 def test_damaged_files_are_refused_and_kept(
     source: onnx.ModelProto, saved: Path, damage: str
 ) -> None:
-    content = DAMAGES[damage](json.loads(saved.read_text()))
+    content = DAMAGES[damage](unsealed(saved))
     text = content if isinstance(content, str) else json.dumps(content)
     saved.write_text(text)
     for again in (False, True):
@@ -135,7 +136,7 @@ def test_damaged_files_are_refused_and_kept(
 
 
 def test_other_layers_and_arguments_are_refused(source: onnx.ModelProto, saved: Path) -> None:
-    record = json.loads(saved.read_text())
+    record = unsealed(saved)
     saved.write_text(json.dumps(_row(record, name="elsewhere")))
     with pytest.raises(ArgumentError, match=r"the parts .*'elsewhere'"):
         Session(source, threads=2, decisions=saved)

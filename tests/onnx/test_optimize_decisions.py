@@ -12,6 +12,7 @@ pytest.importorskip("onnxruntime", reason="forms are run in it")
 
 import onnx
 
+from tests.support.decision_files import unsealed
 from tests.support.onnx_clock import decided_by
 from tests.support.onnx_rewriting import values
 from tests.support.onnx_texts import normal, parsed
@@ -55,10 +56,7 @@ def test_saved_decisions_are_applied_and_verified_without_measuring(saved: Path)
     assert result.verified
     assert result.checks
     assert "ConvTranspose" not in {node.op_type for node in result.proto.graph.node}
-    assert (
-        json.loads(json.dumps(result.report.as_json())).items()
-        <= json.loads(saved.read_text()).items()
-    )
+    assert json.loads(json.dumps(result.report.as_json())).items() <= unsealed(saved).items()
     x = {"x": np.ones((1, 3, 5, 7), np.float32)}
     [y], [z] = values(model(), x), values(result.proto, x)
     np.testing.assert_allclose(y, z, atol=1e-4)
@@ -79,19 +77,19 @@ def test_a_model_that_stayed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_decisions_of_elsewhere_are_refused_or_measured_again(
     saved: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = json.loads(saved.read_text())
+    right = unsealed(saved)
     wrong = right | {"conditions": right["conditions"] | {name: "another"}}
     saved.write_text(json.dumps(wrong))
     with pytest.raises(ArgumentError, match=f"{name} 'another'; expected .* {name} .*remeasure"):
         optimized(saved)
-    assert json.loads(saved.read_text()) == wrong
+    assert unsealed(saved) == wrong
     decided_by(monkeypatch)(FAST)
     optimized(saved, remeasure=True)
-    assert json.loads(saved.read_text())["conditions"] == right["conditions"]
+    assert unsealed(saved)["conditions"] == right["conditions"]
 
 
 def test_decisions_that_do_not_fit_are_refused(saved: Path, tmp_path: Path) -> None:
-    right = json.loads(saved.read_text())
+    right = unsealed(saved)
     odd = right["rows"][0] | {"by": "no_such_pass"}
     saved.write_text(json.dumps(right | {"rows": [odd]}))
     with pytest.raises(ArgumentError, match=r"with 'no_such_pass'; expected .*sub_pixel"):

@@ -298,6 +298,8 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
+    process_time = perf_counter
+
     def model(self):
         model = dcgan()
         model.register_forward_pre_hook(self.tick)

@@ -8,10 +8,12 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import upconv.torch as ut  # noqa: E402
+from tests.support.decision_files import unsealed  # noqa: E402
 from tests.support.small_models import dcgan  # noqa: E402
 from tests.torch.test_accelerate import layer_rows  # noqa: E402
 from upconv.decision_report import Report  # noqa: E402
 from upconv.errors import ArgumentError, DTypeError, FileError  # noqa: E402
+from upconv.timing import Others  # noqa: E402
 from upconv.torch import trials  # noqa: E402
 from upconv.tuning import processor_model  # noqa: E402
 
@@ -48,7 +50,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("how", FOREIGN)
 def test_decisions_for_something_else_are_refused_or_measured_again(how, saved) -> None:
-    right, wrong = json.loads(saved.read_text()), json.loads(saved.read_text())
+    right, wrong = unsealed(saved), unsealed(saved)
     (change, words), x = FOREIGN[how], torch.randn(2, 6, 1, 1)
     change(wrong, wrong["rows"][0])
     saved.write_text(json.dumps(wrong))
@@ -56,14 +58,21 @@ def test_decisions_for_something_else_are_refused_or_measured_again(how, saved) 
     match = f"measured with {words}.*; expected decisions measured with {name} .*remeasure=True"
     refused(ArgumentError, match, saved)
     model = ut.accelerate(dcgan(), x, decisions=saved, remeasure=True)
-    again = json.loads(saved.read_text())
+    again = unsealed(saved)
     assert again["conditions"] == right["conditions"]
     assert [row["details"] for row in again["rows"]] == [row["details"] for row in right["rows"]]
     assert ut.report(ut.accelerate(dcgan(), decisions=saved)) == ut.report(model)
 
 
+def test_the_report_tells_of_other_processes(layers_are_faster, tmp_path, monkeypatch) -> None:
+    words = "other processes used 1.8 of 2 processors"
+    monkeypatch.setattr(Others, "words", lambda _: words)
+    ut.report(ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))).save(tmp_path / "d.json")
+    assert words in str(ut.report(ut.accelerate(dcgan(), decisions=tmp_path / "d.json")))
+
+
 def test_decisions_that_hold_are_not_measured_again(saved, monkeypatch) -> None:
-    conditions = json.loads(saved.read_text())["conditions"]
+    conditions = unsealed(saved)["conditions"]
     assert conditions["processor"] == processor_model() != ""
     assert conditions["threads"] == torch.get_num_threads()
     monkeypatch.setattr(trials, "measured", None)
@@ -121,6 +130,10 @@ def test_inputs_and_decisions_that_do_not_go_together_are_refused(saved) -> None
 
 
 DAMAGES = {  # tests/core/test_decision_report.py has more
+    "checksum": lambda content, first: content.update(sha256="0"),
+    "a layer less": lambda content, first: content["rows"].pop(),
+    "another layer": lambda content, first: first.update(name="other"),
+    "empty details": lambda content, first: first.update(details={}),
     "host": lambda content, first: content.update(host="ONNX Runtime"),
     "a field less": lambda content, first: first.pop("kind"),
     "no details": lambda content, first: first.update(details=None),
@@ -131,7 +144,7 @@ DAMAGES = {  # tests/core/test_decision_report.py has more
 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_damaged_files_are_refused_and_kept(how, saved) -> None:
-    content = json.loads(saved.read_text())
+    content = unsealed(saved)
     DAMAGES[how](content, content["rows"][0])
     saved.write_text(json.dumps(content))
     x = torch.randn(2, 6, 1, 1)

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -23,13 +25,14 @@ from ..engines import ON_DEVICES, load
 from ..errors import EngineError, EngineRefusal, MemoryLimitError, brief
 from ..explanations import engines as known_engines
 from ..problem import Direction, DType
-from ..terminal import aligned, shown
+from ..terminal import folded, shown
 from ..threads import get_num_threads
 from ..timing import format_seconds, interleaved
 from . import doctor, options, report
 from .bench_layers import PEERS, Candidate, Case, Layer, engine, read
 from .exits import FINDINGS, say
 
+_ANY_WIDTH = 10_000  # columns of a file or pipe: a row stays on one line
 _QUICK_SECONDS = 0.05
 _QUICK_MULTIPLY_ADDS = 150_000_000
 _SHORT = {"reference": "ref", "onnxruntime": "ort", "openvino": "ov"}
@@ -126,7 +129,9 @@ def bench(
         "summary": means,
         "faults": faults,
     }
-    table = aligned(*_table(results, groups, means), left=2)
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if on_terminal else _ANY_WIDTH
+    table = folded(*_table(results, groups, means), left=2, width=width)
     report.finish("bench", output_format, document, table, code=FINDINGS if faults else 0)
 
 

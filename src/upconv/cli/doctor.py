@@ -46,6 +46,11 @@ _OPTIONAL = ("typer", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch",
 _THREADS = ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS")
 """Variables of the number of threads, in the order of `upconv.threads`."""
 
+_OURS = (*_THREADS[:1], "UPCONV_CACHE_BYTES", "UPCONV_CACHE_DIR", "UPCONV_CACHE_ENTRIES",
+         "UPCONV_ENGINE", "UPCONV_JIT_CPU", "UPCONV_ONEDNN_PATH", "UPCONV_TRACEBACK",
+         "UPCONV_TUNE", "UPCONV_TUNING_FILE")  # fmt: skip
+"""All variables of upconv."""
+
 _ALSO_READ = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NO_COLOR")
 
 
@@ -131,6 +136,9 @@ def _faults() -> Iterator[str]:
     for package in REQUIRED:
         if version_of(package) is None:
             yield f"{package} is not installed; upconv depends on it: pip install {package}"
+    for name in sorted(os.environ):
+        if name.startswith("UPCONV_") and name not in _OURS:
+            yield f"{name} has no effect; upconv reads {', '.join(_OURS)}"
     asked = os.environ.get("UPCONV_ENGINE", "").strip() or "reference"
     for read in (lambda: load(asked, "UPCONV_ENGINE"), tuning_asked, PrimitiveCache):
         try:

@@ -139,6 +139,9 @@ def _chunks(source: str, kind: str, speech: Any, axis: int, size: int) -> Iterat
         if array.ndim != len(shapes[0]):
             expected = f"of {len(shapes[0])} axes"
             raise ArgumentError("the input", f"of shape {array.shape}", expected)
+        if array.dtype.kind == "f" and array.dtype.itemsize != 4:
+            say(f"the input is {array.dtype.name}; it is computed in float32")
+            array = array.astype(np.float32)
         count = array.shape[axis]
         yield from np.split(array, range(size, count, size), axis)
         return

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import array_or_numbers
+from ..errors import DTypeError, brief
+from ..files import path_text
 from .base import MXNetError, raised_by
 from .ndarray import NDArray, save
 from .networks import PARAMETERS, Networks, Report, roles, run_graph
@@ -42,6 +45,10 @@ class Model:
     """
 
     def __init__(self, graph: Symbol, arrays: Mapping[str, Array]) -> None:
+        if not isinstance(graph, Symbol):
+            raise DTypeError("graph", brief(graph), "a symbol, as mx.sym.load returns it")
+        if not isinstance(arrays, Mapping):
+            raise DTypeError("arrays", brief(arrays), "a dict of arrays by name")
         self.graph, roles_of = graph, roles(graph)
         names = dict.fromkeys(graph.list_inputs())
         self.arrays = {name: np.array(arrays[name]) for name in names if name in arrays}
@@ -130,7 +137,8 @@ class Model:
         try:
             with raised_by("An input"):
                 for name in self.inputs:
-                    converted[name] = np.asarray(inputs[name]).astype(self.dtype, copy=False).view()
+                    converted[name] = array_or_numbers(name, inputs[name], None)
+                    converted[name] = converted[name].astype(self.dtype, copy=False).view()
                     converted[name].flags.writeable = False  # it belongs to the caller
         except MXNetError as error:
             raise _with_shapes(error, converted or inputs) from error
@@ -159,8 +167,9 @@ def load(symbol_json: Name, params: Name | None = None) -> Model:
 
     Raises `FileError`, `ModelError` for a damaged file, and `MXNetError`; see `Model`.
     """
-    arrays = {} if params is None else read_params(params)
-    return Model(load_symbol(symbol_json), {k.split(":", 1)[-1]: v for k, v in arrays.items()})
+    arrays = {} if params is None else read_params(path_text("params", params))
+    graph = load_symbol(path_text("symbol_json", symbol_json))
+    return Model(graph, {k.split(":", 1)[-1]: v for k, v in arrays.items()})
 
 
 def params_name(prefix: str, epoch: int) -> str:

@@ -237,7 +237,7 @@ class _Parts:
     def _begun(self, keys: list[Key], sized: bool) -> tuple[Layers, dict[Key, Value]]:
         """A network without layers, of open sizes or not, and the values of its inputs."""
         shapes: list[Any] = [self._shapes[key] for key in keys]
-        if any(len(shape) < 3 or 0 in shape for shape in shapes):
+        if any(shape is None or len(shape) < 3 or 0 in shape for shape in shapes):
             got = ", ".join(map(str, shapes))
             raise MXNetError(f"its data have the shape {got}; networks take (N, C, *size)")
         if not sized:

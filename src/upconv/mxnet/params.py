@@ -62,7 +62,7 @@ def read_arrays(source: Name | bytes) -> dict[str, Array] | list[Array]:
     if isinstance(source, bytes):
         name, data = "the buffer", source
     else:
-        name = os.fspath(source)
+        name = files.path_text("The file of parameters", source)
         with files.reported(name, "read"), files.opened(Path(name)) as file:
             size = os.fstat(file.fileno()).st_size
             memory.require(2 * size, f"reading the parameters {brief(name)}")
@@ -97,9 +97,10 @@ def write_params(
     pairs = arrays.items() if isinstance(arrays, Mapping) else (("", x) for x in arrays)
     rows = [_row(name, np.asarray(values)) for name, values in pairs]
     np_shape |= any(0 in (values.ndim, *values.shape) for _, _, values in rows)
-    with files.reported(os.fspath(path)):
-        target = Path(path).resolve()
-        files.require_free(os.fspath(path), target, force=force, inputs=())
+    text = files.path_text("The file of parameters", path)
+    with files.reported(text):
+        target = Path(text).resolve()
+        files.require_free(text, target, force=force, inputs=())
         with files.published(target, force=force) as file:
             file.write(struct.pack("<QQQ", _LIST, 0, len(rows)))
             for _, kind, values in rows:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..dialects import mxnet_attributes as kinds
 from ..errors import ModelError, brief
-from ..files import opened, published, reported
+from ..files import opened, path_text, published, reported
 from ..properties import cached_property
 from .attributes import is_free, scoped, stored, with_short_names
 from .base import MXNetError, MXNetTypeError, MXNetValueError, ordered, raised_by
@@ -156,7 +156,8 @@ class Symbol(Fluent):
         return [s or () for s in first], [s or () for s in second], [s or () for s in third]
 
     def _inferred(self, shapes: Any, named: Any) -> tuple[Any, Any, Any]:
-        sizes = {name: tuple(s) for name, s in self._by_name(shapes, named).items() if s}
+        with raised_by("a shape"):
+            sizes = {name: tuple(s) for name, s in self._by_name(shapes, named).items() if s}
         return self._parts(infer_shapes(self.nodes(), sizes))
 
     def _by_name(self, values: Any, named: Any) -> dict[str, Any]:
@@ -220,7 +221,8 @@ class Symbol(Fluent):
 
     def save(self, fname: Any) -> None:
         """Write the JSON to a file."""
-        with reported(str(fname)), published(Path(fname), force=True) as handle:
+        name = path_text("fname", fname)
+        with reported(name), published(Path(name), force=True) as handle:
             handle.write(self.tojson().encode())
 
     def _apply(self, operator: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Symbol:
@@ -330,8 +332,9 @@ def function(name: str, operator: Operator) -> Any:
 
 def load(fname: Any) -> Symbol:
     """Read the graph of a -symbol.json file."""
-    with reported(str(fname), "read"), opened(Path(fname)) as handle:
-        return load_json(handle.read(), str(fname))
+    name = path_text("fname", fname)
+    with reported(name, "read"), opened(Path(name)) as handle:
+        return load_json(handle.read(), name)
 
 
 def load_json(text: str | bytes, name: str = "The JSON") -> Symbol:

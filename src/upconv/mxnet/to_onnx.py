@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import EngineMissing, brief
-from ..files import published, reported, require_free
+from ..checks import boolean
+from ..errors import DTypeError, EngineMissing, brief
+from ..files import path_text, published, reported, require_free
 from ..installation import install_command
 from .base import MXNetError, raised_by
 from .model import Model
@@ -47,14 +48,16 @@ def to_onnx(
         import onnx
         import onnx_ir  # noqa: F401
 
-        runtime = import_module("onnxruntime") if verify else None
+        runtime = import_module("onnxruntime") if boolean("verify", verify) else None
     except ImportError:
         packages = f"onnx and, to verify, onnxruntime: {install_command('onnx')}"
         raise EngineMissing(f"to_onnx needs {packages}") from None
     newest = onnx.defs.onnx_opset_version()
-    if not 17 <= opset <= newest:
-        raise MXNetError(f"opset is {opset}; expected 17 to {newest}.")
-    target = None if path is None else Path(path).resolve()
+    if not isinstance(model, Model):
+        raise DTypeError("model", brief(model), "a Model, as upconv.mxnet.load returns it")
+    if not (isinstance(opset, int) and 17 <= opset <= newest):
+        raise MXNetError(f"opset is {brief(opset)}; expected 17 to {newest}.")
+    target = None if path is None else Path(path_text("path", path)).resolve()
     if target is not None:
         with reported(str(path)):
             require_free(str(path), target, force=force, inputs=())

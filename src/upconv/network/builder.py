@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..arrays import as_array
+from ..checks import by_name, frozen
 from ..engine_choice import Algorithm
-from ..errors import ArgumentError, ShapeError, brief
+from ..errors import ArgumentError, ShapeError
 from ..keywords import rounds
 from ..problem import DType
 from ..threads import resolved
@@ -119,7 +120,7 @@ class Network(Layers):
         """
         options = _options(precision, threads, algorithm)
         return self._sized(
-            _by_name(shapes), lambda programs, known: programs.compiled(known, options)
+            by_name("shapes", shapes), lambda programs, known: programs.compiled(known, options)
         )
 
     def __call__(self, *arrays: Any, precision: str = "float32", threads: int | None = None) -> Any:
@@ -141,7 +142,7 @@ class Network(Layers):
     ) -> Program:  # fmt: skip
         """The program that a call with arrays of these shapes runs; callers do not close it."""
         options = _options(precision, threads, "auto")
-        known = _by_name(shapes)
+        known = by_name("shapes", shapes)
         program = None if self._programs is None else self._programs.find(known, options)
         if program is None:
             program = self._sized(known, lambda programs, sizes: programs.kept(sizes, options))
@@ -166,7 +167,7 @@ class Network(Layers):
         """
         from .streams import stream_of
 
-        options, sizes = _options(precision, threads, algorithm), _by_name(shapes)
+        options, sizes = _options(precision, threads, algorithm), by_name("shapes", shapes)
         return stream_of(self._nodes.declared, self._compiler, axis, chunk, options, sizes)
 
     def boxes(
@@ -180,7 +181,7 @@ class Network(Layers):
         from .box_programs import BoxPrograms
 
         options = _options(precision, None, algorithm)
-        return BoxPrograms.of(self._compiler(_by_name(shapes)), shapes, options)
+        return BoxPrograms.of(self._compiler(by_name("shapes", shapes)), shapes, options)
 
     def _compiler(self, shapes: dict[str, Any]) -> Compiler:
         return self._sized(shapes, lambda programs, _: programs.compiler)
@@ -206,16 +207,7 @@ class Network(Layers):
             raise
 
 
-def _by_name(shapes: object) -> dict[str, Any]:
-    """The shapes of inputs by name; none for None."""
-    if shapes is None:
-        return {}
-    if not isinstance(shapes, Mapping) or not all(isinstance(name, str) for name in shapes):
-        expected = "a dict of shapes by the names of inputs"
-        raise ArgumentError("shapes", brief(shapes), expected, 'Write {"x": (1, 80, 64)}.')
-    return dict(shapes)
-
-
 def _options(precision: Any, threads: int | None, algorithm: str) -> ir.Options:
-    dtype = DType.BFLOAT16 if rounds(precision, DType.FLOAT32) else DType.FLOAT32
+    rounded = rounds(frozen("precision", precision), DType.FLOAT32)
+    dtype = DType.BFLOAT16 if rounded else DType.FLOAT32
     return ir.Options(dtype, resolved(threads), Algorithm.of(algorithm))

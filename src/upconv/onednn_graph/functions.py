@@ -14,7 +14,7 @@ import numpy as np
 from ..arrays import Array, as_array, check_out
 from ..dialects.onednn_graph import Operation, Rule
 from ..engines.base import Engine
-from ..errors import ArgumentError
+from ..errors import ArgumentError, brief
 from ..ops import conv, conv_transpose, conv_transpose_backward
 from .operands import Attributes, Data, Operands, operands
 
@@ -207,7 +207,7 @@ def _require_documented(output_padding: object, rule: object) -> None:
     """Refuse output_padding where only the document has it."""
     if output_padding is not None and rule != Rule.DOCUMENT.value:
         remedy = "The library has no such attribute for gradients: rule='document' has."
-        raise ArgumentError("output_padding", str(output_padding), "None", remedy)
+        raise ArgumentError("output_padding", brief(output_padding), "None", remedy)
 
 
 def _forward(

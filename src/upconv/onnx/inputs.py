@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from .. import memory
 from ..arrays import Array, array_or_numbers, as_shape, copied
+from ..checks import by_name
 from ..errors import ArgumentError, DTypeError, MemoryLimitError, ShapeError, brief
 from .models import Source, from_model
 
@@ -117,7 +118,8 @@ def feeds(
         for value in inputs
         if (name := str(value.name)) in fixed
     }
-    shapes = input_shapes(inputs, {**(sizes or {}), **{n: a.shape for n, a in arrays.items()}})
+    stated = by_name("sizes", sizes) | {name: array.shape for name, array in arrays.items()}
+    shapes = input_shapes(inputs, stated)
     dtypes = {str(value.name): _dtype(value) for value in inputs if value.name not in arrays}
     # Narrow floats are drawn in float32 first, one input after the other: one array more at most.
     counts = {name: prod(shapes[name]) for name in dtypes}

@@ -26,8 +26,9 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
 from .. import memory
+from ..checks import boolean
 from ..errors import DTypeError, FileError, ModelError, UpconvError, brief
-from ..files import opened, published, reported, require_free
+from ..files import opened, path_text, published, reported, require_free
 from ..terminal import one_line
 from .checker import require_sound
 from .constants import fold
@@ -54,7 +55,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     Traceback (most recent call last):
     upconv.errors.FileError: Cannot read '/nowhere/model.onnx': No such file or directory.
     """
-    name = os.fspath(path)
+    name = path_text("path", path)
     with reported(name, "read"):
         full = Path(name).absolute()
         with opened(full) as file:
@@ -125,7 +126,7 @@ def save(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> tu
     Traceback (most recent call last):
     upconv.errors.DTypeError: model is 'model.onnx' (str); expected the result of `load`, ...
     """
-    name, model = os.fspath(path), _held(model)
+    name, model, force = path_text("path", path), _held(model), boolean("force", force)
     with _named(brief(name)):
         with reported(name):
             target = Path(name).resolve()

@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import onnx_ir as ir
 
-from ..dialects import Layer, from_onnx
+from ..checks import function
+from ..dialects import Layer, arguments, from_onnx
 from ..dialects.onnx import AutoPad, Rule
-from ..errors import ModelError, UpconvError
+from ..errors import DTypeError, ModelError, UpconvError, brief
 from ..geometry import Axis
 from .constants import Constant, constant_value
 from .graphs import is_op, named, opset_of, roots
@@ -127,6 +128,12 @@ def conv_transpose_nodes(
     >>> conv.axes[0].stride, conv.sizes
     (2, (None,))
     """
+    if not isinstance(model, ir.Model):
+        got = f"{brief(model)} ({type(model).__name__})"
+        raise DTypeError("model", got, "the result of upconv.onnx.load")
+    function("only", only, "a node")
+    if rule is not None and not isinstance(rule, Rule):
+        rule = arguments.member("rule", rule, Rule)
     return [
         read(node, opset_of(model, body), rule)
         for body in roots(model)

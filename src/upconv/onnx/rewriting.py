@@ -6,8 +6,9 @@ rewrites such a node. `docs/onnx-rewrite.md` has the source of every limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -82,8 +83,8 @@ def rewrite(
             raise ArgumentError("profile", brief(profile), "given without passes and only")
         copy = from_model(model)
         return Rewritten(copy, *_apply_profile(copy, profile, reader))
-    wanted = ("replace_deconv", "sub_pixel") if passes is None else passes
-    wanted = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Iterable) else wanted
+    wanted: Any = ("replace_deconv", "sub_pixel") if passes is None else passes
+    wanted = wanted if isinstance(wanted, list | tuple | set | frozenset) else [wanted]
     for one in wanted:
         if not (one in PASSES if isinstance(one, str) else isinstance(one, Pass)):
             raise ArgumentError("passes", brief(one), f"one of {', '.join(PASSES)}")
@@ -164,7 +165,7 @@ def _apply_profile(
     model: ir.Model, profile: str, rule: Rule | None
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
     """Rewrite `model` itself: the steps, and the nodes that are still beyond a limit, with why."""
-    if profile not in PROFILES:
+    if not isinstance(profile, str) or profile not in PROFILES:
         raise ArgumentError("profile", brief(profile), f"one of {', '.join(PROFILES)}")
     limits = [LIMITS[name] for name in PROFILES[profile]]
     steps: list[Step] = []

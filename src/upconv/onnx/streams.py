@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ..arrays import Array, as_shape
-from ..checks import integer
+from ..checks import by_name, integer
 from ..errors import ArgumentError, EngineRefusal, UpconvError, brief
 from ..network import Network
 from ..network.axes import Arranged, declared_axes
@@ -62,7 +62,7 @@ def stream(
     """
     source = from_model(model)
     RemoveUnusedNodesPass()(source)
-    signature = _signature(inputs_of(source), axis, dict(shapes or {}))
+    signature = _signature(inputs_of(source), axis, by_name("shapes", shapes))
     capture = partial(_captured, source, signature)
     options = {"chunk": chunk, "precision": precision, "algorithm": algorithm}
     return stream_of_model(FileStream, capture, signature, _LENGTH, threads=threads, **options)
@@ -128,12 +128,10 @@ def _signature(
             remedy = "Export the model with this axis open."
             raise ArgumentError(argument, got, f"open along axis {axis}", remedy)
         axes[name] = declared_axes(rank, number)
-        stated = list(shapes.get(name, extents))
-        fits = len(stated) == rank and all(
-            a in (None, b) for a, b in zip(extents, stated, strict=True)
-        )
-        if not fits:
-            raise ArgumentError(f"shapes[{name!r}]", str(tuple(stated)), got)
+        stated = shapes.get(name, extents)
+        fits = isinstance(stated, list | tuple) and len(stated) == rank
+        if not fits or any(a not in (None, b) for a, b in zip(extents, stated, strict=True)):
+            raise ArgumentError(f"shapes[{name!r}]", brief(stated), got)
         batch = axes[name].index(0) if 0 in axes[name] else None
         sizes = [1 if i == batch and n is None else 0 if i == number else n
                  for i, n in enumerate(stated)]  # fmt: skip

@@ -15,10 +15,11 @@ import torch
 from torch import nn
 
 from .. import decision_report
-from ..checks import boolean, number
+from ..checks import boolean, function, number
 from ..decision_report import Report
 from ..errors import ArgumentError, FileError, brief
 from ..terminal import Progress, shown
+from ..timing import Others
 from . import swaps
 from .forwards import Forward
 from .selection import MOST_RUNS, PYTORCH, Selection, install, set_forward
@@ -86,15 +87,16 @@ def accelerate(
     if decisions is not None:
         saved = decision_report.restored(decisions, PYTORCH, conditions, remeasure)
         if saved is not None:
-            _check_rows(decisions, saved)
+            _check_rows(decisions, saved, [layer.name for layer in layers])
             install(model, layers, Forward(model, refused), saved)  # the first call captures
             return model
     with shown(progress) as say:
-        budget = Budget(time.perf_counter() + seconds, MOST_RUNS, say)
+        budget, others = Budget(time.perf_counter() + seconds, MOST_RUNS, say), Others()
         try:
             with _undisturbed(model):
                 selection = Selection(model, layers, refused, examples, budget)
                 result = replace(selection.result(training), conditions=conditions)
+                result = replace(result, load=others.words())
                 if decisions is not None:
                     result.save(decisions)
                 selection.install(result)
@@ -152,6 +154,7 @@ def _examples(example_inputs: Any) -> list[Example]:
 
 def _refused(model: Any, filter_fn: Callable[[str, Any], bool] | None) -> frozenset[str]:
     """The names of the convolutions that a filter leaves out."""
+    function("filter_fn", filter_fn, "(name, module)")
     if filter_fn is None:
         return frozenset()
     kind = nn.modules.conv._ConvNd
@@ -171,8 +174,12 @@ def _conditions(
     )
 
 
-def _check_rows(path: Any, saved: Report) -> None:
-    """Raise `FileError` for a row whose details are invalid."""
+def _check_rows(path: Any, saved: Report, layers: list[str]) -> None:
+    """Raise `FileError` for rows of other layers, and for a row whose details are invalid."""
+    names = [row.name for row in saved.rows if "inference" in row.details]
+    if names != layers:
+        text = f"it has rows of the layers {brief(names)}, the model has {brief(layers)}"
+        raise FileError(f"Cannot read {brief(os.fspath(path))}: it is damaged, {text}.")
     for row in saved.rows:
         inference, training = row.details.get("inference", False), row.details.get("training", 0)
         if not isinstance(inference, bool) or training not in range(8):

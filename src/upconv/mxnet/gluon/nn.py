@@ -8,7 +8,7 @@ import numpy as np
 
 from ...errors import brief
 from .. import ndarray as nd
-from ..base import MXNetTypeError, MXNetValueError, absent, require
+from ..base import MXNetTypeError, MXNetValueError, absent, raised_by, require
 from ..operators import OPERATORS
 from .block import Block, HybridBlock, HybridSequential, Sequential, SymbolBlock
 from .parameter import Parameter
@@ -189,7 +189,8 @@ class Dense(_Layer):
 
 
 def _repeated(value: Any, rank: int) -> tuple[int, ...]:
-    return (value,) * rank if isinstance(value, int) else tuple(value)
+    with raised_by("sizes of a layer"):
+        return (value,) * rank if isinstance(value, int) else tuple(value)
 
 
 def _per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
@@ -226,7 +227,8 @@ class _Convolution(_Layer):
             **({"adj": self.outpad} if self.transposed else {}),
         )  # fmt: skip
         inputs = options["in_channels"]
-        ends = (inputs, channels // groups) if self.transposed else (channels, inputs // groups)
+        with raised_by("channels or groups"):
+            ends = (inputs, channels // groups) if self.transposed else (channels, inputs // groups)
         shape = (ends[0], *kernel, ends[1]) if layout[-1] == "C" else (*ends, *kernel)
         self.weight = Parameter("weight", shape=shape, init=options["weight_initializer"])
         bias, init = options["use_bias"], options["bias_initializer"]

@@ -12,6 +12,7 @@ from ..base import (
     DeferredInitializationError,
     MXNetError,
     MXNetValueError,
+    raised_by,
     require,
     require_processor,
 )
@@ -41,7 +42,8 @@ class Parameter:
         self.lr_mult, self.wd_mult = lr_mult, wd_mult
         self._variable: Symbol | None = None
         sizes = (shape,) if isinstance(shape, int) else shape
-        self._shape: Shape | None = None if sizes is None else tuple(max(0, s) for s in sizes)
+        with raised_by(f"the shape of {name}"):
+            self._shape: Shape | None = None if sizes is None else tuple(max(0, s) for s in sizes)
         self._array: NDArray | None = None
         self._pending: Any = None  # the initializer, until the shape is known
         self.grad_req = grad_req if differentiable else "null"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from ...checks import by_name
 from ...dialects import arguments
 from ...dialects.onnx import Rule as Reading
 from ...errors import FileError, brief
@@ -57,7 +58,7 @@ def lint(
     [('UPC001', 'warning'), ('UPC002', 'warning')]
     """
     rules, reading, checked = chosen(select, ignore), _reading(runtime), from_model(model)
-    nodes = list(_inferred(checked, reading, sizes or {}))
+    nodes = list(_inferred(checked, reading, by_name("sizes", sizes)))
     name = os.fspath(model) if isinstance(model, str | os.PathLike) else ""
     findings = (finding for context in nodes for finding in _findings(checked, context, rules))
     return Findings(name, len(nodes), tuple(findings))

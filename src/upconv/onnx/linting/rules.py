@@ -154,10 +154,15 @@ def chosen(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]
     return [RULES[code] for code in codes]
 
 
-def _prefixes(argument: str, codes: Iterable[str]) -> tuple[str, ...]:
-    prefixes = (codes,) if isinstance(codes, str) else tuple(codes)
+def _prefixes(argument: str, codes: Any) -> tuple[str, ...]:
+    several = isinstance(codes, list | tuple | set | frozenset)
+    prefixes = tuple(codes) if several else (codes,)
     for prefix in prefixes:
-        if not prefix or not any(code.startswith(prefix) for code in RULES):
+        if (
+            not isinstance(prefix, str)
+            or not prefix
+            or not any(code.startswith(prefix) for code in RULES)
+        ):
             expected = "the code of a rule, or how some begin, such as UPC001 or UPC1"
             raise ArgumentError(
                 argument, brief(prefix), expected, "`upconv lint --explain UPC` lists them."

@@ -16,6 +16,7 @@ from ...decision_report import Report, Row, conditions, restored
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
 from ...terminal import Progress, shown
 from ...threads import resolved
+from ...timing import Others
 from ..inputs import dtype_of, fitting, inputs_of
 from ..inputs import feeds as drawn
 from ..models import Source, digest, from_model
@@ -112,6 +113,7 @@ class Session:
         self._assembly = assembly = Assembly(loaded, self._threads)
         self._plain: Native | None = None
         self._runner: Native | None
+        others = Others()
         if saved is not None:
             self._runner, self._report = decided(assembly, saved), saved
             return
@@ -122,7 +124,8 @@ class Session:
         else:
             self._runner, report = unmeasured(assembly, layers)
         shapes = {"shapes": _shapes(examples)} if examples else {}
-        self._report = replace(report, conditions=here | shapes)
+        load = others.words() if measures else ""
+        self._report = replace(report, conditions=here | shapes, load=load)
         if decisions is not None:
             self._report.save(decisions)
 
