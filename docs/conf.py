@@ -26,6 +26,7 @@ extensions = [
     "docstrings",
     "gallery",
     "explorer_page",
+    "breaks",
     "sphinx_copybutton",
 ]
 exclude_patterns = ["_build", "pictures", "gallery/*.py", "explorer"]

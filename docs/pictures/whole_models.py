@@ -21,8 +21,8 @@ PEERS = {
 }
 OURS = ("`accelerate`", '`backend="upconv"`', "`Session`")
 
-WIDTH, LABELS, LEFT, RIGHT = 560, 16, 176, 540
-TOP, STEP, GAP = 96, 19, 26
+WIDTH, LABELS, LEFT, RIGHT = 440, 16, 172, 424
+TOP, STEP, GAP, FOOT = 96, 19, 26, 64
 LEAST, MOST = 0.7, 11.3
 
 
@@ -62,14 +62,11 @@ def _is_time(name: str, cell: str) -> bool:
 def sheet(models: list[Line], threads: int) -> Drawing:
     """Draw a row of dots for each model on a scale of powers of two."""
     kinds = list(dict.fromkeys(line.kind for line in models))
-    height = TOP + STEP * len(models) + GAP * len(kinds) + 46
+    height = TOP + STEP * len(models) + GAP * len(kinds) + FOOT
     drawing = Drawing(WIDTH, height, "Time per model, relative to upconv")
     drawing.text(LABELS, 28, drawing.title, 15, "bold ink")
-    for hue, label in enumerate(PEERS.values()):
-        x = LABELS + 124 * hue
-        drawing.circle(x + 5, 50, 5, f"fill{hue}")
-        drawing.text(x + 15, 54.5, label, 13, "ink")
-    bottom = height - 40
+    _legend(drawing)
+    bottom = height - FOOT + 6
     for power in range(4):
         x = _x(2.0**power)
         drawing.line(x, TOP - 14, x, bottom, "rule dashed" if power else "rule")
@@ -82,10 +79,18 @@ def sheet(models: list[Line], threads: int) -> Drawing:
         for line in (line for line in models if line.kind == kind):
             _row(drawing, y, line)
             y += STEP
-    words = f"Right of the first line upconv is faster. CPU, {threads} thread"
-    words += f"{'s' * (threads != 1)}, float32."
-    drawing.text(LABELS, height - 16, words, 13, "quiet")
+    setting = f"CPU, {threads} thread{'s' * (threads != 1)}, float32."
+    drawing.text(LABELS, height - 34, "Right of the first line upconv is faster.", 13, "quiet")
+    drawing.text(LABELS, height - 16, setting, 13, "quiet")
     return drawing
+
+
+def _legend(drawing: Drawing) -> None:
+    x = LABELS
+    for hue, label in enumerate(PEERS.values()):
+        drawing.circle(x + 5, 50, 5, f"fill{hue}")
+        drawing.text(x + 15, 54.5, label, 13, "ink")
+        x += 34 + 7 * len(label)
 
 
 def _row(drawing: Drawing, y: float, line: Line) -> None:

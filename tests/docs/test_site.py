@@ -89,6 +89,18 @@ out: `y`.
     ]  # fmt: skip
 
 
+def test_words_of_tables_break_between_their_parts(extensions: None) -> None:
+    """Numbers do not break at a hyphen. Attributes, and text outside tables, stay as they are."""
+    breakable = import_module("breaks").breakable
+    code = '<code class="a_b"><span class="p.q">x/y_z.w(v</span> _r</code>'
+    html = f"<p>a_b 1e-7</p><table><td>1.4e-07 a_b k-3</td><td>{code}</td></table>{code}"
+    assert breakable(html) == (
+        '<p>a_b 1e-7</p><table><td><span class="number">1.4e-07</span> a_b k-3</td><td>'
+        '<code class="a_b"><span class="p.q">x/<wbr>y_<wbr>z.<wbr>w(<wbr>v</span> _r</code>'
+        f"</td></table>{code}"
+    )
+
+
 @pytest.mark.parametrize("name", ["torch", "onnx", "dialects", "testing", "onednn_graph"])
 def test_source_is_read_as_the_module_has_it(extensions: None, name: str) -> None:
     """Names, kinds and docstrings; of modules that can be imported here, against the objects."""

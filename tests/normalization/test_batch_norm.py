@@ -93,7 +93,9 @@ def test_random_layouts(data: st.DataObject) -> None:
     steps = data.draw(st.lists(st.sampled_from([1, 2, -1]), min_size=len(shape), max_size=5))
     dtype = data.draw(st.sampled_from([np.float64, np.float32, np.float16]), label="dtype")
     cut = tuple(slice(None, None, step) for step in steps[: len(shape)])
-    x = normal(shape, dtype).transpose(order)[cut]
+    values = normal(shape, np.float64, data.draw(st.integers(0, 999), label="seed"))
+    far, spread = data.draw(st.sampled_from([(0, 1), (0, 1), (300, 1), (3, 0.01), (-3e3, 2)]))
+    x = (values * spread + far).astype(dtype).transpose(order)[cut]
     training = data.draw(st.booleans()) and x.size > x.shape[axis]
     eps = data.draw(st.sampled_from([1e-1, 1e-3]))
     case = Case(x, axis, eps=eps, training=training, seed=len(shape))

@@ -90,20 +90,103 @@ class Case:
         return batch_norm_backward(self.grad, *saved, *self.operands, **how)
 
     def check(self, **keywords) -> None:
-        """All results of both directions, to the rounding of their types."""
+        """All results of both directions, within the bounds of their rounding errors."""
         done = self.run(statistics="mxnet", momentum=0.75, **keywords)
-        unit = np.finfo(np.float64 if self.x.dtype == np.float64 else np.float32).eps
-        mean, var = self.moments()
+        (mean, var), bounds = self.moments(), Bounds(self)
+        within(done.y, self.y(), bounds.y(), self.x.dtype)
+        within(done.saved_mean, mean, bounds.mean)
+        within(done.saved_invstd, self.invstd(), bounds.invstd * self.invstd())
         old = 0.75 if self.training else 1.0
-        close(done.y, self.y(), 8 * unit, self.x.dtype)
-        close(done.saved_mean, mean, 4 * unit)
-        close(done.saved_invstd, self.invstd(), 4 * unit)
-        close(done.moving_mean, old * self.mean.astype(WIDE) + (1 - old) * mean, 4 * unit)
-        close(done.moving_var, old * self.var.astype(WIDE) + (1 - old) * var, 4 * unit)
+        for got, before, batch, bound in (
+            (done.moving_mean, self.mean, mean, bounds.mean),
+            (done.moving_var, self.var, var, bounds.var),
+        ):
+            terms = old * before.astype(WIDE), (1 - old) * batch
+            within(got, sum(terms), bounds.moved(terms, (1 - old) * bound))
         grads = self.run_backward(done, **keywords)
-        for name, wanted in self.gradients().items():
+        wanted, allowed = self.gradients(), bounds.gradients()
+        for name, value in wanted.items():
             kind = self.x.dtype if name == "x" else self.gamma.dtype
-            close(getattr(grads, name), wanted, 16 * unit * (1 + self.count**0.5 / 8), kind)
+            within(getattr(grads, name), value, allowed[name], kind)
+
+
+class Bounds:
+    """How far rounding may take the results of a case from their definition.
+
+    With n elements in a channel, v their variance, g the gradient of y and a pivot p, float64 sums
+
+        mean = p + sum(x - p) / n        v = sum((x - p)**2) / n - (mean - p)**2
+
+    have errors of about (n + 2) u mean(|x - p|) + u |mean| and (4 n + 11) u (v + (mean - p)**2).
+    The pivot is an element of the channel, and at most ten deviations from the mean. Hence
+
+        r = 1 / sqrt(v + eps) has the relative error d_r = d_v / (2 (v + eps)) + 3 u
+        y = s (x - mean) + beta, s = gamma r, has the error |s| d_mean + d_r |s (x - mean)|
+
+    and what the type of the computation adds: no number passes more than eight roundings. So small
+    variances magnify the error of a mean, and results near zero keep that of their terms. Second
+    powers of rounding errors are neglected, except where the mean may be large.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.unit = np.finfo(np.float64).eps / 2
+        double = case.x.dtype == np.float64
+        self.kind_unit = np.finfo(np.float64 if double else np.float32).eps / 2
+        mean, var = case.moments()
+        self.deviation = np.abs(case.x.astype(WIDE) - case.along(mean))
+        # Errors of long sums cancel: the square root is theirs (Higham and Mary, 2019).
+        self.depth = min(case.count, 8 * case.count**0.5)
+        self.mean = self.var = np.zeros_like(var)
+        if case.training:
+            pivot = np.minimum(self.deviation.max(case.others, initial=0), 10 * np.sqrt(var))
+            spread = np.sqrt(var) + pivot
+            self.mean = self.unit * (np.abs(mean) + (self.depth + 2) * spread)
+            self.var = self.unit * (4 * self.depth + 11) * (var + pivot**2)
+        self.invstd = self.var / (2 * (var + case.eps)) + 3 * self.unit
+        # The mean is rounded where it is subtracted, and its rounding error is added elsewhere.
+        self.reach = self.deviation + case.along(self.kind_unit * np.abs(mean))
+        self.scale = np.abs(case.gamma.astype(WIDE) * case.invstd())
+
+    def y(self) -> np.ndarray:
+        along = self.case.along
+        terms = along(self.scale) * self.reach + along(np.abs(self.case.beta))
+        return along(8 * self.kind_unit + self.invstd) * terms + along(self.scale * self.mean)
+
+    def moved(self, terms: tuple[np.ndarray, ...], batch: np.ndarray) -> np.ndarray:
+        """Of a sum of old and new statistics, if the new ones contribute an error of `batch`."""
+        rounded = 8 * self.unit * sum(map(np.abs, terms)) + self.kind_unit * np.abs(sum(terms))
+        return rounded + batch
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        case, along = self.case, self.case.along
+        n, r, units = max(case.count, 1), case.invstd(), 8 * self.kind_unit + 2 * self.invstd
+        g = np.abs(case.grad.astype(WIDE))
+        sums = {name: np.abs(value) for name, value in case.gradients().items() if name != "x"}
+        sizes, products = g.sum(case.others), (g * self.deviation).sum(case.others)
+        beta = (self.depth + 1) * self.unit * sizes
+        gamma = r * ((self.depth + 3) * self.unit * products + self.mean * sizes)
+        gamma += sums["gamma"] * (self.invstd + 2 * self.unit)
+        x = along(units * self.scale) * g
+        if case.training:
+            slope, constant = self.scale * r * sums["gamma"] / n, self.scale * sums["beta"] / n
+            x = x + along(units * slope + self.scale * r * gamma / n) * self.reach
+            x = x + along(units * constant + self.scale * beta / n + slope * self.mean)
+        rounded = {name: self.kind_unit * value for name, value in sums.items()}
+        return {"x": x, "gamma": gamma + rounded["gamma"], "beta": beta + rounded["beta"]}
+
+
+STORED = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 0.0)}
+"""Type -> the rounding of a result that is stored in it, relative and absolute."""
+
+
+def within(got: np.ndarray, wanted: np.ndarray, bound: np.ndarray, dtype=np.float64) -> None:
+    """Equal up to a bound for every element, and the rounding of the type it is stored in."""
+    assert got.shape == wanted.shape
+    relative, absolute = STORED.get(np.dtype(dtype).name, (0.0, 0.0))
+    allowed = bound + relative * (np.abs(wanted) + bound) + absolute
+    wrong = ~(np.abs(got.astype(WIDE) - wanted) <= allowed)
+    assert not wrong.any(), (got[wrong][:3], wanted[wrong][:3], (allowed + 0 * wanted)[wrong][:3])
 
 
 def close(got: np.ndarray, wanted: np.ndarray, part: float, dtype=np.float64) -> None:

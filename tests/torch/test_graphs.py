@@ -253,3 +253,28 @@ def test_functions_compile_with_dynamic_shapes() -> None:
     for length in (5, 8, 13):
         x = torch.randn(2, 3, length)
         assert close(fast(x, weight), nn.functional.conv_transpose1d(x, weight, stride=2))
+
+
+@pytest.mark.parametrize("recording", [False, True])
+@pytest.mark.parametrize("name", ["stride", "padding", "dilation", "output_padding", "output_size"])
+def test_what_depends_on_an_open_size_stays_with_pytorch(name: str, recording: bool) -> None:
+    """It is a node of the graph, not a number that could be measured."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.ConvTranspose1d(3, 4, 4, 3, dilation=2)
+
+        def forward(self, x):
+            size = x.shape[2]
+            if name == "output_size":
+                return self.up(x, output_size=(3 * size + 5,))
+            keywords = {"stride": 3, name: size // 8 - name.endswith("padding")}
+            return nn.functional.conv_transpose1d(x, self.up.weight, **keywords)
+
+    model = Net()
+    fast = compiled(model, dynamic=True)
+    with torch.set_grad_enabled(recording):
+        for length in (17, 25):
+            x = torch.randn(2, 3, length)
+            assert close(fast(x), model(x))

@@ -82,6 +82,24 @@ def test_what_is_left_alone_has_a_reason(name, monkeypatch) -> None:
     assert "forward" not in vars(model)
 
 
+@pytest.mark.parametrize(("name", "open_sizes"), [("Loop", True), ("Recurrent", False)])
+def test_sizes_are_open_unless_a_layer_is_traced_step_by_step(
+    name: str, open_sizes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps fix their number, and take ten times as long to trace with open sizes."""
+    export, seen = torch.export.export, []
+
+    def counted(*arguments, dynamic_shapes, **keywords):
+        seen.append(dynamic_shapes is not None)
+        return export(*arguments, dynamic_shapes=dynamic_shapes, **keywords)
+
+    monkeypatch.setattr(torch.export, "export", counted)
+    model, _ = twins(name)
+    ut.accelerate(model, torch.randn(2, 3, 8, 12))
+    assert graphs(model) == 1
+    assert seen == [open_sizes]
+
+
 def test_a_model_follows_its_parameters() -> None:
     for name in ("NewNorm", "Norms", "Tied", "Constant"):
         model, plain = twins(name)

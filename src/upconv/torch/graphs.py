@@ -266,8 +266,9 @@ def _choice(match: _Match, graded: bool) -> int:
     """Return the mask of the results that upconv computes faster, on random data; 0 for none."""
     x, weight = value_of(match.x), value_of(match.weight)
     arguments = tuple(tuple(v) if isinstance(v, (list, tuple)) else v for v in match.arguments)
-    if any(isinstance(axis, torch.SymInt) for axes in arguments[:3] for axis in axes):
-        return 0
+    stride, padding, dilation, _, output_padding, _ = arguments
+    if not all(isinstance(axis, int) for axis in (*stride, *padding, *dilation, *output_padding)):
+        return 0  # it depends on an open size: a node of the graph, which is no number
     shapes = [(_sizes(tensor.shape), _sizes(tensor.stride())) for tensor in (x, weight)]
     flows = graded and bool(x.requires_grad)
     trained = graded and bool(weight.requires_grad)

@@ -16,7 +16,7 @@ from upconv.engines.base import ranked
 from upconv.engines.interior import Interior
 from upconv.engines.jit import transpose
 from upconv.engines.jit.compile import assembly
-from upconv.engines.jit.cpu import Cpu, host, target
+from upconv.engines.jit.cpu import _KNOWN, Cpu, host, target
 from upconv.engines.jit.emit import Module
 from upconv.engines.jit.limits import too_much
 from upconv.engines.jit.values import BFLOAT, FLOAT
@@ -129,6 +129,22 @@ def test_pairs_of_both_layouts(stored: str, beside: int) -> None:
         assert np.array_equal(pairs[:columns, :rows] & 0xFFFF, rounded.T)
         assert np.array_equal(pairs[:known, :rows] >> 16, rounded.T[beside:])
         assert not pairs[:columns, rows:].any()
+
+
+@pytest.mark.parametrize("name", ["x86-64", "haswell", "skylake-avx512", "znver4"])
+@pytest.mark.parametrize("stored", [BFLOAT, FLOAT])
+def test_pairs_call_no_library(name: str, stored: str) -> None:
+    """For processors that need not be here: its address would be 0."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    cpu = target("x86_64-unknown-linux-gnu", name, "", _KNOWN[name])
+    for emit, types in (
+        (transpose.transpose_pairs_code, (stored, 1)),
+        (driver.copy_code, (stored, "i32", 1)),
+    ):
+        module = Module(cpu)
+        emit.__wrapped__.__wrapped__(module, *types, cpu)
+        assert "call" not in assembly(module, cpu)
 
 
 def znver4() -> Cpu:

@@ -18,6 +18,7 @@ from upconv.activations import Activation
 from upconv.engine_choice import Algorithm, Selection, by_model
 from upconv.engine_choice import variants as variants_of
 from upconv.engines import load
+from upconv.engines.jit import cpu as cpus
 from upconv.engines.jit.cpu import Cpu
 from upconv.engines.jit.kernel_choice import table
 from upconv.engines.jit.winograd import weights as winograd_weights
@@ -139,7 +140,10 @@ def test_channels_that_share_a_set_of_the_cache(residual: bool) -> None:
         assert winograd_layers.ratio(made, variant, 2, 5) <= 4, variant
 
 
-def test_small_integers_are_exact_in_auto() -> None:
+def test_small_integers_are_exact_in_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With usual caches, as the model chooses by their sizes."""
+    cpu = replace(cpus.host(), l1=32 << 10, l2=1 << 20, l3=32 << 20)
+    monkeypatch.setattr(cpus, "_host", lambda forced: cpu)
     rng = np.random.default_rng(1)
     layers = layer(), layer(layout=DataLayout.NXC), vocoder(64, 999, 7, 3), vocoder(64, 999, 11, 1)
     for made in layers:

@@ -34,7 +34,13 @@ def transpose_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None
 def transpose_pairs_code(module: Module, stored: str, beside: int, cpu: Cpu) -> None:
     """The same to pairs, of 32 bits: each element as bfloat16, and the one `beside` columns on; any
     where there is none."""
-    _emit_transpose(module, (stored, I32, beside), cpu)
+    _emit_transpose(module, (read_for_pairs(stored), I32, beside), cpu)
+
+
+def read_for_pairs(stored: str) -> str:
+    """The type that pairs are read as: bits for bfloat16. Without instructions for it, LLVM calls
+    a library that is not there for each number."""
+    return I16 if stored == BFLOAT else stored
 
 
 def _emit_transpose(module: Module, types: Types, cpu: Cpu) -> None:

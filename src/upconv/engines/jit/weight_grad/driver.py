@@ -15,7 +15,7 @@ from ..cpu import Cpu
 from ..emit import Function, Module, signature
 from ..kernel_arguments import ArgumentLayout, Arguments
 from ..rows import converted
-from ..transpose import TRANSPOSE, paired
+from ..transpose import TRANSPOSE, paired, read_for_pairs
 from ..values import BYTES, I1, I32, I64, Value, vector
 from .tables import BLOCK, JOB, OUTER, PANEL, RUN, SET, STRETCH, UNIT, WORK
 
@@ -47,6 +47,7 @@ def copy_code(module: Module, stored: str, computed: str, beside: int, cpu: Cpu)
     farther: what is stored beyond a row is overwritten by the next. As 32-bit integers they are
     pairs, with the number `beside` positions on."""
     lanes = cpu.lanes(BYTES[computed])
+    stored = read_for_pairs(stored) if computed == I32 else stored
     with module.function("copy", TRANSPOSE) as f:
         width = f["dst_row"] // BYTES[computed]
         with f.loop(0, f["columns"]) as column, f.loop(0, width, lanes) as loop:
