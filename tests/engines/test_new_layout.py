@@ -24,6 +24,8 @@ NAME = "CNX"
 class Viewed:
     """A primitive of an NCX problem, run on views of arrays in another layout."""
 
+    run_once = None  # so that calls pack first
+
     def __init__(self, inner: Any, problem: Problem) -> None:
         self._inner, self._problem = inner, problem
 

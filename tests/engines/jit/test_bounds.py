@@ -275,10 +275,10 @@ FAULTS = {
     "    steps = tuple(s._replace(shift=s.shift + 2000) for s in t.steps)\n"
     "    return real(f, replace(t, steps=steps), *rest)\n"
     "tile._one_channel = shifted",
-    "weights one element too far": JIT.format("", "packing", "packing")
-    + "real = packing._piece_table\n"
+    "weights one element too far": JIT.format(".positions", "weights", "weights")
+    + "real = weights._piece_table\n"
     "def further(*a): pieces, tables = real(*a); return pieces, tables + 1\n"
-    "packing._piece_table = further",
+    "weights._piece_table = further",
     "a packed weight too small": JIT.format("", "packing", "packing") + "real = packing.aligned\n"
     "packing.aligned = lambda count, dtype: real(count - 96, dtype)",
     "results one element too long": JIT.format("", "rows", "rows")

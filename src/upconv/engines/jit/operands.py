@@ -22,12 +22,14 @@ from ..addresses import address_of
 from ..base import Array, Maybe
 from ..copies import laid_out
 from ..workspace import Workspace
+from .compile import Code
 from .correlation import Correlation
 from .cpu import host
 from .kernel_arguments import Block, Blocks
 from .replay import Replay
 from .steps import Launch, Step
 from .values import LINE
+from .walk import walk_code
 
 
 @dataclass(slots=True, eq=False)  # frozen takes four times as long to make, for each call
@@ -156,6 +158,10 @@ class Kernel:
         return {}
 
     @cached_property
+    def _walking(self) -> Code:
+        return walk_code(host())
+
+    @cached_property
     def _packing_launches(self) -> dict[Blocks, Launch]:
         return {}
 
@@ -219,7 +225,7 @@ class Kernel:
         """The same launches, of which the first one packs the weight first."""
         (first, values), *others = launches
         if first.blocks not in self._packing_launches:
-            launch = first.after_packing(self.order.work, host())
+            launch = first.after_packing(self.order.work, self._walking)
             self._packing_launches[first.blocks] = launch
         values["pack_args"] = packing.address
         return (self._packing_launches[first.blocks], values), *others

@@ -25,6 +25,9 @@ class Packing(NamedTuple):
     """A number of 64-byte vectors. On a Zen 4 packing takes 0.3 to 0.4 ns a number for up to 12 MB,
     0.5 for 17, 0.8 for more than the third-level cache holds; half a cycle is 0.28 ns."""
     streamed: float = 0.9  # how much longer a number takes that leaves the caches
+    gathered: float = 1.0
+    """How many times as long the kernel along positions takes, which gathers, if results lie apart:
+    3.5 to 4.2 cycles a number on a Xeon, where transposing takes 1.3 to 1.6 (2026-11-27)."""
     cast: float = 0.25  # rounding a number of an operand to bfloat16, in a copy
     border: float = 10.0  # a number that nothing reaches, which NumPy writes
 
@@ -227,7 +230,7 @@ _TABLE: dict[int | str, Costs] = {
     # gradients of images and volumes, of 700 that took 1.07 times as long as by the best choice on
     # one thread and 1.11 times on two.
     _MESH: Costs(
-        packing=Packing(number=1.4),
+        packing=Packing(number=1.4, gathered=2.7),
         winograd=Winograd(strided_line=28, axes=12, few=16, axis=1.16),
     ),
     # A Zen 4 held to AVX2 (22 November 2026). An unaligned load as 1.5 chooses tiles of one vector,

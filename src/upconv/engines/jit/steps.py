@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..addresses import address_of
 from ..base import Array
-from .cpu import Cpu
+from .compile import Code
 from .kernel_arguments import Block, Blocks
 from .packing import Numbers
 from .walk import after_packing
@@ -51,10 +51,10 @@ class Launch(NamedTuple):
         last = len(table) - 1
         return cls(blocks, work, threads, f"over_{last}", int(table[last, 1]), table, flag)
 
-    def after_packing(self, pack: int, cpu: Cpu) -> Launch:
+    def after_packing(self, pack: int, code: Code) -> Launch:
         """The launch that first packs a weight by the code at address `pack`; `pack_args` is that
-        code's block."""
-        table = after_packing(self.phases, self.threads, cpu)
+        code's block, and `code` that of the walk, which the caller keeps."""
+        table = after_packing(self.phases, self.threads, code)
         values = {"phases": table.ctypes.data, "phase_count": len(table), "pack": pack}
         blocks = Blocks(self.blocks.bound(values))
         return Launch.of_walk(blocks, self.work, self.threads, table, self.flag)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compile import compiled
+from .compile import Code, compiled
 from .cpu import Cpu
 from .emit import Module, signature
 from .kernel_arguments import ArgumentLayout, jobs, wait
@@ -68,9 +68,10 @@ _ROW = 7  # numbers of a phase: code, jobs, rows of `inner`, and address and byt
 _APART = 8 * (_ARGUMENTS.place("next_1") - _ARGUMENTS.place("next_0"))
 
 
-def after_packing(table: Numbers, threads: int, cpu: Cpu) -> Numbers:
-    """The table of phases that follow the packing of a weight, in which all threads take part."""
-    pack = Phase(walk_code(cpu).addresses["pack"], None, inner_count=threads)
+def after_packing(table: Numbers, threads: int, code: Code) -> Numbers:
+    """The table of phases that follow the packing of a weight, in which all threads take part;
+    `code` of the walk, which the caller keeps."""
+    pack = Phase(code.addresses["pack"], None, inner_count=threads)
     return np.concatenate([phases(pack), table])
 
 

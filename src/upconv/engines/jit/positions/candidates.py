@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
-from ...base import Candidate, Eligible
+from ...base import Candidate
 from ..correlation import Correlation
 from ..cpu import Cpu
-from ..direct import direct, refused, weight_numbers
+from ..direct import direct, refused
 from .schedule import predicted_cycles, refusal, schedule
 
 POSITIONS = "positions"
@@ -25,14 +24,8 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
     numbers = buffers * plan.buffer_positions * correlation.reduced // correlation.groups
     workspace = numbers * correlation.dtype.accumulator.itemsize
     candidate = direct(correlation, POSITIONS, cycles, workspace, threads, cpu)
-    if _packs_slowly(correlation):
-        reason = "packing takes as long as the products: it gathers, and others transpose"
-        candidate = replace(candidate, eligible=Eligible.ON_REQUEST, reason=reason)
-    return (candidate,)
-
-
-def _packs_slowly(correlation: Correlation) -> bool:
-    """Whether a weight whose result channels lie far apart has more numbers than the data."""
     _, by_reduced, by_made, *_ = correlation.weight_strides
-    data = prod(correlation.operand_shape) + prod(correlation.result_shape)
-    return by_made > by_reduced and weight_numbers(correlation) > data
+    if by_made > by_reduced:  # other kernels transpose such a weight
+        packing = candidate.packing * cpu.costs.packing.gathered
+        candidate = replace(candidate, packing=packing)
+    return (candidate,)
