@@ -220,6 +220,20 @@ def test_nan_and_infinity_stay_where_they_belong(layout: DataLayout, lowering: s
         specials_stay(TileEngine(lowering), problem, given)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("layout", DataLayout)
+def test_zeros_lie_between_positions_that_are_spread(layout: DataLayout, channels: int) -> None:
+    axes = Axis(6, 3, 1, 1, 1, 1), Axis(40, 3, 1, 1, 1, 1)
+    problem = layer(*axes, channels=(20, channels), layout=layout)
+    problem = problem.replace(direction=Direction.INPUT_GRAD)
+    given = testing.operands(problem)
+    x = given.a if layout is NXC else np.moveaxis(given.a, 1, -1)
+    x[0, 2, 3, 0], x[1, 3, 17, 0], x[1, 5, 20, -1] = np.nan, np.inf, -np.inf
+    merging = TileEngine().kernel(problem).schedule.merging
+    assert merging.spread == (channels, channels + 1)
+    specials_stay(TileEngine(), problem, given)
+
+
 def test_halves_of_the_least_weights_are_not_lost() -> None:
     problem = layer(Axis(20, 3, 1, 1, 1, 1), channels=(16, 16), layout=NXC)
     given = testing.operands(problem)

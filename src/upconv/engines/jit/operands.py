@@ -145,8 +145,8 @@ class Kernel:
     order: Any  # which packs
     _pack_threads: int
     _no_bias: Array
-    packs_in_call = False
-    """Whether `run_once` is there."""
+    packs_in_call = True
+    """Whether `run_once` is there: `order` packs by code that a walk can call."""
 
     @property
     def description(self) -> str:

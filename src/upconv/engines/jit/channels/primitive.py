@@ -42,8 +42,6 @@ _MOST_POINTS = 1 << 11  # of channels-last spatial blocks, whose kinds have tabl
 class Channels(Kernel):
     """A correlation, compiled and laid out; `dots` as in `lanes_of`."""
 
-    packs_in_call = True
-
     def __init__(
         self, correlation: Correlation, threads: int, cpu: Cpu, dots: bool | None = None
     ) -> None:

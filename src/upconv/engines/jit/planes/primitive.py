@@ -38,8 +38,6 @@ _POINT = Line(1, 1, 1, 1, _CENTER, 0, 0, _CENTER)
 class Planes(Kernel):
     """A depthwise correlation, of stride 1 in its result, compiled and laid out."""
 
-    packs_in_call = True
-
     def __init__(self, correlation: Correlation, tile: PlaneTile, threads: int, cpu: Cpu) -> None:
         self.correlation, self._tile = correlation, tile
         code, self._walk = plane_code(tile, cpu), walk.walk_code(cpu)

@@ -31,8 +31,6 @@ _MOST_CHANNELS = 64  # of a tile, which reads the biases of all its channels
 class Positions(Kernel):
     """A correlation without steps in its operand, compiled and laid out."""
 
-    packs_in_call = True
-
     order: Packing
 
     def __init__(self, correlation: Correlation, threads: int, cpu: Cpu) -> None:

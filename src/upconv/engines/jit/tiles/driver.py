@@ -75,9 +75,8 @@ def pack_code(
         apart, element = a["in_position"], stored
         position = a["x_position"] if merged else f.integer(ROW_BYTES)
         if transposed:
-            row = (
-                f.integer(2 * spread[0]) if spread else position if dense else f.integer(ROW_BYTES)
-            )
+            row = position if dense else f.integer(ROW_BYTES)
+            row = f.integer(2 * spread[0]) if spread else row
             lines = src, channels, chunk["count"], a["in_channel"], row
             src, apart, element = f["mine"] + STAGE_AT, row, BFLOAT
             f.call(a["transpose_in"], src, *lines)
@@ -131,13 +130,11 @@ def _spread(
     numbers += [PAIRS] * (PAIRS - len(numbers))
     with f.loop(0, count, at_once) as loop:
         some = f.min(count - loop.index, at_once)
-        src, mask = (
-            f.at(line, loop.index * channels, element),
-            f.lanes_below(some * channels, PAIRS),
-        )
-        bits = as_bits(f, f.load_lanes(vector(element, PAIRS), src, mask), BFLOAT)
-        place, mask = f.at(to, loop.index * lanes, I16), f.lanes_below(some * lanes, PAIRS)
-        f.store_lanes(f.shuffle(bits, zero, numbers), place, mask)
+        src = f.at(line, loop.index * channels, element)
+        read, written = (f.lanes_below(some * count, PAIRS) for count in (channels, lanes))
+        bits = as_bits(f, f.load_lanes(vector(element, PAIRS), src, read), BFLOAT)
+        dst = f.at(to, loop.index * lanes, I16)
+        f.store_lanes(f.shuffle(bits, zero, numbers), dst, written)
 
 
 def _copy_span(f: Function, line: Value, to: Value, element: str, span: Span) -> None:

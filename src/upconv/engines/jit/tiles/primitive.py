@@ -43,8 +43,6 @@ _SPARE = max(columns for _, columns in SHAPES) * ROWS  # biases that a tile may 
 class Tiles(Kernel):
     """A correlation, compiled and laid out."""
 
-    packs_in_call = True
-
     def __init__(self, correlation: Correlation, threads: int, cpu: Cpu) -> None:
         self.correlation = correlation
         self.schedule: Schedule = schedule(correlation, threads, cpu)

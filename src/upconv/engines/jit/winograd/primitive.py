@@ -80,6 +80,8 @@ class WinogradClass:
 class Winograd(Kernel):
     """A correlation, compiled and laid out; `direct` builds the direct primitive."""
 
+    packs_in_call = False
+
     def __init__(
         self, correlation: Correlation, plan: Schedule, direct: Callable[[], Primitive], cpu: Cpu
     ) -> None:
