@@ -47,8 +47,7 @@ class Pass(NamedTuple):
     channels: int
     w: int
     w_tap: int
-    ahead: int  # from w: weights that will be needed next
-    ahead_step: int  # bytes to ask for per channel, or 0
+    ahead: int  # from w: the weights of the next pass, which lie behind those of this one
     bias: int
     resumed: int  # whether the output holds sums of earlier passes
     y: int

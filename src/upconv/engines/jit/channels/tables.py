@@ -125,14 +125,12 @@ class Passes:
         for tap, channel in starts:
             count = min(chunk_taps, ntaps - tap)
             channels = min(chunk_channels, lanes.reduction - channel)
-            last = (tap, channel) == starts[-1]
-            # The weights of the next pass lie behind those of this one.
-            ahead = (0, 0) if last else (w_row * channels * count, 32 if lanes.dots else 64)
+            last, ahead = (tap, channel) == starts[-1], w_row * channels * count
             w = weights + tap * w_tap + channel * w_row
             passes.append(
                 Pass(
                     code, rest_code, tile.points, span, directly, taps + tap * record, count,
-                    record, merged, (lane + channel) * form.x_bytes, channels, w, w_tap, *ahead,
+                    record, merged, (lane + channel) * form.x_bytes, channels, w, w_tap, ahead,
                     block.lane % lanes.channels * form.element, len(passes) > 0,
                     block.lane * form.y_bytes, block.active, clip,
                     0 if single else self.point_bytes, last,

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from ..emit import Function, Module, signature
 from ..kernel_arguments import Record
 from ..rows import converted
-from ..values import I1, I64, PTR, Value, split, vector
+from ..values import I1, I64, LINE, PTR, Value, split, vector
 from .driver import ARGUMENTS, PASS, ROW, RUN
 
 PARAMETERS = signature(
@@ -89,12 +89,13 @@ Values = dict[str, Value]
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """Operands of one tap: its record, the address of each point's input, that of the next tile's
-    first point, weights, the number of channels, and all `operands` of the tile."""
+    first point, weights, weights to prefetch, the number of channels, and all `operands`."""
 
     record: Value
     points: list[Value]
     following: Value
     w: Value
+    ahead: Value
     channels: Value
     operands: Values
 
@@ -116,24 +117,38 @@ def emit_channel_tile(module: Module, name: str, tile: ChannelTile, products: Pr
             )
             crosses = _any(f, tile, f.compare("uge", edges, CROSSING))
             here["merged"] = f.select(crosses, 1, here["merged"])
+            here |= _ahead(f, tile, here, loop.index)
             here["channels"] *= here["merged"]
-            here["ahead"] += loop.index * here["channels"] * here["ahead_step"]
             sums = _starts(f, tile, here)
             _leave(f, tile, here, _products(f, tile, products, here, sums))
+
+
+def _ahead(f: Function, tile: ChannelTile, here: Values, number: Value) -> Values:
+    """Where the tile of this `number` prefetches weights of the next pass, a line per channel, and
+    bytes to the next channel and tap.
+
+    The first tiles of a call prefetch one vector of them each. Others have nothing left to prefetch
+    and ask for their own weights, which costs least.
+    """
+    line = f.integer(LINE // 2 if tile.dots else LINE)  # pairs are two channels
+    step = f.select(number < tile.vectors, line, 0)
+    tap = here["channels"] * step
+    begin = f.select(step > 0, here["ahead"] + number * here["ntaps"] * tap, 0)
+    return {"ahead": here["w"] + begin, "ahead_tap": tap, "ahead_channel": step}
 
 
 def _operands(f: Function) -> Values:
     """The numbers of a pass, and where its operands lie."""
     a, p = ARGUMENTS.reader(f), Record(f, f["pass"], PASS)
     run, row = Record(f, f["run"], RUN), Record(f, f["row"], ROW)
-    names = ["ntaps", "record", "merged", "channels", "w_tap", "ahead_step", "resumed", "active"]
+    names = ["ntaps", "record", "merged", "channels", "w_tap", "ahead", "resumed", "active"]
     points, w = f["points"], a["w"] + (row["w"] + p["w"])
     x = a["x"] + (run["x"] + row["x"] + p["x"])
     return {name: p[name] for name in names} | {
         "x": f.convert("ptrtoint", x, I64), "xs": points, "out": f["out"], "outs": f["outs"],
         "edges": points + f["stride"] * 2, "coordinates": points + f["stride"] * 3,
         "sizes": a["sizes"] + run["sizes"], "axes": a["axes"], "taps": a["taps"] + p["taps"],
-        "zeros": f.convert("ptrtoint", a["zeros"], I64), "w": w, "ahead": w + p["ahead"],
+        "zeros": f.convert("ptrtoint", a["zeros"], I64), "w": w,
         "bias": a["bias"] + (row["bias"] + p["bias"]),
     }  # fmt: skip
 
@@ -150,7 +165,8 @@ def _products(
         count = f.select(reached, here["channels"], 0)
         following = f.load(I64, record) + here["x"] + f.word(here["xs"], tile.points)
         following = f.convert("inttoptr", following, PTR)
-        inputs = Inputs(record, points, following, w, count, here)
+        ahead = here["ahead"] + taps.index * here["ahead_tap"]
+        inputs = Inputs(record, points, following, w, ahead, count, here)
         taps.next(products(f, tile, inputs, taps.carried))
     return taps.results
 
