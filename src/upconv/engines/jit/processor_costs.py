@@ -228,10 +228,11 @@ _TABLE: dict[int | str, Costs] = {
     # 1.3 to 1.5 cycles a number. `strided_line` and `few` choose direct sums for three layers that
     # take 0.42 to 0.68 of the time by them. `axes` and `axis` were fitted to strided input
     # gradients of images and volumes, of 700 that took 1.07 times as long as by the best choice on
-    # one thread and 1.11 times on two.
+    # one thread and 1.11 times on two. The third-level cache gives a core a line in 2.2 ns, whence
+    # `stream`: pushes of four frames of HiFi-GAN take 0.87 (one thread) and 0.97 of the time.
     _MESH: Costs(
         packing=Packing(number=1.4, gathered=2.7),
-        winograd=Winograd(strided_line=28, axes=12, few=16, axis=1.16),
+        winograd=Winograd(strided_line=28, axes=12, few=16, axis=1.16, stream=6),
     ),
     # A Zen 4 held to AVX2 (22 November 2026). An unaligned load as 1.5 chooses tiles of one vector,
     # which take 1.4 times as long for fcn8s_final; weights at 1.1, half of a longer vector's, make
