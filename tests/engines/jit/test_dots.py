@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -26,7 +27,6 @@ from upconv.engines.jit.compile import assembly
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import VARIABLE, host, target
 from upconv.engines.jit.emit import Module
-from upconv.engines.jit.packing import PAIRED_TAPS
 from upconv.engines.nonfinite import NonFinite
 from upconv.geometry import Axis, padded
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
@@ -248,7 +248,7 @@ class TestWhoTakesThem:
 
 
 @pytest.mark.parametrize("channels", [(2, 40), (7, 16), (33, 21), (128, 64)])
-@pytest.mark.parametrize("kernel", [1, 3, 5])
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5, 9])
 def test_pairs_are_packed_alike_in_squares_and_one_by_one(
     channels: tuple[int, int], kernel: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,14 +265,14 @@ def test_pairs_are_packed_alike_in_squares_and_one_by_one(
 
     squares = packed()
     with monkeypatch.context() as patch:
-        patch.setattr(channel_weights, "PAIRED_TAPS", 0)
+        patch.setattr(channel_weights, "_transposes", lambda *_: False)
         assert packed().tobytes() == squares.tobytes()
         assert np.count_nonzero(squares) >= np.count_nonzero(weight)
-    for number in (np.nan, np.inf, -np.inf):
-        weight.reshape(-1)[-1] = number
-        for taps in (0, PAIRED_TAPS):
-            monkeypatch.setattr(channel_weights, "PAIRED_TAPS", taps)
-            with pytest.raises(NonFinite):
-                packed()
+    places = [0, -1, *np.random.default_rng(0).integers(weight.size, size=20)]
+    for place, number in product(places, (np.nan, np.inf, -np.inf)):
+        kept, weight.reshape(-1)[place] = weight.reshape(-1)[place], number
+        with pytest.raises(NonFinite):
+            packed()
+        weight.reshape(-1)[place] = kept
     weight.reshape(-1)[-1] = 3.3e38
     packed()

@@ -206,7 +206,7 @@ class Kernel:
         One native call does both: Python finds its code and data in no cache after each."""
         biases = self._by_channel(bias, slopes)
         plain = residual is None and are_plain(self.correlation, out, a)
-        b, packing, _read = self.order.begin(weight)
+        b, packing, _read = self._begin(weight)
         with Workspace(self.workspace_bytes) as scratch:
             addresses, replay = self._replay(plain, (out, a, b, biases), scratch, packing)
             if replay is not None:
@@ -214,15 +214,20 @@ class Kernel:
             else:
                 operands = Operands.of(self.correlation, out, a, residual)
                 launches = self._launches(operands, b, biases, scratch)
-                for launch, values in self._after_packing(launches, packing):
+                for launch, values in self._packing(launches, packing):
                     launch.blocks.run(launch.work, launch.threads, **values)
                 operands.deliver()
         self.order.end(packing)
 
-    def _after_packing(
+    def _begin(self, weight: Array) -> tuple[Array, Block, Array]:
+        """Memory for what a call packs, the arguments of the packing code, and what it reads."""
+        begun: tuple[Array, Block, Array] = self.order.begin(weight)
+        return begun
+
+    def _packing(
         self, launches: Iterable[tuple[Launch, dict[str, int]]], packing: Block
     ) -> Iterable[tuple[Launch, dict[str, int]]]:
-        """The same launches, of which the first one packs the weight first."""
+        """The same launches with packing: the first one packs the weight first."""
         (first, values), *others = launches
         if first.blocks not in self._packing_launches:
             launch = first.after_packing(self.order.work, self._walking)
@@ -246,7 +251,7 @@ class Kernel:
             out, a, b, biases = arrays
             launches = self._launches(Operands((), out, a, None), b, biases, scratch)
             if packing is not None:
-                launches = self._after_packing(launches, packing)
+                launches = self._packing(launches, packing)
             sizes = *(array.nbytes for array in arrays), self.workspace_bytes, beside[1]
             self._replays[key] = Replay.of(launches, addresses, sizes)
         return addresses, self._replays[key]

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..correlation import WeightForm
 from ..cpu import Cpu
-from ..packing import PAIRED_TAPS, Numbers, Packer
+from ..packing import Numbers, Packer
 from .lanes import Lanes
 from .schedule import Block, Cut, Grid
 
@@ -124,8 +124,6 @@ def _transposes(weight: WeightForm, cut: Cut) -> bool:
     steps, taps = _steps(cut.grids[0]), _taps(cut.grids[0])
     if weight.reduced == weight.groups:
         by_reduced = taps  # from one to the next where there is no other
-    if cut.lanes.dots and taps > PAIRED_TAPS:
-        return False
     return by_tap == steps and by_reduced == taps and by_made >= max(by_reduced, 2)
 
 

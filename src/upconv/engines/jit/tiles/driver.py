@@ -19,7 +19,7 @@ from ..emit import Function, Module
 from ..kernel_arguments import ArgumentLayout, Record, record
 from ..rows import Span, Spans, converted
 from ..transpose import as_bits
-from ..values import BFLOAT, BYTES, I16, PTR, Value, vector
+from ..values import BFLOAT, BYTES, I16, I64, LINE, PTR, Value, vector
 from .operations import PAIRS, REGISTERS, ROW_BYTES, TILE_BYTES, TileRegisters
 
 ARGUMENTS = ArgumentLayout(
@@ -27,7 +27,9 @@ ARGUMENTS = ArgumentLayout(
     " in_position y_position"  # bytes from a position to the next one
     " at_once"  # tiles of positions that `products` takes at a time
     " block_bytes x_row"  # from a block of input channels, and a row of a tile, to the next one
-    " x_position",  # from a packed position to the next one
+    " x_position"  # from a packed position to the next one
+    " pack_pieces* slab"  # code that packs a job's weights, or 0; bytes of a thread's part of w
+    " gaps",  # whether that code leaves gaps, which must be zero
     counters=walk.COUNTERS,
 )
 REGISTERS_AT = 64
@@ -54,9 +56,10 @@ PIECE = record("row count y")
 """Rows of a tile that are neighbours in the output."""
 PART = record("first last")
 """Rows of blocks of outputs, by number."""
-ROW = record("code tiles steps count x w bias y active")
+ROW = record("code tiles steps count x w bias y active group piece pieces slab")
 """Blocks of outputs of a phase: code, the phase's tiles and the offsets of its products, how many
-these are, offsets in the operands, and output channels."""
+these are, offsets in the operands, output channels, the pieces of the packed weight, and their
+offset in a slab with the weights of a job."""
 
 
 @compiled("pack", kept=8)
@@ -194,17 +197,39 @@ def _copy(
 @compiled("products", kept=4, opt=0)
 def products_code(module: Module, cpu: Cpu) -> None:
     """`products`: a run of positions for a part of the rows, `at_once` tiles of positions at a
-    time, whose inputs then stay in the first-level cache for all rows."""
+    time, whose inputs then stay in the first-level cache for all rows.
+
+    Where a weight is used once, the thread that multiplies by a part of it packs that part, into a
+    slab that stays in its caches."""
     with module.function("products", walk.JOB) as f:
         a, run, part = ARGUMENTS.reader(f), Record(f, f["inner"], RUN), Record(f, f["outer"], PART)
+        packs = f.compare("ne", f.convert("ptrtoint", a["pack_pieces"], I64), 0)
+        slab = _slab(f)
+        with f.loop(0, a["slab"] * a["gaps"], LINE) as line:
+            f.store(f.constant(vector(I64, LINE // 8), 0), a["w"] + (slab + line.index))
+        with f.when(packs), f.loop(part["first"], part["last"]) as number:
+            row = Record.of(f, a["rows"], number.index, ROW)
+            into = a["w"] + (slab + row["slab"])
+            pieces = row["group"], row["piece"], row["pieces"]
+            f.call(a["pack_pieces"], a["pack_args"], into, *pieces)
         registers = TileRegisters(f, module, f["mine"] + REGISTERS_AT)
         registers.configure(a["configuration"])
-        here, step = f.scratch(RUN.itemsize), a["at_once"]
+        here, own, step = f.scratch(RUN.itemsize), f.scratch(ROW.itemsize), a["at_once"]
         with f.loop(run["first"], run["last"], step) as tiles:
             f.store(tiles.index, here)
             f.store(f.min(tiles.index + step, run["last"]), here + 8)
             with f.loop(part["first"], part["last"]) as number:
                 row = Record.of(f, a["rows"], number.index, ROW)
+                w = f.select(packs, slab + row["slab"], row["w"])
+                for i, name in enumerate(ROW.names or ()):
+                    f.store(w if name == "w" else row[name], own + 8 * i)
                 code = f.convert("inttoptr", row["code"], PTR)
-                f.call(code, f["args"], f["mine"], here, row.address)
+                f.call(code, f["args"], f["mine"], here, own)
         registers.release()
+
+
+def _slab(f: Function) -> Value:
+    """The offset of the slab of a thread, from its memory's place among those of all."""
+    a = ARGUMENTS.reader(f)
+    mine, first = (f.convert("ptrtoint", v, I64) for v in (f["mine"], a["scratch"]))
+    return (mine - first) // a["part"] * a["slab"]

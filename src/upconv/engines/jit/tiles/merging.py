@@ -175,6 +175,6 @@ class MergedPacking(ChannelPacking):
         super().__init__(merging.form(weight), cut, cpu, PAIRS)
         self._merging, self._form = merging, weight
 
-    def begin(self, weight: Array) -> tuple[Array, Block, Array]:
+    def begin(self, weight: Array, nbytes: int = 0) -> tuple[Array, Block, Array]:
         """`Packer.begin`, of the merged weight."""
-        return super().begin(self._merging.weight(self._form, contiguous(weight)))
+        return super().begin(self._merging.weight(self._form, contiguous(weight)), nbytes)

@@ -6,7 +6,7 @@ Weights must be finite: inputs outside are zeros, and 0 times infinity is not 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -20,8 +20,10 @@ from ..channels.blocks import (
     transposed_bytes,
 )
 from ..channels.weights import ChannelPacking
+from ..compile import Code
 from ..correlation import Correlation
 from ..cpu import Cpu
+from ..kernel_arguments import Block, Blocks
 from ..operands import Kernel, Operands
 from ..packing import shared
 from ..rows import Finish
@@ -85,10 +87,38 @@ class Tiles(Kernel):
         self.resident_bytes = sum(spatial.resident_bytes for spatial in self._spatial)
         self.resident_bytes += self.order.resident_bytes + codes.nbytes
 
+        one = not by_thread and len(blocks) == 1 and not correlation.accumulate
+        pieces = self.order.pieces_code if one and not plan.merging else None
+        slabs = [walk.slab for by_kind in walks for walk in by_kind.values()]
+        self._slab = max(slabs) if pieces and all(slabs) else 0
+        self._pieces = pieces
+        self._slab_launches: dict[Blocks, tuple[Launch, Code]] = {}
+
     @property
     def description(self) -> str:
         """The schedule in one line."""
         return str(self.schedule)
+
+    def _begin(self, weight: Array) -> tuple[Array, Block, Array]:
+        if not self._slab:
+            return super()._begin(weight)
+        return self.order.begin(weight, self._slab * self.schedule.threads)
+
+    def _packing(
+        self, launches: Iterable[tuple[Launch, dict[str, int]]], packing: Block
+    ) -> Iterable[tuple[Launch, dict[str, int]]]:
+        """The launch that packs a weight by parts, each by the thread that multiplies by it."""
+        if self._pieces is None or not self._slab:
+            return super()._packing(launches, packing)
+        ((launch, values),) = launches
+        if launch.blocks not in self._slab_launches:
+            code = self._pieces()
+            values_of_all = {"pack_pieces": code.addresses["pack_pieces"], "slab": self._slab}
+            values_of_all["gaps"] = self.order.has_gaps
+            blocks = Blocks(launch.blocks.bound(values_of_all))
+            self._slab_launches[launch.blocks] = launch._replace(blocks=blocks), code
+        values["pack_args"] = packing.address
+        return [(self._slab_launches[launch.blocks][0], values)]
 
     def _launches(
         self, operands: Operands, w: Array, biases: Array, scratch: int

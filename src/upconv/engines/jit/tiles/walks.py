@@ -154,6 +154,10 @@ class Walk:
         rows = _rows(self.operand, self._codes, order, y_steps, ranges, firsts)
         self.tables["rows"], parts = rows, _parts(rows, plan)
         runs = _runs(tiles, rows, len(parts), plan, self._threads)
+        weights = rows["slab"] + rows["count"] * (plan.columns * TILE_BYTES)
+        # Each weight belongs to one job, of which there are enough for all threads.
+        enough = self._threads == 1 or len(parts) >= _LEAST_PARTS * self._threads
+        self.slab = int(weights.max(initial=0)) if len(runs) == 1 and enough else 0
         return Phase(self._codes.steps["products"], runs, parts)
 
     def _transposing(self, y_steps: Numbers) -> Phase:
@@ -205,10 +209,12 @@ def _rows(
                 codes.tile(columns), int(tiles[number]) * TILE.itemsize, first * 8, count, 0,
                 order.offsets[number * plan.blocks + block], lane * BYTES[FLOAT],
                 int(phases_y[number]) + lane * element, min(columns * ROWS, channels - lane),
+                0, number * plan.blocks + block, columns, 0,
             ))  # fmt: skip
     table = np.array(rows, ROW)
     group = np.arange(correlation.groups)[:, None]
     every = np.repeat(table[None], correlation.groups, 0)
+    every["group"] = group
     every["x"] += group * operand.group_bytes
     every["w"] += group * order.group_bytes
     every["bias"] += group * plan.blocks * ROWS * BYTES[FLOAT]
@@ -218,10 +224,13 @@ def _rows(
 
 
 def _parts(rows: Table, plan: Schedule) -> Table:
-    """Rows one by one, or as many together as have weights of `part_bytes`."""
+    """Rows one by one, or as many together as have weights of `part_bytes`; places the weights of
+    each part's rows in a slab."""
     weights = np.cumsum(rows["count"] * plan.columns * TILE_BYTES)
     numbers = (weights - weights[:1]) // plan.part_bytes if plan.at_once else np.arange(len(rows))
     first = np.flatnonzero(np.diff(numbers, prepend=-1))  # sums never fall
+    before = np.append(0, weights[:-1])
+    rows["slab"] = before - before[first][np.searchsorted(first, np.arange(len(rows)), "right") - 1]
     return filled(PART, len(first), first=first, last=np.append(first[1:], len(rows)))
 
 
@@ -259,6 +268,7 @@ def _runs(tiles: int, rows: Table, parts: int, plan: Schedule, threads: int) -> 
 
 
 _JOB = 1000  # products of tiles
+_LEAST_PARTS = 2  # for each thread, to pack a weight by parts
 
 
 def _steps(size: tuple[int, ...], position: int) -> Numbers:

@@ -21,7 +21,8 @@ from ..activation import ActivationEpilogue, activated
 from ..compile import compiled
 from ..cpu import Cpu
 from ..emit import Function, Module, signature
-from ..packing import Numbers, report_nonfinite
+from ..packing import Numbers
+from ..packing_code import report_nonfinite
 from ..values import BYTES, I64, Value, vector
 from .transforms import Matrix
 

@@ -23,7 +23,8 @@ from ..compile import compiled
 from ..cpu import Cpu
 from ..emit import Function, Module
 from ..kernel_arguments import ArgumentLayout, Arguments, Blocks, jobs
-from ..packing import Numbers, aligned, goes_past, report_nonfinite, threads_for, watched
+from ..packing import Numbers, aligned, goes_past, threads_for
+from ..packing_code import report_nonfinite, watched
 from ..rows import converted, gather_code
 from ..transpose import transpose_code
 from ..values import BYTES, DOUBLE, I64, PTR, Value, nbytes_of, split, vector

@@ -1,0 +1,287 @@
+"""Native code that packs weights, which every thread runs; packing.py fills its arguments.
+
+    pack(args)                                     packs the whole weight, in jobs
+    pack_pieces(args, dst, group, first, count)    packs some pieces of a group, by one thread
+
+Entries are gathered by a table, or squares are transposed in registers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .compile import compiled
+from .cpu import Cpu
+from .emit import Function, Module, signature
+from .kernel_arguments import ArgumentLayout, Arguments, jobs
+from .transpose import as_bits, paired, read_for_pairs, transposed
+from .values import BFLOAT, BYTES, FLOAT, I16, I32, I64, LINE, PTR, Value, split, vector
+
+ARGUMENTS = ArgumentLayout(
+    "dst* src* pieces* tables* gather* count channels part parts jobs element"
+    " dst_group src_group src_channel src_lane stored columns taps row_channels",
+    counters="next bad",
+)
+PIECE = 4  # numbers per piece: byte offsets in dst and src, first number in tables, entries
+COLUMNS = 128  # taps and input channels that are transposed at once, in scratch of at most 64 KiB
+
+
+def watched(f: Function, value: Value, bad: Value) -> Value:
+    """`bad`, a zero of either sign, or NaN in lanes where a value was not finite.
+
+    A bfloat16 is a 16-bit integer here, whose lane of `bad` then has the bit `_BAD`."""
+    element, lanes = split(value.type)
+    if element == I16:
+        return bad | ((value >> 7 & _BAD - 1) + 1)
+    bits = vector(I32 if element == FLOAT else I64, lanes)
+    zero = value * f.constant(value.type, 0.0)
+    zero, bad = (f.convert("bitcast", each, bits) for each in (zero, bad))
+    return f.convert("bitcast", bad | zero, value.type)
+
+
+_BAD = 1 << 8  # the exponent of infinity and NaN is one less
+
+
+def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
+    """Set a flag where a lane of `bad` is NaN, or has the bit `_BAD` set."""
+    element, lanes = split(bad.type)
+    odd = f.compare("ne", bad & _BAD, 0) if element == I16 else f.compare("uno", bad, bad)
+    with f.when(f.compare("ne", f.convert("bitcast", odd, f"i{lanes}"), 0)):
+        f.publish(1, flag)
+
+
+@compiled("pack", "pack_pieces", kept=16, opt=1)
+def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) -> None:
+    """Code for lanes that lie far apart. A part of a piece is some columns, taps and input channels
+    as they lie, of all lanes of a block. `past` writes past the caches."""
+    _emit_part(module, element, past, cpu)
+    _emit_packs(module)
+
+
+@compiled("pack", "pack_pieces", kept=16, opt=1)
+def pair_packing_code(module: Module, stored: str, taps: int, past: bool, cpu: Cpu) -> None:
+    """The same for pairs of input channels as bfloat16, of a weight of this type and `taps`: a part
+    of a piece is some input channels."""
+    _emit_pairs(module, stored, taps, past, cpu)
+    _emit_packs(module)
+
+
+def _emit_packs(module: Module) -> None:
+    """`pack` and `pack_pieces`, which call `part`."""
+    with module.function("pack", {"args": PTR}) as f:
+        a = ARGUMENTS.reader(f)
+        with jobs(f, a.address("next"), a["jobs"]) as job:
+            number, rest = job % a["count"], job // a["count"]
+            part, group = rest % a["parts"], rest // a["parts"]
+            f.call("part", f["args"], a["dst"] + group * a["dst_group"], group, number, part)
+        f.drain()
+    with module.function("pack_pieces", signature("args* dst* group first count")) as f:
+        a, first = ARGUMENTS.reader(f), f["first"]
+        begin = f.load(I64, f.at(a["pieces"], first * PIECE, I64))
+        dst = f["dst"] + (f.integer(0) - begin)
+        with f.loop(first, first + f["count"]) as piece, f.loop(0, a["parts"]) as each:
+            f.call("part", f["args"], dst, f["group"], piece.index, each.index)
+
+
+_PART = signature("args* dst* group number part")
+"""The parameters of `part`: the group's packed weight, and which part of which of its pieces."""
+
+
+def _piece(f: Function) -> tuple[Arguments, Value, Value, Value, Value]:
+    """The arguments; of a piece, the packed weight, the weight, its lanes, and their number with
+    those that are zero."""
+    a = ARGUMENTS.reader(f)
+    piece = f.at(a["pieces"], f["number"] * PIECE, I64)
+    to, start, active, width = (f.word(piece, i) for i in range(PIECE))
+    return a, f["dst"] + to, a["src"] + (f["group"] * a["src_group"] + start), active, width
+
+
+def _emit_part(module: Module, element: str, past: bool, cpu: Cpu) -> None:
+    lanes = cpu.lanes(BYTES[element])
+    kind = vector(element, lanes)
+    with module.function("part", _PART, exported=False) as f:
+        a, dst, src, active, width = _piece(f)
+        scratch = f.scratch(COLUMNS * 8 * lanes * BYTES[element])
+        row, zero = width * a["element"], f.constant(kind, 0)
+        # What lies behind the last lane is zero.
+        with f.loop(0, f.select(active < width, width * COLUMNS, 0), lanes) as lane:
+            f.store(zero, f.at(scratch, lane.index, element))
+        first, taps = f["part"] * a["part"], a["taps"]
+        stop = f.min(a["columns"], first + a["part"])
+        # From tap to tap, and from the last one to the next channel's first.
+        step, last = a["row_channels"] * row, taps - 1
+        back, tap = row - last * step, first % taps
+        place = tap * step + first // taps * row
+        with f.loop(first, stop, COLUMNS, [zero, tap, place]) as loop:
+            count = f.min(stop - loop.index, COLUMNS)
+            here = src + loop.index * a["stored"]
+            if past:
+                _ask_ahead(f, here, a["stored"] * COLUMNS, active, a["src_lane"])
+            f.call(a["gather"], scratch, here, active, count, a["src_lane"], row)
+            with f.loop(0, count, 1, loop.carried) as each:
+                bad, tap, place = each.carried
+                line, to = scratch + each.index * row, dst + place
+                with f.loop(0, row, lanes * BYTES[element], [bad]) as lane:
+                    value = f.load(kind, line + lane.index)
+                    f.store(value, to + lane.index, past=past)
+                    lane.next([watched(f, value, lane.carried[0])])
+                over = f.compare("eq", tap, last)
+                tap = f.select(over, f.integer(0), tap + 1)
+                each.next([lane.results[0], tap, place + f.select(over, back, step)])
+            loop.next(each.results)
+        report_nonfinite(f, loop.results[0], a.address("bad"))
+
+
+def _emit_pairs(module: Module, stored: str, taps: int, past: bool, cpu: Cpu) -> None:
+    lanes = cpu.lanes(BYTES[I32])
+    channels = channels_of_square(taps, cpu)
+    with module.function("part", _PART, exported=False) as f:
+        a, dst, src, active, width = _piece(f)
+        first = f["part"] * a["part"]
+        stop = f.min(a["channels"], first + a["part"])
+        with (
+            f.loop(0, width, lanes) as row,
+            f.loop(first, stop, channels) as channel,
+            f.loop(0, taps, lanes) as tap,
+        ):
+            left = active - row.index, a["channels"] - channel.index, taps - tap.index
+            # A line of few taps is as long as two squares are wide, whatever it needs.
+            numbers = left[1] * taps >= 2 * lanes if taps <= lanes else left[2] >= lanes
+            whole = (left[0] >= lanes) & (left[1] >= channels) & numbers
+            number = channel.index * taps + tap.index
+            place = channel.index * width * 2 + row.index * 4
+            here = f.at(src + row.index * a["src_lane"], number, stored)
+            to = dst + (place + tap.index * a["row_channels"] * width * 2)
+            square = _PairSquare(stored, taps, lanes)
+            for is_whole in (True, False):
+                with f.when(whole, holds=is_whole):
+                    lines = square.lines(f, here, None if is_whole else left)
+                    square.store(f, to, width, lines, None if is_whole else left, past=past)
+
+
+def channels_of_square(taps: int, cpu: Cpu) -> int:
+    """Channels of a square: two of many taps, and as many more as fit of few."""
+    return 2 * max(1, cpu.lanes(BYTES[I32]) // max(1, taps))
+
+
+Left = tuple[Value, Value, Value] | None
+"""Lanes, channels and taps that are left from the begin of a square that may be cut; or None."""
+
+
+class _PairSquare(NamedTuple):
+    """A square of words: a row is a lane, a column a tap of two channels.
+
+    Several pairs of channels with few taps fill a square, and the numbers of a row lie side by
+    side: one shuffle pairs them. Of many taps each square has some, whose channels are read apart.
+    """
+
+    stored: str
+    taps: int
+    lanes: int
+
+    def lines(self, f: Function, src: Value, left: Left) -> list[Value]:
+        """The columns. Sets the flag where a number is not finite."""
+        a, words, rows = ARGUMENTS.reader(f), vector(I32, self.lanes), []
+        bad = f.constant(vector(I16, self._numbers), 0)
+        for i in range(self.lanes):
+            number = i if left is None else f.min(f.integer(i), left[0] - 1)
+            parts = self._row(f, src + a["src_lane"] * number, left, i)
+            for part in parts:
+                bad = watched(f, part, bad)
+            if len(parts) == 2:
+                rows.append(paired(f, *parts))
+            else:
+                line = f.shuffle(parts[0], None, self._order())
+                rows.append(f.convert("bitcast", line, words))
+        report_nonfinite(f, bad, a.address("bad"))
+        return transposed(f, rows, self.lanes)
+
+    def _row(self, f: Function, src: Value, left: Left, number: int) -> list[Value]:
+        """The numbers of a lane: all together, or those of both channels."""
+        few = self.taps <= self.lanes
+        kind = vector(read_for_pairs(self.stored), self._numbers)
+        places = [src] if few else [src, f.at(src, self.taps, self.stored)]
+        if left is None:
+            return [as_bits(f, f.load(kind, place), BFLOAT) for place in places]
+        rows, channels, taps = left
+        counts = [f.select(rows > number, channels * self.taps if few else taps, 0)]
+        if not few:  # of no numbers, an address stays within
+            counts.append(f.select(channels > 1, counts[0], 0))
+            places[1] = src + f.select(channels > 1, self.taps * BYTES[self.stored], 0)
+        return [
+            as_bits(f, f.load_lanes(kind, place, f.lanes_below(n, self._numbers)), BFLOAT)
+            for place, n in zip(places, counts, strict=True)
+        ]
+
+    @property
+    def _numbers(self) -> int:
+        """Numbers that are read together: those of a row, or of one of its channels."""
+        return self.lanes * (2 if self.taps <= self.lanes else 1)
+
+    def _columns(self) -> list[tuple[int, int]]:
+        """The first channel and the tap of each column that is used."""
+        together = max(1, self.lanes // self.taps)
+        return [(2 * i, tap) for i in range(together) for tap in range(min(self.taps, self.lanes))]
+
+    def _order(self) -> list[int]:
+        columns = self._columns()
+        columns += [(0, 0)] * (self.lanes - len(columns))
+        return [(c + i) * self.taps + tap for c, tap in columns for i in (0, 1)]
+
+    def store(
+        self, f: Function, dst: Value, width: Value, lines: list[Value], left: Left, *, past: bool
+    ) -> None:
+        """Store the columns that there are."""
+        tap_bytes = ARGUMENTS.reader(f)["row_channels"] * width * 2
+        for (channel, tap), line in zip(self._columns(), lines, strict=False):
+            to = dst + (width * (2 * channel) + tap_bytes * tap)
+            if left is None:
+                f.store(line, to, past=past)
+            else:
+                with f.when((left[1] > channel) & (left[2] > tap)):
+                    f.store(line, to, past=past)
+
+
+def _ask_ahead(f: Function, here: Value, nbytes: Value, rows: Value, apart: Value) -> None:
+    """Ask for what lies `nbytes` behind `here` in each row: rows are too short for the processor to
+    see that it is read next."""
+    with f.loop(0, rows) as row, f.loop(nbytes, nbytes * 2, LINE) as line:
+        f.prefetch(here + row.index * apart + line.index)
+
+
+@compiled("pack", kept=16, opt=1)
+def packing_code(module: Module, element: str, cpu: Cpu) -> None:
+    """The function `pack(args)`, which every thread runs."""
+    with module.function("pack", {"args": PTR}) as f:
+        a = ARGUMENTS.reader(f)
+        with jobs(f, a.address("next"), a["jobs"]) as job:
+            part, group = job % a["parts"], job // a["parts"]
+            first = part * a["part"]
+            count = f.min(a["part"], a["channels"] - first)
+            dst = a["dst"] + group * a["dst_group"]
+            src = group * a["src_group"] + first * a["src_channel"]
+            src = a["src"] + src
+            with f.loop(0, a["count"]) as loop:
+                piece = f.at(a["pieces"], loop.index * PIECE, I64)
+                to, start, table, lanes = (f.word(piece, i) for i in range(PIECE))
+                row = lanes * a["element"]
+                place = dst + (to + first * row)
+                f.call(
+                    a["gather"], place, src + start,
+                    f.at(a["tables"], table, I64), lanes, count, row, a["src_channel"],
+                )  # fmt: skip
+                rows = (count + 1) // 2 * 2 if element == I16 else count
+                _watch(f, place, lanes * rows, element, cpu, a.address("bad"))
+
+
+def _watch(f: Function, src: Value, count: Value, element: str, cpu: Cpu, flag: Value) -> None:
+    """Set a flag if one of `count` numbers is not finite."""
+    lanes = cpu.lanes(BYTES[element])
+    kind = vector(element, lanes)
+    whole, zero = count // lanes * lanes, f.constant(kind, 0)
+    with f.loop(0, whole, lanes, [zero]) as loop:
+        value = f.load(kind, f.at(src, loop.index, element))
+        loop.next([watched(f, value, loop.carried[0])])
+    mask = f.lanes_below(count - whole, lanes)
+    rest = f.load_lanes(kind, f.at(src, whole, element), mask)
+    report_nonfinite(f, watched(f, rest, loop.results[0]), flag)
