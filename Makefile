@@ -1,17 +1,17 @@
-# The verbs, for people and for CI alike. `make` alone lists them.
+# Commands for people and for CI. `make` alone lists them.
 PYTHON ?= python3
 VENV ?= .venv
 DOCS_VENV ?= .venv-docs
 BIN = $(VENV)/bin
 
 help:
-	@echo "make setup   a virtual environment in $(VENV) with upconv and all it is tested with"
+	@echo "make setup   make a virtual environment in $(VENV) with upconv and the tools of its tests"
 	@echo "make fmt     format the code"
-	@echo "make check   lint, formatting and types; seconds"
-	@echo "make test    the test suite; minutes"
-	@echo "make test-costs   the same, and then what each area, file and test costs"
-	@echo "make bench   real layers through every engine, verified"
-	@echo "make docs    the documentation site, in docs/_build; a minute, most of it download"
+	@echo "make check   check lint rules, formatting and types (seconds)"
+	@echo "make test    run the test suite (minutes)"
+	@echo "make test-costs   run the test suite, and print the time of each area, file and test"
+	@echo "make bench   run real layers through every engine, and verify them"
+	@echo "make docs    build the documentation site in docs/_build (a minute, mostly downloads)"
 
 setup: $(BIN)/upconv
 
@@ -42,7 +42,7 @@ docs: $(DOCS_VENV)/bin/sphinx-build
 	$(DOCS_VENV)/bin/sphinx-build --quiet --fail-on-warning --keep-going -E docs docs/_build
 	@echo "The site is docs/_build/index.html"
 
-# An environment of its own: the site needs neither the frameworks nor the tools of the tests.
+# The site has a separate environment: it needs neither the frameworks nor the test tools.
 $(DOCS_VENV)/bin/sphinx-build: pyproject.toml
 	$(PYTHON) -m venv $(DOCS_VENV)
 	$(DOCS_VENV)/bin/python -m pip install --quiet --editable '.[docs]'

@@ -1,7 +1,7 @@
 """Sphinx: `make docs`, or `sphinx-build -W docs docs/_build` with the extra `docs` installed.
 
-The pages are plain Markdown that reads well on a forge; what Sphinx needs besides is added by
-the modules in `extensions/`.
+The pages are plain Markdown that reads well on a forge. The modules in `extensions/` add whatever
+else Sphinx needs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
 smartquotes = False
 
-# Copy what a reader types: no prompts, no outputs.
+# Copy only the text to type, without prompts and outputs.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

@@ -1,4 +1,4 @@
-"""Pages are collected by the conftest.py above; scripts are run by tests/docs/test_scripts.py."""
+"""The top-level conftest.py collects pages; tests/docs/test_scripts.py runs the scripts."""
 
 collect_ignore_glob = ["conf.py", "_build/*"]
 collect_ignore_glob += [

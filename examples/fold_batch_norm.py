@@ -1,7 +1,7 @@
-"""A decoder block ready for inference: batch norm folded into its transposed convolution.
+"""A decoder block for inference: batch normalisation folded into its transposed convolution.
 
-Claims: the folded layer gives what layer and normalisation gave, for grouped layers too, with the
-activation that came after the normalisation; and nothing of the caller's is changed by folding.
+Claims: the folded layer gives the same results as layer and normalisation, also for grouped layers
+and with the activation after the normalisation; folding does not change the caller's arrays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> None:
     gamma, beta = (rng.standard_normal(outputs).astype(np.float32) for _ in range(2))
     mean, var = np.zeros(outputs, np.float32), np.ones(outputs, np.float32)
 
-    for _ in range(5):  # the moving statistics settle; `out` says that they may be written
+    for _ in range(5):  # let the moving statistics converge; `out` updates them in place
         x = rng.standard_normal((4, 32, 12, 10)).astype(np.float32) + 0.5
         y = upconv.conv_transpose(x, weight, **layer)
         moving = upconv.BatchNormResult(moving_mean=mean, moving_var=var)
@@ -34,12 +34,12 @@ def main() -> None:
     normalised = upconv.batch_norm(
         upconv.conv_transpose(x, weight, **layer), gamma, beta, mean, var
     ).y
-    apart = np.maximum(normalised, 0)
-    in_one = upconv.conv_transpose(x, *folded, activation="relu", **layer)
-    difference = float(np.abs(apart - in_one).max())
+    separate = np.maximum(normalised, 0)
+    combined = upconv.conv_transpose(x, *folded, activation="relu", **layer)
+    difference = float(np.abs(separate - combined).max())
     print(f"weight {folded.weight.shape}, bias {folded.bias.shape}, groups {groups}")
-    print(f"largest difference {difference:.1e} of values up to {apart.max():.1f}")
-    assert difference < 1e-5 * max(1.0, float(apart.max()))
+    print(f"largest difference {difference:.1e} of values up to {separate.max():.1f}")
+    assert difference < 1e-5 * max(1.0, float(separate.max()))
 
 
 if __name__ == "__main__":

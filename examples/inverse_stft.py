@@ -1,12 +1,12 @@
 """The inverse STFT as one transposed convolution.
 
-An inverse STFT makes a windowed frame of n samples from every spectrum and adds the frames up,
-hop samples apart. With real and imaginary parts as input channels and the rows of the inverse DFT,
-times the window, as weight, that is a transposed convolution with kernel n and stride hop. Cropping
-n/2 at both ends undoes the centring.
+An inverse STFT computes a windowed frame of n samples from every spectrum and adds the frames,
+hop samples apart. This is a transposed convolution with kernel n and stride hop. Its input channels
+are the real and imaginary parts; its weight is the rows of the inverse DFT times the window.
+Cropping n/2 at both ends undoes the centring.
 
-Claims: it equals frames added one by one; divided by the sum of squared windows, which is another
-transposed convolution, it gives the signal back.
+Claims: the result equals the frames added one by one; divided by the sum of squared windows, which
+is another transposed convolution, it equals the original signal.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ WINDOW = np.hanning(N + 1)[:-1]
 
 
 def stft(signal: np.ndarray) -> np.ndarray:
-    """Spectra (bins, frames) of the centred signal."""
+    """Return the spectra (bins, frames) of the centred signal."""
     padded = np.pad(signal, N // 2)
     starts = range(0, len(padded) - N + 1, HOP)
     return np.stack([np.fft.rfft(WINDOW * padded[start : start + N]) for start in starts], axis=1)
 
 
 def synthesis_weight() -> np.ndarray:
-    """(2*bins, 1, N): what one unit of each real and imaginary part adds to a frame."""
+    """Return (2*bins, 1, N): the frame of a unit real and a unit imaginary part of each bin."""
     units = np.eye(N // 2 + 1)
     real, imaginary = np.fft.irfft(units, n=N), np.fft.irfft(1j * units, n=N)
     return (np.concatenate([real, imaginary]) * WINDOW)[:, None]
 
 
 def inverse_stft(spectra: np.ndarray) -> np.ndarray:
-    """The signal, by two transposed convolutions."""
+    """Compute the signal with two transposed convolutions."""
     x = np.concatenate([spectra.real, spectra.imag])[None]
     summed = upconv.conv_transpose(x, synthesis_weight(), stride=HOP, padding=CROP)
     ones = np.ones((1, 1, spectra.shape[1]))
@@ -45,7 +45,7 @@ def inverse_stft(spectra: np.ndarray) -> np.ndarray:
 
 
 def overlap_add(spectra: np.ndarray) -> np.ndarray:
-    """The numerator by the textbook: one frame after the other."""
+    """Compute the numerator as in a textbook: one frame after another."""
     frames = np.fft.irfft(spectra, n=N, axis=0) * WINDOW[:, None]
     total = np.zeros(HOP * (frames.shape[1] - 1) + N)
     for number in range(frames.shape[1]):
@@ -54,7 +54,7 @@ def overlap_add(spectra: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    """Analyse a chirp, and make it again."""
+    """Analyse a chirp and reconstruct it."""
     time = np.arange(16 * N) / 16000
     signal = np.sin(2 * np.pi * (200 + 1500 * time) * time)
     spectra = stft(signal)

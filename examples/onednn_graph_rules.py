@@ -1,7 +1,7 @@
-"""oneDNN's SAME_UPPER by its document and by its library: one position apart.
+"""oneDNN's SAME_UPPER as its document and its library define it: one position apart.
 
-Claims: with rule="library" and rule="document" the same attributes pad on opposite sides, so that
-the results differ; by either rule the gradients are adjoint to the forward operation.
+Claims: with rule="library" and rule="document" the same attributes pad on opposite sides, so the
+results differ; with either rule the gradients are adjoint to the forward operation.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from upconv import onednn_graph
 
 
 def main() -> None:
-    """Forward and both gradients by either rule."""
+    """Compute the forward result and both gradients with either rule."""
     rng = np.random.default_rng(1)
     x = rng.standard_normal((2, 6, 7, 4))  # NXC
     w = rng.standard_normal((3, 3, 6, 4))  # XOI
     results = {}
     for rule, auto_pad in (("library", "SAME_UPPER"), ("document", "same_upper")):
-        words = {"strides": [2, 2], "auto_pad": auto_pad, "rule": rule}
-        y = onednn_graph.convtranspose(x, w, **words)
+        layer = {"strides": [2, 2], "auto_pad": auto_pad, "rule": rule}
+        y = onednn_graph.convtranspose(x, w, **layer)
         g = rng.standard_normal(y.shape)
-        dx = onednn_graph.convtranspose_backward_data(g, w, **words)
-        dw = onednn_graph.convtranspose_backward_weights(x, g, weights_shape=w.shape, **words)
+        dx = onednn_graph.convtranspose_backward_data(g, w, **layer)
+        dw = onednn_graph.convtranspose_backward_weights(x, g, weights_shape=w.shape, **layer)
         np.testing.assert_allclose([np.vdot(x, dx), np.vdot(w, dw)], np.vdot(y, g), rtol=1e-9)
         results[rule] = y
         print(f"{rule}: {x.shape} -> {y.shape}, gradients adjoint")
     shifted = results["document"][:, :-1, :-1] - results["library"][:, 1:, 1:]
-    print(f"one position apart: largest difference then {np.abs(shifted).max():.1e}")
+    print(f"largest difference after a shift by one position: {np.abs(shifted).max():.1e}")
     np.testing.assert_allclose(shifted, 0, atol=1e-12)
     assert np.abs(results["document"] - results["library"]).max() > 0.1
 

@@ -1,8 +1,8 @@
-"""A decoder in ONNX, made faster for ONNX Runtime where that can be, and proven to be what it was.
+"""An ONNX decoder, made faster for ONNX Runtime if possible, and verified against the original.
 
-Claims: whatever is chosen, the result computes the same; so does the model in which every layer is
-an ordinary convolution and a shuffle. Which form wins, or whether one does, depends on the machine.
-Without onnx and ONNX Runtime the script says so and ends.
+Claims: whatever form is chosen, the model computes the same results; so does a model in which every
+layer is an ordinary convolution and a shuffle. Whether a form wins, and which, depends on the
+machine. Without onnx and ONNX Runtime the script says so and ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ decoder (float[1, 64, 16, 16] x) => (float[1, 3, 64, 64] y) {
 
 
 def main() -> None:
-    """Optimise a decoder, rewrite it by hand, and hold both against the original."""
+    """Optimise a decoder, rewrite it with a pass, and compare both with the original."""
     if not all(map(find_spec, ("onnx", "onnx_ir", "onnxruntime"))):
         print("ONNX's libraries are not installed: pip install '.[onnx]'")
         return
@@ -35,11 +35,11 @@ def main() -> None:
         weight = rng.standard_normal(shape, np.float32) / 16
         model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
 
-    found = optimize(model, threads=2, seconds=0.1)
-    for layer in found.layers:
+    result = optimize(model, threads=2, seconds=0.1)
+    for layer in result.layers:
         print(f"{layer.node}: {layer.chosen}; {layer.why}")
-    print(found.verdict)
-    assert verify(model, found.proto).equal
+    print(result.verdict)
+    assert verify(model, result.proto).equal
 
     convolutions = rewrite(model, ["sub_pixel"]).proto()
     operators = [node.op_type for node in convolutions.graph.node]

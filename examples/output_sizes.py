@@ -1,7 +1,8 @@
-"""The sizes of a decoder before anything is allocated: shapes, work, crops for a wanted size.
+"""The sizes of a decoder before anything is allocated: shapes, work, crops for a requested size.
 
-Claims: shapes chain as the layers do; `output_size` reaches every size; an unsuitable layer is
-refused before memory is touched; and a small layer really has the shape foretold.
+Claims: each layer's output shape is the next layer's input shape; `output_size` reaches every size;
+a layer that does not fit in memory is refused before anything is allocated; a small layer really
+has the predicted shape.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ LAYERS = (
 
 
 def main() -> None:
-    """Walk through a 3-D decoder by shapes alone."""
+    """Compute the sizes of a 3-D decoder from shapes alone."""
     shape = (1, 512, 12, 20, 20)
     print("x", shape)
     for weight, keywords in LAYERS:
-        found = upconv.explain(shape, weight, **keywords)
-        assert found.output_shape == upconv.output_shape(shape, weight, **keywords)
-        shape = found.output_shape
-        gib = found.nbytes / 2**30
-        print(f"  {shape}: {found.multiply_adds / 1e9:7.1f} G multiply-adds, {gib:5.2f} GiB")
+        layer = upconv.explain(shape, weight, **keywords)
+        assert layer.output_shape == upconv.output_shape(shape, weight, **keywords)
+        shape = layer.output_shape
+        gib = layer.nbytes / 2**30
+        print(f"  {shape}: {layer.multiply_adds / 1e9:7.1f} G multiply-adds, {gib:5.2f} GiB")
     assert shape[:2] == (1, 32)
 
-    # Any size can be asked for; how the ends are cut follows from it.
-    print("from 5 positions with kernel 3, stride 2, cut by 1 at the begin:")
-    for wanted in (9, 10, 11, 14):
-        found = upconv.explain((1, 1, 5), (1, 1, 3), stride=2, padding=1, output_size=wanted)
-        axis = found.problem.axes[0]
-        print(f"  {wanted:2} positions: crops ({axis.crop_begin}, {axis.crop_end})")
-        assert axis.out == wanted
+    # You can request any size; the crop at the end follows from it.
+    print("from 5 positions with kernel 3, stride 2, cut by 1 at the beginning:")
+    for size in (9, 10, 11, 14):
+        layer = upconv.explain((1, 1, 5), (1, 1, 3), stride=2, padding=1, output_size=size)
+        axis = layer.problem.axes[0]
+        print(f"  {size:2} positions: crops ({axis.crop_begin}, {axis.crop_end})")
+        assert axis.out == size
     y = upconv.conv_transpose(
         np.ones((1, 1, 5)), np.ones((1, 1, 3)), stride=2, padding=1, output_size=14
     )
     assert y.shape == (1, 1, 14)
 
-    # A stride with too many digits: a size, a refusal, and no memory used.
+    # A stride with too many digits: its size is computed, its call refused, no memory used.
     small = np.ones((1, 1, 3)), np.ones((1, 1, 3))
     print(upconv.output_shape((1, 1, 3), (1, 1, 3), stride=10**14))
     try:

@@ -1,7 +1,7 @@
-"""A PyTorch generator accelerated in place, followed through a change, saved, and given back.
+"""A PyTorch generator, accelerated in place, changed, saved and restored.
 
-Claims: results agree before and after; a changed parameter is seen in the next call; saved
-decisions make the same model of a copy; `restore` gives back the very classes. Without PyTorch the
+Claims: results agree before and after; the next call detects a changed parameter; saved decisions
+accelerate a copy in the same way; `restore` restores the original classes. Without PyTorch the
 script says so and ends.
 """
 
@@ -37,23 +37,23 @@ def main() -> None:
         expected = model(noise)
         accelerate(model, noise)
         print(report(model))
-        apart = float((model(noise) - expected).abs().max())
-        print(f"largest difference {apart:.1e}")
-        assert apart < 1e-5
+        difference = float((model(noise) - expected).abs().max())
+        print(f"largest difference {difference:.1e}")
+        assert difference < 1e-5
 
         with tempfile.TemporaryDirectory() as folder:
             report(model).save(Path(folder) / "decisions.json")
             accelerate(twin, decisions=Path(folder) / "decisions.json")
         assert torch.allclose(twin(noise), model(noise), atol=1e-5)
 
-        model[1].bias.add_(0.5)  # of a normalisation that may be folded into a weight
+        model[1].bias.add_(0.5)  # this normalisation may be folded into a weight
         changed = model(noise)
         assert float((changed - expected).abs().max()) > 1e-3
 
         restore(model)
         assert float((model(noise) - changed).abs().max()) < 1e-5
     assert [type(module) for module in model.modules()] == classes
-    print("a changed parameter is followed; restore gives back the classes")
+    print("the model follows a changed parameter; restore restores the original classes")
 
 
 if __name__ == "__main__":

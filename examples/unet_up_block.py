@@ -3,8 +3,8 @@
     up = relu(conv_transpose(x, w_up, b_up))         kernel 2, stride 2
     y  = conv(concat(up, skip), w_mix, b_mix)        kernel 3, same size
 
-Claims: a change of any input or parameter changes <g, y> by the inner product with its gradient;
-and each linear layer is the adjoint of its input gradient.
+Claims: a small change of any input or parameter changes <g, y> by its inner product with the
+gradient; each linear layer is the adjoint of its input gradient.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Block:
 
 
 def forward(block: Block) -> tuple[np.ndarray, np.ndarray]:
-    """The result, and the joined activations that the backward pass reads."""
+    """Return the result, and the concatenated activations that the backward pass reads."""
     up = upconv.conv_transpose(block.x, block.w_up, block.b_up, activation="relu", **UP)
     joined = np.concatenate([up, block.skip], axis=1)
     return upconv.conv(joined, block.w_mix, block.b_mix, **MIX), joined
 
 
 def backward(block: Block, joined: np.ndarray, g: np.ndarray) -> Block:
-    """The gradients of <g, y>, last layer first."""
+    """Return the gradients of <g, y>, computed from the last layer to the first."""
     mix = upconv.conv_backward(g, joined, block.w_mix, **MIX)
     channels = block.w_up.shape[1]
     of_up, of_skip = mix.x[:, :channels], mix.x[:, channels:]
@@ -48,30 +48,30 @@ def backward(block: Block, joined: np.ndarray, g: np.ndarray) -> Block:
     return Block(up.x, of_skip, up.weight, up.bias, mix.weight, mix.bias)
 
 
-def drawn(rng: np.random.Generator) -> Block:
-    """A block on 2 images: 24 channels of 6x7 become 12 channels of 12x14."""
+def random_block(rng: np.random.Generator) -> Block:
+    """Return a block for 2 images: 24 channels of 6x7 become 12 channels of 12x14."""
     shapes = [(2, 24, 6, 7), (2, 12, 12, 14), (24, 12, 2, 2), (12,), (12, 24, 3, 3), (12,)]
     return Block(*(rng.standard_normal(shape) for shape in shapes))
 
 
 def main() -> None:
-    """Draw a block, run it, and compare its gradients with differences."""
+    """Run a random block, and compare its gradients with finite differences."""
     rng = np.random.default_rng(1)
-    block = drawn(rng)
+    block = random_block(rng)
     y, joined = forward(block)
     g = rng.standard_normal(y.shape)
     gradients = backward(block, joined, g)
     print(f"x {block.x.shape} and skip {block.skip.shape} -> y {y.shape}")
 
-    # <g, y(block + h*direction)> as a function of h has the gradient's product as its slope.
+    # The slope of <g, y(block + h*direction)> in h is <gradient, direction>.
     h = 1e-6
     for field in fields(Block):
         gradient = getattr(gradients, field.name)
         direction = rng.standard_normal(gradient.shape)
-        there, back = Block(*astuple(block)), Block(*astuple(block))
-        setattr(there, field.name, getattr(block, field.name) + h * direction)
-        setattr(back, field.name, getattr(block, field.name) - h * direction)
-        slope = np.vdot(g, forward(there)[0] - forward(back)[0]) / (2 * h)
+        plus, minus = Block(*astuple(block)), Block(*astuple(block))
+        setattr(plus, field.name, getattr(block, field.name) + h * direction)
+        setattr(minus, field.name, getattr(block, field.name) - h * direction)
+        slope = np.vdot(g, forward(plus)[0] - forward(minus)[0]) / (2 * h)
         predicted = np.vdot(gradient, direction)
         print(f"  {field.name:6} slope {slope:12.5f}   by the gradient {predicted:12.5f}")
         assert abs(slope - predicted) < 1e-4 * max(1.0, abs(slope))

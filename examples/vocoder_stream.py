@@ -1,12 +1,12 @@
-"""A vocoder's upsampler fed frame by frame: the same samples as in one piece, and no late builds.
+"""A vocoder's upsampler, fed frame by frame: the same samples as one call, and no late builds.
 
-Two layers with stride s and kernel 2s, leaky_relu between them, turn a frame of features into
-audio. The full result of a frame overlaps the next frame's by k - s positions. So each layer keeps
-that tail, adds it to the begin of what comes next, and hands on the finished positions. Bias and
-activation are applied to finished positions only.
+Two layers with stride s and kernel 2s, and leaky_relu between them, turn a frame of features into
+audio. The full result of a frame overlaps the next frame's result by k - s positions. So each layer
+keeps that tail, adds it to the beginning of the next result, and returns the finished positions.
+Bias and activation are applied only to finished positions.
 
-Claims: the stream equals the whole signal cut at the end by k - s; two primitives are built, both
-before the first frame.
+Claims: the stream equals the whole signal with k - s positions cut from the end; two primitives are
+built, both before the first frame.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ import numpy as np
 
 import upconv
 
-FRAME = 16  # feature columns that arrive at a time
+FRAME = 16  # feature columns in each frame
 SLOPE = 0.1
 
 
 class StreamingLayer:
-    """One transposed convolution over a signal that arrives in frames of one length."""
+    """One transposed convolution of a signal that arrives in frames of equal length."""
 
     def __init__(
         self, weight: np.ndarray, bias: np.ndarray, stride: int, frame: int, slope: float
     ) -> None:
-        """Plan for a frame of `frame` positions; `slope` 1 is no activation."""
+        """Make a plan for frames of `frame` positions; `slope` 1 means no activation."""
         self._plan = upconv.plan((1, weight.shape[0], frame), weight, stride=stride)
         self._bias, self._slope = bias[:, None], slope
         self._finished = frame * stride
         self._tail = np.zeros((1, weight.shape[1], weight.shape[2] - stride), weight.dtype)
 
     def __call__(self, frame: np.ndarray) -> np.ndarray:
-        """The positions that this frame finishes."""
+        """Return the positions that this frame finishes."""
         full = self._plan(frame)
         full[:, :, : self._tail.shape[2]] += self._tail
         self._tail = full[:, :, self._finished :]
-        done = full[:, :, : self._finished] + self._bias
-        return np.where(done < 0, self._slope * done, done)
+        finished = full[:, :, : self._finished] + self._bias
+        return np.where(finished < 0, self._slope * finished, finished)
 
 
 def whole(x: np.ndarray, layers: list[tuple]) -> np.ndarray:
-    """The same two layers on the whole signal at once."""
+    """Compute the same two layers on the whole signal at once."""
     for weight, bias, stride, slope in layers:
         crop = weight.shape[2] - stride
         x = upconv.conv_transpose(
@@ -56,7 +56,7 @@ def whole(x: np.ndarray, layers: list[tuple]) -> np.ndarray:
 
 
 def main() -> None:
-    """Stream 40 frames and compare."""
+    """Stream 40 frames, and compare the result with one call."""
     rng = np.random.default_rng(2)
     layers = [
         (rng.standard_normal((32, 16, 16)) / 16, rng.standard_normal(16), 8, SLOPE),

@@ -1,12 +1,12 @@
-"""A melody through a small vocoder to a WAV file, in chunks and as a whole: the same bytes.
+"""A small vocoder plays a melody to a WAV file, in chunks and in one run: the bytes are the same.
 
-The vocoder is an upsampler that oscillates: a transposed convolution spreads each frame of
-20 ms over 320 samples, and two residual layers of convolutions follow. Frames come one at a time.
+The vocoder is an upsampler that oscillates. A transposed convolution spreads each frame of 20 ms
+over 320 samples, and two residual convolutions follow. The frames arrive one at a time.
 
     python examples/vocoder_wav.py [melody.wav]
 
-Claims: the file of the chunks equals the file of the whole byte by byte; a chunk makes 160
-samples. Without a name the files go to a temporary folder.
+Claims: the file written in chunks equals the file of one run, byte by byte; each chunk gives 160
+samples. Without a file name the files go to a temporary folder.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from upconv.network import Network
 
 RATE, HOP, FRAMES, CHUNK = 8000, 160, 96, 1
 NOTES = tuple(50 * overtone for overtone in (8, 9, 10, 11, 12, 13, 15, 16))
-"""A scale of overtones in Hz. Their periods divide the hop, so they sound without a break."""
+"""A scale of overtones in Hz. A hop holds whole periods of each, so notes continue smoothly."""
 
 
 def vocoder() -> Network:
-    """A network from notes, (1, 8, frames), to samples, (1, 1, 160 * frames)."""
+    """Return a network from notes, (1, 8, frames), to samples, (1, 1, 160 * frames)."""
     network = Network({"notes": (1, len(NOTES), None)})
     time = np.arange(2 * HOP) / RATE
     window = np.hanning(2 * HOP + 1)[:-1]
@@ -42,7 +42,7 @@ def vocoder() -> Network:
 
 
 def melody() -> np.ndarray:
-    """One note after the other, 12 frames each, that fade out."""
+    """Return the notes one after another, 12 frames each, fading out."""
     frames = np.zeros((1, len(NOTES), FRAMES), np.float32)
     for number in range(len(NOTES)):
         frames[0, number, 12 * number : 12 * (number + 1)] = np.linspace(1, 0.2, 12)
@@ -50,7 +50,7 @@ def melody() -> np.ndarray:
 
 
 def write(path: Path, parts: list[np.ndarray]) -> None:
-    """Write samples to a WAV file of 16 bits."""
+    """Write samples to a 16-bit WAV file."""
     with wave.open(str(path), "wb") as audio:
         audio.setparams((1, 2, RATE, 0, "NONE", ""))
         for part in parts:
@@ -58,9 +58,9 @@ def write(path: Path, parts: list[np.ndarray]) -> None:
 
 
 def main() -> None:
-    """Stream the melody to a file, and compare it with that of one run on all frames."""
+    """Stream the melody to a file, and compare this with the file of one run on all frames."""
     network, notes = vocoder(), melody()
-    # With kernels for all frames, which one run on them takes too, bits are the same.
+    # `chunk=FRAMES` selects the kernels that one run on all frames uses, so the bits are the same.
     stream = network.stream(algorithm="direct", chunk=FRAMES)
     parts = [stream.push(notes[..., i : i + CHUNK]) for i in range(0, FRAMES, CHUNK)]
     assert parts[1].shape == (1, 1, CHUNK * HOP)
@@ -72,7 +72,7 @@ def main() -> None:
         data = chunked.read_bytes()
         assert data == (Path(folder) / "whole.wav").read_bytes()
     seconds = FRAMES * HOP / RATE
-    print(f"{seconds:.1f} s of melody: {len(data)} bytes, chunked and whole alike")
+    print(f"{seconds:.1f} s of melody: {len(data)} bytes, the same in chunks and in one run")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// The table says which crops (p, q) a framework's words make. The script knows one equation:
+// The table gives the crops (p, q) for a framework's arguments. The script knows one equation:
 // input i and tap t meet at output o where s*i + d*t = o + p.
 "use strict";
 
@@ -20,7 +20,7 @@ function rowOf(numbers, pick) {
   return table.rows[numbers[at]];
 }
 
-/** {p, q}, or {refusal} in words. */
+/** Return {p, q}, or {refusal}, a sentence. */
 function cropsOf(mode, reading, pick) {
   const row = rowOf(reading.rows, pick);
   const target = "target" in mode.words;
@@ -38,7 +38,7 @@ function cropsOf(mode, reading, pick) {
   return {p: crops[0], q: crops[1]};
 }
 
-/** The words with which a mode says crops (p, q), or null. */
+/** Return a mode's arguments for crops (p, q), or null. */
 function wordsFor(mode, pick, p, q) {
   const [full, row] = [fullSize(pick), rowOf(mode.rows, pick)];
   const out = full - p - q;
@@ -63,7 +63,7 @@ function written(mode, pick, words) {
   return mode.call.replace(/{(\w+)}/g, (_, name) => values[name]);
 }
 
-/** The call in each framework; the picked mode is kept where it can be. */
+/** Return the call in each framework, in the selected mode if possible. */
 function callsFor(pick, p, q) {
   const picked = table.modes[pick.mode];
   const calls = Object.fromEntries(table.modes.map(mode => [mode.framework, null]));
@@ -74,7 +74,7 @@ function callsFor(pick, p, q) {
   return calls;
 }
 
-/** All that the page shows of a pick. */
+/** Return everything that the page shows for a selection. */
 function compute(pick) {
   const mode = table.modes[pick.mode];
   const {p, q, refusal} = cropsOf(mode, mode, pick);
@@ -98,7 +98,7 @@ function compute(pick) {
   return {p, q, full, out, feeds, phases, others, calls: callsFor(pick, p, q)};
 }
 
-// ---- what is picked ----------------------------------------------------------------------------
+// ---- selection ---------------------------------------------------------------------------------
 
 function element(kind, parent, text = "", attributes = {}) {
   const made = document.createElement(kind);
@@ -116,7 +116,7 @@ function fillModes() {
   });
 }
 
-/** Names and limits of the fields for the mode that is picked. */
+/** Set the names and limits of the fields for the selected mode. */
 function fit() {
   const mode = table.modes[find("mode").value];
   for (const word of WORDS) {
@@ -129,7 +129,7 @@ function fit() {
   }
 }
 
-/** The numbers in the fields, or the field that holds none in range. */
+/** Return the numbers in the fields, or the first field whose number is out of range. */
 function read() {
   const pick = {mode: Number(find("mode").value)};
   for (const name of [...NUMBERS, ...WORDS]) {
@@ -159,7 +159,7 @@ function recall() {
     if (/^-?\d{1,3}$/.test(said.get(name) ?? "")) find(name).value = said.get(name);
 }
 
-// ---- what is shown -----------------------------------------------------------------------------
+// ---- display -----------------------------------------------------------------------------------
 
 const positions = number => `${number} ${number === 1 ? "position" : "positions"}`;
 const cropped = (crop, end) => crop < 0 ? `${-crop} added at the ${end}` : `${crop} cut from the ${end}`;
@@ -187,7 +187,7 @@ function show() {
   for (const [framework, call] of Object.entries(found.calls)) {
     element("dt", find("calls"), framework);
     if (call) element("code", element("dd", find("calls")), call);
-    else element("dd", find("calls"), `no padding here cuts ${found.p} from the beginning and ${found.q} from the end`,
+    else element("dd", find("calls"), `no padding cuts ${found.p} from the beginning and ${found.q} from the end`,
       {class: "no"});
   }
 }
@@ -202,7 +202,7 @@ function showResult(pick, {p, q, full, out, others}) {
   for (const [name, other] of Object.entries(others)) {
     const size = full - other.p - other.q;
     element("li", find("notes"), other.refusal ? `${name} refuses this node: ${other.refusal}`
-      : `${name} reads this node in another way: crops (${other.p}, ${other.q}), ${positions(size)}.`);
+      : `${name} reads this node differently: crops (${other.p}, ${other.q}), ${positions(size)}.`);
   }
 }
 
@@ -277,8 +277,8 @@ function showOverlap(pick, {out, feeds, phases}) {
   find("overlap").textContent = !out ? "There is no output."
     : `Away from the borders the outputs sum ${phases.join(", ")} products in turn. `
       + (least === most ? "All are equal: the kernel's overlap makes no checkerboard pattern."
-        : least === 0 ? "Some have no product at all: they hold the bias alone, and show as stripes."
-          : "They are not equal: equal inputs and weights show a checkerboard pattern.");
+        : least === 0 ? "Some have no product at all: they hold the bias alone, and appear as stripes."
+          : "They are not equal: equal inputs and weights give a checkerboard pattern.");
   const [plane, counts] = [find("plane"), feeds.map(each => each.length)];
   plane.hidden = !out;
   plane.setAttribute("aria-label", `Products per position of a square image. ${find("overlap").textContent}`);
@@ -294,7 +294,7 @@ function showOverlap(pick, {out, feeds, phases}) {
     }
 }
 
-// ---- beginning ---------------------------------------------------------------------------------
+// ---- start -------------------------------------------------------------------------------------
 
 fillModes();
 for (const name of NUMBERS) [find(name).min, find(name).max] = table.ranges[name];

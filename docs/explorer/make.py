@@ -1,6 +1,6 @@
 """Write the explorer as one page: `python docs/explorer/make.py page.html`.
 
-The page is `page.html` with its style, its script and the table put in; it asks for nothing over a
+The page is `page.html` with its style, its script and the table inserted; it loads nothing over a
 network. upconv must be importable.
 """
 
@@ -16,8 +16,8 @@ FOLDER = Path(__file__).parent
 
 
 def page() -> str:
-    """The page's text."""
-    # "<" cannot end the element that holds the table if there is none.
+    """Return the page's text."""
+    # Without a "<" the table cannot end the element that holds it.
     table = json.dumps(export(), separators=(",", ":")).replace("<", "\\u003c")
     text = _read("page.html")
     for mark, content in (

@@ -1,13 +1,11 @@
-"""The explorer's table: what every framework's words become, read from `upconv.dialects`.
+"""The explorer's table: the crops for every framework's arguments, read from `upconv.dialects`.
 
-The page's script knows one equation, s*i + d*t = o + p, and no framework. All else is here: for
-each mode of a framework (one way in which its padding can be written) and each kernel, stride and
-dilation, the crops (p, q) that its words make.
+The page's script knows one equation, s*i + d*t = o + p, and no framework. The table has the rest:
+for each mode of a framework (one way to write its padding) and each kernel, stride and dilation,
+the crops (p, q) that follow from its arguments.
 
-Crops do not depend on the input size (`upconv.dialects.translate` says why); `export` checks that
-for every row, and that paddings move them by the whole number that `slopes` says.
-
-What lives here: modes and the export. What never does: a rule about padding, which are asked for.
+Crops do not depend on the input size (`upconv.dialects.translate` says why). `export` checks this
+for every row, and checks that each padding moves the crops by the integers in `slopes`.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ SIZES, KERNELS, STRIDES, DILATIONS = range(1, 17), range(1, 10), range(1, 7), ra
 PADDINGS = range(-8, 13)
 MOST_EXTRA = 8
 _PROBED = (200, 177)
-"""Sizes that rows are read at: large enough for every crop that is probed."""
+"""Sizes at which rows are computed, large enough for every probed crop."""
 
 Reader = Callable[..., Layer]
 
 
 @dataclass(frozen=True)
 class Other:
-    """A runtime that reads a mode's words in its own way."""
+    """A runtime that may read a mode's arguments differently."""
 
     read: Reader
     least_out: int
@@ -48,10 +46,10 @@ class Other:
 class Mode:
     """One way of writing a padding.
 
-    `read(size, k, s, d, **words)` is the layer; words are "begin", "end", "extra" (an output
-    padding) and "target" (an output size), of which `words` names those that the mode has, with
-    their names in the framework. `call` is what a reader would type, numbers left out. `others`
-    holds readers that do not agree with the first in all cases, with their own least outputs.
+    `read(size, k, s, d, **words)` returns the layer. Its words are "begin", "end", "extra" (an
+    output padding) and "target" (an output size); `words` maps those that the mode has to their
+    names in the framework. `call` is the call to type, without the numbers. `others` holds runtimes
+    that do not always agree with the first reading, with their own lowest output sizes.
     """
 
     framework: str
@@ -87,7 +85,7 @@ def _onnx(rule: str, auto_pad: str, size: int, k: int, s: int, d: int, **words: 
 
 def _keras(padding: str, size: int, k: int, s: int, d: int, extra: int | None = None) -> Layer:
     layer = from_keras(size, k, strides=s, dilation_rate=d, padding=padding, output_padding=extra)
-    to_keras(layer)  # refuses what Keras' layers refuse, though its function computes it
+    to_keras(layer)  # raises where Keras' layers refuse, although its function computes the layer
     return layer
 
 
@@ -207,11 +205,11 @@ MODES = (
 
 
 def export() -> dict[str, Any]:
-    """The table as plain values.
+    """Return the table as plain values.
 
-    A row lists crops [p, q] with paddings 0 by output padding 0, 1, ... (with a target: by the
-    positions that it cuts, 0, 1, ...), null where they are refused, and says in words why; equal
-    rows are there once, and each mode numbers its own by kernel, stride and dilation.
+    A row lists the crops [p, q] with paddings 0 for output padding 0, 1, ... (with a target: for 0,
+    1, ... cut positions). Refused entries are null, and the row has the reason as a sentence. Equal
+    rows are stored once; each mode lists the numbers of its rows by kernel, stride and dilation.
     """
     rows: dict[str, int] = {}
     kept: list[dict[str, Any]] = []
@@ -273,7 +271,7 @@ def _row(mode: Mode, read: Reader, k: int, s: int, d: int) -> dict[str, Any]:
 def _crops(
     read: Reader, k: int, s: int, d: int, cut: int | None = None, **words: int
 ) -> list[int] | str:
-    """The crops at every probed size, which are one, or why there are none."""
+    """Return the crops, which are equal at every probed size, or the reason for a refusal."""
     found = []
     for size in _PROBED:
         if cut is not None:
@@ -287,7 +285,7 @@ def _crops(
 
 
 def _reason(error: UpconvError) -> str:
-    """What is expected, without what was given: one text for a row."""
+    """Return the expected value without the given one, so that a row has one text."""
     if not isinstance(error, ArgumentError):
         return str(error)
     name = re.sub(r"\[0\]( = \d+)?", "", error.argument)
@@ -295,7 +293,7 @@ def _reason(error: UpconvError) -> str:
 
 
 def _slopes(mode: Mode) -> dict[str, list[int]]:
-    """By how many positions (p, q) grow with each padding; checked to be straight lines."""
+    """Return the change of (p, q) for each unit of padding, and check that it is constant."""
     slopes = {}
     for word in ("begin", "end"):
         if word not in mode.words:
@@ -310,7 +308,7 @@ def _slopes(mode: Mode) -> dict[str, list[int]]:
 
 
 def _low(mode: Mode) -> int | None:
-    """The least padding: 0, or None where any is allowed."""
+    """Return the lowest padding, 0, or None if negative padding is allowed."""
     if "begin" not in mode.words:
         return 0
     try:

@@ -1,7 +1,7 @@
-"""Where words of tables may break: names after `_`, `.`, `/` and `(`, numbers nowhere.
+"""Line breaks in tables: names may break after `_`, `.`, `/` and `(`, numbers nowhere.
 
-A browser breaks 1.4e-07 at its hyphen, and a name such as `output_padding` nowhere or anywhere.
-The style sheet ignores the breaks in names where the window is wide.
+By default a browser breaks 1.4e-07 at its hyphen, and breaks a name such as `output_padding`
+nowhere or anywhere. In a wide window the style sheet ignores the breaks in names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _table(table: re.Match[str]) -> str:
 
 
 def breakable(html: str) -> str:
-    """Return a page whose tables say where words break."""
+    """Return a page whose tables mark where words may break."""
     return _TABLE.sub(_table, html)
 
 
@@ -38,6 +38,6 @@ def _break(app: Any, page: str, template: str, context: dict[str, Any], doctree:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connect the change of a page's HTML."""
+    """Connect the function that changes a page's HTML."""
     app.connect("html-page-context", _break)
     return {"parallel_read_safe": True}

@@ -1,8 +1,8 @@
 """The tree of pages, made from the links of the index so that the index reads well on a forge too.
 
 Every section of `index.md` that links to pages becomes a part of the navigation, with its heading
-for a caption and its pages in the order of the links. Pages in docs/ that it does not link to come
-last, so that a new page is never lost.
+as the caption and its pages in the order of the links. Pages in docs/ without a link in the index
+come last, so that a new page is never lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LINK = re.compile(r"\]\(([\w/-]+)\.md\)")
 
 
 def trees(index: str, pages: list[str]) -> dict[str, list[str]]:
-    """Captions and their pages; `pages` are all there are, without the index."""
+    """Return captions and their pages; `pages` are all pages except the index."""
     _, *parts = _SECTION.split(index)
     found: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -43,7 +43,7 @@ def _add_trees(app: Any, docname: str, source: list[str]) -> None:
 
 def _trim_blocks(app: Any, doctree: Any) -> None:
     """Drop the blank line that doctest needs at the end of a block of code."""
-    from docutils import nodes  # not there where only `trees` is tested
+    from docutils import nodes  # may be absent if only `trees` is tested
 
     for block in doctree.findall(nodes.literal_block):
         text = block.astext().rstrip()

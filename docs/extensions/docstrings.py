@@ -1,6 +1,6 @@
-"""The API reference: autodoc on our docstrings, and the directive `public-names`.
+"""The API reference: autodoc for plain-text docstrings, and the directive `public-names`.
 
-The directive documents all of a module's `__all__`, so that no list of names is kept here.
+The directive documents all names in a module's `__all__`, so the pages contain no list of names.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list
 
 
 def _without_parameters(targets: dict[str, str], signature: str) -> dict[str, str]:
-    """A function's docstring means its parameters where they are named as something else is."""
+    """Drop the targets whose name is a parameter: the docstring then means the parameter."""
     parameters = set(_PARAMETER.findall(signature))
     return {name: target for name, target in targets.items() if name not in parameters}
 
 
 def _targets(name: str, own: Iterable[str] = ()) -> dict[str, str]:
-    """What a name in a docstring of `name` stands for: its module's own names before upconv's."""
+    """Return the link targets of names in a docstring: the module's own names before upconv's."""
     module = ".".join(name.split(".")[:2])
     if not own and isinstance(sys.modules.get(module), ModuleType):
         own = _names(sys.modules[module])
@@ -50,17 +50,17 @@ def _targets(name: str, own: Iterable[str] = ()) -> dict[str, str]:
 
 
 class PublicNames(SphinxDirective):
-    """`public-names:: upconv`: every name of a module's `__all__`, errors last.
+    """`public-names:: upconv`: every name in a module's `__all__`, errors last.
 
-    Names that are modules have pages of their own. The names in `:first:` begin their group. With
-    `:read:` the source is read and nothing is imported.
+    Modules have their own pages. The names in `:first:` come first in their group. With `:read:`
+    the source is read and nothing is imported.
     """
 
     required_arguments = 1
     option_spec: ClassVar = {"read": directives.flag, "first": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
-        """The nodes of all entries."""
+        """Return the nodes of all entries."""
         name = self.arguments[0]
         first = self.options.get("first", "").split()
         groups = _read(name) if "read" in self.options else _imported(import_module(name), first)
@@ -76,7 +76,7 @@ class PublicNames(SphinxDirective):
 
 
 def _imported(module: Any, first: list[str]) -> dict[str, list[list[str]]]:
-    """The directives that let autodoc document a module's names, those in `first` first."""
+    """Return autodoc's directives for a module's names, with the names in `first` first."""
     values = {name: getattr(module, name) for name in [*first, *_names(module)]}
 
     def is_error(value: Any) -> bool:
@@ -97,9 +97,9 @@ def _imported(module: Any, first: list[str]) -> dict[str, list[list[str]]]:
 
 
 def _names(module: Any) -> list[str]:
-    """`__all__`, or what a module that has none defines."""
-    found = getattr(module, "__all__", None)
-    return found or [
+    """Return `__all__`, or the public names that a module without it defines."""
+    exported = getattr(module, "__all__", None)
+    return exported or [
         name
         for name, value in vars(module).items()
         if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
@@ -107,7 +107,7 @@ def _names(module: Any) -> list[str]:
 
 
 def _read(name: str) -> dict[str, list[list[str]]]:
-    """The same for a module that is not imported."""
+    """Return the directives for a module that is not imported."""
     package = Path(upconv.__file__).parent.joinpath(*name.split(".")[1:])
     entries = sources.find(package)
     targets = _targets(name, [entry.name for entry in entries])

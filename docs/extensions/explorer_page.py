@@ -1,4 +1,4 @@
-"""The explorer, written into the site by its own script when everything else is done."""
+"""Write the explorer into the site with its own script, after the build."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def _write(app: Any, exception: Exception | None) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connect the page."""
+    """Connect the function that writes the page."""
     app.connect("build-finished", _write)
     return {"parallel_read_safe": True}

@@ -1,10 +1,10 @@
-"""Plots of `docs/gallery/`, made when everything else is done, and the directive that shows one.
+"""Draw the plots of `docs/gallery/` after the build, and define the directive that shows one.
 
     ```{plot} overlap
-    What it shows, for those who do not see it.
+    A description for readers who cannot see the plot.
     ```
 
-A plot is there twice, for light and dark pages; furo's classes show the one that fits.
+Each plot has two files, for light and dark pages; furo's classes select one of them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ FOLDER = "_static/gallery"
 
 
 class Plot(SphinxDirective):
-    """Both files of a plot."""
+    """The directive that shows a plot."""
 
     required_arguments = 1
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """A figure of HTML; other formats have none."""
+        """Return a figure for HTML; other formats have none."""
         name, words = self.arguments[0], escape(" ".join(self.content), quote=True)
         if not (Path(self.env.srcdir) / "gallery" / f"{name}.py").is_file():
             raise self.error(f"docs/gallery/ has no {name}.py")
@@ -47,7 +47,7 @@ def _make(app: Any, exception: Exception | None) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connect the directive and the making."""
+    """Connect the directive and the function that draws the plots."""
     app.add_directive("plot", Plot)
     app.connect("build-finished", _make)
     return {"parallel_read_safe": True}

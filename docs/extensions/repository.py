@@ -12,20 +12,20 @@ _ADDRESS = re.compile(r"(?:https://(?:[^@/]+@)?|ssh://git@|git@)([\w.-]+)[:/](.+
 def repository(folder: Path) -> str:
     """Return the web address of the repository that a checkout was cloned from; "" without one.
 
-    A clone of a folder has none, and neither has an archive of the sources.
+    A clone of a local folder and an archive of the sources have none.
     """
     try:
         done = subprocess.run(
             ["git", "config", "--get", "remote.origin.url"],
             cwd=folder, capture_output=True, text=True, check=False,
         )  # fmt: skip
-    except OSError:  # there is no git
+    except OSError:  # git is not installed
         return ""
     return web_address(done.stdout.strip())
 
 
 def web_address(remote: str) -> str:
-    """Return the address for browsers of what git clones; "" for a folder.
+    """Return the web address for a git remote; "" for a local folder.
 
     >>> web_address("git@example.org:people/upconv.git")
     'https://example.org/people/upconv'

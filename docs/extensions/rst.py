@@ -1,7 +1,7 @@
-"""Docstrings as they are in the code, which is plain text, made into reStructuredText.
+"""Convert the plain text of docstrings to reStructuredText.
 
-In the code `name` is code, 4 spaces begin a block of code or algebra, `*` and `_` are letters, and
-lines that all begin `name: ` are a list.
+In a docstring, backticks mark code, 4 spaces begin a block of code or algebra, `*` and `_` have no
+special meaning, and lines that all begin with `name: ` are a list.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SPECIAL = re.compile(r"([*_|\\])")
 
 
 def as_rst(lines: list[str], names: Mapping[str, str] | None = None) -> list[str]:
-    """A docstring's lines as reStructuredText; code that is a key of `names` becomes a link."""
+    """Convert a docstring's lines; code that is a key of `names` becomes a link."""
     made: list[str] = []
     for paragraph in re.split(r"\n\n+", "\n".join(lines).strip("\n")):
         if paragraph.startswith(">>> "):
@@ -29,7 +29,7 @@ def as_rst(lines: list[str], names: Mapping[str, str] | None = None) -> list[str
 
 
 def _entries(paragraph: str) -> list[list[str]]:
-    """The lines of a paragraph, or of each item where all of its lines begin `name: `."""
+    """Return a paragraph's lines, divided into items if all lines begin with `name: `."""
     lines = paragraph.split("\n")
     if not all(_ITEM.match(line) or line.startswith("    ") for line in lines):
         return [[line.strip() for line in lines]]
@@ -47,7 +47,7 @@ def _prose(lines: list[str], names: Mapping[str, str]) -> str:
     parts = _CODE.split("\n".join(lines).removeprefix(marker))
     parts[::2] = [_SPECIAL.sub(r"\\\1", text) for text in parts[::2]]
     parts[1::2] = [_code(text[1:-1], names) for text in parts[1::2]]
-    # Code that touches a word or a sign needs a mark of where it ends, which leaves no space.
+    # Code next to a word or a punctuation mark must end with "\ ", which prints no space.
     return marker + r"\ ".join(parts) if len(parts) > 1 else marker + parts[0]
 
 

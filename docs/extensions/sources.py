@@ -1,6 +1,6 @@
-"""A package's public names read from its source: for packages that need PyTorch or ONNX to import.
+"""Read a package's public names from its source, for packages whose import needs PyTorch or ONNX.
 
-What autodoc asks a live object, `find` reads off the syntax tree: signature, docstring, members.
+`find` reads the signature, docstring and members from the syntax tree; autodoc needs live objects.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PROPERTIES = {"property", "cached_property"}
 
 @dataclass(frozen=True)
 class Entry:
-    """A function, class or value: `kind` is reStructuredText's directive for it."""
+    """A function, class or value; `kind` is its directive in reStructuredText."""
 
     kind: str
     name: str
@@ -25,7 +25,7 @@ class Entry:
 
 
 def find(package: Path) -> list[Entry]:
-    """The entries of a package's `__all__`, in its order."""
+    """Return the entries of a package's `__all__`, in its order."""
     tree = ast.parse((package / "__init__.py").read_text(encoding="utf-8"))
     return [_resolve(package / "__init__.py", name) for name in _public(tree)]
 
@@ -38,10 +38,10 @@ def _public(tree: ast.Module) -> list[str]:
 
 
 def _resolve(file: Path, name: str) -> Entry:
-    """The definition of `name`, in this file or where the file imports it from."""
+    """Return the definition of `name` from this file, or from the file that it is imported from."""
     body: list[ast.stmt] = []
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        body += node.body if isinstance(node, ast.Try) else [node]  # imports of what may be absent
+        body += node.body if isinstance(node, ast.Try) else [node]  # imports that may fail
     for number, node in enumerate(body):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return _entry(node)
@@ -52,7 +52,7 @@ def _resolve(file: Path, name: str) -> Entry:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
                     return _resolve(_module(file, node), alias.name)
-    raise ValueError(f"{file} does not say what {name} is")
+    raise ValueError(f"{file} does not define {name}")
 
 
 def _module(file: Path, node: ast.ImportFrom) -> Path:
@@ -61,7 +61,7 @@ def _module(file: Path, node: ast.ImportFrom) -> Path:
 
 
 def _text_after(body: list[ast.stmt], number: int) -> list[str]:
-    """The string that follows an assignment, which documents it."""
+    """Return the string after an assignment, which documents it."""
     after = body[number + 1] if number + 1 < len(body) else None
     if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
         return str(after.value.value).split("\n")
@@ -106,7 +106,7 @@ def _signature(node: ast.FunctionDef, bound: bool = False) -> str:
 
 
 def _fields(node: ast.ClassDef) -> str:
-    """The arguments of a dataclass; nothing for other classes."""
+    """Return the arguments of a dataclass; "" for other classes."""
     if not any("dataclass" in ast.unparse(each) for each in node.decorator_list):
         return ""
     fields = [ast.unparse(each) for each in node.body if isinstance(each, ast.AnnAssign)]

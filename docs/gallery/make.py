@@ -25,7 +25,7 @@ PLOTS = (overlap, phases, padding, receptive_field, speed)
 
 
 def main(folder: Path) -> None:
-    """Two files for each plot."""
+    """Write two files for each plot."""
     folder.mkdir(parents=True, exist_ok=True)
     for scheme in style.SCHEMES:
         with mpl.rc_context(style.settings(scheme)):

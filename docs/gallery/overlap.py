@@ -10,7 +10,7 @@ import upconv
 
 
 def draw() -> Figure:
-    """Ones through a kernel of ones: the result counts the products."""
+    """Draw the result of ones with kernels of ones, which counts the products."""
     figure, plots = plt.subplots(1, 4, figsize=(9, 2.6))
     for plot, (kernel, stride) in zip(plots, ((3, 2), (4, 2), (5, 3), (6, 3)), strict=True):
         inputs, weight = np.ones((1, 1, 6, 6)), np.ones((1, 1, kernel, kernel))

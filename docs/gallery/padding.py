@@ -12,7 +12,7 @@ SIZE, KERNEL, STRIDE = 5, 3, 2
 
 
 def layers() -> dict[str, Layer]:
-    """Return each spelling and the layer that it means."""
+    """Return the layer for each spelling."""
     onnx = {"kernel_shape": [KERNEL], "strides": [STRIDE]}
     keras = {"kernel_size": KERNEL, "strides": STRIDE}
     jax = {"kernel": (KERNEL,), "strides": (STRIDE,)}

@@ -1,4 +1,4 @@
-"""The small kernels of which a strided kernel consists, one for each phase of the output."""
+"""The small kernels that make up a strided kernel, one for each phase of the output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from upconv.geometry import Axis
 
 
 def draw() -> Figure:
-    """A kernel of 7 taps with stride 3, and the taps of each phase by the input they read."""
+    """Draw a kernel of 7 taps with stride 3, and each phase's taps at the inputs that they read."""
     kernel, stride = 7, 3
     weight = np.bartlett(kernel + 2)[1:-1]
     phases = Axis(6, kernel, stride).phases()

@@ -8,7 +8,7 @@ from style import HUES
 
 from upconv.geometry import Axis, padded
 
-# (kernel, stride, padding) of each transposed convolution, the first one first.
+# (kernel, stride, padding) of each transposed convolution, in order.
 STACKS = {
     "U-Net: kernel 2, stride 2, four times": [(2, 2, 0)] * 4,
     "DCGAN: kernel 4, stride 2, padding 1, four times": [(4, 2, 1)] * 4,
@@ -20,7 +20,7 @@ SIZE = 15
 
 
 def axes(stack: list[tuple[int, int, int]]) -> list[Axis]:
-    """The axis of every layer."""
+    """Return the axis of every layer."""
     made: list[Axis] = []
     for kernel, stride, padding in stack:
         size = made[-1].out if made else SIZE
@@ -29,15 +29,15 @@ def axes(stack: list[tuple[int, int, int]]) -> list[Axis]:
 
 
 def depends_on(chain: list[Axis], o: int) -> range:
-    """The inputs of the first layer that output `o` of the last depends on."""
-    found = range(o, o + 1)
+    """Return the inputs of the first layer that output `o` of the last layer depends on."""
+    inputs = range(o, o + 1)
     for axis in reversed(chain):
-        found = axis.reads(found.start, found.stop)
-    return found
+        inputs = axis.reads(inputs.start, inputs.stop)
+    return inputs
 
 
 def draw() -> Figure:
-    """The number of inputs over one input's share of the output, in the middle of the data."""
+    """Draw the number of inputs for all outputs between two inputs in the middle of the data."""
     figure, plot = plt.subplots(figsize=(9, 2.8))
     for number, (name, stack) in enumerate(STACKS.items()):
         chain = axes(stack)
@@ -46,8 +46,8 @@ def draw() -> Figure:
         counts = [len(depends_on(chain, first + o)) for o in range(step)]
         edges = [o / step for o in range(step + 1)]
         plot.stairs(counts, edges, color=HUES[number], label=name, linewidth=2.5, baseline=None)
-    plot.set_xlabel("place of the output between one input and the next")
-    plot.set_ylabel("inputs it depends on")
+    plot.set_xlabel("position of the output between two neighbouring inputs")
+    plot.set_ylabel("number of inputs")
     plot.set_yticks(range(5))
     plot.set_ylim(0, 4.6)
     plot.legend(loc="upper center", fontsize=9, ncols=1)

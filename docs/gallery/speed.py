@@ -11,7 +11,7 @@ from benchmarks import NAMES, layers
 
 
 def draw() -> Figure:
-    """A row for each layer, a mark for each library."""
+    """Draw a row for each layer, with a mark for each library."""
     figure, plot = plt.subplots(figsize=(9, 6))
     rows = layers()
     for number, (column, name) in enumerate(NAMES.items()):
@@ -26,6 +26,6 @@ def draw() -> Figure:
     plot.invert_yaxis()
     plot.grid(axis="both", alpha=0.5)
     plot.set_axisbelow(True)
-    plot.set_xlabel("time as a multiple of upconv's JIT engine; right of 1 upconv is faster")
+    plot.set_xlabel("time as a multiple of the JIT engine's; upconv is faster to the right of 1")
     figure.legend(loc="outside upper center", ncols=4)
     return figure

@@ -1,4 +1,4 @@
-"""Colours of the plots, once for light pages and once for dark ones.
+"""Colours of the plots, for light pages and for dark ones.
 
 Hues are Okabe and Ito's, which people with any colour vision can tell apart.
 """
@@ -15,7 +15,7 @@ SCHEMES = {
 
 
 def settings(scheme: str) -> dict[str, Any]:
-    """matplotlib's parameters of a scheme."""
+    """Return matplotlib's parameters for a scheme."""
     paper, ink, rule, colours = SCHEMES[scheme].values()
     return {
         "axes.edgecolor": rule,

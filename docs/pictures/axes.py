@@ -1,4 +1,4 @@
-"""The drawings of docs/geometry.md: single axes, from the plain case to the odd ones."""
+"""The drawings of docs/geometry.md: single axes, from the simplest case to unusual ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MARGIN = 24
 
 
 def scatter() -> Drawing:
-    """The plain case: stride 2, kernel 3, one position cut from the beginning."""
+    """Draw the simplest case: stride 2, kernel 3, one position cut from the beginning."""
     return _single(
         Axis(4, 3, 2, 1, crop_begin=1, crop_end=0),
         "4 inputs, kernel 3, stride 2, crops (1, 0): 8 outputs",
@@ -19,7 +19,7 @@ def scatter() -> Drawing:
 
 
 def negative_crop() -> Drawing:
-    """A crop below zero adds positions that hold the bias alone."""
+    """Draw a negative crop, which adds positions that hold the bias alone."""
     return _single(
         Axis(3, 3, 2, 1, crop_begin=1, crop_end=-2),
         "crops (1, \N{MINUS SIGN}2): two added positions hold the bias alone (bias 7000)",
@@ -28,7 +28,7 @@ def negative_crop() -> Drawing:
 
 
 def phases() -> Drawing:
-    """Which taps make which outputs."""
+    """Draw which taps contribute to which outputs."""
     return _single(
         Axis(4, 5, 3, 1, crop_begin=1, crop_end=1),
         "kernel 5, stride 3, crops (1, 1): three phases",
@@ -37,7 +37,7 @@ def phases() -> Drawing:
 
 
 def empty_phases() -> Drawing:
-    """A stride beyond the kernel leaves outputs that no tap makes."""
+    """Draw a stride larger than the kernel, which leaves outputs that no tap reaches."""
     return _single(
         Axis(3, 2, 4, 1, 0, -2),
         "kernel 2, stride 4, crops (0, \N{MINUS SIGN}2): phases 2 and 3 have no tap",
@@ -46,7 +46,7 @@ def empty_phases() -> Drawing:
 
 
 def dilation() -> Drawing:
-    """Stride and dilation with a common divisor leave phases empty, too."""
+    """Draw a stride and dilation with a common divisor, which also leave phases empty."""
     return _single(
         Axis(3, 3, 4, 2),
         "kernel 3, stride 4, dilation 2: gcd 2, so only every second phase has taps",
@@ -55,7 +55,7 @@ def dilation() -> Drawing:
 
 
 def same() -> Drawing:
-    """The odd position of "same", cut from the end or from the beginning."""
+    """Draw the odd position of "same", cut from the end or from the beginning."""
     pair = [centred(4, 3, 2, 1, 8, upper=upper) for upper in (True, False)]
     names = (
         "same_upper: the odd position is cut from the end",
@@ -65,7 +65,7 @@ def same() -> Drawing:
 
 
 def output_padding() -> Drawing:
-    """Output padding moves the end crop, through zero and beyond the full result."""
+    """Draw how output padding moves the end crop, through zero and beyond the full result."""
     rows = [
         (
             f"padding 1, output_padding {extra}: crops (1, {axis.crop_end})".replace(

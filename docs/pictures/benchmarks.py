@@ -16,7 +16,7 @@ NAMES = {
 
 
 def layers() -> list[dict[str, str]]:
-    """The table's rows, one for each layer, with the words of its head for keys."""
+    """Return the table's rows, one for each layer, with the column names as keys."""
     text = PAGE.read_text(encoding="utf-8")
     table = re.search(r"^\| layer \| input \| jit .*?\n\n", text, re.MULTILINE | re.DOTALL)
     assert table, "docs/benchmarks.md has no table of engines"
@@ -28,7 +28,7 @@ def layers() -> list[dict[str, str]]:
 
 
 def ratios() -> dict[str, list[float]]:
-    """For each library its time over the JIT's, by layer; layers it does not do are absent."""
+    """Return each library's time over the JIT's for the layers that the library computes."""
     rows = layers()
     return {
         name: [float(row[name]) / float(row["jit"]) for row in rows if row[name] != "-"]

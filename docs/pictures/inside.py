@@ -1,4 +1,4 @@
-"""The drawings of docs/how-it-works.md: the path of a call, and the reference engine's padded."""
+"""The drawings of docs/how-it-works.md: a call's path, and the reference engine's padded output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from upconv.geometry import Axis
 
 @dataclass(frozen=True)
 class Stop:
-    """One module on the path: what a cached call does there, and what a first call adds."""
+    """One module on the path: the work of every call, and the additional work of a first call."""
 
     name: str
     always: tuple[str, str]
@@ -27,14 +27,14 @@ STOPS = (
         ("look up", "the prepared call"),
         ("check, make the", "problem, choose"),
     ),
-    Stop("primitives", ("hold the primitive", "the call names"), ("the engine builds,", "once")),
-    Stop("Primitive.run", ("pack the weight,", "hand out addresses"), ("", "")),
+    Stop("primitives", ("keep the primitive", "alive"), ("the engine", "builds it")),
+    Stop("Primitive.run", ("pack the weight,", "pass addresses"), ("", "")),
     Stop("native code", ("compute,", "on all threads"), ("", "")),
 )
 
 
 def call() -> Drawing:
-    """Five stops; the two in the middle have something more to do the first time."""
+    """Draw the five stops; two of them do more work in a first call."""
     width, gap, top = 160, 24, 84
     drawing = Drawing(36 + len(STOPS) * (width + gap) - gap, 284, "The path of a call")
     drawing.text(18, 34, "conv_transpose(x, weight, stride=2, …)", 16, "mono bold ink")
@@ -50,7 +50,7 @@ def call() -> Drawing:
             drawing.arrow(x + 46, top + 74, x + 46, 186, "rule dashed")
             drawing.arrow(x + 74, 188, x + 74, top + 76, "rule dashed")
             drawing.text(x + 40, 176, "miss", 13, "quiet", "end")
-            drawing.text(x + 80, 176, "remembered", 13, "quiet")
+            drawing.text(x + 80, 176, "cached", 13, "quiet")
     return drawing
 
 
@@ -67,7 +67,7 @@ def _box(
 
 
 def padded() -> Drawing:
-    """Inputs and taps of one run never meet: a run is one strided addition to the padded output."""
+    """Draw runs of taps that reach different positions: each run is one strided addition."""
     axis = Axis(3, 5, 2, 1, crop_begin=1, crop_end=-1)
     index_set = IndexSet.of(axis)
     runs = [run.taps for run in index_set.conflict_free(index_set.size)]
@@ -100,7 +100,7 @@ def _run(drawing: Drawing, axis: Axis, index_set: IndexSet, taps: slice, y: floa
 def _product(drawing: Drawing, axis: Axis, index_set: IndexSet, link: Link, y: float) -> None:
     place = index_set.origin + link.position
     hue = hue_of(axis, link.position - axis.crop_begin)
-    # The output before the first has the same taps as the one a stride later.
+    # The position before the first output has the same taps as the output a stride later.
     hue = hue_of(axis, link.position - axis.crop_begin + axis.stride) if hue is None else hue
     words = (f"x{link.i}·w{link.t}",)
     drawing.cell(LEFT + place * CELL + 2, y, CELL - 4, 30, words, f"fill{hue}", 13)

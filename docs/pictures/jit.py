@@ -1,7 +1,7 @@
 """The drawings of docs/jit.md: phases, tiles, padded positions, jobs.
 
-Tiles, positions and the order of interleaving are read from the engine itself, for a processor
-named here, so that the drawings are the same on every machine. The pool is drawn in pool.py.
+Tiles, positions and the order of interleaving come from the engine itself, for a fixed processor,
+so that the drawings are the same on every machine. pool.py draws the thread pool.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MINUS = "\N{MINUS SIGN}"
 
 
 def shifted(shift: int, more: int = 0) -> str:
-    """Input j - shift + more in words."""
+    """Format the index j - shift + more."""
     return f"j{more - shift:+d}".replace("+0", "").replace("-", MINUS)
 
 
@@ -35,7 +35,7 @@ LANE, LEFT = 66, 128
 
 
 def phases() -> Drawing:
-    """Each phase a correlation over the same inputs; their results interleaved."""
+    """Draw each phase as a correlation over the same inputs, with the results interleaved."""
     title = "kernel 4, stride 2, crops (1, 1): two correlations with stride 1"
     drawing = Drawing(LEFT + LANE * 7 + 300, 360, title)
     drawing.text(18, 34, title, 16, "bold ink")
@@ -66,7 +66,7 @@ def _lane(j: int) -> float:
 def _correlation(
     drawing: Drawing, number: int, phase: Phase, top: float, start: float, stop: float
 ) -> None:
-    """One phase at height `top`, and arrows to it from the inputs it reads."""
+    """Draw one phase at height `top`, and arrows to it from the inputs that it reads."""
     drawing.text(18, top + 19, f"phase {number}", 14, "bold ink")
     for j in range(phase.length):
         for tap in phase.taps:
@@ -85,7 +85,7 @@ COLUMN, ROW, TAP = 212, 34, 50
 
 
 def tile() -> Drawing:
-    """Accumulators of a real tile, the loads above them, the weights beside, in their order."""
+    """Draw the accumulators of a real tile, the loads above and the weights to the left."""
     axis = Axis(100, 4, 2, 1, crop_begin=1, crop_end=1)
     problem = Problem(Direction.FORWARD, (axis,), 1, 16, 6)
     own = schedule(Correlation.of(problem), 1, AVX2).tiles[0]
@@ -113,7 +113,7 @@ def tile() -> Drawing:
 
 
 def _tap(own: Tile, axis: Axis, s: int, phase: int) -> int | None:
-    """The tap that a phase uses at step s."""
+    """Return the tap that a phase uses at step s."""
     taps = axis.phases()[phase].taps
     return next((t.index for t in taps if t.shift == own.steps[s].shift), None)
 
@@ -137,7 +137,7 @@ def _tile_row(drawing: Drawing, own: Tile, axis: Axis, row: int, left: float, y:
 
 
 def _stream(drawing: Drawing, own: Tile, axis: Axis, y: float) -> None:
-    """The weights of one input channel as they lie in memory."""
+    """Draw the weights of one input channel in memory order."""
     drawing.text(18, y - 6, "weights of one input channel, in memory:", 14, "bold ink")
     x, width = 18.0, 44
     for s, step in enumerate(own.steps):
@@ -155,15 +155,15 @@ CELL = 40
 
 
 class _Names:
-    """Stands in for the emitter: a shuffle of names in place of a shuffle of registers."""
+    """A stand-in for the emitter that shuffles names instead of registers."""
 
     def shuffle(self, a: list[str], b: list[str], order: list[int]) -> list[str]:
         return [(a + b)[i] for i in order]
 
 
 def interleaving() -> Drawing:
-    """Draw two and three phases interleaved into runs, as the emitter does it."""
-    title = "interleaving in registers: a vector holds one phase, memory gets the run"
+    """Draw two and three phases interleaved into runs, as the emitter interleaves them."""
+    title = "interleaving in registers: a vector holds one phase, memory holds the run"
     drawing = Drawing(36 + 20 * CELL + 70, 268, title)
     drawing.text(18, 34, title, 16, "bold ink")
     _weave(drawing, 2, 18)
@@ -199,7 +199,7 @@ LANES, EDGE = 29, 22
 
 
 def padded_positions() -> Drawing:
-    """Two small images as one long row; the four taps of a phase are constant distances."""
+    """Draw two small images as one long row, in which each tap is a constant distance."""
     axes = (Axis(2, 4, 2, 1, 1, 1), Axis(4, 4, 2, 1, 1, 1))
     problem = Problem(Direction.FORWARD, axes, 2, 1, 1)
     found = PaddedPositions.of(Correlation.of(problem))
@@ -212,7 +212,7 @@ def padded_positions() -> Drawing:
     taps = product(*(line.phases[0].taps for line in found.lines))
     distances = sorted(outer.shift * found.row_stride + inner.shift for outer, inner in taps)
     named = [f"q{MINUS}{distance}" if distance else "q" for distance in distances]
-    words = f"the result at q, phases (0, 0), reads {', '.join(named)}, for every q"
+    words = f"for every q, the result of phases (0, 0) reads {', '.join(named)}"
     drawing.text(EDGE, 66, words, 14)
     for distance, name in zip(distances, named, strict=True):
         x = EDGE + (q - distance + 0.5) * LANES
@@ -243,7 +243,7 @@ def _lay_positions(drawing: Drawing, problem: Problem, found: PaddedPositions, t
 
 
 def _cache_blocks(drawing: Drawing, found: PaddedPositions, top: float) -> None:
-    """Three cache blocks and what the second one reads around its own."""
+    """Draw three cache blocks, and the halo that the second one reads."""
     size = 10
     drawing.text(EDGE, top, f"cache blocks of {size} positions; a job packs one with its halo:", 14)
     count = -(-found.total // size)
@@ -266,7 +266,7 @@ def _cache_blocks(drawing: Drawing, found: PaddedPositions, top: float) -> None:
 
 @dataclass(frozen=True)
 class Side:
-    """One kernel: what its rows and lanes are, what is loaded and what is broadcast."""
+    """One kernel: its rows and lanes, the vectors that it loads and the numbers it broadcasts."""
 
     name: str
     rows: tuple[str, ...]
@@ -294,7 +294,7 @@ SIDES = (
 
 
 def channels() -> Drawing:
-    """Both kernels side by side: what is a vector in one is a number in the other."""
+    """Draw both kernels side by side: each broadcasts what the other loads as vectors."""
     width = 184 + 8 * 34
     drawing = Drawing(2 * width + 60, 300, "The two kernels: what runs along a vector")
     for number, side in enumerate(SIDES):
@@ -311,7 +311,7 @@ def channels() -> Drawing:
             drawing.cell(left + 92, y, 72, 30, (side.broadcast[r],), "fill1", 13)
             for i in range(8):
                 drawing.rect(grid + 34 * i + 1.5, y, 31, 30, "fill0" if not number else "fill2")
-        words = "phases leave interleaved" if number == 0 else "channels leave side by side"
+        words = "stores interleave phases" if number == 0 else "stores hold neighbouring channels"
         drawing.text(grid + 4 * 34, 286, words, 13, "quiet", "middle")
     return drawing
 

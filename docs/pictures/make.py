@@ -1,7 +1,7 @@
 """Write every drawing of the documentation: `python docs/pictures/make.py [folder]`.
 
-The folder is this one unless given. The same bytes come out each time; a test compares them with
-the files kept here. upconv must be importable.
+By default the folder is this one. The scripts write the same bytes each time, and a test compares
+these with the files in this folder. upconv must be importable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAMILIES = (overview, axes, inside, jit, network, overlap, pool, speed, whole_mo
 
 
 def main(folder: Path) -> None:
-    """One file per drawing of every family."""
+    """Write one file for each drawing of every family."""
     for family in FAMILIES:
         for name, draw in family.DRAWINGS.items():
             (folder / name).write_text(draw().svg(), encoding="utf-8", newline="\n")

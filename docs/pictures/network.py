@@ -8,18 +8,18 @@ from upconv.network import Network, Value
 
 
 class Drawn:
-    """The text of a drawing, with the method that other drawings have."""
+    """The text of a drawing, with the same method as other drawings."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def svg(self) -> str:
-        """The text of the file."""
+        """Return the text of the file."""
         return self._text
 
 
 def network() -> Drawn:
-    """The network of the page, before anything is fused."""
+    """Draw the network of the page, before anything is fused."""
     net = Network({"image": (1, 1, None, None)})
 
     def block(x: Value, channels: int, stride: int = 1) -> Value:

@@ -1,4 +1,4 @@
-"""The drawing of docs/onnx-lint.md: how many taps make each output, uneven and even."""
+"""The drawing of docs/onnx-lint.md: the number of taps of each output, uneven and even."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SHOWN = 8
 
 
 def overlap() -> Drawing:
-    """Kernel 3 and kernel 4 at stride 2, in two dimensions, border and inside."""
+    """Draw kernel 3 and kernel 4 at stride 2, in two dimensions, with the border."""
     maps = [(f"kernel {k} at stride 2", counts(Axis(5, k, 2))) for k in (3, 4)]
     side = CELL * SHOWN
     drawing = Drawing(
-        LEFT * 2 + 2 * side + GAP, TOP + side + 52, "how many taps make each output position"
+        LEFT * 2 + 2 * side + GAP, TOP + side + 52, "number of taps of each output position"
     )
     drawing.text(18, 32, "Number of taps of each output, in two dimensions", 16, "bold ink")
     drawing.text(18, 54, "The first rows and columns are the border.", 13, "quiet")
@@ -30,7 +30,7 @@ def overlap() -> Drawing:
 
 
 def counts(axis: Axis) -> list[int]:
-    """Taps per output of the full result, by adding each input's taps where they land."""
+    """Count the taps per output of the full result, by adding the taps of each input."""
     line = [0] * axis.full
     for phase in axis.phases():
         for tap in phase.taps:
@@ -60,8 +60,8 @@ def _inside(line: list[int]) -> set[int]:
 def _said(line: list[int]) -> str:
     inside = _inside(line)
     if len(inside) == 1:
-        return f"inside, {prod(inside)} taps everywhere"
-    return f"inside, {min(inside)} to {max(inside)} taps: uneven"
+        return f"inside: {prod(inside)} taps everywhere"
+    return f"inside: {min(inside)} to {max(inside)} taps, uneven"
 
 
 DRAWINGS = {"lint-overlap.svg": overlap}

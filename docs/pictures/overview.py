@@ -1,4 +1,4 @@
-"""The README's picture: a transposed convolution at a glance, and what upconv makes of it."""
+"""The README's picture: a transposed convolution at a glance, and a call's path in upconv."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from upconv.geometry import Axis, padded
 
 WIDTH, HEIGHT = 940, 440
 SIDE = 602
-"""Where the explanations beside the drawing begin."""
+"""Left edge of the explanations beside the drawing."""
 
 
 def overview() -> Drawing:
-    """Inputs, taps, full result, crops and phases; below, the path of a call through upconv."""
+    """Draw inputs, taps, full result, crops and phases; below, a call's path through upconv."""
     axis = padded(3, 3, 2, 1, begin=1, end=1, output_padding=2)
     drawing = Drawing(WIDTH, HEIGHT, "Transposed convolution, and what upconv does with it")
     drawing.text(18, 34, "Transposed convolution: every input adds x·w", 19, "bold ink")
@@ -32,7 +32,7 @@ def _kernel(drawing: Drawing, axis: Axis) -> None:
 
 
 def _phases(drawing: Drawing, axis: Axis, top: float) -> None:
-    drawing.text(SIDE, top - 36, "phases: outputs made by the same taps", 14, "bold ink")
+    drawing.text(SIDE, top - 36, "phases: outputs that use the same taps", 14, "bold ink")
     for number in range(len(axis.phases())):
         y = top - 10 + 26 * number
         drawing.rect(SIDE, y - 14, 24, 18, f"fill{number}")
@@ -41,20 +41,20 @@ def _phases(drawing: Drawing, axis: Axis, top: float) -> None:
     drawing.text(SIDE, y, "two signed crops per axis", 14, "bold ink")
     drawing.text(SIDE, y + 24, "> 0 cuts positions off the full result", 14, "quiet")
     drawing.text(SIDE, y + 46, "< 0 adds positions: the bias alone", 14, "quiet")
-    assert axis.full * CELL < SIDE  # the strip and the words beside it stay apart
+    assert axis.full * CELL < SIDE  # the strip does not touch the text beside it
 
 
 STEPS = (
     ("dialects", "PyTorch, ONNX, Keras,", "JAX, MXNet, oneDNN"),
     ("axes", "size, kernel, stride,", "dilation, two crops"),
-    ("problem", "one frozen value,", "the cache's key"),
-    ("engine", "refuses in a sentence", "or builds a primitive"),
+    ("problem", "one frozen value,", "the cache key"),
+    ("engine", "refuses with a reason", "or builds a primitive"),
     ("primitive", "cached: a warm call", "does no geometry"),
 )
 
 
 def _way(drawing: Drawing) -> None:
-    """The strip at the bottom."""
+    """Draw the strip at the bottom."""
     top, width, gap = 340, 162, 22
     drawing.line(18, top - 22, WIDTH - 18, top - 22, "rule dashed")
     for number, (name, first, second) in enumerate(STEPS):

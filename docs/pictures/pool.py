@@ -1,4 +1,4 @@
-"""The drawing of the pool in docs/jit.md: two runs, and four threads that meet them differently."""
+"""The drawing of the pool in docs/jit.md: two runs, joined by four threads in different ways."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ END = 100
 
 @dataclass(frozen=True)
 class Span:
-    """What a thread does from one time to another; times have no unit."""
+    """The activity of a thread over an interval; times have no unit."""
 
     start: float
     stop: float
@@ -53,11 +53,11 @@ THREADS = {
         Span(98, END, "", SLEEP),
     ),
 }
-"""As protocol.py allows: a polling helper joins at once, a helper after the end is refused."""
+"""protocol.py allows this: a polling helper joins at once, a helper after the end is refused."""
 
 
 def pool() -> Drawing:
-    """Fork and join: helpers that spin, sleep, or come late."""
+    """Draw fork and join, with helpers that spin, sleep, or come late."""
     title = "two runs: no thread waits for a helper that has not joined"
     bottom = 92 + ROW * len(THREADS)
     drawing = Drawing(LEFT + SCALE * END + 24, bottom + 62, title)

@@ -1,8 +1,8 @@
-"""The picture of the ONNX report: `python docs/pictures/report.py [report.html]`, by a browser.
+"""Draw the picture of the ONNX report: `python docs/pictures/report.py [report.html]`.
 
-Without a report, a sample whose numbers are made up is shown: its head, and one layer opened. Needs
-Chromium; upconv must be importable. Not one of `make.py`'s drawings, because two browsers do not
-paint the same bytes.
+Without a report, the script draws a sample with invented numbers: its head and one opened layer.
+It needs Chromium, and upconv must be importable. `make.py` does not run it, because different
+browsers paint different bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support import onnx_reports  # noqa: E402
 from upconv.onnx.report import write_report  # noqa: E402
 
 WIDTH, LAYER = 900, 1
-# What the picture leaves out: all layers after the one that is open, and what is below them.
+# Remove all layers after the open one, and everything below the layers.
 SHORTEN = f"""(() => {{
   const layers = [...document.querySelectorAll('details')];
   layers.forEach((layer, n) => n > {LAYER} && layer.remove());
@@ -29,7 +29,7 @@ SHORTEN = f"""(() => {{
 
 
 def main(report: Path | None) -> None:
-    """The PNG beside this script."""
+    """Write the PNG beside this script."""
     program = browsers.found()
     if program is None:
         sys.exit("No Chromium is installed: apt-get install chromium")

@@ -1,6 +1,6 @@
-"""The landing page's figure: how long other libraries take, in units of upconv's JIT engine.
+"""The landing page's figure: times of other libraries, as multiples of upconv's JIT engine.
 
-All numbers are read from the first table of docs/benchmarks.md that names the engines.
+All numbers come from the first table in docs/benchmarks.md that names the engines.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from svg import Drawing
 
 from benchmarks import NAMES, ratios
 
-WIDTH, LEFT, RIGHT, TOP, STEP = 440, 16, 424, 76, 52  # narrow: a telephone shows it whole
+WIDTH, LEFT, RIGHT, TOP, STEP = 440, 16, 424, 76, 52  # narrow enough for a phone
 LEAST, MOST = 0.72, 15
 
 
 def mean(values: list[float]) -> float:
-    """The geometric mean."""
+    """Return the geometric mean."""
     return exp(sum(map(log, values)) / len(values))
 
 
 def speed() -> Drawing:
-    """A row of dots for each library, one dot for each layer, on a scale of powers of two."""
-    found = ratios()
+    """Draw a row of dots for each library, one dot per layer, on a scale of powers of two."""
+    ratios_of = ratios()
     bottom = TOP + STEP * len(NAMES)
     drawing = Drawing(WIDTH, bottom + 56, "Time per layer, relative to upconv")
     drawing.text(LEFT, 28, drawing.title, 15, "bold ink")
@@ -34,11 +34,11 @@ def speed() -> Drawing:
         label = f"{2**power} times" if power else "upconv"
         drawing.text(at, bottom - 8, label, 13, "quiet" if power else "bold ink", "middle")
     for row, (name, label) in enumerate(NAMES.items()):
-        _row(drawing, TOP + STEP * row, label, found[name])
+        _row(drawing, TOP + STEP * row, label, ratios_of[name])
     for line, words in enumerate(
         (
-            "One dot per layer; bar: geometric mean. Right of the",
-            "first line upconv is faster. CPU, 2 threads, float32.",
+            "One dot per layer; bar: geometric mean. upconv is faster",
+            "to the right of the first line. CPU, 2 threads, float32.",
         )
     ):
         drawing.text(LEFT, bottom + 24 + 18 * line, words, 13, "quiet")

@@ -1,9 +1,7 @@
 """One axis drawn as strips: inputs, arrows, the full result, the output; colours are phases.
 
-Inputs are 1, 2, 3, ... and taps 1, 10, 100, ..., so that a sum's digits say what it is made of.
-Every size and index is read from `upconv.geometry.Axis`, every value from `upconv.conv_transpose`.
-
-What lives here: a strip and what it shows. What never does: which axes are worth showing.
+Inputs are 1, 2, 3, ... and taps 1, 10, 100, ..., so that the digits of a sum show its products.
+Every size and index comes from `upconv.geometry.Axis`, every value from `upconv.conv_transpose`.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from upconv.geometry import Axis
 
 CELL = 54
 LEFT = 118
-"""Where the first position of a strip lies; its row's name stands before it."""
+"""Left edge of a strip's first position; the name of the row is to its left."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +29,20 @@ class Link:
 
 
 def links(axis: Axis) -> list[Link]:
-    """Every product of the full result, as `Axis.phases` tells them, in order of input and tap."""
+    """Return every product of the full result from `Axis.phases`, sorted by input and tap."""
     full = replace(axis, crop_begin=0, crop_end=0)
-    found = [
+    products = [
         Link(j - tap.shift, tap.index, position)
         for phase in full.phases()
         for j, position in enumerate(range(full.out)[phase.offset :: full.stride])
         for tap in phase.taps
         if 0 <= j - tap.shift < full.size
     ]
-    return sorted(found, key=lambda link: (link.i, link.t))
+    return sorted(products, key=lambda link: (link.i, link.t))
 
 
 def values(axis: Axis, bias: float = 0.0) -> list[int]:
-    """The output for inputs 1, 2, 3, ... and taps 1, 10, 100, ..."""
+    """Return the output for inputs 1, 2, 3, ... and taps 1, 10, 100, ..."""
     x = np.arange(1.0, axis.size + 1).reshape(1, 1, -1)
     w = (10.0 ** np.arange(axis.kernel)).reshape(1, 1, -1)
     crops = ((axis.crop_begin, axis.crop_end),)
@@ -55,7 +53,7 @@ def values(axis: Axis, bias: float = 0.0) -> list[int]:
 
 
 def hue_of(axis: Axis, o: int) -> int | None:
-    """The hue of output `o`: its phase's number; None where no tap makes it."""
+    """Return the hue of output `o`, its phase's number, or None if no tap reaches the output."""
     for number, phase in enumerate(axis.phases()):
         if o in range(axis.out)[phase.offset :: axis.stride]:
             return number % len(HUES) if phase.taps else None
@@ -63,7 +61,7 @@ def hue_of(axis: Axis, o: int) -> int | None:
 
 
 def sentence(axis: Axis, number: int) -> str:
-    """Phase `number` as a formula: `y[2j+1] = x[j+1]*w1 + x[j]*w3`."""
+    """Return phase `number` as a formula: `y[2j+1] = x[j+1]*w1 + x[j]*w3`."""
     phase = axis.phases()[number]
     where = f"{axis.stride}j" if axis.stride > 1 else "j"
     where += f"+{phase.offset}" if phase.offset else ""
@@ -76,7 +74,7 @@ def sentence(axis: Axis, number: int) -> str:
 
 @dataclass(frozen=True)
 class Strip:
-    """One axis at height `top` of a drawing; `first` is the position its left edge stands for."""
+    """One axis at height `top` of a drawing; `first` is the position at its left edge."""
 
     axis: Axis
     top: float
@@ -86,41 +84,40 @@ class Strip:
     fan: float = 62
 
     def x(self, position: float) -> float:
-        """The left edge of a position of the full result."""
+        """Return the left edge of a position of the full result."""
         return self.left + (position - self.first) * CELL
 
     @property
     def terms_height(self) -> float:
-        """How high a cell of the full result is: one line per product."""
+        """Height of a cell of the full result, with one line per product."""
         products = [link.position for link in links(self.axis)]
         most = max((products.count(position) for position in products), default=1)
         return 16 + 17 * most
 
     @property
     def full_top(self) -> float:
-        """The top of the full result."""
+        """Top of the full result."""
         return self.top + 30 + self.fan
 
     @property
     def out_top(self) -> float:
-        """The top of the output."""
+        """Top of the output."""
         return self.full_top + self.terms_height + 38
 
     @property
     def bottom(self) -> float:
-        """Where the strip ends, braces under the output included."""
+        """Bottom of the strip, including the braces under the output."""
         return self.out_top + 30 + 38
 
     def draw(self, drawing: Drawing) -> None:
-        """All rows."""
+        """Draw all rows."""
         self._inputs_and_arrows(drawing)
         self._full(drawing)
         self._output(drawing)
 
     def _inputs_and_arrows(self, drawing: Drawing) -> None:
         self._name(drawing, self.top + 20, "input x")
-        found = links(self.axis)
-        for link in found:
+        for link in links(self.axis):
             hue = hue_of(self.axis, link.position - self.axis.crop_begin)
             kept = link.position in self._kept()
             kind = f"line{hue}" if kept and hue is not None else "rule dashed"
@@ -132,7 +129,7 @@ class Strip:
             drawing.cell(self._centre(i) - 23, self.top, 46, 30, (f"x{i}={i + 1}",), "box", 13)
 
     def _centre(self, i: int) -> float:
-        """Above the middle of the positions that input `i` reaches."""
+        """Return x above the middle of the positions that input `i` reaches."""
         reached = [link.position for link in links(self.axis) if link.i == i]
         return self.x((min(reached) + max(reached)) / 2) + CELL / 2
 
@@ -169,7 +166,7 @@ class Strip:
         self._crops(drawing)
 
     def _crops(self, drawing: Drawing) -> None:
-        """Brackets that show what each crop cut off, under the full result, or added."""
+        """Draw brackets under the positions that each crop cut off or added."""
         axis = self.axis
         ends = (
             (axis.crop_begin, range(axis.crop_begin), range(axis.crop_begin, 0), "begin"),
@@ -198,10 +195,10 @@ class Strip:
 
 
 def first_position(*axes: Axis) -> int:
-    """The leftmost position that any of these axes shows."""
+    """Return the leftmost position that any of these axes shows."""
     return min(min(0, axis.crop_begin) for axis in axes)
 
 
 def last_position(*axes: Axis) -> int:
-    """One past the rightmost position that any of these axes shows."""
+    """Return one past the rightmost position that any of these axes shows."""
     return max(max(axis.full, axis.crop_begin + axis.out) for axis in axes)

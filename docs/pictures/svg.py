@@ -1,11 +1,9 @@
 """A drawing as SVG text: boxes, words, lines, arrows, braces. Standard library only.
 
-Every drawing brings its own background, so that it can be read on any page, and has two sets of
-colours, chosen by the reader's `prefers-color-scheme`. Hues are numbered: HUES holds Okabe and
-Ito's colours, which people with any colour vision can tell apart; a hue fills a box (dark words on
-it in both schemes) or draws a line (darker on the light background).
-
-What lives here: marks on a sheet. What never does: what a drawing is about.
+Every drawing has its own background, so that it can be read on any page. It has two sets of
+colours, chosen by the reader's `prefers-color-scheme`. Hues are numbers: HUES holds Okabe and Ito's
+colours, which people with any colour vision can tell apart. A hue fills a box (with dark text in
+both schemes) or draws a line (darker on a light background).
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ _DARK_STYLE = """
 
 
 def hue_style() -> str:
-    """The CSS of every hue, in the light scheme and in the dark one."""
+    """Return the CSS of every hue, for the light and the dark scheme."""
     light = "".join(
         f".fill{n} {{ fill: {fill}; stroke: #1c2128; }}\n"
         f".line{n} {{ fill: none; stroke: {line}; }}\n.tip{n} {{ fill: {line}; }}\n"
@@ -66,7 +64,7 @@ def hue_style() -> str:
 
 @dataclass
 class Drawing:
-    """A sheet of `width` x `height` pixels with a title for those who hear it read."""
+    """A sheet of `width` x `height` pixels, with a title for screen readers."""
 
     width: float
     height: float
@@ -76,7 +74,7 @@ class Drawing:
     def rect(
         self, x: float, y: float, width: float, height: float, kind: str = "box", radius: float = 3
     ) -> None:
-        """A rectangle; `kind` is a class of the style sheet."""
+        """Draw a rectangle; `kind` is a class of the style sheet."""
         self.marks.append(
             f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
             f' rx="{_n(radius)}" class="{kind}"/>'
@@ -91,7 +89,7 @@ class Drawing:
         kind: str = "ink",
         anchor: str = "start",
     ) -> None:
-        """Words whose baseline begins, is centred or ends at (x, y), by `anchor`."""
+        """Draw text whose baseline begins, is centred or ends at (x, y), as `anchor` says."""
         self.marks.append(
             f'<text x="{_n(x)}" y="{_n(y)}" font-size="{_n(size)}" class="{kind}"'
             f' text-anchor="{anchor}">{escape(words, quote=False)}</text>'
@@ -108,7 +106,7 @@ class Drawing:
         size: float = 14,
         ink: str = "",
     ) -> None:
-        """A box with lines of words in its middle; dark words where the box is filled by a hue."""
+        """Draw a box with centred lines of text, which is dark if a hue fills the box."""
         self.rect(x, y, width, height, kind)
         ink = ink or ("mono dark" if kind.startswith("fill") else "mono ink")
         leading = size * 1.25
@@ -117,21 +115,21 @@ class Drawing:
             self.text(x + width / 2, top + number * leading, line, size, ink, "middle")
 
     def line(self, x: float, y: float, to_x: float, to_y: float, kind: str = "rule") -> None:
-        """A straight line."""
+        """Draw a straight line."""
         self.marks.append(
             f'<line x1="{_n(x)}" y1="{_n(y)}" x2="{_n(to_x)}" y2="{_n(to_y)}"'
             f' stroke-width="1.6" class="{kind}"/>'
         )
 
     def circle(self, x: float, y: float, radius: float, kind: str) -> None:
-        """A dot, through which others can be seen."""
+        """Draw a translucent dot."""
         centre = f'cx="{_n(x)}" cy="{_n(y)}" r="{_n(radius)}"'
         self.marks.append(f'<circle {centre} fill-opacity="0.7" class="{kind}"/>')
 
     def arrow(
         self, x: float, y: float, to_x: float, to_y: float, kind: str = "rule", tip: str = "tip"
     ) -> None:
-        """A line with a head at its end."""
+        """Draw a line with a head at its end."""
         length = max(((to_x - x) ** 2 + (to_y - y) ** 2) ** 0.5, 1e-9)
         along_x, along_y = (to_x - x) / length, (to_y - y) / length
         base_x, base_y = to_x - 9 * along_x, to_y - 9 * along_y
@@ -145,14 +143,14 @@ class Drawing:
         self.marks.append(f'<polygon points="{points}" class="{tip}"/>')
 
     def brace(self, x: float, to_x: float, y: float, depth: float = 7) -> None:
-        """A bracket under or (with a negative depth) over a span."""
+        """Draw a bracket under or (with a negative depth) over a span."""
         self.marks.append(
             f'<path d="M{_n(x)} {_n(y)} v{_n(depth)} H{_n(to_x)} v{_n(-depth)}"'
             ' stroke-width="1.6" class="rule"/>'
         )
 
     def svg(self) -> str:
-        """The file's text."""
+        """Return the file's text."""
         size = f'width="{_n(self.width)}" height="{_n(self.height)}"'
         box = f'viewBox="0 0 {_n(self.width)} {_n(self.height)}"'
         sheet = (
@@ -166,5 +164,5 @@ class Drawing:
 
 
 def _n(value: float) -> str:
-    """A coordinate without needless digits, the same on every machine."""
-    return f"{round(value, 1) + 0.0:g}"  # + 0.0 makes -0.0 a plain 0
+    """Format a coordinate without needless digits, the same on every machine."""
+    return f"{round(value, 1) + 0.0:g}"  # + 0.0 turns -0.0 into 0

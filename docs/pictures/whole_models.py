@@ -1,6 +1,6 @@
-"""The picture of whole models: the time of each peer, in units of upconv's, one row per model.
+"""The picture of whole models: each peer's time as a multiple of upconv's, one row per model.
 
-All numbers are read from the tables of docs/models.md, those of the first number of threads.
+All numbers come from the tables of docs/models.md, for the first number of threads.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def sheet(models: list[Line], threads: int) -> Drawing:
             _row(drawing, y, line)
             y += STEP
     setting = f"CPU, {threads} thread{'s' * (threads != 1)}, float32."
-    drawing.text(LABELS, height - 34, "Right of the first line upconv is faster.", 13, "quiet")
+    words = "upconv is faster to the right of the first line."
+    drawing.text(LABELS, height - 34, words, 13, "quiet")
     drawing.text(LABELS, height - 16, setting, 13, "quiet")
     return drawing
 

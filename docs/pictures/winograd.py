@@ -16,7 +16,7 @@ TAPS = ((2, 0), (3, 1))  # of each phase, in the order of its inputs
 
 
 def tile() -> Drawing:
-    """Windows, points, products and results, from the matrices themselves."""
+    """Draw windows, points, products and results, computed from the matrices."""
     form = Transform.of(2, 2)
     title = "kernel 4, stride 2: two results per phase from three products, not four"
     drawing = Drawing(LEFT + 3 * WIDTH + 2 * GAP + 24, 442, title)
@@ -24,7 +24,7 @@ def tile() -> Drawing:
         18, 34, "kernel 4, stride 2, by F(2,2): one window for both phases", 16, "bold ink"
     )
     _label(drawing, 58, "a window", "of each channel")
-    _label(drawing, 138, "transformed", "once, by B")
+    _label(drawing, 138, "transform", "once, by B")
     for i, name in enumerate(INPUTS):
         drawing.cell(_column(i), 58, WIDTH, 32, (name,), "box")
     for p, row in enumerate(form.b[0]):
@@ -47,7 +47,7 @@ def tile() -> Drawing:
                 f"fill{phase}",
                 13,
             )
-    _label(drawing, 312, "back, by A", "for each phase")
+    _label(drawing, 312, "inverse transform", "by A, for each phase")
     half = (3 * WIDTH + 2 * GAP) / 4
     for b, row in enumerate(form.a[0]):
         for phase in range(2):
@@ -75,7 +75,7 @@ def _label(drawing: Drawing, y: float, words: str, more: str) -> None:
 
 
 def _sum(row: Sequence[Fraction], names: Sequence[str]) -> str:
-    """A row of a matrix times names, in words."""
+    """Format the product of a matrix row and names."""
     words = ""
     for factor, name in sorted(zip(row, names, strict=True), key=lambda term: -term[0]):
         if factor:
