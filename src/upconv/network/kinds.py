@@ -60,7 +60,7 @@ def _convolution(operation: ir.Convolution, shapes: Shapes) -> Shapes:
     except ArgumentError as error:
         # A network has one order of a weight's axes, so `weight_layout` is no remedy.
         swapped = "weight_layout=" in error.remedy
-        remedy = "The two look swapped: transpose the weight." if swapped else error.remedy
+        remedy = "Axes I and O look swapped: transpose the weight." if swapped else error.remedy
         texts = (error.argument, error.got, error.expected, remedy)
         raise type(error)(*(text.replace(str(_OPEN), "?") for text in texts)) from None
     known = (None if before is None else after for before, after in zip(x, result, strict=True))
