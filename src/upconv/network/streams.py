@@ -173,7 +173,7 @@ class NetworkStream(Stateful):
         """
         self._require_open()
         if self._streamed is None:
-            expected = "at least one chunk, which says what the batch is"
+            expected = "at least one chunk, which determines the batch"
             raise ArgumentError("the stream", "empty", expected)
         results = self._advanced(self._streamed, [], 0, ended=True)
         self._ended = True
