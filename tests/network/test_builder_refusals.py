@@ -28,7 +28,7 @@ AT_THE_CALL: dict[str, tuple[Callable[[Network, Value], object], type[ArgumentEr
     ),
     "rank": (
         lambda n, x: n.conv(x, W[..., None]), ShapeError,
-        r"weight.shape is \(2, 4, 3, 1\); expected 3 axes, as many as x \(1, 4, \?\) has",
+        r"weight.shape is \(2, 4, 3, 1\); expected 3 axes, like x \(1, 4, \?\)",
     ),
     "bias": (
         lambda n, x: n.conv(x, W, np.ones(3)), ShapeError,
@@ -197,7 +197,7 @@ AT_KNOWN_SIZES: dict[str, tuple[Callable[[Network, Value], Value], int, str]] = 
     ),
     "a reflection of everything": (
         lambda n, x: n.pad(x, 5, "reflect"), 5,
-        r"amounts is \(5, 5\); expected at most 4, as 5 positions are there to reflect",
+        r"amounts is \(5, 5\); expected at most 4, as there are 5 positions to reflect",
     ),
     "nothing to replicate": (
         lambda n, x: n.pad(x, ((-5, 7),), "replicate"), 5, r"result's shape is \(1, 4, 0\)",

@@ -41,7 +41,7 @@ def test_a_layer_that_no_kernel_computes_is_named_with_its_line() -> None:
     assert ", weight (1, 1, 65537): A network cannot compute" in message
     assert "taps along the last axis" in message
     assert message.endswith(
-        "End the network before this layer, and go on with another one behind it."
+        "End the network before this layer, and continue with another one after it."
     )
 
 
