@@ -112,7 +112,7 @@ class Layers:
         if hidden.ndim != 2 or hidden.shape[0] != 4 * hidden.shape[1] or not hidden.size:
             raise ShapeError("hidden_weight.shape", str(hidden.shape), "(4 H, H)")
         if weight.ndim != 2 or len(weight) != len(hidden):
-            expected = f"({len(hidden)}, C), with the number of rows of hidden_weight"
+            expected = f"({len(hidden)}, C), with as many rows as hidden_weight"
             raise ShapeError("weight.shape", str(weight.shape), expected)
         gates = self.conv(x, weight[:, :, None], bias)
         return self.slice(self._nodes.insert(ir.Lstm(hidden), gates), 0, hidden.shape[1])
