@@ -55,7 +55,7 @@ def as_operand(argument: str, value: object) -> Array:
         if operand is not None:
             return cast(Array, operand)
     elif value.dtype in _KNOWN:
-        return value  # what `as_array` would return, two calls later
+        return value  # the result of `as_array`, without its two calls
     return as_array(argument, value)
 
 
@@ -83,8 +83,8 @@ def array_or_numbers(argument: str, value: object, dtype: np.dtype[Any] | None) 
         fits = dtype is None or np.can_cast(plain.dtype, dtype, "same_kind")
         return np.array(value, dtype) if fits else plain
     except Exception as error:  # objects in lists run foreign code
-        reason = f"{brief(value)}, of which NumPy says: {' '.join(str(error).split())[:200]}"
-        raise DTypeError(argument, reason, "an array, or numbers in lists") from None
+        got = f"{brief(value)} (NumPy says: {' '.join(str(error).split())[:200]})"
+        raise DTypeError(argument, got, "an array, or numbers in lists") from None
 
 
 def converted(argument: str, value: object, dtype: object) -> Array:

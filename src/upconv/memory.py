@@ -28,17 +28,19 @@ def require(nbytes: int, purpose: str) -> None:
         return
     available = available_bytes()
     if nbytes > available:
-        words = f"{purpose} needs {readable(nbytes)}; this process may take {readable(available)}."
+        message = (
+            f"{purpose} needs {readable(nbytes)}; this process may take {readable(available)}."
+        )
         remedy = "Check stride, kernel and sizes, or work on smaller pieces of the input."
-        raise MemoryLimitError(f"{words} {remedy}")
+        raise MemoryLimitError(f"{message} {remedy}")
 
 
 def refused(purpose: str, error: Exception) -> MemoryLimitError:
     """The error to raise if an allocation fails in spite of the check."""
     if isinstance(error, MemoryLimitError):
         return error
-    words = f"{purpose} does not fit: {error}. Work on smaller pieces of the input."
-    return MemoryLimitError(words)
+    message = f"{purpose} does not fit: {error}. Work on smaller pieces of the input."
+    return MemoryLimitError(message)
 
 
 P = ParamSpec("P")

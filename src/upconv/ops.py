@@ -78,8 +78,8 @@ def conv_transpose(
 
     Returns (N, F, *out_size) in `layout`, without N if x had none; `out` itself if given.
     Raises `ArgumentError` (`ShapeError`, `DTypeError`) for arguments that do not fit together,
-    `EngineRefusal` if the requested engine cannot compute them, and `MemoryLimitError` if memory
-    does not suffice.
+    `EngineRefusal` if the requested engine cannot compute them, and `MemoryLimitError`, before
+    allocating, if memory does not suffice.
 
     >>> import numpy as np
     >>> x = np.array([[[1, 2, 3]]], np.float32)

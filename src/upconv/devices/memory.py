@@ -23,5 +23,5 @@ def raised(library: Any, purpose: str, error: Exception) -> Exception:
     if not library.is_out_of_memory(error):
         return error
     reason = " ".join(str(error).split())[:300]
-    words = f"{purpose} does not fit on the GPU: {reason} Work on smaller pieces of the input."
-    return MemoryLimitError(words)
+    message = f"{purpose} does not fit on the GPU: {reason} Work on smaller pieces of the input."
+    return MemoryLimitError(message)

@@ -23,11 +23,11 @@ def cases() -> tuple[Problem, ...]:
 
 def _cases() -> Iterator[Problem]:
     for problem in _forward_cases():
-        for way in Direction:
-            if way is Direction.WEIGHT_GRAD:
-                yield problem.replace(direction=way, bias=False, epilogue=NO_EPILOGUE)
+        for direction in Direction:
+            if direction is Direction.WEIGHT_GRAD:
+                yield problem.replace(direction=direction, bias=False, epilogue=NO_EPILOGUE)
             else:
-                yield problem.replace(direction=way)
+                yield problem.replace(direction=direction)
 
 
 def _forward_cases() -> Iterator[Problem]:

@@ -67,8 +67,8 @@ def require_engine(layer: str, expected: str, *computed: object) -> None:
         engine = item if isinstance(item, str) else getattr(item, "engine", expected)
         name = engine if isinstance(engine, str) else engine.name
         if name != expected:
-            words = f"{layer} is computed by {name}, but its result is named after {expected}."
-            raise EngineError(words)
+            message = f"{layer} is computed by {name}, but its result is named after {expected}."
+            raise EngineError(message)
 
 
 def check(engine: Engine, problem: Problem, seed: int = 0, threads: int = 1) -> None:
@@ -112,7 +112,7 @@ def check_adjoint(engine: Engine, problem: Problem, seed: int = 0, threads: int 
     >>> check_adjoint(load("reference"), Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5))
     """
     bare = problem.replace(bias=False, epilogue=NO_EPILOGUE, accumulate=False)
-    by_direction = {way: bare.replace(direction=way) for way in Direction}
+    by_direction = {direction: bare.replace(direction=direction) for direction in Direction}
     forward, backward = by_direction[Direction.FORWARD], by_direction[Direction.INPUT_GRAD]
     inputs, other = operands(forward, seed), operands(backward, seed + 1)
     # Each array is an operand twice and a factor once, so it is rounded once in advance.
