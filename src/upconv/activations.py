@@ -44,7 +44,7 @@ def apply(activation: Activation, slope: float | Array, values: Array) -> None:
     operands: list[Any] = [values, slope] if several else [values]
     flags: list[Any] = [["readwrite"], ["readonly"]]
     with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
-        # Working in pieces keeps temporaries in cache and independent of the array's size.
+        # Working in pieces keeps temporaries small and in cache, whatever the array's size.
         pieces: Any = np.nditer(
             operands, ["external_loop", "buffered"], flags[: len(operands)], buffersize=_PIECE
         )

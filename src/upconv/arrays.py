@@ -37,7 +37,7 @@ _HOST_ONLY = (
 def as_array(argument: str, value: object) -> Array:
     """`value` as an array of a supported dtype, copied only to change its byte order."""
     array = on_host(argument, value)
-    if array.dtype in _KNOWN:  # which holds native byte orders only
+    if array.dtype in _KNOWN:  # `_KNOWN` holds only native byte orders
         return array
     if not array.dtype.isnative:
         native = array.dtype.newbyteorder("=")

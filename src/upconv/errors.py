@@ -8,7 +8,7 @@ The class tree (each class also derives from the built-in error that a caller wo
     │   └── DTypeError (TypeError)     ... a dtype, or the type of an object
     ├── TranslationError (ValueError)  the requested dialect cannot express a layer
     ├── EngineError (RuntimeError)     an engine failed
-    │   ├── EngineRefusal              the requested engine, or every one, rejects this problem
+    │   ├── EngineRefusal              the requested engine, or every one, refuses this problem
     │   └── EngineMissing (ImportError)  the engine, or an extra, is not installed here
     ├── FileError (OSError)            a file cannot be read or must not be written
     ├── ModelError (ValueError)        a model is damaged, or violates its format

@@ -124,7 +124,7 @@ class PreparedCall:
         slopes: Array | None = None,
     ) -> None:
         """Compute on operands (a, b) in the order of `Primitive.run`; b is not packed."""
-        entry = self.entry()  # the reference keeps the primitive open until this call ends
+        entry = self.entry()  # this variable keeps the primitive open until the call ends
         run = entry.primitive.run
         try:
             if self.packs:
@@ -359,7 +359,7 @@ def _packed(primitive: Primitive, weight: Array) -> PackedWeight:
 
 def new_result(signature: Signature) -> Array:
     """An uninitialised array for the result; `MemoryLimitError` if it does not fit."""
-    if signature.nbytes > memory.ALWAYS_FINE:  # small results save formatting the message
+    if signature.nbytes > memory.ALWAYS_FINE:  # small results need no check and no message
         memory.require(signature.nbytes, f"the result, of shape {signature.shape},")
     try:
         return np.empty(signature.shape, signature.problem.dtype.numpy)

@@ -305,7 +305,7 @@ def _uses(
         yield Use(name, by, kernel_of(choice, asked, threads))
 
 
-_NONFINITE = "a weight with NaN or infinity needs the reference engine, which adds no zero products"
+_NONFINITE = "a weight with NaN or infinity needs the reference engine, which multiplies no padding"
 
 
 def _operand(name: str, value: Any, dtype: Any) -> Operand:

@@ -1,4 +1,4 @@
-"""Worker threads whose caller waits for them, and may stop waiting at Ctrl-C at any time.
+"""Worker threads whose caller waits for them, and may stop waiting on Ctrl-C at any time.
 
 Python raises `KeyboardInterrupt` in the main thread, between two instructions. A lock that Python
 code acquires may then never be released, and the next thread would wait for it forever. Everything

@@ -64,7 +64,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 def by_one_thread(method: Method) -> Method:
     """Make a method refuse to run while another thread is in such a method of the same object.
 
-    The method records the thread's number instead of taking a lock: Ctrl-C may come anywhere, and
+    The method records the thread's number instead of taking a lock: Ctrl-C may occur anywhere, and
     the interrupted thread must be able to continue.
     """
 

@@ -70,7 +70,7 @@ class Others:
     """The work of other processes on this process's processors, from now on.
 
     Interleaving does not remove the effect of a lasting load. A library whose threads spin while
-    they wait for each other may become ten times slower, and another library hardly slower.
+    they wait for each other may become ten times as slow, and another library hardly slower.
     """
 
     def __init__(self) -> None:

@@ -216,7 +216,7 @@ def ends_of(sizes: tuple[int, ...], total: int, ends: list[int]) -> list[int]:
     """Return the ends of a result's chunks, 0 first, from the ends of the operand's chunks.
 
     ends: the ends of the operand's chunks as positions of the result, 0 first. If the operand's
-    chunks have equal sizes, so have the result's, as Zarr requires.
+    chunks have equal sizes, the result's chunks do too, as Zarr requires.
     """
     if ends[1] and set(sizes[:-1]) <= {sizes[0]} and sizes[-1] <= sizes[0]:
         require_few(-(-total // ends[1]), None)

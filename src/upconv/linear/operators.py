@@ -93,8 +93,8 @@ def operator(
     """`conv_transpose`, or `conv` with `transposed=False`, as a SciPy `LinearOperator`.
 
     input_shape: the shape of x, with or without N. weight: float32 or float64; the operator has
-        this dtype, and computes in it for all vectors. The other arguments: as in
-        `conv_transpose`, but for a convolution weight_layout is "OIX" by default.
+        this dtype, and converts all vectors to it. The other arguments: as in `conv_transpose`,
+        but for a convolution weight_layout is "OIX" by default.
 
     `rmatvec` is the exact adjoint: it adds the same products in another order.
 

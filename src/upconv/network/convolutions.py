@@ -102,7 +102,7 @@ def candidate(
 ) -> Candidate:
     """The kernel that the cost model chooses for a problem whose weight is packed in advance.
 
-    Its time is infinite if no kernel adds in the order `sums`, since some orders have one layout.
+    Its time is infinite if no kernel adds in the order `sums`: some orders exist in one layout.
     """
     listed = _candidates(problem, threads, algorithm)
     if sums is not None:

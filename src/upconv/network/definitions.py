@@ -84,7 +84,7 @@ def _operand(op: ir.Op, ndim: int, inputs: Arrays) -> Any:
 
 
 def _activation(kind: Activation) -> Callable[[Array, Any], Array]:
-    """The function of an activation of layers."""
+    """Make the function of a layer's activation."""
 
     def function(value: Array, slope: Any) -> Array:
         result = value.copy()

@@ -2,7 +2,7 @@
 
 Every value has a *buffer*: the positions that later results still need, followed by those that this
 push adds. Each node computes the newly final results from the buffers of its inputs. Positions that
-are needed again are outputs of the graph, and inputs of the next one. Nothing is therefore computed
+are needed again are outputs of the graph, and inputs of the next one. Therefore nothing is computed
 twice, and the results are those of the network on the whole input.
 
 Counts are absolute, from the beginning of the stream. Graphs depend only on differences of counts,

@@ -4,11 +4,11 @@ Engines choose by a cost model. With `tune=True`, or `UPCONV_TUNE=1`, their *can
 on random data instead: every engine that supports the problem, in each of its variants. The store
 keeps the winner for this and later processes:
 
-1. Every candidate is built and runs once or twice. A candidate more than 5 times slower than the
-   best drops out. After 2 seconds no further candidate starts.
+1. Every candidate is built and runs once or twice. A candidate that takes more than 5 times as long
+   as the best drops out. After 2 seconds no further candidate starts.
 2. The others are timed in interleaved rounds for half a second in total. The best time of each
-   counts, since disturbances only make runs longer. After a round, candidates more than 25% slower
-   than the best drop out.
+   counts, since disturbances only make runs longer. After a round, candidates whose best time is
+   over 25% above the overall best drop out.
 3. The winner is the most preferred candidate within 2% of the best. Otherwise noise between equals
    would decide, differently in every process.
 
@@ -118,7 +118,7 @@ class _Question(NamedTuple):
         try:
             best = autotune(*self)
         except MemoryLimitError as error:
-            store.warn(f"gets no record of {self.problem}, which is not measured: {error}")
+            store.warn(f"gets no record of {self.problem}, which cannot be measured: {error}")
             return None
         store.measured += 1
         name, variant, seconds = best.engine.name, best.variant, best.seconds
