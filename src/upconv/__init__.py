@@ -1,7 +1,7 @@
-"""upconv: transposed convolution, solved completely. See `conv_transpose` to begin.
+"""upconv: transposed convolution, solved completely. Start with `conv_transpose`.
 
-The public names are those of `dir(upconv)`. A front end, such as `upconv.torch`, is imported on
-first use; it is in `dir(upconv)` where the library that it needs is installed.
+`dir(upconv)` lists the public names. A front end, such as `upconv.torch`, is imported on first use;
+`dir(upconv)` lists it only if the library it needs is installed.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ _LAZY_MODULES = {
     "testing": "",
     "torch": "torch",
 }
-"""Module -> the library that it needs, if any."""
+"""Lazily imported modules, each with the library it needs ("" for none)."""
 
 _LAZY_NAMES = {
     "BatchNormGradients": "normalization",
@@ -129,7 +129,7 @@ _LAZY_NAMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a module, or a name of one, on first use: importing upconv is quick."""
+    """Import a module, or a name from one, on first use, so that `import upconv` stays fast."""
     module = name if name in _LAZY_MODULES else _LAZY_NAMES.get(name)
     if module is None:
         raise AttributeError(f"module 'upconv' has no attribute {name!r}")
@@ -137,11 +137,11 @@ def __getattr__(name: str) -> Any:
         value = import_module(f".{module}", __name__)
         if module != name:
             value = getattr(value, name)
-        globals()[name] = value  # this function is not asked for it again
+        globals()[name] = value  # later look-ups bypass this function
     return value
 
 
 def __dir__() -> list[str]:
-    """Return the public names. A module without its library is left out: help() asks for each."""
+    """Return the public names except modules whose library is missing, as help() imports them."""
     usable = (name for name, needed in _LAZY_MODULES.items() if not needed or find_spec(needed))
     return [*{*__all__, "geometry", *usable}]

@@ -1,4 +1,4 @@
-"""`python -m upconv` and the console script `upconv`: the door to `upconv.cli`."""
+"""Entry point of `python -m upconv` and of the console script `upconv`; see `upconv.cli`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; the process ends with its exit code."""
+    """Run the command line and end the process with its exit code."""
     try:
         for package in _NEEDED:
             import_module(package)
@@ -26,7 +26,7 @@ def main() -> None:
             f"error: the command line needs the {absent} package: {install_command('cli')}\n"
         )
         sys.exit(_ERROR)
-    except KeyboardInterrupt:  # while the commands were being put together
+    except KeyboardInterrupt:  # Ctrl-C during the imports, before the app handles it
         sys.stderr.write("interrupted\n")
         sys.exit(_INTERRUPTED)
 

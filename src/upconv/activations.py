@@ -1,7 +1,7 @@
-"""The activations a result may end in, and what each computes on a NumPy array, in place.
+"""The activations of an epilogue, computed in place on NumPy arrays.
 
-gelu is the exact one, x * (1 + erf(x / sqrt 2)) / 2. NumPy has no erf: Python's own takes 50 ns an
-element, as long as a rational approximation in NumPy does in float64.
+gelu is the exact one, x * (1 + erf(x / sqrt 2)) / 2. NumPy has no erf. Python's erf takes 50 ns per
+element, no longer than a rational approximation in NumPy takes in float64.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Array = NDArray[Any]
 
 _PIECE = 16384
 SCRATCH_BYTES = 16 * _PIECE * 8
-"""The bytes that `apply` may allocate for a while: gelu takes some temporaries of one piece."""
+"""Upper bound of the temporary bytes of `apply`: gelu uses several temporaries of one piece."""
 
 
 class Activation(Enum):
-    """The activations; the value is the name users write ("" is none)."""
+    """An activation; its value is the name that users write ("" for none)."""
 
     NONE = ""
     RELU = "relu"
@@ -34,9 +34,9 @@ class Activation(Enum):
 
 
 def apply(activation: Activation, slope: float | Array, values: Array) -> None:
-    """Replace `values` (float32 or float64) by their activation.
+    """Apply an activation to `values` (float32 or float64) in place.
 
-    slope: of LEAKY_RELU, a number, or an array of the dtype of `values` that broadcasts to them.
+    slope: for LEAKY_RELU, a number or an array of the same dtype that broadcasts to `values`.
     """
     if activation is Activation.NONE or not values.size:
         return
@@ -44,7 +44,7 @@ def apply(activation: Activation, slope: float | Array, values: Array) -> None:
     operands: list[Any] = [values, slope] if several else [values]
     flags: list[Any] = [["readwrite"], ["readonly"]]
     with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
-        # Piece by piece, so that temporaries stay in cache and do not grow with the array.
+        # Working in pieces keeps temporaries small and in cache, whatever the array's size.
         pieces: Any = np.nditer(
             operands, ["external_loop", "buffered"], flags[: len(operands)], buffersize=_PIECE
         )
@@ -74,14 +74,14 @@ def _gelu(values: Array, slope: float) -> None:
 
 
 def _logistic(values: Array) -> Array:
-    """1 / (1 + exp(-v)) without overflow: exp only ever sees numbers at most 0."""
+    """Return 1 / (1 + exp(-v)) without overflow: the argument of exp is never positive."""
     decay = np.exp(-np.abs(values))
     result: Array = np.where(values >= 0, 1, decay) / (1 + decay)
     return result
 
 
 def _as(values: Array, slope: Any) -> Any:
-    """A slope, or slopes that have it already, in the type of the values."""
+    """Return a slope in the dtype of the values; an array of slopes has it already."""
     return slope if isinstance(slope, np.ndarray) else values.dtype.type(slope)
 
 

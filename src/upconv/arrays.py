@@ -1,9 +1,10 @@
-"""Callers' arrays: which operands are accepted and refused, and which arrays take a result.
+"""Validation of callers' arrays, both operands and `out`.
 
-Accepted are NumPy arrays and objects with `__array__` or `__dlpack__` in this process's memory, of
-float16, bfloat16 (ml_dtypes), float32 or float64, with any strides, read-only or not. Only arrays
-in the other byte order are copied. Lists, integers, complex numbers, masked arrays and arrays on
-another device are refused with a reason. `as_operand` takes arrays on NVIDIA GPUs too (`devices`).
+Operands are NumPy arrays, or objects with `__array__` or `__dlpack__` in this process's memory.
+Their dtype is float16, bfloat16 (ml_dtypes), float32 or float64. Any strides are allowed, and
+read-only arrays too. Only arrays in foreign byte order are copied. Lists, integers, complex
+numbers, masked arrays and arrays on another device are refused with a reason. `as_operand` also
+accepts arrays on NVIDIA GPUs (`devices`).
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from .problem import DType
 Array = NDArray[Any]
 
 _ACCEPTED = "float16, bfloat16, float32 or float64"
-_FLOATS = "Only real floating-point numbers are computed on."
+_FLOATS = "upconv computes only on real floating-point numbers."
 _NEW = "Make one with numpy.empty(shape, dtype), or let upconv make it."
-_ON_THE_HOST = 1  # DLPack's device type of ordinary memory
+_ON_THE_HOST = 1  # DLPack's device type for main memory
 _HOST_ONLY = (
-    "Copy it to the CPU first. Arrays on NVIDIA GPUs go to conv_transpose, conv, their gradients"
-    " and plans."
+    "Copy it to the CPU first. Only conv_transpose, conv, their gradients and plans accept arrays"
+    " on NVIDIA GPUs."
 )
 
 
 def as_array(argument: str, value: object) -> Array:
-    """`value` as an array of a supported type in native byte order, copied only for that order."""
+    """`value` as an array of a supported dtype, copied only to change its byte order."""
     array = on_host(argument, value)
-    if array.dtype in _KNOWN:  # none in the other byte order is
+    if array.dtype in _KNOWN:  # `_KNOWN` holds only native byte orders
         return array
     if not array.dtype.isnative:
         native = array.dtype.newbyteorder("=")
@@ -47,31 +48,32 @@ def as_array(argument: str, value: object) -> Array:
 
 
 def as_operand(argument: str, value: object) -> Array:
-    """`as_array`, or the `DeviceArray` of an array on an NVIDIA GPU. It is typed as an `Array`,
+    """`as_array`, or a `DeviceArray` for an array on an NVIDIA GPU. The result is typed as `Array`,
     since callers treat both alike."""
     if type(value) is not np.ndarray:
         operand: Any = device_array(argument, value)
         if operand is not None:
             return cast(Array, operand)
     elif value.dtype in _KNOWN:
-        return value  # as `as_array` would, without two more calls
+        return value  # the result of `as_array`, without its two calls
     return as_array(argument, value)
 
 
 def optional_operand(argument: str, value: object) -> Array | None:
-    """`as_operand`, with None left as it is."""
+    """`as_operand`, but None for None."""
     return None if value is None else as_operand(argument, value)
 
 
 def on_host(argument: str, value: object) -> Array:
-    """`value` as a plain NumPy array of any element type; `DTypeError` where it is no array."""
+    """`value` as a plain NumPy array of any dtype; `DTypeError` if it is not an array."""
     return value if type(value) is np.ndarray else _foreign(argument, value)
 
 
 def array_or_numbers(argument: str, value: object, dtype: np.dtype[Any] | None) -> Array:
-    """An array of any element type in native byte order, of an array, or of numbers in lists.
+    """An array in native byte order from an array, a number or nested lists of numbers.
 
-    dtype: the type for numbers, which stay as NumPy takes them where they do not fit it, or None.
+    dtype: the dtype for numbers and lists. NumPy's default is used for None, and for numbers that
+    cannot be cast to it.
     """
     if not isinstance(value, list | tuple | bool | int | float):
         array = on_host(argument, value)
@@ -80,13 +82,13 @@ def array_or_numbers(argument: str, value: object, dtype: np.dtype[Any] | None) 
         plain = np.asarray(value)
         fits = dtype is None or np.can_cast(plain.dtype, dtype, "same_kind")
         return np.array(value, dtype) if fits else plain
-    except Exception as error:  # foreign code, for objects in lists
-        reason = f"{brief(value)}, of which NumPy says: {' '.join(str(error).split())[:200]}"
-        raise DTypeError(argument, reason, "an array, or numbers in lists") from None
+    except Exception as error:  # objects in lists run foreign code
+        got = f"{brief(value)} (NumPy says: {' '.join(str(error).split())[:200]})"
+        raise DTypeError(argument, got, "an array, or numbers in lists") from None
 
 
 def converted(argument: str, value: object, dtype: object) -> Array:
-    """`as_array`, and then in `dtype` unless that is None."""
+    """`as_operand`, converted to `dtype` unless that is None."""
     array = as_operand(argument, value)
     if dtype is None:
         return array
@@ -98,14 +100,14 @@ def converted(argument: str, value: object, dtype: object) -> Array:
 
 
 def copied(purpose: str, array: Array) -> Array:
-    """A contiguous copy in native byte order; `MemoryLimitError` if it would not fit."""
+    """A contiguous copy in native byte order; `MemoryLimitError` if it does not fit."""
     if isinstance(array, DeviceArray):
         return array.copy()
     return _astype(purpose, array, array.dtype.newbyteorder("="), copy=True)
 
 
 def _astype(purpose: str, array: Array, dtype: np.dtype[Any], *, copy: bool = False) -> Array:
-    """`array.astype` that asks for memory first; overflow to infinity is no accident."""
+    """`array.astype` that checks for memory first; overflow to infinity is a valid result."""
     if array.dtype == dtype and not copy:
         return array
     memory.require(array.size * dtype.itemsize, purpose)
@@ -117,7 +119,7 @@ def _astype(purpose: str, array: Array, dtype: np.dtype[Any], *, copy: bool = Fa
     return result
 
 
-_AS_SHAPE = "Give it as an array's .shape has it."
+_AS_SHAPE = "Write it in the form of an array's .shape."
 
 
 def as_shape(argument: str, value: object) -> tuple[int, ...]:
@@ -138,12 +140,12 @@ def as_shape(argument: str, value: object) -> tuple[int, ...]:
 
 
 def optional_array(argument: str, value: object) -> Array | None:
-    """`as_array`, with None left as it is."""
+    """`as_array`, but None for None."""
     return None if value is None else as_array(argument, value)
 
 
 class Operand(NamedTuple):
-    """Shape and dtype of an array (a NamedTuple: it is hashed on every call)."""
+    """Shape and dtype of an array (a NamedTuple, since it is hashed on every call)."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -154,18 +156,18 @@ def described(array: Array) -> Operand: ...
 @overload
 def described(array: Array | None) -> Operand | None: ...
 def described(array: Array | None) -> Operand | None:
-    """Shape and dtype of an array, None for none."""
+    """Shape and dtype of an array; None for None."""
     return None if array is None else Operand(array.shape, array.dtype)
 
 
 def element_type(argument: str, dtype: np.dtype[Any]) -> DType:
-    """The `DType` of a NumPy dtype; `DTypeError` naming `argument` if there is none."""
+    """The `DType` of a NumPy dtype; a `DTypeError` that names `argument` if there is none."""
     known = _KNOWN.get(dtype)
     if known is not None:
         return known
-    if dtype.name == DType.BFLOAT16.value:  # ml_dtypes, imported by whoever made the array
+    if dtype.name == DType.BFLOAT16.value:  # the array's owner imported ml_dtypes
         if dtype.isnative:
-            _KNOWN[dtype] = DType.BFLOAT16  # the name takes a microsecond
+            _KNOWN[dtype] = DType.BFLOAT16  # since looking up the name takes a microsecond
         return DType.BFLOAT16
     raise DTypeError(argument, str(dtype)[:80], _ACCEPTED, _remedy(dtype))
 
@@ -176,7 +178,7 @@ def dtype_of(name: object) -> np.dtype[Any]:
         return DType.BFLOAT16.numpy
     try:
         dtype: np.dtype[Any] = np.dtype(name).newbyteorder("=")  # type: ignore[call-overload]
-    except Exception:  # NumPy raises many kinds for what is no dtype
+    except Exception:  # NumPy raises various errors for invalid dtypes
         raise DTypeError("dtype", brief(name), _ACCEPTED, _FLOATS) from None
     if dtype not in _KNOWN and dtype.name != DType.BFLOAT16.value:
         raise DTypeError("dtype", brief(name), _ACCEPTED, _FLOATS)
@@ -192,7 +194,7 @@ def same_dtype(first: str, expected: np.dtype[Any], second: str, actual: np.dtyp
 
 
 def check_out(argument: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """`out` as a plain array, if a result of `shape` and `dtype` can be written into it."""
+    """Return `out` as a plain array if a result of `shape` and `dtype` can be written into it."""
     if type(out) is not np.ndarray and not isinstance(out, DeviceArray):
         if not isinstance(out, np.ndarray) or _is_masked(out):
             kind = f"of type {type(out).__name__}"
@@ -219,16 +221,16 @@ def check_out(argument: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[A
 
 
 def _is_masked(value: object) -> bool:
-    """Whether it is a masked array; numpy.ma, whose import takes 8 ms, is not imported for that."""
+    """Whether `value` is a masked array, without importing numpy.ma, which takes 8 ms."""
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     return masked is not None and isinstance(value, masked)
 
 
 def overlap(array: Array, others: Iterable[Array | None]) -> bool:
-    """Whether `array` may share memory with another one (by bounds: never a wrong False)."""
+    """Whether `array` may share memory with another array (by bounds, so False is certain)."""
     if isinstance(array, DeviceArray):
         return any(_spans_meet(array, other) for other in others if other is not None)
-    for other in others:  # noqa: SIM110 (any takes twice as long, in every call)
+    for other in others:  # noqa: SIM110 (`any` takes twice as long, on every call)
         if other is not None and np.may_share_memory(array, other):
             return True
     return False
@@ -241,7 +243,7 @@ def _spans_meet(first: DeviceArray, second: Any) -> bool:
 
 
 def shares_memory(first: Array, second: Array) -> bool:
-    """Whether two arrays have an element in common; True where that is too hard to tell."""
+    """Whether two arrays share an element; True if NumPy cannot tell within `max_work`."""
     if isinstance(first, DeviceArray):
         return _spans_meet(first, second)
     try:
@@ -251,7 +253,7 @@ def shares_memory(first: Array, second: Array) -> bool:
 
 
 def _foreign(argument: str, value: object) -> Array:
-    """An object that is no plain NumPy array, through `__array__` or `__dlpack__`."""
+    """Convert an object other than a plain NumPy array by `__array__` or `__dlpack__`."""
     if _is_masked(value):
         remedy = "Fill it first: x.filled(0)."
         raise DTypeError(argument, "a masked array", "an array without a mask", remedy)
@@ -269,7 +271,7 @@ def _foreign(argument: str, value: object) -> Array:
     for name in protocols:
         try:
             array = _CONVERSIONS[name](value)
-        except Exception as error:  # foreign code: whatever it raises is its refusal
+        except Exception as error:  # foreign code may raise anything
             reasons.append(f"{name} failed ({brief(error)})")
             continue
         if _is_masked(array):
@@ -281,10 +283,10 @@ def _foreign(argument: str, value: object) -> Array:
 
 
 def _require_host(argument: str, value: object) -> None:
-    """Refuse an array that reports another device; an array that reports none passes."""
+    """Refuse an array that reports another device; accept an array that reports none."""
     try:
         device = tuple(map(int, value.__dlpack_device__()))  # type: ignore[attr-defined]
-    except Exception:  # foreign code; its __array__ may work all the same
+    except Exception:  # foreign code; its __array__ may still work
         return
     if device[:1] != (_ON_THE_HOST,):
         got = f"an object of type {type(value).__name__} on DLPack device {device}"
@@ -310,13 +312,11 @@ def _overlaps_itself(array: Array) -> bool:
 
 def _remedy(dtype: np.dtype[Any]) -> str:
     if dtype.kind in "iub":
-        return "Integers are not computed on: convert with .astype(np.float32)."
+        return "Integers are not supported: convert with .astype(np.float32)."
     if dtype.kind == "c":
-        return "The operator is linear: pass the real and the imaginary part one after the other."
+        return "The operator is linear: pass the real and the imaginary part in separate calls."
     if dtype == np.dtype("V2"):
-        return (
-            "A bfloat16 file is read as raw bytes: give them the type by .view(ml_dtypes.bfloat16)."
-        )
+        return "NumPy reads bfloat16 files as raw bytes: convert with .view(ml_dtypes.bfloat16)."
     return "Convert with .astype(np.float32)."
 
 

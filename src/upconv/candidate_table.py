@@ -1,4 +1,4 @@
-"""The candidates for a problem as a table for people: cycles, memory, why each is taken or not."""
+"""A readable table of a problem's candidates: cycles, memory, and why each is taken or not."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .memory import readable
 from .problem import Problem
 from .terminal import WIDTH, aligned
 
-_TILES = 2  # of Winograd's algorithm that are listed; the others are slower
+_TILES = 2  # number of Winograd tiles to list; the others are slower
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The engine and kernel that the function `name` takes for a layer."""
+    """The engine and kernel that compute a layer in the use called `name`."""
 
     name: str
     engine: str
@@ -29,10 +29,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """A candidate: cycles of each thread, those of packing the weight, bytes of scratch memory.
+    """A candidate: cycles per thread, cycles to pack the weight, and bytes of scratch memory.
 
-    Figures are None if they are unknown or the candidate is never taken. `reason` tells why the
-    engine takes it or not.
+    A number is None if it is unknown or the candidate is never taken. `reason` says why the
+    engine takes the candidate or not.
     """
 
     name: str
@@ -43,15 +43,14 @@ class Rated:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Its name and figures as text."""
+        """The name and the numbers as text."""
         numbers = self.cycles, self.packing
         figures = ("-" if number is None else f"{number:,.0f}" for number in numbers)
         return self.name, *figures, "-" if self.workspace is None else readable(self.workspace)
 
 
 def kernel_of(choice: Choice | Selection, problem: Problem, threads: int) -> str:
-    """The variant of a choice, or the kernel that its engine takes by itself for direct sums; "" if
-    unknown."""
+    """The variant of a choice, or its engine's default kernel for direct sums; "" if unknown."""
     engine = choice.engine
     if choice.variant or engine is None:
         return choice.variant
@@ -60,7 +59,7 @@ def kernel_of(choice: Choice | Selection, problem: Problem, threads: int) -> str
 
 
 def rated(problem: Problem, chosen: Selection, threads: int, *, once: bool) -> Iterator[Rated]:
-    """All candidates, the one chosen first, then by their cost, and those never taken last."""
+    """Yield all candidates: the chosen one first, then by cost, impossible ones last."""
     engine = rating_engine(problem, chosen.engine)
     listed = list(candidates(engine, problem, threads, every=True)) if engine else []
     if not listed:
@@ -91,7 +90,7 @@ def _few_tiles(listed: Iterable[Candidate]) -> Iterator[Candidate]:
 
 
 def _reason(candidate: Candidate, least: float, *, once: bool) -> str:
-    """Why a candidate that is possible is not taken."""
+    """Why a possible candidate is not taken."""
     if candidate.eligible is Eligible.ON_REQUEST:
         return f"only on request: {candidate.reason}"
     times = candidate.cost(once=once) / least if least else 1.0
@@ -101,7 +100,7 @@ def _reason(candidate: Candidate, least: float, *, once: bool) -> str:
 
 
 def table_of(listed: tuple[Rated, ...]) -> list[str]:
-    """The table's lines, of at most 80 columns: a reason that is too long has lines of its own."""
+    """The lines of the table, at most 80 columns wide; long reasons go on lines of their own."""
     if not listed:
         return []
     cells = [candidate.cells for candidate in listed]

@@ -1,7 +1,7 @@
 """Checks of single arguments: numbers, booleans, names.
 
-`frozen` makes a keyword hashable and exact in its types, so that 1, True and 1.0 stay different. It
-runs on every call. The module `keywords` interprets frozen keywords.
+`frozen` runs on every call. It makes a keyword hashable and keeps its exact types, so that 1, True
+and 1.0 stay distinct. The module `keywords` interprets frozen keywords.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Frozen = Any
 """int | str | None | a tuple of those, at most two deep."""
 
 LIMIT = 1 << 48
-"""No size, kernel, stride, dilation or crop may exceed this, so that no product of an extent and
-an element size leaves 64 bits; an array of 2**48 elements does not exist anyway."""
+"""Upper bound of every size, kernel, stride, dilation and crop. An extent times an element size
+then fits in 64 bits. No real array has 2**48 elements."""
 
 _MOST_ENTRIES = 128
 _ONE_EACH = "One int stands for all axes."
@@ -32,11 +32,11 @@ Choice = TypeVar("Choice", bound=Enum)
 
 
 def frozen(argument: str, value: object, depth: int = 2) -> Frozen:
-    """`value` with lists and arrays as tuples and every integer a Python int."""
+    """Return `value` with tuples for lists and arrays, and Python ints for all integers."""
     if type(value) is int or value is None or type(value) is str or _is_frozen(value):
         return value
     if isinstance(value, str):
-        return str.__str__(value)  # str() of a member of an enum of strings is its name
+        return str.__str__(value)  # str() of a string enum's member would give its name
     if isinstance(value, np.ndarray) and value.ndim and value.size <= _MOST_ENTRIES:
         value = value.tolist()
     if isinstance(value, list | tuple) and len(value) > _MOST_ENTRIES:
@@ -51,11 +51,11 @@ _CONVERT = "Convert it with int() if it is a whole number."
 
 
 def _whole(argument: str, value: object, expected: str, remedy: str) -> int:
-    """`value` as an int. True is 1 to Python, but never meant where an integer belongs."""
+    """`value` as an int. Booleans are refused: True is never meant as an integer argument."""
     if type(value) is int:
         return value
     if not isinstance(value, bool | np.bool_):
-        with suppress(Exception):  # TypeError where there is no __index__, anything where it fails
+        with suppress(Exception):  # TypeError without __index__; __index__ may raise anything
             return operator.index(value)  # type: ignore[arg-type]
     raise DTypeError(argument, f"{brief(value)} ({type(value).__name__})", expected, remedy)
 
@@ -68,7 +68,7 @@ def integer(
     remedy: str = "",
     kind: type[ArgumentError] = ArgumentError,
 ) -> int:
-    """`value` as an int in [low, high]; `DTypeError` for no integer, else `kind` out of range."""
+    """`value` as an int; `DTypeError` if it is not an integer, `kind` if outside [low, high]."""
     number = _whole(argument, value, "an integer", remedy)
     if low <= number <= high:
         return number
@@ -80,7 +80,7 @@ def integer(
 def number(
     argument: str, value: object, low: float = -inf, high: float = inf, remedy: str = ""
 ) -> float:
-    """A finite number within bounds, as a float; `DTypeError` for what is no number."""
+    """A finite number within bounds, as a float; `DTypeError` if it is not a number."""
     expected = "a finite number"
     if low > -inf:
         expected += f" from {low:g} to {high:g}" if isfinite(high) else f" >= {low:g}"
@@ -97,7 +97,7 @@ def number(
 
 
 def integer_variable(variable: str, low: int, high: int) -> int | None:
-    """The integer that an environment variable holds, None where it is unset or blank."""
+    """The integer in an environment variable; None if it is unset or blank."""
     text = os.environ.get(variable, "").strip()
     if not text:
         return None
@@ -108,7 +108,7 @@ def integer_variable(variable: str, low: int, high: int) -> int | None:
 
 
 def _is_frozen(value: object) -> bool:
-    """Whether `value` is a tuple of ints, or of tuples of ints: the forms met on most calls."""
+    """Whether `value` is a tuple of ints, or of tuples of ints: the most frequent forms."""
     if type(value) is not tuple or len(value) > _MOST_ENTRIES:
         return False
     for entry in value:
@@ -125,20 +125,20 @@ def _only_integers(entries: tuple[object, ...]) -> bool:
 
 
 def boolean(argument: str, value: object) -> bool:
-    """`value` if it is True or False, else `DTypeError`: "no" and [0] are true to Python."""
+    """`value` if it is True or False, else `DTypeError`, since "no" and [0] are truthy."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise DTypeError(argument, brief(value), "a bool", "Write True or False.")
 
 
 def function(argument: str, value: object, of: str) -> None:
-    """Raise `DTypeError` unless `value` is a function of these, or None."""
+    """Raise `DTypeError` unless `value` is callable or None; `of` names its arguments."""
     if value is not None and not callable(value):
         raise DTypeError(argument, brief(value), f"a function of {of}, or None")
 
 
 def by_name(argument: str, value: object) -> dict[str, Any]:
-    """The dict of shapes, or the like, by the names of inputs; empty for None."""
+    """A dict of shapes, or of similar values, by input name; empty for None."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
@@ -147,13 +147,13 @@ def by_name(argument: str, value: object) -> dict[str, Any]:
     return dict(value)
 
 
-_LETTERS = "N is the batch, C channels, I and O channels in and out, X all spatial axes."
+_LETTERS = "N is the batch, C channels, I and O input and output channels, X all spatial axes."
 
 
 def one_of(argument: str, value: Frozen, kinds: type[Choice], remedy: str = _LETTERS) -> Choice:
-    """The member of an enum that `value` spells."""
+    """The member of an enum whose value is `value`."""
     for kind in kinds:
-        if kind._value_ == value:  # as `value` is, without two calls of Python
+        if kind._value_ == value:  # the same as `kind.value`, without two Python calls
             return kind
     names = ", ".join(repr(kind.value) for kind in kinds)
     raise ArgumentError(argument, brief(value), f"one of {names}", remedy)

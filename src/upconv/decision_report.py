@@ -2,9 +2,9 @@
 
     {"format": "upconv report", "version": 2, "host": "PyTorch", "sha256": ..., "rows": ...}
 
-A report is printed, saved, read and applied again. Decisions hold for the processor, the number of
-threads, the versions, the model and the shapes that they were measured with. The report states
-these `conditions`, and `restored` refuses a file whose conditions differ from those of now.
+A report can be printed, saved, read and applied again. Its decisions are valid only for the
+processor, thread count, versions, model and shapes that they were measured with. The report states
+these `conditions`, and `restored` refuses a file whose conditions differ from the current ones.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ HEADINGS = ("layer", "kind", "layers", "computed by", "before", "after", "faster
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One layer, or one part of a model that is computed at once.
+    """One layer, or one part of a model that is computed as a unit.
 
-    name: the layer's, or the part's first and last layer's. kind: its class or operators. by: what
-    computes it now. layers: the number of its convolutions. before, after: seconds without and with
-    upconv, None where they were not measured. details: what the front end needs to apply the row.
+    name: the layer, or the first and last layer of the part. kind: its class or operators. by: what
+    computes it now. layers: number of convolutions. before, after: seconds without and with upconv,
+    None if not measured. details: what the front end needs to apply the row.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Row:
 
     @property
     def upconv(self) -> bool:
-        """Whether upconv computes it, or some of it."""
+        """Whether upconv computes all or some of it."""
         return self.by.startswith("upconv")
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row as texts, in the order of `HEADINGS`."""
+        """The cells of the row as text, in the order of `HEADINGS`."""
         times = _time(self.before), _time(self.after)
         faster = f"{self.before / self.after:.2f}x" if self.before and self.after else "-"
         texts = self.name, self.kind, str(self.layers), self.by, *times, faster
@@ -71,12 +71,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All layers and parts that upconv could compute, and the whole model's times.
+    """All layers and parts that upconv could compute, and the times of the whole model.
 
     host: what runs the rest ("PyTorch", "ONNX Runtime"). before, after: seconds of the whole model
-    without and with upconv, None where they were not measured, and `ratio` of the two. why: the
-    reason why the host runs the model as it is, "" where upconv computes some of it. conditions:
-    what the measurement holds for, by name. load: what other processes used meanwhile.
+    without and with upconv, None if not measured; `ratio` compares them. why: why the host runs
+    the model unchanged, "" if upconv computes some of it. conditions: the conditions under which
+    the decisions are valid, by name. load: CPU use by other processes during the measurement.
 
     >>> row = Row("up", "ConvTranspose2d", "upconv", before=1.0123, after=0.0005)
     >>> print(Report("PyTorch", (row,), before=2.0, after=1.0))
@@ -107,13 +107,13 @@ class Report:
             sentences.append(f"The model: {times}{f': {self.ratio}' if self.ratio else ''}.")
         if self.load:
             meanwhile = f"While this was measured, {neutral(self.load)}"
-            sentences.append(f"{meanwhile}: the speed-up may be another on a quiet machine.")
+            sentences.append(f"{meanwhile}: the speed-up may differ on an idle machine.")
         if self.why:
             sentences.append(f"{self.host} runs the model as it is: {neutral(self.why)}.")
         return sentences
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values, ready for `json.dumps`; null is what is infinite or NaN."""
+        """The report as plain values for `json.dumps`; infinity and NaN become None."""
         plain: dict[str, Any] = document(self)
         return plain
 
@@ -136,10 +136,10 @@ class Report:
         return "\n".join([_HEAD, *paragraphs, *table, "<dl>", *facts, "</dl></body></html>\n"])
 
     def save(self, path: FilePath) -> None:
-        """Write the report to a file, whole or not at all: a page if its name ends in .html.
+        """Write the report to a file atomically: as an HTML page if its name ends in .html.
 
-        Any other file holds JSON, to be applied again. Raises `FileError` where the file cannot be
-        written.
+        Any other name gives JSON, which can be applied again. Raises `FileError` if the file cannot
+        be written.
         """
         name = _name(path)
         record = {"format": _FORMAT, "version": _VERSION, **self.as_json()}
@@ -153,7 +153,7 @@ class Report:
     def read(cls, path: FilePath, host: str) -> Self:
         """Read a report that `save` wrote for a host.
 
-        Raises `FileError` for a file that is missing, damaged or of another host.
+        Raises `FileError` if the file is missing, damaged or from another host.
         """
         record = _record(path)
         if record.get("host") != host:
@@ -166,7 +166,7 @@ class Report:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
-        """The report that `as_json` described; some `TypeError` or `ValueError` for others."""
+        """The report from the values of `as_json`; others raise errors such as `TypeError`."""
         rows = tuple(_built(Row, row, details=dict(row["details"])) for row in record["rows"])
         ratio = None if record["ratio"] is None else _built(Ratio, record["ratio"])
         conditions = dict(record["conditions"])
@@ -196,7 +196,7 @@ def conditions(threads: int, **others: Condition) -> dict[str, Condition]:
 
 
 def difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the first condition that differs, as it was saved and as it is now; else None.
+    """Return the first condition that differs, with its saved and current values, or None.
 
     >>> difference({"threads": 4, "upconv": "1.0"}, {"threads": 2, "upconv": "1.0"})
     ('threads 4', 'threads 2')
@@ -210,10 +210,10 @@ def difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, s
 def restored(
     path: FilePath, host: str, now: Mapping[str, Condition], remeasure: bool
 ) -> Report | None:
-    """Read a report whose decisions hold now; None where they are to be measured and written.
+    """Read a report whose decisions are valid now, or return None if they must be measured.
 
-    now: the conditions that must hold; the report may state more. Raises `ArgumentError` where they
-    differ and `remeasure` is false.
+    now: the current conditions; the report may state more. Raises `ArgumentError` if they differ
+    and `remeasure` is false.
     """
     if not (remeasure and not os.path.lexists(_name(path))):
         saved = Report.read(path, host)
@@ -222,9 +222,9 @@ def restored(
             return saved
         if not remeasure:
             got = f"{brief(_name(path))}, measured with {other[0]}"
-            remedy = "Measure again: remeasure=True writes the file anew."
+            remedy = "Measure again: remeasure=True rewrites the file."
             raise ArgumentError("decisions", got, f"decisions measured with {other[1]}", remedy)
-    with reported(_name(path)):  # before it is measured
+    with reported(_name(path)):  # fail before the measurement, not after it
         require_free(_name(path), Path(_name(path)).resolve(), force=True, inputs=())
     return None
 
@@ -255,9 +255,9 @@ def _checksum(record: Any) -> str:
 
 
 def _built(kind: type[Content], record: Any, **converted: Any) -> Content:
-    """A dataclass of a JSON object, whose entries are of the types that the class declares.
+    """Build a dataclass from a JSON object whose entries have the types that the class declares.
 
-    converted: the fields that JSON has no type for. Raises `TypeError` for any other object.
+    converted: the fields without a JSON type. Raises `TypeError` for any other object.
     """
     types = get_type_hints(kind)
     if not isinstance(record, dict) or record.keys() != types.keys():

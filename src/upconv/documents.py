@@ -1,4 +1,4 @@
-"""Results as plain values of JSON."""
+"""Conversion of results to plain JSON values."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def document(value: Any) -> Any:
-    """A value as numbers, text, lists and dictionaries; null stands for what is no finite number.
+    """Convert a value to numbers, text, lists and dictionaries; NaN and infinity become None.
 
-    Of a dataclass, the fields that are shown by its repr.
+    A dataclass becomes a dictionary of the fields that its repr shows.
     """
     if isinstance(value, Enum):
         return value.value

@@ -1,9 +1,9 @@
-"""Choosing an engine and its variant for a problem.
+"""The choice of an engine and its variant for a problem.
 
-Engines are asked in the order of their table, that of `UPCONV_ENGINE` before all others. The first
-one that does not refuse ranks its candidates by expected time. The fastest is one of its variants,
-or another engine, which is taken if it is installed and does not refuse. The choice keeps the
-refusals of the engines asked before. An engine that an argument names is never replaced.
+Engines are tried in the order of their table; the engine in `UPCONV_ENGINE` comes first. The first
+engine that does not refuse ranks its candidates by expected time. The fastest candidate may be
+another engine, which is used if it is installed and does not refuse. The choice records the
+refusals of the engines tried before. An engine named by an argument is never replaced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENGINE_PARTS = ("name", "fingerprint", "refuses", "variants", "build")
 
 
 class Algorithm(Enum):
-    """Direct sums, Winograd's algorithm with fewer products, or the quicker of the two."""
+    """Direct sums, Winograd's algorithm with fewer products, or the faster of the two."""
 
     AUTO = "auto"
     DIRECT = "direct"
@@ -40,11 +40,11 @@ class Algorithm(Enum):
         return one_of("algorithm", frozen("algorithm", value), cls, _ALGORITHMS)
 
 
-_ALGORITHMS = '"auto" takes Winograd where it is expected to be faster and as exact as direct sums.'
+_ALGORITHMS = '"auto" uses Winograd where it should be faster and about as accurate as direct sums.'
 
 
 def engine_on(engine: str | Engine | None, library: Library, device: int) -> Engine:
-    """The engine asked for, bound to a device; None asks for the only one that there is: cuDNN.
+    """The requested engine, bound to a device; None selects cuDNN, the only engine for devices.
 
     Raises `EngineRefusal` for an engine that computes in main memory.
     """
@@ -52,19 +52,19 @@ def engine_on(engine: str | Engine | None, library: Library, device: int) -> Eng
     if isinstance(asked, str):
         asked = load(asked)
     if getattr(asked, "library", None) is library and asked.device == device:
-        bound: Engine = asked  # for a call that was bound before
+        bound: Engine = asked  # the caller passed an engine that is already bound
         return bound
     if not hasattr(asked, "bound"):
         raise EngineRefusal(
-            f"Engine {getattr(asked, 'name', asked)!r} computes in main memory, and the arrays lie"
-            f" on cuda:{device}. Leave engine out, or copy the arrays to the CPU."
+            f"Engine {getattr(asked, 'name', asked)!r} computes in main memory, but the arrays are"
+            f" on cuda:{device}. Omit engine, or copy the arrays to the CPU."
         )
     there: Engine = asked.bound(library, device)
     return there
 
 
 class Selection(NamedTuple):
-    """An engine, its variant ("": its own choice), and seconds of a call (0.0: not measured)."""
+    """An engine, its variant ("" for its default), and seconds per call (0.0 if not measured)."""
 
     engine: Engine
     variant: str = ""
@@ -76,7 +76,7 @@ class Selection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One engine's sentence on why it does not do a problem."""
+    """An engine's reason for refusing a problem."""
 
     engine: str
     reason: str
@@ -87,9 +87,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The engine for a problem and its variant, and the refusals of the engines asked before.
+    """The engine and variant for a problem, and the refusals of the engines tried before.
 
-    The engine is None if all refused.
+    The engine is None if all engines refused.
     """
 
     engine: Engine | None
@@ -98,7 +98,7 @@ class Choice:
 
 
 def tuning_asked(tune: object = None) -> bool:
-    """Whether to choose by measurement: `tune` if it is a bool; None leaves it to `UPCONV_TUNE`."""
+    """Whether to choose by measurement: `tune` if it is a bool, or `UPCONV_TUNE` if it is None."""
     return _tuning_variable() if tune is None else boolean("tune", tune)
 
 
@@ -119,13 +119,12 @@ def choose(
     *,
     once: bool = False,
 ) -> Choice:
-    """The engine asked for, or the first in order of preference that does not refuse, or the one
-    that is expected to be faster.
+    """Choose an engine: the requested one, or the fastest that does not refuse (see the module).
 
-    `engine` is a name, an `Engine` object, or None; for None `UPCONV_ENGINE` says which is asked
-    first, and is read when a problem is first seen. `once`: the weight is packed for one call only.
+    engine: a name, an `Engine` object, or None. For None, `UPCONV_ENGINE` names the engine to try
+    first; it is read when a problem is first seen. once: the weight is packed for one call only.
 
-    Raises `ArgumentError` for an unknown name, `DTypeError` for what is no engine.
+    Raises `ArgumentError` for an unknown name and `DTypeError` for an object that is no engine.
 
     >>> from upconv.geometry import Axis
     >>> from upconv.problem import Direction, Problem
@@ -143,7 +142,7 @@ def choose(
 
 
 class _Question(NamedTuple):
-    """A question to the engines: which of them computes a problem, and how."""
+    """A query to the engines: which of them computes a problem, and how."""
 
     problem: Problem
     threads: int
@@ -151,10 +150,10 @@ class _Question(NamedTuple):
     once: bool
 
     def ranked(self, engine: Engine) -> list[Candidate]:
-        """Return an engine's candidates, the fastest first; [] if it lists none."""
+        """Return an engine's candidates, fastest first; [] if it lists none."""
         every = self.algorithm is Algorithm.WINOGRAD
         rated = candidates(engine, self.problem, self.threads, every=every)
-        if every:  # the algorithm is asked for: no margin counts, and the same tiles for all calls
+        if every:  # on explicit request, margins are ignored and all calls get the same tiles
             tiles = (candidate for candidate in rated if candidate.winograd and candidate.possible)
             return sorted(tiles, key=lambda candidate: candidate.cycles)
         auto = self.algorithm is Algorithm.AUTO
@@ -169,7 +168,7 @@ def _choose_named(question: _Question, name: str | None) -> Choice:
 
 
 def _asked(question: _Question, engine: Engine) -> Choice:
-    """The choice of an engine that is asked for: no other one is taken."""
+    """The choice for a requested engine, which no other engine replaces."""
     reason = engine.refuses(question.problem)
     if reason is not None:
         return Choice(None, (Refusal(engine.name, reason),))
@@ -177,11 +176,9 @@ def _asked(question: _Question, engine: Engine) -> Choice:
 
 
 def _first_able(question: _Question) -> Choice:
-    """The choice of the first engine that does a problem: that of `UPCONV_ENGINE`, or else the
-    table's first.
+    """The choice of the first engine that does not refuse, starting with `UPCONV_ENGINE`.
 
-    Warns when the variable's engine is not the one; raises `ArgumentError` when there is no such
-    engine.
+    Warns if that variable's engine refuses; raises `ArgumentError` if there is no such engine.
     """
     wanted = _asked_variable()
     refusals: list[Refusal] = []
@@ -191,7 +188,7 @@ def _first_able(question: _Question) -> Choice:
             refusals.append(Refusal(name, reason))
             continue
         if wanted and name != wanted:
-            message = f"engine {name!r} is taken, though UPCONV_ENGINE asks for {refusals[0]}"
+            message = f"using engine {name!r}, though UPCONV_ENGINE asks for {refusals[0]}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
         return _fastest(question, engine, tuple(refusals), rivals=name != wanted)
     return Choice(None, tuple(refusals))
@@ -200,9 +197,9 @@ def _first_able(question: _Question) -> Choice:
 def _fastest(
     question: _Question, engine: Engine, refusals: tuple[Refusal, ...], *, rivals: bool
 ) -> Choice:
-    """The variant of an engine that it expects to be the fastest, or a rival that it lists.
+    """The variant that an engine ranks fastest, or a faster rival engine that it lists.
 
-    For direct sums the variant is "", the engine's own choice.
+    For direct sums the variant is "", the engine's default.
     """
     for candidate in question.ranked(engine):
         if candidate.engine == engine.name:
@@ -216,7 +213,7 @@ def _fastest(
 
 
 def _loaded(name: str, problem: Problem) -> tuple[Engine | None, str]:
-    """An engine if it is here and does a problem, or None and why not."""
+    """An engine if it is installed and does not refuse the problem, or None and the reason."""
     try:
         engine = load(name, "UPCONV_ENGINE")
     except (EngineMissing, EngineRefusal) as error:
@@ -226,12 +223,12 @@ def _loaded(name: str, problem: Problem) -> tuple[Engine | None, str]:
 
 
 def select(problem: Problem, engine: str | Engine | None) -> Engine:
-    """The engine `choose` finds; `EngineRefusal` with every reason when there is none."""
+    """The engine that `choose` finds; `EngineRefusal` with every reason if there is none."""
     return by_model(problem, engine, get_num_threads(), Algorithm.DIRECT, once=False).engine
 
 
 def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
-    """The engines that do the problem, preferred first, loaded in turn; `engine` alone if given."""
+    """Yield the engines that do not refuse, in order of preference; only `engine` if given."""
     first = select(problem, engine)
     if engine is not None or first.name == _asked_variable():
         yield first
@@ -240,9 +237,9 @@ def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
 
 
 def _in_order(problem: Problem) -> Iterator[Engine]:
-    """The engines of the table, in its order, that are here and do the problem."""
+    """Yield the installed engines that do not refuse the problem, in the order of the table."""
     for name in ENGINES:
-        engine, _ = _loaded(name, problem)  # `choose` keeps the reason
+        engine, _ = _loaded(name, problem)  # `choose` reports the reasons
         if engine is not None:
             yield engine
 
@@ -250,15 +247,15 @@ def _in_order(problem: Problem) -> Iterator[Engine]:
 def by_model(
     problem: Problem, engine: str | Engine | None, threads: int, algorithm: Algorithm, once: bool
 ) -> Selection:
-    """The engine and variant that models choose; `once`: the weight is packed for one call only."""
+    """The choice by cost models; `once` means that the weight is packed for one call only."""
     choice = choose(problem, engine, threads, algorithm, once=once)
     if choice.engine is None:
         if engine is None:
             reasons = "; ".join(map(str, choice.refusals))
-            raise EngineRefusal(f"No engine does {problem}. {reasons}.")
+            raise EngineRefusal(f"No engine supports {problem}. {reasons}.")
         (refusal,) = choice.refusals
-        words = f"Engine {refusal.engine!r} cannot do {problem}: {refusal.reason}."
-        raise EngineRefusal(f"{words} Use engine=None to let upconv choose.")
+        message = f"Engine {refusal.engine!r} cannot do {problem}: {refusal.reason}."
+        raise EngineRefusal(f"{message} Use engine=None to let upconv choose.")
     if algorithm is Algorithm.WINOGRAD and not choice.variant:
         raise EngineRefusal(_no_winograd(problem, engine, threads))
     return Selection(choice.engine, choice.variant)
@@ -267,14 +264,14 @@ def by_model(
 def candidates(
     engine: Engine, problem: Problem, threads: int, *, every: bool = False
 ) -> tuple[Candidate, ...]:
-    """Return an engine's candidates for a problem that it does not refuse; () without a model."""
+    """Return an engine's candidates for a problem it accepts; () if it has no cost model."""
     rated = getattr(engine, "candidates", None)
     listed: tuple[Candidate, ...] = rated(problem, threads, every=every) if rated else ()
     return listed
 
 
 def rating_engine(problem: Problem, engine: Engine) -> Engine | None:
-    """The engine whose model rates a problem: the one chosen, or the first that lists it."""
+    """The engine whose model rates a problem: the chosen one, or the first that has a model."""
     if getattr(engine, "candidates", None):
         return engine
     rating = (usable for usable in _in_order(problem) if getattr(usable, "candidates", None))
@@ -284,7 +281,7 @@ def rating_engine(problem: Problem, engine: Engine) -> Engine | None:
 def variants(
     engine: Engine, problem: Problem, threads: int, algorithm: Algorithm = Algorithm.DIRECT
 ) -> tuple[str, ...]:
-    """The variants by which an engine does a problem with an algorithm."""
+    """The variants of an engine that compute a problem with an algorithm."""
     direct = tuple(engine.variants(problem, threads))
     if algorithm is Algorithm.DIRECT:
         return direct
@@ -295,7 +292,7 @@ def variants(
     return (*direct, *names) if auto else names
 
 
-_MOST_TILES = 6  # three axes have some sixty choices; the model knows which are hopeless
+_MOST_TILES = 6  # three axes have about sixty choices; the cost model rules out most of them
 
 
 def _no_winograd(problem: Problem, engine: str | Engine | None, threads: int) -> str:
@@ -305,7 +302,7 @@ def _no_winograd(problem: Problem, engine: str | Engine | None, threads: int) ->
         refused = (c.reason for c in rated if c.winograd and not c.possible)
         reasons.append(f"{usable.name}: {next(refused, 'it computes directly')}")
     message = "; ".join(reasons)
-    return f'No engine does {problem} by Winograd. {message}. Use algorithm="auto" or "direct".'
+    return f'No engine does {problem} by Winograd: {message}. Use algorithm="auto" or "direct".'
 
 
 def _asked_variable() -> str:
@@ -313,6 +310,6 @@ def _asked_variable() -> str:
 
 
 def forget_choices() -> None:
-    """Ask anew from now on: what engines refuse, and the environment variables, was remembered."""
+    """Forget the engines' cached answers and the cached environment variables."""
     _choose_named.cache_clear()
     _tuning_variable.cache_clear()

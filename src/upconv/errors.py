@@ -1,20 +1,20 @@
-"""Every error upconv raises, and nothing else.
+"""Every error that upconv raises.
 
-The tree (each kind also derives from the built-in error a caller would expect):
+The class tree (each class also derives from the built-in error that a caller would expect):
 
     UpconvError
     ├── ArgumentError (ValueError)     an argument has a value that no problem can have
-    │   ├── ShapeError                 ... and it is a shape, or a size that follows from shapes
-    │   └── DTypeError (TypeError)     ... and it is a kind of element or of object
+    │   ├── ShapeError                 ... a shape, or a size that follows from shapes
+    │   └── DTypeError (TypeError)     ... a dtype, or the type of an object
     ├── TranslationError (ValueError)  the requested dialect cannot express a layer
     ├── EngineError (RuntimeError)     an engine failed
-    │   ├── EngineRefusal              the requested engine, or every one, cannot do this problem
+    │   ├── EngineRefusal              the requested engine, or every one, refuses this problem
     │   └── EngineMissing (ImportError)  the engine, or an extra, is not installed here
     ├── FileError (OSError)            a file cannot be read or must not be written
     ├── ModelError (ValueError)        a model is damaged, or violates its format
     └── MemoryLimitError (MemoryError)  arrays do not fit; raised before allocating where possible
 
-A message tells the value, the allowed values and the remedy:
+A message states the value, the allowed values and the remedy:
 "stride[1] is 0; expected an integer >= 1. Use 1 where nothing is to be upsampled."
 """
 
@@ -26,24 +26,24 @@ _LONGEST_VALUE = 120
 
 
 def brief(value: object) -> str:
-    """`repr(value)` as one line, cut to fit in a sentence; never raises, whatever the value."""
+    """Return `repr(value)` on one line, cut to fit in a sentence. It never raises."""
     try:
-        text = joined_lines(repr(value))  # arrays spread over many
+        text = joined_lines(repr(value))  # the repr of an array may span several lines
     except Exception as error:  # a foreign __repr__ may fail, but error messages must not
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
 def joined_lines(text: str) -> str:
-    """The lines of a text as one, without the spaces that indent them."""
+    """Join the lines of a text into one, without their indentation."""
     return " ".join(map(str.strip, text.splitlines()))
 
 
 class UpconvError(Exception):
-    """The base of everything upconv raises on purpose; its message is one line."""
+    """Base class of all errors that upconv raises on purpose; the message is one line."""
 
     def __str__(self) -> str:
-        return joined_lines(super().__str__())  # some quote what another library says
+        return joined_lines(super().__str__())  # some messages quote another library
 
 
 class ArgumentError(UpconvError, ValueError):
@@ -61,7 +61,7 @@ class ArgumentError(UpconvError, ValueError):
         self.argument, self.got, self.expected, self.remedy = argument, got, expected, remedy
 
     def renamed(self, name: str, other: str) -> Self:
-        """The same error, calling the argument `other` if it was called `name`."""
+        """Return the same error with the argument `name` renamed to `other`."""
         argument = other if self.argument == name else self.argument
         return type(self)(argument, self.got, self.expected, self.remedy)
 
@@ -75,11 +75,11 @@ class ShapeError(ArgumentError):
 
 
 class DTypeError(ArgumentError, TypeError):
-    """An element type, or the type of an object, is not one upconv works on."""
+    """An element type, or the type of an object, is not supported."""
 
 
 class TranslationError(UpconvError, ValueError):
-    """A layer cannot be said in the dialect asked for; the message says why."""
+    """A layer cannot be expressed in the requested dialect; the message says why."""
 
 
 class EngineError(UpconvError, RuntimeError):
@@ -87,7 +87,7 @@ class EngineError(UpconvError, RuntimeError):
 
 
 class EngineRefusal(EngineError):
-    """The engine asked for, or every engine, cannot do this problem; the message says why."""
+    """The requested engine, or every engine, cannot compute this problem; the message says why."""
 
 
 class EngineMissing(EngineError, ImportError):
@@ -95,12 +95,12 @@ class EngineMissing(EngineError, ImportError):
 
 
 class FileError(UpconvError, OSError):
-    """A file cannot be read, or must not be written; nothing was written."""
+    """A file cannot be read or must not be written; nothing was written."""
 
 
 class ModelError(UpconvError, ValueError):
-    """A model is damaged, or says what its format does not allow; the message says where."""
+    """A model is damaged or violates its format; the message says where."""
 
 
 class MemoryLimitError(UpconvError, MemoryError):
-    """The arrays a call needs do not fit in memory; none of them is left over."""
+    """The arrays that a call needs do not fit in memory; the call keeps none of them allocated."""

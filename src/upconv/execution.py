@@ -1,9 +1,9 @@
-"""Prepared calls: from a call's arguments to a running primitive, with one look-up when repeated.
+"""Prepared calls: a call's arguments lead to a running primitive, by one look-up when repeated.
 
-The key of a call holds everything that it depends on: the operation, shapes and dtypes, keywords,
-activation, engine and threads. It has no strides, since every primitive takes any. The value is a
-`PreparedCall`: a checked signature, its engine, and the entry of the cache that holds the
-primitive. `PrimitiveCache.calls` keeps it until the cache is cleared.
+The key of a call holds everything that the call depends on: the operation, shapes and dtypes,
+keywords, activation, engine and threads. Strides are not in the key, since every primitive accepts
+any strides. The value is a `PreparedCall`: a checked signature, its engine, and the cache entry of
+the primitive. `PrimitiveCache.calls` keeps it until the cache is cleared.
 
 The engine is chosen, the primitive built and memory reserved before anything is written. A refusal
 therefore leaves the caller's arrays unchanged. Ctrl-C, or an engine that fails during the
@@ -36,9 +36,9 @@ from .tuning import selected
 
 
 class Packings:
-    """A weight in the orders of primitives: packed once for all sizes whose primitives have one
-    order, and kept as long as a call holds it or it is one of the latest two. `made` counts how
-    often it was packed."""
+    """Packed copies of one weight, one per packing order. Primitives with the same order share a
+    copy, whatever their input size. A copy lives while a call holds it, or while it is one of the
+    latest two. `made` counts the packings."""
 
     def __init__(self) -> None:
         self._packed: WeakValueDictionary[Hashable, PackedWeight] = WeakValueDictionary()
@@ -48,14 +48,14 @@ class Packings:
     def of(
         self, primitive: Primitive, weight: Array, dtype: np.dtype[Any] | None = None
     ) -> PackedWeight:
-        """The weight in the primitive's order; it is converted to `dtype` only to be packed."""
+        """The weight in the primitive's order; it is converted to `dtype` only when packed."""
         order = getattr(primitive, "order", None)
         packed = None if order is None else self._packed.get(order)
         if packed is None:
             self.made += 1
             weight = weight if dtype is None else weight.astype(dtype, copy=False)
             packed = _packed(primitive, weight)
-            # A weight that is not finite is another engine's, which computes it at one size.
+            # A non-finite weight goes to another engine, which computes it at one size only.
             if order is not None and not hasattr(packed, "engine"):
                 self._packed[order] = packed
                 self._latest.append(packed)
@@ -63,11 +63,11 @@ class Packings:
 
 
 class PreparedCall:
-    """A checked signature, the engine that does it, and the cache's entry of its primitive."""
+    """A checked signature, the engine that computes it, and the cache entry of its primitive."""
 
     __slots__ = ("_entry", "_threads", "asked", "engine", "packs", "signature", "variant")
 
-    @memory.bounded("what is prepared for this call")
+    @memory.bounded("the primitive of this call")
     def __init__(
         self,
         signature: Signature,
@@ -78,9 +78,9 @@ class PreparedCall:
         *,
         once: bool = False,
     ) -> None:
-        """Choose the engine; `once` says that weights are packed for one run only."""
+        """Choose the engine; `once` means that weights are packed for one run only."""
         problem = signature.problem
-        # `asked` keeps the engine alive whose id is in a key.
+        # `asked` keeps the engine alive, since its id is part of a key.
         self.signature, self.asked, self._threads = signature, engine, threads
         chosen = selected(
             problem, engine, threads, tune=tuning_asked(tune), algorithm=algorithm, once=once
@@ -90,14 +90,14 @@ class PreparedCall:
         self._entry: Callable[[], Entry | None] = lambda: None
 
     def entry(self) -> Entry:
-        """The primitive's entry, built anew if the cache dropped it; or `MemoryLimitError`."""
+        """The primitive's entry, rebuilt if the cache dropped it; may raise `MemoryLimitError`."""
         cache, entry = shared_cache(), self._entry()
         if entry is None or not cache.used(entry):
             problem = self.signature.problem
             try:
                 entry = cache.entry(problem, self.engine, self._threads, self.variant)
             except MemoryError as error:
-                raise memory.refused("what is prepared for this call", error) from None
+                raise memory.refused("the primitive of this call", error) from None
             self._entry = weakref.ref(entry)
         if entry.primitive.workspace_bytes > memory.ALWAYS_FINE and not on_device(self.engine):
             memory.require(entry.primitive.workspace_bytes, "the scratch memory of this call")
@@ -106,11 +106,11 @@ class PreparedCall:
     def pack(self, weight: Array, packings: Packings | None = None) -> PackedCall:
         """The call with `weight`, of the problem's weight shape, packed for all later runs.
 
-        packings: of this weight, where other sizes have packed it or will.
+        packings: the packed copies of this weight, to share them with other input sizes.
         """
         entry = self.entry()
         order = (packings or Packings()).of(entry.primitive, weight)
-        # A weight that is not finite is another engine's.
+        # A non-finite weight goes to another engine.
         name = getattr(order, "engine", self.engine.name)
         return PackedCall(self.signature, name, entry, entry.primitive, order)
 
@@ -123,8 +123,8 @@ class PreparedCall:
         residual: Array | None = None,
         slopes: Array | None = None,
     ) -> None:
-        """Compute on operands (a, b) as `Primitive.run` orders them, b not packed."""
-        entry = self.entry()  # which is not closed before this call has ended
+        """Compute on operands (a, b) in the order of `Primitive.run`; b is not packed."""
+        entry = self.entry()  # this variable keeps the primitive open until the call ends
         run = entry.primitive.run
         try:
             if self.packs:
@@ -144,7 +144,7 @@ class PreparedCall:
 
 
 class PackedCall(NamedTuple):
-    """A prepared call with its weight in the primitive's order; threads may run it at once."""
+    """A prepared call with its weight in the primitive's order; several threads may run it."""
 
     signature: Signature
     engine: str
@@ -173,10 +173,10 @@ class PackedCall(NamedTuple):
 
 
 def engine_for(engine: str | Engine | None, **operands: Array | None) -> str | Engine | None:
-    """The engine that a call asks for: one that is bound to the device where its arrays lie.
+    """The engine that a call requests, bound to the device of its arrays if they are on one.
 
-    Raises `DTypeError` where arrays lie in different places, and `EngineRefusal` for an engine that
-    does not compute there.
+    Raises `DTypeError` for arrays on different devices, and `EngineRefusal` for an engine that
+    cannot compute there.
     """
     for operand in operands.values():
         if isinstance(operand, DeviceArray):
@@ -212,7 +212,7 @@ def prepared(
     bias: Array | None = None,
     residual: Array | None = None,
 ) -> PreparedCall:
-    """The call of a rule of `shapes` on these arrays, prepared now unless it was before."""
+    """The prepared call for these arrays, from the cache or by a rule of `shapes`."""
     threads, calls = get_num_threads(), shared_cache().calls
     key = (
         rule,
@@ -245,7 +245,7 @@ def prepared_problem(
     *,
     once: bool = False,
 ) -> PreparedCall:
-    """The call that computes a problem, for a front end that has checked its operands."""
+    """The prepared call for a problem, for a front end that has checked its operands."""
     key = problem, engine_key(engine), threads, algorithm, once
     call: PreparedCall | None = shared_cache().calls.get(key)
     if call is None:
@@ -263,7 +263,7 @@ def run(
     bias: Array | None = None,
     residual: Array | None = None,
 ) -> Array:
-    """A new result of a problem on operands (a, b) as `Primitive.run` orders them, b not packed."""
+    """Compute a problem into a new array; (a, b) as in `Primitive.run`, with b not packed."""
     call = prepared_problem(problem, engine, get_num_threads())
     out = new_result(call.signature)
     call.run(out, a, b, bias, residual)
@@ -276,7 +276,7 @@ def engine_key(engine: object) -> Hashable:
 
 
 def remember(key: Hashable, call: object) -> None:
-    """Keep a prepared call; a full table is emptied, as so many calls are seldom repeated."""
+    """Store a prepared call; a full table is cleared, since so many calls are seldom repeated."""
     calls = shared_cache().calls
     if len(calls) >= _MOST_CALLS:
         calls.clear()
@@ -284,7 +284,7 @@ def remember(key: Hashable, call: object) -> None:
 
 
 def result_array(signature: Signature, out: Array | None, operands: Sequence[Any]) -> Array:
-    """Return a new array, `out`, or a copy of it where it overlaps an operand, to compute into."""
+    """Return the array to compute into: a new one, `out`, or a copy if `out` overlaps operands."""
     if isinstance(operands[0], DeviceArray):
         return _device_result(signature, out, operands)
     if out is None:
@@ -294,7 +294,7 @@ def result_array(signature: Signature, out: Array | None, operands: Sequence[Any
 
 
 def delivered(target: Array, out: Array | None) -> Array:
-    """`out` with the result in it, or the new array where there is no `out`."""
+    """Return `out` with the result in it, or the new array if there is no `out`."""
     if isinstance(target, DeviceArray):
         return _delivered_on_device(target, out)
     if out is None:
@@ -305,14 +305,14 @@ def delivered(target: Array, out: Array | None) -> Array:
 
 
 def new_result_beside(signature: Signature, operand: Array) -> Array:
-    """An uninitialised array for the result, where an operand lies."""
+    """An uninitialised array for the result, on the same device as an operand."""
     if isinstance(operand, DeviceArray):
         return operand.empty(signature.shape, signature.problem.dtype.numpy)
     return new_result(signature)
 
 
 def _device_result(signature: Signature, out: Any, operands: Sequence[Any]) -> Array:
-    """`result_array` on a device; JAX's arrays and the like cannot be written into."""
+    """`result_array` on a device; immutable arrays, such as JAX's, are refused."""
     x = operands[0]
     if out is None:
         return new_result_beside(signature, x)
@@ -324,14 +324,14 @@ def _device_result(signature: Signature, out: Any, operands: Sequence[Any]) -> A
 
 
 def require_writable(name: str, target: Any) -> None:
-    """Refuse arrays of libraries that never write into one, such as JAX."""
+    """Refuse arrays of libraries whose arrays are immutable, such as JAX."""
     if getattr(target, "given_back", None) is not None:
-        expected = "None: this library's arrays are never written into"
-        raise DTypeError(name, f"an array of {target.origin}", expected, "Leave it out.")
+        expected = "None: this library's arrays are immutable"
+        raise DTypeError(name, f"an array of {target.origin}", expected, "Omit it.")
 
 
 def _delivered_on_device(target: DeviceArray, out: Any) -> Any:
-    """The caller's kind of array with the result in it."""
+    """The result as the caller's type of array."""
     if out is None:
         return target.native if target.given_back is None else target.given_back(target.native)
     destination: Any = as_operand("out", out)
@@ -344,13 +344,13 @@ def _delivered_on_device(target: DeviceArray, out: Any) -> Any:
 def _with_batch(
     packs: bool, out: Array, a: Array, b: PackedWeight, residual: Array | None
 ) -> tuple[Array, Array, PackedWeight, Array | None]:
-    """The arrays with a batch axis; b is a weight if it `packs`, and else `out` is one."""
+    """The arrays with a batch axis. If `packs`, b is a weight; otherwise `out` is one."""
     residual = None if residual is None else residual[None]
     return (out[None], a[None], b, residual) if packs else (out, a[None], b[None], residual)
 
 
 def _packed(primitive: Primitive, weight: Array) -> PackedWeight:
-    """The weight in the primitive's order; `MemoryLimitError` if it would not fit."""
+    """The weight in the primitive's order; `MemoryLimitError` if it does not fit."""
     try:
         return primitive.pack(weight)
     except MemoryError as error:
@@ -358,10 +358,10 @@ def _packed(primitive: Primitive, weight: Array) -> PackedWeight:
 
 
 def new_result(signature: Signature) -> Array:
-    """An uninitialised array for the result; `MemoryLimitError` if it would not fit."""
-    if signature.nbytes > memory.ALWAYS_FINE:  # the words below are worth it only then
+    """An uninitialised array for the result; `MemoryLimitError` if it does not fit."""
+    if signature.nbytes > memory.ALWAYS_FINE:  # small results need no check and no message
         memory.require(signature.nbytes, f"the result, of shape {signature.shape},")
     try:
         return np.empty(signature.shape, signature.problem.dtype.numpy)
-    except (MemoryError, ValueError) as error:  # ValueError: more than any array can have
+    except (MemoryError, ValueError) as error:  # ValueError: larger than any array can be
         raise memory.refused(f"the result, of shape {signature.shape},", error) from None

@@ -1,4 +1,4 @@
-"""Explanations of what upconv would do and why (`explain`), and sizes by `output_shape`."""
+"""Explanations of what upconv would do and why (`explain`), and output shapes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .threads import resolved
 from .timing import format_seconds
 from .tuning import remembered, selected
 
-_DIRECTIONS = "A gradient is one of the layer that the other arguments describe."
+_DIRECTIONS = "Gradients are those of the layer that the other arguments describe."
 
 
 def output_shape(
@@ -44,7 +44,7 @@ def output_shape(
     layout: str = "NCX",
     weight_layout: str = "IOX",
 ) -> tuple[int, ...]:
-    """The shape `conv_transpose` gives for arrays of these shapes; nothing is allocated.
+    """Output shape of `conv_transpose` for arrays of these shapes; nothing is allocated.
 
     Raises `ArgumentError` for arguments that do not fit together.
 
@@ -54,7 +54,7 @@ def output_shape(
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
     )
-    single = np.dtype(np.float32)  # any: a shape does not depend on it
+    single = np.dtype(np.float32)  # arbitrary: the shape does not depend on the dtype
     x = Operand(as_shape("input_shape", input_shape), single)
     weight = Operand(as_shape("weight_shape", weight_shape), single)
     return Request(x, weight, None, keywords, None).signature(residual=False).shape
@@ -62,7 +62,7 @@ def output_shape(
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """An engine and whether it can be used here; `reason` says why not ("" if it can)."""
+    """An engine and its availability; `reason` says why it is unavailable ("" otherwise)."""
 
     name: str
     available: bool
@@ -71,7 +71,7 @@ class EngineStatus:
 
 
 def engines() -> tuple[EngineStatus, ...]:
-    """Every engine upconv knows, the preferred first.
+    """List every engine of upconv, in order of preference.
 
     >>> [status.name for status in engines() if status.available][-1]
     'reference'
@@ -91,19 +91,19 @@ class Explanation:
     """An explanation of a plan: `print` it, or read the fields.
 
     `engine` is None if every engine refuses; `refusals` holds the reason of each engine that was
-    asked before. Bytes, counts and seconds are of one call.
+    tried before. Bytes, counts and seconds are per call.
 
-    `schedule` describes the computation ("" if the engine has no description), `variant` is the
-    tuned one ("" for the engine's own choice). `predicted_seconds` is by the engine's cost model
-    and this machine's clock. `roofline_seconds` is the direct roofline: the time of the
+    `schedule` describes the computation ("" if the engine has no description). `variant` is the
+    tuned variant ("" for the engine's default). `predicted_seconds` comes from the engine's cost
+    model and this machine's clock rate. `roofline_seconds` is the direct roofline: the time of the
     multiply-adds at peak FLOP/s, or of reading and writing each array once, whichever is longer.
-    Winograd's algorithm multiplies less and may take less time. Both are None if the roofline of
-    the machine was not measured. `measured_seconds` is the time of the winner, `measured_by`, if
-    the problem was ever tuned here.
+    Winograd's algorithm multiplies less and may take less time. Both are None if the machine's
+    roofline was not measured. `measured_seconds` is the time of the fastest candidate,
+    `measured_by`, if the problem was ever tuned here.
 
-    `uses` lists the choices of a plan, a call and the gradients. A call uses its packed weight only
-    once, which may make another engine the fastest. `candidates` are all ways to compute the
-    problem, with their cycles and the reasons of the choice.
+    `uses` lists the choices for a plan, a call and the gradients. A call uses its packed weight
+    only once, so another engine may be fastest. `candidates` lists all kernels that could compute
+    the problem, with their cycles and the reason why each is taken or not.
     """
 
     problem: Problem
@@ -151,7 +151,7 @@ class Explanation:
         return "\n".join([*lines, *table_of(self.candidates)])
 
     def _precision_rows(self) -> list[tuple[str, str]]:
-        """The rounding of operands, and how far it may carry a result."""
+        """The rounding of operands, and the error that it may cause."""
         if not self.problem.rounded:
             return []
         precision = self.problem.precision
@@ -159,7 +159,7 @@ class Explanation:
         return [("precision", f"{precision.value}: a product errs by up to {error:.2g} of it")]
 
     def _time_rows(self) -> list[tuple[str, str]]:
-        """The schedule and the times, as far as they are known."""
+        """The schedule and the times that are known."""
         times = (
             ("predicted", self.predicted_seconds, ""),
             ("measured", self.measured_seconds, f" by {self.measured_by}"),
@@ -206,16 +206,16 @@ def explain(
 ) -> Explanation:
     """Explain what `plan` would do with the same arguments: problem, engine, refusals, memory.
 
-    `weight` and `bias` may be shapes (tuples of ints) instead of arrays, with `dtype` then float32
-    if not given. An engine asked for by name that refuses is reported, not raised. The primitive is
-    built, to learn what it needs, and stays in the cache.
+    `weight` and `bias` may be shapes (tuples of ints) instead of arrays; `dtype` is then float32 by
+    default. If the requested engine refuses, the refusal is reported, not raised. The primitive is
+    built to learn its memory and schedule, and stays in the cache.
 
-    direction: "forward"; or "input_grad" or "weight_grad", the gradients of the layer. They have no
-        epilogue: bias, activation and residual are not looked at. An input gradient is the ordinary
-        convolution with the same weight.
-    tune: as in `plan`; True measures the problem if it was not yet. Otherwise nothing is run.
-    roofline: measure the roofline of this machine, about a second, unless it is remembered; without
-        that, its time and the prediction are told only where it is.
+    direction: "forward"; or "input_grad" or "weight_grad", the gradients of the layer. Gradients
+        have no epilogue: bias, activation and residual do not affect them. An input gradient is the
+        ordinary convolution with the same weight.
+    tune: as in `plan`; True measures the problem if it is not yet tuned. Otherwise nothing is run.
+    roofline: measure this machine's roofline if it is not known yet; that takes about a second.
+        Roofline times and predictions need a measured roofline.
 
     >>> print(explain((1, 8, 5), (8, 4, 3), stride=2, padding=1, engine="reference").engine)
     reference
@@ -272,7 +272,7 @@ def _built(
     explanation: Explanation, chosen: Selection, winner: Selection | None, threads: int,
     clock: float | None,
 ) -> Explanation:  # fmt: skip
-    """An explanation with what only the primitive knows, which is built and stays in the cache."""
+    """Build the primitive, which stays in the cache, and add its details to an explanation."""
     entry = shared_cache().entry(explanation.problem, chosen.engine, threads, chosen.variant)
     primitive, cycles = entry.primitive, entry.primitive.predicted_cycles
     return replace(
@@ -305,11 +305,11 @@ def _uses(
         yield Use(name, by, kernel_of(choice, asked, threads))
 
 
-_NONFINITE = "a weight with NaN or infinity is the reference engine's, which multiplies no zeros"
+_NONFINITE = "a weight with NaN or infinity needs the reference engine, which multiplies no padding"
 
 
 def _operand(name: str, value: Any, dtype: Any) -> Operand:
-    """An array's, or a shape's, description."""
+    """The description of an array or of a shape."""
     if isinstance(value, tuple | list):
         return Operand(as_shape(name, value), dtype_of("float32" if dtype is None else dtype))
     array = as_array(name, value)

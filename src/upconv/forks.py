@@ -1,4 +1,4 @@
-"""Locks held across a fork, so that the child inherits none that another thread had taken."""
+"""Locks held across a fork, so that the child inherits no lock held by another thread."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 importing = threading.RLock()
-"""Held over imports on first use: a child whose parent was importing would wait for it for ever.
+"""Lock held during lazy imports: a child forked in the middle of an import would wait forever.
 
-The tuning file is open under it too, as a fork must wait until SQLite has closed it. It is taken
-before all others, as modules that are being imported bring locks of their own."""
+The lock is also held while the tuning file is open, since a fork must wait until SQLite has closed
+it. It is acquired before all others, since imported modules may register locks of their own."""
 
 _locks: list[AbstractContextManager[Any]] = []
 _forking = threading.Lock()
@@ -19,7 +19,7 @@ _held = ExitStack()
 
 
 def hold(lock: AbstractContextManager[Any]) -> None:
-    """Hold a lock across every fork from now on; of nested locks, pass the inner one first."""
+    """Hold a lock across every fork from now on; register the inner one of nested locks first."""
     _locks.append(lock)
 
 

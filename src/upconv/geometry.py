@@ -25,7 +25,7 @@ from .errors import ArgumentError, ShapeError, brief
 class Tap(NamedTuple):
     """One tap of a phase: kernel index `index`, reading the input `shift` positions back."""
 
-    index: int  # type: ignore[assignment]  # nobody needs the tuple's method of this name
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
     shift: int
 
 
@@ -37,10 +37,10 @@ class Product(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """The outputs `o = s*j + offset`, all made by the same taps: y[o] = sum x[j - shift] *
-    w[index].
+    """The outputs `o = s*j + offset`, all computed by the same taps.
 
-    `length` is the number of such outputs. A phase without taps holds the bias alone.
+    y[o] = sum x[j - shift] * w[index]; `length` is the number of such outputs. A phase without taps
+    holds the bias alone.
 
     >>> Axis(size=3, kernel=3, stride=2, crop_begin=1).phases()[0]
     Phase(offset=0, length=3, taps=(Tap(index=1, shift=0),))
@@ -55,7 +55,7 @@ class Phase(NamedTuple):
 class Axis:
     """One spatial axis: sizes, stride, dilation and two signed crops (see the module's algebra).
 
-    Raises `ArgumentError` when a value is no integer in range and `ShapeError` when the crops
+    Raises `ArgumentError` if a value is not an integer in range, and `ShapeError` if the crops
     leave fewer than zero output positions.
 
     >>> axis = Axis(size=3, kernel=3, stride=2, crop_begin=1, crop_end=0)
@@ -78,7 +78,7 @@ class Axis:
         _require_integer("crop_begin", self.crop_begin, -LIMIT)
         _require_integer("crop_end", self.crop_end, -LIMIT)
         if self.out < 0:
-            remedy = "Crop less, or take a larger input or kernel."
+            remedy = "Crop less, or use a larger input or kernel."
             got = f"{self.out} = {self.formula}"
             raise ShapeError("the output size", got, "at least 0", remedy)
 
@@ -99,7 +99,7 @@ class Axis:
 
     @property
     def formula(self) -> str:
-        """The output size with numbers put in, for people."""
+        """The formula of the output size with its numbers, for messages."""
         return (
             f"({self.size} - 1)*{self.stride} + {self.dilation}*({self.kernel} - 1) + 1"
             f" - {_signed(self.crop_begin)} - {_signed(self.crop_end)}"
@@ -107,13 +107,13 @@ class Axis:
 
     @property
     def period(self) -> int:
-        """Taps t and t + period fall into the same phase: s / gcd(s, d)."""
+        """The distance s / gcd(s, d) between taps of the same phase."""
         return self.stride // gcd(self.stride, self.dilation)
 
     def phases(self) -> tuple[Phase, ...]:
-        """The phases of the output in order of offset; at most `stride` of them, none is empty.
+        """The phases of the output in order of offset: at most `stride`, none without outputs.
 
-        Tap t makes phase r when d*t = r + p (mod s), reading x[j - e] with e = (d*t - r - p) / s.
+        Tap t is in phase r if d*t = r + p (mod s); it reads x[j - e] with e = (d*t - r - p) / s.
         """
         taps: dict[int, list[Tap]] = {}
         for t in range(self.kernel):
@@ -125,10 +125,10 @@ class Axis:
         )
 
     def reads(self, lo: int, hi: int) -> range:
-        """An interval of inputs that holds every input which reaches outputs [lo, hi).
+        """An interval with every input that reaches outputs [lo, hi); empty if there is none.
 
-        It is the smallest such interval except where a window narrower than a stride, or the holes
-        of a dilated kernel, let an input at its end miss every output. Empty when none reaches.
+        It is the smallest such interval unless there are fewer than `dilation` outputs: they may
+        then lie between the taps of an input at its end.
 
         >>> Axis(size=5, kernel=3, stride=2).reads(4, 6)
         range(1, 3)
@@ -140,7 +140,7 @@ class Axis:
         return range(first, last + 1) if first <= last else range(0)
 
     def part(self, lo: int, hi: int) -> tuple[Axis, range]:
-        """Outputs [lo, hi) as the whole output of a smaller axis, and the inputs of that axis.
+        """The axis whose whole output is outputs [lo, hi) of this one, and the inputs it reads.
 
         >>> axis, inputs = Axis(size=5, kernel=3, stride=2).part(4, 6)
         >>> axis.out, inputs
@@ -152,8 +152,9 @@ class Axis:
         return fitted(size, kernel, stride, self.dilation, begin, hi - lo), inputs
 
     def gradient_part(self, lo: int, hi: int) -> tuple[Axis, range]:
-        """Inputs [lo, hi) as an axis of their own, and the outputs that they reach: of an input
-        gradient, or a convolution, the results and what they read.
+        """The axis of inputs [lo, hi) alone, and the outputs that they reach.
+
+        For an input gradient or a convolution these are the results and the positions they read.
 
         >>> axis, outputs = Axis(size=5, kernel=3, stride=2).gradient_part(1, 3)
         >>> axis.size, outputs
@@ -166,7 +167,7 @@ class Axis:
         return fitted(hi - lo, kernel, stride, self.dilation, begin, len(outputs)), outputs
 
     def used_taps(self) -> range:
-        """An interval of taps that holds every tap which reaches an output; as tight as `reads`.
+        """An interval with every tap that reaches an output; the smallest one if out >= stride.
 
         >>> Axis(size=5, kernel=3, dilation=100, crop_begin=100, crop_end=100).used_taps()
         range(1, 2)
@@ -177,7 +178,7 @@ class Axis:
         return range(first, last + 1) if self.size and first <= last else range(0)
 
     def trimmed(self) -> Trimmed:
-        """The same outputs from only the inputs and taps that reach them."""
+        """The axis with the same outputs, but only the inputs and taps that reach them."""
         inputs, taps = self.reads(0, self.out), self.used_taps()
         if not inputs or not taps:
             empty = fitted(0, 1, self.stride, self.dilation, self.crop_begin, self.out)
@@ -186,13 +187,13 @@ class Axis:
             return Trimmed(self, inputs, taps)
         begin = self.crop_begin - self.stride * inputs.start - self.dilation * taps.start
         axis = fitted(len(inputs), len(taps), self.stride, self.dilation, begin, self.out)
-        again = axis.trimmed()  # without some inputs fewer taps reach, and the other way round
+        again = axis.trimmed()  # fewer inputs may leave fewer useful taps, and vice versa
         return Trimmed(again.axis, _within(again.inputs, inputs), _within(again.taps, taps))
 
     def evened(self) -> tuple[Axis, int]:
-        """The layer with equal crops at both ends, and the position of these outputs in its own.
+        """A layer with equal crops at both ends, and the position of these outputs in its output.
 
-        The crop at its end may be smaller by up to stride - 1. Only for crops >= 0.
+        Its crop at the end may be smaller by up to stride - 1. Crops must be >= 0.
 
         >>> Axis(size=4, kernel=3, crop_begin=2).evened()[1]
         2
@@ -217,7 +218,7 @@ class Axis:
 
     @property
     def uncropped(self) -> range:
-        """The full result's positions, counted as the output's: below 0 or from `out` on is cut.
+        """Positions of the full result, numbered like outputs; the crop removes those outside it.
 
         >>> Axis(size=3, kernel=3, stride=2, crop_begin=1).uncropped
         range(-1, 6)
@@ -225,7 +226,7 @@ class Axis:
         return range(-self.crop_begin, self.full - self.crop_begin)
 
     def reach(self, i: int) -> range:
-        """From the first to the last position that input `i` reaches, counted likewise.
+        """The range of positions that input `i` reaches, numbered likewise.
 
         >>> Axis(size=3, kernel=3, stride=2, crop_begin=1).reach(1)
         range(1, 4)
@@ -234,7 +235,7 @@ class Axis:
         return range(begin, begin + self.extent)
 
     def meeting(self, tap: int) -> tuple[range, range]:
-        """The inputs whose products with a tap lie in the output, and the outputs that these make.
+        """The inputs whose products with a tap lie in the output, and the outputs that they reach.
 
         >>> Axis(size=3, kernel=3, stride=2, crop_begin=1).meeting(0)
         (range(1, 3), range(1, 5, 2))
@@ -246,19 +247,19 @@ class Axis:
         return range(first, first + count), range(start, start + self.stride * count, self.stride)
 
     def meets(self, tap: int) -> bool:
-        """Whether a tap makes any output from any input."""
+        """Whether a tap contributes to any output."""
         return bool(self.meeting(tap)[0])
 
 
 class Trimmed(NamedTuple):
-    """Some inputs and taps of an axis, with the same outputs; none and size 0 where none reach."""
+    """An axis with the same outputs from fewer inputs and taps; size 0 if nothing reaches them."""
 
     axis: Axis
     inputs: range
     taps: range
 
     def without_margins(self) -> tuple[Axis, slice]:
-        """The axis with no crop below zero, and where its outputs lie among this axis's."""
+        """The axis without negative crops, and the slice of this axis's outputs that it covers."""
         axis = self.axis
         crops = max(0, axis.crop_begin), max(0, axis.crop_end)
         if not axis.size or axis.full <= sum(crops):
@@ -271,10 +272,9 @@ class Trimmed(NamedTuple):
 def padded(
     size: int, kernel: int, stride: int, dilation: int, begin: int, end: int, output_padding: int
 ) -> Axis:
-    """The axis of a layer with padding (begin, end) and output padding, in PyTorch's and ONNX's
-    sense.
+    """The axis of a layer with padding (begin, end) and output padding as in PyTorch and ONNX.
 
-    Both are crops: begin is cut from the begin, `end - output_padding` from the end.
+    Both are crops: `begin` positions at the beginning and `end - output_padding` at the end.
 
     >>> padded(3, 3, 2, 1, 1, 1, 1).out
     6
@@ -283,7 +283,7 @@ def padded(
 
 
 def padded_size(n: Any, k: Any, s: Any, d: Any, padding: Any, output_padding: Any) -> Any:
-    """`padded(...).out` for equal padding at both ends; compilers may pass symbols for numbers.
+    """`padded(...).out` for equal padding at both ends; compilers may pass symbolic sizes.
 
     >>> padded_size(3, 3, 2, 1, 1, 1)
     6
@@ -292,7 +292,7 @@ def padded_size(n: Any, k: Any, s: Any, d: Any, padding: Any, output_padding: An
 
 
 def fitted(size: int, kernel: int, stride: int, dilation: int, begin: int, out: int) -> Axis:
-    """The axis that has exactly `out` outputs, `begin` positions being cut from its begin.
+    """The axis with exactly `out` outputs after cropping `begin` positions at its beginning.
 
     >>> fitted(3, 3, 2, 1, begin=1, out=6).crop_end
     0
@@ -312,11 +312,11 @@ def centred(
     upper: bool,
     output_padding: int = 0,
 ) -> Axis:
-    """The axis with `out` outputs whose total crop is shared out between begin and end.
+    """The axis with `out` outputs whose total crop is divided between both ends.
 
-    total = full + output_padding - out. With `upper` the odd position is cut from the end (begin =
-    floor(total/2): TensorFlow, JAX, ONNX from opset 11 SAME_UPPER), else from the begin. A negative
-    total extends the end (ONNX's test of output_shape; ONNX Runtime and OpenVINO agree).
+    total = full + output_padding - out. With `upper` an odd position is cut at the end (begin =
+    floor(total/2): TensorFlow, JAX, ONNX from opset 11 SAME_UPPER), else at the beginning. If total
+    is negative, the end is extended (ONNX's test of output_shape; ONNX Runtime and OpenVINO agree).
 
     >>> [centred(5, 3, 2, 1, 10, upper=upper).crop_begin for upper in (True, False)]
     [0, 1]
@@ -340,19 +340,19 @@ def convolved(length: int, kernel: int, stride: int, dilation: int, begin: int, 
     if length + begin + end < extent:
         got = f"{length + begin + end} positions = {length} + {_signed(begin)} + {_signed(end)}"
         expected = f"at least the dilated kernel's extent, {extent}"
-        remedy = "Pad more, or take a smaller kernel or dilation."
+        remedy = "Pad more, or use a smaller kernel or dilation."
         raise ShapeError("the padded input", got, expected, remedy)
     size = (length + begin + end - extent) // stride + 1
     return fitted(size, kernel, stride, dilation, begin, length)
 
 
 def scaled(size: int, stride: int) -> int:
-    """s*I, the output size that "same" asks of a transposed convolution."""
+    """s*I, the output size of a transposed convolution with "same" padding."""
     return stride * size
 
 
 def strided(length: int, stride: int) -> int:
-    """ceil(length / s), the output size that "same" asks of a convolution.
+    """ceil(length / s), the output size of a convolution with "same" padding.
 
     >>> strided(5, 2)
     3
@@ -363,7 +363,7 @@ def strided(length: int, stride: int) -> int:
 def same_padding(
     length: int, kernel: int, stride: int, dilation: int, *, upper: bool
 ) -> tuple[int, int]:
-    """(begin, end) zeros around a convolution's input for ceil(length / stride) outputs.
+    """The zeros (begin, end) around a convolution's input for ceil(length / stride) outputs.
 
     >>> same_padding(5, 4, 2, 1, upper=True)
     (1, 2)
@@ -379,7 +379,7 @@ def _full(size: int, kernel: int, stride: int, dilation: int) -> int:
 
 
 def _within(part: range, domain: range) -> range:
-    """A part of a range, given by its places in it."""
+    """A part of a range, given by its positions within it."""
     return range(domain.start + part.start, domain.start + part.stop) if part else part
 
 

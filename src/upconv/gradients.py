@@ -1,6 +1,6 @@
-"""Gradients: the results named in `needs`, into new arrays or the caller's, and the bias gradient.
+"""The gradients named in `needs`, written into new arrays or the caller's.
 
-The gradients of x and of the weight are prepared calls (`execution`); the bias gradient is a sum.
+Prepared calls (`execution`) compute the gradients of x and the weight; the bias gradient is a sum.
 Every call is prepared before any of the caller's arrays is written.
 """
 
@@ -49,7 +49,7 @@ NEEDS = ("x", "weight", "bias")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradients:
-    """The gradients of one call; None where one was not needed.
+    """The gradients of one call; None for those that were not needed.
 
     >>> Gradients(x=np.zeros(3)).weight is None
     True
@@ -83,7 +83,7 @@ class _Layer:
         single = self.ndim < problem.rank + 2  # without a batch axis
         self.channel_axis = channel - (single and channel > batch)
         self.axes = tuple(axis for axis in range(self.ndim) if axis != self.channel_axis)
-        # A convolution's input is g of the trilinear form, the gradient its x.
+        # The input of a convolution is g in the trilinear form; its gradient is x.
         self.swaps = problem.direction is Direction.FORWARD
 
     def call(self, name: str) -> PreparedCall:
@@ -107,7 +107,7 @@ def _layer(
     x: Array,
     weight: Array,
 ) -> _Layer:
-    """`prepared`, for gradients."""
+    """`execution.prepared` for gradients: the layer from the cache, or a new one."""
     threads, calls = get_num_threads(), shared_cache().calls
     shapes = grad.shape, grad.dtype, x.shape, x.dtype, weight.shape, weight.dtype
     key = rule, engine_key(engine), threads, algorithm, keywords, accumulate, shapes
@@ -131,7 +131,7 @@ def gradients(
     out: Gradients | None,
     accumulate: bool,
 ) -> Gradients:
-    """The gradients named in `needs`, by a rule that says the signatures of "x" and "weight"."""
+    """The gradients named in `needs`; `rule` gives the signatures of "x" and "weight"."""
     grad, x, weight = as_operand("grad", grad), as_operand("x", x), as_operand("weight", weight)
     accumulate = boolean("accumulate", accumulate)
     engine = engine_for(engine, x=x, grad=grad, weight=weight)
@@ -151,14 +151,14 @@ def gradients(
         channels = (grad.shape[layer.channel_axis],)
         shapes = {"x": x.shape, "weight": weight.shape, "bias": channels}
         operands = fitting(targets, shapes, dict.fromkeys(shapes, grad.dtype))
-        # An operand that a result is written over is copied: the next gradient still reads it.
+        # Copy an operand that a result would overwrite: the next gradient still reads it.
         grad, x, weight = (
             copied("a copy of an operand that out overlaps", operand)
             if overlap(operand, operands.values())
             else operand
             for operand in (grad, x, weight)
         )
-        for _, call in calls:  # whatever refuses refuses before anything of the caller's is written
+        for _, call in calls:  # any refusal comes before the caller's arrays are written
             call.entry()
     results: dict[str, Array] = {
         name: operands[name] if name in operands else new_result_beside(call.signature, grad)
@@ -171,22 +171,22 @@ def gradients(
         call.run(results[name], a, b)
     if type(grad) is DeviceArray:
         results = {name: delivered(target, None) for name, target in results.items()}
-    elif out is not None:  # the very objects that the caller passed
+    elif out is not None:  # return the objects that the caller passed
         results |= {name: target for name, target in targets.items() if target is not None}
     return Gradients(**results)
 
 
-_ROWS = 256  # positions that are added up in the operand's own type
+_ROWS = 256  # positions that are summed in the operand's own dtype
 _SMALL = 1 << 12
 
 
 @memory.bounded("the bias gradient")
 def _bias_gradient(layer: _Layer, grad: Array, out: Array | None, *, accumulate: bool) -> Array:
-    """The sum over all axes but the channels; in float64, because its length has no bound.
+    """The sum over all axes but the channels, in float64 because its length has no bound.
 
-    NumPy sums many float32 in less than half the time that it takes into float64. Runs of positions
-    are short enough for that: of one image where channels come first, which NumPy adds up by
-    halves, of 256 positions where they come last.
+    NumPy sums float32 values in float32 in less than half the time it takes in float64. Short runs
+    of positions are therefore summed in float32 first: one image if channels come first, where
+    NumPy sums pairwise, and 256 positions if they come last.
     """
     channel_axis, axes, sums = layer.channel_axis, layer.axes, grad
     if isinstance(grad, DeviceArray):
@@ -207,7 +207,7 @@ def _bias_gradient(layer: _Layer, grad: Array, out: Array | None, *, accumulate:
 
 
 def device_total(grad: DeviceArray, axes: tuple[int, ...], out: Any, *, accumulate: bool) -> Any:
-    """The sum over axes on a device, added up in float64, into `out` or a new array."""
+    """Sum over axes on a device in float64, into `out` or a new array."""
     with grad.library.on(grad.device), out_of_memory(grad.library, "the bias gradient"):
         total = grad.library.sums(grad.native, axes)
         target = grad.empty(tuple(total.shape)) if out is None else out
@@ -218,7 +218,7 @@ def device_total(grad: DeviceArray, axes: tuple[int, ...], out: Any, *, accumula
 def rounded_total(
     total: Array, dtype: np.dtype[Any], out: Array | None, *, accumulate: bool
 ) -> Array:
-    """A float64 total in the caller's array, or added to it, or in a new one of `dtype`."""
+    """Write a float64 total to `out`, add it to `out`, or return it as a new array of `dtype`."""
     with np.errstate(all="ignore"):
         if out is None:
             return total.astype(dtype)
@@ -231,13 +231,13 @@ def fitting(
     shapes: Mapping[str, tuple[int, ...]],
     dtypes: Mapping[str, np.dtype[Any]],
 ) -> dict[str, Array]:
-    """The targets given, each checked to fit its result and to share no memory with another."""
+    """The caller's targets, checked to fit their results and to share no memory."""
     operands = {
         name: check_out(f"out.{name}", target, shapes[name], dtypes[name])
         for name, target in targets.items()
         if target is not None
     }
-    for first, second in combinations(operands, 2):  # one result would be lost
+    for first, second in combinations(operands, 2):  # one result would overwrite the other
         if shares_memory(operands[first], operands[second]):
             got = f"one in which {first} and {second} share memory"
             raise ArgumentError("out", got, "separate arrays", "Copy one of them.")
@@ -252,15 +252,15 @@ def gradient_targets(
     *,
     accumulate: bool,
 ) -> dict[str, Array | None]:
-    """The array to write each of the `known` gradients in `needs` into; None for a new one."""
+    """The target array of each of the `known` gradients in `needs`; None for a new array."""
     if needs is known and out is None and not accumulate:
-        return dict.fromkeys(known)  # most calls
+        return dict.fromkeys(known)  # the most frequent case
     if isinstance(needs, str):
         names: tuple[object, ...] = (needs,)
     else:
         try:
             names = tuple(islice(needs, len(known) + 1))  # bounded: an iterator may never end
-        except Exception:  # whatever is no iterable, or fails as one
+        except Exception:  # not iterable, or its iterator fails
             names = (needs,)
     if len(names) > len(known) or any(
         not isinstance(name, str) or name not in known for name in names

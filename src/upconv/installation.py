@@ -1,18 +1,18 @@
-"""The command that installs an extra of upconv, from wherever this upconv was installed."""
+"""The command that installs an extra of upconv, from the same source as this installation."""
 
 from __future__ import annotations
 
 
 def install_command(extra: str) -> str:
-    """Return the pip command that adds an extra to the upconv that is installed here.
+    """Return the pip command that adds an extra to this installation of upconv.
 
-    pip records where a package came from (PEP 610): a folder, an address, or nothing for a release
-    from an index.
+    pip records where a package came from (PEP 610): a folder, a URL, or nothing for a release from
+    an index.
 
     >>> install_command("onnx")
     "pip install ...[onnx]..."
     """
-    import json  # here, as no call should wait for the import of what a message needs
+    import json  # imported here, since only error messages need these modules
     from importlib import metadata
     from shlex import quote
     from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ def install_command(extra: str) -> str:
 
     try:
         record = metadata.distribution("upconv").read_text("direct_url.json")
-    except metadata.PackageNotFoundError:  # a folder that was put on the path
+    except metadata.PackageNotFoundError:  # not installed, only on sys.path
         record = None
     origin = json.loads(record or "{}")
     url, folder, repository = (origin.get(key) for key in ("url", "dir_info", "vcs_info"))

@@ -1,10 +1,10 @@
-"""Threads that work while their caller waits, which Ctrl-C may end at any time.
+"""Worker threads whose caller waits for them, and may stop waiting on Ctrl-C at any time.
 
-Python raises `KeyboardInterrupt` in the main thread, between two instructions. A lock that is taken
-by a function of Python's own can be left taken there, and all of `threading` and
-`concurrent.futures` but `Lock` and `RLock` take theirs so: the next one to ask waits for ever. So
-jobs and answers go through `SimpleQueue`, which is written in C, and what a signal can still do is
-leave a thread idle. At the interpreter's end the work under way is waited for.
+Python raises `KeyboardInterrupt` in the main thread, between two instructions. A lock that Python
+code acquires may then never be released, and the next thread would wait for it forever. Everything
+in `threading` and `concurrent.futures` except `Lock` and `RLock` acquires locks in Python code.
+Jobs and answers therefore use `SimpleQueue`, which is written in C: at worst, a signal leaves a
+thread idle. At exit the interpreter waits for running jobs.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ T = TypeVar("T")
 _Answer = list[Any]  # the result, and the error or None; emptied by the caller
 _Job = tuple[Callable[..., Any], tuple[Any, ...], SimpleQueue[_Answer]]
 _jobs = SimpleQueue[_Job]()
-_idle = deque[None]()  # one entry for each thread that nobody counts on
+_idle = deque[None]()  # one entry for each thread without a job
 _busy = deque[Lock]()  # each thread holds one while it works
 _ended = False
 
 
 def call(function: Callable[..., T], *arguments: Any) -> T:
-    """Call `function` on another thread, and return its result or raise what it raises.
+    """Call `function` on another thread, and return its result or raise its error.
 
-    Ctrl-C ends the waiting, not the call. Raises `EngineError` where there is no thread to be had.
+    Ctrl-C ends the waiting, not the call. Raises `EngineError` if no thread can be started.
     """
     if _ended:
-        raise EngineError("The interpreter is ending: nothing runs on other threads any more.")
+        raise EngineError("The interpreter is shutting down: no more work runs on other threads.")
     answer = SimpleQueue[_Answer]()
     try:
         _idle.pop()
@@ -44,7 +44,7 @@ def call(function: Callable[..., T], *arguments: Any) -> T:
     _jobs.put((function, arguments, answer))
     reply = answer.get()
     result, error = reply
-    reply.clear()  # the other thread may hold it for a while yet
+    reply.clear()  # the other thread may keep the list alive for a while
     if error is not None:
         raise error
     return cast(T, result)
@@ -65,13 +65,13 @@ def _work(jobs: SimpleQueue[_Job], idle: deque[None]) -> None:
 
 
 def _do(job: _Job, busy: Lock, idle: deque[None]) -> None:
-    """Do one job, of which nothing is kept from the moment on when its caller has the answer."""
+    """Do one job; drop all references to it before its caller gets the answer."""
     function, arguments, answer = job
     del job
     reply: _Answer = [None, None]
     with busy:
         if _ended:
-            return  # its caller is a thread that ends with the interpreter
+            return  # the waiting caller is a thread that ends with the interpreter
         try:
             reply[0] = function(*arguments)
         except BaseException as raised:
@@ -82,7 +82,7 @@ def _do(job: _Job, busy: Lock, idle: deque[None]) -> None:
 
 
 def _end() -> None:
-    """Wait for the work under way: a thread that is ended in foreign code ends the process."""
+    """Wait for running jobs: a thread that is stopped inside foreign code aborts the process."""
     global _ended
     _ended = True
     for busy in list(_busy):
@@ -90,7 +90,7 @@ def _end() -> None:
 
 
 def _begin_in_child() -> None:
-    """No thread comes along into the child of a fork."""
+    """Start afresh in the child of a fork, which has none of these threads."""
     global _jobs, _idle, _busy
     _jobs, _idle, _busy = SimpleQueue(), deque(), deque()
 

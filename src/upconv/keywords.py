@@ -1,7 +1,7 @@
-"""A layer's keywords: from what callers write to axes, an epilogue, and a frozen value of all.
+"""A layer's keywords, frozen to one hashable value and converted to axes and an epilogue.
 
-`Keywords.of` runs on every call and looks at types only. The rest turns frozen keywords into what
-they mean; it runs when a call is prepared.
+`Keywords.of` runs on every call and checks types only. The other functions interpret frozen
+keywords; they run when a call is prepared.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .errors import ArgumentError, DTypeError, ShapeError, brief
 from .geometry import LIMIT, Axis, centred, convolved, fitted, padded, same_padding, scaled, strided
 from .problem import TF32, DType, Epilogue
 
-_LEAKY_SLOPE = 0.01  # the slope PyTorch, ONNX and Keras 2 take where none is given
+_LEAKY_SLOPE = 0.01  # the default of PyTorch, ONNX and Keras 2
 
 
 class Keywords(NamedTuple):
-    """The frozen keywords of a call (a NamedTuple: it is hashed on every call)."""
+    """The frozen keywords of a call (a NamedTuple, since it is hashed on every call)."""
 
     stride: Frozen = 1
     padding: Frozen = 0
@@ -37,7 +37,7 @@ class Keywords(NamedTuple):
 
     @classmethod
     def of(cls, *values: object) -> Keywords:
-        """Freeze a caller's keywords, in this order; the last ones may be left out.
+        """Freeze a caller's keywords, in the order of the fields; the last ones may be omitted.
 
         Raises `DTypeError` for a value that no keyword can have.
         """
@@ -52,10 +52,10 @@ _COUNT = len(Keywords._fields)
 
 
 def rounds(precision: object, dtype: DType) -> bool:
-    """Whether a `precision` asks for operands of `dtype` to be rounded to bfloat16.
+    """Whether a `precision` asks to round operands of `dtype` to bfloat16.
 
-    Raises `ArgumentError` for anything but None, the arrays' own type, and bfloat16 or TF32 for
-    float32.
+    Raises `ArgumentError` unless it is None or the dtype itself; float32 also allows bfloat16 and
+    TF32.
     """
     if precision is None or precision == dtype.value:
         return False
@@ -69,7 +69,7 @@ def rounds(precision: object, dtype: DType) -> bool:
     raise ArgumentError("precision", brief(precision), allowed, _PRECISION)
 
 
-_PRECISION = "Only float32 is rounded, to bfloat16; convert other arrays with .astype(np.float32)."
+_PRECISION = "Only float32 operands can be rounded; convert other arrays with .astype(np.float32)."
 
 
 def integers(argument: str, value: Frozen, rank: int, low: int) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ _FORMS = "an int, or one int per spatial axis (the weight has {rank})"
 
 
 class Same(Enum):
-    """Padding by rule: which end the odd position goes to."""
+    """A padding rule; it says which end gets the odd position."""
 
     UPPER = "same_upper"
     LOWER = "same_lower"
@@ -108,7 +108,7 @@ def paddings(value: Frozen, rank: int) -> Pairs | Same:
     return tuple(_pair(f"padding[{i}]", entry) for i, entry in enumerate(value))
 
 
-_PAIRS = "Pairs are ((begin, end), ...), negative values add positions."
+_PAIRS = "Pairs are ((begin, end), ...); negative values add positions."
 _PADDING_FORMS = (
     "an int, or one int or (begin, end) pair per spatial axis (the weight has {rank}), or 'valid',"
     " 'same_upper' or 'same_lower'"
@@ -142,11 +142,11 @@ def _bounded(argument: str, value: int, low: int) -> int:
 _REMEDIES = {
     "stride": "Use 1 where nothing is to be upsampled.",
     "dilation": "Use 1 for a dense kernel.",
-    "padding": "It counts positions cut off, below 0 positions added.",
-    "output_padding": "To cut the end use padding=((begin, end), ...).",
-    "output_size": "Leave it out for the size that follows from the rest.",
-    "iterations": "Leave it out for a limit that follows from the size.",
-    "length": "It is the number of inputs of the whole call whose bits are wanted.",
+    "padding": "Positive values crop positions, negative values add them.",
+    "output_padding": "To crop the end, use padding=((begin, end), ...).",
+    "output_size": "Omit it to use the size that follows from the other arguments.",
+    "iterations": "Omit it to use a limit that follows from the size.",
+    "length": "It is the number of inputs of the whole call whose bits are to be reproduced.",
 }
 
 
@@ -182,13 +182,13 @@ def is_prelu(value: object) -> TypeGuard[Sequence[object]]:
 
 
 def frozen_activation(value: object) -> Frozen:
-    """A hashable copy of `value`, which is not PReLU; `epilogue` interprets it."""
+    """A hashable copy of an activation, to be interpreted by `epilogue`; PReLU is refused."""
     if value is None or type(value) is str:
         return value
     if isinstance(value, str):
         return str.__str__(value)
     if is_prelu(value):
-        remedy = "PReLU is for conv, conv_transpose, their plans and explain; elsewhere, apply it."
+        remedy = "Only conv, conv_transpose, their plans and explain take it; elsewhere apply it."
         raise ArgumentError("activation", "'prelu'", _ACTIVATIONS.partition(", or")[0], remedy)
     if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str):
         return (str.__str__(value[0]), _slope(value[1]))
@@ -196,7 +196,7 @@ def frozen_activation(value: object) -> Frozen:
     raise DTypeError("activation", got, _ACTIVATIONS, _OTHERS)
 
 
-_SLOPE = "It is the factor of negative values, as in ('leaky_relu', 0.2)."
+_SLOPE = "It is the factor for negative values, as in ('leaky_relu', 0.2)."
 
 
 def _slope(value: object) -> float:
@@ -210,7 +210,7 @@ def _slope(value: object) -> float:
         raise ArgumentError("activation slope", brief(value), expected, _SLOPE) from None
 
 
-_OTHERS = "Apply any other function to the result."
+_OTHERS = "Apply other functions to the result yourself."
 _ACTIVATIONS = (
     "None or one of "
     + ", ".join(repr(kind.value) for kind in Activation if kind.value)
@@ -227,14 +227,14 @@ def transposed_axes(
     dilation: Frozen,
     output_size: Frozen,
 ) -> tuple[Axis, ...]:
-    """The axes of a transposed convolution as `conv_transpose` spells them.
+    """The axes of a transposed convolution from the keywords of `conv_transpose`.
 
-    1. "same_upper"/"same_lower": out = output_size, or size*stride; the total crop, output padding
-       added, is shared out (ONNX from opset 11; `geometry.centred`).
-    2. output_size: begin is cut as given, the end so that the size comes out.
-    3. otherwise begin and end are cut as given and output padding extends the end.
+    1. "same_upper"/"same_lower": out = output_size, or size*stride. The total crop, including
+       output padding, is divided between both ends (ONNX from opset 11; `geometry.centred`).
+    2. output_size: the crop at the beginning is given; the crop at the end follows from the size.
+    3. Otherwise both crops are given, and output padding extends the end.
 
-    Raises `ArgumentError` where output_size and output_padding both speak of the size, differently.
+    Raises `ArgumentError` if output_size is given together with a nonzero output_padding.
     """
     rank = len(kernel)
     strides, dilations, pairs, extra = _of_class(rank, stride, dilation, padding, output_padding)
@@ -274,7 +274,7 @@ def convolved_axes(
 def _of_class(
     rank: int, stride: Frozen, dilation: Frozen, padding: Frozen, output_padding: Frozen
 ) -> tuple[tuple[int, ...], tuple[int, ...], Pairs | Same, tuple[int, ...]]:
-    """Strides, dilations, paddings and output paddings: the same at every size of a layer."""
+    """Strides, dilations, paddings and output paddings: they do not depend on the input size."""
     strides = integers("stride", stride, rank, 1)
     dilations = integers("dilation", dilation, rank, 1)
     extra = integers("output_padding", output_padding, rank, 0)
@@ -282,7 +282,7 @@ def _of_class(
 
 
 def _axes(make: Callable[..., Axis], *columns: Sequence[int]) -> tuple[Axis, ...]:
-    """`make(number, *entries)` for every axis, an entry of each column; errors name the axis."""
+    """Call `make(i, *entries)` for every axis i with one entry per column; errors name the axis."""
     axes = []
     for i, row in enumerate(zip(*columns, strict=True)):
         try:

@@ -1,14 +1,14 @@
-"""One measured choice among several ways to compute the same arrays, for all front ends.
+"""The choice, by measurement, among several ways to compute the same arrays, for all front ends.
 
-1. Each way runs once. A way that fails, or whose results differ from the first one's by more than
-   rounding (`TOLERANCES`), is out. The first way is the baseline: the model without upconv.
-2. The others are timed in interleaved rounds (`timing`).
-3. A way is compared with the baseline by a `Ratio`, whose interval contains the measured noise.
-   It wins if the whole interval lies above `required_gain`; of several, the one that begins
-   highest. Otherwise the baseline stays.
+1. Each way runs once. The first way is the baseline: the model without upconv. A way is excluded if
+   it fails, or if its results differ from the baseline's by more than rounding (`TOLERANCES`).
+2. The remaining ways are timed in interleaved rounds (`timing`).
+3. A `Ratio` compares a way with the baseline; its interval includes the measured noise. A way
+   qualifies if its whole interval lies above `required_gain`. The qualifying way with the highest
+   lower bound wins; without one, the baseline stays.
 4. Rounds end early if the choice is clear (`is_clear`).
 
-The result tells why each other way was not chosen.
+The result states why each other way was not chosen.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from .terminal import Progress
 from .timing import FEWEST_ROUNDS, PATIENCE, Bounds, Rounds, sampled
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
-"""Largest accepted difference over the largest value: sums in another order in a deep model."""
+"""Largest accepted difference, relative to the largest value. Deep models add rounding errors."""
 
 OTHER_INTEGERS = 0.01
-"""Share of integers and booleans that may differ: rounding decides some comparisons."""
+"""Fraction of integers and booleans that may differ, since rounding decides some comparisons."""
 
 GAIN, _FEW = 1.01, 0.1
-"""A way must be `GAIN` times as fast, and with n rounds 1 + `_FEW` / n times.
+"""A way must be both `GAIN` times and, after n rounds, 1 + `_FEW` / n times as fast.
 
-Identical ways should not win, and few samples show little of the noise. docs/choices.md has the
-rates at which they do.
+Identical ways should not win, and few samples show little of the noise. docs/choices.md states how
+often identical ways win.
 """
 
 _ALIKE, _NARROW = 1.03, 1.25
@@ -45,13 +45,13 @@ _RESAMPLES = 1000
 
 
 LEAST_ROUNDS = 3
-"""With fewer rounds, one stall of a busy machine decides."""
+"""With fewer rounds, a single stall of a busy machine could decide."""
 
 NO_TIME = "no time was left"
 
 
 def required_gain(rounds: int) -> float:
-    """Return the speed-up that a way with this number of rounds must surely exceed.
+    """Return the speed-up that the whole interval of a way must exceed after these rounds.
 
     >>> [round(required_gain(n), 3) for n in (3, 5, 10, 100)]
     [1.033, 1.02, 1.01, 1.01]
@@ -61,14 +61,14 @@ def required_gain(rounds: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The speed of one call over that of another, with an interval of its uncertainty.
+    """The speed of one call relative to another, with an uncertainty interval.
 
-    Whatever disturbs a machine makes calls slower, never faster. Calls are therefore compared by
-    the mean of the fastest third of their samples. The interval is between the 10th and the 90th
-    percentile of the bootstrap (Efron 1979), widened by half of the relative difference between the
-    baseline's two series, since both are merged. Quartiles held the true ratio in half of the cases
-    under bursts of load, these percentiles in 55 to 70 %. A 95 % interval of few samples would hide
-    most gains: to choose one of two equal ways costs nothing, to miss a faster one does.
+    Disturbances make calls slower, never faster. Calls are therefore compared by the mean of the
+    fastest third of their samples. The interval runs from the 10th to the 90th percentile of the
+    bootstrap (Efron 1979). It is widened by half of the relative difference between the baseline's
+    two series, since both are merged. Under bursts of load, quartiles contained the true ratio in
+    half of the cases, these percentiles in 55 to 70 %. A 95 % interval from few samples would hide
+    most gains. Choosing between two equal ways costs nothing; missing a faster one does.
     """
 
     median: float
@@ -79,7 +79,7 @@ class Ratio:
     def between(
         cls, before: Sequence[float], after: Sequence[float], again: Sequence[float] = ()
     ) -> Self:
-        """The ratio of two calls by their samples in seconds; again: more samples of `before`.
+        """The ratio of two calls from samples in seconds; again: more samples of `before`.
 
         >>> print(Ratio.between([2.0, 2.0], [1.0, 1.0], [2.0, 2.0]))
         2.00 times as fast (2.00 to 2.00)
@@ -96,11 +96,11 @@ class Ratio:
 
     @classmethod
     def of(cls, rounds: Rounds, call: int) -> Self:
-        """The ratio of the first call of some rounds to another."""
+        """The ratio of the first call in `rounds` to another."""
         return cls.between(rounds.samples[0], rounds.samples[call], rounds.again)
 
     def times(self, other: Ratio) -> Ratio:
-        """The ratio of a to c, of this one of a to b and another of b to c."""
+        """The ratio of a to c, if this one is of a to b and `other` of b to c."""
         return Ratio(self.median * other.median, self.low * other.low, self.high * other.high)
 
     def __str__(self) -> str:
@@ -110,9 +110,10 @@ class Ratio:
 def is_clear(rounds: Rounds) -> bool:
     """Return whether further rounds would hardly change the choice.
 
-    Either all ways are slower than the baseline by a margin, or one is faster by it. Its interval
-    must be at most `_NARROW`, and no other way may be `_ALIKE` times as fast as it. The margin is
-    five times that of `required_gain`, since the check runs after every round.
+    The choice is clear if all ways are slower than the baseline by a margin. It is also clear if
+    one is faster by the margin, its interval spans less than a factor of `_NARROW`, and no other
+    way may be `_ALIKE` times as fast. The margin is five times that of `required_gain`, since the
+    check runs after every round.
 
     >>> is_clear(Rounds(([2.0] * 5, [1.0] * 5, [1.5] * 5), [2.0] * 5))
     True
@@ -130,12 +131,12 @@ def is_clear(rounds: Rounds) -> bool:
 
 
 def undisturbed(samples: Sequence[float]) -> float:
-    """Return the mean of the fastest third of some samples: the time that reports state."""
+    """Return the mean of the fastest third of the samples, which is the time in reports."""
     return float(_fastest(np.array(samples)))
 
 
 def _fastest(samples: Array) -> Array:
-    """The mean of the fastest third, along the last axis."""
+    """Mean of the fastest third along the last axis."""
     third = -(-samples.shape[-1] // 3)
     mean: Array = np.sort(samples)[..., :third].mean(axis=-1)
     return mean
@@ -145,8 +146,8 @@ def _fastest(samples: Array) -> Array:
 class Way:
     """One way to compute some arrays.
 
-    run: computes them, and is timed. prepare: called before `run` where another way ran last, and
-    not timed.
+    run: computes the arrays and is timed. prepare: called, untimed, before `run` if another way ran
+    last.
     """
 
     name: str
@@ -158,8 +159,8 @@ class Way:
 class Outcome:
     """The outcome of one way.
 
-    seconds: of a run, None where it was not timed. ratio: how many times as fast as the baseline.
-    why: the reason why it was not chosen, "" for the chosen one.
+    seconds: time of a run, None if it was not timed. ratio: how many times as fast as the baseline.
+    why: why the way was not chosen, "" for the chosen one.
     """
 
     name: str
@@ -170,9 +171,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen way and what became of all; the first outcome is the baseline's.
+    """The chosen way and the outcomes of all ways, the baseline first.
 
-    runs: calls of all ways together.
+    runs: the number of calls of all ways together.
     """
 
     name: str
@@ -190,36 +191,36 @@ class Choice:
         return self[self.name]
 
     def __getitem__(self, name: str) -> Outcome:
-        """The outcome of a way by its name."""
+        """The outcome of the way called `name`."""
         return next(outcome for outcome in self.outcomes if outcome.name == name)
 
 
 def disagreement(results: Sequence[Array], expected: Sequence[Array], precision: str = "") -> str:
-    """Return in which result arrays differ by more than rounding, in words; "" for none.
+    """Describe the first result that differs by more than rounding; "" if all agree.
 
-    precision: the type in which they were computed, where that is less precise than their own.
+    precision: the dtype used to compute the results, if less precise than their own.
 
     >>> disagreement([np.ones(3)], [np.ones(3)])
     ''
     >>> disagreement([np.ones(3)], [np.full(3, 1.01)])
-    'its result 1 differs by 9.9e-03 of the largest value, 1.0e-09 are allowed'
+    'its result 1 differs by 9.9e-03 of the largest value; 1.0e-09 is allowed'
     """
     if len(results) != len(expected):
-        return f"it gives {len(results)} results in place of {len(expected)}"
+        return f"it returns {len(results)} results instead of {len(expected)}"
     for number, (y, z) in enumerate(zip(results, expected, strict=True), 1):
         if y.shape != z.shape or y.dtype != z.dtype:
             kinds = f"{z.dtype} {z.shape} became {y.dtype} {y.shape}"
-            return f"its result {number} is another: {kinds}"
+            return f"its result {number} has changed: {kinds}"
         error, allowed = _error(y, z, precision)
         if not error <= allowed:
             how_much = "of the largest value" if z.dtype.kind in "fcV" else "of the elements"
-            off = f"{error:.1e} {how_much}, {allowed:.1e} are allowed"
+            off = f"{error:.1e} {how_much}; {allowed:.1e} is allowed"
             return f"its result {number} differs by {off}"
     return ""
 
 
 def _error(y: Array, z: Array, precision: str) -> tuple[float, float]:
-    """The difference of two arrays of one shape and type, and the accepted one."""
+    """The difference of two arrays of the same shape and dtype, and the largest accepted one."""
     if z.dtype.kind not in "fcV":
         return float(np.mean(y != z)) if z.size else 0.0, OTHER_INTEGERS
     name = {"complex64": "float32", "complex128": "float64"}.get(z.dtype.name, z.dtype.name)
@@ -239,7 +240,7 @@ def _error(y: Array, z: Array, precision: str) -> tuple[float, float]:
 def is_as_close(
     results: Sequence[Array], baseline: Sequence[Array], truth: Sequence[Array]
 ) -> bool:
-    """Return whether results are as close to the `truth` as those of the baseline are.
+    """Return whether the results are at least as close to the `truth` as the baseline's results.
 
     >>> is_as_close([np.float32([1.01])], [np.float32([1.1])], [np.float64([1.0])])
     True
@@ -249,7 +250,7 @@ def is_as_close(
     for y, z, t in zip(results, baseline, truth, strict=True):
         wide = np.complex128 if t.dtype.kind == "c" else np.float64
         mine, others = (np.abs(values.astype(wide) - t.astype(wide)) for values in (y, z))
-        if not mine.max(initial=0.0) <= others.max(initial=0.0):  # NaN is close to nothing
+        if not mine.max(initial=0.0) <= others.max(initial=0.0):  # NaN is never close
             return False
     return True
 
@@ -265,16 +266,16 @@ def choose(
     progress: Progress = lambda *_: None,
     what: str = "timing the model",
 ) -> Choice:
-    """Choose the fastest of some ways whose results are right; the first is the baseline.
+    """Choose the fastest way with correct results; the first way is the baseline.
 
-    seconds: about how long to time them; slow ways take longer. most_runs: bounds the runs of all
-    ways together, and no run begins after `seconds` then, but for the baseline's first. arrays:
-    makes arrays of what a way returns. precision: see `disagreement`. truth: computes the results
-    in a more precise type. A way whose results differ from the baseline's by more than rounding is
-    right if it is as close to them as the baseline.
+    seconds: approximate time for all samples; slow ways take longer. most_runs: the most runs of
+    all ways together; with this bound, no run but the baseline's first begins after `seconds`.
+    arrays: converts the return value of a way to arrays. precision: see `disagreement`. truth:
+    computes the results in a more precise dtype. If a way differs from the baseline by more than
+    rounding, it still passes if it is at least as close to the truth as the baseline.
     progress: called with `what`, the number of the round and the number of rounds.
 
-    An `UpconvError` that a way raises excludes it; the baseline's, and other errors, are raised.
+    A way that raises an `UpconvError` is excluded. Other errors, and the baseline's, propagate.
 
     >>> x = np.ones(1000)
     >>> slow = Way("added up", lambda: [np.array(sum(x.tolist() * 9) / 9)])
@@ -283,7 +284,7 @@ def choose(
     ('by NumPy', 'by NumPy is faster')
     """
     if not ways or len({way.name for way in ways}) != len(ways):
-        raise ArgumentError("ways", f"{len(ways)} ways", "one or more, of different names")
+        raise ArgumentError("ways", f"{len(ways)} ways", "one or more, with different names")
     trial = _Trial(ways, time.perf_counter() + seconds, most_runs)
     whys = trial.checked(lambda result: list(arrays(result)), precision, truth)
     timed = [i for i, way in enumerate(ways) if way.name not in whys]
@@ -295,7 +296,7 @@ def choose(
             ratios[ways[i].name] = [Ratio.between(rounds.samples[0], samples, rounds.again)]
     ratios.pop(ways[0].name, None)
     if len(rounds.again) < LEAST_ROUNDS:
-        short = f"there was time for {len(rounds.again)} rounds, {LEAST_ROUNDS} are needed"
+        short = f"there was time for {len(rounds.again)} rounds; {LEAST_ROUNDS} are needed"
         name, others = ways[0].name, {ways[i].name: short for i in timed if i}
     else:
         name, others = decide(ways[0].name, ratios, required_gain(len(rounds.again)))
@@ -310,9 +311,9 @@ def choose(
 def decide(
     baseline: str, ratios: Mapping[str, Sequence[Ratio]], required: float = GAIN
 ) -> tuple[str, dict[str, str]]:
-    """Return the way to choose, and for each other way why it was not chosen.
+    """Return the way to choose, and why each other way was not chosen.
 
-    ratios: of each way but the baseline, one for each set of inputs; a way has to be faster on all.
+    ratios: for each way but the baseline, one ratio per set of inputs. A way must be faster on all.
 
     >>> decide("PyTorch", {"parts": [Ratio(2.0, 1.8, 2.2)], "layers": [Ratio(1.1, 0.9, 1.2)]})
     ('parts', {'layers': 'it is not faster beyond the noise: 1.10 times as fast (0.90 to 1.20)', \
@@ -332,9 +333,9 @@ def decide(
 
 
 class _Trial:
-    """Runs ways, prepares one where another ran before, and keeps bounds.
+    """Runs of the ways, with preparation after a change of way, and with bounds.
 
-    deadline: by `time.perf_counter`; no run begins after it if there is a bound on runs.
+    deadline: in terms of `time.perf_counter`; if runs are bounded, no run begins after it.
     """
 
     def __init__(self, ways: Sequence[Way], deadline: float, most_runs: int | None) -> None:
@@ -353,9 +354,9 @@ class _Trial:
         precision: str,
         truth: Callable[[], Sequence[Array]] | None,
     ) -> dict[str, str]:
-        """Run each way once; return by name why some cannot be chosen.
+        """Run each way once; return by name why some ways cannot be chosen.
 
-        This takes none of the time for samples: first runs compile, and pack weights.
+        These runs do not count against the time for samples: first runs compile and pack weights.
         """
         begin = time.perf_counter()
         whys, expected = dict[str, str](), arrays(self._run(0))
@@ -366,7 +367,7 @@ class _Trial:
                     results = arrays(self._run(i))
                     why = disagreement(results, expected, precision)
                     if why and truth is not None:
-                        self._last = -1  # it may run the model in another way
+                        self._last = -1  # `truth` may change the model's state like another way
                         why = "" if is_as_close(results, expected, truth()) else why
                 except UpconvError as error:
                     why = str(error)
@@ -377,7 +378,7 @@ class _Trial:
     def rounds(
         self, timed: Sequence[int], seconds: float, begins: Callable[[int], object]
     ) -> Rounds:
-        """Interleaved samples of the ways of these indices."""
+        """Interleaved samples of the ways with these indices."""
         bounds = Bounds(seconds, None, PATIENCE, FEWEST_ROUNDS, is_clear)
         if self._most is not None:
             bounds = Bounds(self._deadline - time.perf_counter(), self._most - self.runs)

@@ -1,7 +1,7 @@
-"""Memory that this process may still take, and refusals, before allocation, of what would not fit.
+"""The memory available to this process, and refusals before allocations that would not fit.
 
-Sources: `MemAvailable` of /proc/meminfo, the limits of the control group (v2 and v1), the resource
-limit of the address space; elsewhere the operating system's count of physical memory.
+Sources: `MemAvailable` in /proc/meminfo, the limits of the control group (v2 and v1), and the
+resource limit of the address space; on other systems the amount of physical memory.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from typing import ParamSpec, TypeVar
 from .errors import MemoryLimitError
 
 ALWAYS_FINE = 64 << 20
-"""Below this many bytes nothing is asked: the question costs 50 microseconds."""
+"""Requests up to this many bytes are not checked: a check takes 50 microseconds."""
 
 
 def require(nbytes: int, purpose: str) -> None:
-    """Raise `MemoryLimitError` unless `nbytes` bytes for `purpose` may still be taken."""
+    """Raise `MemoryLimitError` unless `nbytes` bytes for `purpose` are available."""
     if nbytes <= ALWAYS_FINE:
         return
     available = available_bytes()
     if nbytes > available:
-        words = f"{purpose} needs {readable(nbytes)}; this process may take {readable(available)}."
+        message = (
+            f"{purpose} needs {readable(nbytes)}; this process may take {readable(available)}."
+        )
         remedy = "Check stride, kernel and sizes, or work on smaller pieces of the input."
-        raise MemoryLimitError(f"{words} {remedy}")
+        raise MemoryLimitError(f"{message} {remedy}")
 
 
 def refused(purpose: str, error: Exception) -> MemoryLimitError:
-    """The error to raise where an allocation failed all the same."""
+    """The error to raise if an allocation fails in spite of the check."""
     if isinstance(error, MemoryLimitError):
         return error
-    words = f"{purpose} does not fit: {error}. Work on smaller pieces of the input."
-    return MemoryLimitError(words)
+    message = f"{purpose} does not fit: {error}. Work on smaller pieces of the input."
+    return MemoryLimitError(message)
 
 
 P = ParamSpec("P")
@@ -46,7 +48,7 @@ R = TypeVar("R")
 
 
 def bounded(purpose: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function raise `MemoryLimitError` wherever it runs out of memory.
+    """Make a function raise `MemoryLimitError` when it runs out of memory.
 
     >>> @bounded("this list")
     ... def listed():
@@ -70,7 +72,7 @@ def bounded(purpose: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def readable(nbytes: int) -> str:
-    """`nbytes` with a binary unit, as "1.5 GiB"."""
+    """`nbytes` with a binary unit, such as "1.5 GiB"."""
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
     power = min(max(nbytes.bit_length() - 1, 0) // 10, len(units) - 1)
     if nbytes >> (10 * power) >= 10**6:
@@ -79,7 +81,7 @@ def readable(nbytes: int) -> str:
 
 
 def available_bytes() -> int:
-    """The bytes this process may still take: the least of every limit that can be read."""
+    """The number of bytes this process may still use: the smallest of all readable limits."""
     return max(0, min(_limits(), default=sys.maxsize))
 
 
@@ -94,15 +96,15 @@ def _limits() -> Iterator[int]:
 
 
 def _entries(path: str, *names: str) -> Iterator[int]:
-    """The numbers of a file's lines that begin with one of the names."""
+    """The numbers in the lines of a file that begin with one of the names."""
     for line in _read(path).splitlines():
         if line.startswith(names):
             yield int(line.split()[1])
 
 
 def _control_group() -> Iterator[int]:
-    """Memory that the control group leaves: its limit less its use, without the page cache, which
-    the kernel gives back under pressure."""
+    """The memory that the control group leaves: its limit minus its use. The page cache does not
+    count as used, since the kernel reclaims it under pressure."""
     for folder, limit_name, used_name in (
         ("/sys/fs/cgroup", "memory.max", "memory.current"),
         ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -143,12 +145,12 @@ def _windows_available() -> int:
 def _read(path: str) -> str:
     try:
         return Path(path).read_text()
-    except OSError:  # this system has no such file; another source decides
+    except OSError:  # this system has no such file; other sources are used
         return ""
 
 
 def release() -> None:
-    """Return freed memory to the system: garbage in cycles, and what the C library keeps."""
+    """Return memory to the system: garbage in reference cycles, and the C library's free lists."""
     gc.collect()
-    with suppress(OSError, AttributeError, TypeError):  # glibc has it alone
+    with suppress(OSError, AttributeError, TypeError):  # only glibc has malloc_trim
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,7 +1,7 @@
 """Transposed convolution, convolution and their gradients on NumPy arrays.
 
-A call checks its arrays (`arrays`), freezes its keywords (`keywords`) and runs the prepared call of
-these (`execution`). The first call of its kind is checked (`shapes`) and prepared.
+Each call checks its arrays (`arrays`), freezes its keywords (`keywords`) and runs a prepared call
+(`execution`). The first call with given shapes and keywords is validated (`shapes`) and prepared.
 """
 
 from __future__ import annotations
@@ -52,32 +52,34 @@ def conv_transpose(
 
     x: (N, C, *size), or (C, *size) without a batch; (N, *size, C) with layout "NXC".
     weight: (C, F/groups, *kernel) in "IOX", (F/groups, C, *kernel) in "OIX", (*kernel, C, F/groups)
-        in "XIO", (*kernel, F/groups, C) in "XOI"; "IXO" and "OXI" alike. Axis I always holds all
-        input channels, axis O the output channels of one group; group j owns each j-th block.
+        in "XIO", (*kernel, F/groups, C) in "XOI"; likewise "IXO" and "OXI". Axis I always holds all
+        input channels, axis O the output channels of one group. Group j maps the j-th block of
+        input channels to the j-th block of output channels.
     bias: (F,). residual: the shape of the result.
     stride, dilation, output_padding: an int, or one per axis; output_padding may exceed the stride.
-    padding: what is cut off the full result: an int, one per axis, one (begin, end) pair per axis,
-        "valid", "same_upper" or "same_lower" (out = size*stride; the odd position is cut from the
-        end, or from the begin). Negative values add positions that hold the bias alone.
-    output_size: the size, an int or one per axis; `padding` cuts the begin, the end fits.
+    padding: positions cropped from the full result: an int, one per axis, a (begin, end) pair per
+        axis, "valid", or "same_upper" or "same_lower" (out = size*stride; an odd position is cut at
+        the end or the beginning, respectively). Negative values add positions with the bias alone.
+    output_size: an int, or one per axis; `padding` then sets only the crop at the beginning.
     activation: None, "relu", "leaky_relu" (slope 0.01; else ("leaky_relu", slope) or
         "leaky_relu:slope"), ("prelu", slopes) with slopes: (F,), "tanh", "sigmoid", "silu", "gelu"
-        (with erf); it comes last, after bias and residual.
+        (with erf). It is applied last, after bias and residual.
     engine: None lets upconv choose; a name from `upconv.engines()`; or an `Engine` object.
-    algorithm: "direct" sums every product; "winograd" needs fewer for kernels of two or more taps
-        per phase, in float32, and rounds differently (`EngineRefusal` elsewhere); "auto" takes it
-        where it is expected to be faster, the weight's transform included, and about as exact.
-    precision: "bfloat16" multiplies float32 arrays rounded to bfloat16 (to nearest even). Sums and
-        all else stay float32, and so does the result. It is faster where the processor multiplies
-        bfloat16 faster; a product errs by up to 0.0078 of it.
+    algorithm: "direct" computes every product. "winograd" computes fewer for float32 kernels of two
+        or more taps per phase, and rounds differently; it raises `EngineRefusal` elsewhere. "auto"
+        uses Winograd where it should be faster, weight transform included, and about as accurate.
+    precision: "bfloat16" rounds float32 operands to bfloat16 (to nearest even); sums and results
+        stay float32. It is faster on processors that multiply bfloat16 faster. The relative error
+        of a product is at most 0.0078.
     out: a NumPy array of the result's shape and dtype to write into; it may overlap the inputs.
 
-    Arrays are float16, bfloat16 (ml_dtypes), float32 or float64, all of one dtype, of any strides;
-    anything with `__array__` or `__dlpack__` is taken. 16-bit types are summed in float32.
+    All arrays have one dtype: float16, bfloat16 (ml_dtypes), float32 or float64. Any strides and
+    any object with `__array__` or `__dlpack__` are accepted. 16-bit types are summed in float32.
 
-    Returns (N, F, *out_size), without N if x had none, in `layout`; `out` itself if given.
+    Returns (N, F, *out_size) in `layout`, without N if x had none; `out` itself if given.
     Raises `ArgumentError` (`ShapeError`, `DTypeError`) for arguments that do not fit together,
-    `EngineRefusal` when the engine asked for cannot do it, `MemoryLimitError` before allocating.
+    `EngineRefusal` if the requested engine cannot compute them, and `MemoryLimitError`, before
+    allocating, if memory does not suffice.
 
     >>> import numpy as np
     >>> x = np.array([[[1, 2, 3]]], np.float32)
@@ -119,17 +121,17 @@ def conv_transpose_backward(
     out: Gradients | None = None,
     accumulate: bool = False,
 ) -> Gradients:
-    """The gradients of `conv_transpose` with respect to x, weight and bias.
+    """Gradients of `conv_transpose` with respect to x, weight and bias.
 
-    grad: the gradient of a scalar with respect to the forward result, and of its shape.
+    grad: the gradient of a scalar with respect to the forward result; it has that result's shape.
     x, weight and the keywords: as in the forward call (without bias, activation and residual).
     needs: which gradients to compute, any of "x", "weight", "bias".
-    algorithm: of the gradient of x, as in the forward call. precision: of both products.
-    out: a `Gradients` holding the arrays to write into, for all needed or some.
-    accumulate: add to what `out` holds; every needed gradient must then be in `out`.
+    algorithm: for the gradient of x, as in the forward call. precision: for both products.
+    out: a `Gradients` with arrays to write into, for some or all needed gradients.
+    accumulate: add to the arrays in `out`, which must then hold every needed gradient.
 
-    Returns `Gradients`: `.x` of x's shape, `.weight` of weight's, `.bias` (F,), None where not
-    needed. Raises what `conv_transpose` raises.
+    Returns `Gradients`: `.x` shaped like x, `.weight` like weight, `.bias` (F,), or None where not
+    needed. Raises the same errors as `conv_transpose`.
 
     >>> import numpy as np
     >>> x, w = np.ones((1, 1, 3), np.float32), np.ones((1, 1, 2), np.float32)
@@ -166,15 +168,15 @@ def conv(
 ) -> Array:
     """Ordinary convolution (cross-correlation, as in every deep-learning framework).
 
-    Along one axis output `i` is the sum of `x[stride*i + dilation*t - begin] * weight[t]`, x being
-    0 outside; there are `(size + begin + end - dilation*(kernel-1) - 1) // stride + 1` outputs.
+    Along one axis output `i` is the sum of `x[stride*i + dilation*t - begin] * weight[t]`, where x
+    is 0 outside. There are `(size + begin + end - dilation*(kernel-1) - 1) // stride + 1` outputs.
 
     x: (N, C, *size), or without N; (N, *size, C) with layout "NXC".
     weight: (F, C/groups, *kernel) in "OIX"; the other five orders as in `conv_transpose`, but here
         axis O holds all output channels and axis I the input channels of one group.
-    padding: zeros around x: as in `conv_transpose`; a negative value cuts x. "same_upper" and
-        "same_lower" give ceil(size / stride) outputs.
-    The rest, the return value and the errors are `conv_transpose`'s.
+    padding: zeros around x, in the forms of `conv_transpose`; negative values crop x. "same_upper"
+        and "same_lower" give ceil(size / stride) outputs.
+    All other arguments, the result and the errors are the same as for `conv_transpose`.
 
     >>> import numpy as np
     >>> conv(np.arange(5.0).reshape(1, 1, 5), np.array([[[1.0, 10.0]]]), stride=2)
@@ -210,7 +212,7 @@ def conv_backward(
     out: Gradients | None = None,
     accumulate: bool = False,
 ) -> Gradients:
-    """The gradients of `conv` with respect to x, weight and bias; see `conv_transpose_backward`.
+    """Gradients of `conv` with respect to x, weight and bias; see `conv_transpose_backward`.
 
     >>> import numpy as np
     >>> x, w = np.arange(4.0).reshape(1, 1, 4), np.array([[[1.0, 10.0]]])

@@ -1,4 +1,4 @@
-"""Plans: a convolution, transposed or not, with its weights packed once, to be called often."""
+"""Plans: ordinary and transposed convolutions with weights packed once for repeated calls."""
 
 from __future__ import annotations
 
@@ -50,19 +50,20 @@ def plan(
     threads: int | None = None,
     tune: bool | None = None,
 ) -> Plan:
-    """`conv_transpose` for one input shape, its weights packed once: `plan(x, residual=None,
-    out=None)`.
+    """Plan `conv_transpose` for one input shape, with its weight packed once.
 
-    input_shape: the shape of x, with or without N. weight, bias and the other keywords are
-        `conv_transpose`'s.
+    The plan is called as `plan(x, residual=None, out=None)`.
+
+    input_shape: the shape of x, with or without N. weight, bias and the other keywords: as in
+        `conv_transpose`.
     residual: True, or an array of the result's shape, makes a plan that is called with a residual.
-    dtype: the type to work in, which weight and bias are converted to (default: the weight's own).
-    threads: for this plan (default: `get_num_threads()` now).
-    tune: measure engines and their variants, about half a second, and remember the fastest on disk,
-        or take what is remembered. False: engines choose by their models, and nothing on disk is
-        looked at. None: as `UPCONV_TUNE` says, which is read once (1 or 0; default 0).
+    dtype: the dtype to compute in; weight and bias are converted to it (default: the weight's).
+    threads: the plan's number of threads (default: the current `get_num_threads()`).
+    tune: True uses the fastest engine and variant on record, or measures them (half a second) and
+        stores the fastest on disk. False chooses by cost models, without reading the disk. None
+        follows `UPCONV_TUNE` (1 or 0; default 0), which is read once.
 
-    Raises what `conv_transpose` raises.
+    Raises the same errors as `conv_transpose`.
 
     >>> import numpy as np
     >>> double = plan((1, 1, 3), np.ones((1, 1, 2), np.float32), stride=2)
@@ -99,12 +100,12 @@ def conv_plan(
     threads: int | None = None,
     tune: bool | None = None,
 ) -> Plan:
-    """`conv` for one input shape, its weights packed once: `plan(x, residual=None, out=None)`.
+    """Plan `conv` for one input shape, with its weight packed once; call it like `plan`'s result.
 
     input_shape: the shape of x, with or without N. weight, bias, stride, padding, dilation, groups
-        and the layouts are `conv`'s; the rest is `plan`'s.
+        and the layouts: as in `conv`. All other arguments: as in `plan`.
 
-    Raises what `conv` raises.
+    Raises the same errors as `conv`.
 
     >>> import numpy as np
     >>> edges = conv_plan((1, 1, 4), np.array([[[-1, 1]]], np.float32), padding=((0, 1),))
@@ -123,7 +124,7 @@ def _request(
     input_shape: Sequence[int], weight: Any, bias: Any, dtype: Any, keywords: Keywords,
     activation: Frozen, *, convolves: bool,
 ) -> tuple[Request, tuple[Array, Array | None]]:  # fmt: skip
-    """The request to plan, and the weight and the bias in the type to work in."""
+    """The request to plan, and the weight and bias in the dtype to compute in."""
     weight = converted("weight", weight, dtype)
     bias = None if bias is None else converted("bias", bias, dtype)
     x = Operand(as_shape("input_shape", input_shape), weight.dtype)
@@ -132,7 +133,7 @@ def _request(
 
 
 class _Form(NamedTuple):
-    """A plan with or without a residual; the arrays are the plan's own copies, not packed."""
+    """A plan's call with or without a residual, and the plan's own, unpacked copies of arrays."""
 
     call: PackedCall
     weight: Array
@@ -143,9 +144,9 @@ class _Form(NamedTuple):
 class Plan:
     """A convolution ready to run: made by `upconv.plan` or `upconv.conv_plan`, called with x.
 
-    It holds a copy of the weight and the bias, so later changes to the caller's arrays do not reach
-    it. It may be called from many threads at once. `close`, or the end of a `with` block, lets go
-    of what it holds; a closed plan raises `EngineError`. Copying or unpickling one plans anew.
+    A plan holds copies of the weight and the bias, so later changes to the caller's arrays do not
+    affect it. Many threads may call it at once. `close`, or the end of a `with` block, releases
+    its memory; a closed plan raises `EngineError`. Copying or unpickling makes a new plan.
 
     >>> import numpy as np, upconv
     >>> with upconv.plan((1, 1, 3), np.ones((1, 1, 2), np.float32), stride=2) as plan:
@@ -168,10 +169,10 @@ class Plan:
     ) -> None:
         """Prepare `request` on copies of its arrays; call `upconv.plan` instead.
 
-        packings: of a plan whose copies these are already.
+        packings: from another plan that already owns these copies.
         """
         self._request = request
-        # Arrays of this type need no second look; None where they lie on a device.
+        # Arrays of this type pass the fast check in `_operand`; None for arrays on a device.
         self._kind = None if isinstance(weight, DeviceArray) else ndarray
         self._engine = engine_for(engine, weight=weight, bias=bias, slopes=slopes)
         self._threads = threads
@@ -184,7 +185,7 @@ class Plan:
             slopes = None if slopes is None else copied("the plan's slopes", slopes)
         self._packings = packings or Packings()
         form = self._prepared(residual, weight, bias, slopes)
-        # All that a plan holds, read and replaced as one: another thread may close it at any time.
+        # Everything that `close` drops is in one attribute: another thread may close at any time.
         self._forms = {residual: form}
         self._signature, self._engine_name = form.call.signature, form.call.engine
         self._workspace_bytes = form.call.primitive.workspace_bytes
@@ -196,12 +197,12 @@ class Plan:
 
     @property
     def engine(self) -> str:
-        """The name of the engine that runs this plan: "reference" if its weight is not finite."""
+        """Name of the engine that runs this plan; "reference" if the weight is not finite."""
         return self._engine_name
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape x must have."""
+        """The required shape of x."""
         return self._request.x.shape
 
     @property
@@ -211,16 +212,16 @@ class Plan:
 
     @property
     def workspace_bytes(self) -> int:
-        """Scratch memory one running call takes, in bytes."""
+        """Scratch memory of one running call in bytes."""
         return self._workspace_bytes
 
     def __call__(self, x: Any, residual: Any = None, out: Array | None = None) -> Array:
-        """Run on x, of `input_shape`.
+        """Run on x, which has the shape `input_shape`.
 
-        residual: of `output_shape`. A plan made with one must be given one; any other plan may be,
-        and prepares for it in the first such call. out: as in `conv_transpose`.
+        residual: an array of `output_shape`. A plan made with a residual requires one. Other plans
+        accept one, and prepare for it in the first such call. out: as in `conv_transpose`.
 
-        Raises what `conv_transpose` raises.
+        Raises the same errors as `conv_transpose`.
         """
         if residual is None and self._residual:
             expected = f"an array of shape {self.output_shape}: the plan was made with one"
@@ -235,12 +236,12 @@ class Plan:
         return delivered(target, out)
 
     def resized(self, input_shape: Sequence[int]) -> Plan:
-        """The same layer for another input shape, on the same copies of weight and bias.
+        """Plan the same layer for another input shape, on the same copies of weight and bias.
 
-        The weight is not packed again where its order does not depend on the shape, as for most
-        layers: inputs of many lengths take the memory of one. Each plan is closed by itself.
+        For most layers the packing order does not depend on the shape. The weight is then not
+        packed again: plans for many lengths share one copy. Each plan must be closed separately.
 
-        Raises what `plan` raises.
+        Raises the same errors as `plan`.
 
         >>> import numpy as np, upconv
         >>> three = upconv.plan((1, 1, 3), np.ones((1, 1, 2), np.float32), stride=2)
@@ -251,7 +252,7 @@ class Plan:
         return Plan(*self._arguments(self._request._replace(x=x), self._packings))
 
     def close(self) -> None:
-        """Let go of primitives and weights; a call that is running ends as if nothing happened."""
+        """Release primitives and weights; calls that are already running finish normally."""
         self._forms = {}
 
     def __enter__(self) -> Plan:
@@ -263,8 +264,8 @@ class Plan:
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = self._arguments(self._request, None)
         if self._kind is None:
-            words = "A plan on a GPU cannot be copied or pickled. Plan anew from its weight."
-            raise EngineError(words)
+            message = "A plan on a GPU cannot be copied or pickled. Make a new one from its weight."
+            raise EngineError(message)
         return Plan, arguments
 
     def __repr__(self) -> str:
@@ -277,7 +278,7 @@ class Plan:
         return *fixed, self._residual, self._tune, self._algorithm, packings, slopes
 
     def _form(self, residual: bool) -> _Form:
-        """This plan with or without a residual; two threads may prepare it, one of them in vain."""
+        """The plan's form with or without a residual; two threads may both prepare it."""
         forms = self._forms
         first = forms.get(self._residual)
         if first is None:
@@ -299,7 +300,7 @@ class Plan:
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:
         dtype = self._request.weight.dtype
         if type(value) is self._kind and value.dtype is dtype and value.shape == shape:
-            return value  # what comes below would say so too, in five times as many steps
+            return value  # the checks below would agree, at five times the cost
         array = as_operand(name, value)
         if isinstance(array, DeviceArray) or self._kind is None:
             same_place({"the plan's weight": self._form(self._residual).weight, name: array})
@@ -308,5 +309,6 @@ class Plan:
             raise ShapeError(f"{name}.shape", str(array.shape), expected, remedy)
         if array.dtype != dtype:
             expected = f"{dtype}, as planned"
-            raise DTypeError(f"{name}.dtype", str(array.dtype), expected, "Convert, or plan anew.")
+            remedy = "Convert it, or make a new plan."
+            raise DTypeError(f"{name}.dtype", str(array.dtype), expected, remedy)
         return array

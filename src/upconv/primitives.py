@@ -1,17 +1,17 @@
 """The cache of built primitives.
 
-The key of the cache is an operator's signature: (problem, engine, variant, fingerprint, threads).
-The fingerprint holds the engine's versions. Whatever changes a primitive is in the key; nothing
-else is.
+The key is the signature of an operator: (problem, engine, variant, fingerprint, threads). The
+fingerprint holds the engine's versions. Whatever changes a primitive is in the key; nothing else
+is.
 
-The cache builds each primitive once, even if many threads ask for it at the same time (single
-flight). It holds at most `max_entries` primitives of at most `max_bytes` resident bytes, and drops
-the least recently used. It counts hits, misses, builds and evictions. A running call holds a
-reference to its entry, and a dropped entry is closed with the last reference. A build error is
-raised and not remembered: a thread that waited for that build tries it again.
+The cache builds each primitive once, even if many threads request it at the same time (single
+flight). It holds at most `max_entries` primitives with at most `max_bytes` resident bytes, and
+evicts the least recently used. It counts hits, misses, builds and evictions. A running call holds a
+reference to its entry; an evicted entry is closed with its last reference. A build error is raised
+but not cached: a thread that waited for that build tries again.
 
 `PrimitiveCache.calls` holds the prepared calls of `execution`. A prepared call has a weak reference
-to its entry: `used` tells whether the cache still lists it.
+to its entry; `used` tells whether the cache still holds that entry.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _TOTALS = ("hits", "misses", "builds", "evictions", "seconds", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """Counts of a cache; `seconds` is the time spent building, all builds added up.
+    """Statistics of a cache; `seconds` is the total build time.
 
-    `fallbacks` counts, for the whole process, the weights and weight gradients that were not finite
-    and that the reference engine computed with in place of the engine chosen.
+    `fallbacks` counts the non-finite weights and weight gradients in the whole process for which
+    the reference engine replaced the chosen engine.
 
     >>> CacheInfo(hits=3, misses=1).hits
     3
@@ -61,7 +61,7 @@ class CacheInfo:
 
 
 class _Key(NamedTuple):
-    """`engine` is the id of the engine object, which the entry keeps alive: names may clash."""
+    """`engine` is the id of an engine object that the entry keeps alive, since names may clash."""
 
     problem: Problem
     engine: int
@@ -72,7 +72,7 @@ class _Key(NamedTuple):
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Entry:
-    """A cached primitive, which is closed when nobody refers to the entry any more."""
+    """A cached primitive, which is closed with the last reference to the entry."""
 
     key: _Key
     engine: Engine
@@ -80,14 +80,14 @@ class Entry:
     nbytes: int
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not _ending():  # at the end an engine may go before its primitives
+        if not _ending():  # at exit an engine may be finalised before its primitives
             self.primitive.close()
 
 
 class PrimitiveCache:
-    """Built primitives by signature; see the module's docstring. Safe to use from any thread.
+    """Built primitives by signature; see the module's docstring. It is thread-safe.
 
-    Bounds left None come from `UPCONV_CACHE_ENTRIES` (1024) and `UPCONV_CACHE_BYTES` (256 MiB).
+    For None, the bounds come from `UPCONV_CACHE_ENTRIES` (1024) and `UPCONV_CACHE_BYTES` (256 MiB).
     """
 
     def __init__(self, max_entries: int | None = None, max_bytes: int | None = None) -> None:
@@ -95,14 +95,14 @@ class PrimitiveCache:
         self._max_bytes = _bound("UPCONV_CACHE_BYTES", max_bytes, _DEFAULT_BYTES)
         self.calls: dict[Hashable, Any] = {}
         self._entries: OrderedDict[_Key, Entry] = OrderedDict()
-        # Locks by which one thread builds a key while others wait; each goes with its last user.
+        # One lock per key being built: one thread builds, others wait. The last user frees it.
         self._builds: weakref.WeakValueDictionary[_Key, Any] = weakref.WeakValueDictionary()
         self._totals: dict[str, Any] = dict.fromkeys(_TOTALS, 0)
         self._lock = threading.Lock()
         _caches.add(self)
 
     def entry(self, problem: Problem, engine: Engine, threads: int, variant: str = "") -> Entry:
-        """The entry of a problem's primitive, built if need be."""
+        """The entry of a problem's primitive, built if necessary."""
         key = _Key(problem, id(engine), variant, engine.fingerprint(), threads)
         entry = self._entries.get(key)
         if entry is not None and self.used(entry):
@@ -110,14 +110,14 @@ class PrimitiveCache:
         new_lock = threading.Lock()
         with self._lock:
             building = self._builds.setdefault(key, new_lock)
-        with building:  # one thread builds; those who waited find it done, or try themselves
+        with building:  # waiting threads find the entry afterwards, or build it themselves
             entry = self._entries.get(key)
             if entry is None or not self.used(entry):
                 entry = self._build(key, engine)
         return entry
 
     def used(self, entry: Entry) -> bool:
-        """Note that an entry is used again; False if the cache no longer lists it."""
+        """Record another use of an entry; return False if the cache no longer holds it."""
         with self._lock:
             if self._entries.get(entry.key) is not entry:
                 return False
@@ -126,7 +126,7 @@ class PrimitiveCache:
         return True
 
     def info(self) -> CacheInfo:
-        """Counts and contents now."""
+        """The current statistics."""
         return CacheInfo(
             **self._totals,
             entries=len(self._entries),
@@ -136,16 +136,16 @@ class PrimitiveCache:
         )
 
     def clear(self) -> None:
-        """Drop every primitive and set the counts to zero."""
+        """Drop every primitive and reset the statistics."""
         self.calls.clear()
         with self._lock:
             dropped, self._entries = self._entries, OrderedDict()
             self._totals = dict.fromkeys(_TOTALS, 0)
         nonfinite.set_count(0)
-        dropped.clear()  # outside the lock: closing may take its time
+        dropped.clear()  # outside the lock, since closing may be slow
 
     def _build(self, key: _Key, engine: Engine) -> Entry:
-        """Build outside the lock, list the result, and make room for it."""
+        """Build a primitive outside the lock, add it, and evict others to make room."""
         with self._lock:
             self._totals["misses"] += 1
         start = time.perf_counter()
@@ -162,11 +162,11 @@ class PrimitiveCache:
                 _, oldest = self._entries.popitem(last=False)
                 totals["bytes"] -= oldest.nbytes
                 totals["evictions"] += 1
-                dropped.append(oldest)  # closed outside the lock: that may take its time
+                dropped.append(oldest)  # closed outside the lock, since closing may be slow
         return entry
 
     def _after_fork(self) -> None:
-        """A child has only the thread that forked: no lock is held and no build goes on."""
+        """Reset the locks: a child has only the forking thread, so no build is under way."""
         self._lock = threading.Lock()
         self._builds = weakref.WeakValueDictionary()
 
@@ -194,13 +194,13 @@ _shared: dict[str, PrimitiveCache] = {}
 
 
 def shared_cache() -> PrimitiveCache:
-    """The process's own cache, which all public functions use; the first call makes it."""
-    # Of two threads that come first together one makes a cache in vain: no later call takes a lock.
+    """The cache of the process, which all public functions use; the first call creates it."""
+    # If two threads create it at once, one cache is discarded. Later calls need no lock.
     return _shared.get("") or _shared.setdefault("", PrimitiveCache())
 
 
 def cache_info() -> CacheInfo:
-    """Return the counts of the cache of primitives.
+    """Return the statistics of the primitive cache.
 
     >>> cache_info().entries >= 0
     True
@@ -209,7 +209,7 @@ def cache_info() -> CacheInfo:
 
 
 def cache_clear() -> None:
-    """Drop every cached primitive, forget the choices of engines, and set the counts to zero.
+    """Drop every cached primitive and engine choice, and reset the statistics.
 
     >>> cache_clear()
     >>> cache_info().entries

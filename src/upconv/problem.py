@@ -1,4 +1,4 @@
-"""The problem to compute, as one frozen value: the signature by which primitives are cached.
+"""The problem to compute, as one frozen value: the signature under which primitives are cached.
 
 Transposed convolution is one form t(g, x, w), linear in the output gradient g, the input x and the
 weight w. Its partial derivatives are the three directions:
@@ -7,8 +7,8 @@ weight w. Its partial derivatives are the three directions:
     INPUT_GRAD    dx = dt/dx (g, w)     ordinary convolution of g, its weight read as (out, in)
     WEIGHT_GRAD   dw = dt/dw (g, x)     the weight gradient of both
 
-All names here are the transposed convolution's: an ordinary convolution with C channels in and F
-out is the INPUT_GRAD of a problem with `out_channels` C and `in_channels` F.
+All names refer to the transposed convolution. An ordinary convolution with C input and F output
+channels is the INPUT_GRAD of a problem with `out_channels` C and `in_channels` F.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .geometry import Axis
 
 
 class _Member(Enum):
-    """An enum that is hashed by identity: each call hashes some, and `Enum` does so in Python."""
+    """An enum hashed by identity: every call hashes members, and `Enum` hashes in Python code."""
 
     __hash__ = object.__hash__
 
 
 class Direction(_Member):
-    """Which partial derivative of the trilinear form is wanted."""
+    """The partial derivative of the trilinear form to compute."""
 
     FORWARD = "forward"
     INPUT_GRAD = "input_grad"
@@ -51,7 +51,7 @@ def _bfloat16() -> np.dtype[Any]:
 
 
 class DType(_Member):
-    """The element types upconv computes on; the value is the NumPy (or ml_dtypes) name."""
+    """The supported element types; the value is the NumPy (or ml_dtypes) name."""
 
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
@@ -63,27 +63,27 @@ class DType(_Member):
     _dtype: np.dtype[Any] | None
 
     def __init__(self, name: str) -> None:
-        # Made once: NumPy reads the name for half a microsecond.
+        # Created once: NumPy takes half a microsecond to parse the name.
         self._dtype = None if name == "bfloat16" else np.dtype(name)
         self.itemsize = 2 if self._dtype is None else self._dtype.itemsize
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype; bfloat16 is the ml_dtypes package's (`EngineMissing` without it)."""
+        """The NumPy dtype; bfloat16 comes from ml_dtypes (`EngineMissing` without it)."""
         return self._dtype or _bfloat16()
 
     @property
     def accumulator(self) -> DType:
-        """The type sums are kept in: float64 for float64, float32 for the rest."""
+        """The type of sums: float64 for float64, float32 for all others."""
         return DType.FLOAT64 if self is DType.FLOAT64 else DType.FLOAT32
 
     @property
     def epsilon(self) -> float:
-        """The distance from 1 to the next number."""
+        """The distance from 1 to the next larger number."""
         return 2.0 ** {"float16": -10, "bfloat16": -7, "float32": -23, "float64": -52}[self.value]
 
 
-TF32 = "tf32"  # float32, multiplied with ten bits of fraction: a precision, no type of arrays
+TF32 = "tf32"  # float32 multiplied with a ten-bit fraction: a precision, not an array type
 
 
 class DataLayout(_Member):
@@ -98,7 +98,7 @@ class DataLayout(_Member):
 
     @cache
     def to_ncx(self, rank: int) -> tuple[int, ...]:
-        """The permutation that turns an array in this order into NCX.
+        """The permutation that transposes an array in this order to NCX.
 
         >>> DataLayout.NXC.to_ncx(rank=2)
         (0, 3, 1, 2)
@@ -108,7 +108,7 @@ class DataLayout(_Member):
         return (0, rank + 1, *range(1, rank + 1))
 
     def by_channel(self, rank: int) -> tuple[int, ...]:
-        """The shape that makes one number for each channel broadcast along the other axes.
+        """The shape in which one number per channel broadcasts along all other axes.
 
         >>> DataLayout.NXC.by_channel(rank=2)
         (1, 1, 1, -1)
@@ -120,8 +120,8 @@ class DataLayout(_Member):
 class WeightLayout(_Member):
     """The order of a weight's axes: I input channels, O output channels, X all kernel axes.
 
-    For a transposed convolution the I axis holds all input channels and the O axis the output
-    channels of one group, in every order; for an ordinary convolution O is whole and I per group.
+    In a transposed convolution, axis I holds all input channels and axis O the output channels of
+    one group. In an ordinary convolution, axis O holds all and axis I those of one group.
     """
 
     IOX = "IOX"
@@ -132,7 +132,7 @@ class WeightLayout(_Member):
     OXI = "OXI"
 
     def shape(self, i: int, o: int, kernel: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a weight in this order, `i` and `o` being the extents of axes I and O."""
+        """The shape of a weight in this order; `i` and `o` are the extents of axes I and O."""
         ordered, extents = [0] * (len(kernel) + 2), (i, o, *kernel)
         for axis, extent in zip(self.to_iox(len(kernel)), extents, strict=True):
             ordered[axis] = extent
@@ -140,35 +140,35 @@ class WeightLayout(_Member):
 
     @cache
     def to_iox(self, rank: int) -> tuple[int, ...]:
-        """The permutation that turns a weight in this order into IOX.
+        """The permutation that transposes a weight in this order to IOX.
 
         >>> WeightLayout.XOI.to_iox(rank=2)
         (3, 2, 0, 1)
         """
-        places = iter(range(rank + 2))
+        positions = iter(range(rank + 2))
         axes = {
-            letter: [next(places) for _ in range(rank if letter == "X" else 1)]
+            letter: [next(positions) for _ in range(rank if letter == "X" else 1)]
             for letter in self.value
         }
         return tuple(axis for letter in "IOX" for axis in axes[letter])
 
     @cache
     def swapped(self) -> WeightLayout:
-        """The same memory with I and O exchanged: a convolution's weight as its transpose's."""
+        """The same memory with I and O swapped: a convolution's weight in its transpose."""
         return WeightLayout(self.value.translate(str.maketrans("IO", "OI")))
 
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """The operations after the bias: + residual, then the activation.
+    """The operations after the bias: add the residual, then apply the activation.
 
-    A problem that accumulates adds what the output array holds before the activation.
+    A problem that accumulates adds the contents of the output array before the activation.
 
-    `slope` is the factor of negative values in LEAKY_RELU and 0.0 for every other activation.
-    `slopes` says that a run is given one factor per channel of the result instead: PReLU.
+    `slope` is the factor for negative values in LEAKY_RELU, and 0.0 for every other activation.
+    `slopes` means that each run gets one factor per channel of the result instead (PReLU).
 
-    `second` asks for a second result, second(y) beside y, in an array of its own. It is computed
-    from y before y is rounded to the problem's dtype. NONE asks for no second result.
+    `second` requests a second result, second(y), in a separate array. It is computed from y before
+    y is rounded to the problem's dtype. NONE requests no second result.
     """
 
     activation: Activation = Activation.NONE
@@ -182,7 +182,7 @@ class Epilogue:
         of = (self.activation, self.slope), (self.second, self.second_slope)
         for activation, slope in of:
             if not isfinite(slope):
-                remedy = "It is the factor of negative values, such as 0.2."
+                remedy = "It is the factor for negative values, such as 0.2."
                 raise ArgumentError("activation slope", str(slope), "a finite number", remedy)
             if slope and activation is not Activation.LEAKY_RELU:
                 raise ArgumentError("activation slope", str(slope), "0.0 unless leaky_relu")
@@ -197,7 +197,7 @@ class Epilogue:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether the epilogue does nothing."""
         return self == NO_EPILOGUE
 
     def __str__(self) -> str:
@@ -219,16 +219,15 @@ _LEAST = {"batch": 0, "in_channels": 1, "out_channels": 1, "groups": 1}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One transposed convolution, or one of its gradients: parameter, cache key and printout in
-    one.
+    """One transposed convolution or one of its gradients, as parameter, cache key and text.
 
-    `axes` holds one `Axis` per spatial dimension; `in_channels` and `out_channels` are whole
-    counts, over all groups. `bias` adds one value per channel of the result (never for
-    WEIGHT_GRAD); `accumulate` adds what the output array holds, before the activation. `rounded`
-    says that both operands, of float32, are rounded to bfloat16 first, `tf32` that an engine may
-    round them to ten bits of fraction, as GPUs do; all else stays float32.
+    `axes` holds one `Axis` per spatial dimension. `in_channels` and `out_channels` count the
+    channels of all groups. `bias` adds one value per channel of the result (never for WEIGHT_GRAD).
+    `accumulate` adds the contents of the output array before the activation. `rounded` means that
+    both float32 operands are first rounded to bfloat16; `tf32` means that an engine may round them
+    to a ten-bit fraction, as GPUs do. Everything else stays float32.
 
-    Raises `ArgumentError` for a combination that no problem can have.
+    Raises `ArgumentError` for an impossible combination.
 
     >>> axes = (Axis(5, 3, 2, 1, 1, 0), Axis(7, 4, 2, 1, 1, 1))
     >>> print(Problem(Direction.FORWARD, axes, 2, 6, 12, groups=3))
@@ -265,18 +264,18 @@ class Problem:
             raise ArgumentError("bias or epilogue", "set", "none for a weight gradient")
         if (self.rounded or self.tf32) and self.dtype is not DType.FLOAT32:
             raise ArgumentError("dtype", self.dtype.value, "float32 where operands are rounded")
-        # A signature is hashed on every call, and a hash of nested values costs microseconds.
+        # A signature is hashed on every call, and hashing nested values takes microseconds.
         object.__setattr__(self, "_hash", hash(_fields(self)))
 
     def __hash__(self) -> int:
         return self._hash
 
     def __reduce__(self) -> tuple[type[Problem], tuple[Any, ...]]:
-        return Problem, _fields(self)  # built anew: hashes of members differ between processes
+        return Problem, _fields(self)  # rebuilt, since member hashes differ between processes
 
     @property
     def precision(self) -> DType:
-        """The type that operands have when they are multiplied."""
+        """The type of the operands when they are multiplied."""
         return DType.BFLOAT16 if self.rounded else self.dtype
 
     @property
@@ -336,18 +335,18 @@ class Problem:
 
     @property
     def result_channels(self) -> int:
-        """Channels of the result, which a bias has one value for each of."""
+        """Number of channels of the result, and so of values in the bias."""
         return self.out_channels if self.direction is Direction.FORWARD else self.in_channels
 
     @property
     def multiply_adds(self) -> int:
-        """Multiply-adds of the direct algorithm, taps that fall outside the output included."""
+        """Multiply-adds of the direct algorithm, including taps that fall outside the output."""
         per_input = (self.out_channels // self.groups) * prod(self.kernel)
         return self.batch * self.in_channels * prod(self.size) * per_input
 
     @property
     def longest_sum(self) -> int:
-        """The most products that one element of the result adds up."""
+        """The largest number of products in the sum of one result element."""
         if self.direction is Direction.WEIGHT_GRAD:
             return max(1, self.batch * prod(self.size))
         if self.direction is Direction.INPUT_GRAD:
@@ -362,7 +361,7 @@ class Problem:
         return self.dtype.itemsize * sum(prod(shape) for shape in shapes)
 
     def replace(self, **changes: Any) -> Problem:
-        """This problem with some fields changed; arrays of another dtype are not rounded."""
+        """This problem with some fields changed; a change of dtype resets the rounding."""
         if "dtype" in changes:
             changes = {"rounded": False, "tf32": False} | changes
         return Problem(**{name: getattr(self, name) for name in _NAMES} | changes)

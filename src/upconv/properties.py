@@ -8,12 +8,12 @@ from typing import Any, Self, TypeVar, overload
 Value = TypeVar("Value")
 
 
-class cached_property(functools.cached_property[Value]):  # noqa: N801 - the name of its base
-    """`functools.cached_property` without the lock that it has before Python 3.12.
+class cached_property(functools.cached_property[Value]):  # noqa: N801 - named like its base class
+    """`functools.cached_property` without the lock of Python versions before 3.12.
 
     All objects of a class share that lock. A child forked while another thread computes the
-    property would wait for it for ever. Here two threads that come first together both compute,
-    and both get the same value.
+    property would wait for it forever. Without the lock, two threads may both compute the value;
+    both then get the same one.
     """
 
     @overload
@@ -23,7 +23,7 @@ class cached_property(functools.cached_property[Value]):  # noqa: N801 - the nam
     def __get__(self, instance: object, owner: type[Any] | None = None) -> Value: ...
 
     def __get__(self, instance: object, owner: type[Any] | None = None) -> Any:
-        """Compute the value; later reads find it in the object's dictionary."""
+        """Compute the value and store it in the object's dictionary for later reads."""
         if instance is None:
             return self
         return instance.__dict__.setdefault(str(self.attrname), self.func(instance))

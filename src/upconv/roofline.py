@@ -1,7 +1,7 @@
-"""The roofline of this machine, remembered: peak FLOP/s and bandwidth, and the time they allow.
+"""The stored roofline of this machine: peak FLOP/s and memory bandwidth.
 
-Other work on the machine only lowers a measurement, so the highest that was ever made
-stands. The measurement itself is compiled code (`engines.jit.roofline`).
+Other work on the machine can only lower a measurement, so the highest values ever measured are
+kept. Compiled code does the measurement (`engines.jit.roofline`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def roofline(threads: int, *, measure: bool) -> Limits | None:
-    """The roofline that is remembered, else measured now if `measure`; None without llvmlite."""
+    """The stored roofline, or one measured now if `measure`; None without llvmlite."""
     if not measure and not shared_store().count(ROOFLINES):
-        return None  # and no compiler is loaded to find that out
+        return None  # without loading the compiler
     known = _remembered(threads)
     return measured(threads) if known is None and measure else known
 
 
 def measured(threads: int) -> Limits | None:
-    """The roofline measured now, or what is remembered if higher; None without llvmlite."""
+    """Measure the roofline and merge it with the stored values; None without llvmlite."""
     limits = _limits()
     if limits is None:
         return None
@@ -49,7 +49,7 @@ def _remembered(threads: int) -> Limits | None:
 
 
 def _limits() -> Any:
-    """The module that measures; None without llvmlite."""
+    """The measuring module; None without llvmlite."""
     try:
         with importing:
             from .engines.jit import roofline as limits

@@ -1,8 +1,8 @@
-"""From shapes, dtypes and frozen keywords to problems: the checks of a call.
+"""The checks of a call, which convert shapes, dtypes and frozen keywords to a problem.
 
 `Operand`s describe the arrays of a call, `Keywords` its geometry and layouts. The functions here
-are pure. `execution` caches their results, so that a repeated call is not checked again. Every
-message about shapes is written here.
+are pure. `execution` caches their results, so a repeated call is not checked again. Every message
+about shapes is written here.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from .problem import NO_EPILOGUE, TF32, DataLayout, Direction, Epilogue, Problem
 Shape = tuple[int, ...]
 
 _MOST_BYTES = 1 << 62
-_GROUPS = "Groups are equal blocks of channels; 1 is an ordinary layer."
+_GROUPS = "Groups are equal blocks of channels; use 1 for an ordinary layer."
 
 
 class Signature(NamedTuple):
-    """A checked call: its problem, the result's shape and bytes to the caller, whether x had N."""
+    """A checked call: its problem, the caller's result shape and bytes, and whether x has N."""
 
     problem: Problem
     shape: Shape
@@ -44,9 +44,9 @@ class Signature(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, shape: Shape, *, batched: bool) -> Signature:
-        """The signature of a result of `shape`.
+        """The signature of a problem whose result has `shape`.
 
-        An empty result counts no bytes, unless its other extents are beyond what any array has.
+        An empty result has 0 bytes, unless its other extents are too large for any array.
         """
         span = problem.dtype.itemsize * prod(max(1, size) for size in shape)
         nbytes = span if all(shape) or span > _MOST_BYTES else 0
@@ -59,7 +59,7 @@ class Signature(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A call before its data: what `plan`, `conv_plan` and `explain` are asked about."""
+    """A call without its data: the input of `plan`, `conv_plan` and `explain`."""
 
     x: Operand
     weight: Operand
@@ -69,7 +69,7 @@ class Request(NamedTuple):
     convolves: bool = False  # ordinary, not transposed
 
     def signature(self, *, residual: bool) -> Signature:
-        """The checked signature with or without a residual of the result's shape."""
+        """The checked signature, with or without a residual."""
         bare = self._with(None)
         return self._with(Operand(bare.shape, self.x.dtype)) if residual else bare
 
@@ -81,7 +81,7 @@ class Request(NamedTuple):
         return signatures["x" if direction is Direction.INPUT_GRAD else "weight"]
 
     def takes_residual(self, residual: object) -> bool:
-        """Whether a `residual` asks for one: None, a bool, or an array of the result's shape."""
+        """Whether `residual` (None, a bool, or an array of the result's shape) requests one."""
         if residual is None or isinstance(residual, bool | np.bool_):
             return bool(residual)
         if not any(hasattr(type(residual), name) for name in ("__array__", "__dlpack__")):
@@ -95,14 +95,14 @@ class Request(NamedTuple):
         call = convolution if convolves else transposed
         try:
             return call(x, weight, bias, residual, keywords, activation)
-        except ShapeError as error:  # there is no x yet: its shape was an argument
+        except ShapeError as error:  # the caller passed x only as `input_shape`
             raise error.renamed("x.shape", "input_shape") from None
 
 
 def activation_of(value: object, dtype: object = None) -> tuple[Frozen, Array | None]:
-    """An activation made hashable, and the slopes of PReLU, in `dtype` unless that is None.
+    """A hashable activation, and the slopes of PReLU, converted to `dtype` unless that is None.
 
-    Of PReLU the hashable part is ("prelu", Operand): what the slopes are.
+    For PReLU the hashable part is ("prelu", Operand), which describes the slopes.
     """
     if value is None or type(value) is str:
         return value, None
@@ -122,7 +122,7 @@ def _forward(
     keywords: Keywords,
     activation: Frozen,
 ) -> Signature:
-    """A convolution is the input gradient of its transpose. Bias and residual fit the result."""
+    """Check a forward call. A convolution is the input gradient of its transpose."""
     epilogue = epilogue_of(activation, residual is not None)
     direction = _DIRECTION[convolves]
     problem, batched = _problem(x, weight, keywords, convolves, direction, bias, epilogue)
@@ -143,7 +143,7 @@ def _forward(
 
 _FLATTEN = "Flatten it, as in bias.reshape(-1), if it has more axes."
 _ONE_SLOPE = "One slope for all channels is activation=('leaky_relu', slope)."
-_OUTPUT_SHAPE = "upconv.output_shape tells it beforehand."
+_OUTPUT_SHAPE = "upconv.output_shape computes it in advance."
 
 
 def _backward(
@@ -154,7 +154,7 @@ def _backward(
     keywords: Keywords,
     accumulate: bool,
 ) -> dict[str, Signature]:
-    """The gradient of a convolution's x is its transpose's forward result."""
+    """Check a backward call. The x gradient of a convolution is its transpose's forward result."""
     arguments = x, weight, keywords, convolves, _DIRECTION[not convolves]
     of_x, batched = _problem(*arguments, None, NO_EPILOGUE, accumulate)
     same_dtype("x", x.dtype, "grad", grad.dtype)
@@ -172,7 +172,7 @@ def _backward(
 
 
 _DIRECTION = (Direction.FORWARD, Direction.INPUT_GRAD)
-"""The directions with a transposed convolution's result, and with a convolution's."""
+"""The direction of a transposed convolution, and that of an ordinary convolution."""
 
 transposed, convolution = partial(_forward, False), partial(_forward, True)
 """The signatures of `conv_transpose` and `conv`."""
@@ -187,7 +187,7 @@ def _problem(
 ) -> tuple[Problem, bool]:  # fmt: skip
     """The problem, and whether x has a batch axis.
 
-    A convolution has its transpose's problem: its outputs are the transpose's inputs.
+    A convolution is expressed by its transpose: its outputs are the transpose's inputs.
     """
     frame = _Frame.of(x, weight, keywords)
     i, o, kernel = frame.weight_extents(weight.shape)
@@ -201,7 +201,7 @@ def _problem(
         hint = f"Is the weight really in the order {order.value!r} (I input, O output channels)?"
         if frame.channels == (o * groups if convolves else o):
             other = f"weight_layout={order.swapped().value!r}"
-            hint = f"The two look swapped: say {other}, or transpose the weight."
+            hint = f"Axes I and O look swapped: use {other}, or transpose the weight."
         raise ShapeError("weight.shape", got, expected, hint)
     divided, name = (o, "output channels") if convolves else (i, "input channels")
     if divided % groups:
@@ -223,7 +223,7 @@ def _problem(
 
 
 class _Frame(NamedTuple):
-    """x taken apart by its layout."""
+    """Batch, channels and spatial size of x, read by its layout."""
 
     layout: DataLayout
     weight_layout: WeightLayout
@@ -242,9 +242,10 @@ class _Frame(NamedTuple):
             remedy = "For one tap add an axis, as in weight[..., None]."
             raise ShapeError("weight.shape", str(weight.shape), expected, remedy)
         if len(x.shape) not in (rank + 1, rank + 2):
-            order = f"{layout.value}, X being as many axes as the kernel has, {rank}"
+            axes = "axis" if rank == 1 else "axes"
+            order = f"{layout.value}, with {rank} spatial {axes} like the kernel"
             expected = f"{rank + 2} axes ({order}), or {rank + 1} without the batch"
-            remedy = "Add what is missing, as in x[None], or take another weight."
+            remedy = "Add a missing axis, as in x[None], or use another weight."
             raise ShapeError("x.shape", str(x.shape), expected, remedy)
         same_dtype("x", x.dtype, "weight", weight.dtype)
         batched = len(x.shape) == rank + 2
@@ -260,16 +261,16 @@ class _Frame(NamedTuple):
         return cls(layout, weight_layout, batched, ordered[0], ordered[1], tuple(ordered[2:]))
 
     def check_rank(self, x: Operand, weight: Operand, channels: int) -> None:
-        """Refuse an x read without a batch whose channels fit once it has one: an axis is missing.
+        """Refuse an unbatched x whose channels would fit if a spatial axis were added.
 
-        Only for an x whose channels do not fit as it was read.
+        Call it only for an x whose channels do not fit.
         """
         rank = len(self.size)
         if not self.batched and x.shape[self.layout.to_ncx(rank - 1)[1]] == channels:
             got = f"{x.shape}, with {rank - 1} spatial {'axis' if rank == 2 else 'axes'}"
             axes = f"{rank + 2} axes ({self.layout.value}), or {rank + 1} without the batch"
-            expected = f"{rank}, as many as the weight {weight.shape} has: {axes}"
-            remedy = "Add the missing axis, as in x[..., None], or take another weight."
+            expected = f"{rank}, like the weight {weight.shape}: {axes}"
+            remedy = "Add the missing axis, as in x[..., None], or use another weight."
             raise ShapeError("x.shape", got, expected, remedy)
 
     def weight_extents(self, shape: Shape) -> tuple[int, int, Shape]:

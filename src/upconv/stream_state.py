@@ -1,8 +1,8 @@
-"""The state of a stream as bytes: JSON behind a checksum; nothing is executed.
+"""The state of a stream as bytes: JSON with a checksum. Reading it executes no code.
 
 8 bytes   "upconvS2"
-32        SHA-256 of all that follows
-32        SHA-256 of what the stream computes: geometry, types, weights
+32 bytes  SHA-256 of everything that follows
+32 bytes  SHA-256 of the stream's definition: geometry, dtypes, weights
 then      JSON: lists of numbers and arrays, {"type", "shape", "data" in base 64}
 """
 
@@ -23,23 +23,23 @@ from .errors import ArgumentError, DTypeError, EngineError
 from .stream_progress import Flow
 
 _MAGIC, _HASH = b"upconvS2", 32
-_REMEDY = "Pass what to_bytes of the same stream returned, unchanged."
+_REMEDY = "Pass the unchanged result of to_bytes of the same stream."
 
 
 def encoded(layer: bytes, state: Any) -> bytes:
-    """A state; `layer` is the digest of what the stream computes."""
+    """Encode a state; `layer` is the digest of the stream's definition."""
     body = layer + json.dumps(state, default=_plain).encode()
     return _MAGIC + hashlib.sha256(body).digest() + body
 
 
 def decoded(layer: bytes, data: object) -> Any:
-    """The state in these bytes; `ArgumentError` where `encoded` has not made them so."""
+    """Decode the result of `encoded`; raise `ArgumentError` for any other bytes."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise DTypeError("data", f"a {type(data).__name__}", "bytes", _REMEDY)
     received, body = bytes(data), bytes(data)[len(_MAGIC) + _HASH :]
     got = ""
     if not received.startswith(_MAGIC) or len(body) < _HASH:
-        got = f"{len(received)} bytes that do not begin like one"
+        got = f"{len(received)} bytes without the header of a state"
     elif hashlib.sha256(body).digest() != received[len(_MAGIC) :][:_HASH]:
         got = "damaged: its checksum does not match"
     elif body[:_HASH] != layer:
@@ -62,10 +62,10 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def by_one_thread(method: Method) -> Method:
-    """Refuse a method while another thread is in one of the same object.
+    """Make a method refuse to run while another thread is in such a method of the same object.
 
-    The thread's number is written down, and no lock is taken: Ctrl-C may come anywhere, and the
-    thread that it interrupts must be able to go on.
+    The method records the thread's number instead of taking a lock: Ctrl-C may occur anywhere, and
+    the interrupted thread must be able to continue.
     """
 
     @wraps(method)
@@ -73,8 +73,8 @@ def by_one_thread(method: Method) -> Method:
         mine = get_ident()
         if self._users.setdefault("thread", mine) != mine:
             raise EngineError(
-                "Another thread is using this stream. Give each thread a stream of its own, such as"
-                " copy() of one, or let one thread push all chunks."
+                "Another thread is using this stream. Give each thread its own stream, for example"
+                " a copy(), or let one thread push all chunks."
             )
         try:
             return method(self, *arguments, **keywords)
@@ -85,16 +85,16 @@ def by_one_thread(method: Method) -> Method:
 
 
 class Stateful:
-    """The base of streams, chains and sums: their latency, and their state as bytes."""
+    """Base class of streams, chains and sums: their latency, and their state as bytes."""
 
     __slots__ = ("_users",)
     _ended: bool
     _users: dict[str, int]
     kind: tuple[int, np.dtype[Any]] | None
-    """The axis of arrays along which chunks follow each other, from the end; their dtype."""
+    """The axis along which chunks follow each other, counted from the end, and the dtype."""
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
-        """A stream that no thread uses."""
+        """Create a stream that no thread is using."""
         del arguments, keywords
         stream = super().__new__(cls)
         stream._users = {}
@@ -117,7 +117,7 @@ class Stateful:
 
     @property
     def progress(self) -> Flow:
-        """After how many inputs a result is final."""
+        """The rule for the number of final results."""
         raise NotImplementedError
 
     @property
@@ -127,22 +127,22 @@ class Stateful:
 
     @property
     def latency(self) -> int:
-        """Results, at most, that are not returned yet of those that rate * inputs makes: samples of
-        the output, exact. Below 0 where results are returned ahead of that."""
+        """The largest number of output samples by which results lag behind rate * inputs. It is
+        exact, and negative if results come ahead of that."""
         return self.progress.latency
 
     @property
     def lookahead(self) -> int:
-        """Inputs, at most, that a result waits for after the one at its own time: samples of the
-        input, exact."""
+        """The largest number of input samples that a result needs after the one at its own time.
+        It is exact."""
         return self.progress.lookahead
 
     @by_one_thread
     def to_bytes(self) -> bytes:
-        """The state, without the weights; for `from_bytes` of a stream that is made alike.
+        """The state without the weights, for `from_bytes` of a stream with the same definition.
 
-        A checksum, and one of the weights and the geometry, are in it. The same engine on the same
-        kind of processor is asked for, because other bits would follow.
+        It contains a checksum and a digest of the definition. The definition includes the engine
+        and the kind of processor, since others would produce different bits.
         """
         return encoded(self._digest(), self._state())
 
@@ -160,21 +160,21 @@ class Stateful:
 
     @by_one_thread
     def copy(self) -> Self:
-        """One in the same state that goes on by itself; weights are shared."""
+        """An independent stream in the same state; the weights are shared."""
         return self._with(self._state())
 
     def _require_open(self) -> None:
         if self._ended:
-            raise EngineError("This stream is finished. Call reset() to begin anew.")
+            raise EngineError("This stream is finished. Call reset() to start again.")
 
     def _digest(self) -> bytes:
-        """A digest of what it computes."""
+        """A digest of the stream's definition."""
         raise NotImplementedError
 
     def _state(self) -> list[Any]:
-        """Its state: numbers, None, arrays that are not written to, and lists of these."""
+        """The state: numbers, None, arrays that are never written to, and lists of these."""
         raise NotImplementedError
 
     def _with(self, state: list[Any]) -> Self:
-        """One in a state."""
+        """A stream with the same definition in the given state."""
         raise NotImplementedError

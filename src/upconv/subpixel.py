@@ -1,26 +1,26 @@
-"""A transposed convolution along one axis as an ordinary convolution of s times the channels.
+"""A transposed convolution along one axis as an ordinary convolution with s times the channels.
 
 In the symbols of `upconv.geometry`, the taps of phase r compute output s*j + r: y[s*j + r] = sum of
-x[j - e] * w[t]. A convolution with s outputs per position j, one per phase, followed by depth to
-space, is therefore the transposed convolution. Its kernel spans the shifts e of all phases: with
-e_min <= e <= e_max, all a multiple of D away from e_max,
+x[j - e] * w[t]. The transposed convolution is therefore a convolution with s outputs per position
+j, one per phase, followed by depth-to-space. Its kernel spans the shifts e of all phases. If
+e_min <= e <= e_max and all shifts are a multiple of D away from e_max, it has
 
     K = (e_max - e_min)/D + 1 taps, D apart;  tap u of phase r is w[t] where e = e_max - u*D, else 0
     n = ceil(O/s) positions;  e_max zeros before the input, n - I - e_min after it
 
-Which phases share a position is free: cutting c < s positions from the begin of the shuffled result
-(and crop_begin - c by the convolution) moves the shifts, and may need one tap less. With s = 1 this
-is the well-known convolution with the reversed kernel. The ratio of multiplications done to those
-needed is s*K/k along each axis. n - I depends only on s, k, d and the crops, so everything here
-holds for any size.
+The phases that share a position can be chosen: cropping c < s positions at the beginning of the
+shuffled result, and crop_begin - c by the convolution, moves the shifts and may save one tap. With
+s = 1 this is the well-known convolution with the reversed kernel. Along each axis s*K/k
+multiplications are done per needed one. n - I depends only on s, k, d and the crops, so everything
+here holds for any size.
 
-Operations around a transposed convolution become part of its axis, with crops (p, q):
+Operations around a transposed convolution can be merged into its axis, with crops (p, q):
 
-    a, b zeros put on x            p - s*a, q - s*b      `behind`
-    a, b positions cut off y       p + a, q + b          `cropped`
+    a, b zeros added around x      p - s*a, q - s*b      `behind`
+    a, b positions cropped from y  p + a, q + b          `cropped`
 
-Sources: the phases of zero-insertion as in Shi et al. 2016 (arXiv:1609.05158, 1609.07009); choosing
-c is ours.
+Sources: the phases of zero insertion are from Shi et al. 2016 (arXiv:1609.05158, 1609.07009); the
+choice of c is our own.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _ANY_SIZE = 1 << 24
 """A size at which no phase is empty; the results do not depend on the size."""
 
 _FEW = 16
-"""Number of cuts that are tried for every crop."""
+"""Number of cuts to try for every crop."""
 
 NO_TAP = -1
-"""In a table of taps: this tap of the convolution is zero."""
+"""Entry in a table of taps for a zero tap of the convolution."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubPixel:
-    """One axis as a convolution, `phases` outputs per position, and a cut of the shuffled result.
+    """One axis as a convolution with `phases` outputs per position and a cropped shuffled result.
 
-    `taps[r][u]` is the tap of the transposed convolution that stands at tap u of phase r, or
-    `NO_TAP`. `zeros` (begin, end) go around the input; negative ones are cut off it. `cut` (begin,
-    end) positions go off the shuffled result.
+    `taps[r][u]` is the transposed convolution's tap at tap u of phase r, or `NO_TAP`. `zeros`
+    (begin, end) are added around the input; negative values crop it. `cut` (begin, end) positions
+    are cropped from the shuffled result.
 
     >>> SubPixel.of(Axis(size=5, kernel=4, stride=2, crop_begin=1, crop_end=1), cut=1)
     SubPixel(taps=((2, 0), (3, 1)), dilation=1, zeros=(1, 1), cut=(1, 1))
@@ -61,14 +61,14 @@ class SubPixel:
 
     @classmethod
     def of(cls, axis: Axis, cut: int) -> SubPixel:
-        """The convolution whose shuffled result loses `cut` positions at its begin."""
+        """The convolution whose shuffled result is cropped by `cut` positions at its beginning."""
         begin = axis.crop_begin - cut
         unsized = replace(axis, size=_ANY_SIZE, crop_begin=begin)
         return cls._of(unsized, unsized.phases(), (cut, 0))
 
     @classmethod
     def of_phase(cls, axis: Axis, phase: int) -> SubPixel:
-        """The convolution that makes one phase alone, as long as the longest; it may be zero."""
+        """The convolution that computes one phase, at the length of the longest; it may be zero."""
         unsized = replace(axis, size=_ANY_SIZE)
         return cls._of(unsized, (unsized.phases()[phase],), (0, 0))
 
@@ -103,36 +103,36 @@ class SubPixel:
 
 
 def folded(axis: Axis) -> SubPixel:
-    """The convolution whose shuffled result begins where the output does."""
+    """The convolution whose shuffled result begins with the output."""
     return SubPixel.of(axis, 0)
 
 
 @lru_cache(maxsize=256)
 def thriftiest(axis: Axis) -> SubPixel:
     """The convolution with the fewest taps; among those, the one with the smallest cut."""
-    # The shifts span least when tap 0 begins a phase, and without a cut if that does as well; with
-    # dilation another cut may, rarely, bring them onto a coarser grid.
+    # The span of the shifts is smallest if tap 0 begins a phase, often even without a cut. With
+    # dilation, another cut may rarely bring the shifts onto a coarser grid.
     cuts = {0, axis.crop_begin % axis.stride, *range(min(axis.stride, _FEW))}
     candidates = (SubPixel.of(axis, cut) for cut in sorted(cuts))
     return min(candidates, key=lambda candidate: (candidate.kernel, candidate.cut))
 
 
 def waste(axes: Sequence[Axis], forms: Sequence[SubPixel]) -> float:
-    """Multiplications done per needed one, over all axes."""
+    """Number of multiplications done per needed one, over all axes."""
     pairs = zip(axes, forms, strict=True)
     return prod((form.phases * form.kernel / axis.kernel for axis, form in pairs), start=1.0)
 
 
 def cropped(axis: Axis, begin: int, end: int) -> Axis:
-    """The axis whose output has lost `begin` and `end` more positions, or gained them."""
+    """The axis with its output cropped by `begin` and `end` more positions (negative: extended)."""
     return replace(axis, crop_begin=axis.crop_begin + begin, crop_end=axis.crop_end + end)
 
 
 def behind(axis: Axis, begin: int, end: int) -> Axis | None:
-    """The axis of the same outputs on the input without the `begin` and `end` zeros around it.
+    """The axis with the same outputs for the input without `begin` and `end` zeros around it.
 
-    Negative numbers mean positions that were cut off the input. The result is None if one of these
-    may reach an output.
+    Negative numbers stand for positions that were cropped from the input. The result is None if
+    such a position may reach an output.
 
     >>> behind(Axis(size=5, kernel=4, stride=2, crop_begin=3, crop_end=3), 1, 1)
     Axis(size=3, kernel=4, stride=2, dilation=1, crop_begin=1, crop_end=1)

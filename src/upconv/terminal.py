@@ -1,4 +1,4 @@
-"""Text for people: tables, escaped foreign names, and a progress line."""
+"""Text output for people: tables, escaped foreign names, and a progress line."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from .checks import function
 
 Progress = Callable[[str, int, int], None]
-"""Function that is called with the name of a step, its number from 1, and the number of steps."""
+"""Callback that gets the name of a step, its number from 1, and the number of steps."""
 
-WIDTH = 80  # columns of text for people
+WIDTH = 80  # columns of printed text
 
-LONGEST_SENTENCE = 1200  # characters, for every text but names
+LONGEST_SENTENCE = 1200  # characters, for all text except names
 
 
 @contextmanager
 def shown(progress: Progress | None) -> Iterator[Progress]:
-    """Yield the callback, or one that writes a temporary line on stderr if that is a terminal."""
+    """Yield the callback, or one that shows a temporary line on stderr if that is a terminal."""
     function("progress", progress, "(what, number, of)")
     if progress is not None or not (sys.stderr and sys.stderr.isatty()):
         yield progress or (lambda *_: None)
@@ -41,7 +41,7 @@ def aligned(
 ) -> list[str]:
     """Return the rows as lines, each column as wide as its widest cell; no lines without rows.
 
-    left: the number of text columns before the columns of numbers (default: all are text).
+    left: the number of text columns before the numeric columns (default: all are text).
 
     >>> aligned([("up1", "2.5"), ("up2", "13.5")], ("layer", "ms"), left=1)
     ['layer    ms', 'up1     2.5', 'up2    13.5']
@@ -55,9 +55,9 @@ def aligned(
 def folded(
     rows: Sequence[Sequence[str]], headings: Sequence[str], *, left: int, width: int
 ) -> list[str]:
-    """Return an aligned table in blocks of at most `width` columns, if its cells allow.
+    """Return an aligned table, split into blocks at most `width` characters wide where possible.
 
-    Every block has the `left` text columns, and some of the columns of numbers.
+    Every block has the `left` text columns and some of the numeric columns.
 
     >>> folded([("up1", "2.5", "13.5")], ("layer", "ms", "GB/s"), left=1, width=12)
     ['layer   ms', 'up1    2.5', '', 'layer  GB/s', 'up1    13.5']
@@ -79,7 +79,7 @@ def folded(
 
 
 def neutral(text: str) -> str:
-    r"""Return the text with control characters and the like as Python's escapes.
+    r"""Return the text with Python escapes for control characters and other unprintable ones.
 
     >>> neutral("up\x1b[31m\u202eevil")
     'up\\x1b[31m\\u202eevil'
@@ -104,5 +104,5 @@ def shortened(text: str, longest: int = 72, mark: str = "…") -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return a foreign error's message in one short line, or its type if it has no message."""
+    """Return a foreign error's message on one short line, or its type if it has no message."""
     return shortened(" ".join(str(error).split()) or type(error).__name__, 500, "...")

@@ -1,7 +1,8 @@
 """The number of threads that an engine may use, and their owner.
 
-How many, in this order: the argument of a call, `set_num_threads`, `UPCONV_NUM_THREADS`,
-`OMP_NUM_THREADS`, the processors this process may run on (affinity and control-group quota).
+The number comes from the first of these that is set: the argument of a call, `set_num_threads`,
+`UPCONV_NUM_THREADS`, `OMP_NUM_THREADS`, and the processors available to this process (affinity and
+control-group quota).
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _pool: ThreadPool | None = None
 
 
 def set_num_threads(n: int | None) -> None:
-    """Let engines use `n` threads from now on, in every thread; None goes back to the default.
+    """Set the number of threads per call for the whole process; None restores the default.
 
-    The reference engine is the exception: its threads are those of NumPy's BLAS, which belong to
-    the whole process and are set where that library reads them (`OMP_NUM_THREADS`).
+    The reference engine ignores it. That engine uses the threads of NumPy's BLAS, which are set by
+    that library's own variables, such as `OMP_NUM_THREADS`.
 
     Raises `ArgumentError` unless n is None or an integer from 1 to 4096.
 
@@ -41,7 +42,7 @@ def set_num_threads(n: int | None) -> None:
 
 
 def get_num_threads() -> int:
-    """Number of threads that engines use when a call does not say.
+    """Number of threads that engines use by default.
 
     >>> get_num_threads() >= 1
     True
@@ -55,23 +56,23 @@ def get_num_threads() -> int:
 
 
 def asked_for() -> int | None:
-    """The number that `set_num_threads` or `UPCONV_NUM_THREADS` says; None where neither does."""
+    """The number set by `set_num_threads` or `UPCONV_NUM_THREADS`; None if neither is set."""
     return _own() if _chosen is None else _chosen
 
 
 def checked(n: int, argument: str = "threads") -> int:
-    """`n` if it is a possible number of threads, else `ArgumentError`."""
-    return integer(argument, n, 1, _MOST, "Leave it out for as many as this process may use.")
+    """`n` if it is a valid number of threads, else `ArgumentError`."""
+    return integer(argument, n, 1, _MOST, "Omit it to use all processors of this process.")
 
 
 def resolved(n: int | None) -> int:
-    """The number of threads of one call: the one it asks for, else `get_num_threads()`."""
+    """The number of threads of one call: `n`, or `get_num_threads()` for None."""
     return get_num_threads() if n is None else checked(n)
 
 
 @lru_cache(maxsize=1)
 def _own() -> int | None:
-    """The variable of ours, read once."""
+    """The value of `UPCONV_NUM_THREADS`, read once."""
     return integer_variable("UPCONV_NUM_THREADS", 1, _MOST)
 
 
@@ -79,8 +80,7 @@ def _from_environment() -> int | None:
     available = _own()
     if available is not None:
         return available
-    # OpenMP allows a list, one number per nesting level; a value it would reject is not ours to
-    # judge.
+    # OpenMP allows a list, one number per nesting level. Values that OpenMP rejects are ignored.
     outer = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if not outer.isdecimal() or len(outer) > 9 or int(outer) < 1:
         return None
@@ -88,14 +88,14 @@ def _from_environment() -> int | None:
 
 
 def processors() -> int:
-    """Processors by affinity, at most the control group's quota rounded up."""
+    """Number of processors by affinity, at most the control group's quota rounded up."""
     try:
         count = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS and Windows have no affinity to ask for
+    except AttributeError:  # not on macOS and Windows
         count = os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):  # no control group, or one without a processor limit
+    except (OSError, ValueError):  # no control group, or none with a processor limit
         return count
     if quota.isdecimal() and int(period) > 0:
         count = min(count, math.ceil(int(quota) / int(period)))
@@ -103,28 +103,29 @@ def processors() -> int:
 
 
 class ThreadPool(Protocol):
-    """Threads of another library."""
+    """The thread pool of another library."""
 
     def awake(self) -> bool:
-        """Whether they run or spin now; asleep they are left alone."""
+        """Whether the threads are running or spinning; sleeping threads are not used."""
         ...
 
     def run(self, work: int, argument: int, threads: int) -> None:
-        """Call the function at address `work` on so many threads, the calling one included."""
+        """Call the function at address `work` on `threads` threads, including the calling one."""
         ...
 
 
 def borrow(pool: ThreadPool | None) -> None:
-    """Let another library's threads do the engines' work while they are awake; None: only ours.
+    """Let another library's threads do the engines' work while they are awake; None: never.
 
-    For a library whose threads spin after their work: ours beside them would share the processors.
+    This is for libraries whose threads spin after their work, since upconv's own threads would
+    compete with them for processors.
     """
     global _pool
     _pool = pool
 
 
 def borrowed() -> ThreadPool | None:
-    """The threads that do the engines' work in place of upconv's own, or None."""
+    """The pool that does the engines' work instead of upconv's own threads, or None."""
     return _lent.pool or _pool
 
 
@@ -139,9 +140,9 @@ _lent = _Lent()
 
 @contextmanager
 def lend(pool: ThreadPool) -> Iterator[None]:
-    """Let another library's threads do the work that this thread asks for in the block.
+    """Let another library's threads do all engine work that this thread starts in the block.
 
-    For a library that calls upconv from within its own work.
+    This is for libraries that call upconv from within their own work.
     """
     before, _lent.pool = _lent.pool, pool
     try:
@@ -151,4 +152,4 @@ def lend(pool: ThreadPool) -> Iterator[None]:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=lambda: borrow(None))  # OpenMP's threads do not come along
+    os.register_at_fork(after_in_child=lambda: borrow(None))  # a child has no OpenMP threads

@@ -1,11 +1,11 @@
 """Interleaved timing of calls, in the process that runs them.
 
-In each round every call rests, runs for `_SAMPLE_SECONDS`, or less if little time is asked for, and
-gives one sample: its fastest run. During the rest the threads of the previous call, which spin for
-a while after their work, fall asleep. The first run finds other data in the caches and is seldom
-the fastest. Disturbances make calls slower, never faster. Drift affects all calls alike, since each
-has a sample in every round. The first call, the baseline, has one at the begin and one at the end
-of each round: their difference is noise.
+In each round every call waits for a rest, runs for `_SAMPLE_SECONDS`, or less if the time is short,
+and gives one sample: its fastest run. During the rest the threads of the previous call, which spin
+for a while after their work, fall asleep. The first run finds other data in the caches and is
+seldom the fastest. Disturbances make calls slower, never faster. Drift affects all calls alike,
+since each has a sample in every round. The first call, the baseline, has a sample both at the
+beginning and at the end of each round: their difference is noise.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ Call = Callable[[], object]
 
 _SAMPLE_SECONDS = 0.02
 _FEWEST_CALLS, _MOST_CALLS = 3, 200
-_LONG = 0.15  # seconds of a call that needs no warm-up: one run is a sample
+_LONG = 0.15  # seconds; a longer call needs no warm-up, and one run is a sample
 _MOST_ROUNDS = 200
 _ENOUGH_ROUNDS = 15
 FEWEST_ROUNDS = 5
 PATIENCE = 3.0
 """`_ENOUGH_ROUNDS` may take this multiple of the requested time, `FEWEST_ROUNDS` any time."""
 
-_LONGEST_REST = 0.25  # OpenBLAS spins for 0.1 s; a pool may be set to spin for ever
+_LONGEST_REST = 0.25  # OpenBLAS spins for 0.1 s; a pool may be configured to spin forever
 _LOOK = 0.004
-_ASLEEP = 0.1  # of a processor: a thread that works now and then counts as asleep
+_ASLEEP = 0.1  # of a processor, so that threads with occasional work count as asleep
 
 _TRIED = 3
 _HOPELESS = 3.0
-"""Early stopping: a call that takes this multiple of the best after `_TRIED` rounds drops out."""
+"""Early stopping: after `_TRIED` rounds, calls slower than this multiple of the best drop out."""
 
 
 _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a time with three significant digits, in the unit in which people would say it.
+    """Return a time with three significant digits, in the unit that people would use.
 
     >>> format_seconds(1.0123), format_seconds(0.9996), format_seconds(0.0421), format_seconds(7e-6)
     ('1.01 s', '1.00 s', '42.1 ms', '7.00 us')
     """
-    rounded = float(f"{seconds:.2e}")  # first, or 0.9996 s would be 1000 ms
+    rounded = float(f"{seconds:.2e}")  # before choosing the unit, or 0.9996 s would be 1000 ms
     unit, factor = next((row for row in _UNITS if rounded * row[1] >= 1), _UNITS[-1])
     value = rounded * factor
     if value < 1:
@@ -54,9 +54,9 @@ def format_seconds(seconds: float) -> str:
 
 
 def rest() -> None:
-    """Wait until no thread of this process computes, for `_LONGEST_REST` seconds at most.
+    """Wait until no thread of this process computes, but at most `_LONGEST_REST` seconds.
 
-    Libraries' threads spin after their work, and what is measured then shares processors with them.
+    Threads of libraries spin after their work, and would compete with the next call.
     """
     deadline = time.perf_counter() + _LONGEST_REST
     while time.perf_counter() < deadline:
@@ -67,17 +67,17 @@ def rest() -> None:
 
 
 class Others:
-    """The work of other processes on the processors of this one, from now on.
+    """The work of other processes on this process's processors, from now on.
 
-    Interleaving does not remove a load that lasts. A library whose threads spin while they wait for
-    each other may become ten times as slow under it, and another one hardly slower.
+    Interleaving does not remove the effect of a lasting load. A library whose threads spin while
+    they wait for each other may become ten times as slow, and another library hardly slower.
     """
 
     def __init__(self) -> None:
         self._begin = _clocks()
 
     def words(self) -> str:
-        """The processors that they used; "" for less than a tenth of all, or if unknown."""
+        """A sentence on their processor use; "" for less than a tenth of all, or if unknown."""
         wall, busy, own = (b - a for a, b in zip(self._begin, _clocks(), strict=True))
         used = (busy - own) / max(wall, _SHORTEST)
         count = len(os.sched_getaffinity(0)) if busy else 0
@@ -90,7 +90,7 @@ _SHORTEST, _NOTABLE = 0.2, 0.1  # seconds, since Linux counts in steps of 0.01; 
 
 
 def _clocks() -> tuple[float, float, float]:
-    """Seconds: now, of all work on this process's processors (0 if unknown), and of its own."""
+    """Seconds of wall time, of all work on this process's processors (0 if unknown), of its own."""
     ticks = 0
     try:
         names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
@@ -105,9 +105,9 @@ def _clocks() -> tuple[float, float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """The samples of every call, in seconds, and `again` those that end the rounds.
+    """The samples of every call in seconds; `again` has the baseline's samples that end the rounds.
 
-    A call that was stopped early has the samples of the first rounds alone.
+    A call that was stopped early has samples of the first rounds only.
     """
 
     samples: tuple[list[float], ...]
@@ -122,9 +122,9 @@ class Rounds:
 def interleaved(
     calls: Sequence[Call], seconds: float, begins: Callable[[int], object] | None = None
 ) -> Rounds:
-    """The samples of each call, one per round, in about `seconds` altogether.
+    """Samples of each call, one per round, in about `seconds` altogether.
 
-    begins: called with the number of each round, from 1, before it.
+    begins: called before each round with its number, from 1.
     """
     for call in calls:
         call()
@@ -136,10 +136,10 @@ def interleaved(
 class Bounds:
     """The time that sampling may take.
 
-    seconds: after these no sample begins, but `_ENOUGH_ROUNDS` may take `patience` times as long
-    and `fewest_rounds` any time. calls: most calls in all; a sample then is the faster of two, or
-    one where few are left. decided: asked after `_TRIED` rounds and each that follows; True ends
-    the sampling.
+    seconds: no sample begins after these, but `_ENOUGH_ROUNDS` may take `patience` times as long
+    and `fewest_rounds` any time. calls: the most calls in total; each sample is then the faster of
+    two calls, or a single call if few are left. decided: called after `_TRIED` rounds and after
+    each later one; True ends the sampling.
     """
 
     seconds: float
@@ -149,7 +149,7 @@ class Bounds:
     decided: Callable[[Rounds], bool] | None = None
 
     def over(self, rounds: int, calls: int, begin: float) -> bool:
-        """Whether no further call begins after these numbers of rounds and calls."""
+        """Whether no further call may begin after these numbers of rounds and calls."""
         if self.calls is not None and calls >= self.calls:
             return True
         enough = self.seconds * (1 if rounds >= _ENOUGH_ROUNDS else self.patience)
@@ -162,10 +162,10 @@ def sampled(
     begins: Callable[[int], object] | None = None,
     prepare: Callable[[int], object] = lambda _: None,
 ) -> Rounds:
-    """The samples of calls that have run at least once.
+    """Samples of calls that have already run at least once.
 
-    Only the first round may be cut by the bound on calls. prepare: called with the index
-    of a call before its sample, and not timed.
+    The bound on calls may cut only the first round short. prepare: called, untimed, before each
+    sample with the index of the call.
     """
     samples: tuple[list[float], ...] = tuple([] for _ in calls)
     again: list[float] = []
@@ -201,9 +201,9 @@ def sampled(
 def sample(
     call: Call, length: float, most: int = _MOST_CALLS, fewest: int = _FEWEST_CALLS
 ) -> tuple[float, int]:
-    """The seconds of the fastest of the calls of `length` seconds, and how many there were.
+    """The time of the fastest call within `length` seconds, and the number of calls.
 
-    most, fewest: bounds on the calls after the first; one that is long is alone.
+    most, fewest: bounds on the calls after the first; a long call runs only once.
     """
     best, count, deadline = _seconds(call), 1, time.perf_counter() + length
     while best < _LONG and count < most and (count <= fewest or time.perf_counter() < deadline):

@@ -60,7 +60,7 @@ def test_explain_shows_the_shape_of_the_result(args, shape):
 
 def test_a_missing_spatial_axis_is_named():
     said = failed(called("explain", "1,64,32", "64,16,4,4"), 2)
-    assert "input_shape is (1, 64, 32), with 1 spatial axis; expected 2, as many as the" in said
+    assert "input_shape is (1, 64, 32), with 1 spatial axis; expected 2, like the weight" in said
 
 
 def test_help_starts_quickly_without_heavy_imports():

@@ -90,7 +90,7 @@ def test_without_a_place_for_the_result_it_ends_at_once(folder):
         (("model.onnx", "model.onnx", "--force"), "input"),
         (("model.onnx", "inputs.npz"), "exists. Overwrite it with --force."),
         (("model.onnx", "inputs.npz", "--inputs", "inputs.npz", "-f"), "input"),
-        (("model.onnx", "a.onnx", "--report", "nowhere/r.html"), "Make it first"),
+        (("model.onnx", "a.onnx", "--report", "nowhere/r.html"), "Create it first"),
         (("model.onnx", "a.onnx", "--report", "folder.html", "--force"), "directory"),
         (("outside.onnx", "--dry-run", "--report", "w.html", "--force"), "input"),
         (("outside.onnx", "w.html", "--force"), "input"),

@@ -73,7 +73,7 @@ def test_the_mode_of_the_result_follows_the_umask_and_links_stay_links(folder):
     [
         ("x.npz", "is an input"),
         ("sub.npz", "is a directory"),
-        ("nowhere/y.npz", "Make it first"),
+        ("nowhere/y.npz", "Create it first"),
         ("pipe.npz", "not a regular file"),
         ("x" * 300 + ".npz", "Cannot write"),
     ],
@@ -111,7 +111,7 @@ def test_a_write_that_fails_leaves_nothing(folder, monkeypatch):
     assert sorted(folder.iterdir()) == before
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", lambda _: Path("y.npz").write_text("theirs"))
-        assert "exists by now" in failed(called(*RUN), 2)
+        assert "has been created in the meantime" in failed(called(*RUN), 2)
     assert Path("y.npz").read_text() == "theirs"
     Path("y.npz").unlink()
     assert called(*RUN).returncode == 0

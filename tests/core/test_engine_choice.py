@@ -71,7 +71,7 @@ class TestChoice:
         ENGINES.clear()
         ENGINES["shy"] = f"{__name__}:ShyEngine"
         upconv.cache_clear()
-        with pytest.raises(EngineRefusal, match=r"No engine does forward .* shy: it is shy of 2"):
+        with pytest.raises(EngineRefusal, match=r"No engine supports .* shy: it is shy of 2"):
             select(BASE, None)
 
     def test_the_environment_names_an_engine(self, monkeypatch, fresh_cache) -> None:

@@ -125,7 +125,7 @@ atexit.register(lambda: print(interrupts.call(int)))
 
 @pytest.mark.parametrize(
     ("script", "printed"),
-    [(INTERRUPTED, ""), (ENDING, "0\nThe interpreter is ending: nothing runs on")],
+    [(INTERRUPTED, ""), (ENDING, "0\nThe interpreter is shutting down: no more work")],
     ids=["interrupted", "ending"],
 )
 def test_interrupts_and_the_end(script: str, printed: str) -> None:

@@ -100,7 +100,7 @@ def test_few_rounds_need_a_larger_gain(clock: MadeUpClock) -> None:
         ways = [clock.way("plain", 1.0), clock.way("other", seconds)]
         choice = choose(ways, seconds=60.0, most_runs=runs)
         assert choice.name == chosen
-    assert choice["other"].why == "there was time for 2 rounds, 3 are needed"
+    assert choice["other"].why == "there was time for 2 rounds; 3 are needed"
     assert choice.runs == 2 + 2 * 3  # no round is begun in vain
 
 
@@ -220,7 +220,7 @@ def test_a_less_precise_computation_is_judged_by_its_type() -> None:
     y, z = [np.array([1.05, 2.0], "float32")], [np.array([1.0, 2.0], "float32")]
     assert disagreement(y, z)
     assert not disagreement(y, z, "bfloat16")
-    assert disagreement(y, []) == "it gives 1 results in place of 0"
+    assert disagreement(y, []) == "it returns 1 results instead of 0"
 
 
 def test_a_way_as_close_to_the_truth_as_the_baseline_is_right(clock: MadeUpClock) -> None:

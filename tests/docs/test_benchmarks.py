@@ -41,7 +41,7 @@ def test_a_plan_that_left_its_engine_is_named() -> None:
     require_engine("up1", "jit", upconv.plan((1, 1, 3), weight, engine="jit"))
     weight[...] = np.nan  # goes to the reference engine
     plan = upconv.plan((1, 1, 3), weight, engine="jit")
-    with pytest.raises(EngineError, match=r"up1 is computed by reference, .* named for jit"):
+    with pytest.raises(EngineError, match=r"up1 is computed by reference, .* named after jit"):
         require_engine("up1", "jit", plan)
 
 

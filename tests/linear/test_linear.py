@@ -216,7 +216,7 @@ def test_what_does_not_converge_is_told() -> None:
         found = linear.deconvolve(y, w, method=method, iterations=3)
         assert not found.converged
         assert found.iterations == 3
-        assert found.reason == "the limit of iterations"
+        assert found.reason == "the limit of iterations was reached"
     assert linear.deconvolve(np.zeros_like(y), w).converged
     assert linear.deconvolve(y.astype(np.float32), w).x.dtype == np.float32
 

@@ -170,7 +170,7 @@ REFUSED = [
      "with zeros"),
     ("_power_scalar", lambda x: x**3, "no square"),
     ("broadcast_mul", lambda x: F.broadcast_mul(x, F.slice_axis(x, axis=2, begin=0, end=1)),
-     "beside (2, 6, 9, 8)"),
+     "and (2, 6, 9, 8)"),
     ("broadcast_add", lambda x: F.broadcast_add(x, mx.sym.var("c_weight", shape=(1, 1, 9, 8))),
      "one number per channel"),
     ("erf", F.erf, "no such layer"),

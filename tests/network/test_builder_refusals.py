@@ -28,7 +28,7 @@ AT_THE_CALL: dict[str, tuple[Callable[[Network, Value], object], type[ArgumentEr
     ),
     "rank": (
         lambda n, x: n.conv(x, W[..., None]), ShapeError,
-        r"weight.shape is \(2, 4, 3, 1\); expected 3 axes, as many as x \(1, 4, \?\) has",
+        r"weight.shape is \(2, 4, 3, 1\); expected 3 axes, like x \(1, 4, \?\)",
     ),
     "bias": (
         lambda n, x: n.conv(x, W, np.ones(3)), ShapeError,
@@ -63,14 +63,14 @@ AT_THE_CALL: dict[str, tuple[Callable[[Network, Value], object], type[ArgumentEr
     "text": (lambda n, x: x + "1", DTypeError, "y is '1'"),
     "no value": (
         lambda n, x: n.conv(np.ones((1, 4, 5)), W), DTypeError,
-        r"x is array.*; expected a Value of this network. Begin with an input",
+        r"x is array.*; expected a Value of this network. Start with an input",
     ),
     "a value of another network": (
         lambda n, x: n.conv(network()[1], W), ArgumentError,
-        "x is of another network; expected a value of this one. Build all parts with one Network.",
+        "x is from another network; expected a value of this one. Build all parts with one",
     ),
     "the sum with another network": (
-        lambda n, x: x + network()[1], ArgumentError, "value 1 is of another network",
+        lambda n, x: x + network()[1], ArgumentError, "value 1 is from another network",
     ),
     "a quotient by zero": (
         lambda n, x: x / 0, ArgumentError, "y is 0; expected numbers other than 0",
@@ -106,7 +106,7 @@ AT_THE_CALL: dict[str, tuple[Callable[[Network, Value], object], type[ArgumentEr
     ),
     "variance": (
         lambda n, x: n.batch_norm(x, None, None, np.zeros(4), -np.ones(4)), ArgumentError,
-        "variance is -0.99999 in channel 0, epsilon added; expected more than 0",
+        "variance is -0.99999 in channel 0, including epsilon; expected more than 0",
     ),
     "epsilon": (lambda n, x: n.instance_norm(x, epsilon=-1), ArgumentError, "epsilon is -1"),
     "groups of a norm": (
@@ -197,7 +197,7 @@ AT_KNOWN_SIZES: dict[str, tuple[Callable[[Network, Value], Value], int, str]] = 
     ),
     "a reflection of everything": (
         lambda n, x: n.pad(x, 5, "reflect"), 5,
-        r"amounts is \(5, 5\); expected at most 4, as 5 positions are there to reflect",
+        r"amounts is \(5, 5\); expected at most 4, as there are 5 positions to reflect",
     ),
     "nothing to replicate": (
         lambda n, x: n.pad(x, ((-5, 7),), "replicate"), 5, r"result's shape is \(1, 4, 0\)",

@@ -49,9 +49,9 @@ def test_a_fused_layer_is_one_row() -> None:
     ("layers", "reason"),
     [
         (("relu", "conv"), "its value is an input of the network"),
-        (("conv", "pool", "relu"), "a pool ends in no chain"),
-        (("conv", "relu", "elu"), "after relu, the kernel of a convolution does no elu"),
-        (("conv", "softplus"), "after its sums, the kernel of a convolution does no softplus"),
+        (("conv", "pool", "relu"), "a pool cannot end in a chain"),
+        (("conv", "relu", "elu"), "after relu, the kernel of a convolution cannot do elu"),
+        (("conv", "softplus"), "after its sums, the kernel of a convolution cannot do softplus"),
     ],
 )
 def test_why_a_chain_is_a_step_of_its_own(layers: tuple[str, ...], reason: str) -> None:

@@ -41,7 +41,7 @@ def test_a_layer_that_no_kernel_computes_is_named_with_its_line() -> None:
     assert ", weight (1, 1, 65537): A network cannot compute" in message
     assert "taps along the last axis" in message
     assert message.endswith(
-        "End the network before this layer, and go on with another one behind it."
+        "End the network before this layer, and continue with another one after it."
     )
 
 
@@ -209,7 +209,7 @@ def test_an_input_is_only_read_where_nothing_else_reads_it() -> None:
         ([[1, 2]], None, DTypeError, r"x is \[1, 2\] \(list\); expected an array"),
         ([x_of()], [], ArgumentError, "out is 0 arrays; expected 2, one per output"),
         ([x_of()], x_of(), ArgumentError, "out is 1 array; expected 2"),
-        ([x_of()], 3, DTypeError, "out is of type int; expected an array, or a sequence of one"),
+        ([x_of()], 3, DTypeError, "out is of type int; expected an array, or a sequence with one"),
         ([x_of()], [x_of(), x_of()], ShapeError, "out.shape is"),
     ],
 )
@@ -302,7 +302,7 @@ def test_a_closed_program_says_so() -> None:
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_program_cannot_be_pickled(copied: Any) -> None:
-    with pytest.raises(EngineError, match="Pickle the network, and compile it"):
+    with pytest.raises(EngineError, match="Pickle the network, and compile it after"):
         copied(program_of(decoder().graph()))
 
 

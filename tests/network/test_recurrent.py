@@ -118,7 +118,7 @@ def test_bad_arguments() -> None:
     x, ones = network.inputs["x"], np.ones
     for arguments, words in (
         ((x, ones((8, 3)), ones((8, 3))), r"hidden_weight.shape is \(8, 3\); expected \(4 H, H\)"),
-        ((x, ones((8, 3, 1)), ones((8, 2))), r"expected \(8, C\), as many rows"),
+        ((x, ones((8, 3, 1)), ones((8, 2))), r"expected \(8, C\), with as many rows"),
         ((x, ones((12, 3)), ones((8, 2))), r"weight.shape is \(12, 3\); expected \(8, C\)"),
         ((x, ones((8, 4)), ones((8, 2))), "channels"),
         ((x, ones((8, 3)), ones((8, 2)), ones(7)), "bias"),

@@ -198,7 +198,7 @@ def test_errors() -> None:
     ):
         with pytest.raises(kind, match=words):
             batch.push(bad)
-    with pytest.raises(ArgumentError, match="of another call of stream"):
+    with pytest.raises(ArgumentError, match="from another call of stream"):
         batch.join(vocoder().stream(chunk=2, threads=1))
     with pytest.raises(DTypeError, match="a NetworkStream"):
         batch.join(x)  # type: ignore[arg-type]

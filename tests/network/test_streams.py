@@ -246,7 +246,7 @@ def test_what_reads_all_positions_is_refused_by_its_line() -> None:
         ((1, 4, None), {"axis": 1}, "axis is 1; expected a spatial axis"),
         ((1, 4, None), {"axis": 3}, "axis"),
         ((1, 4, None), {"chunk": 0}, "chunk"),
-        ((1, 4, None, None), {}, r"expected known but for the batch and axis -1. Pass shapes="),
+        ((1, 4, None, None), {}, r"expected known except for the batch and axis -1. Pass shapes="),
         ((1, 4, None), {"precision": "float16"}, "precision"),
         ((1, 4, None), {"shapes": {"y": (1, 4, None)}}, "the name of an input is 'y'; expected"),
         ((1, 4, None), {"shapes": {"x": 5}}, r"inputs\['x'\] is 5; expected \(N, C, \*size\)"),

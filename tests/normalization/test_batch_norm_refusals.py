@@ -25,7 +25,7 @@ def train(x: object = X, *rest: object, **keywords: object) -> object:
 KINDS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("x a list", lambda: train([[1.0]]), DTypeError, "x is [[1.0]] (list); expected an array"),
     ("x integers", lambda: train(X.astype(int)), DTypeError,
-     "x.dtype is int64; expected float16, bfloat16, float32 or float64. Integers are not computed on"),
+     "x.dtype is int64; expected float16, bfloat16, float32 or float64. Integers are not supported"),
     ("x complex", lambda: train(X.astype("c8")), DTypeError, "x.dtype is complex64"),
     ("x masked", lambda: train(np.ma.array(X)), DTypeError, "x is a masked array"),
     ("x a scalar", lambda: train(np.float32(1)), ShapeError, "axis is 1; expected an axis of x."),

@@ -164,7 +164,7 @@ def test_nothing_is_written_over_or_left_behind(tmp_path: Path) -> None:
     source = written(tmp_path, parsed("{ y = Mul(x, w) }", w=W))
     model, before = load(source), source.read_bytes()
     for force in (False, True):
-        with pytest.raises(FileError, match="is an input of this very call"):
+        with pytest.raises(FileError, match="is an input of this call"):
             save(model, source, force=force)
     assert source.read_bytes() == before
     (tmp_path / "there.onnx").write_bytes(b"old")
@@ -185,9 +185,9 @@ def test_outside_files_of_the_model_are_inputs_too(
     (tmp_path / "o.onnx.data").write_bytes(W.tobytes())
     model = load(outside(tmp_path, {"location": "o.onnx.data"}))
     monkeypatch.setattr(models, "INLINE_BYTES", 0)
-    with pytest.raises(FileError, match="is an input of this very call"):
+    with pytest.raises(FileError, match="is an input of this call"):
         save(model, tmp_path / "o.onnx", force=True)
-    with pytest.raises(FileError, match="is an input of this very call"):
+    with pytest.raises(FileError, match="is an input of this call"):
         save(from_model(model.clone()), tmp_path / "o.onnx.data", force=True)
     assert (tmp_path / "o.onnx.data").read_bytes() == W.tobytes()
     assert files(tmp_path) == {"m.onnx", "o.onnx.data"}

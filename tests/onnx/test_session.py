@@ -378,7 +378,7 @@ def test_a_model_that_is_not_faster_or_computes_something_else_stays(
             None,
             {"x": [[1, 2], [3]]},
             DTypeError,
-            "feeds['x'] is [[1, 2], [3]], of which NumPy says",
+            "feeds['x'] is [[1, 2], [3]] (NumPy says",
         ),
         (None, {"x": [["a"]]}, DTypeError, "an array of <U1; expected float32"),
         (None, {"x": None}, DTypeError, "feeds['x'] is None"),

@@ -217,7 +217,7 @@ def test_bad_arguments_are_refused_in_words() -> None:
         upconv.stream(w, length=0)
     with refusal(upconv.ArgumentError, match="groups is .two."):
         upconv.conv_stream(w, groups="two")
-    with refusal(upconv.ArgumentError, match="padding is 'same_upper'.*stride is above 1"):
+    with refusal(upconv.ArgumentError, match="padding is 'same_upper'.*stride above 1"):
         upconv.conv_stream(w, stride=2, padding="same_upper")
     with refusal(upconv.ShapeError, match="bias.shape"):
         upconv.stream(w, np.ones(5, np.float32))

@@ -275,7 +275,7 @@ REFUSED = {
     "instance norm": (nn.Sequential(nn.Conv1d(4, 4, 1), nn.InstanceNorm1d(4)), "norm at 1: mean"),
     "attention": (Calls(_attention), "scaled_dot_product_attention: attention reads all"),
     "mean": (Calls(lambda y: y.mean(-1, keepdim=True)), "reads|depend"),
-    "length": (Calls(lambda y: y[..., :5]), "another operation for inputs of 23 and 24"),
+    "length": (Calls(lambda y: y[..., :5]), "a different operation for inputs of 23 and 24"),
     "far": (Calls(lambda y: y if y.shape[-1] < 1000 else -y), "1000003 positions"),
     "data": (Calls(lambda y: y if y.sum() > 0 else -y), "mean|sum|item|scalar|dense"),
     "shared": (Calls(_shared), "writes in place to memory that other tensors share"),

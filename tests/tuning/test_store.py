@@ -82,7 +82,7 @@ def test_a_record_that_is_none_is_left_out(path: Path, text: str | bytes | None)
     TuningStore(path).remember("ceilings", "c", CEILINGS)
     sql(path, "UPDATE records SET record = ? WHERE key = 'a'", text)
     kept = TuningStore(path)
-    with pytest.warns(RuntimeWarning, match="such are left out"):
+    with pytest.warns(RuntimeWarning, match="such records are ignored"):
         assert kept.find("winners", "a") is None
     assert kept.find("ceilings", "c") == CEILINGS  # what is right stays
     kept.remember("winners", "a", GOOD)
@@ -155,7 +155,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     with complaints() as said:
         kept.remember("winners", "a", GOOD)
         kept.remember("winners", "b", GOOD)
-    assert ["end with this process" in words for words in said] == [True]
+    assert ["lost when this process ends" in words for words in said] == [True]
     assert kept.find("winners", "a") == GOOD
 
 

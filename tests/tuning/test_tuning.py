@@ -144,7 +144,7 @@ def test_only_the_engine_asked_for_is_a_candidate(table, monkeypatch: pytest.Mon
     assert not quick.built
     asked.refusal = "no"
     upconv.cache_clear()
-    with pytest.warns(RuntimeWarning, match="engine 'quick' is taken, though .* asked: no"):
+    with pytest.warns(RuntimeWarning, match="engine 'quick', though .* asked: no"):
         assert tuning.tuned(BASE, 1).engine is quick
 
 

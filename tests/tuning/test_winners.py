@@ -85,7 +85,7 @@ def test_a_name_that_is_not_there_is_measured_anew(table, file: Path, field: str
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("UPDATE records SET record = ?", (changed,))
     forget_in_memory()
-    with pytest.warns(RuntimeWarning, match="measured anew") as said:
+    with pytest.warns(RuntimeWarning, match="measured again") as said:
         found = tuning.tuned(BASE, 1)
     assert len(said) == 1
     assert tuning.tuned(BASE, 1) == found
@@ -112,7 +112,7 @@ def test_a_store_that_cannot_be_written_costs_a_warning(
     monkeypatch.setenv("UPCONV_TUNING_FILE", str(tmp_path / "taken" / "tuning.sqlite"))
     with pytest.warns(RuntimeWarning) as said:
         tuning.tuned(BASE, 1)
-    assert "end with this process" in str(said[-1].message)
+    assert "lost when this process ends" in str(said[-1].message)
     runs = len(engine.runs)
     tuning.tuned(BASE, 1)
     assert len(engine.runs) == runs

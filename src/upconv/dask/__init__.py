@@ -1,9 +1,10 @@
-"""Transposed convolution, convolution, their gradients and networks on Dask arrays: volumes beyond
-memory.
+"""Transposed convolution, convolution, their gradients and networks on Dask arrays.
 
-    functions  the public functions of layers, called like upconv's own
+Dask arrays may be larger than memory.
+
+    functions  the functions for layers, called like those of upconv
     networks   `run`: a network with the halo of all its layers
-    graphs     one task per chunk of a result, with exact halos
+    overlaps   one task per chunk of a result, with exact halos
 
 Needs Dask: `pip install '.[dask]'` in a checkout of upconv.
 """

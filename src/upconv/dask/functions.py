@@ -1,4 +1,4 @@
-"""The functions of `upconv` on Dask arrays: arguments are checked at once, nothing is computed."""
+"""The functions of `upconv` on Dask arrays: arguments are checked now, results computed later."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def conv_transpose(
     engine: str | Engine | None = None,
     chunks: Any = None,
 ) -> Any:
-    """`upconv.conv_transpose` of a Dask array, lazily.
+    """`upconv.conv_transpose` of a Dask array, computed lazily.
 
-    x: a Dask array of any chunks, (N, C, *size), or (C, *size) without a batch.
-    weight, bias: NumPy arrays, in memory. The other keywords are `upconv.conv_transpose`'s.
+    x: a Dask array with any chunks, (N, C, *size), or (C, *size) without a batch.
+    weight, bias: NumPy arrays. The other keywords: as in `upconv.conv_transpose`.
     engine: with None or "jit" the result has the bits of `upconv.conv_transpose(..., engine="jit",
-        algorithm="direct")` on the whole array, if that engine computes the layer. With other
+        algorithm="direct")` on the whole array, if that engine supports the layer. With other
         engines the rounding depends on the chunks.
-    chunks: of the result's spatial axes, in any form that Dask has for them (default: those of x,
-        times the stride). Each is one task, and takes the memory of one call.
+    chunks: chunks of the result's spatial axes, in any form that Dask accepts (default: those of x,
+        times the stride). Each chunk is one task, and needs the memory of one call.
 
-    Returns a Dask array of the result's shape. Raises what `upconv.conv_transpose` raises, at once,
-    and `EngineMissing` where Dask is not installed.
+    Returns a Dask array of the result's shape. Raises the errors of `upconv.conv_transpose` at
+    once, and `EngineMissing` if Dask is not installed.
 
     >>> import dask.array as da
     >>> volume = da.ones((1, 2, 60, 60), chunks=(1, 1, 20, 30), dtype="float32")
@@ -75,7 +75,7 @@ def conv(
     engine: str | Engine | None = None,
     chunks: Any = None,
 ) -> Any:
-    """`upconv.conv` of a Dask array, lazily; see `conv_transpose`.
+    """`upconv.conv` of a Dask array, computed lazily; see `conv_transpose`.
 
     >>> import dask.array as da
     >>> image = da.ones((1, 2, 60, 60), chunks=(1, 1, 20, 30), dtype="float32")
@@ -102,11 +102,11 @@ def conv_transpose_backward(
     needs: Iterable[str] = NEEDS,
     engine: str | Engine | None = None,
 ) -> Gradients:
-    """The gradients of `conv_transpose`, lazily: `upconv.Gradients` of Dask arrays.
+    """Gradients of `conv_transpose`, computed lazily: `upconv.Gradients` of Dask arrays.
 
-    grad, x: Dask arrays. The gradient of x needs only the shape and the chunks of x. The weight's
-    gradient is a sum over chunks of grad in a fixed order. It is the same for every scheduler, but
-    its rounding differs from that of one call on the whole array.
+    grad, x: Dask arrays. The gradient of x needs only the shape and chunks of x. The gradient of
+    the weight is a sum over the chunks of grad in a fixed order. It is the same for every
+    scheduler, but its rounding differs from that of one call on the whole array.
 
     >>> import dask.array as da
     >>> x, g = da.ones((1, 1, 6), chunks=3), da.ones((1, 1, 12), chunks=5)
@@ -134,7 +134,7 @@ def conv_backward(
     needs: Iterable[str] = NEEDS,
     engine: str | Engine | None = None,
 ) -> Gradients:
-    """The gradients of `conv`, lazily; see `conv_transpose_backward`.
+    """Gradients of `conv`, computed lazily; see `conv_transpose_backward`.
 
     >>> import dask.array as da
     >>> x, g = da.ones((1, 1, 6), chunks=3), da.ones((1, 1, 5), chunks=2)
@@ -194,7 +194,7 @@ def _backward(
 def dask_operand(name: str, value: Any) -> Operand:
     """Return the shape and dtype of a Dask array whose chunks are known."""
     if not isinstance(value, da.Array):
-        remedy = "Make one with dask.array.from_array or from_zarr, or call upconv itself."
+        remedy = "Create one with dask.array.from_array or from_zarr, or call upconv directly."
         raise DTypeError(name, f"of type {type(value).__name__}", "a dask.array.Array", remedy)
     element_type(f"{name}.dtype", value.dtype)
     if any(np.isnan(size) for size in value.shape):
@@ -205,6 +205,6 @@ def dask_operand(name: str, value: Any) -> Operand:
 
 def _in_memory(name: str, value: Any) -> Array:
     if isinstance(value, da.Array):
-        remedy = f"Every task needs all of it: pass {name}.compute()."
+        remedy = f"Every task needs the whole array: pass {name}.compute()."
         raise DTypeError(name, "a dask.array.Array", "an array in memory", remedy)
     return as_array(name, value)

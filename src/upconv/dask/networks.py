@@ -1,4 +1,4 @@
-"""Networks on Dask arrays: one task for each chunk of a result, with the halo of all layers."""
+"""Networks on Dask arrays: one task per chunk of a result, with the halo of all layers."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def run(
     algorithm: str = "direct",
     chunks: Any = None,
 ) -> Any:
-    """Return a network's results as lazy Dask arrays: one task computes a chunk with all layers.
+    """Return a network's results as lazy Dask arrays: each task runs all layers for one chunk.
 
-    arrays: float32 Dask arrays (N, C, *size) of any chunks, one for each input. precision: as in
+    arrays: float32 Dask arrays (N, C, *size) with any chunks, one per input. precision: as in
         `Network.compile`. algorithm: "direct", or "auto" for Winograd's where it is faster.
     chunks: chunks of the results' spatial axes, in any form that Dask accepts (default: those of
         the first array, times the network's rate). Each chunk is one task.
 
     With float32 and "direct" the results of networks without averages have the bits of
-    `network.compile(shapes, algorithm="direct")` on the whole arrays. Each task computes its halo
-    again.
+    `network.compile(shapes, algorithm="direct")` on the whole arrays. Each task recomputes its
+    halo.
 
     Returns a Dask array, or a tuple of several. Raises the network's errors for these shapes at
-    once. Raises `EngineRefusal` for an operation that reads all positions, and names its line.
+    once. An operation that reads all positions raises `EngineRefusal` with its line.
 
     >>> import dask.array as da
     >>> from upconv.network import Network
@@ -54,7 +54,7 @@ def run(
     """
     if not isinstance(network, Network):
         got = f"a {type(network).__name__}"
-        raise DTypeError("network", got, "an upconv.network.Network", "Build one, or call conv.")
+        raise DTypeError("network", got, "an upconv.network.Network", "Build one first.")
     names = tuple(network.inputs)
     if len(arrays) != len(names):
         expected = f"{len(names)}: {', '.join(names)}"
@@ -69,7 +69,7 @@ def run(
     aligned = [x.rechunk({0: first.chunks[0]}) if len(x) == batch else x for x in arrays]
     for name, shape in shapes.items():
         if shape[0] not in (1, batch):
-            raise ShapeError(f"{name}.shape", str(shape), f"a batch of {batch}, or of 1")
+            raise ShapeError(f"{name}.shape", str(shape), f"a batch of {batch} or 1")
     programs = network.boxes(shapes, precision=precision, algorithm=algorithm)
     outputs = programs.boxes.graph.outputs
     results = tuple(_mapped(programs, value, aligned, first.chunks[0], chunks) for value in outputs)

@@ -1,8 +1,8 @@
-"""Dask graphs: one task for each chunk of a result, which takes the operand's chunks it reads.
+"""Dask graphs with one task per chunk of a result; a task gets the operand's chunks that it reads.
 
-A task cuts a window out of those chunks, as far as `upconv.geometry` says that its results reach,
-and computes one problem. Result sizes, chunks and halos are exact. Weight gradients are sums of one
-term per chunk, added in an order that the chunks alone decide.
+A task cuts the window that its results need, by `upconv.geometry`, out of those chunks, and
+computes one problem. Result sizes, chunks and halos are exact. Weight gradients are sums with one
+term per chunk, in an order that depends only on the chunks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..problem import DataLayout, Direction, Problem
 from ..shapes import Signature
 
 _TERMS_PER_TASK = 8  # terms of a weight gradient that one task adds
-_MOST_TASKS = 1 << 20  # of one result; Dask's schedulers are slow with far fewer already
+_MOST_TASKS = 1 << 20  # per result; Dask's schedulers are slow with far fewer
 
 Span = tuple[int, int]
 Cut = tuple[slice, ...]
@@ -41,9 +41,9 @@ Cut = tuple[slice, ...]
 class _Piece:
     """One axis of a task: the problem's axis, the operand positions it reads, the results it keeps.
 
-    Kernels leave out axes of one position, and the remaining axes determine the order of sums. So
-    the whole problem's last axis of several positions keeps several positions in every task. A task
-    with one position along it computes neighbouring results too, and drops these.
+    Kernels drop axes of one position, and the remaining axes determine the summation order. The
+    last axis with several positions must therefore keep several in every task. A task that needs
+    one position along it also computes neighbouring results, and drops them.
     """
 
     axis: Axis
@@ -52,7 +52,7 @@ class _Piece:
 
     @classmethod
     def of(cls, problem: Problem, number: int, span: Span, *, last: bool) -> _Piece:
-        """Return the piece that computes the results [lo, hi) of one axis."""
+        """Return the piece that computes the results `span` of one axis."""
         axis, (lo, hi) = problem.axes[number], span
         forward = problem.direction is Direction.FORWARD
         part_of, total = (axis.part, axis.out) if forward else (axis.gradient_part, axis.size)
@@ -65,7 +65,7 @@ class _Piece:
 
 
 def _last(problem: Problem) -> int:
-    """Return the index of the last axis of more than one position; -1 if there is none."""
+    """Return the index of the last axis with more than one position; -1 if there is none."""
     several = (i for i, axis in enumerate(problem.axes) if not is_point(axis.trimmed().axis))
     return max(several, default=-1)
 
@@ -80,18 +80,18 @@ class _Task:
     cuts: tuple[tuple[Cut, ...], ...]
 
     def result(self, chunks: list[Array], weight: Array, bias: Array | None) -> Array:
-        """A chunk of a result."""
+        """Compute a chunk of a result."""
         x = window(chunks, self.cuts[0], self.problem.dtype.numpy)
         return run(self.problem, self.engine, x, weight, bias)[self.keep]
 
     def term(self, grad: list[Array], x: list[Array]) -> Array:
-        """A term of a weight gradient."""
+        """Compute a term of a weight gradient."""
         g, other = map(window, (grad, x), self.cuts, (self.problem.dtype.numpy,) * 2)
         return run(self.problem, self.engine, g, other)
 
 
 def window(chunks: list[Array], cuts: tuple[Cut, ...], dtype: np.dtype[Any]) -> Array:
-    """Concatenate parts of chunks; `cuts` has a slice for every chunk along each axis."""
+    """Concatenate parts of chunks; `cuts` holds one slice per chunk along each axis."""
     if len(chunks) == 1:
         return chunks[0][tuple(axis[0] for axis in cuts)].astype(dtype, copy=False)
     sizes = [[cut.stop - cut.start for cut in axis] for axis in cuts]
@@ -104,7 +104,7 @@ def window(chunks: list[Array], cuts: tuple[Cut, ...], dtype: np.dtype[Any]) -> 
 
 
 def _overlap(chunks: tuple[int, ...], reads: range) -> tuple[list[int], Cut]:
-    """Return the chunks of one axis that overlap a range, at least one, and the slice of each."""
+    """Return the chunks along one axis that overlap a range (at least one), and their slices."""
     overlaps = [
         (i, slice(max(reads.start, end - size) - (end - size), min(reads.stop, end) - (end - size)))
         for i, (size, end) in enumerate(zip(chunks, accumulate(chunks), strict=True))
@@ -115,7 +115,7 @@ def _overlap(chunks: tuple[int, ...], reads: range) -> tuple[list[int], Cut]:
 
 
 def gathered(array: Any, batch: int, reads: list[range], layout: DataLayout) -> Any:
-    """Return the keys of the chunks that a task reads, in order, and the slices of every axis."""
+    """Return the keys of the chunks that a task reads, in order, and the slices along each axis."""
     channels = 1 if layout is DataLayout.NCX else array.ndim - 1
     ranges = [range(array.shape[0]), *reads]
     ranges.insert(channels, range(array.shape[channels]))
@@ -134,7 +134,7 @@ def mapped(
     engine: str | Engine | None,
     chunks: Any,
 ) -> Any:
-    """The result of a forward problem or an input gradient, one task per chunk."""
+    """The result of a forward problem or an input gradient, with one task per chunk."""
     problem = signature.problem
     operand = operand if signature.batched else operand[None]
     chosen, spans = _chosen(problem, engine), _spans(problem, operand, chunks)
@@ -161,13 +161,13 @@ def mapped(
 def _in_layout(
     problem: Problem, batch: Any, channels: Any, spatial: Iterable[Any]
 ) -> tuple[Any, ...]:
-    """Entries of batch, channels and spatial axes in the order of the problem's layout."""
+    """The entries of batch, channels and spatial axes in the order of the problem's layout."""
     first = problem.layout is DataLayout.NCX
     return (batch, channels, *spatial) if first else (batch, *spatial, channels)
 
 
 def _spans(problem: Problem, operand: Any, chunks: Any) -> list[list[Span]]:
-    """The chunks of the result's spatial axes as [lo, hi)."""
+    """The chunks of the result's spatial axes as intervals [lo, hi)."""
     forward = problem.direction is Direction.FORWARD
     totals = problem.out_size if forward else problem.size
     if chunks is not None:
@@ -185,16 +185,16 @@ def _spans(problem: Problem, operand: Any, chunks: Any) -> list[list[Span]]:
 def normalized(
     chunks: Any, totals: tuple[int, ...], dtype: np.dtype[Any]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the chunk sizes that a caller asks for, as Dask reads them for axes of these sizes."""
+    """Return the caller's chunk sizes, normalized by Dask for axes of these sizes."""
     requested = chunks if isinstance(chunks, tuple | list) else [chunks] * len(totals)
     for size, total in zip(requested, totals, strict=False):
         if isinstance(size, int) and size > 0:
             require_few(-(-total // size), chunks)
-    expected = f"chunks of the result's spatial axes {totals}, in a form Dask has for them"
+    expected = f"chunks of the result's spatial axes {totals}, in a form that Dask accepts"
     try:
         sizes = da.core.normalize_chunks(chunks, shape=totals, dtype=dtype)
         sizes = tuple(tuple(map(int, axis)) for axis in sizes)
-    except Exception as error:  # Dask raises many kinds, ZeroDivisionError among them
+    except Exception as error:  # Dask raises various errors, even ZeroDivisionError
         remedy = f"Dask says: {brief(error)}."
         raise ArgumentError("chunks", brief(chunks), expected, remedy) from None
     if min(map(min, sizes)) < 0 or tuple(map(sum, sizes)) != totals:
@@ -202,21 +202,21 @@ def normalized(
     return sizes
 
 
-_LARGER = "Pass larger ones, as in chunks=(256, 256)."
+_LARGER = "Pass larger chunks, as in chunks=(256, 256)."
 
 
 def require_few(count: int, chunks: Any) -> None:
-    """Refuse more tasks than Dask's schedulers take."""
+    """Refuse more tasks than Dask's schedulers can handle."""
     if count > _MOST_TASKS:
         got = f"{brief(chunks)}, which makes {count} tasks"
         raise ArgumentError("chunks", got, f"at most {_MOST_TASKS} tasks for a result", _LARGER)
 
 
 def ends_of(sizes: tuple[int, ...], total: int, ends: list[int]) -> list[int]:
-    """Return the ends of a result's chunks, 0 first: those of the operand's chunks.
+    """Return the ends of a result's chunks, 0 first, from the ends of the operand's chunks.
 
-    ends: those of the operand's chunks as positions of the result, 0 first. If the operand's
-    chunks have one size, so have the result's, as Zarr needs it.
+    ends: the ends of the operand's chunks as positions of the result, 0 first. If the operand's
+    chunks have equal sizes, the result's chunks do too, as Zarr requires.
     """
     if ends[1] and set(sizes[:-1]) <= {sizes[0]} and sizes[-1] <= sizes[0]:
         require_few(-(-total // ends[1]), None)
@@ -225,12 +225,12 @@ def ends_of(sizes: tuple[int, ...], total: int, ends: list[int]) -> list[int]:
 
 
 def between(ends: list[int]) -> list[Span]:
-    """Spans [low, high) from their ends."""
+    """The spans [low, high) between consecutive ends."""
     return list(pairwise(ends)) if len(ends) > 1 else [(0, 0)]
 
 
 def weight_gradient(signature: Signature, grad: Any, x: Any, engine: str | Engine | None) -> Any:
-    """Return the weight's gradient: one term per chunk of `grad`, added in order of the chunks."""
+    """Return the weight gradient: one term per chunk of `grad`, added in chunk order."""
     if not signature.batched:
         grad, x = grad[None], x[None]
     dtype, problem = grad.dtype, signature.problem
@@ -272,8 +272,8 @@ def _rounded(total: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _chosen(problem: Problem, engine: str | Engine | None) -> str | Engine | None:
-    """Return the engine for chunks; its order of sums is fixed if the JIT engine takes all."""
-    select(problem, engine)  # raises what the whole call would
+    """Return the engine for chunks; its summation order is fixed if the JIT engine supports it."""
+    select(problem, engine)  # raises the error of the whole call
     if engine not in (None, "jit"):
         return engine
     invariant = invariant_engine(problem)

@@ -1,11 +1,11 @@
-"""Arrays on NVIDIA GPUs: PyTorch's and CuPy's as they are, every other library's through CuPy.
+"""Arrays on NVIDIA GPUs: PyTorch and CuPy directly, every other library through CuPy.
 
-A `DeviceArray` is a view of a caller's array. It offers what a call needs of any array (shape,
-dtype, indexing, transposing), and asks the array's own library for memory and for the stream:
-upconv allocates nothing itself, so a library's caches, limits and CUDA graphs see all of it.
+A `DeviceArray` is a view of a caller's array. It offers what a call needs (shape, dtype, indexing,
+transposition), and gets memory and the stream from the array's own library. upconv allocates no
+memory itself, so the library's caches, limits and CUDA graphs cover everything.
 
-JAX's arrays, and those of others with `__dlpack__`, become CuPy arrays without a copy, and results
-go back by the library's own `from_dlpack`. DLPack makes each side wait for the other's stream.
+Arrays of JAX, and of other libraries with `__dlpack__`, become CuPy arrays without a copy. Results
+are returned by the library's own `from_dlpack`. DLPack makes each side wait for the other's stream.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .memory import out_of_memory
 __all__ = ["DeviceArray", "Library", "device_array", "library", "out_of_memory", "same_place"]
 
 ON_CUDA = 2
-"""DLPack's device type of memory on an NVIDIA GPU."""
+"""DLPack's device type for memory on an NVIDIA GPU."""
 
 
 @lru_cache(maxsize=2)
 def library(name: str) -> Library:
-    """The library "torch" or "cupy"; `ImportError` where it is not installed."""
+    """The library "torch" or "cupy"; `ImportError` if it is not installed."""
     with importing:
         module = import_module(f".{name}", __name__)
     instance: Library = getattr(module, name.capitalize())()
@@ -37,9 +37,9 @@ def library(name: str) -> Library:
 
 
 def device_array(argument: str, value: object) -> DeviceArray | None:
-    """The view of an array that lies on an NVIDIA GPU; None for every other object.
+    """The view of an array on an NVIDIA GPU; None for every other object.
 
-    Raises `DTypeError` where an array of another library needs CuPy, which is not installed.
+    Raises `DTypeError` if an array of another library needs CuPy and CuPy is not installed.
     """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -70,8 +70,8 @@ def _through_cupy(argument: str, value: Any, number: int) -> DeviceArray:
 
 
 def same_place(named: Mapping[str, Any]) -> None:
-    """Raise `DTypeError` unless arrays, by their arguments, are of one library on one device, or
-    all lie in main memory."""
+    """Raise `DTypeError` unless all arrays, by argument name, are in main memory, or are all of one
+    library and on one device."""
     present = {name: array for name, array in named.items() if array is not None}
     first = next((name for name, a in present.items() if isinstance(a, DeviceArray)), None)
     if first is None:
@@ -84,5 +84,5 @@ def same_place(named: Mapping[str, Any]) -> None:
             got = f"an array of {array.library.name} on {array.place}"
         else:
             got = "an array in main memory"
-        expected = f"one of {leader.library.name} on {leader.place}, where {first} lies"
+        expected = f"one of {leader.library.name} on {leader.place}, like {first}"
         raise DTypeError(name, got, expected, "Move it there.")

@@ -1,4 +1,4 @@
-"""The view of an array on a GPU, and what is asked of the library that the array is of."""
+"""The view of an array on a GPU, and the interface of the library that owns the array."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ..problem import DType
 from . import memory
 
 Native = Any
-"""An array as its library has it."""
+"""An array of the library's own type."""
 
 
 class Library(Protocol):
-    """A library of arrays on GPUs, as upconv needs it."""
+    """The interface that upconv needs from a library of GPU arrays."""
 
     name: str
 
     def __hash__(self) -> int:
-        """Hash the object: there is one for each library."""
+        """Hash the object by identity; there is one per library."""
 
     def array(self, argument: str, native: Native) -> DeviceArray:
-        """The view of one of its arrays."""
+        """A view of one of the library's arrays."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> Native:
-        """Memory that the library owns; its error for too little of it."""
+        """Uninitialised memory of the library; raises the library's error if it is too little."""
 
     def address(self, native: Native) -> int:
         """The address of the first element."""
 
     def contiguous(self, native: Native) -> bool:
-        """Whether the elements lie one behind the other in the order of the axes."""
+        """Whether the elements are contiguous in the order of the axes (C order)."""
 
     def copy(self, native: Native) -> Native:
         """A contiguous copy."""
@@ -44,36 +44,37 @@ class Library(Protocol):
         """A view with its axes in another order."""
 
     def cast(self, native: Native, dtype: np.dtype[Any]) -> Native:
-        """The values in another type; the array itself if it has that type."""
+        """The values in another dtype; the array itself if it already has that dtype."""
 
     def sums(self, native: Native, axes: tuple[int, ...]) -> Native:
-        """Sums over axes, added up in float64."""
+        """Sums over axes in float64."""
 
     def stream(self, device: int) -> int:
-        """The handle of the caller's stream: the one that the library would use now."""
+        """The handle of the library's current stream, which is the caller's."""
 
     def capturing(self, device: int) -> bool:
         """Whether a CUDA graph is being captured on that stream."""
 
     def on(self, device: int) -> Any:
-        """A context in which a device is the current one."""
+        """A context manager that makes a device current."""
 
     def from_host(self, array: np.ndarray[Any, Any], device: int) -> Native:
-        """A copy of an array in main memory."""
+        """A copy, on the device, of an array in main memory."""
 
     def seconds(self, run: Callable[[], object], count: int, device: int) -> float:
-        """The time between two events around `count` runs, per run."""
+        """The time per run between two events around `count` runs."""
 
     def is_out_of_memory(self, error: Exception) -> bool:
-        """Whether an error says that the device has too little memory."""
+        """Whether an error means that the device has too little memory."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class DeviceArray:
     """A view of an array on a GPU.
 
-    strides: in elements. pointer: the address of the first element. device: its number. given_back:
-    makes the caller's kind of a result, where that is an array of another library, the `origin`.
+    strides: in elements. pointer: the address of the first element. device: the device number.
+    given_back: converts a result to the caller's own type of array if that comes from another
+    library, which `origin` names.
     """
 
     library: Library
@@ -103,12 +104,12 @@ class DeviceArray:
 
     @property
     def place(self) -> str:
-        """Its device, as people write it."""
+        """The device as text."""
         return f"cuda:{self.device}"
 
     @property
     def span(self) -> range:
-        """The addresses from its first byte to its last."""
+        """The range of addresses from the first byte to the last."""
         if not self.size:
             return range(self.pointer, self.pointer)
         steps = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
@@ -118,7 +119,7 @@ class DeviceArray:
 
     @property
     def contiguous(self) -> bool:
-        """Whether the elements lie one behind the other in the order of the axes."""
+        """Whether the elements are contiguous in the order of the axes (C order)."""
         return self.library.contiguous(self.native)
 
     def __getitem__(self, index: Any) -> DeviceArray:
@@ -129,7 +130,7 @@ class DeviceArray:
         return self._view(self.library.permuted(self.native, axes))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> DeviceArray:
-        """New memory beside this array; `MemoryLimitError` where there is too little."""
+        """Uninitialised memory on the same device; `MemoryLimitError` if there is too little."""
         kind = self.dtype if dtype is None else dtype
         try:  # not `out_of_memory`, which takes two microseconds
             native = self.library.empty(shape, kind, self.device)
@@ -138,7 +139,7 @@ class DeviceArray:
         return self._view(native)
 
     def copy(self) -> DeviceArray:
-        """A contiguous copy; `MemoryLimitError` where there is too little memory."""
+        """A contiguous copy; `MemoryLimitError` if there is too little memory."""
         with memory.out_of_memory(self.library, f"a copy of an array of shape {self.shape}"):
             return self._view(self.library.copy(self.native))
 
@@ -152,7 +153,7 @@ class DeviceArray:
 
 
 def dtype_named(argument: str, name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a library's name; `DTypeError` where upconv does not compute on it."""
+    """The NumPy dtype with a library's dtype name; `DTypeError` if it is not supported."""
     if name not in _KNOWN:
         expected = "float16, bfloat16, float32 or float64"
         raise DTypeError(f"{argument}.dtype", name, expected, "Convert it first.")

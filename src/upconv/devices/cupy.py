@@ -1,4 +1,4 @@
-"""CuPy as a library of arrays on GPUs."""
+"""CuPy as a library of GPU arrays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Cupy:
         return bool(native.flags.c_contiguous)
 
     def copy(self, native: Native) -> Native:  # noqa: D102
-        with native.device:  # CuPy works on the current one, wherever the array lies
+        with native.device:  # CuPy uses the current device, wherever the array is
             return native.copy(order="C")
 
     def permuted(self, native: Native, axes: tuple[int, ...]) -> Native:  # noqa: D102

@@ -1,4 +1,4 @@
-"""Too little memory on a GPU: the error of a library of arrays as upconv's."""
+"""Conversion of a GPU library's out-of-memory errors to `MemoryLimitError`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import MemoryLimitError
 
 @contextmanager
 def out_of_memory(library: Any, purpose: str) -> Iterator[None]:
-    """Turn a library's error for too little memory into `MemoryLimitError`."""
+    """Convert a library's out-of-memory error in the block to `MemoryLimitError`."""
     try:
         yield
     except Exception as error:
@@ -19,9 +19,9 @@ def out_of_memory(library: Any, purpose: str) -> Iterator[None]:
 
 
 def raised(library: Any, purpose: str, error: Exception) -> Exception:
-    """The error to raise for a library's own."""
+    """The error to raise for a library's error."""
     if not library.is_out_of_memory(error):
         return error
     reason = " ".join(str(error).split())[:300]
-    words = f"{purpose} does not fit on the GPU: {reason} Work on smaller pieces of the input."
-    return MemoryLimitError(words)
+    message = f"{purpose} does not fit on the GPU: {reason} Work on smaller pieces of the input."
+    return MemoryLimitError(message)

@@ -1,4 +1,4 @@
-"""PyTorch as a library of arrays on GPUs."""
+"""PyTorch as a library of GPU arrays."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Torch:
             self.torch.device("cuda", number) for number in range(self.torch.cuda.device_count())
         ]
         cuda = self.torch.cuda
-        # The handle alone, as compilers of kernels ask for it: an object takes a microsecond.
+        # Kernel compilers use this raw handle; a stream object would take a microsecond.
         self._stream = getattr(self.torch._C, "_cuda_getCurrentRawStream", None) or (
             lambda device: cuda.current_stream(device).cuda_stream
         )
 
     def array(self, argument: str, native: Native) -> DeviceArray:  # noqa: D102 (as above)
         if native.requires_grad and self.torch.is_grad_enabled():
-            expected = "a tensor without a gradient to be tracked"
+            expected = "a tensor without gradient tracking"
             remedy = "Detach it, or call upconv.torch, whose functions are differentiable."
             raise DTypeError(argument, "a tensor that requires grad", expected, remedy)
         dtype = native.dtype

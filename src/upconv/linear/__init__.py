@@ -1,7 +1,7 @@
-"""Convolutions as linear operators: as SciPy's matrices, and solved for their input.
+"""Convolutions as linear operators: SciPy operators and matrices, and deconvolution.
 
     operators  a layer as a `LinearOperator` with its exact adjoint, and as a sparse matrix
-    solving    deconvolution: the input that makes a result, by least squares
+    solving    deconvolution: the input that produces a result, by least squares
 
 Needs SciPy: `pip install '.[science]'` in a checkout of upconv.
 """

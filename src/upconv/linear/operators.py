@@ -1,6 +1,6 @@
 """A layer without bias and activation as a matrix A, with y = A x flattened in C order.
 
-The transposed convolution's matrix is the transpose of a convolution's, and no inverse of it.
+The matrix of a transposed convolution is the transpose of a convolution's, not its inverse.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..threads import get_num_threads
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _USUAL = {True: "IOX", False: "OIX"}
-"""The weight's order where none is given: of a transposed convolution, and of an ordinary one."""
+"""The default order of the weight of a transposed convolution, and of an ordinary one."""
 
 
 class ConvolutionOperator(linalg.LinearOperator):  # type: ignore[misc]  # SciPy has no types
-    """A layer as a matrix that is never made; `operator` makes one. Copies and pickles plan anew.
+    """A layer as a matrix that is never stored, made by `operator`. Copies prepare it again.
 
-    `input_shape` and `output_shape` are those of the arrays that its vectors are, flattened.
+    `input_shape` and `output_shape` are the shapes of its vectors before flattening.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ConvolutionOperator(linalg.LinearOperator):  # type: ignore[misc]  # SciPy
         self, call: PackedCall, vector: Any, shape: tuple[int, ...], result: tuple[int, ...]
     ) -> Array:
         if np.iscomplexobj(vector):
-            remedy = "The operator is real: pass the real and the imaginary part one by one."
+            remedy = "The operator is real: pass the real and the imaginary part separately."
             raise DTypeError("the vector", str(vector.dtype), "real numbers", remedy)
         out = np.empty(result, self.dtype)
         call.run(out, np.asarray(vector, self.dtype).reshape(shape))
@@ -90,15 +90,15 @@ def operator(
     weight_layout: str | None = None,
     engine: str | Engine | None = None,
 ) -> ConvolutionOperator:
-    """`conv_transpose`, or with `transposed=False` `conv`, as a SciPy `LinearOperator`.
+    """`conv_transpose`, or `conv` with `transposed=False`, as a SciPy `LinearOperator`.
 
-    input_shape: of x, with or without N. weight: float32 or float64; the operator has its dtype,
-        and computes in it whatever vectors it is given. The rest is `conv_transpose`'s, and
-        weight_layout is "OIX" where a convolution does not say.
+    input_shape: the shape of x, with or without N. weight: float32 or float64; the operator has
+        this dtype, and converts all vectors to it. The other arguments: as in `conv_transpose`,
+        but for a convolution weight_layout is "OIX" by default.
 
     `rmatvec` is the exact adjoint: it adds the same products in another order.
 
-    Raises what `conv_transpose` raises, and `EngineMissing` where SciPy is not installed.
+    Raises the errors of `conv_transpose`, and `EngineMissing` if SciPy is not installed.
 
     >>> A = operator((1, 1, 3), np.array([[[1.0, 10.0]]]), stride=2)
     >>> A.matvec([1, 2, 3]), A.rmatvec([1, 0, 0, 0, 0, 1]), A.output_shape
@@ -125,10 +125,10 @@ def as_matrix(
     layout: str = "NCX",
     weight_layout: str | None = None,
 ) -> Any:
-    """The matrix of `operator`, as a `scipy.sparse.csr_array`: made from the geometry, no engine.
+    """The matrix of `operator` as a `scipy.sparse.csr_array`, built from the geometry alone.
 
-    It holds every product once, zeros in the weight as well. Raises `MemoryLimitError` before it
-    would not fit.
+    It holds every product once, including zeros in the weight. Raises `MemoryLimitError` in advance
+    if it does not fit.
 
     >>> as_matrix((1, 1, 2), np.array([[[1.0, 10.0]]]), stride=2).toarray()
     array([[ 1.,  0.],
@@ -165,7 +165,7 @@ def operator_of(
     transposed: bool,
     engine: str | Engine | None,
 ) -> ConvolutionOperator:
-    """`operator` by frozen keywords."""
+    """`operator` with frozen keywords."""
     shape = as_shape("input_shape", input_shape)
     weight, signature = _checked(shape, weight, keywords, transposed)
     return ConvolutionOperator(signature, shape, weight.copy(), engine)
@@ -177,7 +177,7 @@ def _checked(
     """The weight as an array, and the layer without bias and activation."""
     weight = as_array("weight", weight)
     if weight.dtype not in _FLOATS:
-        remedy = "Convert it: SciPy's vectors have no 16-bit types."
+        remedy = "Convert it: SciPy's vectors do not support 16-bit types."
         raise DTypeError("weight.dtype", str(weight.dtype), "float32 or float64", remedy)
     if not transposed and (keywords.output_padding != 0 or keywords.output_size is not None):
         remedy = "Only a transposed convolution has it."
@@ -188,7 +188,7 @@ def _checked(
 
 
 def order_of(weight_layout: object, transposed: object) -> object:
-    """The weight's order: the usual one where none is given. `transposed` must be a bool."""
+    """The weight's order, or the default for None. `transposed` must be a bool."""
     usual = _USUAL[boolean("transposed", transposed)]
     return usual if weight_layout is None else weight_layout
 
@@ -196,8 +196,8 @@ def order_of(weight_layout: object, transposed: object) -> object:
 def _pairs(axes: tuple[Axis, ...], times: int, lines: int) -> tuple[Array, Array, Array]:
     """Output, input and tap of every product over all axes, as flat positions.
 
-    `times`: how often each is met. `lines`: the matrix's rows and columns. Raises
-    `MemoryLimitError`, before anything is listed, where the matrix would not fit.
+    `times`: how often each product occurs. `lines`: the number of rows plus columns of the matrix.
+    Raises `MemoryLimitError` in advance if the matrix does not fit.
     """
     meetings = [[axis.meeting(tap) for tap in range(axis.kernel)] for axis in axes]
     count = times * prod(sum(len(inputs) for inputs, _ in phases) for phases in meetings)
@@ -216,7 +216,7 @@ def _pairs(axes: tuple[Axis, ...], times: int, lines: int) -> tuple[Array, Array
 
 
 def _flat(problem: Problem, n: Array, c: Array, at: Array, channels: int, positions: int) -> Array:
-    """Places in a flattened data array."""
+    """Positions in a flattened data array."""
     if problem.layout is DataLayout.NCX:
         return (n * channels + c) * positions + at
     return (n * positions + at) * channels + c

@@ -30,8 +30,8 @@ class Deconvolved:
     """The result of `deconvolve`.
 
     x: the input. residual: |A x - y| / |y|. gradient: |A'(A x - y) + damp^2 x| / |A'y|, which is 0
-    at the minimum. converged: whether the gradient is below the tolerance, or x has a closed form.
-    iterations: the number of iterations. reason: a sentence that says why they ended.
+    at the minimum. converged: whether the gradient is at most 100 times the tolerance, or x has a
+    closed form. iterations: the number of iterations. reason: a text that says why they ended.
 
     >>> deconvolve(np.array([[[2.0, 4.0]]]), np.array([[[2.0]]])).x
     array([[[1., 2.]]])
@@ -65,21 +65,21 @@ def deconvolve(
     iterations: int | None = None,
     engine: str | Engine | None = None,
 ) -> Deconvolved:
-    """Return the input of a layer from its result y: x of the least |A x - y|^2 + damp^2 |x|^2.
+    """Return the input of a layer from its result y: the x with least |A x - y|^2 + damp^2 |x|^2.
 
     y: a result of `conv_transpose` (of `conv` with `transposed=False`), minus the bias.
     input_shape: the shape of x (default: the shape that gives a result of y's shape; for `conv`
         with a stride, the smallest of several).
-    damp: 0 for least squares, and the smallest x among several solutions. A larger value suppresses
-        noise where the layer nearly loses information.
-    method: "lsqr", or "cg" on the normal equations, which is faster where A is well conditioned.
-    border: "zero" as in layers, or "circular" for stride 1: x is periodic, y has its size, and the
-        result is exact, from one small system per frequency.
-    tolerance: the `gradient` at which the iterations end. iterations: their largest number
-        (default: 4 times x's size, at least 1000).
+    damp: 0 for least squares, with the smallest x if there are several solutions. A larger value
+        suppresses noise where the layer nearly loses information.
+    method: "lsqr", or "cg" on the normal equations, which is faster if A is well conditioned.
+    border: "zero" as in layers, or "circular" for stride 1: x is periodic, y has the size of x, and
+        the result is exact, from one small system per frequency.
+    tolerance: the relative accuracy at which the iterations end. iterations: the largest number of
+        iterations (default: 4 times the size of x, at least 1000).
 
-    Computes in float64; x has y's dtype. A result that does not converge raises nothing: check
-    `converged`. Raises the errors of `operator`.
+    Computes in float64; x has the dtype of y. There is no error if the iterations do not converge:
+    check `converged`. Raises the errors of `operator`.
 
     >>> import upconv
     >>> x = np.random.default_rng(0).standard_normal((1, 2, 9))
@@ -92,8 +92,8 @@ def deconvolve(
     y, weight = y_array.astype(np.float64), as_array("weight", weight).astype(np.float64)
     _require("method", method, _METHODS)
     _require("border", border, _BORDERS)
-    damp = number("damp", damp, 0, _MOST_DAMP, "0 is no damping.")
-    tolerance = number("tolerance", tolerance, 0, remedy="It is a part of the first gradient.")
+    damp = number("damp", damp, 0, _MOST_DAMP, "0 means no damping.")
+    tolerance = number("tolerance", tolerance, 0, remedy="It is relative, such as 1e-12.")
     order = order_of(weight_layout, transposed)
     keywords = Keywords.of(stride, padding, output_padding, dilation, groups, None, layout, order)
     if border == "circular":
@@ -101,7 +101,7 @@ def deconvolve(
     shape = _input_shape(y, weight, keywords, transposed) if input_shape is None else input_shape
     A = operator_of(shape, weight, keywords, transposed, engine)  # noqa: N806  # as in the formula
     if A.output_shape != y.shape:
-        expected = f"{A.output_shape}, what the layer makes of {A.input_shape}"
+        expected = f"{A.output_shape}, the layer's result for {A.input_shape}"
         raise ShapeError("y.shape", str(y.shape), expected, "Pass input_shape and the keywords.")
     limit = max(1000, 4 * A.shape[1])
     if iterations is not None:
@@ -112,21 +112,21 @@ def deconvolve(
 def _require(argument: str, value: object, names: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in names:
         expected = f"one of {', '.join(map(repr, names))}"
-        raise ArgumentError(argument, brief(value), expected, "Leave it out for the first of them.")
+        raise ArgumentError(argument, brief(value), expected, "Omit it to use the first.")
 
 
 def _input_shape(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tuple[int, ...]:
     """Return the shape of x if the shape of y determines it.
 
     It is the output shape of the opposite layer (a convolution for a transposed one) with the same
-    crops on y. A later check refuses a y that does not fit.
+    crops. A later check refuses a y that does not fit.
     """
     rank = max(1, weight.ndim - 2)  # a weight with fewer axes is refused later
     pads = paddings(keywords.padding, rank)
     if isinstance(pads, Same):
         if transposed:
             return _before(y, weight, keywords._replace(output_padding=0), transposed)
-        remedy = "'same' does not say of which input y is the result."
+        remedy = "With 'same' padding several inputs could have produced y."
         raise ArgumentError("input_shape", "None", "the shape of x", remedy)
     extra = integers("output_padding", keywords.output_padding, rank, 0)
     ends = tuple((b, e - more) for (b, e), more in zip(pads, extra, strict=True))
@@ -152,16 +152,16 @@ def _cast(result: Deconvolved, dtype: np.dtype[Any]) -> Deconvolved:
 
 
 _WORDS = {
-    0: "x = 0 is the answer",
-    1: "A x = y as nearly as the tolerance asks",
+    0: "x = 0 is the solution",
+    1: "A x = y within the tolerance",
     2: "the gradient is below the tolerance",
-    3: "A is too ill-conditioned; damp it",
-    4: "A x = y as nearly as float64 can tell",
-    5: "the gradient is as near to 0 as float64 can tell",
-    6: "A is as ill-conditioned as float64 can tell; damp it",
-    7: "the limit of iterations",
+    3: "A is too ill-conditioned; use damp",
+    4: "A x = y within the precision of float64",
+    5: "the gradient is 0 within the precision of float64",
+    6: "A is singular within the precision of float64; use damp",
+    7: "the limit of iterations was reached",
 }
-"""Number that LSQR returns -> reason for its end."""
+"""LSQR's exit code -> reason why it ended."""
 
 
 def _solved(
@@ -203,15 +203,15 @@ def _ratio(a: Array, b: Array) -> float:
 def _by_frequency(
     y: Array, weight: Array, keywords: Keywords, transposed: bool, damp: float
 ) -> Deconvolved:
-    """Solve the circular layer: W x = y at every frequency, where W is a matrix of channels.
+    """Solve the circular layer: W x = y at every frequency, where W is a matrix over channels.
 
-    W[f, c] = sum over t of w[c, f, t] exp(-i omega (d*t - p)). For a convolution W is the conjugate
-    transpose of that of the transposed convolution.
+    W[f, c] = sum over t of w[c, f, t] exp(-i omega (d*t - p)). For a convolution, W is the
+    conjugate transpose of the transposed convolution's matrix.
     """
     if not np.isfinite(weight).all():
         raise ArgumentError("weight", "not finite", "finite numbers", "Use border='zero'.")
     if any(stride > 1 for stride in integers("stride", keywords.stride, weight.ndim - 2, 1)):
-        remedy = "With a stride there is no closed form: use border='zero'."
+        remedy = "For larger strides there is no closed form: use border='zero'."
         raise ArgumentError("stride", brief(keywords.stride), "1 for circular borders", remedy)
     wide = keywords._replace(padding="same_upper", output_padding=0)
     shape = _before(y, weight, wide, transposed)
@@ -242,7 +242,7 @@ def _by_frequency(
 
 
 def _spectrum(problem: Problem, weight: Array, begin: list[int], size: tuple[int, ...]) -> Array:
-    """Return W of each group and frequency: (groups, *size, f, c)."""
+    """Return W for each group and frequency: (groups, *size, f, c)."""
     groups, rank = problem.groups, problem.rank
     i, f = problem.in_channels // groups, problem.out_channels // groups
     memory.require(32 * groups * f * i * prod(size), "the weight at every frequency")
@@ -261,7 +261,7 @@ def _spectrum(problem: Problem, weight: Array, begin: list[int], size: tuple[int
 
 
 def _damped_inverse(W: Array, damp: float) -> Array:  # noqa: N803
-    """Return (W' W + damp^2)^-1 W' of each matrix; the pseudo-inverse if damp is 0."""
+    """Return (W' W + damp^2)^-1 W' for each matrix; the pseudo-inverse if damp is 0."""
     if not damp:
         inverse: Array = np.linalg.pinv(W)
         return inverse

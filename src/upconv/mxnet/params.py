@@ -91,7 +91,7 @@ def write_params(
 
     >>> write_params("/nowhere/net-0000.params", {"arg:w": np.ones(3, np.float32)})
     Traceback (most recent call last):
-    upconv.errors.FileError: '/nowhere' is not a directory. Make it first.
+    upconv.errors.FileError: '/nowhere' is not a directory. Create it first.
     """
     named = isinstance(arrays, Mapping)
     pairs = arrays.items() if isinstance(arrays, Mapping) else (("", x) for x in arrays)

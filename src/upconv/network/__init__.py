@@ -1,9 +1,9 @@
 """Networks: the convolutional part of a model, compiled to one native program.
 
 builder       `Network`: a model written call by call
-layers        its calls that add layers
+layers        the methods of `Network` that add layers
 graph         values, nodes and operations, as frozen data
-kinds         the table of operations: names, shape rules, definitions, native steps
+kinds         the table of operations: names and shape rules
 definitions   the meaning of every operation in NumPy
 """
 

@@ -1,7 +1,7 @@
-"""Values of a network as a framework's code sees them: with other axes, or in another order.
+"""Values of a network as a framework sees them: with other axes, or in another order.
 
 Values of a network are always (N, C, *size). Models transpose to (N, T, C) for fully connected
-layers, or drop an axis of extent 1. Here such moves only relabel axes; no element moves.
+layers, or drop an axis of extent 1. Such operations only relabel axes here; no element moves.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .layers import Layers
 from .values import Value
 
 _FAR = 1 << 31
-"""A slice with this or a larger end reaches to the end of its axis."""
+"""A slice with this end, or a larger one, reaches the end of its axis."""
 Axes = tuple[int | None, ...]
-"""The axis of (N, C, *size) behind each axis of a framework; None where that has extent 1."""
+"""For each axis in the framework, its axis in (N, C, *size); None if it has extent 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """A value of known sizes, and its axes in a framework. Unnamed axes have extent 1."""
+    """A value of known sizes, and its axes in a framework. Axes not listed have extent 1."""
 
     value: Value
     axes: Axes
@@ -36,11 +36,11 @@ class Arranged:
         return tuple(1 if axis is None else self.value.shape[axis] or 0 for axis in self.axes)
 
     def permuted(self, order: Sequence[int]) -> Arranged:
-        """The axes in another order."""
+        """The same value with its axes in another order."""
         return Arranged(self.value, tuple(self.axes[number] for number in order))
 
     def reshaped(self, shape: Sequence[int]) -> Arranged:
-        """Another shape, which differs by axes of extent 1 alone."""
+        """The same value in another shape, which may differ only by axes of extent 1."""
         kept = [axis for axis, size in zip(self.axes, self.shape, strict=True) if size != 1]
         if [size for size in shape if size != 1] != [size for size in self.shape if size != 1]:
             expected = f"{described_shape(self.shape)} with more or fewer axes of extent 1"
@@ -49,15 +49,15 @@ class Arranged:
         return Arranged(self.value, tuple(None if size == 1 else next(rest) for size in shape))
 
     def axis(self, number: int) -> int:
-        """The network's axis behind one of the framework's, which may count from the end."""
+        """The network's axis for an axis of the framework, which may count from the end."""
         axis = self.axes[number]
         if axis is None:
             got = f"{number} of {described_shape(self.shape)}"
-            raise ArgumentError("the axis", got, "one of more than 1 position")
+            raise ArgumentError("the axis", got, "an axis with more than 1 position")
         return axis
 
     def plain(self) -> Value:
-        """The value, if its axes stand as (N, C, *size)."""
+        """The value, if its axes are in the order (N, C, *size)."""
         rank = len(self.value.shape)
         if len(self.axes) != rank or any(a not in (None, i) for i, a in enumerate(self.axes)):
             words = f"{described_shape(self.shape)}, axes {described_shape(self.axes)} of a network"
@@ -65,11 +65,11 @@ class Arranged:
         return self.value
 
     def channels_last(self) -> bool:
-        """Whether the last axis is that of the channels."""
+        """Whether the last axis is the channel axis."""
         return self.axes[-1] == 1 or (self.axes[-1] is None and self.value.shape[1] == 1)
 
     def per_channel(self, constant: Array) -> float | Array:
-        """A constant that is broadcast to this shape: one number, or one number per channel."""
+        """A constant that broadcasts to this shape, as one number or one number per channel."""
         if constant.size == 1 and constant.ndim <= len(self.axes):
             return float(constant.item())
         spread = (1,) * (len(self.axes) - constant.ndim) + constant.shape
@@ -82,26 +82,26 @@ class Arranged:
 
 
 def per_channel(x: Value, constant: Array) -> float | Array:
-    """A constant that NumPy's rules broadcast to (N, C, *size), as an operand of arithmetic."""
+    """A constant that broadcasts to (N, C, *size) by NumPy's rules, as an arithmetic operand."""
     return Arranged(x, tuple(range(len(x.shape)))).per_channel(constant)
 
 
 def narrowed(network: Layers, x: Value, slices: Sequence[slice]) -> Value:
-    """The part x[slices] of a value: slices in the order of axes, of steps of 1.
+    """The part x[slices] of a value; slices are in the order of axes and have step 1.
 
-    Along an open extent, a slice begins at a distance from the begin and ends at one from the end.
+    Along an open extent, a slice counts its start from the beginning and its stop from the end.
     """
     cut = [_cut(part, size) for part, size in zip(slices, x.shape, strict=False)]
     batch, (begin, end), *amounts = cut + [(0, 0)] * (len(x.shape) - len(cut))
     if any(batch):
-        raise ArgumentError("a slice", "of the batch", "one of channels or positions")
+        raise ArgumentError("a slice", "of the batch", "a slice of channels or positions")
     if begin or end:
         x = network.slice(x, begin, x.channels - end)
     return network.crop(x, tuple(amounts)) if any(map(any, amounts)) else x
 
 
 def _cut(part: slice, size: int | None) -> tuple[int, int]:
-    """The numbers of positions that a slice cuts off the begin and the end of an axis."""
+    """The numbers of positions that a slice removes at the beginning and end of an axis."""
     if part.step not in (None, 1):
         raise ArgumentError("the step of a slice", str(part.step), "1")
     start, stop = part.start or 0, _FAR if part.stop is None else part.stop
@@ -114,7 +114,7 @@ def _cut(part: slice, size: int | None) -> tuple[int, int]:
 
 
 def common_axes(operands: Sequence[Arranged]) -> Axes:
-    """The axes of the result of arithmetic on values, which broadcasting aligns at the end."""
+    """The axes of an arithmetic result; broadcasting aligns the operands at the last axis."""
     rank = max(len(operand.axes) for operand in operands)
     result: list[int | None] = []
     for number in range(-rank, 0):
@@ -130,12 +130,12 @@ def common_axes(operands: Sequence[Arranged]) -> Axes:
         shapes = " and ".join(described_shape(operand.shape) for operand in operands)
         axes = " and ".join(described_shape(operand.axes) for operand in operands)
         got = f"of shapes {shapes}, axes {axes} of a network"
-        raise ShapeError("the operands", got, "of axes that mean the same", "Transpose one.")
+        raise ShapeError("the operands", got, "of matching axes", "Transpose one of them.")
     return tuple(result)
 
 
 def declared_axes(ndim: int, axis: int) -> Axes:
-    """The axes of an input whose axis `axis` is a stream's: of the others the first is the batch,
+    """The axes of an input that is streamed along `axis`. The first of its other axes is the batch,
     the second the channels."""
     others = [number for number in range(ndim) if number != axis]
     named = {number: axis for axis, number in enumerate(others[:2])}
@@ -147,7 +147,7 @@ def declared_axes(ndim: int, axis: int) -> Axes:
 
 
 def to_network(array: Array, axes: Axes, ndim: int) -> Array:
-    """An array of a framework as (N, C, *size)."""
+    """Convert a framework's array to (N, C, *size)."""
     known = [number for number, axis in enumerate(axes) if axis is not None]
     array = array.squeeze(tuple(number for number, axis in enumerate(axes) if axis is None))
     order = np.argsort([axes[number] or 0 for number in known], kind="stable")
@@ -156,7 +156,7 @@ def to_network(array: Array, axes: Axes, ndim: int) -> Array:
 
 
 def from_network(array: Array, axes: Axes) -> Array:
-    """An array (N, C, *size) with the axes that a framework has."""
+    """Convert an array (N, C, *size) to a framework's axes."""
     missing = [axis for axis in range(array.ndim) if axis not in axes]
     kept = [axis for axis in range(array.ndim) if axis in axes]
     order = [kept.index(axis) for axis in axes if axis is not None]

@@ -1,4 +1,4 @@
-"""The programs of boxes: one for all boxes of one form, with the kernels of the whole network."""
+"""The programs of boxes: one per form of box, with the kernels of the whole network."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_PROGRAMS = 32
 
 
 class BoxPrograms:
-    """A network of known sizes that is computed box by box; it can be pickled."""
+    """A network of known sizes to be computed box by box; it can be pickled."""
 
     def __init__(self, graph: ir.Graph, choice: Choice, options: ir.Options) -> None:
         self.boxes, self._choice, self._options = Boxes(graph), choice, options
@@ -37,7 +37,7 @@ class BoxPrograms:
     def of(
         cls, compiler: Compiler, shapes: Mapping[str, ir.Shape], options: ir.Options
     ) -> BoxPrograms:
-        """The boxes of a network for inputs of these shapes, with its kernels on the whole."""
+        """The boxes of a network for inputs of these shapes, with the whole network's kernels."""
         sized = resized(compiler.graph, shapes)
         graph = sized.with_nodes([_explicit(node, sized) for node in sized.nodes])
         choice = compiler.choice(shapes, options)
@@ -85,7 +85,7 @@ class BoxPrograms:
 
 
 def _explicit(node: ir.Node, graph: ir.Graph) -> ir.Node:
-    """A node whose padding and factors do not depend on the size."""
+    """The node with padding and factors that do not depend on the size."""
     operation, size = node.operation, graph.shapes[node.inputs[0]][2:]
     if isinstance(operation, ir.Resample):
         return replace(node, operation=operation.at(size))

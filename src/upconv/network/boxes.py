@@ -1,8 +1,8 @@
-"""Boxes: the graph that computes some positions of a result, with the halo of all its layers.
+"""Boxes: graphs that compute a box of positions of a result, with the halo of all layers.
 
-Every value has a range of positions along each axis: those that the results of its readers need.
-Nodes compute their range from their inputs' ranges. At the ends of an axis they pad as the network
-does; elsewhere they read the neighbouring positions.
+Every value has a range of positions along each axis: the positions that its readers need. Nodes
+compute their range from the ranges of their inputs. At the ends of an axis they pad like the
+network; elsewhere they read the neighbouring positions.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .reach import Edges, Everything, Reach, ends_of, reach, with_ends
 Span = tuple[int, int]
 """Positions [begin, end) along one axis."""
 Box = tuple[Span, ...]
-"""Positions along each spatial axis."""
+"""The positions along each spatial axis."""
 
 
 class Boxes:
-    """A network of known sizes, part by part.
+    """A network of known sizes, which is computed in parts.
 
-    Its methods raise `EngineRefusal`, which names the line, where an operation that reads all
-    positions would compute some of its results.
+    An operation that reads all positions cannot compute only part of its results. The methods then
+    raise `EngineRefusal`, which names the line.
     """
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -35,7 +35,7 @@ class Boxes:
         self._reaches = [_reaches(node, graph) for node in graph.nodes]
 
     def rates(self, output: int) -> tuple[Fraction, ...]:
-        """Positions of an output for each position of the first input, along each axis."""
+        """Positions of an output per position of the first input, along each axis."""
         rank = len(self.graph.shapes[output]) - 2
         rates = dict.fromkeys(self.graph.inputs.values(), (Fraction(1),) * rank)
         for node, rules in zip(self.graph.nodes, self._reaches, strict=True):
@@ -50,7 +50,7 @@ class Boxes:
         return [ranges[value] for value in self.graph.inputs.values()]
 
     def part(self, output: int, box: Box, batch: int) -> Part:
-        """The graph of a box of a result, for so many images."""
+        """The graph of a box of a result, for `batch` images."""
         ranges = self._ranges(output, box)
         build = _Build(self.graph, ranges, batch)
         for node, rules in zip(self.graph.nodes, self._reaches, strict=True):
@@ -76,14 +76,14 @@ class Boxes:
                 read = map(_read, rules, hull, extents) if number == 0 else _within(hull, extents)
                 several = self._several(value, tuple(read))
                 ranges[value] = _hull([several, *([ranges[value]] if value in ranges else [])])
-        for value in self.graph.inputs.values():  # which nobody may read
+        for value in self.graph.inputs.values():  # inputs without readers
             ranges.setdefault(value, tuple((0, 1) for _ in box))
         return ranges
 
     def _several(self, value: int, box: Box) -> Box:
-        """A box of at least two positions along the last axis of more than one.
+        """Extend a box to at least two positions along the last axis with more than one.
 
-        Kernels drop an axis of one position, which would change the order of sums.
+        Kernels drop axes of one position, which would change the summation order.
         """
         sizes = self.graph.shapes[value][2:]
         last = max((axis for axis, size in enumerate(sizes) if size > 1), default=-1)
@@ -111,23 +111,23 @@ def _require_local(node: ir.Node, rules: tuple[Reach, ...]) -> None:
     if isinstance(rules[0], Everything):
         where = KINDS[type(node.operation)].name + (f" at {node.line}" if node.line else "")
         text = f"A network with {where} cannot be computed in chunks: {rules[0].reason}"
-        remedy = "Rechunk to one chunk along the spatial axes, or end the network before it."
+        remedy = "Use one chunk along the spatial axes, or end the network before this operation."
         raise EngineRefusal(f"{text}. {remedy}")
 
 
 def _hull(boxes: Sequence[Box]) -> Box:
-    """The smallest box that holds others."""
+    """The smallest box that contains all others."""
     spans = zip(*boxes, strict=True)
     return tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in spans)
 
 
 def _within(box: Box, extents: Sequence[int]) -> Box:
-    """A box of a value that is broadcast along axes where it has one position."""
+    """A box of an operand that is broadcast along axes where it has one position."""
     return tuple((0, 1) if n == 1 else span for span, n in zip(box, extents, strict=True))
 
 
 def _read(rule: Reach, span: Span, size: int) -> Span:
-    """The inputs, of `size` in all, that a span of results reads."""
+    """The inputs, out of `size`, that a span of results reads."""
     begin = max(0, rule.first(span[0]))
     end = min(size, bisect_left(range(size + 1), span[1], key=rule.final))
     if isinstance(rule, Edges) and end == size:  # results at the end may need all reflected inputs
@@ -137,20 +137,20 @@ def _read(rule: Reach, span: Span, size: int) -> Span:
 
 
 def _with_begin(rule: Reach, span: Span, size: int) -> Span:
-    """A span of results, extended to all positions added at the begin and their sources if it holds
-    one of these positions."""
+    """A span of results; if it holds a position that padding adds at the beginning, it is extended
+    to all such positions and their sources."""
     ends = rule.ends if isinstance(rule, Edges) else (0, 0)
     return (0, min(size, max(span[1], 2 * ends[0] + 1))) if span[0] < ends[0] else span
 
 
 def _merged(operations: Sequence[ir.Operation]) -> ir.Operation:
-    """One operation with the padding of the i-th one along axis i."""
+    """Merge operations: the result has the padding of the i-th one along axis i."""
     ends = map(ends_of, operations)
     return with_ends(operations[0], [pairs[axis] for axis, pairs in enumerate(ends) if pairs])
 
 
 class _Build(PartBuilder):
-    """Builder of the graph of a box."""
+    """The builder of a box's graph."""
 
     def __init__(self, graph: ir.Graph, ranges: dict[int, Box], batch: int) -> None:
         super().__init__()

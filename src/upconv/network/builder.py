@@ -1,7 +1,7 @@
-"""`Network`, the builder: a model written call by call, each call checked at once.
+"""`Network`, the builder: a model written call by call, with immediate checks.
 
-Channels, ranks and weights are checked at each call. `graph` checks conditions on sizes, once these
-are known, and names the line of the call that does not fit.
+Each call checks channels, ranks and weights. Once the sizes are known, `graph` checks the
+conditions on them, and names the line of a call that does not fit.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Made = TypeVar("Made")
 class Network(Layers):
     """A network of layers: its inputs, the values that calls add, and its outputs.
 
-    inputs: (N, C, *size) by name. None or a name stands for an open extent (of the batch or of a
-    size); one name is one extent wherever it occurs.
+    inputs: (N, C, *size) by name. None or a name stands for an open extent of the batch or a size;
+    the same name always stands for the same extent.
 
     Weights and numbers per channel may be float16, bfloat16, float32 or float64. They are copied
     as float32. Each method returns a new `Value`; `output` ends the network.
@@ -68,40 +68,40 @@ class Network(Layers):
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
-        """The nodes as they were written."""
+        """The nodes in the order of the calls."""
         return tuple(self._nodes.nodes)
 
     # Use ------------------------------------------------------------------------------------------
 
     def output(self, *values: Value) -> None:
-        """The outputs of the network, in order. No call can add anything after this one."""
+        """Set the outputs of the network, in order. No later call can add a layer."""
         if not values:
             raise ArgumentError("the number of outputs", "0", "at least one value")
         for i, value in enumerate(values):
             self._nodes.check(f"values[{i}]", value)
         numbers: list[int] = []
         for value in values:
-            # A caller gets each output in an array of its own, apart from the inputs.
+            # Each output gets its own array, separate from the inputs.
             shared = value.number in numbers or value.number < len(self._nodes.inputs)
             numbers.append((self._nodes.insert(ir.Convert(), value) if shared else value).number)
         self._nodes.outputs = tuple(numbers)
 
     def graph(self, /, **shapes: Any) -> ir.Graph:
-        """The graph of known sizes. Nodes that no output needs are left out.
+        """The graph of known sizes. Nodes that no output needs are omitted.
 
         shapes: (N, C, *size) of each input that has open extents, by name.
         """
         if not self._nodes.outputs:
-            remedy = "Call network.output(value) when all is built."
+            remedy = "Call network.output(value) after the last layer."
             raise ArgumentError("the network", "without an output", "at least one", remedy)
         return self._nodes.sized(shapes)
 
     def at(self, line: str) -> None:
-        """Set the line that errors of the next calls name; "" for the line in Python."""
+        """Set the line that errors of the following calls name; "" for the line in Python."""
         self._nodes.line = line
 
     def redeclared(self, inputs: Mapping[str, Sequence[int | str | None]]) -> Network:
-        """The same nodes and outputs on inputs of other shapes, with the same names in order."""
+        """The same nodes and outputs for inputs of other shapes, with the same names in order."""
         other = Network(inputs)
         other._nodes.replay(self._nodes)
         return other
@@ -110,13 +110,14 @@ class Network(Layers):
         self, shapes: Mapping[str, Sequence[int]] | None = None, *, precision: str = "float32",
         threads: int | None = None, algorithm: str = "auto",
     ) -> Program:  # fmt: skip
-        """A program for known sizes, its weights packed: `program.run(*arrays)`.
+        """Compile a program with packed weights for known sizes; call `program.run(*arrays)`.
 
         shapes: (N, C, *size) of each input that has open extents, by name. precision: "float32" or
-        "bfloat16", the type of all values in between. threads: default `get_num_threads()` now.
-        algorithm: as in `conv_transpose`. Programs of other sizes share the packed weights.
+        "bfloat16", the type of all intermediate values. threads: default: the current
+        `get_num_threads()`. algorithm: as in `conv_transpose`. Programs of other sizes share the
+        packed weights.
 
-        Raises what `graph` raises, and `MemoryLimitError` where the values do not fit.
+        Raises the errors of `graph`, and `MemoryLimitError` if the values do not fit in memory.
         """
         options = _options(precision, threads, algorithm)
         return self._sized(
@@ -124,9 +125,9 @@ class Network(Layers):
         )
 
     def __call__(self, *arrays: Any, precision: str = "float32", threads: int | None = None) -> Any:
-        """Run on arrays of any sizes that fit; the programs of the latest sizes are kept.
+        """Run on arrays of any valid sizes; programs for the latest sizes are kept.
 
-        Returns, and raises, what `Program.run` does.
+        The results and errors are those of `Program.run`.
         """
         names = self._nodes.inputs
         if len(arrays) != len(names):
@@ -140,7 +141,7 @@ class Network(Layers):
         self, shapes: Mapping[str, ir.Shape], *, precision: str = "float32",
         threads: int | None = None,
     ) -> Program:  # fmt: skip
-        """The program that a call with arrays of these shapes runs; callers do not close it."""
+        """The program that a call with arrays of these shapes uses; do not close it."""
         options = _options(precision, threads, "auto")
         known = by_name("shapes", shapes)
         program = None if self._programs is None else self._programs.find(known, options)
@@ -153,17 +154,17 @@ class Network(Layers):
         threads: int | None = None, algorithm: str = "auto",
         shapes: Mapping[str, Sequence[int | None]] | None = None,
     ) -> NetworkStream:  # fmt: skip
-        """A stream of this network along a spatial axis: `push(chunk)` as they come, `finish()`.
+        """Stream this network along a spatial axis: `push(chunk)` for each chunk, then `finish()`.
 
-        axis: of the arrays (N, C, *size), where every input is open. chunk: the length of input
-        that kernels are chosen for; that of the first push where None. shapes: of inputs with other
-        open sizes, by name, None at `axis`. The rest is as in `compile`.
+        axis: an axis of the arrays (N, C, *size) that is open in every input. chunk: the input
+        length to choose kernels for (default: the length of the first push). shapes: the shapes of
+        inputs with other open sizes, by name, with None at `axis`. The others: as in `compile`.
 
-        Results are those of the network on the whole input, and nothing is computed twice. They
-        differ by rounding; docs/network.md tells when bits do not depend on the cuts.
+        Results equal those of the network on the whole input up to rounding. Nothing is computed
+        twice. docs/network.md states when the bits do not depend on the chunks.
 
-        Raises `ArgumentError` for an axis that is not open, and `EngineRefusal` for a network with
-        an operation that reads all positions, such as instance norm, whose line it names.
+        Raises `ArgumentError` for an axis that is not open. Raises `EngineRefusal` with the line of
+        an operation that reads all positions, such as instance norm.
         """
         from .streams import stream_of
 
@@ -174,9 +175,9 @@ class Network(Layers):
         self, shapes: Mapping[str, ir.Shape], *, precision: str = "float32",
         algorithm: str = "direct",
     ) -> BoxPrograms:  # fmt: skip
-        """The programs for parts of the results, as `upconv.dask.run` computes them.
+        """The programs for parts of the results, which `upconv.dask.run` uses.
 
-        They raise `EngineRefusal` where an operation that reads all positions would be cut.
+        They raise `EngineRefusal` if an operation that reads all positions would be divided.
         """
         from .box_programs import BoxPrograms
 
@@ -187,7 +188,7 @@ class Network(Layers):
         return self._sized(shapes, lambda programs, _: programs.compiler)
 
     def draw(self) -> str:
-        """A drawing of the network as it was written: the text of an SVG file."""
+        """Draw the network in the order of the calls; return the text of an SVG file."""
         from .draw import drawing
 
         return drawing(self._nodes.graph())
@@ -195,7 +196,7 @@ class Network(Layers):
     def _sized(
         self, shapes: dict[str, Any], make: Callable[[Programs, dict[str, ir.Shape]], Made]
     ) -> Made:
-        """The program for the shapes of all inputs."""
+        """Call `make` with the network's programs and the shapes of all inputs."""
         from .program_cache import Programs  # the builder itself needs no engine
 
         self._programs = self._programs or Programs(self.graph(**shapes))
@@ -203,7 +204,7 @@ class Network(Layers):
         try:
             return make(self._programs, known)
         except ShapeError:
-            self.graph(**shapes)  # which names the line of the call that does not fit
+            self.graph(**shapes)  # raises an error with the line of the call that does not fit
             raise
 
 

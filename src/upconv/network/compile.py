@@ -1,7 +1,7 @@
-"""Compiling: from a graph of known sizes to a program, one pass after another.
+"""The compiler: a sequence of passes from a graph of known sizes to a program.
 
-fuse, fold, split   independent of sizes: once for a network
-choose              layouts and kernels, by the engine's candidates; once for a class of sizes
+fuse, fold, split   independent of sizes, once per network
+choose              layouts and kernels, by the engine's candidates, once per class of sizes
 laid_out, place     a form for every value, and views
 program             memory, and the native steps
 """
@@ -29,7 +29,7 @@ _EXACT = 64  # each size up to here is a class
 
 
 def simplified(graph: Graph) -> Graph:
-    """The graph after fusing and folding, as far as kernels support it."""
+    """Fuse and fold a graph as far as kernels support it."""
     return split(fold(fuse(reordered(graph))))
 
 
@@ -55,7 +55,7 @@ class Compiled:
 class Compiler:
     """A network's graph without sizes, its packed weights, and the choices for its sizes.
 
-    fused: whether operations may be joined, so that values between them are not rounded.
+    fused: whether operations may be fused, so that values between them are not rounded.
     """
 
     def __init__(self, graph: Graph, *, fused: bool = True) -> None:
@@ -76,7 +76,7 @@ class Compiler:
         if key not in self._choices:
             try:
                 graph = resized(self.graph, rounded)
-            except ShapeError:  # the class fits less than the sizes do
+            except ShapeError:  # the shape of the class does not fit, though the sizes do
                 graph = resized(self.graph, shapes)
             self._choices[key] = choose(graph, options)
         return self._choices[key]
@@ -87,12 +87,12 @@ class Compiler:
     ) -> Compiled:  # fmt: skip
         """A laid-out graph with memory offsets, kernels and packed weights.
 
-        part: of a part of the network, so small perhaps that other kernels must stand in.
+        part: whether it is a part of the network, which may be too small for the chosen kernels.
         """
         threads = options.threads
         graph = place(graph)
         places = arena(graph)
-        memory.require(places.nbytes, "the arena of the program")  # before tables of any size
+        memory.require(places.nbytes, "the arena of the program")  # before large tables
         layers = {}
         for node in graph.nodes:
             if isinstance(node.operation, Convolution):
@@ -106,7 +106,7 @@ class Compiler:
 
 
 def choose(graph: Graph, options: Options) -> Choice:
-    """The layouts and kernels that are fastest by the engine's cost model."""
+    """Choose the layouts and kernels that are fastest by the engine's cost model."""
     dtype, threads, algorithm = options
     variants: dict[tuple[Convolution, DataLayout], str] = {}
     known: dict[tuple[Problem, str | None], Candidate] = {}
@@ -135,7 +135,7 @@ def choose(graph: Graph, options: Options) -> Choice:
 
 
 def resized(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
-    """The graph for inputs of other shapes."""
+    """The same graph for inputs of other shapes."""
     known = {number: shapes[name] for name, number in graph.inputs.items()}
     for node in graph.nodes:
         results = output_shapes(node.operation, tuple(known[value] for value in node.inputs))
@@ -144,10 +144,10 @@ def resized(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
 
 
 def _size_class(shape: Shape) -> Shape:
-    """The shape whose choice stands for this one: sizes above 64 in halves of a power of two.
+    """The shape that represents a class: sizes above 64 are rounded up to 96, 128, 192, 256, ...
 
-    A choice takes three times as long as the rest of compiling. Between the classes few kernels
-    change, and each change packs a weight anew.
+    Choosing takes three times as long as the rest of compilation. Few kernels differ between
+    classes, and each change of kernel packs a weight again.
     """
     return (*shape[:2], *(_rounded(size) for size in shape[2:]))
 

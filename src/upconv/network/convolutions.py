@@ -1,7 +1,7 @@
 """Convolutions of a network: their problems, the choice of a kernel, and packed weights.
 
-Choices are the engine's for weights that are packed beforehand. Its cost model does not count
-the memory reads of weights, though a run reads each weight once, from beyond the L2 cache.
+The engine's cost model chooses kernels for weights packed in advance. It does not count memory
+reads of weights, though each run reads every weight once from beyond the L2 cache.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Layer(NamedTuple):
 
     @property
     def primitive(self) -> Primitive:
-        """The kernel, which lives as long as its entry is held."""
+        """The kernel, which stays open as long as the entry is referenced."""
         return self.entry.primitive
 
     def steps(self, outputs: Sequence[Array], inputs: Sequence[Array], scratch: int) -> list[Step]:
-        """The native steps, bound to arrays of a node and to scratch memory."""
+        """The native steps, bound to a node's arrays and to scratch memory."""
         chain = self.operation.epilogue
         residual = inputs[chain[0].operand.number] if sums(chain) else None  # type: ignore[union-attr]
         second = outputs[1] if len(outputs) > 1 else None
@@ -57,7 +57,7 @@ class Layer(NamedTuple):
 
 
 def problem_of(operation: Convolution, shape: Shape, form: Form) -> Problem:
-    """The problem of a convolution on an input of a shape (N, C, *size) and a memory form."""
+    """The problem of a convolution for an input shape (N, C, *size) and a memory form."""
     added, second = sums(operation.epilogue), _second(operation.epilogue)
     epilogue = epilogue_of(_activation(operation.epilogue), added > 0)
     if second is not None:
@@ -69,13 +69,13 @@ def problem_of(operation: Convolution, shape: Shape, form: Form) -> Problem:
 
 
 def _activation(chain: Chain) -> Frozen:
-    """The activation in a chain, in the form that `epilogue_of` takes."""
+    """The activation in a chain, as an argument of `epilogue_of`."""
     rest = chain[sums(chain) :]
     if not rest or rest[0].name == "store":
         return None
     op = rest[0]
     if isinstance(op.operand, np.ndarray):
-        return op.name, None  # slopes, which are part of each run
+        return op.name, None  # slopes are arguments of each run
     return op.name if op.operand is None else (op.name, op.operand)
 
 
@@ -85,10 +85,10 @@ def _second(chain: Chain) -> Op | None:
 
 
 def priced(problem: Problem) -> Problem:
-    """The problem whose candidates stand for this one.
+    """The problem that represents this one in the cost model.
 
-    The cost model only distinguishes epilogues by the work in tiles: a residual, or an activation
-    of many instructions.
+    The model distinguishes epilogues only by their work per tile: a residual, or an activation with
+    many instructions.
     """
     epilogue = problem.epilogue
     if not ActivationEpilogue.of(epilogue).is_cheap:
@@ -100,9 +100,9 @@ def priced(problem: Problem) -> Problem:
 def candidate(
     problem: Problem, threads: int, algorithm: Algorithm, sums: str | None = None
 ) -> Candidate:
-    """The kernel that the cost model chooses for a problem whose weight is packed beforehand.
+    """The kernel that the cost model chooses for a problem whose weight is packed in advance.
 
-    Its time is infinite if no kernel adds in the order `sums`: some have one layout only.
+    Its time is infinite if no kernel adds in the order `sums`: some orders exist in one layout.
     """
     listed = _candidates(problem, threads, algorithm)
     if sums is not None:
@@ -114,8 +114,8 @@ def candidate(
 def fitting(
     problem: Problem, threads: int, variant: str, algorithm: Algorithm, sums: str | None
 ) -> str:
-    """A kernel's variant if it can compute the problem, else one with the same order of sums."""
-    variant = variant or CHANNELS  # a problem without products has none; any sum has this order
+    """The variant if it can compute the problem, else one with the same summation order."""
+    variant = variant or CHANNELS  # a problem without products has no variant; any order is right
     listed = _candidates(problem, threads, algorithm)
     same = [candidate for candidate in listed if candidate.variant == variant]
     if any(candidate.possible for candidate in same):
@@ -129,7 +129,7 @@ def _candidates(problem: Problem, threads: int, algorithm: Algorithm) -> list[Ca
     engine = load("jit")
     reason = engine.refuses(problem)
     if reason is not None:
-        remedy = "End the network before this layer, and go on with another one behind it"
+        remedy = "End the network before this layer, and continue with another one after it"
         raise EngineError(f"A network cannot compute {problem}: {reason}. {remedy}.")
     return [
         kernel
@@ -139,14 +139,14 @@ def _candidates(problem: Problem, threads: int, algorithm: Algorithm) -> list[Ca
 
 
 class Weights:
-    """The packed weights of a network, shared by its programs of all sizes."""
+    """The packed weights of a network, shared by its programs for all sizes."""
 
     def __init__(self) -> None:
-        # Arrays cannot be keys: each stands beside its packings, so that its number stays its own.
+        # Arrays are not hashable: the key is the id, and the entry keeps the array alive.
         self._packings: dict[tuple[int, DType], tuple[Array, Packings]] = {}
 
     def layer(self, operation: Convolution, problem: Problem, threads: int, variant: str) -> Layer:
-        """A convolution with the primitive and the packed weight for a problem."""
+        """A convolution with its primitive and packed weight for a problem."""
         entry = shared_cache().entry(problem, load("jit"), threads, variant)
         key = id(operation.weight), problem.dtype
         _, packings = self._packings.setdefault(key, (operation.weight, Packings()))

@@ -1,8 +1,8 @@
-"""The meaning of every operation, in NumPy: slow, short, and the oracle of passes and programs.
+"""The meaning of every operation in short, slow NumPy: the oracle for passes and programs.
 
-Arrays are channels first, float32 or float64; results have the element type of input 0. Weights
-are float32 and are widened, so a graph evaluated on float64 arrays is exact but for float64's
-rounding.
+Arrays are channels first and float32 or float64; results have the dtype of input 0. Weights are
+float32 and are converted to that dtype, so a graph evaluated on float64 arrays is exact up to
+rounding in float64.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Arrays = tuple[Array, ...]
 
 
 def evaluate(graph: ir.Graph, arrays: Sequence[Array]) -> Arrays:
-    """The outputs of a graph for arrays of its inputs, channels first whatever their forms.
+    """The outputs of a graph for input arrays, all channels first, whatever their forms.
 
-    A view is read and written in the array of the value that holds it. A pass that wrongly overlaps
-    two values therefore changes results.
+    Views are read and written in the array of the value that contains them. A pass that wrongly
+    overlaps two values therefore changes results.
     """
     dtype = np.result_type(*arrays)
     memory: dict[int, Array] = {}
@@ -59,12 +59,12 @@ def evaluate(graph: ir.Graph, arrays: Sequence[Array]) -> Arrays:
 
 def define(operation: ir.Operation, inputs: Arrays) -> Arrays:
     """The outputs of one operation."""
-    with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
+    with np.errstate(all="ignore"):  # infinity and NaN are valid results
         return DEFINITIONS[type(operation)](operation, inputs)
 
 
 def chain_results(chain: Chain, value: Array, inputs: Arrays) -> Arrays:
-    """The stored values of a chain that begins with `value`, and its last value."""
+    """The stored values of a chain that starts with `value`, and its last value."""
     stored = []
     for op in chain:
         if op.name == "store":
@@ -84,7 +84,7 @@ def _operand(op: ir.Op, ndim: int, inputs: Arrays) -> Any:
 
 
 def _activation(kind: Activation) -> Callable[[Array, Any], Array]:
-    """The function of one of the activations that layers have."""
+    """Make the function of a layer's activation."""
 
     def function(value: Array, slope: Any) -> Array:
         result = value.copy()
@@ -118,7 +118,7 @@ FUNCTIONS: dict[str, Callable[[Array, Any], Array]] = {
     "maximum": np.maximum,
     "minimum": np.minimum,
 }
-"""Operation of a chain -> its value for the chain's value and the operand."""
+"""Chain operations as functions of the chain's value and the operand."""
 
 
 def _convolution(operation: ir.Convolution, inputs: Arrays) -> Arrays:
@@ -128,7 +128,7 @@ def _convolution(operation: ir.Convolution, inputs: Arrays) -> Arrays:
     signature = signature_of(operation, x.shape)
     problem = signature.problem.replace(dtype=DType(x.dtype.name))
     engine: Engine = ReferenceEngine()
-    if operation.sums is not None:  # one order of sums at all sizes
+    if operation.sums is not None:  # the same summation order at all sizes
         ordered = operation.sums == ORDERED.sums
         engine = ORDERED if ordered else InvariantEngine(operation.sums)
     primitive = engine.build(problem, threads=1)
@@ -154,7 +154,7 @@ def _lstm(operation: ir.Lstm, inputs: Arrays) -> Arrays:
 
 
 def _pad(operation: ir.Pad, inputs: Arrays) -> Arrays:
-    """Positions are cut off first, so that only remaining ones are reflected."""
+    """Pad after cropping, so that only remaining positions are reflected."""
     x = inputs[0]
     ends = list(zip(x.shape[2:], operation.amounts, strict=True))
     kept: Any = (slice(max(0, -begin), size - max(0, -end)) for size, (begin, end) in ends)
@@ -165,7 +165,7 @@ def _pad(operation: ir.Pad, inputs: Arrays) -> Arrays:
 
 
 def _norm(operation: ir.Norm, inputs: Arrays) -> Arrays:
-    """Statistics are taken in float64, whatever the element type."""
+    """Normalise; statistics are computed in float64 for every dtype."""
     x = inputs[0]
     values = x.astype(np.float64).reshape(len(x), operation.groups, -1, *x.shape[2:])
     axes = (2,) if operation.per_position else tuple(range(2, values.ndim))
@@ -189,8 +189,8 @@ def _resample(operation: ir.Resample, inputs: Arrays) -> Arrays:
 
 
 def _linear(x: Array, axis: int, after: int, aligned: bool) -> Array:
-    """Output o lies at input (o + 1/2) / scale - 1/2, and no further out than the last inputs;
-    where ends are aligned, at o / scale."""
+    """Interpolate: output o reads position (o + 1/2) / scale - 1/2, clamped to the input, or
+    o / scale if the ends are aligned."""
     size, out = x.shape[axis], np.arange(after)
     positions = (out + 0.5) * size / after - 0.5
     if aligned:

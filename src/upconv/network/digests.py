@@ -22,7 +22,7 @@ def digest(graph: Graph, *more: object) -> bytes:
 
 
 def plain(value: object) -> Iterator[bytes]:
-    """The type and all fields of an operation, as bytes, in which equal ones agree."""
+    """The type and all fields of an operation as bytes; equal operations give equal bytes."""
     if isinstance(value, np.ndarray):
         yield from (f"{value.dtype} {value.shape}".encode(), value.tobytes())
     elif is_dataclass(value):

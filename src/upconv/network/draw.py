@@ -1,6 +1,6 @@
-"""Drawing a graph: the text of an SVG file, nodes as boxes by depth.
+"""Drawings of graphs as SVG text, with nodes as boxes arranged by depth.
 
-The depth of a node is the length of the longest path to it. An edge that passes other depths has a
+The depth of a node is the length of the longest path to it. An edge across several depths has a
 point at each of them. Points are ordered like narrow boxes, so that edges pass beside boxes.
 """
 
@@ -12,12 +12,12 @@ from .explain import computes
 from .graph import Convolution, Graph, Norm, Pointwise
 from .kinds import described_shape
 
-_LINE, _GAP, _LETTER = 16, 44, 7.2  # pixels: of a line of text, between depths, of a letter
+_LINE, _GAP, _LETTER = 16, 44, 7.2  # pixels: line height, gap between depths, letter width
 _COLOURS = {Convolution: "#cfe3f7", Pointwise: "#e7f3d8", Norm: "#f9e3c8"}
 
 
 class _Box:
-    """A node with the shape of its values; a point of an edge where there are no lines of text."""
+    """A node with the shape of its values, or, without lines of text, a point of an edge."""
 
     def __init__(self, lines: list[str], shape: str = "", colour: str = "#ffffff") -> None:
         self.lines, self.shape, self.colour = lines, shape, colour
@@ -28,7 +28,7 @@ class _Box:
         self.x = self.y = 0.0
 
     def edges(self) -> str:
-        """The edges from this box to boxes below."""
+        """The edges from this box to the boxes below."""
         x, y = self.x, self.y + self.height
         paths = []
         for box in self.below:
@@ -39,7 +39,7 @@ class _Box:
         return "".join(paths)
 
     def svg(self) -> str:
-        """The box, its text, and the shape of its values over the edges below."""
+        """The box, its text, and the shape of its values above the edges below."""
         corner = f'x="{self.x - self.width / 2:.0f}" y="{self.y:.0f}"'
         size = f'width="{self.width:.0f}" height="{self.height:.0f}"'
         parts = [f'<rect {corner} {size} rx="4" fill="{self.colour}" stroke="#666666"/>']
@@ -52,7 +52,7 @@ class _Box:
 
 
 def drawing(graph: Graph) -> str:
-    """The text of an SVG file that shows a graph; extents of its shapes may be None, for open."""
+    """The text of an SVG file that shows a graph; open extents are None in its shapes."""
     rows = _rows(graph)
     boxes = [box for row in rows for box in row]
     _arrange(rows)
@@ -79,7 +79,7 @@ def drawing(graph: Graph) -> str:
 def _rows(graph: Graph) -> list[list[_Box]]:
     """The boxes by depth, joined to their neighbours above and below."""
     rows: list[list[_Box]] = []
-    paths: dict[int, tuple[int, list[_Box]]] = {}  # value -> its depth, its points from there on
+    paths: dict[int, tuple[int, list[_Box]]] = {}  # value -> its depth, its points from there
 
     def insert(box: _Box, depth: int, values: tuple[int, ...]) -> None:
         rows.extend([] for _ in range(len(rows), depth + 1))
@@ -110,7 +110,7 @@ def _rows(graph: Graph) -> list[list[_Box]]:
 
 
 def _arrange(rows: list[list[_Box]]) -> None:
-    """Give each box an x near those of its neighbours, alternately from above and from below."""
+    """Move each box towards its neighbours, alternately those above and those below."""
     for sweep in range(8):
         for row in reversed(rows) if sweep % 2 else rows:
             wanted = {}

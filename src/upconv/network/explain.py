@@ -1,4 +1,4 @@
-"""A program as a table for people: one row for each step."""
+"""A readable table of a program with one row per step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEAD = ("step", "computes", "layout", "kernel", "predicted", "measured")
 
 
 def explained(compiled: Compiled, nbytes: int, seconds: list[float] | None) -> str:
-    """The table; `seconds` are those of each node, where they were measured."""
+    """The table; `seconds` holds the time of each node, if measured."""
     graph = compiled.graph
     limits = roofline(compiled.threads, measure=seconds is not None)
     convolved = [isinstance(node.operation, Convolution) for node in graph.nodes]
@@ -24,7 +24,7 @@ def explained(compiled: Compiled, nbytes: int, seconds: list[float] | None) -> s
     settings = f"{compiled.dtype.value}, threads {compiled.threads}"
     lines = [
         f"network    steps {count}, convolutions {sum(convolved)}, {settings}",
-        f"memory     {memory.readable(nbytes)} for a run; all values in between take {apart}",
+        f"memory     {memory.readable(nbytes)} for a run; separate values would take {apart}",
     ]
     if seconds is not None:
         total = sum(seconds)
@@ -57,15 +57,15 @@ def _why_apart(graph: Graph, node: Node, chain: Chain) -> str:
     name = KINDS[type(before.operation)].name
     epilogue = chain_of(before)
     if epilogue is None:
-        return f"a {name} ends in no chain"
+        return f"a {name} cannot end in a chain"
     if isinstance(before.operation, Convolution):
         first = chain[0].name if chain else "copy"
-        return f"after {_chain(epilogue) or 'its sums'}, the kernel of a {name} does no {first}"
-    return f"it reads something that is written after the {name}"
+        return f"after {_chain(epilogue) or 'its sums'}, the kernel of a {name} cannot do {first}"
+    return f"it reads a value that is written after the {name}"
 
 
 def _values(compiled: Compiled) -> int:
-    """Bytes of all values, as if none shared memory with another one."""
+    """Bytes of all values without sharing of memory."""
     graph = compiled.graph
     values = {*graph.inputs.values(), *(value for node in graph.nodes for value in node.outputs)}
     return sum(prod(graph.shapes[v]) * graph.form(v).dtype.itemsize for v in values)
@@ -76,7 +76,7 @@ def _time(seconds: float) -> str:
 
 
 def computes(node: Node, shapes: list[Shape]) -> str:
-    """An operation with its parameters; its fused chain follows after " + "."""
+    """An operation with its parameters, then " + " and its fused chain, if any."""
     operation = node.operation
     name = KINDS[type(operation)].name
     if isinstance(operation, Pointwise):

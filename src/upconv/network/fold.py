@@ -1,16 +1,16 @@
 """Folding of other operations into the weight, the bias and the padding of a convolution.
 
-1.  Numbers, or arrays of one per channel, at the beginning of a convolution's epilogue become part
-    of its weight and bias: batch norm, scales, offsets.
+1.  Numbers, or arrays with one number per channel, at the beginning of a convolution's epilogue
+    become part of its weight and bias: batch norm, scales, offsets.
 2.  A positive factor at the beginning of a chain moves into the weights of the convolutions that
-    read the chain. The rest of the chain must commute with it (ReLU, leaky ReLU), and nothing but
+    read the chain. The rest of the chain must commute with it (ReLU, leaky ReLU), and only
     convolutions may read its value.
 3.  A permutation of channels becomes a permutation of the weight of the convolution before it.
-4.  Zeros around an input, or a crop of it, become part of the padding of the convolution behind.
-5.  A crop behind a transposed convolution becomes part of its padding. A stream then knows that no
-    later input changes what the crop leaves.
+4.  Zeros around an input, or a crop of it, become part of the padding of the convolution after it.
+5.  A crop after a transposed convolution becomes part of its padding. A stream can then return
+    results earlier, as no later input changes the remaining positions.
 
-A convolution with a fixed order of sums keeps its weight, because folding would change bits.
+A convolution with a fixed summation order keeps its weight, because folding would change bits.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ HOMOGENEOUS = {"relu", "leaky_relu", "prelu"}
 
 
 def fold(graph: Graph) -> Graph:
-    """Fold numbers into the weights behind and before them."""
+    """Apply the folds 1, 2, 4 and 5."""
     graph = _factors_forward(_padded(_cropped(graph)))
     return graph.with_nodes([_folded(node) for node in graph.nodes])
 
 
 def reordered(graph: Graph) -> Graph:
-    """Convolutions that write their channels in the order in which they are read (case 3)."""
+    """Make convolutions write their channels in the order in which they are read (case 3)."""
     readers, writers = graph.readers(), graph.writers()
     nodes = list(graph.nodes)
     for node in graph.nodes:
@@ -59,7 +59,7 @@ def reordered(graph: Graph) -> Graph:
 
 
 def _cropped(graph: Graph) -> Graph:
-    """Transposed convolutions that do not compute what a crop behind them removes (case 5)."""
+    """Merge crops into the padding of the transposed convolutions before them (case 5)."""
     nodes = list(graph.nodes)
     for crop in [node for node in nodes if isinstance(node.operation, Pad)]:
         value = crop.inputs[0]
@@ -75,7 +75,7 @@ def _cropped(graph: Graph) -> Graph:
 
 
 def _with_crop(node: Node, crop: Pad) -> Convolution | None:
-    """A transposed convolution and a crop behind it as one; None if it reads other values."""
+    """A transposed convolution merged with the crop after it; None if that is impossible."""
     operation = node.operation
     if not isinstance(operation, Convolution) or not operation.transposed or len(node.inputs) > 1:
         return None
@@ -90,7 +90,7 @@ def _with_crop(node: Node, crop: Pad) -> Convolution | None:
 
 
 def _padded(graph: Graph) -> Graph:
-    """Convolutions that pad their input themselves, without `Pad` nodes left unread (case 4)."""
+    """Merge zero padding into convolutions, and drop unread `Pad` nodes (case 4)."""
     writers = graph.writers()
     nodes = [_with_padding(node, writers.get(node.inputs[0])) for node in graph.nodes]
     read = {value for node in nodes for value in node.inputs} | set(graph.outputs)
@@ -111,14 +111,14 @@ def _with_padding(node: Node, before: Node | None) -> Node:
     total = []
     for amounts, zeros in zip(pad.amounts, pairs, strict=True):
         if any(a < 0 < b for a, b in zip(amounts, zeros, strict=True)):
-            return node  # what was cropped would come back where zeros should be
+            return node  # cropped positions would reappear in place of zeros
         total.append((amounts[0] + zeros[0], amounts[1] + zeros[1]))
     operation = replace(operation, keywords=operation.keywords._replace(padding=tuple(total)))
     return replace(node, operation=operation, inputs=(*before.inputs, *node.inputs[1:]))
 
 
 def _folded(node: Node) -> Node:
-    """A convolution with the leading numbers of its epilogue folded into weight and bias."""
+    """A convolution with leading numbers of its epilogue folded into weight and bias (case 1)."""
     operation = node.operation
     if not isinstance(operation, Convolution) or operation.sums is not None:
         return node
@@ -148,7 +148,7 @@ def _shifted(operation: Convolution, bias: Array | None, offset: Array) -> Array
 
 def _scaled(operation: Convolution, weight: Array, factor: Array) -> Array:
     """The weight with each output channel multiplied by its factor."""
-    if operation.transposed and factor.ndim:  # by input channel, whose group says which outputs
+    if operation.transposed and factor.ndim:  # by input channel, whose group determines the outputs
         groups = int(operation.keywords.groups)
         factor = factor.reshape(groups, -1).repeat(len(weight) // groups, axis=0)
     factor = np.expand_dims(factor, tuple(range(factor.ndim, weight.ndim)))
@@ -156,7 +156,7 @@ def _scaled(operation: Convolution, weight: Array, factor: Array) -> Array:
 
 
 def _factors_forward(graph: Graph) -> Graph:
-    """Positive factors moved from chains to the convolutions that read them (case 2)."""
+    """Move positive factors from chains to the convolutions that read them (case 2)."""
     nodes = list(graph.nodes)
     for number, node in enumerate(nodes):
         chain, value = chain_of(node) or (), node.outputs[-1]
@@ -177,7 +177,7 @@ def _factors_forward(graph: Graph) -> Graph:
 
 
 def _factor_start(chain: tuple[Op, ...]) -> int | None:
-    """The index of a positive factor that could as well be applied last, or None."""
+    """The index of a positive factor that may be applied last, or None."""
     for start in range(len(chain) - 1, -1, -1):
         op = chain[start]
         if op.name == "mul" and isinstance(op.operand, int | float):

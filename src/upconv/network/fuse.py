@@ -1,18 +1,18 @@
-"""Fusing: pointwise chains join the node that makes their value.
+"""Fusion of pointwise chains with the nodes that write their first value.
 
-1.  A chain joins the convolution, the norm or the chain that writes its first value, if its other
-    inputs exist before that node runs.
-2.  If other nodes read the first value too, the joined node stores it as a second result.
-3.  An operation of two values may begin with either operand. It begins with the one that is
-    written last, so that it joins that node.
+1.  A chain joins the convolution, norm or chain that writes its first value, if its other inputs
+    exist before that node runs.
+2.  If other nodes also read the first value, the fused node stores it as a second result.
+3.  An operation on two values may start with either operand. It starts with the one written last,
+    so that it joins that node.
 4.  Equal chains on one value are computed once. If a value has both a ReLU and a leaky ReLU, the
-    ReLU is computed from the leaky ReLU's result: U-Nets need both where a skip begins.
+    ReLU is computed from the leaky ReLU's result: U-Nets need both where a skip connection starts.
 5.  Chains join chains first. A chain that reads a value again later, such as v + sin(v), therefore
-    stays one pass over it.
-6.  A chain without numbers per channel moves in front of a concatenation, into its inputs.
+    remains a single pass over it.
+6.  A chain without numbers per channel moves before a concatenation, into its inputs.
 
-A convolution's epilogue may then hold more operations than its kernel can do. `split` keeps those
-of the kernel there and makes a node of the rest.
+A convolution's epilogue may then hold more operations than its kernel can do. `split` keeps the
+kernel's operations there and moves the others to a new node.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .graph import EXCHANGED, Chain, Concat, Convolution, Graph, Input, Node, No
 
 STORE = Op("store")
 ACTIVATIONS = {activation.value for activation in Activation if activation.value}
-"""Activations of the results of a kernel and of a second result; PReLU of the first only."""
+"""Activations of kernels, for the result and a second result; PReLU is for the result only."""
 
 
 def fuse(graph: Graph) -> Graph:
-    """Join every chain to the node before it, if possible."""
+    """Fuse every chain with the node before it, if possible."""
     graph = _once(_before_concat(graph))
     for chains_only in (True, False):
         while (joined := _joined(graph, chains_only=chains_only)) is not None:
@@ -41,7 +41,7 @@ def fuse(graph: Graph) -> Graph:
 
 
 def chain_of(node: Node) -> Chain | None:
-    """The chain that a node ends in, or None if it cannot end in one."""
+    """The chain at the end of a node, or None if the node cannot have one."""
     operation = node.operation
     if isinstance(operation, Pointwise):
         return operation.chain
@@ -49,14 +49,14 @@ def chain_of(node: Node) -> Chain | None:
 
 
 def with_chain(node: Node, chain: Chain, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Node:
-    """A node that ends in another chain."""
+    """The node with another chain at its end."""
     field = "chain" if isinstance(node.operation, Pointwise) else "epilogue"
     operation = replace(node.operation, **{field: chain})  # type: ignore[type-var]  # a dataclass
     return replace(node, operation=operation, inputs=inputs, outputs=outputs)
 
 
 def with_operands(chain: Chain, kind: type, change: Callable[[Any], Any]) -> Chain:
-    """A chain with all operands of a kind changed."""
+    """The chain with `change` applied to all operands of a type."""
     return tuple(
         replace(op, operand=change(op.operand)) if isinstance(op.operand, kind) else op
         for op in chain
@@ -64,9 +64,9 @@ def with_operands(chain: Chain, kind: type, change: Callable[[Any], Any]) -> Cha
 
 
 def _joined(graph: Graph, *, chains_only: bool) -> list[Node] | None:
-    """The nodes after the first possible join, or None.
+    """The nodes after the first possible fusion, or None.
 
-    chains_only: join chains only to chains whose value no other node reads.
+    chains_only: fuse chains only with chains whose value no other node reads.
     """
     readers, writers = graph.readers(), graph.writers()
     order = {value: number for number, node in enumerate(graph.nodes) for value in node.outputs}
@@ -95,7 +95,7 @@ def _joined(graph: Graph, *, chains_only: bool) -> list[Node] | None:
 
 
 def _appended(writer: Node, epilogue: Chain, node: Node, *, stored: bool) -> Node:
-    """One node for `writer` and `node`; the value between them is `stored` or not needed."""
+    """One node for `writer` and `node`; the value between them is `stored` or dropped."""
     chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
     offset = len(writer.inputs) - 1
     moved = with_operands(chain, Input, lambda one: one._replace(number=one.number + offset))
@@ -105,7 +105,7 @@ def _appended(writer: Node, epilogue: Chain, node: Node, *, stored: bool) -> Nod
 
 
 def _latest_first(node: Node, order: dict[int, int]) -> Node:
-    """The node with the first two operands exchanged, if the second is later."""
+    """The node with its first two operands exchanged if the second is written later."""
     chain: Chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
     head = chain[0] if chain else STORE
     if not isinstance(head.operand, Input) or head.operand.broadcast:
@@ -123,7 +123,7 @@ def _latest_first(node: Node, order: dict[int, int]) -> Node:
 
 
 def _once(graph: Graph) -> Graph:
-    """The graph with one node for equal chains on equal values (case 4)."""
+    """Compute equal chains on equal values once (case 4)."""
     seen: dict[object, int] = {}
     same: dict[int, int] = {}
     leaky: dict[int, int] = {}
@@ -151,7 +151,7 @@ def _key(operand: object) -> object:
 
 
 def _before_concat(graph: Graph) -> Graph:
-    """Chains that follow a concatenation applied to each of its inputs instead (case 6)."""
+    """Apply chains after a concatenation to each of its inputs instead (case 6)."""
     readers, writers = graph.readers(), graph.writers()
     nodes, shapes = list(graph.nodes), dict(graph.shapes)
     for node in graph.nodes:
@@ -174,7 +174,7 @@ def _before_concat(graph: Graph) -> Graph:
 
 
 def _same_everywhere(node: Node) -> bool:
-    """Whether a chain does the same to all channels and reads nothing else."""
+    """Whether a chain treats all channels alike and reads no other values."""
     chain: Chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
     return (
         len(node.inputs) == 1
@@ -184,7 +184,7 @@ def _same_everywhere(node: Node) -> bool:
 
 
 def split(graph: Graph) -> Graph:
-    """Keep in each epilogue the operations of the kernel; the rest becomes a node behind it."""
+    """Keep the kernel's operations in each epilogue; the others become a node after it."""
     nodes: list[Node] = []
     shapes = dict(graph.shapes)
     for node in graph.nodes:
@@ -196,7 +196,7 @@ def split(graph: Graph) -> Graph:
             continue
         stores = sum(op.name == "store" for op in head)
         if rest[0].name == "store":
-            # The value between the two nodes is an output already.
+            # The value between the two nodes is already an output.
             between, *after = node.outputs[stores:]
             rest = rest[1:]
         else:
@@ -211,7 +211,7 @@ def split(graph: Graph) -> Graph:
 
 
 def _renumbered(chain: Chain, inputs: tuple[int, ...]) -> tuple[Chain, tuple[int, ...]]:
-    """A part of a chain with operands of its own, and the values that they are."""
+    """A part of a chain with renumbered operands, and the values of these operands."""
     values: list[int] = []
 
     def renumbered(operand: Input) -> Input:
@@ -222,7 +222,7 @@ def _renumbered(chain: Chain, inputs: tuple[int, ...]) -> tuple[Chain, tuple[int
 
 
 def sums(chain: Chain) -> int:
-    """The number of values that a chain adds first: a residual, and the old result."""
+    """The number of values that a chain adds first: a residual, and the previous result."""
     added = [
         op.name == "add" and isinstance(op.operand, Input) and not op.operand.broadcast
         for op in chain[:2]
@@ -231,9 +231,9 @@ def sums(chain: Chain) -> int:
 
 
 def kernel_part(chain: Chain) -> int:
-    """The number of operations of a chain that a convolution's kernel can do.
+    """The number of a chain's leading operations that a convolution's kernel can do.
 
-    They are a residual, a second one, an activation, and a second result by another activation.
+    These are up to two residuals, an activation, and a second result by another activation.
     """
     count = sums(chain)
     if count < len(chain) and chain[count].name in {*ACTIVATIONS, "prelu"}:

@@ -1,13 +1,13 @@
-"""The graph of a network: values, and nodes that compute them. Nothing here computes.
+"""The graph of a network: values, and nodes that compute them. This module computes nothing.
 
 A value is a number; the graph knows its shape (N, C, *size). A node has an operation, the values
-that it reads, and the values that it writes. The operation is a frozen dataclass of all that does
-not change between runs. Nodes stand in an order in which they can run. Passes are functions from
-one graph to another.
+that it reads, and the values that it writes. The operation is a frozen dataclass with everything
+that does not change between runs. Nodes are listed in an order in which they can run. Passes are
+functions from one graph to another.
 
-A pointwise *chain* is a tuple of `Op`s. It begins with one value and applies one operation after
-another, each perhaps with a second operand. The `epilogue` of a convolution or a norm is such a
-chain too, so that fusing joins two tuples.
+A pointwise *chain* is a tuple of `Op`s. It starts with one value and applies a sequence of
+operations, each with an optional second operand. The `epilogue` of a convolution or a norm is also
+a chain, so fusion concatenates two tuples.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Shape = tuple[int, ...]
 
 
 class Input(NamedTuple):
-    """The number of a node's input, as an operand of its chain.
+    """The number of a node's input, as an operand of the node's chain.
 
-    broadcast: whether it has extent 1 along axes where the chain's value has more.
+    broadcast: whether the input has extent 1 along axes where the chain's value has more.
     """
 
     number: int
@@ -55,7 +55,7 @@ EXCHANGED = {
     "add": "add", "mul": "mul", "maximum": "maximum", "minimum": "minimum",
     "sub": "rsub", "rsub": "sub", "div": "rdiv", "rdiv": "div",
 }  # fmt: skip
-"""Operation of two values -> the same one with its operands exchanged."""
+"""Operation on two values -> the same operation with its operands exchanged."""
 
 
 class Operation:
@@ -66,11 +66,11 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Convolution(Operation):
-    """A convolution of input 0, transposed or not. `epilogue` reads further inputs.
+    """A convolution of input 0, ordinary or transposed. `epilogue` reads further inputs.
 
-    weight: IOX where transposed, else OIX; bias: (out_channels,). keywords: the strides, padding,
-    dilation and groups of `conv_transpose` or `conv`. sums: the order in which kernels add up, as
-    `Candidate.sums` names it; None for any order.
+    weight: IOX if transposed, else OIX; bias: (out_channels,). keywords: the strides, padding,
+    dilation and groups of `conv_transpose` or `conv`. sums: the required summation order, by its
+    name in `Candidate.sums`; None for any order.
     """
 
     weight: Array
@@ -90,7 +90,7 @@ class Pointwise(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Concat(Operation):
-    """All inputs side by side along an axis of (N, C, *size): the channels, or positions."""
+    """The concatenation of all inputs along an axis of (N, C, *size): channels or positions."""
 
     axis: int = 1
 
@@ -105,7 +105,7 @@ class Slice(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Pad(Operation):
-    """Positions added at the ends of each spatial axis, or cut off where a number is negative.
+    """Padding at the ends of each spatial axis; negative amounts crop.
 
     amounts: (begin, end) per spatial axis. mode: "constant" (`value`), "reflect" or "replicate".
     """
@@ -119,8 +119,8 @@ class Pad(Operation):
 class Norm(Operation):
     """Normalisation of input 0: (x - mean) / sqrt(variance + epsilon), then `epilogue`.
 
-    Mean and variance are taken over the channels of each of `groups` groups and, unless
-    `per_position` (layer norm over channels), over all positions. groups = C is instance norm. The
+    Mean and variance are computed over the channels of each of `groups` groups. They also cover all
+    positions unless `per_position` (layer norm over channels). groups = C is instance norm. The
     scale and offset per channel are the first two operations of `epilogue`.
     """
 
@@ -132,27 +132,27 @@ class Norm(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Lstm(Operation):
-    """The recurrence of an LSTM along the only spatial axis, on its inputs times their weights.
+    """The recurrence of an LSTM along the only spatial axis; its input is multiplied in advance.
 
-    Input 0 has the channels of the input, forget, cell and output gates. The result has those of
-    h, and behind them those of the cell. Input 1, where there is one, is a result whose last
-    position comes before the first one here; else that is zero. weight: (4 H, H), for h.
+    Input 0 has the channels of the input, forget, cell and output gates. The result has the
+    channels of h, followed by those of the cell. Input 1, if present, is a result whose last
+    position is the initial state; otherwise that state is zero. weight: (4 H, H), for h.
     """
 
     weight: Array
 
     @property
     def channels(self) -> int:
-        """The channels of h."""
+        """Number of channels of h."""
         return int(self.weight.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Resample(Operation):
-    """Upsampling by whole factors, one per spatial axis; "nearest" or "linear" (half-pixel).
+    """Upsampling by integer factors, one per spatial axis; "nearest" or "linear" (half-pixel).
 
-    sizes: the positions of the result, where there are no factors. aligned: whether the first and
-    the last positions lie on each other, in linear mode.
+    sizes: the size of the result, if there are no factors. aligned: in linear mode, whether the
+    first and last positions of input and result coincide.
     """
 
     factors: tuple[int, ...]
@@ -161,7 +161,7 @@ class Resample(Operation):
     aligned: bool = False
 
     def at(self, size: Sequence[int]) -> Resample:
-        """The same by factors, where these are whole."""
+        """The same operation with factors, if they are integers for this input size."""
         pairs = list(zip(size, self.sizes, strict=False))
         if self.aligned or not pairs or any(n % before for before, n in pairs):
             return self
@@ -172,9 +172,9 @@ class Resample(Operation):
 class Pool(Operation):
     """The maximum or the average of windows; `padding` is (begin, end) per spatial axis.
 
-    mode: "max" or "average". count_padding: whether padded zeros count in an average. dilation: ()
-    for 1. ceil: whether a last window may begin within x or its padding and end beyond. windows:
-    their number per axis where these lie side by side, whatever the size; `kernel` is () then.
+    mode: "max" or "average". count_padding: whether averages include padded zeros. dilation: () for
+    1. ceil: whether a last window may begin within x or its padding and end beyond. windows: a
+    fixed number of adjacent windows per axis for every size; `kernel` is then ().
     """
 
     mode: str
@@ -187,7 +187,7 @@ class Pool(Operation):
     windows: Shape = ()
 
     def at(self, size: Sequence[int]) -> Pool:
-        """The same pool with a kernel, a stride and a dilation for each axis of a known size."""
+        """The same pool with explicit kernel, stride and dilation per axis for a known size."""
         if not self.windows:
             return replace(self, dilation=self.dilation or (1,) * len(self.kernel))
         kernel = tuple(n // count for n, count in zip(size, self.windows, strict=True))
@@ -195,19 +195,19 @@ class Pool(Operation):
         return replace(self, kernel=kernel, stride=kernel, padding=none, dilation=ones, windows=())
 
     def count(self, axis: int, size: int) -> int:
-        """The number of windows along an axis; `ShapeError` where there is none."""
+        """Number of windows along an axis; `ShapeError` if there is none."""
         kernel, stride, dilation = self.kernel[axis], self.stride[axis], self.dilation[axis]
         begin, end = self.padding[axis]
         count = convolved(size, kernel, stride, dilation, begin, end).size
         reach = count * stride + dilation * (kernel - 1) + 1
-        # One more window if the others leave something, and it has more than what lies beyond.
+        # One more window if positions are left over and it begins within x or its padding.
         more = self.ceil and reach - stride < size + begin + end and count * stride < size + begin
         return count + more
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelPool(Operation):
-    """The maximum or the average ("max" or "average") of all channels at each position."""
+    """The maximum or average of all channels at each position; mode: "max" or "average"."""
 
     mode: str
 
@@ -228,19 +228,19 @@ class PixelUnshuffle(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Permute(Operation):
-    """The channels of these numbers, in this order."""
+    """The channels with the numbers in `order`, in this order."""
 
     order: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Convert(Operation):
-    """A copy of input 0 in the layout and element type of the output; most are from passes."""
+    """A copy of input 0 in the layout and dtype of the output; passes insert most of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """An operation on values; `line` says where the user's code asked for it."""
+    """An operation on values; `line` is the line of the user's code that added it."""
 
     operation: Operation
     inputs: tuple[int, ...]
@@ -256,7 +256,7 @@ class Form(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of a program: the type of values in between, threads, the algorithm of kernels."""
+    """Options of a program: the dtype of intermediate values, threads, the kernels' algorithm."""
 
     dtype: DType
     threads: int
@@ -267,11 +267,11 @@ class Options(NamedTuple):
 class Graph:
     """A frozen graph of known sizes.
 
-    inputs: the values that a run is given, by name, in order. outputs: the values that it returns.
-    shapes: (N, C, *size) of every value, whatever its layout. forms: where a value has no entry, it
-    is channels first and float32. views: values that lie in a part of another value's array, with
-    the number of their first element there along `part_axis` (`place.py`). held: values that lie
-    in a block of memory of the caller's, by the first byte there (`histories.py`).
+    inputs: the arguments of a run, by name, in order. outputs: the values that it returns. shapes:
+    (N, C, *size) of every value, whatever its layout. forms: values without an entry are channels
+    first and float32. views: values stored in a part of another value's array, with the index of
+    their first element along `part_axis` (`place.py`). held: values stored in a memory block of the
+    caller, with their first byte there (`histories.py`).
     """
 
     nodes: tuple[Node, ...]
@@ -283,12 +283,12 @@ class Graph:
     held: dict[int, int] = field(default_factory=dict)
 
     def form(self, value: int) -> Form:
-        """Layout and element type of a value."""
+        """Layout and dtype of a value."""
         return self.forms.get(value, Form())
 
     def part_axis(self, value: int) -> int:
-        """The axis of (N, C, *size) that parts of an array are taken along: its second one in
-        memory, the channels or the first positions."""
+        """The axis of (N, C, *size) along which views are parts of arrays: the second axis in
+        memory, which is the channels or the first spatial axis."""
         return 1 if self.form(value).layout is DataLayout.NCX else 2
 
     def with_nodes(self, nodes: list[Node]) -> Graph:
@@ -296,7 +296,7 @@ class Graph:
         return replace(self, nodes=tuple(nodes))
 
     def readers(self) -> dict[int, list[Node]]:
-        """The nodes that read each value; a node that reads it twice stands there twice."""
+        """The nodes that read each value; a node that reads it twice is listed twice."""
         readers: dict[int, list[Node]] = {value: [] for value in self.shapes}
         for node in self.nodes:
             for value in node.inputs:
@@ -309,7 +309,7 @@ class Graph:
 
 
 def with_extent(shape: Shape, axis: int, extent: int) -> Shape:
-    """A shape with another extent along an axis."""
+    """The shape with another extent along an axis."""
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 

@@ -1,12 +1,12 @@
 """Histories: the positions that a stream keeps between pushes, most of them in one memory block.
 
-A value that later pushes need has a *buffer*: the kept positions, and behind them those that a push
-adds. If positions are the first axis in memory (one channels-last image), the buffer lies in the
-block: nodes write behind the kept positions, and read the buffer in place. Programs concatenate
-and cut other buffers; kept positions are their inputs and outputs.
+A value that later pushes need has a *buffer*: the kept positions, followed by those that a push
+adds. If positions are the first axis in memory (one channels-last image), the buffer is in the
+block: nodes write after the kept positions, and read the buffer in place. For other buffers,
+programs take kept positions as inputs, concatenate and crop them, and return them as outputs.
 
-After a push, the positions to keep are copied to the begins of buffers in a second block, which the
-next push uses. So a push that fails leaves the history unchanged.
+After a push, the positions to keep are copied to the start of the buffers in a second block, which
+the next push uses. A push that fails therefore leaves the history unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .graph import Array, Form, Graph, Shape, array_shape, with_extent
 from .phases import Phase, State
 from .tables import records
 
-_APART = 128  # bytes: processors fetch lines in pairs
+_APART = 128  # bytes, since processors fetch cache lines in pairs
 _POINTER = ctypes.c_void_p
 _COPIES = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _POINTER, ctypes.c_int64)
 
@@ -36,7 +36,7 @@ _COPIES = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _POINTER, ctypes.c_int64)
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The layout of a block: the first byte and the capacity in positions of each value's buffer.
-    nbytes: of the block."""
+    nbytes: the size of the block."""
 
     offsets: Mapping[int, int]
     extents: Mapping[int, int]
@@ -44,14 +44,14 @@ class Layout:
 
     def block(self) -> Array:
         """Memory for the buffers, aligned to a cache line."""
-        memory.require(self.nbytes, "what the stream keeps")
+        memory.require(self.nbytes, "the history of the stream")
         room = np.zeros(self.nbytes + _APART, np.uint8)
         first = -room.ctypes.data % _APART
         return room[first : first + self.nbytes]
 
 
 class Kept(NamedTuple):
-    """The memory of one stream: arrays of values that are not in the block, the block, and the one
+    """The memory of one stream: the arrays of values outside the block, the block, and the block
     that the next push copies to."""
 
     outside: Sequence[Array]
@@ -61,10 +61,10 @@ class Kept(NamedTuple):
 
 
 class Histories:
-    """The values of a network whose buffers lie in a block, and the layout of blocks.
+    """The values of a network whose buffers are in a block, and the layout of blocks.
 
-    shapes: of all values, with any number of positions along the axis. forms: of all values; those
-    that remain in `forms` lie in the block.
+    shapes: the shapes of all values, with any number of positions along the axis. forms: the forms
+    of all values; the attribute `forms` has only those in the block.
     """
 
     def __init__(self, shapes: Mapping[int, Shape], forms: Mapping[int, Form], axis: int) -> None:
@@ -77,7 +77,7 @@ class Histories:
         self.layout = Layout({}, {}, 0)
 
     def grown(self, extents: Mapping[int, int]) -> Layout:
-        """The layout, or a larger one, with room for buffers of these numbers of positions."""
+        """The layout, or a larger one with room for these numbers of positions per buffer."""
         known = self.layout.extents
         extents = {value: count for value, count in extents.items() if value in self.forms}
         if all(count <= known.get(value, 0) for value, count in extents.items()):
@@ -91,7 +91,7 @@ class Histories:
         return Layout(offsets, most, nbytes)
 
     def placed(self, graph: Graph, phase: Phase, layout: Layout) -> Graph:
-        """The graph of a phase with its buffers in the block: no inputs and outputs."""
+        """The graph of a phase with its buffers in the block instead of inputs and outputs."""
         held = {value: n for value, n in phase.buffers.items() if value in self.forms}
         before = {n: held[value] for value, n in phase.waiting.items() if value in held}
         kept = zip(graph.outputs[len(phase.results) :], phase.kept, strict=True)
@@ -106,7 +106,7 @@ class Histories:
         )
 
     def kept(self, layout: Layout, counts: Mapping[int, int], arrays: Sequence[Array]) -> Kept:
-        """Copy the kept positions of values, `counts` of each, to the memory of a new stream."""
+        """Copy the kept positions, `counts` per value, to the memory of a new stream."""
         pairs = list(zip(counts, arrays, strict=True))
         outside = [array for value, array in pairs if value not in self.forms]
         kept = Kept(outside, layout, layout.block(), layout.block())
@@ -117,7 +117,7 @@ class Histories:
         return kept
 
     def arrays(self, kept: Kept, counts: Mapping[int, int]) -> Iterator[Array]:
-        """The kept positions of values, in order; later pushes write to some of these arrays."""
+        """Yield the kept positions of each value; later pushes overwrite some of these arrays."""
         outside = iter(kept.outside)
         for value, count in counts.items():
             if value in self.forms:
@@ -144,7 +144,7 @@ class Histories:
 
 
 class Copies:
-    """Copies between blocks, (target, source, lines), as native code. Any thread may run them."""
+    """Copies between blocks, (target, source, lines), in native code. They are thread-safe."""
 
     def __init__(self, rows: Sequence[tuple[int, int, int]]) -> None:
         dst, src, lines = np.array(rows, np.int64).reshape(-1, 3).T
@@ -153,5 +153,5 @@ class Copies:
         self._run = _COPIES(self._code.addresses["copies"])
 
     def run(self, dst: Array, src: Array) -> None:
-        """Copy from one block to another one."""
+        """Copy from one block to another."""
         self._run(*map(address_of, (dst, src, self._table)), len(self._table))

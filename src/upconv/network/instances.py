@@ -1,7 +1,7 @@
 """Instances of a program: an arena with the native steps that are bound to it.
 
-An arena lies in a buffer, which the programs of a network share. The system maps the pages of a new
-buffer one by one, which took 70 ms for HiFi-GAN V1 and 131 frames (one thread of a Zen 4).
+An arena is in a buffer, which the programs of a network share. The system maps the pages of a new
+buffer one by one, which took 70 ms for HiFi-GAN V1 with 131 frames (one thread of a Zen 4).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .place import root
 from .tables import Target
 
 KEPT = 2  # idle buffers, or idle instances of a program
-_SPARE = 4  # a buffer is larger by one part in four, for the next larger sizes
+_SPARE = 4  # a buffer is larger by a quarter, for later, larger sizes
 _ROUNDS = 10  # of timing steps
 _LINE = 64
 
@@ -38,7 +38,7 @@ STEPS: dict[type[Operation], Callable[..., list[Step]]] = {
     Norm: norms.steps,
     Pointwise: pointwise.steps,
 }
-"""The native steps of operations; others but convolutions and conversions are in `windows`."""
+"""The native steps of operations; `windows` has all others but convolutions and conversions."""
 
 
 class Buffer:
@@ -53,7 +53,7 @@ class Buffer:
 
 
 class Buffers:
-    """Buffers that no call uses, shared by instances that are bound to them."""
+    """Idle buffers, shared by the instances that are bound to them."""
 
     def __init__(self) -> None:
         self._idle: deque[Buffer] = deque(maxlen=KEPT)
@@ -70,8 +70,8 @@ class Buffers:
         return True
 
     def fitting(self, nbytes: int) -> Buffer:
-        """Take a buffer of at least `nbytes`, or allocate one; `MemoryLimitError` if it does not
-        fit."""
+        """Take a buffer of at least `nbytes`, or allocate one; raise `MemoryLimitError` if it does
+        not fit."""
         for buffer in list(self._idle):
             if buffer.array.nbytes >= nbytes and self.take(buffer):
                 return buffer
@@ -83,7 +83,7 @@ class Buffers:
 
 
 class Instance:
-    """An arena with the steps that are bound to it; one call at a time runs it."""
+    """An arena with the steps that are bound to it; one call at a time may run it."""
 
     def __init__(self, compiled: Compiled, buffer: Buffer) -> None:
         graph, arena, self.buffer = compiled.graph, compiled.arena, buffer
@@ -100,10 +100,10 @@ class Instance:
         self._arrays = {}
         for value, shape in graph.shapes.items():
             holder, first = root(graph, value)
-            if holder in homes:  # passes leave shapes behind
+            if holder in homes:  # passes leave shapes of values that no longer exist
                 part = slice(first, first + shape[graph.part_axis(value)])
                 self._arrays[value] = homes[holder][:, part]
-        # Outputs that stay in the arena are copied to their results.
+        # Outputs in the arena are copied to the results after a run.
         self._copied = [None if v in callers else self._arrays[v] for v in graph.outputs]
         self.by_node = [(node, self._steps(compiled, node, scratch)) for node in graph.nodes]
         steps = (step for _, steps in self.by_node for step in steps)
@@ -126,7 +126,7 @@ class Instance:
         return True
 
     def times(self, threads: int) -> list[float]:
-        """Seconds of each node on zeros: the least of several runs in the program's order."""
+        """Seconds of each node on zeros: the minimum of several runs in program order."""
         self.buffer.array[:] = 0
         for array in self._outside:
             array[...] = 0
@@ -140,7 +140,7 @@ class Instance:
         return times
 
     def _steps(self, compiled: Compiled, node: Node, scratch: int) -> list[Step]:
-        """The steps of a node on its arrays."""
+        """The steps of a node, bound to its arrays."""
         outputs, inputs = (
             [self._arrays[value] for value in values] for values in (node.outputs, node.inputs)
         )
@@ -156,7 +156,7 @@ class Instance:
 
 
 def _array(graph: Graph, value: int, room: Array | None = None, offset: int = 0) -> Array:
-    """An array for a value: memory of its own, or some of `room`."""
+    """An array for a value, in new memory or in `room`."""
     form = graph.form(value)
     shape = array_shape(graph.shapes[value], form.layout)
     return np.ndarray(shape, form.dtype.numpy, room, offset)

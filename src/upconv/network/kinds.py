@@ -1,8 +1,8 @@
 """The table of operations: the name and the shape rule of each.
 
-A shape rule takes the shapes of a node's inputs and returns those of its outputs. An open extent is
-None: while a network is built only channels are known, and the rule checks only these. The same
-rule runs again with all extents known.
+A shape rule maps the shapes of a node's inputs to the shapes of its outputs. An open extent is
+None: while a network is built, only channels are known, and the rule checks only these. The same
+rule runs again when all extents are known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..shapes import Signature, convolution, transposed
 from . import graph as ir
 
 OpenShape = tuple[int | None, ...]
-"""(N, C, *size), None where an extent is open."""
+"""(N, C, *size), with None for an open extent."""
 Shapes = tuple[OpenShape, ...]
 
 _OPEN = 1 << 40  # stands for an open extent where sizes are computed
@@ -34,12 +34,12 @@ class Kind(NamedTuple):
 
 
 def output_shapes(operation: ir.Operation, inputs: Shapes) -> Shapes:
-    """The shapes of an operation's outputs; `ShapeError` where shapes do not fit."""
+    """The shapes of an operation's outputs; `ShapeError` if the input shapes do not fit."""
     outputs = KINDS[type(operation)].shapes(operation, inputs)
     for shape in outputs:
         if any(extent is not None and extent < 1 for extent in shape):
             got, expected = described_shape(shape), "at least 1 position along every axis"
-            remedy = "Take a larger input, or cut and stride less."
+            remedy = "Use a larger input, crop less or reduce the stride."
             raise ShapeError("the result's shape", got, expected, remedy)
     return outputs
 
@@ -52,15 +52,15 @@ def described_shape(shape: Sequence[object]) -> str:
 def _convolution(operation: ir.Convolution, shapes: Shapes) -> Shapes:
     x, weight = shapes[0], operation.weight.shape
     if len(weight) != len(x):
-        expected = f"{len(x)} axes, as many as x {described_shape(x)} has"
+        expected = f"{len(x)} axes, like x {described_shape(x)}"
         raise ShapeError("weight.shape", str(weight), expected)
     size = tuple(_OPEN if extent is None else extent for extent in x)
     try:
         result = signature_of(operation, size).shape
     except ArgumentError as error:
-        # A network has one order of a weight's axes, so `weight_layout` is no remedy.
+        # A network fixes the order of a weight's axes, so `weight_layout` is no remedy.
         swapped = "weight_layout=" in error.remedy
-        remedy = "The two look swapped: transpose the weight." if swapped else error.remedy
+        remedy = "Axes I and O look swapped: transpose the weight." if swapped else error.remedy
         texts = (error.argument, error.got, error.expected, remedy)
         raise type(error)(*(text.replace(str(_OPEN), "?") for text in texts)) from None
     known = (None if before is None else after for before, after in zip(x, result, strict=True))
@@ -68,7 +68,7 @@ def _convolution(operation: ir.Convolution, shapes: Shapes) -> Shapes:
 
 
 def signature_of(operation: ir.Convolution, shape: ir.Shape) -> Signature:
-    """The signature of a convolution, without its epilogue, on a float32 input of a shape."""
+    """The signature of a convolution without its epilogue, for a float32 input of a shape."""
     rule = transposed if operation.transposed else convolution
     x, weight = Operand(shape, _FLOAT32), Operand(operation.weight.shape, _FLOAT32)
     return rule(x, weight, described(operation.bias), None, operation.keywords, None)
@@ -92,29 +92,29 @@ def _chain(chain: ir.Chain, shape: OpenShape, shapes: Shapes) -> Shapes:
 
 
 def _spread(shape: OpenShape, to: OpenShape) -> OpenShape:
-    """A shape with its extents of 1 replaced by those of another one."""
+    """A shape with its extents of 1 replaced by those of another shape."""
     return tuple(b if a == 1 else a for a, b in zip(shape, to, strict=True))
 
 
 def _common(first: OpenShape, second: OpenShape, name: str) -> OpenShape:
-    """The common shape of two values, each of which may have open extents."""
+    """The common shape of two values, which may have open extents."""
     if not agree(first, second):
         got, expected = described_shape(second), f"{described_shape(first)}, that of the first"
         remedy = "Pad, crop or resample one of them."
         if name in ir.EXCHANGED:
-            remedy += " A value is broadcast along all channels or positions where it has one."
+            remedy += " Values with one channel, or with one position, are broadcast."
         raise ShapeError(f"the second value's shape in {name}", got, expected, remedy)
     return tuple(b if a is None else a for a, b in zip(first, second, strict=True))
 
 
 def agree(first: Sequence[object], second: Sequence[object]) -> bool:
-    """Whether two shapes may be one; None stands for any extent."""
+    """Whether two shapes may be equal; None stands for any extent."""
     pairs = zip(first, second, strict=False)
     return len(first) == len(second) and all(a == b or None in (a, b) for a, b in pairs)
 
 
 def _concat(operation: ir.Concat, shapes: Shapes) -> Shapes:
-    """The extents of the axis are added up; all others agree."""
+    """Add the extents along the axis; all other extents must agree."""
     axis, result = operation.axis, shapes[0]
     name = "concat (channels aside)" if axis == 1 else f"concat (spatial axis {axis - 2} aside)"
     for shape in shapes[1:]:
@@ -139,9 +139,9 @@ def _pad(operation: ir.Pad, shapes: Shapes) -> Shapes:
     for axis, (size, ends) in enumerate(zip(shapes[0][2:], operation.amounts, strict=True)):
         kept = None if size is None else size + sum(min(0, amount) for amount in ends)
         if kept is not None and operation.mode == "reflect" and 0 < kept <= max(ends):
-            expected = f"at most {kept - 1}, as {kept} positions are there to reflect"
+            expected = f"at most {kept - 1}, as there are {kept} positions to reflect"
             raise ShapeError(f"spatial axis {axis}: amounts", str(ends), expected, "Pad less.")
-        nothing = kept is not None and kept < 1  # to reflect, replicate or surround
+        nothing = kept is not None and kept < 1  # no position to reflect, replicate or surround
         sizes.append(kept if nothing or size is None else size + sum(ends))
     return (tuple(sizes),)
 
@@ -152,7 +152,7 @@ def _norm(operation: ir.Norm, shapes: Shapes) -> Shapes:
 
 
 def _divides(argument: str, number: int, shape: OpenShape) -> int:
-    """The channels divided by a number."""
+    """The number of channels divided by a number."""
     if (shape[1] or 0) % number:
         raise ShapeError(argument, str(number), f"a divisor of the {shape[1]} channels of x")
     return (shape[1] or 0) // number
@@ -208,12 +208,12 @@ def _pool(operation: ir.Pool, shapes: Shapes) -> Shapes:
         except ShapeError as error:
             name = f"spatial axis {axis}: {error.argument}"
             expected = error.expected.replace("dilated kernel", "window")
-            raise ShapeError(name, error.got, expected, "Pad more, or pool less.") from None
+            raise ShapeError(name, error.got, expected, "Pad more, or shrink the window.") from None
     return ((batch, channels, *sizes),)
 
 
 def _lstm(operation: ir.Lstm, shapes: Shapes) -> Shapes:
-    """h and the cell; the state may have any number of positions."""
+    """The channels of h and the cell; the state may have any number of positions."""
     batch, channels, *size = shapes[0]
     if len(size) > 1:
         expected = "(N, C, positions), one spatial axis"

@@ -1,4 +1,4 @@
-"""The calls that add layers to a network, each checked where it stands."""
+"""The methods that add layers to a network; each checks its arguments at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .values import Nodes, Value
 
 
 class Layers:
-    """The calls of `Network` that add nodes. Each takes values, and returns a new one."""
+    """The methods of `Network` that add nodes. Each takes values and returns a new value."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -26,7 +26,7 @@ class Layers:
         self, x: Value, weight: Any, bias: Any = None, *, stride: Any = 1, padding: Any = 0,
         dilation: Any = 1, groups: int = 1, activation: Any = None,
     ) -> Value:  # fmt: skip
-        """A convolution, as `upconv.conv` does it.
+        """A convolution, as in `upconv.conv`.
 
         weight: (F, C/groups, *kernel). bias: (F,). activation: as in `activation`, or None.
         """
@@ -37,7 +37,7 @@ class Layers:
         self, x: Value, weight: Any, bias: Any = None, *, stride: Any = 1, padding: Any = 0,
         output_padding: Any = 0, dilation: Any = 1, groups: int = 1, activation: Any = None,
     ) -> Value:  # fmt: skip
-        """A transposed convolution, as `upconv.conv_transpose` does it.
+        """A transposed convolution, as in `upconv.conv_transpose`.
 
         weight: (C, F/groups, *kernel). bias: (F,). activation: as in `activation`, or None.
         """
@@ -48,44 +48,44 @@ class Layers:
         """An activation: its name, or a pair of name and operand.
 
         "relu", "relu6", "tanh", "sigmoid", "hard_sigmoid", "log_sigmoid", "silu", "hard_swish",
-        "gelu" (with erf), "gelu_tanh", "mish", "selu", "softplus"; ("leaky_relu", slope), 0.01
-        where none is given; ("elu", alpha), 1 where none is given; ("prelu", slopes) and
-        ("snake", a) with arrays (C,), where snake is v + sin(a v)^2 / a. Functions may be named
-        too: "abs", "exp", "sin", "cos", "square", "sqrt".
+        "gelu" (with erf), "gelu_tanh", "mish", "selu", "softplus"; ("leaky_relu", slope), by
+        default 0.01; ("elu", alpha), by default 1; ("prelu", slopes) and ("snake", a) with arrays
+        (C,), where snake is v + sin(a v)^2 / a. Functions are accepted too: "abs", "exp", "sin",
+        "cos", "square", "sqrt".
         """
         chain = operands.activation_chain(activation, self._nodes.check("x", x).channels)
         return self._nodes.insert(ir.Pointwise(chain), x)
 
     def add(self, x: Value, y: Any) -> Value:
-        """The sum of x and y: a value, a number, or one number per channel (C,).
+        """The sum of x and y; y is a value, a number, or an array with one number per channel (C,).
 
-        Values are broadcast along the batch, the channels or all spatial axes if one has extent 1
-        there, as in (N, C, 1, 1) and (N, C, H, W).
+        A value with extent 1 along the batch, the channels or all spatial axes is broadcast there,
+        as in (N, C, 1, 1) and (N, C, H, W).
         """
         return self._nodes.combined("add", x, y)
 
     def sub(self, x: Value, y: Any) -> Value:
-        """The difference x - y, of operands as in `add`."""
+        """The difference x - y, with operands as in `add`."""
         return self._nodes.combined("sub", x, y)
 
     def mul(self, x: Value, y: Any) -> Value:
-        """The product of x and y, of operands as in `add`."""
+        """The product of x and y, with operands as in `add`."""
         return self._nodes.combined("mul", x, y)
 
     def div(self, x: Value, y: Any) -> Value:
-        """The quotient x / y, of operands as in `add`."""
+        """The quotient x / y, with operands as in `add`."""
         return self._nodes.combined("div", x, y)
 
     def maximum(self, x: Value, y: Any) -> Value:
-        """The larger of x and y, NaN if one is NaN, of operands as in `add`."""
+        """The larger of x and y, or NaN if either is NaN, with operands as in `add`."""
         return self._nodes.combined("maximum", x, y)
 
     def minimum(self, x: Value, y: Any) -> Value:
-        """The smaller of x and y, NaN if one is NaN, of operands as in `add`."""
+        """The smaller of x and y, or NaN if either is NaN, with operands as in `add`."""
         return self._nodes.combined("minimum", x, y)
 
     def clip(self, x: Value, low: float | None = None, high: float | None = None) -> Value:
-        """x, at least `low` and at most `high`; None for no bound."""
+        """x limited to the interval from `low` to `high`; None means no limit."""
         bounds = (("maximum", "low", low), ("minimum", "high", high))
         chain = tuple(Op(op, number(name, y)) for op, name, y in bounds if y is not None)
         return self._nodes.insert(ir.Pointwise(chain), x)
@@ -95,24 +95,24 @@ class Layers:
     ) -> Value:
         """scale * (x - mean) / sqrt(variance + epsilon) + offset, with arrays (C,).
 
-        scale and offset may be None, for 1 and 0. Behind a convolution it costs nothing.
+        scale and offset may be None, for 1 and 0. After a convolution it takes no time.
         """
         arguments = (scale, offset, mean, variance, epsilon, self._nodes.check("x", x).channels)
         return self._nodes.insert(ir.Pointwise(operands.batch_norm_chain(*arguments)), x)
 
     def lstm(self, x: Value, weight: Any, hidden_weight: Any, bias: Any = None) -> Value:
-        """An LSTM of one layer along the only spatial axis, from the first position to the last.
+        """A one-layer LSTM along the only spatial axis, from the first position to the last.
 
-        weight: (4 H, C) for x; hidden_weight: (4 H, H) for the result before; bias: (4 H,). Rows
-        are those of the input, forget, cell and output gates, as in PyTorch; its two biases are
-        added up. The result has H channels. The state begins with zero.
+        weight: (4 H, C) for x; hidden_weight: (4 H, H) for the previous result; bias: (4 H,), the
+        sum of PyTorch's two biases. Rows belong to the input, forget, cell and output gates, in
+        PyTorch's order. The result has H channels. The initial state is zero.
         """
         weight = operands.array_of("weight", weight)
         hidden = operands.array_of("hidden_weight", hidden_weight)
         if hidden.ndim != 2 or hidden.shape[0] != 4 * hidden.shape[1] or not hidden.size:
             raise ShapeError("hidden_weight.shape", str(hidden.shape), "(4 H, H)")
         if weight.ndim != 2 or len(weight) != len(hidden):
-            expected = f"({len(hidden)}, C), as many rows as hidden_weight has"
+            expected = f"({len(hidden)}, C), with as many rows as hidden_weight"
             raise ShapeError("weight.shape", str(weight.shape), expected)
         gates = self.conv(x, weight[:, :, None], bias)
         return self.slice(self._nodes.insert(ir.Lstm(hidden), gates), 0, hidden.shape[1])
@@ -138,7 +138,7 @@ class Layers:
     # Channels and positions -----------------------------------------------------------------------
 
     def concat(self, *xs: Value) -> Value:
-        """The channels of all values, one value after the other."""
+        """The channels of all values, one value after another."""
         if not xs:
             raise ArgumentError("the values of concat", "none", "at least one")
         return self._nodes.insert(ir.Concat(), *xs)
@@ -148,11 +148,11 @@ class Layers:
         return self._nodes.insert(ir.Slice(integer("start", start, 0), integer("stop", stop, 0)), x)
 
     def permute(self, x: Value, order: Any) -> Value:
-        """The channels of x of these numbers, in this order."""
+        """The channels of x with the numbers in `order`, in this order."""
         return self._nodes.insert(ir.Permute(operands.numbers("order", order)), x)
 
     def channel_shuffle(self, x: Value, groups: int) -> Value:
-        """The first channels of all groups, then the second ones, and so on."""
+        """The first channel of every group, then the second of every group, and so on."""
         channels, groups = self._nodes.check("x", x).channels, integer("groups", groups, 1)
         if channels % groups:
             raise ShapeError("groups", str(groups), f"a divisor of the {channels} channels of x")
@@ -160,10 +160,10 @@ class Layers:
         return self.permute(x, [g * width + c for c in range(width) for g in range(groups)])
 
     def pad(self, x: Value, amounts: Any, mode: str = "constant", value: float = 0.0) -> Value:
-        """Positions added at the ends of spatial axes; negative amounts cut off.
+        """Pad the ends of spatial axes; negative amounts crop.
 
         amounts: an int, or one int or (begin, end) per axis. mode: "constant" (`value`), "reflect"
-        (the last position is not repeated) or "replicate".
+        (without repeating the last position) or "replicate".
         """
         rank = self._nodes.rank(x)
         operands.one_of("mode", mode, ("constant", "reflect", "replicate"))
@@ -171,13 +171,13 @@ class Layers:
         return self._nodes.insert(ir.Pad(ends, mode, number("value", value)), x)
 
     def crop(self, x: Value, amounts: Any) -> Value:
-        """Positions cut off the ends of spatial axes: an int, or one int or pair per axis."""
+        """Crop the ends of spatial axes by an int, or by one int or (begin, end) pair per axis."""
         rank = self._nodes.rank(x)
         cut = operands.pairs("amounts", amounts, rank, 0)
         return self._nodes.insert(ir.Pad(tuple((-begin, -end) for begin, end in cut)), x)
 
     def upsample(self, x: Value, factors: Any, mode: str = "nearest") -> Value:
-        """Upsampling by whole factors; "nearest", or "linear" between centres of positions."""
+        """Upsampling by integer factors; "nearest", or "linear" between centres of positions."""
         operands.one_of("mode", mode, ("nearest", "linear"))
         multiples = operands.per_axis("factors", factors, self._nodes.rank(x), 1)
         return self._nodes.insert(ir.Resample(multiples, mode), x)
@@ -185,23 +185,23 @@ class Layers:
     def resize(
         self, x: Value, size: Any, mode: str = "nearest", *, align_corners: bool = False
     ) -> Value:
-        """Resampling to so many positions, "nearest" or "linear", as PyTorch's `interpolate`.
+        """Resampling to a size, "nearest" or "linear", as in PyTorch's `interpolate`.
 
-        align_corners: in linear mode, whether the first and the last positions stay where they are.
+        align_corners: in linear mode, whether the first and the last positions stay in place.
         """
         operands.one_of("mode", mode, ("nearest", "linear"))
         sizes = operands.per_axis("size", size, self._nodes.rank(x), 1)
         aligned = boolean("align_corners", align_corners)
         if aligned and mode == "nearest":
-            expected = "False, as nearest positions have no corners"
-            raise ArgumentError("align_corners", "True", expected, "Or write mode='linear'.")
+            expected = "False in mode 'nearest'"
+            raise ArgumentError("align_corners", "True", expected, "Or use mode='linear'.")
         return self._nodes.insert(ir.Resample((), mode, sizes, aligned), x)
 
     def max_pool(
         self, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, *, dilation: Any = 1,
         ceil_mode: bool = False,
     ) -> Value:  # fmt: skip
-        """The maximum of each window; `stride` is the kernel where None.
+        """The maximum of each window; `stride` defaults to the kernel.
 
         ceil_mode: whether a last window may end beyond x and its padding.
         """
@@ -211,14 +211,14 @@ class Layers:
         self, x: Value, kernel: Any, stride: Any = None, padding: Any = 0,
         count_padding: bool = True, *, dilation: Any = 1, ceil_mode: bool = False,
     ) -> Value:  # fmt: skip
-        """The average of each window, as in `max_pool`; padded zeros count unless `count_padding`
-        is False."""
+        """The average of each window, with windows as in `max_pool`; padded zeros count unless
+        `count_padding` is False."""
         return self._pool("average", x, kernel, stride, padding, dilation, ceil_mode, count_padding)
 
     def adaptive_pool(self, x: Value, windows: Any = 1, mode: str = "average") -> Value:
-        """The "max" or "average" of so many windows per axis, which divide the positions of x.
+        """The "max" or "average" of a number of windows per axis, which must divide the size of x.
 
-        With one window all positions are pooled, to (N, C, 1, ...).
+        One window covers all positions and gives (N, C, 1, ...).
         """
         operands.one_of("mode", mode, ("max", "average"))
         counts = operands.per_axis("windows", windows, self._nodes.rank(x), 1)
@@ -235,10 +235,10 @@ class Layers:
         return powers / (self.channel_pool(powers) * x.channels)
 
     def pixel_shuffle(self, x: Value, factor: Any, order: str = "CRD") -> Value:
-        """Channels to positions: (C * factor**rank, *size) to (C, ...).
+        """Move channels to positions: (C * factor**rank, *size) becomes (C, ...).
 
-        order: "CRD", in which the channels of one result are adjacent, as in PyTorch, or "DCR", in
-        which the channels of one position are. The names are ONNX's.
+        order: "CRD" if the channels of one result are adjacent, as in PyTorch, or "DCR" if the
+        channels of one position are. The names are from ONNX.
         """
         operands.one_of("order", order, ("CRD", "DCR"))
         factors = operands.per_axis("factor", factor, self._nodes.rank(x), 1)
@@ -247,7 +247,7 @@ class Layers:
         return self._nodes.insert(ir.PixelShuffle(factors), x)
 
     def pixel_unshuffle(self, x: Value, factor: Any) -> Value:
-        """Positions to channels, the inverse of `pixel_shuffle`: its `factor` divides them."""
+        """Move positions to channels, the inverse of `pixel_shuffle`; `factor` divides the size."""
         factors = operands.per_axis("factor", factor, self._nodes.rank(x), 1)
         return self._nodes.insert(ir.PixelUnshuffle(factors), x)
 

@@ -1,9 +1,9 @@
-"""The layout of every value: channels first or last, by the cost of kernels and conversions.
+"""The layout of every value, channels first or last, by the cost of kernels and conversions.
 
 Every node gets one of two labels. The engine's candidates give the cost of a convolution with each
-label. A value costs a conversion if a reader has the other label than its writer. The total cost
-is least at a minimum cut of a graph that separates channels first from channels last (Greig,
-Porteous and Seheult 1989), so the choice is exact.
+label. A value costs a conversion if a reader's label differs from its writer's. The total cost is
+minimal at a minimum cut of a graph that separates channels first from channels last (Greig,
+Porteous and Seheult 1989), so the choice is optimal under the cost model.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from ..problem import DataLayout, DType
 from . import graph as ir
 
 _BYTE = 0.25
-"""Cycles of a thread for each byte that a copy reads and writes in main memory."""
+"""Cycles of a thread per byte that a copy reads or writes in main memory."""
 _FIRST, _LAST = "first", "last"
 _NONE: Mapping[int, ir.Form] = {}
 
 Cost = Callable[[ir.Convolution, ir.Shape, DataLayout], float]
-"""Cycles of a convolution on an input of a shape in a layout."""
+"""Function: the cycles of a convolution for an input shape in a layout."""
 
 
 def laid_out(
     graph: ir.Graph, layouts: Sequence[DataLayout], dtype: DType,
     inner: Mapping[int, ir.Form] = _NONE,
 ) -> ir.Graph:  # fmt: skip
-    """The graph with a form for each value, and conversions where layouts or types differ.
+    """The graph with a form for each value, and conversions where layouts or dtypes differ.
 
-    layouts: of the nodes, in order. inner: the forms of inputs and outputs that callers do not see;
-    all others are channels first and float32.
+    layouts: the nodes' layouts, in order. inner: the forms of inputs and outputs that callers do
+    not see; all others are channels first and float32.
     """
     forms = {value: inner.get(value, ir.Form()) for value in graph.inputs.values()}
     shapes, nodes = dict(graph.shapes), []
@@ -58,7 +58,7 @@ def laid_out(
 
 
 def labels(graph: ir.Graph, dtype: DType, threads: int, cost: Cost) -> tuple[DataLayout, ...]:
-    """The layout of each node, at the least total cost."""
+    """The layout of each node at the minimal total cost."""
     flow = _Flow()
 
     def copy(value: int) -> float:
@@ -102,7 +102,7 @@ def labels(graph: ir.Graph, dtype: DType, threads: int, cost: Cost) -> tuple[Dat
 
 
 class _Flow:
-    """A network of capacities, and its minimum cut by shortest augmenting paths."""
+    """A flow network, and its minimum cut by shortest augmenting paths."""
 
     def __init__(self) -> None:
         self._residual: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))

@@ -1,5 +1,5 @@
-"""Steps of windows by tables of taps: line by line where channels come first, else by vectors of
-channels, or one element at a time."""
+"""Steps of window operations by tables of taps: line by line for channels first, else by vectors of
+channels or one element at a time."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .matrices import position_stride
 from .tables import PART_BYTES, StepTables, Target, elements, images, job_parts
 from .taps import Taps, Windows, product, tap_tables, taps_along
 
-_SHARE = 64  # channels that a job computes at least
-_STRIDE = 8  # positions from window to window, of which shuffles of so many vectors take one
+_SHARE = 64  # the fewest channels of a job
+_STRIDE = 8  # the largest window stride that vector shuffles support
 
 
 def channels_first(
     operation: Windows, out: Array, x: Array, target: Target, sources: Array | None = None
 ) -> Step:
-    """The step for channels first: rows of positions, the last axis combined by separate code.
+    """The step for channels first: rows of positions, with separate code for the last axis.
 
-    sources: the begin of each channel in an image of x.
+    sources: the byte offset of each channel in an image of x.
     """
     size = out.shape[2:]
     *outer_sizes, width = x.shape[2:]
@@ -37,7 +37,7 @@ def channels_first(
     ]
     reduce, last, factor, edge, begin, kernel = _last_axis(operation)
     stored, computed = elements(x, reduce)
-    if last == "shuffle":  # the last axis takes one row of each of some channels
+    if last == "shuffle":  # the last axis reads one row from each of several channels
         every = np.arange(factor)[None] * channel
         axes.append(Taps(every, np.ones(every.shape), np.ones(every.shape, bool)))
     taps = product(axes)
@@ -52,7 +52,7 @@ def channels_first(
     if _alone(last, factor, size[-1]):
         last, factor = "window" if dilation == 1 else last, 1
     lanes = target.cpu.lanes(BYTES[computed])
-    # Vectors may begin at the last positions.
+    # Vectors may begin at the last positions and reach beyond them.
     line = int(parts["count"].max()) + 2 * lanes * (factor + 1)
     segment = -(-line * BYTES[computed] // LINE) * LINE
     tables = _tables(operation, out, x)
@@ -70,7 +70,7 @@ def channels_first(
 
 
 def _tables(operation: Windows, out: Array, x: Array) -> StepTables:
-    """Tables that hold only the value of positions outside the input."""
+    """Tables with only the value of positions outside the input."""
     tables = StepTables(out, x)
     value = operation.value if isinstance(operation, Pad) else 0
     tables.add(fill=np.full(1, value, x.dtype))
@@ -78,7 +78,7 @@ def _tables(operation: Windows, out: Array, x: Array) -> StepTables:
 
 
 def _points(operation: Windows, out: Array, x: Array, axes: list[Taps], to: int) -> StepTables:
-    """Tables for code that goes position by position; results are `to` bytes apart."""
+    """Tables for code that works position by position; results are `to` bytes apart."""
     rows, taps = tap_tables(product(axes[:-1]), len(axes[-1].offsets) * to)
     line_rows, line_taps = tap_tables(axes[-1], to)
     tables = _tables(operation, out, x)
@@ -96,9 +96,9 @@ def _jobs(
 ) -> Array:
     """The jobs of a result's rows, and the positions that they need from an input's row.
 
-    taps, item: rows that make a line, and bytes of an element.
+    taps: the number of rows per line. item: bytes of an element.
     """
-    if _alone(last, factor, width):  # one window of all rows, or of some where there is no other
+    if _alone(last, factor, width):  # one window per job, from all rows or, if it is alone, some
         size = PART_BYTES if width > 1 else max(1, kernel * taps * item)
         parts = job_parts(rows, width, 1, size)
     else:
@@ -118,15 +118,15 @@ _UP = ("nearest", "linear", "shuffle")
 
 
 def _reduce(operation: Windows) -> str:
-    """The computation on the taps of a position."""
+    """The reduction over the taps of a position."""
     if isinstance(operation, Pool):
         return "max" if operation.mode == "max" else "sum"
     return "sum" if isinstance(operation, Resample) and operation.mode == "linear" else "pick"
 
 
 def _last_axis(operation: Windows) -> tuple[str, str, int, str, int, int]:
-    """The facts that `Line` needs of the last axis, the positions added in front, and the extent of
-    a window."""
+    """The properties of the last axis that `Line` needs, its padding at the beginning, and the
+    extent of a window."""
     reduce = _reduce(operation)
     if isinstance(operation, Pool):
         begin, _ = operation.padding[-1]
@@ -177,7 +177,7 @@ def channels_last(operation: Windows, out: Array, x: Array, target: Target) -> S
     ]
     tables = _points(operation, out, x, taps, position_stride(out))
     parts = job_parts(prod(outer), width, 1, channels * item)
-    shares = 1  # of the channels, where there are few positions
+    shares = 1  # of the channels, if there are few positions
     jobs = len(parts) * len(x)
     while jobs * shares < 4 * target.threads and channels % (2 * shares * _SHARE) == 0:
         shares *= 2

@@ -1,17 +1,17 @@
-"""Arrays of one shape as matrices, so that native code needs no ranks, layouts or strides.
+"""Arrays of one shape as matrices, so that native code is independent of ranks and layouts.
 
-Element (i, r, c) of an array lies at address + i * image + r * row + c * itemsize. There are
-`images` matrices of `rows` rows of `length` elements, and perhaps a shorter row behind them. Axes
-are merged if they are contiguous in all arrays.
+Element (i, r, c) of an array is at address + i * image + r * row + c * itemsize. There are `images`
+matrices with `rows` rows of `length` elements, possibly followed by a shorter row. Axes are merged
+if they are contiguous in all arrays.
 
-Numbers per channel (scales, slopes) are numbers per row, or per column:
+Numbers per channel (scales, slopes) are numbers per row or per column:
 
     channels first                      rows are channels, columns are positions
     channels first, few positions       a row is an image; the table repeats each number
-    channels last                       a row is some whole positions; the table repeats itself
+    channels last                       a row is several positions; the table repeats as a whole
 
-An array that is broadcast along an axis has the stride 0. If the axis lies along rows, each row has
-one element of the array: a *scalar*. Rows are then of one channel or position.
+An array that is broadcast along an axis has stride 0 there. If the axis runs along rows, each row
+has one element of the array: a *scalar*. Each row then belongs to one channel or position.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ..problem import DataLayout
 from .graph import Array
 
 FEW_POSITIONS = 64
-"""Rows of fewer positions are joined: a row's rest takes as long as a vector or two."""
-_LEAST_ROW = 512  # elements of a joined row of channels last
+"""Rows with fewer positions are joined: the remainder of a row takes as long as a few vectors."""
+_LEAST_ROW = 512  # elements of a joined row for channels last
 PIECE_BYTES = 64 << 10
 _LEAST_PIECE = 8 << 10
 
 
 class Matrices(NamedTuple):
-    """The matrices of some arrays; `rest` is the length of a shorter row behind the others.
+    """The matrices of several arrays; `rest` is the length of a shorter row after the others.
 
-    `strides` are the bytes from image to image and from row to row of each array. `per_row` says
-    that a row has one channel. Tables per channel have each number `repeats` times side by side,
-    and all of it `tiles` times. `scalars` are the numbers of arrays of one element per row.
+    `strides` holds the bytes from image to image and from row to row of each array. `per_row` means
+    that a row has one channel. Tables per channel repeat each number `repeats` times, and then the
+    whole table `tiles` times. `scalars` are the indices of arrays with one element per row.
     """
 
     images: int
@@ -57,9 +57,9 @@ class Matrices(NamedTuple):
         cls, arrays: Sequence[Array], layout: DataLayout, *, lanes: int, by_channel: bool,
         by_image: bool = False,
     ) -> Matrices:  # fmt: skip
-        """The matrices of arrays that have the shape of array 0, or extents of 1 in it.
+        """The matrices of arrays with the shape of array 0; other arrays may have extents of 1.
 
-        by_channel: rows or columns are of one channel. by_image: images are not merged.
+        by_channel: each row or column belongs to one channel. by_image: images are not merged.
         """
         if any(array.shape != arrays[0].shape for array in arrays):
             batch, channels, *size = (arrays[0].shape[a] for a in layout.to_ncx(arrays[0].ndim - 2))
@@ -107,7 +107,7 @@ class Matrices(NamedTuple):
             return cls(batch, 1, total, 0, tuple((image, 0) for image in images), False)
         length = lcm(channels, lanes)
         length *= -(-_LEAST_ROW // length)
-        if length > total:  # a single row, whatever its length
+        if length > total:  # a single row of any length
             length = total
         rows = tuple(length * array.itemsize for array in arrays)
         strides = tuple(zip(images, rows, strict=True))
@@ -115,15 +115,15 @@ class Matrices(NamedTuple):
         return cls(batch, total // length, length, total % length, strides, False, tiles=tiles)
 
     def table(self, numbers: Array) -> Array:
-        """Numbers per channel, along the last axis, as rows or columns need them."""
+        """Expand numbers per channel, on the last axis, to numbers per row or column."""
         if self.per_row:
             return numbers
         repeated = numbers.repeat(self.repeats, axis=-1)
         return np.tile(repeated, (*[1] * (numbers.ndim - 1), self.tiles))
 
     def pieces(self, itemsize: int, threads: int) -> NDArray[Any]:
-        """The parts of one image's matrix that jobs compute, as records of `PIECE`: of some 64 KiB,
-        or less where that would leave threads without work."""
+        """The parts of one image's matrix for jobs, as records of `PIECE`: about 64 KiB each, or
+        less if threads would otherwise have no work."""
         total = self.images * (self.rows * self.length + self.rest)
         share = total * itemsize // (4 * threads)
         size = max(_LEAST_PIECE, min(PIECE_BYTES, share)) // itemsize
@@ -141,8 +141,8 @@ class Matrices(NamedTuple):
 
 
 def by_position(arrays: Sequence[Array], layout: DataLayout, groups: int) -> Matrices:
-    """The matrices of one image's groups of channels: positions are rows where channels are last,
-    else columns."""
+    """The matrices of the channel groups of one image: positions are rows for channels last, else
+    columns."""
     batch, channels, *size = (arrays[0].shape[axis] for axis in layout.to_ncx(arrays[0].ndim - 2))
     assert batch == 1  # noqa: S101 - our own invariant
     count, positions = channels // groups, prod(size)
@@ -159,7 +159,7 @@ def by_position(arrays: Sequence[Array], layout: DataLayout, groups: int) -> Mat
 def _broadcast(
     arrays: Sequence[Array], layout: DataLayout, images: int, rows: int, length: int
 ) -> Matrices:
-    """Matrices whose rows are channels, or positions where channels are last."""
+    """Matrices whose rows are channels, or positions for channels last."""
     first, strides, scalars = layout is DataLayout.NCX, [], []
     for number, array in enumerate(arrays):
         _, channels, *size = (array.shape[axis] for axis in layout.to_ncx(array.ndim - 2))
@@ -177,7 +177,7 @@ def image_stride(array: Array) -> int:
 
 
 def position_stride(array: Array) -> int:
-    """Bytes from one position to the next, of an array whose positions follow each other."""
+    """Bytes from one position to the next, in an array with evenly spaced positions."""
     channels = int(array.shape[-1])
     step, extent = 0, 1
     for axis in range(array.ndim - 2, 0, -1):

@@ -1,9 +1,9 @@
-"""Memory: where the values of a graph lie in one arena, which is known before anything runs.
+"""The offsets of a graph's values in one arena, which are known before anything runs.
 
 A value is live from the first node that writes it to the last one that reads it or a view of it.
 Two values share bytes only if one of them is dead before the other is written. The result of a
-pointwise node overwrites its first input if no other node reads that. Inputs and outputs are not
-in the arena: they lie in the caller's arrays.
+pointwise node overwrites its first input if no other node reads that input later. Inputs and
+outputs are not in the arena: they are in the caller's arrays.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from .graph import Convolution, Graph, Pointwise
 from .place import root
 
 ALIGNMENT = 64
-"""Bytes of a cache line, at which each value begins."""
+"""Bytes of a cache line; each value begins at a multiple of it."""
 
 
 class Arena(NamedTuple):
-    """Byte offsets of the values that are no views, and the bytes of all."""
+    """Byte offsets of all values that are not views, and the total number of bytes."""
 
     offsets: dict[int, int]
     nbytes: int
 
 
 class _Life(NamedTuple):
-    """The live range of a value: its first writer and its last reader, both included."""
+    """The live range of a value: its first writer to its last reader, inclusive."""
 
     begin: int
     end: int
@@ -57,10 +57,10 @@ def arena(graph: Graph) -> Arena:
 
 
 def outside(graph: Graph) -> dict[int, None]:
-    """The values in the caller's arrays, in order: inputs, and outputs.
+    """The values in the caller's arrays, in order: inputs, then outputs.
 
-    An output that a convolution writes beside another value stays in the arena until the end:
-    kernels know the distance from one to the other.
+    An output that a convolution writes together with another value stays in the arena until the
+    end, since kernels use a fixed distance between the two.
     """
     paired = {
         root(graph, value)[0]
@@ -72,8 +72,8 @@ def outside(graph: Graph) -> dict[int, None]:
 
 
 def _lives(graph: Graph) -> tuple[dict[int, int], dict[int, _Life]]:
-    """For each value that is no view, the value whose memory it reuses; and their live ranges."""
-    times: dict[int, list[int]] = {}  # when each value that is no view is written or read
+    """For each value that is not a view, the value whose memory it uses; and the live ranges."""
+    times: dict[int, list[int]] = {}  # when each value that is not a view is written or read
     uses = enumerate((*node.inputs, *node.outputs) for node in graph.nodes)
     for time, values in ((-1, graph.inputs.values()), *uses, (len(graph.nodes), graph.outputs)):
         for value in values:

@@ -1,9 +1,9 @@
-"""Streams of models that a framework describes: the network of all lengths, and its stream.
+"""Streams of a framework's models: the network for all lengths, and its stream.
 
 A front end captures a model as a network of known sizes. `stream_of_model` captures the model at
-several lengths, one of them very large. If all captures have the same operations, so has the model
-at every length; otherwise an error names the first difference. Paddings and slices that depend on
-the length thus become ends of an axis.
+several lengths, one of them very large. If all captures have the same operations, the model is
+assumed to have them at every length; otherwise an error names the first difference. Paddings and
+slices must therefore be relative to the ends of an axis.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .kinds import KINDS, agree, described_shape
 from .streams import NetworkStream, Source
 
 FAR = 1_000_003
-"""A length at which no condition on short inputs holds; captures have no data."""
+"""A length beyond any condition on short inputs; captures have no data."""
 _REMEDY = "Run the model on whole inputs, or stream the part before it."
 
 
 class Captured(NamedTuple):
     """A network of known sizes, and the axes of each of its outputs in the framework.
 
-    structure: of the outputs, in a form of the front end's choice.
+    structure: the structure of the outputs, in a form that the front end chooses.
     """
 
     network: Network
@@ -37,11 +37,11 @@ class Captured(NamedTuple):
 
 Kind = TypeVar("Kind", bound="ModelStream")
 Capture = Callable[[int, int], Captured]
-"""The network of a model for inputs of a batch and a length."""
+"""Function: the network of a model for a batch and a length."""
 
 
 class Signature(NamedTuple):
-    """Inputs by name: their shapes as in the framework, and their axes."""
+    """The inputs by name: their shapes in the framework, and their axes."""
 
     shapes: Mapping[str, tuple[int, ...]]
     axes: Mapping[str, Axes]
@@ -65,12 +65,12 @@ class Signature(NamedTuple):
 
     @property
     def axis(self) -> int:
-        """The network's axis of the stream, where shapes have the extent 0."""
+        """The network's axis of the stream, which has extent 0 in the shapes."""
         name, shape = next(iter(self.shapes.items()))
         return self.axes[name][shape.index(0)] or 0
 
     def batch(self) -> int:
-        """The batch of the examples."""
+        """The batch of the example inputs."""
         pairs = (zip(self.axes[name], shape, strict=True) for name, shape in self.shapes.items())
         return next((size for pair in pairs for axis, size in pair if axis == 0), 1)
 
@@ -78,7 +78,7 @@ class Signature(NamedTuple):
 def stream_of_model(
     kind: type[Kind], capture: Capture, signature: Signature, length: int, **options: Any
 ) -> Kind:
-    """The stream of a model, of this kind; raises `EngineRefusal` if it has none."""
+    """The stream of a model, as a `kind`; raises `EngineRefusal` if it cannot be streamed."""
     batch = signature.batch()
     first = capture(batch, max(2, length))
     outputs = first.outputs
@@ -88,7 +88,7 @@ def stream_of_model(
         several = capture(batch + 1, length)
         outputs = _merged(first, several, outputs, "another batch")
         declared = signature.declared(None, None)
-    except UpconvError:  # a model may state its batch
+    except UpconvError:  # a model may have a fixed batch
         declared = signature.declared(batch, None)
     network = first.network.redeclared(declared)
     source = network.stream(signature.axis, **options).source
@@ -98,29 +98,29 @@ def stream_of_model(
 def _merged(
     first: Captured, other: Captured, axes: tuple[Axes, ...], case: str
 ) -> tuple[Axes, ...]:
-    """The axes of outputs known from two captures, if both are the same network."""
+    """The axes of the outputs by two captures, if both are the same network."""
     one, two = first.network.nodes, other.network.nodes
     for a, b in zip(one, two, strict=False):
         if a.inputs != b.inputs or [*plain(a.operation)] != [*plain(b.operation)]:
             where = KINDS[type(a.operation)].name + (f" at {a.line}" if a.line else "")
-            why = f"it is another operation for inputs of {case}"
+            why = f"it is a different operation for inputs of {case}"
             raise EngineRefusal(f"A stream cannot compute {where}: {why}. {_REMEDY}")
     pairs = list(zip(axes, other.outputs, strict=False))
     alike = all(agree(a, b) for a, b in pairs)
     if len(one) != len(two) or len(axes) != len(other.outputs) or not alike:
-        raise EngineRefusal(f"A stream cannot compute this model: for {case} it differs. {_REMEDY}")
+        raise EngineRefusal(f"A stream cannot compute this model: it differs for {case}. {_REMEDY}")
     return tuple(
         tuple(p if p is not None else q for p, q in zip(a, b, strict=True)) for a, b in pairs
     )
 
 
 class ModelStream(NetworkStream):
-    """A model in progress: chunks in, all results out that no later input can change."""
+    """A model in progress: it takes chunks and returns results that no later input can change."""
 
     __slots__ = ("captured", "signature")
 
     def __init__(self, source: Source, signature: Signature, captured: Captured) -> None:
-        """At the begin; call `stream` instead."""
+        """Create a stream without inputs; call `stream` instead."""
         self.signature, self.captured = signature, captured
         super().__init__(source)
 
@@ -132,7 +132,7 @@ class ModelStream(NetworkStream):
         return type(self)(self.source, self.signature, self.captured)
 
     def arrays(self, chunks: Sequence[Any]) -> list[Array]:
-        """The chunks as (N, C, *size); raises where they do not fit the inputs."""
+        """The chunks as (N, C, *size); raises an error if they do not fit the inputs."""
         shapes = self.signature.shapes
         if len(chunks) != len(shapes):
             expected = f"{len(shapes)}: {', '.join(shapes)}"

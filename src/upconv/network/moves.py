@@ -1,4 +1,4 @@
-"""Steps of concatenation, slices, conversions, and of pixel shuffle where channels come last."""
+"""Steps of concatenation, slices, conversions, and pixel shuffle for channels last."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .matrices import position_stride
 from .tables import Arrays, StepTables, Target, elements, images, job_parts, records, stored_type
 
 _TURNED_BYTES = 32 << 10
-_FEW = {True: 12, False: 8}  # channels that vector code interleaves, and separates
+_FEW = {True: 12, False: 8}  # the most channels that vector code interleaves, and separates
 
 
 def channel_copies(
     operation: Concat | Slice, outputs: Arrays, inputs: Arrays, target: Target
 ) -> list[Step]:
-    """Copies of some channels: chains without operations."""
+    """Copies of channels: chains without operations."""
     axis = target.layout.to_ncx(inputs[0].ndim - 2)[1]
     if isinstance(operation, Slice):
         _, part, _ = np.split(inputs[0], [operation.start, operation.stop], axis)
@@ -34,7 +34,7 @@ def channel_copies(
 
 
 def position_copies(axis: int, output: Array, inputs: Arrays, target: Target) -> list[Step]:
-    """Copies of arrays side by side along an axis: rows that are contiguous in both."""
+    """Copies that concatenate arrays along an axis: rows that are contiguous in both."""
     result, by_rows = [], target._replace(layout=DataLayout.NXC)
     for arrays in zip(output, *inputs, strict=True):
         rows, *parts = (image.reshape(1, prod(image.shape[: axis - 1]), -1) for image in arrays)
@@ -43,7 +43,7 @@ def position_copies(axis: int, output: Array, inputs: Arrays, target: Target) ->
 
 
 def _side_by_side(output: Array, inputs: Arrays, axis: int, target: Target) -> list[Step]:
-    """Copies of arrays into the parts of another one along an axis."""
+    """Copies of arrays into consecutive parts of another array along an axis."""
     cuts = np.cumsum([array.shape[axis] for array in inputs])[:-1]
     result = []
     for part, x in zip(np.split(output, cuts, axis), inputs, strict=True):
@@ -52,7 +52,7 @@ def _side_by_side(output: Array, inputs: Arrays, axis: int, target: Target) -> l
 
 
 def conversion(output: Array, x: Array, source: DataLayout, target: Target) -> list[Step]:
-    """The steps of a conversion from one layout and element type to others."""
+    """The steps of a conversion to another layout or dtype."""
     if source is target.layout:
         return pointwise.steps(pointwise.COPY, [output], [x], target)
     forward = source is DataLayout.NCX
@@ -71,7 +71,7 @@ def conversion(output: Array, x: Array, source: DataLayout, target: Target) -> l
                         rows=many, columns=channels, src_row=src_row, dst_row=row)  # fmt: skip
     move_only = x.dtype == output.dtype
     types = elements(x, "pick") if move_only else (stored_type(x), stored_type(output))
-    last = output if forward else x  # the array whose channels lie side by side
+    last = output if forward else x  # the array whose channels are adjacent
     if channels <= _FEW[forward] and position_stride(last) == channels * last.itemsize:
         make = transpose_few_code if forward else transpose_columns_code
         move = make(*types, channels, target.cpu)
@@ -84,11 +84,11 @@ def conversion(output: Array, x: Array, source: DataLayout, target: Target) -> l
 
 
 def split(operation: PixelShuffle, out: Array, x: Array, target: Target) -> Step:
-    """Channels of a position become positions of the result."""
+    """The step that moves channels of a position to positions of the result."""
     *size, channels = out.shape[1:]
     step, to, factors = position_stride(x), position_stride(out), operation.factors
     sizes = x.shape[1:-1]
-    # The input's rows, and where in the result their first positions go.
+    # The input's rows, and the targets of their first positions in the result.
     src = sums(np.arange(n) * step * prod(sizes[i + 1 :]) for i, n in enumerate(sizes[:-1]))
     apart = [to * prod(size[i + 1 :]) for i in range(len(size))]
     places = zip(sizes[:-1], factors, apart, strict=False)
@@ -104,5 +104,5 @@ def split(operation: PixelShuffle, out: Array, x: Array, target: Target) -> Step
 
 
 def sums(axes: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """All sums of one number from each array, in order."""
+    """All sums with one number from each array, in order."""
     return reduce(np.add.outer, axes, np.zeros(1, np.int64)).ravel()

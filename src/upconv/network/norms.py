@@ -1,11 +1,11 @@
 """Steps of normalisation: statistics, then a chain of pointwise operations.
 
-The chain begins with x - mean, times 1 / sqrt(variance + epsilon). The epilogue follows.
+The chain starts with x - mean, times 1 / sqrt(variance + epsilon). The epilogue follows.
 
-The elements that share a mean are a group. If a group fits into the cache and all threads have one,
-one job computes its statistics and its chain: memory is read once. Otherwise there are three
-phases: sums of parts, all means, and the chain. Parts depend on sizes alone, so that the number of
-threads and the size of caches do not change bits.
+The elements that share a mean form a group. If a group fits in the cache and every thread has one,
+a single job computes its statistics and its chain, and memory is read once. Otherwise there are
+several phases: sums of parts, their merge, the means, and the chain. Parts depend only on sizes, so
+thread count and cache sizes do not change the bits.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .pointwise import Table, bind
 from .tables import Arrays, Target, as_numbers, computed_type, records, stored_type, walk_step
 
 _LEAST_PART = 8 << 10
-_VECTORS = 4  # of columns that code sums at a time
-_FEW = 64  # vectors: fewer are summed in one vector of columns, as adding columns up takes longer
-_MERGED = 64  # columns of a job that merges parts
+_VECTORS = 4  # vectors of columns that code sums at a time
+_FEW = 64  # fewer vectors are summed in one vector of columns, since adding up columns takes longer
+_MERGED = 64  # columns per job that merges parts
 _NONE = np.zeros(0, statistics.FINAL)
 _NAMES = ("part", "merge", "final", "piece")
 
@@ -51,7 +51,7 @@ def steps(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> l
 
 class _Plan(NamedTuple):
     """The plan to normalise an image in rows of `columns` columns: parts to sum, merges of sums,
-    final steps to means, pieces of the chain, and units of all of these, where possible."""
+    final steps to means, pieces of the chain and, if possible, units that combine all of these."""
 
     columns: int
     row_bytes: int
@@ -83,7 +83,7 @@ def _over_positions(operation: Norm, outputs: Arrays, inputs: Arrays, target: Ta
         "copies": matrices.tiles, "copy_bytes": entries // matrices.tiles * itemsize,
         **{f"{n}_code": c.addresses[n] for n, c in zip(_NAMES, codes, strict=False)},
     }  # fmt: skip
-    # Units have to balance the threads, and fit into the cache.
+    # Units must balance the threads and fit in the cache.
     count, nbytes = batch * len(plan.units), sum(a.nbytes for a in arrays) // batch
     even = count % threads == 0 or count >= 4 * threads
     if not even or nbytes // len(plan.units) > cpu.l2 // 2:
@@ -93,7 +93,7 @@ def _over_positions(operation: Norm, outputs: Arrays, inputs: Arrays, target: Ta
 
 
 def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Plan:
-    """The plan for channels first: a group is one run of elements, in rows of a few vectors."""
+    """The plan for channels first: a group is contiguous, in rows of a few vectors."""
     group = x[0].size // groups
     columns = min(lanes if group < _FEW * lanes else _VECTORS * lanes, group)
     rows, rest = divmod(group, columns)
@@ -117,13 +117,13 @@ def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _P
 
 
 def _channels_last(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Plan:
-    """The plan for channels last: a group is some columns of every row of whole positions.
+    """The plan for channels last: a group is a set of columns in every row of positions.
 
-    All parts are merged in a last slot before the means.
+    All parts are merged into a last slot before the means.
     """
     channels, row_bytes, columns = x.shape[-1], matrices.strides[0][1], matrices.length
     total = matrices.rows * matrices.length + matrices.rest
-    if row_bytes == columns * x.itemsize:  # dense: shorter rows would do
+    if row_bytes == columns * x.itemsize:  # dense, so shorter rows are possible
         columns = min(columns, lcm(channels, lanes))
         row_bytes = columns * x.itemsize
     parts = _parts(*divmod(total, columns), row_bytes, x.nbytes)
@@ -145,7 +145,7 @@ def _channels_last(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Pl
 
 
 def _parts(rows: int, rest: int, row_bytes: int, nbytes: int) -> NDArray[Any]:
-    """Parts of rows; the last one has the rest."""
+    """Parts of several rows each; the last one includes the remainder."""
     size = max(_LEAST_PART, min(PIECE_BYTES, nbytes // 16))
     count = max(1, size // row_bytes)
     first = np.arange(0, rows, count)
@@ -164,7 +164,7 @@ def _per_position(operation: Norm, outputs: Arrays, inputs: Arrays, target: Targ
     computed, by_row = computed_type(arrays), layout is DataLayout.NXC
     make, name = (statistics.rows_code, "rows") if by_row else (statistics.columns_code, "columns")
     code = make(stored_type(x), computed, cpu)
-    # Of columns each piece reads a run from every row: longer runs, as long as L2 holds them.
+    # A piece of columns reads a run of every row: runs are as long as L2 can hold.
     most = PIECE_BYTES if by_row else max(PIECE_BYTES, cpu.l2 // 4)
     size = min(most, x.nbytes // (4 * threads))
     extent, other, least = matrices.rows, matrices.length, 1
@@ -186,8 +186,8 @@ def _step(
     operation: Norm, outputs: Arrays, inputs: Arrays, target: Target, matrices: Matrices,
     plan: _Plan, values: dict[str, int], kept: tuple[object, ...],
 ) -> Step:  # fmt: skip
-    """The step that normalises by a plan: by its units or, without them, in three phases."""
-    by_row = matrices.per_row != operation.per_position  # has a row one mean, or a column?
+    """The step that normalises by a plan: by its units or, without them, in phases."""
+    by_row = matrices.per_row != operation.per_position  # one mean per row, else per column
     kind, other = ("row", "column") if by_row else ("column", "row")
     shape = matrices.images, matrices.rows if by_row else matrices.length
     numeric = np.dtype(f"f{BYTES[computed_type((*inputs, *outputs))]}")

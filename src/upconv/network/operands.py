@@ -1,6 +1,6 @@
-"""Operands of a builder's calls: weights, numbers per channel, activations, numbers per axis.
+"""Operands of the builder's methods: weights, numbers per channel, activations, numbers per axis.
 
-Arrays are copied as float32 when a call takes them, so that later changes do not reach a network.
+Methods copy arrays as float32, so later changes do not affect a network.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _CHAINS: dict[str, tuple[tuple[str, float | None], ...]] = {
     "log_sigmoid": (("mul", -1.0), ("softplus", None), ("mul", -1.0)),
     "selu": (("elu", 1.6732632423543772), ("mul", 1.0507009873554805)),
 }
-"""Activations that are chains of others."""
+"""Activations that are chains of other operations."""
 _NUMBERS = {"leaky_relu": 0.01, "elu": 1.0}
-"""Activations with a number, and the number that stands for none."""
+"""Activations with a number, and its default."""
 _ARRAYS = ("prelu", "snake")
 Pairs = tuple[tuple[int, int], ...]
 
@@ -39,7 +39,7 @@ def array_of(argument: str, value: object) -> Array:
     result = copied(argument, array) if same else converted(argument, array, np.float32)
     if not np.isfinite(result).all():
         where = tuple(map(int, np.argwhere(~np.isfinite(result))[0]))
-        remedy = "Infinities and NaN in weights would reach every result."
+        remedy = "Infinity or NaN in a weight would spread to every result."
         expected = "numbers that are finite in float32"
         raise ArgumentError(argument, f"{array[where]} at {where}", expected, remedy)
     result.flags.writeable = False
@@ -47,7 +47,7 @@ def array_of(argument: str, value: object) -> Array:
 
 
 def per_channel(argument: str, value: object, channels: int) -> Array:
-    """One number per channel, as `array_of` copies them."""
+    """A read-only float32 copy of an array with one finite number per channel."""
     result = array_of(argument, value)
     if result.shape != (channels,):
         expected = f"({channels},), one number per channel"
@@ -73,7 +73,7 @@ def batch_norm_chain(
     average = per_channel("mean", mean, channels).astype(np.float64)
     spread = per_channel("variance", variance, channels) + number("epsilon", epsilon, 0)
     if (spread <= 0).any():
-        got = f"{spread.min():g} in channel {spread.argmin()}, epsilon added"
+        got = f"{spread.min():g} in channel {spread.argmin()}, including epsilon"
         raise ArgumentError("variance", got, "more than 0")
     factor = 1 if scale is None else per_channel("scale", scale, channels)
     factor = factor / np.sqrt(spread.astype(np.float64))
@@ -101,24 +101,24 @@ def activation_chain(value: object, channels: int) -> Chain:
 
 
 def with_constant(name: str, operand: float | Array) -> Op:
-    """An operation of a value and a constant, as an equal sum or product if possible."""
+    """An operation on a value and a constant, rewritten as a sum or product if possible."""
     if name == "sub":
         return Op("add", -operand)
     if name != "div":
         return Op(name, operand)
     if not np.all(operand):
-        raise ArgumentError("y", "0", "numbers other than 0, as x is divided by them")
+        raise ArgumentError("y", "0", "numbers other than 0, since x is divided by them")
     inverse = 1 / np.asarray(operand, np.float64)
     return Op("mul", inverse.astype(np.float32) if inverse.ndim else float(inverse))
 
 
 def one_or_all(name: str, shape: OpenShape, other: OpenShape) -> None:
-    """Refuse to broadcast along some of the spatial axes alone, or both values at once."""
+    """Refuse broadcasting along only some spatial axes, or of both values at once."""
     pairs = list(zip(shape, other, strict=True))
     some = [b == 1 for a, b in pairs[2:] if a != 1]
     if any(a == 1 != b for a, b in pairs) or (any(some) and not all(some)):
-        got = f"{described_shape(other)} beside {described_shape(shape)}"
-        expected = "one value that has 1 along all spatial axes, the channels or the batch"
+        got = f"{described_shape(other)} and {described_shape(shape)}"
+        expected = "one value with extent 1 along all spatial axes, the channels or the batch"
         remedy = "Upsample it along the other axes first."
         raise ShapeError(f"the shapes in {name}", got, expected, remedy)
 
@@ -129,7 +129,7 @@ def _with_array(name: str, operand: object, channels: int) -> Op:
         return Op("leaky_relu", float(array_of(argument, operand)[0]))  # one slope for all
     array = per_channel(argument, operand, channels)
     if name == "snake" and not array.all():
-        remedy = "Add a small number, as models do that divide by it."
+        remedy = "Add a small number, as models usually do before dividing."
         raise ArgumentError(
             argument, f"0 at {(array == 0).argmax()}", "numbers other than 0", remedy
         )
@@ -137,21 +137,21 @@ def _with_array(name: str, operand: object, channels: int) -> Op:
 
 
 def numbers(argument: str, value: object) -> tuple[int, ...]:
-    """One or more integers, each at least 0."""
+    """A nonempty sequence of integers, each at least 0."""
     entries = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
     if not isinstance(entries, list | tuple | range) or not entries:
-        raise ArgumentError(argument, brief(value), "a list of numbers, one at least")
+        raise ArgumentError(argument, brief(value), "a list of at least one number")
     return tuple(integer(f"{argument}[{i}]", entry, 0) for i, entry in enumerate(entries))
 
 
 def per_axis(argument: str, value: object, rank: int, low: int) -> tuple[int, ...]:
-    """One integer per spatial axis, at least `low`; a single one stands for all axes."""
+    """One integer per spatial axis, each at least `low`; a single int stands for all axes."""
     entries = _entries(argument, value, rank, "an int, or one int")
     return tuple(integer(f"{argument}[{axis}]", entry, low) for axis, entry in enumerate(entries))
 
 
 def pairs(argument: str, value: object, rank: int, low: int) -> Pairs:
-    """One (begin, end) per spatial axis; an int stands for both ends, or for all axes."""
+    """One (begin, end) pair per spatial axis; an int stands for both ends or for all axes."""
     form = "an int, or one int or (begin, end)"
     result = []
     for axis, entry in enumerate(_entries(argument, value, rank, form)):
@@ -174,7 +174,7 @@ def _entries(argument: str, value: object, rank: int, form: str) -> tuple[object
 
 
 def window_padding(value: object, kernel: tuple[int, ...]) -> Pairs:
-    """The padding of a pool; each window has at least one position that is no padding."""
+    """The padding of a pool; each window must have at least one position outside the padding."""
     padding = pairs("padding", value, len(kernel), 0)
     for axis, (ends, taps) in enumerate(zip(padding, kernel, strict=True)):
         if max(ends) >= taps:
@@ -183,6 +183,6 @@ def window_padding(value: object, kernel: tuple[int, ...]) -> Pairs:
 
 
 def one_of(argument: str, value: object, names: Sequence[str]) -> None:
-    """Refuse a value that is none of the names."""
+    """Raise `ArgumentError` unless a value is one of the names."""
     if not isinstance(value, str) or value not in names:
         raise ArgumentError(argument, brief(value), f"one of {', '.join(map(repr, names))}")

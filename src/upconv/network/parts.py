@@ -1,4 +1,4 @@
-"""Parts of a network: the graph of a box, or of a push, with its own numbering of values."""
+"""Parts of a network: the graph of a box or of a push, with its own numbering of values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .reach import Ends
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part's graph; values: the network's value that each node writes, or a part of it."""
+    """A part's graph; values: for each node, the network's value of which it computes a part."""
 
     graph: ir.Graph
     values: tuple[int, ...]
@@ -21,7 +21,7 @@ class Part:
     def variants(
         self, network: ir.Graph, variants: Mapping[ir.Convolution, str]
     ) -> dict[ir.Convolution, str]:
-        """The kernels of convolutions of the network, for those of the part."""
+        """The kernels of the part's convolutions, from those of the network."""
         writers = network.writers()
         return {
             node.operation: variants[writers[value].operation]  # type: ignore[index]
@@ -31,7 +31,7 @@ class Part:
 
 
 class PartBuilder:
-    """Builder of a part's graph; methods take the number of the network's value last."""
+    """The builder of a part's graph; `value` is always a number of the network."""
 
     def __init__(self) -> None:
         self.nodes: list[ir.Node] = []
@@ -40,18 +40,18 @@ class PartBuilder:
         self.inputs: dict[str, int] = {}
 
     def graph(self, *outputs: int) -> ir.Graph:
-        """The graph of all nodes so far."""
+        """The graph of all nodes added so far."""
         return ir.Graph(tuple(self.nodes), self.inputs, outputs, self.shapes)
 
     def input(self, name: str, shape: ir.Shape) -> int:
-        """A new input of the part."""
+        """Add an input of the part."""
         self.inputs[name] = self._value(shape)
         return self.inputs[name]
 
     def node(
         self, operation: ir.Operation, inputs: tuple[int, ...], value: int, line: str = ""
     ) -> list[int]:
-        """The values that a new node writes."""
+        """Add a node; return the values that it writes."""
         shapes = output_shapes(operation, tuple(self.shapes[number] for number in inputs))
         outputs = [self._value(cast(ir.Shape, shape)) for shape in shapes]
         self.nodes.append(ir.Node(operation, inputs, tuple(outputs), line))
@@ -59,7 +59,7 @@ class PartBuilder:
         return outputs
 
     def cropped(self, number: int, ends: Mapping[int, Ends], value: int) -> int:
-        """A part of a value without its ends, which are given by spatial axis."""
+        """Crop a value by `ends`, which are given by spatial axis."""
         if not any(map(any, ends.values())):
             return number
         rank = len(self.shapes[number]) - 2

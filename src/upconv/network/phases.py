@@ -1,12 +1,12 @@
-"""The phases of a stream: which positions each push computes, and the graph that does it.
+"""The phases of a stream: the positions that each push computes, and the graph that does so.
 
-Every value has a *buffer*: the positions that a later result still needs, and behind them those
-that this push adds. Each node computes the results that became final, from its inputs' buffers.
-Positions that are needed again are outputs of the graph, and inputs of the next one. So nothing is
-computed twice, and the results are those of the network on the whole input.
+Every value has a *buffer*: the positions that later results still need, followed by those that this
+push adds. Each node computes the newly final results from the buffers of its inputs. Positions that
+are needed again are outputs of the graph, and inputs of the next one. Therefore nothing is computed
+twice, and the results are those of the network on the whole input.
 
-Counts are absolute, from the begin of the stream. Graphs depend only on their differences, so that
-a stream of equal chunks soon repeats one graph.
+Counts are absolute, from the beginning of the stream. Graphs depend only on differences of counts,
+so a stream of equal chunks soon repeats one graph.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from .kinds import KINDS
 from .parts import Part, PartBuilder
 from .reach import Reach, reach
 
-_FAR = 1 << 30  # a position from which on no begin of anything matters
+_FAR = 1 << 30  # a position at which the beginning no longer matters
 _LONGEST_PERIOD = 1 << 10
 
 
 class State(NamedTuple):
-    """The progress of a stream: by value, positions computed so far, and the first one kept."""
+    """The progress of a stream: per value, the positions computed so far and the first one kept."""
 
     produced: tuple[int, ...]
     first: tuple[int, ...]
 
     @property
     def kept(self) -> dict[int, int]:
-        """Number of positions of each value that are kept for the next push, if any."""
+        """Number of positions of each value that are kept for the next push, if there are any."""
         pairs = enumerate(zip(self.produced, self.first, strict=True))
         return {value: count - first for value, (count, first) in pairs if count > first}
 
     def less(self, other: State) -> State:
-        """The differences of all counts."""
+        """The state with all counts of another state subtracted."""
         return State(*(tuple(map(sub, a, b)) for a, b in zip(self, other, strict=True)))
 
     def plus(self, other: State) -> State:
-        """The sums of all counts."""
+        """The state with all counts of another state added."""
         return State(*(tuple(map(add, a, b)) for a, b in zip(self, other, strict=True)))
 
 
@@ -53,12 +53,12 @@ class State(NamedTuple):
 class Phase(Part):
     """The graph of one push.
 
-    graph: its inputs are the network's inputs with new positions, then the kept values of the push
-    before. Its outputs are the network's outputs with new positions, then the values to keep.
-    results: the numbers of the network's outputs that are in `graph`. waiting, kept: the inputs and
-    the outputs of `graph` for the network's values kept before and kept now, in order. buffers: for
-    each of these, and for second outputs of their nodes, the value of `graph` with the kept and the
-    new positions.
+    graph: its inputs are the network's inputs with new positions, then the values kept by the
+    previous push. Its outputs are the network's outputs with new positions, then the values to
+    keep. results: the indices of the network's outputs that are in `graph`. waiting, kept: the
+    inputs and outputs of `graph` for the network's values kept by the previous push and by this
+    one, in order. buffers: for each of these, and for second outputs of their nodes, the value of
+    `graph` with the kept and the new positions.
     """
 
     results: tuple[int, ...]
@@ -68,9 +68,9 @@ class Phase(Part):
 
 
 class Schedule:
-    """A network along one axis of its positions.
+    """The schedule of a network along one spatial axis.
 
-    graph: simplified, its sizes along the axis of any length. axis: of (N, C, *size).
+    graph: a simplified graph with any size along the axis. axis: an axis of (N, C, *size).
     """
 
     def __init__(self, graph: ir.Graph, axis: int) -> None:
@@ -80,39 +80,39 @@ class Schedule:
         for node in graph.nodes:
             extent = graph.shapes[node.outputs[0]][self.axis]
             if any(graph.shapes[value][self.axis] != extent for value in node.inputs[1:]):
-                raise _refused(node, "it spreads a value over all positions")
+                raise _refused(node, "it broadcasts a value over all positions")
         self.begin = State((0,) * self.values, (0,) * self.values)
 
     @property
     def rate(self) -> Fraction:
-        """Results of the first output for each position of an input."""
+        """Results of the first output per position of an input."""
         return self._rates()[self.graph.outputs[0]]
 
     def final(self, taken: int) -> int:
-        """Number of final results of the first output after so many inputs."""
+        """Number of final results of the first output after `taken` inputs."""
         return self.after(self.begin, taken, ended=False).produced[self.graph.outputs[0]]
 
     @property
     def latency(self) -> int:
-        """The most results by which a stream is behind rate * inputs, once it is under way."""
+        """The largest number of results by which a running stream lags behind rate * inputs."""
         begin, counts = self._far_counts()
         return max(ceil(self.rate * (begin + i) - count) for i, count in enumerate(counts))
 
     @property
     def lookahead(self) -> int:
-        """The most inputs that a result waits for beyond the one at its own time."""
+        """The largest number of inputs that a result needs after the one at its own time."""
         begin, counts = self._far_counts()
-        # The first result that an input makes final waits longest for it.
+        # Of the results that an input makes final, the first has waited longest.
         return max(int(begin + i - count // self.rate) for i, count in enumerate(counts[:-1]))
 
     def _far_counts(self) -> tuple[int, list[int]]:
-        """A number of inputs far from the begin, and final results from there, for one period."""
+        """A number of inputs far from the beginning, and the final results for the period after."""
         begin = self.period * (_FAR // self.period)
         return begin, [self.final(begin + i) for i in range(min(self.period, _LONGEST_PERIOD) + 1)]
 
     @property
     def period(self) -> int:
-        """The number of inputs after which every value has a whole number of new positions."""
+        """The number of inputs after which every value has an integer number of new positions."""
         return lcm(*(rate.denominator for rate in self._rates()))
 
     def _rates(self) -> list[Fraction]:
@@ -145,7 +145,7 @@ class Schedule:
         return State(tuple(produced), tuple(first))
 
     def key(self, state: State) -> tuple[int, ...]:
-        """The differences of counts, which determine all phases after a state."""
+        """The differences of counts that determine all phases after a state."""
         kept = (count - first for count, first in zip(state.produced, state.first, strict=True))
         shifts = []
         for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
@@ -155,7 +155,7 @@ class Schedule:
         return (*kept, *shifts)
 
     def extents(self, before: State, after: State) -> dict[int, int]:
-        """Sizes of the buffers of values that are kept before or after a phase, and of the other
+        """The buffer sizes of values that are kept before or after a phase, and of the other
         outputs of their nodes."""
         held = {*before.kept, *after.kept}
         for node in self.graph.nodes:
@@ -165,7 +165,7 @@ class Schedule:
         return {value: size for value, size in sizes.items() if size}
 
     def phase(self, before: State, after: State) -> Phase:
-        """The graph that goes from one state to another."""
+        """The phase that leads from one state to another."""
         build = _Build(self.graph, self.axis, before, after)
         for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
             if after.produced[node.outputs[0]] > before.produced[node.outputs[0]]:
@@ -179,7 +179,7 @@ class Schedule:
         totals = {rule.total(counts[0]), *counts[1:]}
         if len(totals) > 1:
             got = " and ".join(map(str, sorted(totals)))
-            raise ShapeError("the values' sizes along the stream's axis", got, "equal", node.line)
+            raise ShapeError("the sizes along the stream's axis", got, "equal sizes", node.line)
         return totals.pop()
 
 
@@ -198,12 +198,12 @@ def _refused(node: ir.Node, why: str) -> EngineRefusal:
 
 
 class _Build(PartBuilder):
-    """Builder of a phase's graph."""
+    """The builder of a phase's graph."""
 
     def __init__(self, graph: ir.Graph, axis: int, before: State, after: State) -> None:
         super().__init__()
         self._network, self._axis, self._before, self._after = graph, axis, before, after
-        self._new: dict[int, int] = {}  # of the network's values that have new positions
+        self._new: dict[int, int] = {}  # by the network's values with new positions
         self._buffers: dict[int, int] = {}
         for name, value in graph.inputs.items():
             if after.produced[value] > before.produced[value]:
@@ -255,7 +255,7 @@ class _Build(PartBuilder):
         return self.input(name, ir.with_extent(self._network.shapes[value], self._axis, count))
 
     def _buffer(self, value: int) -> int:
-        """The kept positions of a value, and behind them the new ones."""
+        """The kept positions of a value, followed by the new ones."""
         parts = [numbers[value] for numbers in (self._kept, self._new) if value in numbers]
         if value not in self._buffers:
             if len(parts) > 1:

@@ -1,15 +1,15 @@
-"""Placing: values that are views of a part of another value's array, so that no node copies them.
+"""Placement: values become views of a part of another value's array, so that no node copies them.
 
-1.  The inputs of a concatenation are written into their part of its result.
-2.  A slice of channels, and a value without some of its ends, are parts of their source.
-3.  If a convolution adds two values, the second one lies in its result's array beforehand.
+1.  The inputs of a concatenation are written directly into their parts of its result.
+2.  A slice of channels, and a value cropped at its ends, are parts of their source.
+3.  If a convolution adds two values, the second one is placed in the array of its result.
 
-A part is a run of an array's second axis: channels if these come first, or positions of the first
-spatial axis of a single channels-last image. Other parts would have gaps, which the kernels of
-convolutions cannot skip; they keep their nodes.
+A part is a run along an array's second axis: channels for channels first, or positions of the first
+spatial axis of a single channels-last image. Other parts would have gaps, which convolution kernels
+cannot skip; their nodes remain.
 
-A value lies in one array. A `Convert` copies a view of another array, an input or an output. It
-also copies a value that case 3 would overwrite before other nodes read it.
+A value is in one array only. If it already is a view of another array, an input or an output, a
+`Convert` copies it. A `Convert` also copies a value that case 3 would overwrite too early.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .graph import Concat, Convert, Convolution, Graph, Node, Pad, Slice
 
 
 def place(graph: Graph) -> Graph:
-    """Turn concatenations, slices and crops into views."""
+    """Replace concatenations, slices and crops by views."""
     placing = _Placing(graph)
     for node in graph.nodes:
         operation, output = node.operation, node.outputs[0]
@@ -49,7 +49,7 @@ def place(graph: Graph) -> Graph:
 
 
 class _Placing:
-    """Builder of the nodes and views of a placed graph."""
+    """The builder of a placed graph's nodes and views."""
 
     def __init__(self, graph: Graph) -> None:
         self.shapes, self.forms = dict(graph.shapes), dict(graph.forms)
@@ -59,12 +59,12 @@ class _Placing:
         self._graph, self._readers, self._writers = graph, graph.readers(), graph.writers()
 
     def has_parts(self, value: int, axis: int) -> bool:
-        """Whether runs along this axis of (N, C, *size) are parts of a value's array."""
+        """Whether runs along an axis of (N, C, *size) are parts of a value's array."""
         single = axis == 1 or self.shapes[value][0] == 1
         return single and axis == self._graph.part_axis(value)
 
     def start_of_part(self, node: Node) -> int | None:
-        """The first position of a node's result in its input if it is a part of it, else None."""
+        """The start of a node's result in its input, if the result is a part of it, else None."""
         operation, value = node.operation, node.inputs[0]
         if isinstance(operation, Slice) and self.has_parts(value, 1):
             return operation.start
@@ -75,9 +75,9 @@ class _Placing:
         return None
 
     def put(self, value: int, array: int, first: int, line: str, *, alone: bool = False) -> int:
-        """Make a value, or a copy of it, a view of an array from a position on; return which.
+        """Make a value, or a copy of it, a view of an array from `first` on; return that value.
 
-        alone: whether the value must have no other reader.
+        alone: whether to copy a value that has other readers.
         """
         shared = alone and len(self._readers[value]) > 1
         if value in self.views or value in self.fixed or shared or self._lies_like_others(value):
@@ -89,7 +89,7 @@ class _Placing:
         return value
 
     def _lies_like_others(self, value: int) -> bool:
-        """Whether a kernel uses one stride for it and other arrays: a residual, a second result."""
+        """Whether a kernel uses the same stride for it and a residual or second result."""
         writer = self._writers.get(value)
         if writer is None or not isinstance(writer.operation, Convolution):
             return self.is_residual(value)
@@ -106,7 +106,7 @@ class _Placing:
         )
 
     def add_into(self, node: Node) -> None:
-        """Add a node whose second residual lies in the array of its first result."""
+        """Add a node with its second residual placed in the array of its first result."""
         number = node.operation.epilogue[1].operand.number  # type: ignore[attr-defined]  # an Input
         inputs = list(node.inputs)
         inputs[number] = self.put(inputs[number], node.outputs[0], 0, node.line, alone=True)
@@ -114,7 +114,7 @@ class _Placing:
 
 
 def root(graph: Graph, value: int) -> tuple[int, int]:
-    """The value whose array holds this one, and where it begins there."""
+    """The value whose array contains this one, and the start of this one in it."""
     first = 0
     while value in graph.views:
         value, offset = graph.views[value]

@@ -1,4 +1,4 @@
-"""Steps of pointwise chains: one pass over memory, however long the chain.
+"""Steps of pointwise chains: one pass over memory for a chain of any length.
 
 Values are computed in float32, or in float64 if an array is, and rounded when stored.
 """
@@ -21,14 +21,14 @@ from .tables import Arrays, Target, as_numbers, computed_type, stored_type, walk
 
 
 class Table(NamedTuple):
-    """An operand with a number of each row or column: (images or 1, rows or columns)."""
+    """An operand with one number per row or column: (images or 1, rows or columns)."""
 
     kind: str
     numbers: Array
 
 
 Listed = Sequence[tuple[str, float | Array | Input | Table | None]]
-"""A chain as names and operands."""
+"""A chain as a sequence of names and operands."""
 
 
 class BoundChain(NamedTuple):
@@ -60,7 +60,7 @@ def steps(operation: Pointwise, outputs: Arrays, inputs: Arrays, target: Target)
 
 
 def bind(chain: Listed, matrices: Matrices, outputs: Arrays, inputs: Arrays) -> BoundChain:
-    """Bind a chain to arrays; an array as operand has one number per channel."""
+    """Bind a chain to arrays; array operands have one number per channel."""
     arrays = (*inputs, *outputs)
     computed = computed_type(arrays)
     values: dict[str, int] = {}

@@ -1,12 +1,12 @@
-"""A program: a compiled network as one sequence of native steps, run in one call of the threads.
+"""A program: a compiled network as one sequence of native steps, run by a single fork of threads.
 
 Steps are bound to addresses. A program therefore has *instances*, each an arena with its own steps,
-and every running call takes one. Instances of all programs of a network share memory, one at a
-time. Steps read and write the caller's arrays in place. Arrays with gaps, and results that overlap
-an input, are copied.
+and every running call uses one. Instances of all programs of a network share memory, one at a time.
+Steps read and write the caller's arrays in place. Arrays with gaps, and results that overlap an
+input, are copied.
 
-A call whose Winograd sums overflow is repeated by a program of direct sums. From then on, inputs
-that are not finite go to that program at once.
+A call whose Winograd sums overflow is repeated by a program with direct sums. From then on, inputs
+that are not finite go to that program directly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ forks.hold(_lock)
 
 
 class Program:
-    """A network for inputs of known shapes, ready to run from many threads at once.
+    """A network for inputs of known shapes; many threads may run it at once.
 
     `close`, or the end of a `with` block, releases its memory. A program cannot be pickled.
     """
@@ -43,8 +43,8 @@ class Program:
     def __init__(
         self, make: Callable[[Options], Compiled], options: Options, buffers: Buffers | None = None
     ) -> None:
-        """Compile with `make`, now and once more if the program has to do without Winograd's
-        algorithm; raises `MemoryLimitError` where the arena does not fit."""
+        """Compile with `make`, now and once more if the program must avoid Winograd's algorithm.
+        Raises `MemoryLimitError` if the arena does not fit."""
         self._make, self._options = make, options
         compiled = make(options)
         self._compiled: Compiled | None = compiled
@@ -61,7 +61,7 @@ class Program:
 
     @property
     def input_shapes(self) -> dict[str, Shape]:
-        """The shapes that inputs must have, by name, in order."""
+        """The required shapes of the inputs, by name, in order."""
         return dict(self._inputs)
 
     @property
@@ -97,9 +97,9 @@ class Program:
     def run_dense(
         self, inputs: Sequence[Array], results: Sequence[Array], block: Maybe = None
     ) -> None:
-        """Run on unchecked arrays in the graph's forms: dense, and no result overlaps another
-        array. block: the memory of held values."""
-        # After one repeated call, a check of the inputs saves later calls a useless run.
+        """Run on unchecked, dense arrays in the graph's forms; no result may overlap another array.
+        block: the memory of held values."""
+        # After one repeated call, checking the inputs saves later calls a useless run.
         repeated = self._direct is not None and not all(map(is_finite, inputs))
         if repeated or not self._run_once(inputs, results, block):
             self._direct_program().run_dense(inputs, results, block)
@@ -121,7 +121,7 @@ class Program:
         return instance
 
     def _let_go(self, instance: Instance) -> None:
-        """Keep an instance for the next call, unless the program was closed meanwhile."""
+        """Keep an instance for the next call, unless the program has been closed."""
         if self._compiled is not None:
             self._free.append(instance)
         self._buffers.give(instance.buffer)
@@ -130,11 +130,11 @@ class Program:
         """Drop instances whose buffer is no longer in the shared pool."""
         for instance in list(self._free):
             if instance.buffer not in self._buffers:
-                with suppress(ValueError):  # a call has just taken it
+                with suppress(ValueError):  # another call has just taken it
                     self._free.remove(instance)
 
     def _open(self) -> Compiled:
-        """The steps that this program runs; `EngineError` if it is closed."""
+        """The compiled network; `EngineError` if the program is closed."""
         if self._compiled is None:
             raise EngineError("This program is closed. Compile the network again.")
         return self._compiled
@@ -142,7 +142,7 @@ class Program:
     def explain(self, *, measure: bool = True) -> str:
         """Describe the steps: what was fused, layouts, kernels, time and memory.
 
-        measure: run the steps on zeros, some ten times, for the time that each takes.
+        measure: time each step by running all steps on zeros ten times.
         """
         compiled = self._open()
         seconds = None
@@ -153,7 +153,7 @@ class Program:
         return explained(compiled, self.memory_bytes, seconds)
 
     def close(self) -> None:
-        """Release the steps and arenas; a running call still ends normally."""
+        """Release the steps and arenas; running calls finish normally."""
         self._compiled = None
         self._free.clear()
         direct, self._direct = self._direct, None
@@ -167,8 +167,8 @@ class Program:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        words = "A program is bound to this process's memory and cannot be copied or pickled."
-        raise EngineError(f"{words} Pickle the network, and compile it where it is loaded.")
+        message = "A program is bound to this process's memory and cannot be copied or pickled."
+        raise EngineError(f"{message} Pickle the network, and compile it after loading.")
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {shape}" for name, shape in self._inputs.items())
@@ -183,7 +183,7 @@ class Program:
             return self._direct
 
     def _checked(self, arrays: Sequence[Any]) -> list[Array]:
-        """The arrays of a call, which fit the inputs, without gaps."""
+        """The arguments of a call as dense arrays that fit the inputs."""
         if len(arrays) != len(self._inputs):
             expected = f"{len(self._inputs)}: {', '.join(self._inputs)}"
             raise ArgumentError("the number of arrays", str(len(arrays)), expected)
@@ -201,11 +201,11 @@ class Program:
         return checked
 
     def _results(self, out: Any) -> list[Array]:
-        """The arrays for the results: those of the caller, or new ones."""
+        """The arrays for the results: the caller's or new ones."""
         if out is None:
             return [np.empty(shape, np.float32) for shape in self._outputs]
         if not isinstance(out, np.ndarray | Sequence):
-            expected = "an array, or a sequence of one per output"
+            expected = "an array, or a sequence with one per output"
             raise DTypeError("out", f"of type {type(out).__name__}", expected)
         listed = [out] if isinstance(out, np.ndarray) else list(out)
         if len(listed) != len(self._outputs):

@@ -1,4 +1,4 @@
-"""The programs of a network, by sizes: compiled on demand, the latest ones cached."""
+"""The programs of a network by sizes, compiled on demand; the latest ones are cached."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_PROGRAMS = 32
 
 
 class Programs:
-    """A bounded, thread-safe cache of programs; two threads may compile the same one."""
+    """A bounded, thread-safe cache of programs; two threads may compile the same program."""
 
     def __init__(self, graph: Graph) -> None:
         self.compiler, self._buffers = Compiler(graph), Buffers()

@@ -1,8 +1,8 @@
 """The reach of a network's operations along the axis of a stream.
 
-For one axis, an entry of the table tells how many results are final after a number of inputs, and
-which inputs later results need. It also has the operation that computes some results from some
-inputs. An operation that needs all positions at once raises an error that names it.
+For one axis, the reach of an operation tells how many results are final after a number of inputs,
+and which inputs later results need. It also gives the operation that computes a range of results
+from a range of inputs. An operation that needs all positions at once raises an error.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..stream_progress import Progress
 from . import graph as ir
 from .kinds import signature_of
 
-_FAR = 1 << 40  # a size that "same" padding of stride 1 does not depend on
+_FAR = 1 << 40  # an arbitrary size, since "same" padding of stride 1 does not depend on it
 Ends = tuple[int, int]
-"""Positions that are cut off at the begin and at the end."""
+"""Positions to crop at the beginning and at the end."""
 
 
 class Window(NamedTuple):
-    """An operation on some inputs, and the positions cut off its input and off its result."""
+    """An operation on a range of inputs, and the positions to crop from its input and result."""
 
     operation: ir.Operation
     before: Ends = (0, 0)
@@ -34,9 +34,9 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Reach:
-    """One operation along the axis of a stream; here a result of each input, from it alone.
+    """One operation along the axis of a stream; in this class each result needs one input.
 
-    recurs: whether a result needs the one before it, too.
+    recurs: whether a result also needs the previous one.
     """
 
     operation: ir.Operation
@@ -44,40 +44,40 @@ class Reach:
 
     @property
     def trails(self) -> bool:
-        """Whether the last results need no input: then one input is kept for them."""
+        """Whether the last results need no input; one input is then kept for them."""
         return False
 
     @property
     def rate(self) -> Fraction:
-        """Results for each input."""
+        """Results per input."""
         return Fraction(1)
 
     def final(self, taken: int) -> int:
-        """The number of results that no input after the first `taken` changes."""
+        """Number of results that no input after the first `taken` can change."""
         return taken
 
     def total(self, taken: int) -> int:
-        """The number of results if no more inputs come."""
+        """Number of results if no more inputs come."""
         return taken
 
     def first(self, result: int) -> int:
-        """The first input that the results from `result` on need; it may lie before the begin."""
+        """The first input that results from `result` on need; it may be negative."""
         return result
 
     def shift(self, first: int, result: int) -> int:
-        """The begin of inputs from `first` on, seen from results from `result` on."""
+        """The position of result `result` relative to input `first`, in the operation's terms."""
         return result - first
 
     def window(self, shift: int, size: int, count: int) -> Window:
-        """The operation for `count` results by `size` inputs, which begin at a shift."""
+        """The operation that computes `count` results from `size` inputs with a `shift`."""
         return Window(self.operation, (shift, size - shift - count))
 
 
 @dataclass(frozen=True)
 class Taps(Reach):
-    """A convolution, transposed or not, or another operation of sliding windows.
+    """A convolution, ordinary or transposed, or another operation with sliding windows.
 
-    axis: the spatial axis. ends: (begin, end) along all axes. cuts: whether they may be below 0.
+    axis: the spatial axis. ends: (begin, end) along all axes. cuts: whether they may be negative.
     """
 
     progress: Progress
@@ -91,12 +91,12 @@ class Taps(Reach):
 
     @property
     def trails(self) -> bool:
-        """Whether the last results depend on padding alone."""
+        """Whether the last results depend only on padding."""
         one = self.progress
         return one.end >= one.extent if one.convolves else one.end < 0
 
     def final(self, taken: int) -> int:
-        """As `Progress` says, once there is an input."""
+        """The count of `Progress`, once there is an input."""
         return self.progress.final(taken) if taken else 0
 
     def total(self, taken: int) -> int:
@@ -109,7 +109,7 @@ class Taps(Reach):
         return self.progress.shift(first, result)
 
     def window(self, shift: int, size: int, count: int) -> Window:
-        """The operation with ends that give these results."""
+        """The operation with the ends that give these results."""
         axis = self.progress.window(size, shift, count)
         begin, end = axis.crop_begin, axis.crop_end
         cut = (0, 0) if self.cuts else (max(0, -begin), max(0, -end))
@@ -120,7 +120,7 @@ class Taps(Reach):
 
 @dataclass(frozen=True)
 class Multiplied(Reach):
-    """Upsampling by a whole factor; in linear mode a result lies between two inputs."""
+    """Upsampling by an integer factor; in linear mode a result lies between two inputs."""
 
     factor: int
     linear: bool
@@ -130,7 +130,7 @@ class Multiplied(Reach):
         return Fraction(self.factor)
 
     def final(self, taken: int) -> int:
-        """All of them, or those left of the last input's centre."""
+        """All results, or in linear mode those left of the last input's centre."""
         if not self.linear:
             return taken * self.factor
         return -(-((2 * taken - 1) * self.factor - 1) // 2) if taken else 0
@@ -139,7 +139,7 @@ class Multiplied(Reach):
         return taken * self.factor
 
     def first(self, result: int) -> int:
-        """The input at the result's position, or left of it."""
+        """The input at the result's position, or in linear mode to the left of it."""
         if not self.linear:
             return result // self.factor
         return (2 * result + 1 - self.factor) // (2 * self.factor)
@@ -148,13 +148,13 @@ class Multiplied(Reach):
         return result - first * self.factor
 
     def window(self, shift: int, size: int, count: int) -> Window:
-        """The unchanged operation, with its results at both ends cut off."""
+        """The unchanged operation, with its results cropped at both ends."""
         return Window(self.operation, (0, 0), (shift, size * self.factor - shift - count))
 
 
 @dataclass(frozen=True)
 class Edges(Reach):
-    """Padding, of `ends` positions; those at the end are known when the stream ends.
+    """Padding by `ends` positions; those at the end are known only when the stream ends.
 
     `first` keeps the inputs that the end needs.
     """
@@ -164,11 +164,11 @@ class Edges(Reach):
 
     @property
     def ends(self) -> Ends:
-        """Positions added at the begin and at the end."""
+        """Positions added at the beginning and at the end."""
         return self.operation.amounts[self.axis]
 
     def final(self, taken: int) -> int:
-        """All results but those of the end; none before there are enough inputs to reflect."""
+        """All results except those of the end; 0 until there are enough inputs to reflect."""
         begin, end = self.ends
         there = taken + min(end, 0)
         enough = there > (max(begin, 0) if self.operation.mode == "reflect" else 0)
@@ -178,7 +178,7 @@ class Edges(Reach):
         return taken + sum(self.ends)
 
     def first(self, result: int) -> int:
-        """The input at the result's position, less those that the end repeats or reflects."""
+        """The input at the result's position, minus the inputs that the end repeats or reflects."""
         begin, end = self.ends
         kept = 0 if end <= 0 else end + 1 if self.operation.mode == "reflect" else 1
         return result - begin - kept
@@ -187,7 +187,7 @@ class Edges(Reach):
         return self.ends[0] + first - result
 
     def window(self, shift: int, size: int, count: int) -> Window:
-        """The operation with other amounts; inputs kept for the end are cut off its result."""
+        """The operation with other amounts; inputs kept for the end are cropped from its result."""
         ends, end = [*self.operation.amounts], count - size - shift
         begin = shift if end <= 0 else max(0, shift)
         ends[self.axis] = begin, end
@@ -196,7 +196,7 @@ class Edges(Reach):
 
 @dataclass(frozen=True)
 class Everything(Reach):
-    """The reach of an operation that reads all positions; why it does, for an error."""
+    """The reach of an operation that reads all positions; `reason` says why, for an error."""
 
     size: int
     results: int
@@ -223,14 +223,14 @@ class Everything(Reach):
 
 
 def ends_of(operation: ir.Operation) -> Any:
-    """The padding of an operation, in which its windows differ; None if it has none."""
+    """The padding of an operation, which differs between its windows; None if it has none."""
     if isinstance(operation, ir.Convolution):
         return operation.keywords.padding
     return getattr(operation, "padding", getattr(operation, "amounts", None))
 
 
 def with_ends(operation: ir.Operation, ends: Sequence[Ends]) -> ir.Operation:
-    """The operation with another padding, if it has one."""
+    """The operation with another padding, if it has padding."""
     pairs = tuple(ends)
     if isinstance(operation, ir.Convolution):
         keywords = operation.keywords._replace(padding=pairs, output_padding=0)
@@ -241,9 +241,9 @@ def with_ends(operation: ir.Operation, ends: Sequence[Ends]) -> ir.Operation:
 
 
 def reach(node: ir.Node, graph: ir.Graph, number: int) -> Reach:
-    """The reach of a node along a spatial axis, whatever its size.
+    """The reach of a node along a spatial axis of any size.
 
-    Raises `EngineRefusal`, which says why, for one that needs all positions at once.
+    Raises `EngineRefusal` with the reason for a node that needs all positions at once.
     """
     rule = REACHES.get(type(node.operation))
     if rule is None:

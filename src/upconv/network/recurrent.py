@@ -1,4 +1,4 @@
-"""Steps of recurrent layers: each image is a job, whose positions follow one another."""
+"""Steps of recurrent layers: each image is a job that computes its positions in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tables import Arrays, Target, stored_type, walk_step
 
 
 def steps(operation: Lstm, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
-    """The native step of an LSTM, on arrays whose channels come last."""
+    """The native step of an LSTM on channels-last arrays."""
     assert target.layout is DataLayout.NXC  # noqa: S101 - `labels` ensures it
     (y,), x, channels = outputs, inputs[0], operation.weight.shape[1]
     state = np.zeros((1, 1, 2 * channels), y.dtype) if len(inputs) < 2 else inputs[1][:, -1:]

@@ -1,8 +1,7 @@
 """`StreamBatch`: independent streams of one network that share their pushes.
 
 Streams in the same phase are computed as one batch, which reads each weight once for all of them. A
-stream that has just begun is computed separately for some pushes, until it keeps as many positions
-as the others.
+new stream is computed separately for a few pushes, until it keeps as many positions as the others.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ Kind = TypeVar("Kind", bound=Any)
 
 
 class _Group:
-    """Members that are computed as one batch: their rows by number, and the stream of all."""
+    """Members that are computed as one batch: their row counts by number, and their stream."""
 
     def __init__(self, rows: Mapping[int, int], stream: Any) -> None:
         self.rows, self.stream = dict(rows), stream
 
     def split(self) -> dict[int, _Group]:
-        """Its members, each as a group of its own."""
+        """Split the group into one group per member."""
         if len(self.rows) == 1:
             return dict.fromkeys(self.rows, self)
         groups, first = {}, 0
@@ -38,10 +37,10 @@ class _Group:
 
 
 class StreamBatch(Generic[Kind]):
-    """Independent streams of one network, which join and leave at any time.
+    """Independent streams of one network, which may join and leave at any time.
 
-    `batch` of a stream makes one. It is for one thread at a time. If the network states its batch,
-    each stream is computed separately.
+    Create one with `batch` of a stream. Only one thread at a time may use it. If the network has a
+    fixed batch, each stream is computed separately.
 
     >>> import numpy as np
     >>> from upconv.network import Network
@@ -59,11 +58,11 @@ class StreamBatch(Generic[Kind]):
     """
 
     def __init__(self, stream: Kind) -> None:
-        """A batch without members; call `batch` of a stream instead."""
+        """Create a batch without members; call `batch` of a stream instead."""
         self._fresh = stream.copy()
         self._fresh.reset()
         shapes = self._fresh.shapes.values()
-        self._apart = any(shape[0] is not None for shape in shapes)  # the batch is stated
+        self._apart = any(shape[0] is not None for shape in shapes)  # the batch is fixed
         self._members: dict[int, Kind] = {}
         self._groups: dict[int, _Group] = {}  # by member
         self._next = 0
@@ -77,9 +76,9 @@ class StreamBatch(Generic[Kind]):
         return f"<{type(self).__name__} of {len(self._groups)} of {self._fresh!r}>"
 
     def join(self, stream: Kind | None = None) -> int:
-        """Add a stream, or a copy of one that is under way; return its number.
+        """Add a new stream, or a copy of a running one; return its number.
 
-        Raises `ArgumentError` for a stream that was made by another call of `stream`.
+        Raises `ArgumentError` for a stream from another call of `stream`.
         """
         member = self._fresh if stream is None else stream
         if type(member) is not type(self._fresh):
@@ -92,18 +91,18 @@ class StreamBatch(Generic[Kind]):
         return number
 
     def leave(self, number: int) -> Kind:
-        """Remove a stream, to push to it or to `finish` it; others are unchanged."""
-        self._groups |= self._group(number).split()  # the next push joins the others again
+        """Remove and return a stream, to push to or `finish` it; the others are unchanged."""
+        self._groups |= self._group(number).split()  # the next push merges the others again
         alone = self._groups.pop(number)
         member = self._members.pop(number)
         member.go_back(alone.stream.moment)
         return member
 
     def push(self, chunks: Mapping[int, Any]) -> dict[int, Any]:
-        """Push a chunk to each of some streams, by their numbers; return their results.
+        """Push one chunk per stream, by stream number; return the results by stream number.
 
-        chunks: the argument of each stream's `push`, a tuple for several inputs. Lengths may vary,
-        and streams without a chunk wait. Raises what `push` raises, with all streams unchanged.
+        chunks: the argument of each stream's `push`, or a tuple for several inputs. Lengths may
+        differ, and streams without a chunk wait. Errors of `push` leave all streams unchanged.
         """
         inputs: dict[int, list[Array]] = {}
         alike: dict[object, list[int]] = defaultdict(list)
@@ -147,11 +146,11 @@ class StreamBatch(Generic[Kind]):
         return self._groups[number]
 
     def _together(self, rows: Mapping[int, int]) -> Any:
-        """The stream of exactly these members, all in one phase; the others keep their state."""
+        """The stream of exactly these members, which are in one phase; others keep their state."""
         groups = {id(self._groups[number]): self._groups[number] for number in rows}
         first = next(iter(groups.values()))
         if len(groups) == 1 and first.rows.keys() == rows.keys():
-            first.rows = dict(rows)  # a stream that has just begun has no rows yet
+            first.rows = dict(rows)  # a new stream has no rows yet
             return first.stream
         alone = {n: one for group in groups.values() for n, one in group.split().items()}
         one, *others = (alone[number].stream for number in rows)

@@ -1,4 +1,4 @@
-"""`NetworkStream`: a network whose inputs come in chunks along one axis, by `phases`."""
+"""`NetworkStream`: a network whose inputs arrive in chunks along one axis, by `phases`."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _MOST_OPENED = 8
 class Source:
     """The shared part of a stream and its copies, before batch and chunk are known.
 
-    shapes: of the inputs by name, None for the batch if it is open and for the stream's axis.
-    opening: the schedule and the programs for inputs of known shapes. chunk: the length that
-    kernels are chosen for; the first push's where None. dtype: of chunks and results.
+    shapes: the input shapes by name, with None for the stream's axis and for an open batch.
+    opening: makes the schedule and programs for inputs of known shapes. chunk: the length to choose
+    kernels for; None for the first push's length. dtype: the dtype of chunks and results.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Source:
         self.schedule: Schedule = self.streamed(1, chunk or 1).schedule
 
     def streamed(self, batch: int, chunk: int) -> Streamed:
-        """The programs for a batch, with kernels for a length of chunk."""
+        """The programs for a batch, with kernels for a chunk length."""
         chunk = self.chunk or chunk
         if (batch, chunk) not in self._opened:
             known = {}
@@ -58,7 +58,7 @@ class Source:
                 extents[0], extents[self.axis] = extents[0] or batch, chunk
                 known[name] = tuple(n or 1 for n in extents)
             while len(self._opened) >= _MOST_OPENED:
-                del self._opened[next(iter(self._opened))]  # running streams hold theirs
+                del self._opened[next(iter(self._opened))]  # running streams keep theirs
             self._opened[batch, chunk] = self._opening(known)
         return self._opened[batch, chunk]
 
@@ -66,8 +66,8 @@ class Source:
 class NetworkStream(Stateful):
     """A network in progress along one axis, made by `Network.stream`.
 
-    `push` and `finish` are for one thread at a time. Copies share the weights; they are independent
-    and may run in other threads.
+    Only one thread at a time may call a stream's methods. Copies share the weights; they are
+    independent and may run in other threads.
 
     >>> import numpy as np
     >>> from upconv.network import Network
@@ -83,14 +83,14 @@ class NetworkStream(Stateful):
     __slots__ = ("_chunk", "_counts", "_ended", "_kept", "_key", "_streamed", "kind", "source")
 
     def __init__(self, source: Source) -> None:
-        """At the begin; call `Network.stream` instead."""
+        """Create a stream without inputs; call `Network.stream` instead."""
         rank = len(next(iter(source.shapes.values())))
         self.source, self.kind = source, (source.axis - rank, source.dtype)
         self.reset()
 
     @by_one_thread
     def reset(self) -> None:
-        """Go back to the begin; compiled programs stay."""
+        """Start again from the beginning; compiled programs are kept."""
         self._streamed: Streamed | None = None
         self._chunk = 0
         self._counts, self._key = self.source.schedule.begin, 0
@@ -99,24 +99,24 @@ class NetworkStream(Stateful):
 
     @property
     def shapes(self) -> dict[str, OpenShape]:
-        """The shapes of the inputs by name, None where they are open."""
+        """The shapes of the inputs by name, with None for open extents."""
         return dict(self.source.shapes)
 
     @property
     def progress(self) -> Schedule:
-        """The number of final results of the first output after each number of inputs."""
+        """The schedule of the final results of the first output."""
         return self.source.schedule
 
     def prepare(self, chunk: int | None = None, batch: int = 1) -> None:
-        """Compile now what a stream of equal chunks would compile in its first pushes.
+        """Compile in advance the programs for a stream of equal chunks.
 
-        These differ until all values have a history; then one program repeats. Other streams of
-        this network have them too. chunk: positions of each push; that of the stream where None.
-        batch: the number of streams side by side.
+        The first pushes use different programs until all values have a history; then one program
+        repeats. Copies of this stream share them. chunk: positions per push (default: the stream's
+        chunk). batch: the number of streams in the batch.
         """
         default, stated = self.source.chunk, next(iter(self.source.shapes.values()))[0]
         if chunk is None and default is None:
-            expected = "a length, as the stream was made without one"
+            expected = "a length, since the stream was made without one"
             raise ArgumentError("chunk", "None", expected, "Pass prepare(chunk=...).")
         count = integer("chunk", default if chunk is None else chunk, 1)
         streamed = self.source.streamed(stated or integer("batch", batch, 1), count)
@@ -125,36 +125,36 @@ class NetworkStream(Stateful):
             met.add(key)
             step = streamed.step(key, counts, count, ended=False)
             counts, key = counts.plus(step.state), step.key
-        with suppress(ShapeError):  # the network may have no result for so few positions
+        with suppress(ShapeError):  # the network may have no result for a few positions
             streamed.step(key, counts, 0, ended=True)
 
     def batch(self) -> StreamBatch[Self]:
-        """Independent streams like this one that share their pushes, none of them yet."""
+        """An empty batch of independent streams of this network that share their pushes."""
         return StreamBatch(self)
 
     def push(self, *chunks: Any) -> Any:
-        """All results that no later input can change and that were not returned yet.
+        """Return all new results that no later input can change.
 
-        chunks: an array (N, C, *size) of float32 for each input, of one length along the stream's
-        axis, which may be 0. The caller may reuse them afterwards.
+        chunks: one float32 array (N, C, *size) per input, all of the same length along the stream's
+        axis, which may be 0. The caller may reuse the arrays afterwards.
 
-        Returns (N, F, *size), of any length; a tuple for several outputs. Raises `ShapeError` or
-        `DTypeError`, and `EngineError` after `finish`; the stream then is as it was.
+        Returns (N, F, *size) of any length, or a tuple for several outputs. Raises `ShapeError` or
+        `DTypeError`, or `EngineError` after `finish`; an error leaves the stream unchanged.
         """
         return self.given_back(self.advanced(self.converted(chunks)))
 
     def converted(self, chunks: Sequence[Any]) -> list[Any]:
-        """The chunks of a push as the network's inputs."""
+        """Convert the chunks of a push to the network's inputs."""
         return list(chunks)
 
     def given_back(self, results: Any) -> Any:
-        """The network's results in the form that a push returns."""
+        """Convert the network's results to the form that a push returns."""
         return results
 
     @by_one_thread
     @memory.bounded("this chunk")
     def advanced(self, chunks: Sequence[Any]) -> Any:
-        """The network's results of a push of its inputs; see `push`."""
+        """Push the network's inputs and return its results; see `push`."""
         self._require_open()
         arrays = self.checked(chunks, None if self._streamed is None else self._streamed.batch)
         count = arrays[0].shape[self.source.axis]
@@ -166,21 +166,21 @@ class NetworkStream(Stateful):
     @by_one_thread
     @memory.bounded("the rest of the stream")
     def finish(self) -> Any:
-        """The rest of the results, as no more inputs come; `reset` begins anew.
+        """Return the remaining results and end the stream; `reset` starts again.
 
-        Raises `ShapeError` if the inputs are too few for the network. Raises `ArgumentError` if no
-        chunk came, not even an empty one, and the batch is therefore unknown.
+        Raises `ShapeError` if there are too few inputs for the network, and `ArgumentError` if
+        there was no chunk at all, not even an empty one, since the batch is then unknown.
         """
         self._require_open()
         if self._streamed is None:
-            expected = "at least one chunk, which says what the batch is"
+            expected = "at least one chunk, which determines the batch"
             raise ArgumentError("the stream", "empty", expected)
         results = self._advanced(self._streamed, [], 0, ended=True)
         self._ended = True
         return self.given_back(results)
 
     def _advanced(self, streamed: Streamed, chunks: list[Array], count: int, *, ended: bool) -> Any:
-        """The results of one phase; the state changes when all has been computed."""
+        """Compute the results of one phase; the state changes only after the computation."""
         step = streamed.step(self._key, self._counts, count, ended=ended)
         histories, kept = streamed.histories, self._kept
         if kept is None or kept.layout is not step.layout:
@@ -204,7 +204,7 @@ class NetworkStream(Stateful):
         return list(self._streamed.histories.arrays(self._kept, self._counts.kept))
 
     def checked(self, chunks: Sequence[Any], batch: int | None) -> list[Array]:
-        """The chunks as dense arrays, if they fit the inputs, each other and the batch."""
+        """The chunks as dense arrays, checked against the inputs, each other and the batch."""
         shapes, axis = self.source.shapes, self.source.axis
         if len(chunks) != len(shapes):
             expected = f"{len(shapes)}: {', '.join(shapes)}"
@@ -216,7 +216,7 @@ class NetworkStream(Stateful):
             wanted = [*shape]
             wanted[0], wanted[axis] = batch or shape[0], length
             if not agree(wanted, array.shape):
-                remedy = "Chunks of all inputs have one length and one batch."
+                remedy = "The chunks of all inputs must have the same length and batch."
                 expected = described_shape(wanted)
                 raise ShapeError(f"the chunk of {name!r}", str(array.shape), expected, remedy)
             dtype = self.source.dtype
@@ -230,7 +230,7 @@ class NetworkStream(Stateful):
         return arrays
 
     def _begun(self) -> Self:
-        """A stream of the same kind and network, at the begin."""
+        """A new stream of the same kind and network, without inputs."""
         return type(self)(self.source)
 
     def _digest(self) -> bytes:
@@ -254,7 +254,7 @@ class NetworkStream(Stateful):
         return other
 
     def _go_on(self, streamed: Streamed, chunk: int, counts: State, arrays: list[Array]) -> None:
-        """Take a state; arrays: the kept positions of each value, in the forms of `streamed`."""
+        """Set the state; arrays: the kept positions of each value, in the forms of `streamed`."""
         histories = streamed.histories
         self._streamed, self._chunk = streamed, chunk
         self._counts, self._key = counts, streamed.number(counts)
@@ -263,25 +263,25 @@ class NetworkStream(Stateful):
     # Methods for batches of streams --------------------------------------------------------------
 
     def require_alike(self, other: NetworkStream) -> None:
-        """Raise if another stream has ended, or is of another call of `Network.stream`."""
+        """Raise an error if `other` has ended or comes from another call of `Network.stream`."""
         if other.source is not self.source:
-            remedy = "Copy one stream for all of them, or join without a stream."
-            expected = "of the same call"
-            raise ArgumentError("stream", "of another call of stream()", expected, remedy)
+            remedy = "Use copies of one stream, or join without a stream."
+            expected = "one from the same call"
+            raise ArgumentError("stream", "from another call of stream()", expected, remedy)
         other._require_open()
 
     @property
     def batch_size(self) -> int:
-        """The number of streams side by side; 0 before the first chunk."""
+        """Number of streams in the batch; 0 before the first chunk."""
         return 0 if self._streamed is None else self._streamed.batch
 
     def length(self, arrays: Sequence[Array]) -> int:
-        """The number of positions in a chunk."""
+        """Number of positions in a chunk."""
         return int(arrays[0].shape[self.source.axis])
 
     @property
     def phase(self) -> tuple[int, ...]:
-        """All of the state but values; equal for streams that one batch may compute."""
+        """The state without the values; it is equal for streams that can share a batch."""
         if self._streamed is None:
             return self.source.schedule.key(self._counts)
         return self._streamed.key(self._key)
@@ -292,19 +292,19 @@ class NetworkStream(Stateful):
         return self._streamed, self._chunk, self._counts, self._key, self._kept, self._ended
 
     def go_back(self, moment: Moment) -> None:
-        """Undo the push since a moment."""
+        """Restore a moment, which undoes the push after it."""
         self._streamed, self._chunk, self._counts, self._key, self._kept, self._ended = moment
 
     def rows(self, first: int, stop: int) -> Self:
-        """A copy of some of the streams in this one."""
+        """A copy with a range of the streams in this batch."""
         return self._joined([self], stop - first, slice(first, stop))
 
     def beside(self, others: Sequence[NetworkStream], batch: int) -> Self:
-        """A stream of this one and others of the same phase, in the order of the batch."""
+        """A batch of this stream and others in the same phase, in this order."""
         return self._joined([self, *others], batch, slice(None))
 
     def _joined(self, streams: Sequence[NetworkStream], batch: int, rows: slice) -> Self:
-        """A stream of these rows of streams in one phase, of which some may have no rows yet."""
+        """A batch of these rows of streams in one phase; some of them may have no rows yet."""
         one, opened = self._begun(), [s for s in streams if s._streamed]
         if opened:
             chunk, counts = opened[0]._chunk, opened[0]._counts
@@ -315,7 +315,7 @@ class NetworkStream(Stateful):
         return one
 
     def _arrays_in(self, streamed: Streamed, rows: slice) -> Iterator[Array]:
-        """Some rows of the kept positions of each value, in the forms of `streamed`."""
+        """Yield rows of the kept positions of each value, in the forms of `streamed`."""
         forms = {} if self._streamed is None else self._streamed.forms
         for value, array in zip(self._counts.kept, self._arrays(), strict=True):
             before, after = forms[value].layout, streamed.forms[value].layout
@@ -331,7 +331,7 @@ def stream_of(
 ) -> NetworkStream:  # fmt: skip
     """The stream of a network with these declared inputs; see `Network.stream`.
 
-    dtype: of chunks and results.
+    dtype: the dtype of chunks and results.
     """
     length = None if chunk is None else integer("chunk", chunk, 1)
     rank = len(next(iter(declared.values()))) - 2
@@ -357,7 +357,7 @@ def stream_of(
         others = (*known[name][1:number], *known[name][number + 1 :])
         if None in others:
             got, remedy = described_shape(known[name]), f"Pass shapes={{{name!r}: (...)}}."
-            expected = f"known but for the batch and axis {axis}"
+            expected = f"known except for the batch and axis {axis}"
             raise ArgumentError(f"the shape of input {name!r}", got, expected, remedy)
 
     def opening(sizes: dict[str, Shape]) -> Streamed:
@@ -365,7 +365,7 @@ def stream_of(
         try:
             return Streamed(compiler(far), sizes, number, options, dtype)
         except ShapeError as error:
-            words = f"A stream along axis {axis} cannot compute this network: "
-            raise EngineRefusal(f"{words}{str(error).rstrip('.')}, at a large size.") from None
+            message = f"A stream along axis {axis} cannot compute this network: "
+            raise EngineRefusal(f"{message}{str(error).rstrip('.')}, at a large size.") from None
 
     return NetworkStream(Source(known, number, length, opening, dtype))

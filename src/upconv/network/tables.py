@@ -1,4 +1,4 @@
-"""Tables and steps: records that native code reads, and the step of a walk over them."""
+"""Tables of records that native code reads, and the step that walks over them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BEGIN: Array = np.zeros(1, np.int64)
 
 
 class Target(NamedTuple):
-    """The target of a step: the layout of its arrays, the threads, and the processor."""
+    """The target of a step: the layout of its arrays, the thread count and the processor."""
 
     layout: DataLayout
     threads: int
@@ -33,7 +33,7 @@ class Target(NamedTuple):
 
 
 def records(kind: np.dtype[Any], count: int, **fields: Any) -> NDArray[Any]:
-    """A table of `count` records, zero except for some fields."""
+    """A table of `count` records; fields that are not given are zero."""
     result = np.zeros(count, kind)
     for name, numbers in fields.items():
         result[name] = numbers
@@ -41,7 +41,7 @@ def records(kind: np.dtype[Any], count: int, **fields: Any) -> NDArray[Any]:
 
 
 def as_numbers(table: NDArray[Any]) -> Numbers:
-    """A table of 64-bit records as a walk takes it."""
+    """A table of 64-bit fields as a matrix of integers, which a walk needs."""
     return table.view(np.int64).reshape(len(table), table.itemsize // 8)
 
 
@@ -49,7 +49,7 @@ def walk_step(
     layout: ArgumentLayout, values: dict[str, int], listed: Sequence[Phase], target: Target,
     kept: tuple[object, ...],
 ) -> Step:  # fmt: skip
-    """A step that walks over phases, with an argument block of these values."""
+    """A step that walks over phases, with these values in its argument block."""
     table: Numbers = phases(*listed)
     walk = walk_code(target.cpu)
     block = layout.block(phases=table.ctypes.data, phase_count=len(table), **values)
@@ -60,14 +60,14 @@ def walk_step(
 
 
 class StepTables:
-    """The tables of a step, and the step."""
+    """The builder of a step and its tables."""
 
     def __init__(self, out: Array, x: Array) -> None:
         self.values = {"x": x.ctypes.data, "y": out.ctypes.data}
         self._kept: list[object] = [out, x]
 
     def add(self, **tables: NDArray[Any]) -> None:
-        """Keep tables, whose addresses are numbers of the argument block."""
+        """Add tables, whose addresses become values of the argument block."""
         for name, table in tables.items():
             self.values[name] = table.ctypes.data
             self._kept.append(table)
@@ -76,7 +76,7 @@ class StepTables:
         self, code: Any, name: str, parts: NDArray[Any], images: NDArray[Any], target: Target,
         *kept: object, part: int = 0,
     ) -> Step:  # fmt: skip
-        """A step of one phase; each thread has `part` bytes of scratch memory."""
+        """A step with one phase; each thread has `part` bytes of scratch memory."""
         jobs = (as_numbers(parts), as_numbers(images))
         phase = Phase(code.addresses[name], *jobs)
         threads = min(target.threads, len(parts) * len(images))
@@ -89,9 +89,9 @@ class StepTables:
 
 
 def images(out: Array, x: Array, sources: Array = _BEGIN, to: int = 0) -> NDArray[Any]:
-    """The begins of the images of two arrays, or of parts of each image.
+    """The byte offsets of the images of two arrays, or of parts of each image.
 
-    sources: the begin of each part in an image of x; those of the result are `to` bytes apart.
+    sources: the offset of each part in an image of x; parts of the result are `to` bytes apart.
     """
     n, part = (axis.ravel() for axis in np.mgrid[0 : len(x), 0 : len(sources)])
     return records(IMAGE, len(n), src=n * image_stride(x) + sources[part],
@@ -99,7 +99,7 @@ def images(out: Array, x: Array, sources: Array = _BEGIN, to: int = 0) -> NDArra
 
 
 def job_parts(rows: int, width: int, unit: int, nbytes: int) -> NDArray[Any]:
-    """Jobs of some rows, or of columns of a row: a multiple of `unit`, or the rest."""
+    """Jobs of several rows, or of columns of one row: a multiple of `unit`, or the remainder."""
     columns = min(width, max(1, PART_BYTES // nbytes // unit) * unit)
     count = max(1, PART_BYTES // (columns * nbytes)) if columns == width else 1
     row, column = (axis.ravel() for axis in np.mgrid[0:rows:count, 0:width:columns])
@@ -108,18 +108,18 @@ def job_parts(rows: int, width: int, unit: int, nbytes: int) -> NDArray[Any]:
 
 
 def elements(x: Array, reduce: str) -> tuple[str, str]:
-    """The types that code loads and computes in. Elements that are only moved are integers, as not
-    every processor supports bfloat16."""
+    """The types for loading and computing. Elements that are only moved are treated as integers,
+    since not every processor supports bfloat16."""
     if reduce == "pick":
         return ({2: I16, 4: FLOAT, 8: DOUBLE}[x.itemsize],) * 2
     return stored_type(x), computed_type([x])
 
 
 def stored_type(array: Array) -> str:
-    """The type that steps load and store an array's elements in."""
+    """The type in which steps load and store an array's elements."""
     return STORED[DType(array.dtype.name)]
 
 
 def computed_type(arrays: Arrays) -> str:
-    """The type that steps on these arrays compute in."""
+    """The type in which steps compute on these arrays."""
     return DOUBLE if any(array.dtype == np.float64 for array in arrays) else FLOAT

@@ -1,4 +1,4 @@
-"""Taps: the input positions that each position of a result reads, axis by axis and as tables."""
+"""Taps: the input positions that each result position reads, per axis and as tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Taps(NamedTuple):
 
 
 def taps_along(operation: Windows, axis: int, size: int, step: int, channel: int) -> Taps:
-    """Return the taps along an axis of `size` positions; positions are `step` bytes apart, channels
+    """Return the taps along an axis of `size` positions. Positions are `step` bytes apart, channels
     `channel` bytes."""
     if isinstance(operation, Pool):
         return _pool_taps(operation, axis, size, step)
@@ -60,7 +60,7 @@ def _resampled(operation: Resample, axis: int, size: int, step: int) -> Taps:
 
 
 def _pool_taps(operation: Pool, axis: int, size: int, step: int) -> Taps:
-    """Return the taps of pooling windows; the weights compute an average."""
+    """Return the taps of pooling windows; their weights give an average."""
     stride, (begin, end) = operation.stride[axis], operation.padding[axis]
     taps = np.arange(operation.kernel[axis]) * operation.dilation[axis]
     out = np.arange(operation.count(axis, size))[:, None]
@@ -72,7 +72,7 @@ def _pool_taps(operation: Pool, axis: int, size: int, step: int) -> Taps:
 
 
 def _padded(operation: Pad, axis: int, size: int) -> Numbers:
-    """Return the input position of each position of the result, -1 where there is none."""
+    """Return the input position of each result position, or -1 if there is none."""
     begin, end = operation.amounts[axis]
     kept = np.arange(size)[max(0, -begin) : size - max(0, -end)]
     widths = max(0, begin), max(0, end)
@@ -82,7 +82,7 @@ def _padded(operation: Pad, axis: int, size: int) -> Numbers:
 
 
 def product(axes: Sequence[Taps]) -> Taps:
-    """Return the taps of all combinations of positions of the axes."""
+    """Return the taps of all combinations of the axes' positions."""
     result = Taps(np.zeros((1, 1), np.int64), np.ones((1, 1)), np.ones((1, 1), bool))
 
     def pairs(a: Any, b: Any, combine: Any) -> Any:
@@ -95,11 +95,11 @@ def product(axes: Sequence[Taps]) -> Taps:
 
 
 def tap_tables(taps: Taps, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return taps as records, of positions and of taps; results are `step` bytes apart."""
+    """Return taps as tables of positions and of taps; results are `step` bytes apart."""
     counts = taps.real.sum(1)
     first = np.cumsum(counts) - counts
     rows = records(ROW, len(counts), to=np.arange(len(counts)) * step, tap=first, taps=counts)
-    # One record more: a job may read the first record of an empty list.
+    # There is one extra record, since a job may read the first record of an empty list.
     listed = records(TAP, int(counts.sum()) + 1)
     listed["offset"][:-1], listed["weight"][:-1] = taps.offsets[taps.real], taps.weights[taps.real]
     return rows, listed

@@ -1,6 +1,6 @@
 """Values of a network and the nodes that compute them, first with open sizes, then with known ones.
 
-A declared shape of an input is (N, C, *size), where None and names are open extents.
+The declared shape of an input is (N, C, *size); None and names are open extents.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ def _operator(name: str) -> Callable[[Value, Any], Value]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Value:
-    """A value of a network: (N, C, *size), None where an extent is open.
+    """A value of a network: (N, C, *size), with None for open extents.
 
-    `+`, `-`, `*` and `/` take another value, a number, or an array of one number per channel.
+    `+`, `-`, `*` and `/` accept another value, a number, or an array with one number per channel.
     """
 
     network: Nodes
     number: int
     shape: OpenShape
 
-    __array_ufunc__ = None  # so that array + value is a value, too
+    __array_ufunc__ = None  # so that array + value is also a value
 
     @property
     def channels(self) -> int:
-        """The number of channels."""
+        """Number of channels."""
         return self.shape[1] or 0
 
     __add__ = _operator("add")
@@ -52,7 +52,7 @@ class Value:
     __rtruediv__ = _operator("rdiv")
 
     def __radd__(self, other: Any) -> Value:
-        # sum() begins with 0.
+        # sum() starts with 0.
         return self if type(other) is int and other == 0 else self + other
 
     def __rsub__(self, other: Any) -> Value:
@@ -68,7 +68,7 @@ class Value:
 class Nodes:
     """The inputs of a network, its nodes in order, and its outputs once they are known.
 
-    Inputs are values 0, 1, ... Setting the outputs ends the network: no node can be added.
+    Inputs are values 0, 1, ... After the outputs are set, no node can be added.
     """
 
     def __init__(self, inputs: object) -> None:
@@ -79,7 +79,7 @@ class Nodes:
         self.nodes: list[Node] = []
         self.shapes: list[OpenShape] = []
         self.outputs: tuple[int, ...] = ()
-        self.line = ""  # of the next nodes, where a front end knows better than Python's frames
+        self.line = ""  # of the next nodes, if a front end knows it better than Python's frames
         self.inputs = {
             name: self._value(tuple(None if isinstance(n, str) else n for n in shape))
             for name, shape in self.declared.items()
@@ -90,10 +90,10 @@ class Nodes:
         return Value(self, len(self.shapes) - 1, shape)
 
     def insert(self, operation: Operation, *values: Value) -> Value:
-        """The value that a new node writes."""
+        """Add a node; return the value that it writes."""
         if self.outputs:
             remedy = "Call output last, or build another network."
-            raise ArgumentError("the network", "ended by output", "a network to add to", remedy)
+            raise ArgumentError("the network", "ended by output", "an open network", remedy)
         for i, value in enumerate(values):
             self.check("x" if len(values) == 1 else f"value {i}", value)
         (shape,) = output_shapes(operation, tuple(value.shape for value in values))
@@ -104,21 +104,21 @@ class Nodes:
         return result
 
     def replay(self, other: Nodes) -> None:
-        """Insert the nodes and outputs of another network with as many inputs."""
+        """Insert the nodes and outputs of another network with the same number of inputs."""
         for node in other.nodes:
             self.line = node.line
             self.insert(node.operation, *(Value(self, i, self.shapes[i]) for i in node.inputs))
         self.outputs = other.outputs
 
     def combined(self, name: str, x: Value, y: Any) -> Value:
-        """An operation of x and a value, a number, or one number per channel."""
+        """Add an operation on x and a value, a number, or one number per channel."""
         channels = self.check("x", x).channels
         if not isinstance(y, Value):
             plain = isinstance(y, int | float | np.number)
             operand = number("y", y) if plain else per_channel("y", y, channels)
             return self.insert(Pointwise((with_constant(name, operand),)), x)
         pairs = list(zip(x.shape, y.shape, strict=False))
-        if any(a == 1 != b for a, b in pairs):  # the value that is broadcast comes second
+        if any(a == 1 != b for a, b in pairs):  # the broadcast value must be second
             x, y, name = y, x, EXCHANGED[name]
             pairs = [(b, a) for a, b in pairs]
         broadcast = len(x.shape) == len(y.shape) and any(b == 1 != a for a, b in pairs)
@@ -127,22 +127,22 @@ class Nodes:
         return self.insert(Pointwise((Op(name, Input(1, broadcast)),)), x, y)
 
     def check(self, argument: str, value: object) -> Value:
-        """The argument, if it is a value of this network."""
+        """Return the argument if it is a value of this network, else raise an error."""
         if not isinstance(value, Value):
             got = f"{brief(value)} ({type(value).__name__})"
-            remedy = 'Begin with an input, as in network.inputs["x"].'
+            remedy = 'Start with an input, as in network.inputs["x"].'
             raise DTypeError(argument, got, "a Value of this network", remedy)
         if value.network is not self:
             remedy = "Build all parts with one Network."
-            raise ArgumentError(argument, "of another network", "a value of this one", remedy)
+            raise ArgumentError(argument, "from another network", "a value of this one", remedy)
         return value
 
     def rank(self, x: object) -> int:
-        """The number of spatial axes."""
+        """Number of spatial axes."""
         return len(self.check("x", x).shape) - 2
 
     def graph(self) -> Graph:
-        """The graph of all nodes as they were written; open extents of its shapes are None."""
+        """The graph of all nodes in the order of the calls; open extents in its shapes are None."""
         numbers = {name: value.number for name, value in self.inputs.items()}
         shapes = cast(dict[int, Shape], dict(enumerate(self.shapes)))
         return Graph(tuple(self.nodes), numbers, self.outputs, shapes)
@@ -150,8 +150,8 @@ class Nodes:
     def sized(self, sizes: Mapping[str, object]) -> Graph:
         """The graph of known sizes, without the nodes that no output needs.
 
-        sizes: the shapes of inputs with open extents, by name. An input may be left out if the
-        names of its extents occur in others.
+        sizes: the shapes of inputs with open extents, by name. An input may be omitted if the names
+        of its open extents occur in other inputs.
         """
         known: dict[int, Shape] = dict(enumerate(self.input_shapes(sizes)))
         for node in self.nodes:
@@ -172,7 +172,7 @@ class Nodes:
         return replace(self.graph(), nodes=tuple(nodes), shapes=live)
 
     def input_shapes(self, sizes: Mapping[str, object]) -> list[Shape]:
-        """The shapes of all inputs, in order, which fit the declared ones."""
+        """The shapes of all inputs, in order, checked against the declared shapes."""
         names: dict[str, int] = {}
         known = {}
         for name, shape in sizes.items():
@@ -186,9 +186,9 @@ class Nodes:
 
 
 def declared_shape(name: object, value: object) -> Declared:
-    """The declared shape of an input."""
+    """Check and return the declared shape of an input."""
     if not isinstance(name, str) or not name.isidentifier():
-        remedy = "Shapes are given by it, as in network.graph(x=(1, 80, 64))."
+        remedy = "The name is used as a keyword, as in network.graph(x=(1, 80, 64))."
         raise DTypeError("the name of an input", brief(name), "a name like 'x'", remedy)
     argument = f"inputs[{name!r}]"
     extents = list(value) if isinstance(value, tuple | list) else []
@@ -196,7 +196,7 @@ def declared_shape(name: object, value: object) -> Declared:
         expected = "(N, C, *size), at least 3 extents"
         raise ShapeError(argument, brief(value), expected, "An open extent is None or a name.")
     if isinstance(extents[1], str | None):
-        remedy = "Weights follow from the channels; only batch and sizes may be open."
+        remedy = "Weights depend on the channels; only batch and sizes may be open."
         raise ShapeError(f"{argument}[1]", brief(extents[1]), "a number of channels", remedy)
     return tuple(
         extent if isinstance(extent, str | None) else integer(f"{argument}[{axis}]", extent, 1)
@@ -205,14 +205,14 @@ def declared_shape(name: object, value: object) -> Declared:
 
 
 def _fitted(name: str, extents: Declared, shape: Declared, names: dict[str, int]) -> Shape:
-    """A shape that fits the declared one; extents of names are added to `names`."""
+    """Check a shape against the declared one; record the extents of names in `names`."""
     argument, pattern = f"the shape of input {name!r}", described_shape(extents)
     if len(shape) != len(extents):
         raise ShapeError(argument, brief(shape), f"{pattern}, {len(extents)} extents")
     result = []
     for extent, size in zip(extents, shape, strict=True):
         if not isinstance(size, int):
-            remedy = f"Give the whole shape of {name!r}, as in graph({name}=(1, 80, 64))."
+            remedy = f"Pass the whole shape of {name!r}, as in graph({name}=(1, 80, 64))."
             raise ShapeError(argument, f"open, {pattern}", "known extents", remedy)
         wanted = names.setdefault(extent, size) if isinstance(extent, str) else extent
         if size < 1 or wanted not in (None, size):

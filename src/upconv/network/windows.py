@@ -1,7 +1,7 @@
-"""Steps of pooling, padding, resampling and pixel shuffle; those of moves come from moves.py.
+"""Steps of pooling, padding, resampling and pixel shuffle; moves.py has steps that only copy.
 
-A step is a few tables for the code of engines/jit/windows.py. Along an axis, `Taps` list the input
-positions of each position of the result; the tables of several axes are products.
+A step consists of tables for the code of engines/jit/windows.py. Along an axis, `Taps` list the
+input positions of each result position; for several axes, the tables are products.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .tables import Arrays, Target
 from .taps import Windows
 
 _Picking = ir.Permute | ir.PixelUnshuffle
-_ROW = 1024  # positions of a row, where all of them are pooled
-_INTERLEAVED = 16  # phases that code interleaves: its size grows with their square
+_ROW = 1024  # most positions per row in a pool over all positions
+_INTERLEAVED = 16  # most phases that code interleaves, since its size grows with their square
 
 
 def steps(operation: ir.Operation, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
@@ -56,7 +56,7 @@ def steps(operation: ir.Operation, outputs: Arrays, inputs: Arrays, target: Targ
 
 
 def _pool(operation: ir.Pool, out: Array, x: Array, target: Target) -> Step:
-    """The step of a pool; a pool of all positions combines rows of them, in any rank."""
+    """The step of a pool; a pool over all positions combines rows of them in any rank."""
     layout = target.layout
     first = layout is DataLayout.NCX
     size = x.shape[2:] if first else x.shape[1:-1]
@@ -75,7 +75,7 @@ def _pool(operation: ir.Pool, out: Array, x: Array, target: Target) -> Step:
 
 
 def _of_channels(operation: ir.ChannelPool, out: Array, x: Array, target: Target) -> Step:
-    """The step of a pool over all channels, which it treats as a spatial axis."""
+    """The step of a pool over all channels, which are treated as a spatial axis."""
     batch, channels = len(x), x.shape[target.layout.to_ncx(x.ndim - 2)[1]]
     if target.layout is DataLayout.NCX:
         x, out = x.reshape(batch, 1, channels, -1), out.reshape(batch, 1, 1, -1)
@@ -87,7 +87,7 @@ def _of_channels(operation: ir.ChannelPool, out: Array, x: Array, target: Target
 
 
 def _picked(operation: _Picking, out: Array, x: Array, target: Target) -> Step:
-    """The step that copies channels of x, or every n-th position of them."""
+    """The step that copies channels of x, or every n-th position of each."""
     layout = target.layout
     axes = layout.to_ncx(x.ndim - 2)
     strides = [x.strides[axis] for axis in axes[2:]]

@@ -128,7 +128,7 @@ class _Form(NamedTuple):
         if not isinstance(count, int) or count < 1 or divided % count:
             kind = "input" if transposed else "output"
             expected = f"a divisor of the {divided} {kind} channels of weight {weight.shape}"
-            remedy = "Groups are equal blocks of channels; 1 is an ordinary layer."
+            remedy = "Groups are equal blocks of channels; use 1 for an ordinary layer."
             raise ArgumentError("groups", brief(groups), expected, remedy)
         if not transposed:
             return cls(to_iox, 1, per_group)

@@ -1,10 +1,10 @@
-"""Streams: convolutions, transposed or not, whose input comes in chunks and never as a whole.
+"""Streams: ordinary and transposed convolutions whose input arrives in chunks.
 
-    streams  one convolution: the results that are final after each chunk, and the tail it keeps.
-    layers   the checked layer of a stream, and primitives for its windows.
-    chains   layers one after another, activations between them, and sums of branches.
+    streams  one convolution: the final results after each chunk, and the input that it keeps
+    layers   the checked layer of a stream, and primitives for its windows
+    chains   sequences of layers with activations, and sums of branches
 
-The concatenated results have the bits of one call of `Stream.engine` on the whole input.
+The concatenated results are bit-identical to one call of `Stream.engine` on the whole input.
 """
 
 from .chains import Add, Chain, Stage, add, chain

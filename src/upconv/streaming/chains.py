@@ -1,8 +1,8 @@
-"""Streams in a row, activations between them, and sums of branches: whole decoders by chunks.
+"""Sequences of streams with activations, and sums of branches: whole decoders in chunks.
 
-A chain builds the graph of a network from its stages, and streams it. Convolutions keep the order
-of sums of their streams' engines, and no weight is changed. So results have the bits of the same
-layers called one after another on the whole.
+A chain builds the graph of a network from its stages, and streams that network. Convolutions keep
+the summation order of their streams' engines, and no weight is changed. The results are therefore
+bit-identical to those of the same layers called one after another on the whole input.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from .streams import Stream
 
 
 def chain(*stages: Any) -> Chain:
-    """Stages one after another: streams, sums (`add`), chains, and names of activations.
+    """Make a chain of stages: streams, sums (`add`), chains, and names of activations.
 
     An activation is written as in `conv_transpose` ("tanh", ("leaky_relu", 0.1)). Streams are
-    copied, and begin anew. Raises `DTypeError` for what is no stage, and `ShapeError` for channels
-    that do not fit.
+    copied, and the copies start from the beginning. Raises `DTypeError` for an object that is not
+    a stage, and `ShapeError` for channels that do not fit.
 
     >>> import numpy as np
     >>> import upconv
@@ -54,11 +54,11 @@ def chain(*stages: Any) -> Chain:
 
 
 def add(*branches: Any, scale: float = 1.0) -> Add:
-    """The sum of branches that get the same input, times `scale`; added from first to last.
+    """Make a sum of branches with the same input, added from first to last, times `scale`.
 
-    Each branch is a stage or a sequence of stages; an empty one hands its input on, so that
-    `add((), (first, second))` is a residual connection. Branches have equal rates, channels and
-    totals; others are refused. Raises `ArgumentError` and `ShapeError`.
+    Each branch is a stage or a sequence of stages. An empty sequence passes its input on, so
+    `add((), (first, second))` is a residual connection. Raises `ArgumentError` or `ShapeError`
+    unless all branches have the same rate, channels and total number of results.
 
     >>> import numpy as np
     >>> import upconv
@@ -72,7 +72,7 @@ def add(*branches: Any, scale: float = 1.0) -> Add:
         chains.append(chain(*branch) if several else Chain((_stage(f"branches[{i}]", branch),)))
     if not chains:
         raise ArgumentError("branches", "none", "at least one")
-    factor = number("scale", scale, remedy="It is what the sum is multiplied by.")
+    factor = number("scale", scale, remedy="It is the factor of the sum.")
     return Add(tuple(chains), factor)
 
 
@@ -89,10 +89,9 @@ def _stage(name: str, value: Any) -> Stage:
 
 
 class Composed(Stateful):
-    """The base of chains and sums: their parts, and the stream of the network that they form.
+    """Base class of chains and sums: their parts, and the stream of the network that they form.
 
-    Channels and dtype are those of the layers; a chain without layers takes those of its first
-    chunk.
+    The layers determine channels and dtype; without layers, the first chunk does.
     """
 
     def __init__(self, parts: tuple[Stage, ...]) -> None:
@@ -103,7 +102,7 @@ class Composed(Stateful):
             if (layer.axis, layer.dtype) != self.kind:
                 pairs = (layer.axis, layer.dtype), (layers[0].axis, layers[0].dtype)
                 got = " and ".join(f"{dtype} along axis {axis}" for axis, dtype in pairs)
-                remedy = "Make all of them with one layout and one dtype."
+                remedy = "Create all streams with the same layout and dtype."
                 raise ArgumentError("stages", f"of {got}", "of one layout and dtype", remedy)
         self._threads = max((layer.threads for layer in layers), default=resolved(None))
         self._channels = layers[0].channels if layers else 1
@@ -114,20 +113,20 @@ class Composed(Stateful):
 
     @by_one_thread
     def reset(self) -> None:
-        """Begin again; prepared primitives stay."""
+        """Start again from the beginning; prepared primitives are kept."""
         self._stream: NetworkStream | None = None
-        self._batch: list[int] | None = None  # [] or [N], once a chunk has said so
+        self._batch: list[int] | None = None  # [] or [N], once the first chunk is known
         self._ended = False
 
     @property
     def progress(self) -> Schedule:
-        """The schedule: after how many inputs a result of all parts is final."""
+        """The schedule of the final results of all parts."""
         return self._network(self._channels, self._dtype).progress
 
     @by_one_thread
     @memory.bounded("this chunk")
     def push(self, chunk: Any) -> Array:
-        """All results that no later input can change; see `Stream.push`."""
+        """Return all new results that no later input can change; see `Stream.push`."""
         self._require_open()
         x = as_array("chunk", chunk)
         channels, axis = (None, -1) if self.kind is None else (self._channels, self.kind[0])
@@ -146,10 +145,10 @@ class Composed(Stateful):
     @by_one_thread
     @memory.bounded("the rest of the stream")
     def finish(self) -> Array:
-        """The rest of the results; see `Stream.finish`."""
+        """Return the remaining results; see `Stream.finish`."""
         self._require_open()
         if self._stream is None or self._batch is None:
-            expected = "at least one chunk, which says what the batch is"
+            expected = "at least one chunk, which determines the batch"
             raise ArgumentError("the stream", "empty", expected)
         y = self._stream.finish()
         self._ended = True
@@ -157,19 +156,19 @@ class Composed(Stateful):
 
     @property
     def _last(self) -> bool:
-        """Whether channels come last."""
+        """Whether the channel axis is last."""
         return self.kind is not None and self.kind[0] == -2
 
     def _outside(self, y: Array, batch: list[int]) -> Array:
-        """Return results in the form of the caller's chunks: with or without batch, and layout."""
+        """Return results with the batch axis and layout of the caller's chunks."""
         y = y[: batch[0]] if batch else y[0]
         return np.ascontiguousarray(y.swapaxes(-2, -1)) if self._last else y
 
     def _network(self, channels: int, dtype: np.dtype[Any]) -> NetworkStream:
-        """Return the network's stream before any chunk."""
+        """Return the stream of the network before any chunk."""
         if (channels, dtype) not in self._networks:
             graph = self._graph(channels, dtype)
-            compiler = Compiler(graph, fused=dtype.itemsize > 2)  # 16 bits: every value is rounded
+            compiler = Compiler(graph, fused=dtype.itemsize > 2)  # 16 bits: round every value
             kind = DType(dtype.name)
             options = Options(kind, self._threads, Algorithm.DIRECT)
             shapes: Any = {"chunk": (None, channels, None)}
@@ -234,7 +233,7 @@ class Chain(Composed):
     """Stages one after another, made by `chain`; used like a `Stream`."""
 
     def value(self, x: Value, dtype: np.dtype[Any]) -> Value:
-        """The last stage's value."""
+        """The value of the last stage."""
         for part in self._parts:
             if isinstance(part, Composed):
                 x = part.value(x, dtype)
@@ -253,24 +252,24 @@ class Add(Composed):
         super().__init__(parts)
 
     def value(self, x: Value, dtype: np.dtype[Any]) -> Value:
-        """The sum of all branches' values, times the scale."""
+        """The sum of the values of all branches, times the scale."""
         values = [branch.value(x, dtype) for branch in self._branches]
         channels, sizes = ([v.shape[axis] or 0 for v in values] for axis in (1, 2))
         rates = [Fraction(n, x.shape[2] or 1).limit_denominator(1000) for n in sizes]
         if len(set(rates)) > 1:
-            got, remedy = f"of rates {', '.join(map(str, rates))}", "Results are added one by one."
-            raise ArgumentError("branches", got, "one or more of one rate", remedy)
+            got, remedy = f"of rates {', '.join(map(str, rates))}", "Match their strides."
+            raise ArgumentError("branches", got, "branches of equal rate", remedy)
         if len(set(channels)) > 1:
-            got, remedy = f"of {channels} channels", "Branches end in as many channels."
+            got, remedy = f"of {channels} channels", "Match their output channels."
             raise ShapeError("the branches' results", got, "of one shape", remedy)
         if len(set(sizes)) > 1:
             got = f"of different totals, by up to {max(sizes) - min(sizes)} results"
-            remedy = "Pad the branches so that they return as many results."
-            raise ShapeError("the branches' results", got, "of one total", remedy)
+            remedy = "Pad the branches so that all return the same number of results."
+            raise ShapeError("the branches' results", got, "of equal totals", remedy)
         total = sum(values[1:], start=values[0])
         if self._scale == 1.0:
             return total
-        with np.errstate(over="ignore"):  # infinity in float32 is what was asked for
+        with np.errstate(over="ignore"):  # infinity in float32 is a valid scale
             factor = float(dtype.type(self._scale))
         return total * factor
 

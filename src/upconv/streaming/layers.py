@@ -1,7 +1,7 @@
-"""The layer of a stream: one convolution along one axis, checked, and primitives for its windows.
+"""The layer of a stream: one checked convolution along one axis, and primitives for its windows.
 
-Windows of equal geometry share a primitive and its packed weight. Chunks of one size soon make only
-one or two kinds of windows. The order of sums of the engine does not depend on the size.
+Windows of equal geometry share a primitive and its packed weight. With a constant chunk size, only
+one or two window geometries soon remain. The engine's summation order does not depend on the size.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from ..stream_progress import Progress
 from ..threads import resolved
 
 FixedOrder = InvariantEngine | OrderedEngine
-"""Engines whose sums are in one order at every size."""
+"""The engines whose summation order is the same at every size."""
 
 _FAR = 1 << 40  # larger than any crop in use
-_KEPT_BYTES = 64 << 20  # of packed weights, for windows of different sizes
+_KEPT_BYTES = 64 << 20  # of packed weights for windows of different sizes
 _FEWEST, _MOST = 4, 32
 _FEW_TAPS = 32
 
 
-@memory.bounded("what is prepared for this stream")
+@memory.bounded("the layer of this stream")
 def layer_of(
     keywords: Keywords,
     weight: Any,
@@ -52,7 +52,7 @@ def layer_of(
     weight = converted("weight", as_array("weight", weight), dtype)
     bias = None if bias is None else converted("bias", as_array("bias", bias), dtype)
     if weight.ndim != 3:
-        remedy = "A stream goes along one axis; give other axes to conv_transpose as a whole."
+        remedy = "A stream has one spatial axis; call conv_transpose for layers with more."
         expected = "3 axes: two of channels and a kernel"
         raise ShapeError("weight.shape", str(weight.shape), expected, remedy)
     call = shapes.convolution if convolves else shapes.transposed
@@ -63,7 +63,7 @@ def layer_of(
     problem, number = signature.problem, integers("length", frozen("length", length), 1, 1)[0]
     progress = _progress(problem.axes[0], keywords, convolves)
     size = max(number, progress.takes(1), 1)
-    if progress.kernel > _FEW_TAPS:  # the engine decides by the taps that some input reaches
+    if progress.kernel > _FEW_TAPS:  # the engine's choice depends on the taps that inputs reach
         size = max(size, 4 * progress.extent)
     nominal = problem.replace(axes=(progress.window(size, progress.begin, progress.total(size)),))
     engine: FixedOrder = invariant_engine(nominal)
@@ -76,7 +76,7 @@ def layer_of(
 
 
 def _shape_of(keywords: Keywords, weight: tuple[int, ...], convolves: bool) -> tuple[int, ...]:
-    """Return the shape of a long input with the weight's number of channels."""
+    """Return the shape of a long input with the number of channels of the weight."""
     layout = one_of("layout", keywords.layout, DataLayout)
     axis = one_of("weight_layout", keywords.weight_layout, WeightLayout).to_iox(1)[0]
     groups = keywords.groups if convolves and isinstance(keywords.groups, int) else 1
@@ -90,8 +90,8 @@ def _progress(axis: Axis, keywords: Keywords, convolves: bool) -> Progress:
         pads = paddings(keywords.padding, 1)
         if isinstance(pads, Same):
             if axis.stride > 1:
-                remedy = "Give the zeros as ((begin, end),)."
-                expected = "numbers where the stride is above 1: 'same' depends on the whole's size"
+                remedy = "Write the zeros as ((begin, end),)."
+                expected = "numbers for a stride above 1: 'same' depends on the whole input's size"
                 raise ArgumentError("padding", repr(keywords.padding), expected, remedy)
             upper = pads is Same.UPPER
             pads = (same_padding(_FAR, axis.kernel, 1, axis.dilation, upper=upper),)
@@ -100,21 +100,21 @@ def _progress(axis: Axis, keywords: Keywords, convolves: bool) -> Progress:
 
 
 def require_fit(chunk: Array, batch: list[int] | None, channels: int | None, axis: int) -> None:
-    """Raise `ShapeError` unless a chunk has the form of chunks along an axis, -1 or -2.
+    """Raise `ShapeError` unless a chunk has a valid shape for chunks along an axis, -1 or -2.
 
-    batch: [N], or [] for none; None before the first chunk. channels: None for any number.
+    batch: [N], or [] without a batch axis; None before the first chunk. channels: None for any.
     """
     fits = chunk.ndim in (2, 3) and batch in (None, [*chunk.shape[:-2]])
     if not fits or channels not in (None, chunk.shape[-3 - axis]):
         sizes = [str("C" if channels is None else channels), "n"]
         before = ["N"] if batch is None else map(str, batch)
         expected = ", ".join([*before, *(sizes if axis == -1 else sizes[::-1])])
-        remedy = "Batch and channels stay what they were in the first chunk."
+        remedy = "Batch and channels must stay the same as in the first chunk."
         raise ShapeError("chunk.shape", str(chunk.shape), f"({expected})", remedy)
 
 
 def chain_of(epilogue: Epilogue) -> Chain:
-    """An activation as operations of a network."""
+    """Convert an activation to operations of a network."""
     kind = epilogue.activation
     if kind is Activation.NONE:
         return ()
@@ -122,7 +122,7 @@ def chain_of(epilogue: Epilogue) -> Chain:
 
 
 class Layer:
-    """The values that a stream and its copies share: problem, weight, primitives for windows."""
+    """The part that a stream and its copies share: problem, weight, primitives for windows."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Layer:
         self.channels = problem.out_channels if progress.convolves else problem.in_channels
         self.threads, self._weight, self._bias = threads, weight, bias
         self._most = min(max(_KEPT_BYTES // max(1, weight.nbytes), _FEWEST), _MOST)
-        self._bytes = problem.result_channels * weight.itemsize  # of one result of one item
+        self._bytes = problem.result_channels * weight.itemsize  # per result and batch element
         self._windows: dict[tuple[int, ...], PackedCall] = {}
         self._packings = Packings()
         self._lock = threading.Lock()
@@ -150,7 +150,7 @@ class Layer:
         return Layer, arguments
 
     def run(self, x: Array, shift: int, results: int) -> Array:
-        """The results of one window, x having a batch axis."""
+        """Compute the results of one window; x has a batch axis."""
         memory.require(results * len(x) * self._bytes, "the result of this chunk")
         key = (x.shape[0], x.shape[self.axis], shift, results)
         window = self._windows.get(key) or self._window(key)
@@ -163,7 +163,7 @@ class Layer:
         return out
 
     def convolution(self) -> Convolution:
-        """The layer as an operation of a network, with the same order of sums."""
+        """The layer as an operation of a network with the same summation order."""
         problem, axis = self.problem, self.progress
         sizes = axis.stride, ((axis.begin, axis.end),), 0, axis.dilation, problem.groups
         keywords = Keywords(*sizes, weight_layout="OIX" if axis.convolves else "IOX")
@@ -173,11 +173,11 @@ class Layer:
         return Convolution(weight, self._bias, keywords, transposed, epilogue, self.engine.sums)
 
     def shape(self, batch: int, size: int) -> tuple[int, ...]:
-        """The shape of an input."""
+        """The shape of an input of the given size."""
         return self.problem.layout.shape(batch, self.channels, (size,))
 
     def digest(self) -> bytes:
-        """A digest of all that results depend on."""
+        """A digest of everything that results depend on."""
         named = f"{self.progress} {self.problem} {self.engine.fingerprint()} {self.engine.sums}"
         digest = hashlib.sha256(named.encode() + self._weight.tobytes())
         if self._bias is not None:

@@ -1,7 +1,7 @@
-"""One convolution, transposed or not, along one axis whose input comes in chunks.
+"""One ordinary or transposed convolution along one axis whose input arrives in chunks.
 
-A stream keeps the latest inputs, from `first` on, as its *tail*. It appends a chunk to the tail and
-computes the results that become final as one problem on that window.
+A stream keeps the latest inputs, from `first` on, as its *tail*. It appends each chunk to the tail
+and computes the newly final results as one problem on that window.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ def stream(
     threads: int | None = None,
     length: int = 4096,
 ) -> Stream:
-    """`conv_transpose` along one axis, in chunks: `push(chunk)` as they come, then `finish()`.
+    """Stream `conv_transpose` along one axis: call `push(chunk)` for each chunk, then `finish()`.
 
-    weight, bias and the keywords up to `activation`: `conv_transpose`'s, for one spatial axis.
+    weight, bias and the keywords up to `activation`: as in `conv_transpose`, for one spatial axis.
     dtype: the dtype of chunks, to which weight and bias are converted (default: the weight's).
-    threads: for this stream (default: `get_num_threads()` now).
-    length: the number of inputs of the whole call whose bits are wanted. Only its magnitude counts:
-        a call has one kernel for long inputs and one for short inputs.
+    threads: number of threads of this stream (default: the current `get_num_threads()`).
+    length: the number of inputs of the whole call whose bits are to be reproduced. Only its
+        magnitude matters: calls use one kernel for long inputs and another for short ones.
 
-    The concatenated results are `conv_transpose(x, ..., engine=stream.engine)` bit for bit, for all
-    sizes of chunks. Only the sign of a zero may differ, if a bias is -0.0 or a sum underflows.
+    The concatenated results equal `conv_transpose(x, ..., engine=stream.engine)` bit for bit, for
+    all chunk sizes. Only the sign of a zero may differ, if a bias is -0.0 or a sum underflows.
 
-    NumPy computes, slowly, what the JIT engine refuses, and weights that are not finite.
+    Layers that the JIT engine refuses, and weights that are not finite, run slowly in NumPy.
 
-    Raises what `conv_transpose` raises.
+    Raises the same errors as `conv_transpose`.
 
     >>> import numpy as np
     >>> double = stream(np.ones((1, 1, 3), np.float32), stride=2, padding=1)
@@ -78,9 +78,9 @@ def conv_stream(
     threads: int | None = None,
     length: int = 4096,
 ) -> Stream:
-    """`conv` along one axis, in chunks; see `stream`. "same" padding goes with stride 1 only.
+    """Stream `conv` along one axis; see `stream`. "same" padding requires stride 1.
 
-    A convolution that sees no input of the future has `padding=((dilation*(kernel-1), 0),)`.
+    For a causal convolution, pass `padding=((dilation*(kernel-1), 0),)`.
 
     >>> import numpy as np
     >>> sums = conv_stream(np.ones((1, 1, 3)), padding=((2, 0),))
@@ -94,8 +94,8 @@ def conv_stream(
 class Stream(Stateful):
     """A convolution in progress, made by `upconv.stream` or `upconv.conv_stream`.
 
-    `push` and `finish` are for one thread at a time; copies, which share the weights, are streams
-    of their own and may run in other threads.
+    Only one thread at a time may call a stream's methods. Copies share the weights, but are
+    independent streams that may run in other threads.
 
     >>> import numpy as np, upconv
     >>> one = upconv.stream(np.ones((1, 1, 2), np.float32), stride=1)
@@ -109,36 +109,36 @@ class Stream(Stateful):
     __slots__ = ("_batched", "_ended", "_tail", "_taken", "kind", "layer")
 
     def __init__(self, layer: Layer) -> None:
-        """At the begin; call `upconv.stream` instead."""
+        """Create a stream without inputs; call `upconv.stream` instead."""
         self.layer, self.kind = layer, (layer.axis, layer.dtype)
-        self._tail: Array | None = None  # (N, C, kept) once a chunk has said N
+        self._tail: Array | None = None  # (N, C, kept), once the first chunk determines N
         self._batched, self._ended, self._taken = True, False, 0
 
     @property
     def engine(self) -> FixedOrder:
-        """The `engine=` with which a whole call has the same bits."""
+        """The `engine=` argument for a whole call with the same bits."""
         return self.layer.engine
 
     @property
     def progress(self) -> Progress:
-        """The axis, which knows after how many inputs a result is final."""
+        """The axis, which determines the number of final results."""
         return self.layer.progress
 
     @property
     def taken(self) -> int:
-        """Inputs so far."""
+        """Number of inputs so far."""
         return self._taken
 
     @by_one_thread
     @memory.bounded("this chunk")
     def push(self, chunk: Any) -> Array:
-        """All results that no later input can change and that were not returned yet.
+        """Return all new results that no later input can change.
 
-        chunk: (N, C, n), or (C, n) without a batch, in the stream's layout and dtype; n and N may
-        be 0, and N stays what it was in the first chunk. The caller may reuse it afterwards.
+        chunk: (N, C, n), or (C, n) without a batch, in the stream's layout and dtype. n and N may
+        be 0; N must stay the same as in the first chunk. The caller may reuse the array afterwards.
 
-        Returns (N, F, m), which may be empty. Raises `ShapeError` or `DTypeError`, and
-        `EngineError` after `finish`; the stream then is as it was.
+        Returns (N, F, m), which may be empty. Raises `ShapeError` or `DTypeError`, or `EngineError`
+        after `finish`; an error leaves the stream unchanged.
         """
         x, batched = self._checked(chunk)
         layer, taken, tail = self.layer, self._taken, self._tail
@@ -157,16 +157,17 @@ class Stream(Stateful):
     @by_one_thread
     @memory.bounded("the rest of the stream")
     def finish(self) -> Array:
-        """The rest of the results, as no more inputs come; `reset` begins anew.
+        """Return the remaining results and end the stream; `reset` starts again.
 
-        Raises `ShapeError` where the whole call would, because the inputs are too few, and
-        `ArgumentError` where no chunk, not even an empty one, has said what the batch is.
+        Raises `ShapeError` if there are too few inputs for the whole call, and `ArgumentError` if
+        there was no chunk at all, not even an empty one, since the batch is then unknown.
         """
         self._require_open()
         if self._tail is None:
             shape = self.layer.shape(0, 0)
-            expected = "at least one chunk, which says what the batch is"
-            raise ArgumentError("the stream", "empty", expected, f"An empty one may be {shape}.")
+            expected = "at least one chunk, which determines the batch"
+            remedy = f"An empty chunk of shape {shape} suffices."
+            raise ArgumentError("the stream", "empty", expected, remedy)
         progress, taken = self.layer.progress, self._taken
         total, result = progress.total(taken), progress.final(taken)
         first = taken - self._tail.shape[self.layer.axis]
@@ -176,7 +177,7 @@ class Stream(Stateful):
 
     @by_one_thread
     def reset(self) -> None:
-        """Begin again; prepared primitives stay."""
+        """Start again from the beginning; prepared primitives are kept."""
         self._tail, self._taken, self._ended, self._batched = None, 0, False, True
 
     def _digest(self) -> bytes:
@@ -191,7 +192,7 @@ class Stream(Stateful):
         return other
 
     def _checked(self, chunk: Any) -> tuple[Array, bool]:
-        """Return a fitting chunk with a batch axis, and whether it came with one."""
+        """Return a valid chunk with a batch axis, and whether the caller's chunk had one."""
         self._require_open()
         x, layer, batch = as_array("chunk", chunk), self.layer, None
         if x.dtype != layer.dtype:

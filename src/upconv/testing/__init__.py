@@ -1,9 +1,9 @@
-"""For engine authors: cases every engine is held to, an oracle by definition, tolerances, checks.
+"""Tools for engine authors: test cases, an oracle from the definition, tolerances and checks.
 
 from upconv import testing
-for problem in testing.cases():                      # small, of every kind there is
+for problem in testing.cases():                      # small problems of every kind
     testing.check(my_engine, problem)
-for seed in range(1000):                             # of the sizes that models have
+for seed in range(1000):                             # layers as large as in real models
     testing.check(my_engine, testing.layer(seed))
 """
 

@@ -1,4 +1,4 @@
-"""The problems every engine is held to: small, and of every kind there is."""
+"""The problems that every engine is tested with: small ones of every kind."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..problem import NO_EPILOGUE, DataLayout, Direction, DType, Epilogue, Probl
 
 
 def cases() -> tuple[Problem, ...]:
-    """The problems every engine is held to, in all three directions: small, and all different.
+    """The problems that every engine is tested with: small, distinct, in all three directions.
 
-    Sizes are distinct so that swapped axes cannot agree by luck.
+    Sizes are distinct, so that swapped axes cannot agree by chance.
 
     >>> len(cases()) > 200
     True
@@ -23,11 +23,11 @@ def cases() -> tuple[Problem, ...]:
 
 def _cases() -> Iterator[Problem]:
     for problem in _forward_cases():
-        for way in Direction:
-            if way is Direction.WEIGHT_GRAD:
-                yield problem.replace(direction=way, bias=False, epilogue=NO_EPILOGUE)
+        for direction in Direction:
+            if direction is Direction.WEIGHT_GRAD:
+                yield problem.replace(direction=direction, bias=False, epilogue=NO_EPILOGUE)
             else:
-                yield problem.replace(direction=way)
+                yield problem.replace(direction=direction)
 
 
 def _forward_cases() -> Iterator[Problem]:
@@ -54,7 +54,7 @@ def _forward_cases() -> Iterator[Problem]:
     for axes in (_CROPPED, _AXES["rank 1"], _AXES["rank 3"]):
         yield base.replace(axes=axes, accumulate=True, groups=3)
     yield base.replace(accumulate=True, layout=DataLayout.NXC, dtype=DType.FLOAT16)
-    relu = Epilogue(Activation.RELU, residual=True)  # of the whole sum, what was there included
+    relu = Epilogue(Activation.RELU, residual=True)  # of the accumulated sum
     for layout in DataLayout:
         yield base.replace(accumulate=True, layout=layout, epilogue=relu)
 
@@ -74,7 +74,7 @@ def _epilogue_cases(base: Problem) -> Iterator[Problem]:
 
 
 def _end_cases(base: Problem) -> Iterator[Problem]:
-    """PReLU, second results, and both, in every layout; where bias or residual are, and are not."""
+    """PReLU, second results, and both, in every layout, with and without bias or residual."""
     leaky = Activation.LEAKY_RELU
     ends = (
         Epilogue(leaky, slopes=True),

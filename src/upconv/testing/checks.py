@@ -14,7 +14,7 @@ from .oracle import Expected, Operands, expected, finfo_type, multiplied, operan
 
 
 def compute(engine: Engine, problem: Problem, inputs: Operands, threads: int = 1) -> Array:
-    """The engine's result, written into a copy of `given.before`.
+    """The engine's result, written into a copy of `inputs.before`.
 
     >>> from upconv.engines import load
     >>> from upconv.geometry import Axis
@@ -28,7 +28,7 @@ def compute(engine: Engine, problem: Problem, inputs: Operands, threads: int = 1
 def compute_all(
     engine: Engine, problem: Problem, inputs: Operands, threads: int = 1
 ) -> tuple[Array, ...]:
-    """The engine's result, and the second one of a problem that has one."""
+    """The engine's result, and the second result if the problem has one."""
     primitive = engine.build(problem, threads)
     try:
         b = inputs.b if problem.direction is Direction.WEIGHT_GRAD else primitive.pack(inputs.b)
@@ -42,33 +42,33 @@ def compute_all(
 def ends_of(
     problem: Problem, inputs: Operands, second: Array | None = None
 ) -> tuple[Array | None, ...]:
-    """The arguments of `Primitive.run` after the weight: the first two where others are None, so
-    that engines need not know what they refuse."""
+    """The arguments of `Primitive.run` after the weight. Trailing None arguments are omitted, so
+    that engines need not accept arguments that they do not support."""
     ends = inputs.bias, inputs.residual, inputs.slopes, second
     return ends if problem.epilogue.slopes or problem.epilogue.has_second else ends[:2]
 
 
 def require_engine(layer: str, expected: str, *computed: object) -> None:
-    """Raise `EngineError` where another engine than the expected one computes a layer.
+    """Raise `EngineError` if a layer is computed by an engine other than the expected one.
 
-    A benchmark asks this after the run of every line that is named for an engine: a weight that is
-    not finite, for one, goes to the reference engine without a word.
+    Benchmarks call it after every result that is named after an engine. For example, a weight that
+    is not finite silently goes to the reference engine.
 
     computed: plans, prepared or packed calls, packed weights, or names; a packed weight without an
-        `engine` is of the engine that packed it.
+        `engine` belongs to the engine that packed it.
 
     >>> import upconv
     >>> plan = upconv.plan((1, 1, 3), np.ones((1, 1, 2), np.float32), engine="reference")
     >>> require_engine("up1", "jit", plan)
     Traceback (most recent call last):
-    upconv.errors.EngineError: up1 is computed by reference, though its line is named for jit.
+    upconv.errors.EngineError: up1 is computed by reference, but its result is named after jit.
     """
     for item in computed:
         engine = item if isinstance(item, str) else getattr(item, "engine", expected)
         name = engine if isinstance(engine, str) else engine.name
         if name != expected:
-            words = f"{layer} is computed by {name}, though its line is named for {expected}."
-            raise EngineError(words)
+            message = f"{layer} is computed by {name}, but its result is named after {expected}."
+            raise EngineError(message)
 
 
 def check(engine: Engine, problem: Problem, seed: int = 0, threads: int = 1) -> None:
@@ -103,19 +103,19 @@ def _compare(context: str, result: Array, wanted: Expected) -> None:
 def check_adjoint(engine: Engine, problem: Problem, seed: int = 0, threads: int = 1) -> None:
     """Raise `AssertionError` unless <y(x, w), g> = <x, dx(g, w)> = <w, dw(g, x)>.
 
-    The three directions are derivatives of one form, so the three numbers are one number; no other
-    implementation is needed to see that they agree. Where `engine` refuses a direction, the
-    reference engine computes it.
+    The three directions are derivatives of one form, so the three numbers must be equal. No other
+    implementation is needed for this check. If `engine` refuses a direction, the reference engine
+    computes it.
 
     >>> from upconv.engines import load
     >>> from upconv.geometry import Axis
     >>> check_adjoint(load("reference"), Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5))
     """
     bare = problem.replace(bias=False, epilogue=NO_EPILOGUE, accumulate=False)
-    by_direction = {way: bare.replace(direction=way) for way in Direction}
+    by_direction = {direction: bare.replace(direction=direction) for direction in Direction}
     forward, backward = by_direction[Direction.FORWARD], by_direction[Direction.INPUT_GRAD]
     inputs, other = operands(forward, seed), operands(backward, seed + 1)
-    # Each is an operand twice and a factor once: it is as it is multiplied all three times.
+    # Each array is an operand twice and a factor once, so it is rounded once in advance.
     x, w, g = (multiplied(problem, array) for array in (inputs.a, inputs.b, other.a))
     arrays = ((x, w, g), (g, w, x), (g, x, w))  # operands and partner, in the order of `Direction`
     numbers, scale = [], 0.0
@@ -130,6 +130,6 @@ def check_adjoint(engine: Engine, problem: Problem, seed: int = 0, threads: int 
     allowed += float(np.finfo(finfo_type(problem.dtype)).tiny)
     if not max(numbers) - min(numbers) <= allowed:
         raise AssertionError(
-            f"{engine.name}, seed {seed}: {bare}: the form is {numbers} by its three derivatives,"
-            f" which may differ by {allowed:.3g}"
+            f"{engine.name}, seed {seed}: {bare}: the three derivatives give {numbers},"
+            f" which may differ by at most {allowed:.3g}"
         )

@@ -1,9 +1,9 @@
 """The largest error of a result: the bound that docs/error-bounds.md derives.
 
-In any order, a sum of k rounded operations errs by at most gamma(k) = k*u / (1 - k*u), relative to
-the sum of magnitudes; u is the accumulator's unit roundoff (N. J. Higham, "Accuracy and Stability
-of Numerical Algorithms", 2nd edition, 2002, section 3.1). Winograd's
-transforms add steps, and multiply magnitudes by the norms of their matrices.
+In any order, the error of a sum of k rounded operations is at most gamma(k) = k*u / (1 - k*u),
+relative to the sum of magnitudes; u is the accumulator's unit roundoff (N. J. Higham, "Accuracy and
+Stability of Numerical Algorithms", 2nd edition, 2002, section 3.1). Winograd's transforms add
+steps, and multiply magnitudes by the norms of their matrices.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from ..activations import Activation
 from ..problem import Direction, DType, Problem
 
 _WINOGRAD = "winograd "
-_POINTS = (0.0, 1.0, -1.0, 2.0, -0.5)  # of Toom and Cook; infinity is one more
+_POINTS = (0.0, 1.0, -1.0, 2.0, -0.5)  # of Toom and Cook, in addition to infinity
 _STEEPEST = {Activation.SIGMOID: 0.25, Activation.SILU: 1.1, Activation.GELU: 1.13}
 
 
 def error_bound(problem: Problem, variant: str = "") -> float:
     """The largest error that rounding can cause, as a multiple of a magnitude M.
 
-    variant: of `upconv.explain`; a name that begins with "winograd" has transforms, all others are
-        direct.
+    variant: the variant from `upconv.explain`; names that begin with "winograd" use transforms, all
+        others direct sums.
 
-    Of direct sums M is each element's own: the sum of the magnitudes of its products, its bias, its
-    residual and what it is added to. By Winograd's algorithm M is that of the largest possible
-    element, `problem.longest_sum * max|x| * max|w|` and the largest of the others. On top come the
-    rounding of the stored result to its dtype, and the activation's own error. Operands and results
-    are taken to be finite, and to be normal numbers. Returns inf where no digit is certain. Where
-    operands are rounded to bfloat16, the exact result is that of the numbers before; so with TF32,
-    which cuts numbers after ten bits of fraction.
+    For direct sums each element has its own M: the sum of the magnitudes of its products, its bias,
+    its residual and its previous value if accumulated. For Winograd's algorithm, M is that of the
+    largest possible element: `problem.longest_sum * max|x| * max|w|`, plus the largest magnitudes
+    of the other terms. The rounding of the stored result to its dtype and the error of the
+    activation come on top. Operands and results must be finite, normal numbers. Returns inf if no
+    digit is certain. The exact result is always that of the operands before rounding to bfloat16,
+    or before TF32 truncates them to a ten-bit fraction.
 
     >>> from upconv.geometry import Axis
     >>> layer = Problem(Direction.FORWARD, (Axis(40, 4, 2),), 1, 64, 32)
@@ -58,11 +58,12 @@ def error_bound(problem: Problem, variant: str = "") -> float:
 
 
 def tolerance(problem: Problem) -> float:
-    """The largest error allowed to direct sums in tests on random numbers, as a multiple of M.
+    """The largest accepted error of direct sums in tests on random numbers, as a multiple of M.
 
-    Rounding errors of random numbers cancel: they grow like the root of a sum's length (N. J.
-    Higham and T. Mary, "A new approach to probabilistic rounding error analysis", 2019). So for
-    long sums this is far below `error_bound`, which it never exceeds.
+    Rounding errors of random numbers partly cancel: they grow like the square root of a sum's
+    length (N. J. Higham and T. Mary, "A new approach to probabilistic rounding error analysis",
+    2019). For long sums this tolerance is therefore far below `error_bound`. It is never larger
+    than that bound, or twice it for float64, where the oracle errs too.
 
     >>> from upconv.geometry import Axis
     >>> axes = (Axis(4, 2, 2),)
@@ -71,26 +72,26 @@ def tolerance(problem: Problem) -> float:
     """
     problem = problem.replace(rounded=False)  # the oracle rounds operands too
     unit = problem.dtype.accumulator.epsilon / 2
-    oracles = 2 if problem.dtype is DType.FLOAT64 else 1  # which errs as much as what is tested
+    oracles = 2 if problem.dtype is DType.FLOAT64 else 1  # in float64 the oracle errs as much
     product = (1 + _operand_error(problem)) ** 2 - 1
     likely = unit * (8 + 4 * sqrt(problem.longest_sum)) + product
     return min(likely, oracles * error_bound(problem))
 
 
 def _operand_error(problem: Problem) -> float:
-    """The relative error by which operands are rounded before they are multiplied."""
+    """The relative error of rounding the operands before multiplication."""
     return problem.precision.epsilon / 2 if problem.rounded else 2.0**-10 * problem.tf32
 
 
 def _steepness(problem: Problem) -> float:
-    """The most by which the activation multiplies an error; slopes of PReLU are taken to be at most
-    1."""
+    """The largest factor by which the activation multiplies an error; slopes of PReLU are assumed
+    to be at most 1."""
     kind, slope = problem.epilogue.activation, abs(problem.epilogue.slope)
     return max(1.0, slope) if kind is Activation.LEAKY_RELU else _STEEPEST.get(kind, 1.0)
 
 
 def _winograd(problem: Problem, transforms: str) -> tuple[float, int]:
-    """By how much transforms multiply magnitudes, and the rounded operations of one result."""
+    """The factor by which transforms multiply magnitudes, and the rounded operations per result."""
     channels = problem.in_channels // problem.groups
     if problem.direction is Direction.INPUT_GRAD:
         phases = prod(axis.period for axis in problem.axes)  # of the operand, added like channels
@@ -110,8 +111,8 @@ def _winograd(problem: Problem, transforms: str) -> tuple[float, int]:
 def _transform(m: int, r: int) -> tuple[float, int]:
     """The norm and the steps of F(m, r).
 
-    The norm is the largest row sum of |A| (|G| 1 * |B| 1). A row of A or B takes as many rounded
-    operations as it has entries.
+    The norm is the largest row sum of |A| (|G| 1 * |B| 1). A row of A or B needs one rounded
+    operation per nonzero entry.
     """
     points = np.array(_POINTS[: m + r - 2])
     a = np.array([[*points**i, float(i == m - 1)] for i in range(m)])

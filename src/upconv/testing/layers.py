@@ -1,8 +1,8 @@
-"""Random layers of the sizes that models have.
+"""Random layers with the sizes of real models.
 
-Small problems never reach what large ones do: spatial blocks, passes over channels, cache blocks,
-several jobs for each thread. So layers are drawn from families of real ones; a seed makes all of a
-layer.
+Small problems never exercise the code for large ones: spatial blocks, passes over channels, cache
+blocks, several jobs per thread. Layers are therefore drawn from families of real layers. A seed
+determines the whole layer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ELEMENTS = 4_000_000  # of x or y
 
 @dataclass(slots=True)
 class _Drawn:
-    """Extents of a layer while it is drawn: size, kernel, stride and dilation of each axis."""
+    """The drawn extents of a layer: size, kernel, stride and dilation per axis, and channels."""
 
     axes: list[tuple[int, int, int, int]]
     in_channels: int
@@ -41,14 +41,14 @@ class _Drawn:
 def layer(
     seed: int, direction: Direction = Direction.FORWARD, *, multiply_adds: float = 3e7
 ) -> Problem:
-    """A layer of a real size, of at most so many multiply-adds.
+    """Draw a layer of realistic size with at most `multiply_adds` multiply-adds.
 
     >>> layer(7) == layer(7)
     True
     >>> layer(7, Direction.WEIGHT_GRAD).bias
     False
     """
-    rng = random.Random(seed)  # noqa: S311 (nothing secret)
+    rng = random.Random(seed)  # noqa: S311 (not for secrets)
     while True:
         drawn = FAMILIES[rng.choice(tuple(FAMILIES))](rng)
         axes = tuple(_cropped(rng, *extents) for extents in drawn.axes)
@@ -82,7 +82,7 @@ def _problem(
 
 
 def _cropped(rng: random.Random, size: int, kernel: int, stride: int, dilation: int) -> Axis:
-    """An axis with padding as layers have it, or with crops of either sign."""
+    """An axis with padding typical of layers, or with random crops of either sign."""
     half = dilation * (kernel - 1) // 2
     crops = (
         (half, half),
@@ -98,12 +98,12 @@ def _cropped(rng: random.Random, size: int, kernel: int, stride: int, dilation: 
 
 
 def _extent(rng: random.Random, low: float, high: float) -> int:
-    """A size, its logarithm evenly drawn."""
+    """A size with a uniformly distributed logarithm."""
     return round(math.exp(rng.uniform(math.log(low), math.log(high))))
 
 
 def _scale(rng: random.Random) -> tuple[int, int]:
-    """A kernel and a stride that go together."""
+    """A plausible pair of kernel and stride."""
     stride = rng.choice((1, 2, 2, 2, 3, 4, 5, 8))
     kernel = rng.choice((stride, 2 * stride, 2 * stride, 2 * stride + 1, stride - 1, 3, 4, 5, 7))
     return max(1, kernel), stride
@@ -112,7 +112,7 @@ def _scale(rng: random.Random) -> tuple[int, int]:
 def _plain(
     rng: random.Random, rank: int, low: float, high: float, *, dilations: tuple[int, ...] = (1,)
 ) -> _Drawn:
-    """Equal kernels and strides on all axes, or, one time in five, others on each."""
+    """The same kernel and stride on all axes or, one time in five, different ones."""
     kernel, stride = _scale(rng)
     dilation, mixed = rng.choice(dilations), rng.random() < 0.2
     axes = []
@@ -127,7 +127,7 @@ def _vocoder(rng: random.Random) -> _Drawn:
 
 
 def _with_points(rng: random.Random, drawn: _Drawn, points: int) -> _Drawn:
-    """The same in more dimensions: axes of one position before or after the others."""
+    """The same layer in more dimensions: axes of one position before or after the others."""
     at = rng.choice((0, len(drawn.axes)))
     drawn.axes[at:at] = [(1, 1, rng.choice((1, 2)), 1)] * points
     return drawn
@@ -183,4 +183,4 @@ FAMILIES: dict[str, Callable[[random.Random], _Drawn]] = {
     "few positions": lambda rng: _plain(rng, rng.choice((1, 2, 2, 3)), 1, 6),
     "dilated": lambda rng: _plain(rng, rng.choice((1, 2)), 5, 300, dilations=(2, 3, 4)),
 }
-"""What layers are drawn from."""
+"""The families that layers are drawn from."""

@@ -1,12 +1,12 @@
-"""Expected results: operands, the definition in float64, tolerances.
+"""Expected results: operands, the definition in float64, and tolerances.
 
 `scatter` is the definition itself: for every input position i and tap t the product x[i] * w[t]
-belongs to output s*i + d*t - p. `by_taps` computes the same, all positions of one tap at a time,
-for problems of real sizes. Both share only the meaning of layouts with the engines, and have their
-own implementations of activations.
+belongs to output s*i + d*t - p. `by_taps` computes the same for all positions of one tap at a time,
+which suits problems of real size. Both share only the meaning of layouts with the engines. The
+activations are implemented independently.
 
-A result may differ only by rounding: by the bound of `error_bounds` and the rounding of the stored
-result.
+A result may differ only by rounding: by the tolerance of `error_bounds` and the rounding of the
+stored result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .error_bounds import tolerance
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operands:
-    """Arrays for one problem: operands (a, b) as `Primitive.run` takes them, b not packed.
+    """Arrays for one problem: operands (a, b) in the form of `Primitive.run`, with b not packed.
 
     `before` is the content of the output array before the call, to which an accumulating problem
     adds. The array of a second result has the same shape and dtype.
@@ -44,7 +44,7 @@ class Operands:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """The expected result in float64 and the tolerance of each element, also of a second result."""
+    """The expected result in float64, the tolerance of each element, and any second result."""
 
     value: Array
     allowed: Array
@@ -52,7 +52,7 @@ class Expected:
 
 
 def operands(problem: Problem, seed: int = 0) -> Operands:
-    """Draw reproducible normal operands, with the weight scaled so that results are of order 1.
+    """Draw reproducible normal operands; the weight is scaled so that results are of order 1.
 
     >>> axes = (Axis(4, 2, 2),)
     >>> operands(Problem(Direction.FORWARD, axes, 1, 3, 5)).a.shape
@@ -79,7 +79,7 @@ def operands(problem: Problem, seed: int = 0) -> Operands:
 
 
 def scatter(problem: Problem, a: Array, b: Array) -> Array:
-    """Return the bare result (no bias, epilogue or accumulation) in float64, by the definition.
+    """Return the result without bias, epilogue and accumulation in float64, by the definition.
 
     It loops over every pair of input position and tap, so use it for small problems only.
 
@@ -119,10 +119,10 @@ _SMALL = 4000  # largest number of pairs of positions and taps for which `expect
 
 
 def expected(problem: Problem, inputs: Operands, rounds_sums: bool = False) -> Expected:
-    """Return the whole result of a problem on operands, and its tolerance, by the definition.
+    """Return the complete result of a problem on its operands by the definition, with tolerances.
 
-    rounds_sums: whether the engine stores the sums in the problem's dtype before bias, residual and
-        activation, as engines with that attribute do.
+    rounds_sums: whether the engine stores sums in the problem's dtype before bias, residual and
+        activation, as engines with the attribute of that name do.
 
     >>> problem = Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5)
     >>> bool(expected(problem, operands(problem)).allowed.max() < 1e-5)
@@ -154,7 +154,7 @@ def expected(problem: Problem, inputs: Operands, rounds_sums: bool = False) -> E
 
 
 def multiplied(problem: Problem, array: Array) -> Array:
-    """Return an operand as it is multiplied: rounded to `Problem.precision`, to nearest even."""
+    """Return an operand rounded to `Problem.precision`, to nearest even, as for multiplication."""
     if not problem.rounded:
         return array
     mantissa, exponent = np.frexp(array.astype(np.float64))
@@ -177,7 +177,7 @@ _ACTIVATED: dict[Activation, Callable[[Array, Any], Array]] = {
 
 
 def _rounding(problem: Problem, value: Array) -> Array:
-    """Return the rounding error of the stored result, with the type's smallest number."""
+    """Return the rounding error of the stored result, plus the smallest normal number."""
     smallest = float(np.finfo(finfo_type(problem.dtype)).tiny)
     allowed: Array = problem.dtype.epsilon * np.abs(value) + smallest
     if {problem.epilogue.activation, problem.epilogue.second} != {Activation.NONE}:
@@ -186,13 +186,13 @@ def _rounding(problem: Problem, value: Array) -> Array:
 
 
 def finfo_type(dtype: DType) -> type[Any]:
-    """Return a NumPy type with the same smallest number: bfloat16 has float32's exponents."""
+    """Return a NumPy type with the same smallest normal number; bfloat16 has float32's."""
     return {DType.FLOAT16: np.float16, DType.FLOAT64: np.float64}.get(dtype, np.float32)
 
 
 @dataclass(slots=True, eq=False)
 class _Form:
-    """g, x and w as (N, G, F, *o), (N, G, C, *i) and (G, C, F, *t): two operands and the result."""
+    """Arrays g, x and w as (N, G, F, *o), (N, G, C, *i) and (G, C, F, *t); one is the result."""
 
     g: Array
     x: Array
@@ -211,7 +211,7 @@ class _Form:
     def meet(
         self, direction: Direction, t: tuple[int, ...], i: tuple[slice, ...], o: tuple[slice, ...]
     ) -> None:
-        """Add the products of inputs i and tap t, which belong to outputs o, to the result."""
+        """Add the products of inputs i and tap t to the result; they belong to outputs o."""
         at_o, at_i, at_t = (cast(Any, (..., *at)) for at in (o, i, t))
         g, x, w = self.g[at_o], self.x[at_i], self.w[at_t]
         if direction is Direction.FORWARD:
@@ -244,7 +244,7 @@ def _weight_view(problem: Problem, weight: Array) -> Array:
 
 
 def _lands(axis: Axis, i: int, t: int) -> int:
-    """Return the output position of input i and tap t: the definition, repeated on purpose."""
+    """Return the output position of input i and tap t: the definition, duplicated on purpose."""
     return axis.stride * i + axis.dilation * t - axis.crop_begin
 
 
@@ -260,7 +260,7 @@ def _flat_product(matrix: Array, data: Array) -> Array:
 
 
 def _meeting(axis: Axis, t: int) -> tuple[slice, slice]:
-    """Return the inputs that reach an output by tap t, and these outputs."""
+    """Return the inputs that reach an output through tap t, and these outputs."""
     begin = axis.crop_begin - axis.dilation * t
     first = max(-(-begin // axis.stride), 0)
     last = min((begin + axis.out - 1) // axis.stride, axis.size - 1)

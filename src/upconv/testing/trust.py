@@ -1,4 +1,4 @@
-"""Detection of results that agree with any engine's, such as zeros."""
+"""Detection of results that cannot reveal an error, such as zeros."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _MOST_ALIKE = 0.75
 
 
 def mistrusted(result: Array) -> bool:
-    """Whether a result cannot reveal a faulty engine: more than 3/4 of it is one number.
+    """Whether a result cannot reveal a faulty engine: more than 3/4 of its elements are equal.
 
-    Zeros agree with zeros even if an engine is wrong. A run over random layers should count such
-    results, and fail if there are many. For large results, 4,096 evenly spread elements are
-    checked. A result without elements is mistrusted.
+    A faulty engine may produce correct zeros. A run over random layers should count such results,
+    and fail if there are many. For large results, up to 4,096 evenly spread elements are checked.
+    A result without elements is mistrusted.
 
     >>> mistrusted(np.zeros(9)), mistrusted(np.arange(9.0)), mistrusted(np.zeros(0))
     (True, False, True)

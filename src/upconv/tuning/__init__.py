@@ -1,20 +1,21 @@
-"""Tuning: measure which engine, and which variant of its schedule, is the fastest here.
+"""Tuning: measure which engine, and which variant of its schedule, is fastest on this machine.
 
 Engines choose by a cost model. With `tune=True`, or `UPCONV_TUNE=1`, their *candidates* are timed
-on random data instead: every engine that computes the problem, in each of its variants. The store
-keeps the winner for this process and for later ones:
+on random data instead: every engine that supports the problem, in each of its variants. The store
+keeps the winner for this and later processes:
 
-1. Every candidate is built and runs once or twice. A candidate that takes 5 times as long as the
-   best drops out. After 2 seconds no further one begins.
-2. The others are timed in interleaved rounds for half a second in all. The best time of each
-   counts, since disturbances only make a run longer. One 25% behind after a round drops out.
-3. The winner is the first, in the order of preference, of those within 2% of the best: noise
-   between equals would choose differently in the next process.
+1. Every candidate is built and runs once or twice. A candidate that takes more than 5 times as long
+   as the best drops out. After 2 seconds no further candidate starts.
+2. The others are timed in interleaved rounds for half a second in total. The best time of each
+   counts, since disturbances only make runs longer. After a round, candidates whose best time is
+   over 25% above the overall best drop out.
+3. The winner is the most preferred candidate within 2% of the best. Otherwise noise between equals
+   would decide, differently in every process.
 
-The key of a winner is the exact problem, not a class of problems. How cache blocks fit and whether
-threads pay depends on every extent, so a time for one length says little about another. The key
-also holds the processor, upconv's version, the fingerprints of all candidates and the number of
-threads. Only calls that ask for tuning read the store: no result depends on a file by accident.
+The key of a winner is the exact problem, not a class of problems. Whether cache blocks fit and
+threads pay off depends on every extent, so a time for one length says little about another. The key
+also holds the processor, upconv's version, the fingerprints of all candidates and the thread count.
+Only calls that request tuning read the store: no result depends on a file by accident.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ from .store import Record, TuningStore, tuning_file
 
 _WINNERS = "winners"
 ROOFLINES = "ceilings"
-"""The sections of the store for the two kinds of measurement that `tuning_info` counts."""
+"""The sections of the store for the two kinds of records that `tuning_info` counts."""
 
-# One measurement at a time: others would disturb it. An engine that uses upconv itself may come
-# here again while it is measured, hence an RLock.
+# Only one measurement runs at a time. It is an RLock, since an engine under measurement may itself
+# use upconv.
 measuring = threading.RLock()
 
 
 def _after_fork() -> None:
-    """Renew the lock: a child has only the forking thread, which measures nothing."""
+    """Replace the lock: a child has only the forking thread, which is not measuring."""
     global measuring
     measuring = threading.RLock()
 
@@ -58,7 +59,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 @dataclass(frozen=True, slots=True)
 class TuningInfo:
-    """The store's file, its numbers of records, and the number of problems measured here."""
+    """The store's file and record counts, and the number of problems measured in this process."""
 
     file: str
     winners: int
@@ -67,7 +68,7 @@ class TuningInfo:
 
 
 class _Question(NamedTuple):
-    """The key of a winner: a problem, and the engines that compete."""
+    """The key of a winner: a problem and its competing engines."""
 
     problem: Problem
     threads: int
@@ -78,11 +79,11 @@ class _Question(NamedTuple):
     def of(
         cls, problem: Problem, threads: int, engine: str | Engine | None, algorithm: Algorithm
     ) -> _Question:
-        """With the engines that do the problem by the algorithm; `EngineRefusal` for none."""
+        """The question to all engines that support the problem; `EngineRefusal` if none does."""
         engines = tuple(able(problem, engine))
         tiles = (variants(member, problem, threads, Algorithm.WINOGRAD) for member in engines)
         if algorithm is Algorithm.AUTO and not any(tiles):
-            algorithm = Algorithm.DIRECT  # no engine knows another: one winner serves both
+            algorithm = Algorithm.DIRECT  # no engine has Winograd: one winner serves both
         if algorithm is Algorithm.WINOGRAD:
             engines = (by_model(problem, engine, threads, algorithm, False).engine,)
         return cls(problem, threads, engines, algorithm)
@@ -106,18 +107,18 @@ class _Question(NamedTuple):
                 continue
             if isinstance(seconds, float) and seconds > 0:
                 return Selection(engine, str(variant), seconds)
-        store.warn("names an engine or a variant that there is none of; it is measured anew")
+        store.warn("names an unknown engine or variant; the problem is measured again")
         return None
 
     def measured(self, store: TuningStore) -> Selection | None:
-        """The winner by an autotune; None where the problem is too large for it."""
+        """Autotune and store the winner; return None if the problem is too large to measure."""
         with importing:
             from .autotune import autotune  # loaded only for tuning
 
         try:
             best = autotune(*self)
         except MemoryLimitError as error:
-            store.warn(f"learns nothing of {self.problem}, which is not measured: {error}")
+            store.warn(f"gets no record of {self.problem}, which cannot be measured: {error}")
             return None
         store.measured += 1
         name, variant, seconds = best.engine.name, best.variant, best.seconds
@@ -128,13 +129,13 @@ class _Question(NamedTuple):
 
 @lru_cache(maxsize=1)
 def processor_model() -> str:
-    """The processor's name by the operating system."""
+    """The name of the processor according to the operating system."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:  # not Linux
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    # `processor` runs a program, and before Python 3.12 under a lock that a fork may cut.
+    # `processor` runs a program; before Python 3.12 it holds a lock that a fork could leave locked.
     return next(named, "") or platform.processor() or platform.machine() or "unknown"
 
 
@@ -142,7 +143,7 @@ _stores: dict[Path, TuningStore] = {}
 
 
 def shared_store() -> TuningStore:
-    """The store of the file that the environment names now; one for each file."""
+    """The store of the file that the environment currently names; one store per file."""
     file = tuning_file()
     return _stores.get(file) or _stores.setdefault(file, TuningStore(file))
 
@@ -156,9 +157,9 @@ def selected(
     algorithm: Algorithm = Algorithm.DIRECT,
     once: bool = False,
 ) -> Selection:
-    """The engine and variant by models, or tuned; `once`: the weight is packed for one call.
+    """The choice by cost models or by tuning; `once`: the weight is packed for one call.
 
-    The setting `tunes` of an engine, if it has one, overrides `tune`.
+    If an engine has the attribute `tunes`, it overrides `tune`.
     """
     asked = getattr(engine, "tunes", None)
     if not (tune if asked is None else asked):
@@ -174,13 +175,13 @@ def tuned(
     engine: str | Engine | None = None,
     algorithm: Algorithm = Algorithm.DIRECT,
 ) -> Selection:
-    """The fastest engine and variant for a problem, remembered or measured now.
+    """The fastest engine and variant for a problem, from the store or measured now.
 
-    engine: only variants of this one. Measuring takes about half a second, and more where single
-    calls are long. A problem with nothing to compute, or too large to be held in memory together
-    with random data, is not measured (`seconds` is 0.0) and goes to the preferred engine.
+    engine: only variants of this engine compete. A measurement takes about half a second, or more
+    if single calls are long. A problem is not measured if it has nothing to compute, or if random
+    data for it does not fit in memory. The cost models then decide, and `seconds` is 0.0.
 
-    Raises `EngineRefusal` when no engine does the problem, and whatever an engine raises.
+    Raises `EngineRefusal` if no engine supports the problem; errors of engines propagate.
     """
     question, store = _Question.of(problem, threads, engine, algorithm), shared_store()
     model = by_model(problem, engine, threads, question.algorithm, False)
@@ -196,12 +197,12 @@ def remembered(
     engine: str | Engine | None,
     algorithm: Algorithm = Algorithm.DIRECT,
 ) -> Selection | None:
-    """The winner if there is one already; `EngineRefusal` when no engine does the problem."""
+    """The stored winner, or None; `EngineRefusal` if no engine supports the problem."""
     return _Question.of(problem, threads, engine, algorithm).found(shared_store())
 
 
 def tuning_info() -> TuningInfo:
-    """Return the file of measurements, and their number.
+    """Return the tuning file and its record counts.
 
     >>> tuning_info().measured >= 0
     True
@@ -212,9 +213,9 @@ def tuning_info() -> TuningInfo:
 
 
 def tuning_clear() -> None:
-    """Forget everything that was measured, in this process and on disk.
+    """Delete all measurements, in this process and on disk.
 
-    Plans and cached primitives stay as they are.
+    Plans and cached primitives are kept.
     """
     shared_store().clear()
     shared_cache().calls.clear()

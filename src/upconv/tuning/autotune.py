@@ -1,7 +1,7 @@
-"""Interleaved timing of the candidates for a problem, all variants of engines, on random data.
+"""Interleaved timing of a problem's candidates, all variants of its engines, on random data.
 
-The rules are in the package's docstring; the package also remembers the winner. A candidate that
-needs more memory than is free drops out; any other error of an engine is raised.
+The package's docstring states the rules; the package also stores the winner. A candidate that
+needs more memory than is free, or that its engine refuses, drops out; all other errors propagate.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import inf, prod, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.random import default_rng  # with this module, so that no fork finds it half imported
+from numpy.random import default_rng  # imported early, so that no fork finds it half imported
 
 from .. import memory, timing
 from ..engine_choice import Algorithm, Selection, variants
@@ -23,19 +23,19 @@ from ..engines.base import Array, Engine, PackedWeight, Primitive, on_device
 from ..errors import EngineRefusal, MemoryLimitError
 from ..problem import Direction, Problem
 
-_SECONDS = 0.5  # in all ...
+_SECONDS = 0.5  # in total ...
 _FEWEST_ROUNDS = 3  # ... unless building took most of it
-_LAST_START = 2.0  # no candidate is tried for the first time, and no round begun, after this
-_HOPELESS = 5.0  # times the best, after the first run
-_BEHIND = 1.25  # times the best, after a round
+_LAST_START = 2.0  # after this, no new candidate is tried, and no round begins
+_HOPELESS = 5.0  # multiple of the best, after the first run
+_BEHIND = 1.25  # multiple of the best, after a round
 _EQUAL = 1.02
 _ROUND_SECONDS = 0.015
-_SHORT = 0.05  # a first run shorter than this is repeated: pages and threads are new in it
-_DRAWN = 65521  # numbers drawn at random and repeated: drawing 10**8 would take a second
+_SHORT = 0.05  # a shorter first run is repeated, since its pages and threads are new
+_DRAWN = 65521  # random numbers, which are repeated: drawing 10**8 would take a second
 
 
 class _Data(NamedTuple):
-    """Random operands as `Primitive.run` takes them, b not packed."""
+    """Random operands in the form of `Primitive.run`; b is not packed."""
 
     out: Array
     a: Array
@@ -46,7 +46,7 @@ class _Data(NamedTuple):
     second: Array | None
 
     def placed(self, engine: Engine) -> _Data:
-        """The same data on the device of an engine, if it has one."""
+        """The data on the engine's device, if the engine has one."""
         to_device = getattr(engine, "placed", None)
         if to_device is None:
             return self
@@ -67,7 +67,7 @@ class _Data(NamedTuple):
         memory.require(problem.nbytes + extra, "the random data to tune with")
         numbers = default_rng(0).standard_normal(_DRAWN)
         some = numbers.astype(dtype)
-        # Results of order 1: where they overflow, processors may be slower, or faster.
+        # Results are of order 1, since overflow can change a processor's speed.
         scaled = (numbers / sqrt(problem.longest_sum)).astype(dtype)
         return cls(
             np.zeros(result, dtype),
@@ -82,7 +82,7 @@ class _Data(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Candidate:
-    """A built primitive on the data, closed when it drops out; `seconds`: its best time so far."""
+    """A built primitive with its data, closed when it drops out; `seconds` is its best time."""
 
     engine: Engine
     variant: str
@@ -102,22 +102,22 @@ class _Candidate:
         self.primitive.close()
 
     def sample(self, length: float = 0.0) -> float:
-        """The seconds of the fastest run of `length` seconds; at least one."""
+        """Return the time of the fastest run within `length` seconds (at least one run)."""
         data = self.data
         run = partial(self.primitive.run, data.out, data.a, self.b, *data.ends)
-        measured = getattr(self.engine, "sample", None)  # a device's own clock
+        measured = getattr(self.engine, "sample", None)  # by the device's own clock
         seconds = measured(run, length) if measured else timing.sample(run, length, fewest=0)[0]
         self.seconds = min(self.seconds, seconds)
         return seconds
 
     def first(self) -> None:
-        """Run once, and if that was short, once more for a time that counts."""
+        """Run once; if that was short, run again and count only the second time."""
         if self.sample() < _SHORT:
             self.seconds = inf
             self.sample()
 
     def round(self) -> None:
-        """Sample for a while; the first run, with caches full of others' data, seldom wins."""
+        """Take samples; the first run seldom wins, since the caches hold other candidates' data."""
         timing.rest()
         self.sample(_ROUND_SECONDS)
 
@@ -128,9 +128,9 @@ def autotune(
     engines: Sequence[Engine],
     algorithm: Algorithm = Algorithm.DIRECT,
 ) -> Selection:
-    """The winner among all variants of the engines; `MemoryLimitError` if none of them fits."""
+    """The winner among all variants of the engines; `MemoryLimitError` if none fits in memory."""
     start, data = time.perf_counter(), _Data.of(problem).placed(engines[0])
-    # A device has a clock of its own, and nothing else runs there: the fewest rounds are enough.
+    # A device has its own clock and runs nothing else: the fewest rounds are enough.
     enough = 0.0 if on_device(engines[0]) else _SECONDS
     packs = problem.direction is not Direction.WEIGHT_GRAD
     staying: list[_Candidate] = []
@@ -140,13 +140,13 @@ def autotune(
             primitive = engine.build(problem, threads, variant)
             candidate = _Candidate(engine, variant, primitive, data, packs)
             candidate.first()
-        except (MemoryError, EngineRefusal):  # this one drops out; MemoryLimitError is one
+        except (MemoryError, EngineRefusal):  # also MemoryLimitError: the candidate drops out
             continue
         staying = _within(_HOPELESS, [*staying, candidate])
         if time.perf_counter() - start > _LAST_START:
             break
     if not staying:
-        raise MemoryLimitError("no engine's scratch memory fits beside random data")
+        raise MemoryLimitError("no engine's scratch memory fits in addition to the random data")
     for rounds in count():
         seconds = time.perf_counter() - start
         if seconds >= (_LAST_START if rounds < _FEWEST_ROUNDS else enough):
@@ -161,6 +161,6 @@ def autotune(
 
 
 def _within(factor: float, candidates: list[_Candidate]) -> list[_Candidate]:
-    """Return the candidates whose best time is within a factor of the best of all."""
+    """Return the candidates whose best time is within a factor of the overall best."""
     bound = factor * min(candidate.seconds for candidate in candidates)
     return [candidate for candidate in candidates if candidate.seconds <= bound]

@@ -1,13 +1,13 @@
-"""Measurements of this machine, kept in one SQLite file between processes.
+"""Measurements of this machine, kept between processes in one SQLite file.
 
 A record is a small dictionary of texts and numbers under a section and a key. Only the module that
-owns a section interprets and checks its records. The file is not trusted: any fault in it leads to
+owns a section interprets and validates its records. The file is not trusted: any fault in it causes
 a warning and a new measurement.
 
-SQLite writes each record atomically, one process at a time. A file of another kind is never
-written. A section keeps its latest 1024 records.
+SQLite writes each record atomically, one process at a time. Files of other programs are never
+written to. A section keeps its latest 1024 records.
 
-Modules that only reading and writing need are imported there: `import upconv` stays quick.
+Functions import the modules for reading and writing, so that `import upconv` stays fast.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _APPLICATION = 0x7570636F
 """SQLite's `application_id` in files of this store."""
 
 _MOST_RECORDS = 1024
-_LOCK_SECONDS = 10.0  # each holder writes a file to the disk, which takes long on a busy machine
+_LOCK_SECONDS = 10.0  # each lock holder writes to disk, which can be slow on a busy machine
 
-_REMEDY = "measurements end with this process. Move it away, or set UPCONV_TUNING_FILE"
+_REMEDY = "measurements are lost when this process ends. Move it, or set UPCONV_TUNING_FILE"
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS records (number INTEGER PRIMARY KEY AUTOINCREMENT, section TEXT,"
@@ -47,8 +47,8 @@ _KEYS = "SELECT key FROM records WHERE section = ?"
 class TuningStore:
     """Records by section and key, in a file; see the module's docstring.
 
-    What cannot be written is remembered in this process all the same. `measured` counts what this
-    process measured. Safe to use from any thread.
+    Records that cannot be written are kept in this process. `measured` counts the measurements of
+    this process. The store is thread-safe.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +58,7 @@ class TuningStore:
         self._warned: set[str] = set()
 
     def find(self, section: str, key: str) -> Record | None:
-        """Return the record of a key: this process's own, else the file's."""
+        """Return the record of a key from this process, or else from the file."""
         with importing:
             import json
 
@@ -71,11 +71,11 @@ class TuningStore:
                 record = None
             if isinstance(record, dict):
                 return record
-            self.warn(f"has a record in {section!r} that is none; such are left out")
+            self.warn(f"has an invalid record in {section!r}; such records are ignored")
         return None
 
     def remember(self, section: str, key: str, record: Mapping[str, str | float]) -> None:
-        """Remember a record, here and in the file."""
+        """Store a record, in this process and in the file."""
         with importing:
             import json
 
@@ -84,33 +84,33 @@ class TuningStore:
         self._run("written", (_INSERT, values), (_BOUND, (section, section, _MOST_RECORDS)))
 
     def clear(self) -> None:
-        """Forget everything, here and in the file."""
+        """Delete all records, in this process and in the file."""
         self._own.clear()
         self.measured = 0
         if self.path.exists():
             self._run("cleared", ("DELETE FROM records", ()))
 
     def count(self, section: str) -> int:
-        """Number of records of a section."""
+        """Number of records in a section."""
         keys = {key for (key,) in self._rows((_KEYS, (section,)))}
         return len(keys | {key for name, key in self._own if name == section})
 
     def warn(self, complaint: str) -> None:
-        """Warn of a fault of the file, each one once per process."""
+        """Warn about a fault of the file, once per fault and process."""
         if complaint not in self._warned:
             self._warned.add(complaint)
             message = f"the tuning file {str(self.path)!r} {complaint}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def _rows(self, query: tuple[str, tuple[Any, ...]]) -> list[Any]:
-        """Rows of the file; none where there is no file."""
+        """The rows from the file; none if there is no file."""
         return self._run("read", query) if os.path.lexists(self.path) else []
 
     def _run(self, verb: str, *statements: tuple[str, tuple[Any, ...]]) -> list[Any]:
-        """The rows of some statements, run in one transaction; a warning where that fails.
+        """Run statements in one transaction and return their rows; warn if that fails.
 
-        A fork waits until the file is closed. Its child would inherit mutexes of SQLite and locks
-        of the file that another thread holds, and nobody in the child would release them.
+        A fork waits until the file is closed. Otherwise the child could inherit SQLite's mutexes
+        and file locks from another thread, and nothing in the child would release them.
         """
         try:
             with importing:
@@ -120,7 +120,7 @@ class TuningStore:
             return []
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self.path.exists() and not self.path.is_file():  # opening a pipe would wait
+            if self.path.exists() and not self.path.is_file():  # opening a pipe would block
                 raise ValueError("it is not a regular file")
             with (
                 importing,
@@ -136,7 +136,7 @@ class TuningStore:
 
 
 def _require_own(database: Any) -> None:
-    """Raise `ValueError` for a database that is not a store's; an empty one becomes a store."""
+    """Raise `ValueError` for a database of another program; an empty one becomes a store."""
     used = database.execute("SELECT name FROM sqlite_master").fetchall()
     ((application,),) = database.execute("PRAGMA application_id")
     if application == _APPLICATION and used:
@@ -160,6 +160,6 @@ def cache_directory() -> Path:
 
 
 def tuning_file() -> Path:
-    """The file of the store: `UPCONV_TUNING_FILE`, or `tuning.sqlite` in the cache directory."""
+    """The path of the store: `UPCONV_TUNING_FILE`, or `tuning.sqlite` in the cache directory."""
     chosen = os.environ.get("UPCONV_TUNING_FILE", "").strip()
     return Path(chosen) if chosen else cache_directory() / "tuning.sqlite"

@@ -109,7 +109,7 @@ def test_arrays_that_are_never_written_into(engine, monkeypatch) -> None:
 def test_what_computes_in_main_memory_says_so() -> None:
     with pytest.raises(upconv.DTypeError, match="weight"):
         upconv.stream(GpuArray(W[:, :, 0]))
-    with pytest.raises(upconv.DTypeError, match=r"x is .*main memory.*cuda:0, where gamma lies"):
+    with pytest.raises(upconv.DTypeError, match=r"x is .*main memory.*cuda:0, like gamma"):
         upconv.batch_norm(X, GpuArray(np.ones(6, np.float32)), training=True)
 
 
