@@ -1,9 +1,9 @@
 """Packing weights into a kernel's order of use: every weight once per use.
 
-A packed weight is cut into *pieces* of [input channel][entries]: for every piece a table says which
-elements it gathers. Where entries lie far apart in the weight, and all taps of all reduced channels
-side by side, as in every input gradient of weights in the order IOX, gathering would read a line of
-the cache for each number. There squares are transposed in registers (`transposed_packing_code`).
+A packed weight is cut into *pieces* of [input channel][entries]. A table says which elements each
+piece gathers. In input gradients of weights in the order IOX, entries lie far apart, while all taps
+of all reduced channels are adjacent. Gathering would then read a cache line for each number, so
+squares are transposed in registers (`transposed_packing_code`).
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _ARGUMENTS = ArgumentLayout(
 _PIECE = 4  # numbers per piece: byte offsets in dst and src, first number in tables, entries
 _PART = 8  # input channels that are packed together: their source stays in the cache
 _COLUMNS = 128  # taps and input channels that are transposed at once, in scratch of at most 64 KiB
-_TRANSPOSED_PART = 8  # times as many of a job
+_TRANSPOSED_PART = 8  # blocks of `_COLUMNS` in a job
 PAIRED_TAPS = _COLUMNS // 2
-"""Taps up to which pairs of input channels are transposed."""
+"""The largest number of taps for which pairs of input channels are transposed."""
 _FEW, _WARM = 1 << 16, 1 << 20  # numbers; bytes
-_SHARE = 8  # part of the third-level cache that a packed weight may fill
+_SHARE = 8  # a larger weight than 1 / _SHARE of the third-level cache is written past it
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Shared = TypeVar("Shared")
@@ -66,9 +66,9 @@ _shared: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 
 
 def shared(make: Callable[..., Shared], *key: Hashable) -> Shared:
-    """`make(*key)`, one object for equal keys as long as anybody holds it.
+    """Return `make(*key)`, one object for equal keys as long as it is referenced.
 
-    So primitives that read a weight in one order have one packer, whatever their sizes are.
+    So primitives that read a weight in one order share one packer, whatever their sizes are.
     """
     value: Shared | None = _shared.get((make, key))
     if value is None:
@@ -77,10 +77,11 @@ def shared(make: Callable[..., Shared], *key: Hashable) -> Shared:
 
 
 class Packer:
-    """Packs a weight, of `groups` groups of `channels` input channels, into numbers of type
-    `compute`; pairs of 16 bits are one. With `transposed_taps`, the taps of a result, pieces are
-    blocks of lanes, and their third number is how many lanes there are. Pairs are transposed up to
-    `PAIRED_TAPS`. A packed tap has `row_channels` input channels, the last ones perhaps zero."""
+    """Packs a weight of `groups` groups of `channels` input channels into numbers of type
+    `compute`; a pair of 16-bit numbers counts as one. With `transposed_taps`, the taps of a result,
+    pieces are blocks of lanes, and their third number is the count of active lanes. Pairs are
+    transposed up to `PAIRED_TAPS`. A packed tap has `row_channels` input channels, of which the
+    last may be zero."""
 
     def __init__(
         self,
@@ -128,14 +129,16 @@ class Packer:
         ))  # fmt: skip
 
     def pack(self, weight: Array, threads: int) -> Array:
-        """A weight of the correlation's shape in the order of use; `NonFinite` if it is not."""
+        """Return a weight of the correlation's shape in the order of use.
+
+        Raises `NonFinite` if it is not finite."""
         packed, block, _read = self.begin(weight)
         pool.run(self.work, block.address, threads_for(packed, threads))
         self.end(block)
         return packed
 
     def begin(self, weight: Array) -> tuple[Array, Block, Array]:
-        """Memory for a packed weight, the arguments of `work`, and the array that it reads."""
+        """Return memory for a packed weight, the arguments of `work`, and the array it reads."""
         memory.require(self.nbytes, "the packed weight")
         if not weight.flags.c_contiguous:
             memory.require(weight.nbytes, "a copy of the weight")
@@ -147,21 +150,21 @@ class Packer:
         return packed, self._blocks.taken(addresses), weight
 
     def end(self, block: Block) -> None:
-        """Raise `NonFinite` where the weight that was packed is not finite."""
+        """Raise `NonFinite` if the packed weight is not finite."""
         if self._blocks.given_back(block, "bad"):
             raise NonFinite
 
 
 def threads_for(packed: Array, threads: int) -> int:
-    """Number of threads that are worth calling to pack a weight."""
+    """Return the number of threads worth using to pack a weight."""
     return threads if packed.size > _FEW else 1
 
 
 def aligned(count: int, dtype: np.dtype[Any]) -> Array:
-    """An uninitialised array that begins with a cache line; a large one in memory that is warm.
+    """Return an uninitialised array aligned to a cache line; a large one is in warm memory.
 
-    NumPy's begin anywhere, and then each load of a whole vector touches two lines: that took up to
-    a tenth of a layer's time on a Xeon (2026-11-21). New pages took as long as packing into them.
+    NumPy's arrays begin anywhere, so each load of a full vector may touch two cache lines. That
+    took up to a tenth of a layer's time on a Xeon (2026-11-21). New pages took as long as packing.
     """
     if count * dtype.itemsize >= _WARM:
         return warm(count * dtype.itemsize).view(dtype)
@@ -172,17 +175,17 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
 
 
 def goes_past(nbytes: int, cpu: Cpu) -> bool:
-    """Whether a packed weight is written past the caches, whose lines are not read first: 1.2 to
-    1.4 times as fast for 6 to 33 MB where the third-level cache has 32 MB (2026-11-23, Zen 4). New
-    pages are in the caches already. Where that cache holds the weight until it is used, input
-    gradients took 1.1 to 1.4 times as long past it (8 to 17 MB of 480, Xeon, 2026-11-27)."""
+    """Whether a packed weight is written past the caches, which avoids reading lines first. That is
+    1.2 to 1.4 times as fast for 6 to 33 MB where the third-level cache has 32 MB (2026-11-23,
+    Zen 4). New pages are in the caches already. Where that cache holds the weight until it is used,
+    input gradients took 1.1 to 1.4 times as long past it (8 to 17 MB of 480, Xeon, 2026-11-27)."""
     return cpu.l3 // _SHARE <= nbytes <= KEPT_BYTES
 
 
 def watched(f: Function, value: Value, bad: Value) -> Value:
-    """`bad`, a zero of either sign, or NaN in lanes where a value was not finite.
+    """Update `bad`: a zero of either sign, or NaN in lanes where a value was not finite.
 
-    A bfloat16 is a 16-bit integer here, whose lane of `bad` then has the bit `_BAD`."""
+    A bfloat16 is a 16-bit integer here; its lane of `bad` has the bit `_BAD` instead of NaN."""
     element, lanes = split(value.type)
     if element == I16:
         return bad | ((value >> 7 & _BAD - 1) + 1)
@@ -192,7 +195,7 @@ def watched(f: Function, value: Value, bad: Value) -> Value:
     return f.convert("bitcast", bad | zero, value.type)
 
 
-_BAD = 1 << 8  # the exponent of infinity and NaN is one less
+_BAD = 1 << 8  # one more than the exponent of infinity and NaN
 
 
 def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
@@ -205,9 +208,10 @@ def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
 
 @compiled("pack", kept=16, opt=1)
 def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) -> None:
-    """`pack(args)`, which every thread runs, where lanes lie far apart: a job is some columns, taps
-    and input channels as they lie, of all lanes of a block. `past` writes past the caches."""
-    lanes = cpu.lanes(max(BYTES[element], BYTES[I32]))  # two numbers of 16 bits are stored at once
+    """`pack(args)`, which every thread runs, where lanes lie far apart. A job packs some columns
+    (taps and input channels in memory order) of all lanes of a block. `past` writes past the
+    caches."""
+    lanes = cpu.lanes(max(BYTES[element], BYTES[I32]))  # 16-bit numbers are stored in pairs
     kind = vector(element, lanes)
     with module.function("pack", {"args": PTR}) as f:
         a = _ARGUMENTS.reader(f)
@@ -220,14 +224,14 @@ def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) 
             dst = a["dst"] + (group * a["dst_group"] + to)
             src = a["src"] + (group * a["src_group"] + start)
             row, zero = width * a["element"], f.constant(kind, 0)
-            # What lies behind the last lane is zero.
+            # Lanes after the last active one are zero.
             at_once, pairs = a["at_once"], element == I16
             behind = f.select(active < width, width * at_once, 0)
             with f.loop(0, behind, lanes) as lane:
                 f.store(zero, f.at(scratch, lane.index, element))
             first, taps = part * a["part"], a["taps"]
             stop = f.min(a["columns"], first + a["part"])
-            # From tap to tap, and from the last one to the next channel's first.
+            # Steps from tap to tap, and from a channel's last tap to the next channel's first.
             channels = a["row_channels"]
             step, last = channels * row, taps - 1
             back = (row * 2 if pairs else row) - last * step
@@ -237,9 +241,9 @@ def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) 
                 count = f.min(stop - loop.index, at_once)
                 here = src + loop.index * a["stored"]
                 if past:
-                    _ask_ahead(f, here, a["stored"] * at_once, active, a["src_lane"])
+                    _prefetch_next(f, here, a["stored"] * at_once, active, a["src_lane"])
                 f.call(a["gather"], scratch, here, active, count, a["src_lane"], row)
-                if pairs:  # the last of an odd number of channels has zeros beside it
+                if pairs:  # the last of an odd number of channels is paired with zeros
                     odd = f.select(f.compare("eq", count // taps % 2, 1), taps * width, 0)
                     with f.loop(0, odd, lanes) as lane:
                         f.store(zero, f.at(scratch + count * row, lane.index, element))
@@ -247,7 +251,7 @@ def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) 
                 with f.loop(0, lines, 1, loop.carried) as each:
                     bad, tap, place = each.carried
                     line = scratch + each.index * row
-                    if pairs:  # behind each channel's taps are those of the other one
+                    if pairs:  # each channel's taps are followed by those of its partner
                         line = line + each.index // taps * taps * row
                     other = line + taps * row if pairs else None
                     bad = _pack_line(f, kind, past, (line, other), dst + place, row, bad)
@@ -263,7 +267,7 @@ def _pack_line(
     f: Function, kind: str, past: bool, lines: tuple[Value, Value | None], dst: Value, row: Value,
     bad: Value,
 ) -> Value:  # fmt: skip
-    """Store a transposed line of `row` bytes, or two of 16 bits as pairs; return `watched`."""
+    """Store a transposed line of `row` bytes, or two 16-bit lines as pairs; return `watched`."""
     (element, lanes), (line, other) = split(kind), lines
     with f.loop(0, row, lanes * BYTES[element], [bad]) as lane:
         value, to = f.load(kind, line + lane.index), dst + lane.index
@@ -278,9 +282,9 @@ def _pack_line(
     return lane.results[0]
 
 
-def _ask_ahead(f: Function, here: Value, nbytes: Value, rows: Value, apart: Value) -> None:
-    """Ask for what lies `nbytes` behind `here` in each row: rows are too short for the processor to
-    see that it is read next."""
+def _prefetch_next(f: Function, here: Value, nbytes: Value, rows: Value, apart: Value) -> None:
+    """Prefetch the next `nbytes` of each row, `nbytes` after `here`. Rows are too short for the
+    processor's own prefetcher."""
     with f.loop(0, rows) as row, f.loop(nbytes, nbytes * 2, LINE) as line:
         f.prefetch(here + row.index * apart + line.index)
 
