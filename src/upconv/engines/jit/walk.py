@@ -76,7 +76,7 @@ def after_packing(table: Numbers, threads: int, code: Code) -> Numbers:
 
 @compiled("walk", "pack", kept=4, opt=0)
 def walk_code(module: Module, cpu: Cpu) -> None:
-    """The function `walk(args)`, which every thread runs, and the job `pack`, which packs a weight."""
+    """The function `walk(args)`, which every thread runs, and the job `pack` for weights."""
     with module.function("pack", JOB) as f:
         a = _ARGUMENTS.reader(f)
         f.call(a["pack"], a["pack_args"])

@@ -79,7 +79,7 @@ def cannot(problem: Problem) -> str | None:
     if problem.rank > 3:
         return f"libdnnl works on one to three spatial axes, and there are {problem.rank}"
     if problem.rounded:
-        return "libdnnl rounds no operands, only arrays of bfloat16 are that to it"
+        return "libdnnl does not round operands to bfloat16: pass bfloat16 arrays"
     if problem.tf32:
         return tf32_refusal(problem)
     if problem.dtype is DType.FLOAT64:
