@@ -98,7 +98,7 @@ def softmax_axis(p: Attributes) -> int | None:
 
 
 def _rows(p: Attributes, x: Array) -> tuple[Array, int]:
-    """Return x, flat but for the batch where softmax is over all other axes, and the axis."""
+    """Return x and the axis of a softmax; for all axes but the batch, x is flattened."""
     axis = softmax_axis(p)
     return (x.reshape(len(x), -1), -1) if axis is None else (x, axis)
 
@@ -130,7 +130,7 @@ def _label_shapes(p: Attributes, inputs: Shapes, outputs: Shapes) -> tuple[Shape
 
 
 def _loss_gradient(c: Call, grad: Array) -> list[Array | None]:
-    """Compute the gradient of a loss, y - onehot(label), whatever the gradient of y is."""
+    """Compute the gradient of a loss, y - onehot(label), regardless of the gradient of y."""
     x, label = c.inputs
     y, axis = _rows(c.p, c.outputs[0])
     kept = np.ones((), bool)
