@@ -226,7 +226,7 @@ class Lanes:
         return self.f.select(self.f.compare("olt", bound, v), bound, v)
 
     def at_least(self, limit: float, v: Value) -> Value:
-        """The larger of both, NaN for NaN; -0 stays -0 beside a limit of 0."""
+        """The larger of both, NaN for NaN; with a limit of 0, -0 stays -0."""
         bound = self.f.constant(self.kind, limit)
         return self.f.select(self.f.compare("ogt", bound, v), bound, v)
 

@@ -1,17 +1,20 @@
 """Run times of libdnnl relative to this engine's direct sums, measured by class of layers.
 
 A factor is libdnnl's time divided by this engine's. On layers of real models (Zen 4, one thread,
-2026-11-22 and 23): few channels to sum over 0.82 to 3, in groups 0.35; narrow groups 0.3 to 1.3,
-forward 0.35 to 0.57, but with a bias 1.7 to 4; channels-last data of many positions 0.9 to 3;
-weight gradients of one tap 0.8 to 1.0, depthwise ones of 3x3 taps 0.6 to 0.9; all others 0.75 to
-18. When restricted to AVX2: few channels 0.55 to 2.2, and channels-last data of many positions
-0.73 to 1.4.
+2026-11-22 and 23; in brackets, restricted to AVX2):
 
-Relative to tiles (a Xeon with AMX, bfloat16, one thread, 2026-11-27, 44 layers in both directions
-and layouts): 0.65 to 12, geometric mean 1.40; channels-last convolutions of stride 1 0.7 to 1.0,
-input gradients of volumes 5 to 12, and packing a weight 1.4 to 7. libdnnl uses tiles there, too.
-For its weight gradients in bfloat16: 0.78 to 8 on 22 classes of layers that this engine computes by
-tiles, of which two, in channels-last data, are below 1; 0.8 to 70 on eight others, of few channels.
+    few channels to sum over 0.82 to 3 (0.55 to 2.2), in groups 0.35
+    narrow groups 0.3 to 1.3, forward 0.35 to 0.57, but with a bias 1.7 to 4
+    channels-last data of many positions 0.9 to 3 (0.73 to 1.4)
+    weight gradients of one tap 0.8 to 1.0, depthwise ones of 3x3 taps 0.6 to 0.9
+    all others 0.75 to 18
+
+On a Xeon with AMX (bfloat16, one thread, 2026-11-27), where libdnnl uses tiles too:
+
+    44 layers in both directions and layouts 0.65 to 12, geometric mean 1.40: channels-last
+    convolutions of stride 1 0.7 to 1.0, input gradients of volumes 5 to 12, packing 1.4 to 7
+    weight gradients of 22 classes that this engine computes by tiles 0.78 to 8, of which two, in
+    channels-last data, below 1; of eight other classes, with few channels, 0.8 to 70
 """
 
 from __future__ import annotations

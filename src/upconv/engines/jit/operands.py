@@ -281,7 +281,7 @@ class Kernel:
         return biases if slopes is None else np.concatenate((biases, self._ordered_slopes(slopes)))
 
     def _ordered_slopes(self, slopes: Array) -> Array:
-        """Return the slopes in the order of the code, as many as biases."""
+        """Return the slopes in the order of the code; there is one for each bias."""
         return self._ordered(slopes)
 
     def _ordered(self, bias: Array) -> Array:

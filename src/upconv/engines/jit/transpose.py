@@ -115,7 +115,7 @@ def _squares(count: Value, lanes: int) -> Value:
 
 
 def paired(f: Function, low: Value, high: Value) -> Value:
-    """Two numbers, or vectors of them, as bfloat16 side by side in 32 bits."""
+    """Pack two numbers, or vectors of them, as bfloat16 into 32 bits."""
     lanes = split(low.type)[1]
     words = vector(I32, lanes) if lanes else I32
     first, second = (f.convert("zext", as_bits(f, v, BFLOAT), words) for v in (low, high))

@@ -123,7 +123,7 @@ class _Gather:
         return _neutral(self._f, self._line.reduce, vector(element, self._lanes), self._fill_value)
 
     def _edges(self, to: Value, row: Value | None, element: str) -> None:
-        """Fill the positions beside the row, or repeat or mirror the row's positions there."""
+        """Fill the positions outside the row, or repeat or mirror the row's positions there."""
         f, edge, stored = self._f, self._line.edge, self._line.stored
         after = f.at(to, self._high, element)
         if edge == "reflect" and row is not None:

@@ -2,7 +2,7 @@
 
 A tile is some rows of an output plane by one or more vectors of positions. It loads each line of
 the input once, cuts the shifts from adjacent vectors in registers, and adds them to all rows
-that use the line. Masks leave out positions beside a row, so nothing is copied or padded. Lines
+that use the line. Masks leave out positions outside a row, so nothing is copied or padded. Lines
 above and below a plane are zeros.
 
 In channels-last data a plane is a row of positions by their channels. The lines are positions, and

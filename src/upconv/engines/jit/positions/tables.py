@@ -138,18 +138,18 @@ def packing_tables(correlation: Correlation, plan: Schedule, element: int) -> di
     tables = {"cache_blocks": blocks, "segments": np.zeros(0, SEGMENT)}
     if plan.in_place:
         return tables
-    parts, behind = blocks, plan.halo_before + plan.halo_after
+    parts, halo = blocks, plan.halo_before + plan.halo_after
     if plan.shared:
         channels, jobs = correlation.reduced // correlation.groups, 4 * plan.threads
         size = max(1, min(channels, -(-correlation.reduced // jobs)))
-        step, behind = plan.buffer_positions, 0
+        step, halo = plan.buffer_positions, 0
         if size == 1:  # so few channels that positions are divided as well
             step = max(4096, -(-step * correlation.reduced // jobs))
         starts = np.arange(0, plan.buffer_positions, step)
         parts = filled(CACHE_BLOCK, len(starts), x=starts * element)
         tables |= {"parts": parts, "packing": _shares(correlation, channels, size)}
     low = starts - plan.halo_before
-    high = np.minimum(low + (step + behind), plan.padded.total + plan.halo_after)
+    high = np.minimum(low + (step + halo), plan.padded.total + plan.halo_after)
     rows = InputRows.of(correlation, plan)
     tables["segments"], bounds = rows.segments(low, high, element)
     parts["segment"], parts["segments"] = bounds[:-1], bounds[1:] - bounds[:-1]
