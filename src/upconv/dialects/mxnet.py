@@ -158,7 +158,7 @@ def _targeted(i: int, size: int, k: int, s: int, d: int, target: int) -> Axis:
             f"target_shape[{i}]",
             str(target),
             f"at most {axis.full}",
-            "MXNet's target can only crop.",
+            "MXNet's target only crops.",
         )
     return _checked(i, axis, f"the adj derived from target_shape[{i}] = {target}")
 

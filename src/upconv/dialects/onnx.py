@@ -86,8 +86,7 @@ def from_onnx(
     "onnxruntime" or "openvino"; only "spec" depends on `opset`. Attributes may be lists and bytes,
     as in a model; None is an absent attribute.
 
-    Raises `ArgumentError` or `ShapeError` for attributes that the specification, or that runtime,
-    refuses.
+    Raises `ArgumentError` or `ShapeError` for attributes that this rule refuses.
 
     >>> from_onnx((5,), [3], strides=[2], auto_pad="SAME_UPPER").crops
     ((0, 1),)

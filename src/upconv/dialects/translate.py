@@ -39,8 +39,7 @@ class Translation:
     config: the target's attributes when the verdict is EXACT. Otherwise `reason` says why there are
     none, `nearest` holds the closest legal attributes (or None), and `difference` their effect.
     weight: the steps for the weight array in words: first transpose by `weight_permutation`, then
-    reverse the axes `weight_reversed`. data: the steps for input and output. An empty value means
-    no step.
+    reverse the axes `weight_reversed`. data: the steps for input and output. Empty means no step.
 
     >>> translate({"kernel_size": (3,), "stride": 2}, "torch", "onnx").config["strides"]
     (2,)

@@ -1,11 +1,10 @@
 """Arrays on huge pages, where the system grants them on request.
 
 A processor's TLB holds a few thousand page addresses; other addresses are looked up in memory. A
-model streams packed weights and scratch memory from memory once per run, and without huge pages
-each 4 KiB waits for such a lookup. On pages of 2 MiB, layers take 0.83 to 1.0 of the time, and no
-longer where all data is in caches (Zen 4, one thread, 17 layers, 2026-11-23). NumPy requests huge
-pages for arrays from 4 MiB on, wherever they begin, and too late for memory that was in use. That
-gains half as much.
+model reads packed weights and scratch memory once per run, and waits for a lookup at every 4 KiB.
+On pages of 2 MiB, layers take 0.83 to 1.0 of the time, and no longer if all data is in caches
+(Zen 4, one thread, 17 layers, 2026-11-23). NumPy requests huge pages for arrays from 4 MiB on,
+wherever they begin, and too late for memory that was in use; that gains half as much.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ _WASTED = 5  # at most 1 / _WASTED of a page stays unused
 
 
 def on_huge_pages(nbytes: int) -> NDArray[np.uint8] | None:
-    """Return an uninitialised array at the beginning of a huge page, or None.
+    """Return an uninitialised array on as many huge pages as it fills, its end on small ones.
 
-    It lies on as many huge pages as it fills, and its end on small ones. None means that it fills
-    no huge page or that the system has none. The memory lives as long as any view of the array."""
+    The result is None if it fills none or the system has none. Any view keeps the memory alive."""
     page = page_bytes() if nbytes >= _LEAST else 0
     huge = (nbytes + page // _WASTED) // page * page if page else 0
     if not huge:

@@ -1,7 +1,6 @@
 """Engines that add up in one order, so that an output has the same bits whatever the size.
 
-A caller that computes a result in pieces and wants the bits of the whole uses one of these engines
-for both.
+To compute a result in pieces with the bits of the whole, a caller uses one of these for both.
 
 1. The JIT engine, restricted to one kernel. By default it chooses a kernel by size, and kernels
    add up in different orders.

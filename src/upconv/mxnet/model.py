@@ -148,8 +148,7 @@ class Model:
 def _with_shapes(error: Exception, inputs: Mapping[str, Any]) -> MXNetError:
     """Return the error with the shapes of the inputs appended."""
     shapes = ", ".join(f"{k} {x.shape}" if hasattr(x, "shape") else k for k, x in inputs.items())
-    # NumPy's errors end without a full stop.
-    return MXNetError(f"{str(error).rstrip('.')}. The inputs are {shapes}.")
+    return MXNetError(f"{str(error).rstrip('.')}. The inputs are {shapes}.")  # NumPy adds no dot
 
 
 def _axes(p: Any, weight: tuple[int, ...], kind: str) -> tuple[int | str, ...]:

@@ -21,8 +21,7 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 class _Layout:
-    """The form of x that cuDNN reads: (batch, channels, positions), contiguous, with channels first
-    or last.
+    """The form of x for cuDNN: (batch, channels, positions), contiguous, channels first or last.
 
     Channels on any other axis are moved to the front by a copy.
     """

@@ -272,8 +272,7 @@ class Gpu:
         except Unsupported:
             pass
         kept = list(graphs_.items())[1 - _MOST_GRAPHS :]
-        # Replaced, because other threads may read the old dict.
-        self._graphs = dict([*kept, (convolution, graph)])
+        self._graphs = dict([*kept, (convolution, graph)])  # new, as threads may read the old dict
         return graph
 
     def _handle(self) -> int:

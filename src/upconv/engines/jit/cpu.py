@@ -59,9 +59,8 @@ class Cpu:
         return costs_of(self.vector_bytes, mesh=self.mesh)
 
     def sums(self, vectors: int) -> int:
-        """Registers left for sums, beside `vectors` of one operand, a number of the other, and
-        products that are not fused. With more sums LLVM would spill some; a test checks its code.
-        """
+        """Registers left for sums, besides `vectors` of one operand, a number of the other, and
+        products that are not fused. More sums would be spilled; a test checks LLVM's code."""
         if not self.fused:
             return self.registers // 2
         return min(self.registers - self.registers // 8 - 2, self.registers - vectors - 1)

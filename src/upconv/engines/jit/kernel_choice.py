@@ -182,7 +182,7 @@ def refusal(problem: Problem, cpu: Cpu) -> str | None:
 def interior_of(problem: Problem, *, margins: bool) -> Interior:
     """Return the part of a problem that kernels compute.
 
-    It has no axes of one point, so vectors run along a last axis that has positions. `margins`
+    Axes of one point are left out, so that vectors run along a last axis with positions. `margins`
     includes outputs that no input reaches.
     """
     return Interior.of(problem, margins=margins, points=False)

@@ -80,8 +80,8 @@ class Packer:
     """Packs a weight of `groups` groups of `channels` input channels into numbers of type
     `compute`; a pair of 16-bit numbers counts as one. With `transposed_taps`, the taps of a result,
     pieces are blocks of lanes, and their third number is the count of active lanes. Pairs are
-    transposed up to `PAIRED_TAPS`. A packed tap has `row_channels` input channels, of which the
-    last may be zero."""
+    transposed up to `PAIRED_TAPS`. A packed tap has `row_channels` input channels, the last padded.
+    """
 
     def __init__(
         self,
@@ -209,8 +209,7 @@ def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
 @compiled("pack", kept=16, opt=1)
 def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) -> None:
     """`pack(args)`, which every thread runs, where lanes lie far apart. A job packs some columns
-    (taps and input channels in memory order) of all lanes of a block. `past` writes past the
-    caches."""
+    (adjacent taps and input channels) of all lanes of a block. `past` writes past the caches."""
     lanes = cpu.lanes(max(BYTES[element], BYTES[I32]))  # 16-bit numbers are stored in pairs
     kind = vector(element, lanes)
     with module.function("pack", {"args": PTR}) as f:

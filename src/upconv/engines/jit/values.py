@@ -49,10 +49,9 @@ def _compares(relation: str) -> Operator:
 class Value:
     """A typed LLVM value: a register or a constant.
 
-    Operators append an instruction to a value's code: on integers, on floating-point numbers, and
-    lane by lane on vectors of them. An address plus an integer counts bytes. `/` is for
-    floating-point numbers; `//`, `%` and `>>` are for integers that are not negative. A constant
-    operand of a vector is in every lane.
+    Operators append an instruction to a value's code: on integers, on floats, and lane by lane on
+    vectors of them. An address plus an integer counts bytes. `/` is for floats; `//`, `%` and `>>`
+    are for integers that are not negative. A constant operand of a vector is in every lane.
     """
 
     type: str
@@ -97,8 +96,7 @@ def compared(relation: str, a: Number, b: Number) -> Value:
 def spelled(kind: str, operand: Number) -> str:
     """Spell an operand of a type as text; a constant is in every lane.
 
-    A floating-point number is rounded to its type, and written as the bits of the equal double, as
-    LLVM expects.
+    A float is rounded to its type, and written as the bits of the equal double, as LLVM expects.
     """
     if isinstance(operand, Value):
         return operand.name

@@ -1,7 +1,7 @@
 """Windows as native code: pooling, padding, resampling, pixel shuffle.
 
-A *row* of a result is a run along the last axis. Tables say which rows of the input it is computed
-from, and with which weights (`ROW`, `TAP`). So ranks, strides and padding of the other axes are
+A *row* of a result is a run along the last axis. Tables list the rows of the input that it is
+computed from, and their weights (`ROW`, `TAP`), so ranks, strides and padding of other axes are
 data.
 
     channels first    1. combine the input's rows into one line, padded at both ends

@@ -83,10 +83,7 @@ class Runtime:
 
 
 def runtime() -> Runtime:
-    """Return the library, loaded once.
-
-    Raises `EngineMissing`, which lists the searched places and says how to install the library.
-    """
+    """Return the library, loaded once; `EngineMissing` lists the searched places and a remedy."""
     path = _found(os.environ.get(VARIABLE, "").strip())
     if isinstance(path, str):
         raise EngineMissing(path)
@@ -108,9 +105,7 @@ def _found(asked: str) -> Runtime | str:
             f"{VARIABLE} names no libdnnl that upconv can use. {complaints[0]}. Correct or unset"
             f" it, or install one: {command}"
         )
-    return (
-        f"There is no {FILE} that upconv can use. {'; '.join(complaints)}. Install one: {command}"
-    )
+    return f"There is no {FILE} that upconv can use. {'; '.join(complaints)}. Get it by: {command}"
 
 
 def _loaded(path: str, source: str) -> Runtime:

@@ -47,10 +47,8 @@ def _run_here(runtime: Runtime, threads: int, work: Callable[[], None]) -> None:
 
 
 def _gate(threads: int) -> threading.Lock:
-    """Return a lock for a team of `threads` threads, a free one if possible.
-
-    There is a lock for each team that fits on the processors. A semaphore would not do, because
-    Ctrl-C could leave its inner lock taken."""
+    """Return a lock for a team of `threads` threads, a free one if possible; each team that fits on
+    the processors has one. Ctrl-C could leave the inner lock of a semaphore taken."""
     gates = _gates.get(threads)
     if gates is None:
         locks = [threading.Lock() for _ in range(max(1, processors() // threads))]

@@ -138,9 +138,8 @@ class HybridBlock(Block):
         """Run the graph of this block at inference, with its largest parts as networks.
 
         The first such call traces the graph with symbols, as MXNet does. The second call with the
-        same parameters builds the networks. A block that does not accept symbols, or has no part
-        for a network, is computed as before; `explain` gives the reason. MXNet's options are
-        ignored.
+        same parameters builds the networks. A block that refuses symbols, or has no part for a
+        network, is computed as before; `explain` gives the reason. MXNet's options are ignored.
         """
         super().hybridize(active, **options)
         self._active, self._traces, self._members, self._checked = active, {}, [], -1

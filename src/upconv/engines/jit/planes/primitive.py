@@ -94,8 +94,7 @@ class Planes(Kernel):
 
 
 def _lines(correlation: Correlation) -> tuple[Line, ...]:
-    """Return the axes: outer axes, rows and positions in a row; with channels last, positions and
-    channels take the place of the last two."""
+    """Return the axes, ending with rows and positions in a row, or with positions and channels."""
     if correlation.layout is DataLayout.NXC:
         channels = _POINT._replace(size=correlation.reduced, out=correlation.made)
         return (*correlation.lines, channels)

@@ -175,7 +175,7 @@ def _store_channels(
         with f.when(f["active"] > channel) if channel else nullcontext():
             if second:
                 mine = [[second_of(f, tile.epilogue, value) for value in row] for row in mine]
-            _store_channel(f, tile, mine, channel, y)
+            _store_one(f, tile, mine, channel, y)
 
 
 def _prefetch_results(f: Function, tile: Tile) -> None:
@@ -260,9 +260,7 @@ def _vectors(f: Function, tile: Tile, kind: str, x: Value, shift: int, count: in
 # Interleaving -------------------------------------------------------------------------------------
 
 
-def _store_channel(
-    f: Function, tile: Tile, rows: list[list[Value]], channel: int, y: Value
-) -> None:
+def _store_one(f: Function, tile: Tile, rows: list[list[Value]], channel: int, y: Value) -> None:
     """Store one channel: rows[phase][vector] as positions of `phases` adjacent elements each."""
     run = interleaved(f, rows, tile.lanes)
     out = y + f["y_channel"] * channel if channel else y

@@ -74,8 +74,7 @@ class Tile:
 
     @property
     def cycles(self) -> float:
-        """Cycles of one position: the longest of multiply-adds, loads, dependent sums, and bytes
-        from the second-level cache."""
+        """Cycles of one position: of multiply-adds, loads, dependent sums, or L2 bandwidth."""
         sums = self.taps * self.rows * self.vectors
         loads = self.vectors + (sums if self.depthwise else self.taps * self.rows)
         nbytes = BYTES[self.element] * (self.rows + self.width)

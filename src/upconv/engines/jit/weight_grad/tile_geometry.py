@@ -5,8 +5,7 @@ same remainder r are a *phase*, and within a phase a tap is a shift q. Rows of x
 of g, lie in one row of flattened positions, with enough zeros between them for every shift. So a
 tap of any rank is one constant shift, and its reduction runs over the whole batch.
 
-Zeros are multiplied by numbers of the other operand, so all numbers must be finite: the primitive
-checks the sums.
+Zeros meet numbers of the other operand, so all must be finite: the primitive checks the sums.
 """
 
 from __future__ import annotations
