@@ -33,7 +33,7 @@ def on_huge_pages(nbytes: int) -> NDArray[np.uint8] | None:
     import mmap  # here, because most first calls do not need it
 
     try:
-        # Old kernels align mappings to no huge page; hence one more page, which is never touched.
+        # Old kernels do not align mappings to huge pages; hence one more page, never touched.
         memory = mmap.mmap(-1, max(nbytes, huge) + page, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         array = np.frombuffer(memory, np.uint8)
         first = -array.ctypes.data % page

@@ -94,7 +94,7 @@ class Executor:
                 results = self._networks.run(constants, inputs)
             if results is None:
                 results = run_graph(self._symbol, leaves, self._monitor)
-        for y, result in zip(self.outputs, results, strict=True):  # the caller may hold them
+        for y, result in zip(self.outputs, results, strict=True):  # the caller may hold `outputs`
             y.value, y.source = result.value, result.source
         self._computed = True
         return self.outputs

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-_MAX_PLANS = 4  # of one weight: each holds the packed weight
+_MAX_PLANS = 4  # plans of one weight, each of which holds a packed weight
 _LOCK = threading.Lock()
 _HELD: dict[Any, tuple[list[weakref.ref[Array]], Any]] = {}
 """Arrays and their plan, None before the second use, by the arrays' addresses and the key.

@@ -90,7 +90,7 @@ class Attribute(IntEnum):
     EXECUTION_PLAN_WORKSPACE_SIZE = 402
     KNOB_CHOICE_KNOB_TYPE = 600
     KNOB_CHOICE_KNOB_VALUE = 601
-    # For OPERATION_CONVOLUTION_FORWARD; those of the two gradients begin at 706 and 712.
+    # For OPERATION_CONVOLUTION_FORWARD; the attributes of both gradients begin at 706 and 712.
     ALPHA = 700
     BETA = 701
     CONV_DESC = 702

@@ -102,7 +102,7 @@ class Packer:
         self._compute, self._read = compute, (pieces, tables)
         stored = STORED[weight.dtype]
         kept, at_once = {2: I16, 4: FLOAT, 8: DOUBLE}[compute.itemsize], _COLUMNS
-        if transposed_taps is not None:  # which may be 0, where crops leave a result no tap
+        if transposed_taps is not None:  # it may be 0, if crops leave a result no tap
             moved = BFLOAT if kept == I16 else kept
             self._move, name = transpose_code(stored, moved, cpu), "transpose"
             self._code = transposed_packing_code(kept, goes_past(self.nbytes, cpu), cpu)

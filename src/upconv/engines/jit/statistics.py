@@ -157,7 +157,7 @@ class _Columns:
 
         with f.loop(0, self._rows, 1, zeros) as loop:
             add_row(loop, x + loop.index * self._row_bytes, shorter=False)
-        # The shorter row: one iteration of a loop, or none.
+        # The shorter row takes one iteration of a loop, or none.
         row = x + self._rows * self._row_bytes
         there = f.select(self._rest > spans[0].start, f.integer(1), 0)
         with f.loop(0, there, 1, loop.results) as again:

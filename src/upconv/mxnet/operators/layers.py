@@ -143,7 +143,7 @@ def _loss_gradient(c: Call, grad: Array) -> list[Array | None]:
     result = (y - label.reshape(y.shape)) * kept
     result = result.reshape(x.shape) * (grad if c.p.out_grad else 1)
     valid = np.sum(kept) if kept.ndim else y.size // y.shape[axis]
-    image = x.size // (len(x) * y.shape[axis]) if c.p.multi_output else 1  # positions of one
+    image = x.size // (len(x) * y.shape[axis]) if c.p.multi_output else 1  # its positions
     counts = {"null": image, "batch": image * len(x), "valid": max(1, valid)}
     return [np.asarray(result * (c.p.grad_scale / counts[c.p.normalization]), x.dtype), None]
 

@@ -202,7 +202,7 @@ def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
         return None
     sizes = [(count, max(1, 4 // count)) for count in range(min(most, 4), most + 1)]
     if last.step > 1 and most >= 4:
-        sizes.append((4, 2))  # it loads less for each vector
+        sizes.append((4, 2))  # this size loads less for each vector
     if channels_last:
         sizes = [(count, 1 + (count <= most // 2)) for count in range(1, most + 1)]
     tiles = [

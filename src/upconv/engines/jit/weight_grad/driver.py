@@ -101,7 +101,7 @@ def _emit_job(module: Module) -> None:
     with module.function("job", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
         job, some = fields(f, f["inner"], JOB), fields(f, f["outer"], SET)
-        kept = a["one_block"] < 1  # sums, from one spatial block to the next
+        kept = a["one_block"] < 1  # whether sums are kept from one spatial block to the next
         start, stop = some["works"], some["works"] + some["count"]
         # The last spatial block stores the sums in dw, unless other sets have sums to add.
         last = f.select(a["set_count"] > 1, -1, stop + -1)
