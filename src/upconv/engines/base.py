@@ -81,7 +81,7 @@ class Primitive(Protocol):
 
 
 class Engine(Protocol):
-    """A way of computing problems.
+    """A backend that computes problems.
 
     An engine with a cost model may have a method `candidates(problem, threads, every)` that
     returns a tuple of `Candidate`; `every` includes those that the model never takes by itself.
@@ -162,7 +162,7 @@ class Candidate:
 
     @property
     def possible(self) -> bool:
-        """Whether it can be built at all."""
+        """Whether the candidate can be built at all."""
         return self.eligible is not Eligible.NEVER
 
     def cost(self, *, once: bool) -> float:

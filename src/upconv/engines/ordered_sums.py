@@ -128,7 +128,7 @@ class OrderedPrimitive:
             yield slice(begin, begin + axis.stride * (axis.size - 1) + 1, axis.stride), tap
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the primitive holds no resources."""
 
     def _grouped(self, array: Array) -> Array:
         """A view as (batch, groups, channels of a group, positions)."""

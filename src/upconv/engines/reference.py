@@ -45,7 +45,7 @@ _ENOUGH_POSITIONS = 512  # fewer columns than this starve a matrix product: take
 
 
 class ReferenceEngine:
-    """NumPy on any rank, layout, dtype and direction; refuses nothing that is a `Problem`."""
+    """NumPy for every layout, dtype and direction, and for nearly every rank; see `refuses`."""
 
     name = "reference"
 
@@ -108,7 +108,7 @@ class ReferencePrimitive:
         return np.ascontiguousarray(used, dtype=self.dtype)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the primitive holds no resources."""
 
     def run(
         self,
@@ -388,7 +388,7 @@ def _part(total: int, most: int) -> int:
 
 
 def _slices(total: int, step: int) -> list[slice]:
-    """`total` indices in slices of `step`."""
+    """Cut `total` indices into slices of `step`."""
     return [slice(start, min(start + step, total)) for start in range(0, total, step)]
 
 

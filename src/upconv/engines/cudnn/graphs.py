@@ -112,7 +112,7 @@ class Graph:
 
     @property
     def names(self) -> list[str]:
-        """The engines' names, with the presumably fastest first."""
+        """The engines' names, in the library's expected order of speed."""
         return list(self._engines)
 
     def plans(self, names: Iterable[str], handle: int) -> Iterator[Plan]:

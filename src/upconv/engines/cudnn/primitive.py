@@ -53,7 +53,7 @@ class Machine(Mover, Protocol):
         """Return the plan with a name, or for "" the first that can be built, or None."""
 
     def names(self, convolution: Convolution) -> Sequence[str]:
-        """Return the names of a convolution's plans, the presumably fastest first. Some of them
+        """Return the names of a convolution's plans in the expected order of speed. Some of them
         cannot be built."""
 
 

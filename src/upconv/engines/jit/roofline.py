@@ -85,7 +85,7 @@ def measure(threads: int) -> Limits:
 
 
 def key() -> str:
-    """Return the key of a cached roofline, besides the number of threads."""
+    """Return the key of a cached roofline, except for the number of threads."""
     cpu = host()
     return f"{cpu.name} {8 * cpu.vector_bytes} bit"
 

@@ -123,7 +123,7 @@ def paired(f: Function, low: Value, high: Value) -> Value:
 
 
 def _places(f: Function, row: Value, column: Value, types: Types) -> list[Value]:
-    """The addresses that an element is read from and written to."""
+    """Return the addresses from which an element is read and to which it is written."""
     src = f.at(f["src"] + row * f["src_row"], column, types[0])
     dst = f.at(f["dst"] + column * f["dst_row"], row, types[1])
     return [src, dst]

@@ -33,7 +33,7 @@ class LayoutStrategy(Enum):
 
 
 def layout_strategies(problem: Problem) -> tuple[LayoutStrategy, ...]:
-    """Return the strategies, with the presumably faster one first."""
+    """Return the strategies in the expected order of speed."""
     order = LayoutStrategy.AS_GIVEN, LayoutStrategy.ANY
     return order if problem.layout is DataLayout.NXC else order[::-1]
 
@@ -43,7 +43,7 @@ _EXACT = {Activation.NONE: None, Activation.LEAKY_RELU: Alg.RELU, Activation.TAN
 
 
 def _begin_beyond_stride(_: Problem, operation: Operation) -> bool:
-    """Whether the padding at the begin of the outermost axis is at least a stride."""
+    """Whether the padding at the beginning of the outermost axis is at least a stride."""
     begin, stride = operation.window.begin[0], operation.window.strides[0]
     return stride > 1 and begin >= stride
 

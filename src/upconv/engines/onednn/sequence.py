@@ -39,7 +39,7 @@ class _Step:
 
 
 class PrimitiveSequence:
-    """See the module's docstring. Arguments are numbered in the order of their creation."""
+    """A sequence; see the module's docstring. Arguments are numbered in order of creation."""
 
     def __init__(self, runtime: Runtime, threads: int) -> None:
         self._runtime, self._threads = runtime, threads

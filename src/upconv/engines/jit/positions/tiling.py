@@ -140,7 +140,7 @@ def _steps(phases: tuple[tuple[Tap, ...], ...]) -> tuple[Step, ...]:
 
 
 def in_tile(correlation: Correlation) -> ActivationEpilogue:
-    """Return the activations that tiles apply themselves: cheap ones that are applied first.
+    """Return the activations that tiles apply: cheap ones without residual or accumulation before.
 
     They store a second result only where they store the first in the computed type.
     """

@@ -127,7 +127,7 @@ def _options(
     element: str, channels: tuple[int, int, int], kernel: int, strides: tuple[int, ...],
     dots: float, cpu: Cpu,
 ) -> _Options:  # fmt: skip
-    """Return all tiles whose sums stay in registers, for both sides and the last `kernel`."""
+    """Return all tiles with sums that fit in registers; `kernel` counts taps of the last axis."""
     width = cpu.lanes(BYTES[element])
     in_channels, out_channels, groups = channels
     x, g = in_channels // groups, out_channels // groups

@@ -43,7 +43,7 @@ _AT_ONCE = 16
 
 class TileWeightGrad:
     """A weight gradient, compiled and laid out. If some sums are not finite, a primitive built by
-    `other` computes all again: a zero between rows may have met infinity or NaN."""
+    `other` computes everything again: a zero between rows may have met infinity or NaN."""
 
     rounds = True
     """Packing rounds the operands."""
