@@ -146,10 +146,10 @@ REFUSALS = [
      "the torch config is without 'kernel_size'; expected one that has 'kernel_size'."),
     (({"kernel_shape": [3], "output_shape": [10]}, "onnx", "torch"),
      ("input_size is not given; expected the spatial input size, because output_shape is an "
-      "absolute size. Add 'input_size' to the config: the translation then holds for that size.")),
+      "absolute size. Add 'input_size' to the config; the translation then holds for that size.")),
     (({"kernel": [3], "target_shape": "(0, 9)"}, "mxnet", "torch"),
      ("input_size is not given; expected the spatial input size, because target_shape is an "
-      "absolute size. Add 'input_size' to the config: the translation then holds for that size.")),
+      "absolute size. Add 'input_size' to the config; the translation then holds for that size.")),
     (({"kernel_size": 3}, "keras", "torch"),
      ("kernel_size of the keras config is 3; expected a tuple with one entry per spatial axis. "
       "An int fits any number of axes: give a tuple, or add 'input_size'.")),

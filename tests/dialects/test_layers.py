@@ -105,8 +105,8 @@ def test_a_layer_refuses_a_weight_of_another_kernel():
     with pytest.raises(ShapeError) as caught:
         layer.weight(np.zeros((2, 3, 4, 6)))
     assert str(caught.value) == (
-        "the weight's shape is (2, 3, 4, 6); expected 4 axes (3, 2, O, I), O counting one group's"
-        " output channels. Read the layer again with this weight's kernel."
+        "the weight's shape is (2, 3, 4, 6); expected 4 axes (3, 2, O, I), where O counts one"
+        " group's output channels. Read the layer again with this weight's kernel."
     )
 
 

@@ -77,12 +77,12 @@ def test_double_precision_stays():
 @pytest.mark.parametrize(
     ("module", "says"),
     [
-        (torch.nn.Conv2d(2, 3, 3), "no transposed convolution of PyTorch"),
-        (torch.nn.Linear(2, 3), "no transposed convolution of PyTorch"),
+        (torch.nn.Conv2d(2, 3, 3), "not a transposed convolution of PyTorch"),
+        (torch.nn.Linear(2, 3), "not a transposed convolution of PyTorch"),
         (torch.nn.ConvTranspose1d(2, 3, 3, stride=1, dilation=3, output_padding=2),
          "less than the"),
         (torch.nn.ConvTranspose1d(2, 3, 3, dtype=torch.bfloat16), "weight: "),
-        (SimpleNamespace(transposed=True, padding_mode="reflect"), "no transposed convolution"),
+        (SimpleNamespace(transposed=True, padding_mode="reflect"), "not a transposed convolution"),
     ],
 )  # fmt: skip
 def test_what_gluon_has_no_layer_for_is_refused(module, says):
@@ -93,8 +93,8 @@ def test_what_gluon_has_no_layer_for_is_refused(module, says):
 @pytest.mark.parametrize(
     ("layer", "says"),
     [
-        (nn.Conv2D(3, 3, in_channels=2), "no transposed convolution of Gluon"),
-        (nn.Flatten(), "no transposed convolution of Gluon"),
+        (nn.Conv2D(3, 3, in_channels=2), "not a transposed convolution of Gluon"),
+        (nn.Flatten(), "not a transposed convolution of Gluon"),
         (nn.Conv2DTranspose(3, 3, in_channels=2, activation="relu"), "has an activation"),
     ],
 )

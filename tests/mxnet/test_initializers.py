@@ -52,7 +52,7 @@ def test_a_call_goes_by_the_name():
 
 
 @pytest.mark.parametrize(("call", "words"), [
-    (lambda: filled(init.Xavier(), (4,), "foo"), "'foo'; expected one that ends in weight"),
+    (lambda: filled(init.Xavier(), (4,), "foo"), "'foo' determines no initial values"),
     (lambda: filled(init.Xavier(), (4,)), "up_weight has shape"),
     (lambda: filled(init.Bilinear(), (4,)), "four axes"),
     (lambda: init.Xavier(rnd_type="foo"), "'foo'"),

@@ -168,7 +168,7 @@ REFUSED = [
     ("slice", lambda x: F.slice(x, begin=(1,), end=(2,)), "the batch"),
     ("Pad", lambda x: F.Pad(x, mode="constant", pad_width=(0,) * 6 + (1, 1), constant_value=1),
      "with zeros"),
-    ("_power_scalar", lambda x: x**3, "no square"),
+    ("_power_scalar", lambda x: x**3, "not a square"),
     ("broadcast_mul", lambda x: F.broadcast_mul(x, F.slice_axis(x, axis=2, begin=0, end=1)),
      "and (2, 6, 9, 8)"),
     ("broadcast_add", lambda x: F.broadcast_add(x, mx.sym.var("c_weight", shape=(1, 1, 9, 8))),

@@ -256,7 +256,7 @@ REFUSED = {
     "a random one": (of("Dropout", mode="always"), r"op \(Dropout\): it cannot"),
     "a window beside the data": (
         pool(kernel=(1, 1), stride=(3, 3), pooling_convention="full"),
-        r"pool \(Pooling\): it cannot be written: a window lies beside the data",
+        r"pool \(Pooling\): it cannot be written: a window lies outside the data",
     ),
     "a variable": ((X, IMAGE), "is a variable, not computed"),
     "a norm of one axis": ((norm((6,), axis=0)), r"bn \(BatchNorm\): it cannot .* one axis"),

@@ -1,9 +1,9 @@
-"""Arguments as frameworks write them -> plain ints, tuples and enum members.
+"""Conversion of frameworks' arguments to plain ints, tuples and enum members.
 
 Every dialect reads its arguments here, once. Afterwards an argument is an int of at least its lower
 bound, a tuple with one such int per spatial axis, or a member of an enum. NumPy integers count as
-ints. Bools, floats and text in place of an integer are refused; every refusal names the argument
-and the index of the axis.
+ints. Bools, floats and text in place of an integer are refused; every error names the argument and
+the index of the axis.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def integers(
     name: str, value: object, low: int, counts: Container[int] = range(_MAX_ENTRIES + 1),
     expected: str = "", remedy: str = "",
 ) -> tuple[int, ...]:  # fmt: skip
-    """Return a list, tuple or array of integers, each of at least `low`, as a tuple.
+    """Return a list, tuple or array of integers, each at least `low`, as a tuple.
 
-    counts: the allowed numbers of entries; `ShapeError` tells what is expected otherwise.
+    counts: the allowed numbers of entries; for others, `ShapeError` says what is `expected`.
     """
     sequence = entries(value)
     if sequence is None:
@@ -48,19 +48,19 @@ def entries(value: object) -> tuple[Any, ...] | None:
         return None
     try:
         return tuple(islice(value, _MAX_ENTRIES + 1))
-    except Exception:  # foreign code: a value that cannot be read is no sequence
+    except Exception:  # foreign code: a value that cannot be read is not a sequence
         return None
 
 
 def is_sequence(value: object) -> TypeGuard[Iterable[Any]]:
-    """Return whether a value has entries in an order: lists, tuples, arrays; not text or sets."""
+    """Return whether a value has ordered entries: lists, tuples and arrays, not text or sets."""
     if isinstance(value, (str, bytes, Mapping, Set)) or getattr(value, "shape", None) == ():
         return False  # an array without axes is a number, though it has __iter__ and __len__
     return isinstance(value, Iterable) and hasattr(value, "__len__")
 
 
 def sizes(value: object) -> tuple[int, ...]:
-    """Return the spatial input size, one int per axis; a bare int is one axis."""
+    """Return the spatial input size, one int per axis; a bare int means one axis."""
     if not is_sequence(value):
         return (integer("size", value, low=0),)
     size = integers("size", value, low=0)
@@ -73,9 +73,9 @@ def per_axis(
     name: str, value: object, rank: int, low: int, *, absent: int | None = None,
     repeated: bool = False,
 ) -> tuple[int, ...]:  # fmt: skip
-    """Return one integer per spatial axis; a bare int is one axis only.
+    """Return one integer per spatial axis; a bare int means a single axis.
 
-    absent: the number on every axis if the argument is None. repeated: a bare int is for every
+    absent: the number on every axis if the argument is None. repeated: a bare int applies to every
     axis, as in PyTorch and Keras.
     """
     if value is None and absent is not None:
@@ -89,13 +89,13 @@ def per_axis(
             name,
             f"{brief(numbers)} ({len(numbers)} of them)",
             f"one integer per spatial axis, {rank} here",
-            "The input size, given without N and C, decides how many axes there are.",
+            "The input size, given without N and C, determines the number of axes.",
         )
     return numbers
 
 
 def text(name: str, value: object) -> str:
-    """Return text, or ASCII bytes as ONNX stores it, as str."""
+    """Return text, or ASCII bytes as in ONNX models, as str."""
     if isinstance(value, bytes):
         return value.decode("ascii", "backslashreplace")
     if not isinstance(value, str):
@@ -104,12 +104,12 @@ def text(name: str, value: object) -> str:
 
 
 def member(name: str, value: object, kind: type[Member], remedy: str = "") -> Member:
-    """Return the member of an enum of strings whose value is the text."""
+    """Return the member of a string enum whose value is the given text."""
     return one_of(name, text(name, value), kind, remedy)
 
 
 def axes(make: Callable[..., Axis], *columns: Iterable[Any]) -> tuple[Axis, ...]:
-    """Apply `make` to the i-th entry of every column, for every axis i; errors name the axis."""
+    """Apply `make` to the i-th entries of all columns, for every axis i; errors name the axis."""
     results = []
     for i, row in enumerate(zip(*columns, strict=True)):
         try:

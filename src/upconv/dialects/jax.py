@@ -1,21 +1,21 @@
 """JAX: `jax.lax.conv_transpose`.
 
-Per axis, ek = d*(k-1) + 1, full = (I-1)*s + ek, T = full - O shared out so that p = floor(T/2) and
-a negative T extends the end:
+Per axis, ek = d*(k-1) + 1, full = (I-1)*s + ek, T = full - O split so that p = floor(T/2) and a
+negative T extends the end:
 
     padding                          p, q                         O
-    "SAME"                           T shared out                 I*s
+    "SAME"                           T split                      I*s
     "VALID"                          0, -max(s - ek, 0)           max(I*s, full)
     (lo, hi)                         ek - 1 - lo, ek - 1 - hi     full - p - q
     (lo, hi), use_consistent_padding lo, hi                       full - p - q
 
-In the third row lo and hi are zeros around the dilated input, in the last they are crops; all may
-be negative. The kernel is not flipped: JAX multiplies x[i] by w[k-1-t] where every other framework,
-and JAX with transpose_kernel, takes w[t]; hence `flipped` layers. Weights are (*k, C_in, C_out), or
-with transpose_kernel (*k, C_out, C_in), in the default dimension numbers; data is NXC. There are no
-groups.
+In the third row lo and hi are zeros around the dilated input; in the last row they are crops. All
+may be negative. The kernel is not flipped: JAX multiplies x[i] by w[k-1-t] where every other
+framework, and JAX with transpose_kernel, uses w[t]; hence `flipped` layers. With default dimension
+numbers, weights are (*k, C_in, C_out), or with transpose_kernel (*k, C_out, C_in), and data is NXC.
+There are no groups.
 
-A size that comes out negative, which JAX makes 0, is refused.
+A negative size, which JAX replaces by 0, is refused.
 
 Source: jax 0.10.2, run for every row.
 """
@@ -36,14 +36,14 @@ from .tensorflow import window
 
 
 class Mode(Enum):
-    """The words that padding may be."""
+    """The names that `padding` may be."""
 
     SAME = "SAME"
     VALID = "VALID"
 
 
 _SPATIAL = "DHWXYZTUVABEFGJKLMPQRS"
-"""Letters that name spatial axes; N, C, I and O are taken."""
+"""Letters that name spatial axes; N, C, I and O are reserved."""
 
 
 def from_jax(
@@ -59,12 +59,12 @@ def from_jax(
 ) -> Layer:
     """Return the layer that `jax.lax.conv_transpose` computes.
 
-    size: the spatial input size. kernel: that of the weight's shape. padding: "SAME", "VALID" or a
-    (lo, hi) pair per axis. dimension_numbers: None or three strings such as
+    size: the spatial input size. kernel: the spatial sizes of the weight. padding: "SAME", "VALID"
+    or a (lo, hi) pair per axis. dimension_numbers: None or three strings such as
     ("NCHW", "OIHW", "NCHW"), the first equal to the last.
 
-    Raises `ArgumentError` for arguments that JAX refuses, and for orders of axes without a name in
-    upconv.
+    Raises `ArgumentError` for arguments that JAX refuses, and for orders of axes that upconv does
+    not support.
 
     >>> layer = from_jax((5,), (3,), strides=(2,), padding="SAME")
     >>> layer.crops, layer.weight_layout.value, layer.flipped
@@ -91,8 +91,8 @@ def from_jax(
 def to_jax(layer: Layer) -> dict[str, Any]:
     """Return the arguments of `jax.lax.conv_transpose`, and `kernel`.
 
-    `from_jax(size, **to_jax(layer))` is the same layer, since dimension numbers name any order of
-    the weight. Raises `TranslationError` for groups.
+    `from_jax(size, **to_jax(layer))` is the same layer, since dimension numbers can name any order
+    of the weight. Raises `TranslationError` for groups.
 
     >>> to_jax(from_jax((5,), (3,), strides=(2,), padding="SAME"))["padding"]
     ((0, 1),)
@@ -105,7 +105,7 @@ def to_jax(layer: Layer) -> dict[str, Any]:
         )
     if rank > len(_SPATIAL):
         raise TranslationError(
-            f"the layer has {rank} spatial axes, more than letters to name them."
+            f"the layer has {rank} spatial axes, more than there are letters to name them."
         )
     weights = layer.weight_layout if layer.flipped else layer.weight_layout.swapped()
     data = layer.layout.value.replace("X", _letters(rank))
@@ -142,7 +142,7 @@ def _pairs(padding: object, rank: int) -> tuple[tuple[int, int], ...]:
 
 
 def _letters(rank: int) -> str:
-    """Return names of the spatial axes: W, HW, DHW, then more letters."""
+    """Return names of the spatial axes: W, HW, DHW, or more letters."""
     return _SPATIAL[max(3 - rank, 0) : max(3, rank)]
 
 
@@ -157,8 +157,8 @@ def _layouts(dimension_numbers: object, rank: int) -> tuple[DataLayout, WeightLa
         raise ArgumentError(
             "dimension_numbers",
             brief(tuple(words)),
-            "three strings, the input's and the output's equal",
-            "Transpose the output where the two should differ.",
+            "three strings, the input's equal to the output's",
+            "Transpose the output if the two should differ.",
         )
     spatial = words[0].replace("N", "").replace("C", "")
     data = {layout.value.replace("X", spatial): layout for layout in DataLayout}
@@ -168,7 +168,7 @@ def _layouts(dimension_numbers: object, rank: int) -> tuple[DataLayout, WeightLa
         raise ArgumentError(
             "dimension_numbers",
             brief(tuple(words)),
-            f"{rank} spatial letters together and in one order, N first and C next to them",
+            f"{rank} adjacent spatial letters in one order, N first and C next to them",
             f"For example ('N{letters}C', '{letters}IO', 'N{letters}C').",
         )
     return data[words[0]], weights[words[1]]

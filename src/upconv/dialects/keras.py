@@ -1,23 +1,23 @@
 """Keras: the Conv1DTranspose to Conv3DTranspose layers; and TensorFlow's rule for output_shape.
 
-Per axis, ek = d*(k-1) + 1, full = (I-1)*s + ek, output padding a < s, T = full - O shared out so
-that p = floor(T/2) and a negative T extends the end:
+Per axis, ek = d*(k-1) + 1, full = (I-1)*s + ek, output padding a < s, T = full - O split so that
+p = floor(T/2) and a negative T extends the end:
 
     padding   output_padding    p, q                     O
     valid     None              0, -max(s - ek, 0)       max(I*s, full)
     valid     a                 0, -a                    full + a
-    same      None              T shared out             I*s
-    same      a                 T shared out             (I-1)*s + ek mod 2 + a
+    same      None              T split                  I*s
+    same      a                 T split                  (I-1)*s + ek mod 2 + a
 
-Hence output_padding 0 is not None. With TensorFlow's `output_shape` O is given: VALID has p = 0 and
-SAME shares out what a convolution of O would pad; O must be a size which that convolution maps to
-I. Data is NXC ("channels_last") or NCX, the weight (*k, C_out, C_in); there are no groups.
+Hence output_padding 0 differs from None. With TensorFlow's `output_shape` O is given: VALID has
+p = 0, and SAME splits the padding that a convolution of O would have. That convolution must map O
+to I. Data is NXC ("channels_last") or NCX, the weight (*k, C_out, C_in); there are no groups.
 
 Sources: `keras.ops.conv_transpose` and the layers of Keras 3.15 run on its JAX backend;
-TensorFlow's page of conv2d_transpose. The layers refuse stride and dilation above 1 together
-although the function computes it: it is read here, `to_keras` refuses it. Keras' torch backend
-shifts some "same" layers by one position (keras-team/keras#20949); the table above is what the JAX
-backend computes.
+TensorFlow's page of conv2d_transpose. The layers refuse stride and dilation above 1 together,
+although the function computes this: `from_keras` reads it, and `to_keras` refuses it. Keras' torch
+backend shifts some "same" layers by one position (keras-team/keras#20949); the table above
+describes the JAX backend.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def from_keras(
 ) -> Layer:
     """Return the layer that Keras computes, or with `output_shape` TensorFlow.
 
-    size: the spatial input size. An int is for every axis. padding: "valid" or "same" in any case.
-    output_shape: the spatial output sizes without N and C; it excludes `output_padding`. groups:
-    only 1; Keras 2 has the name. The arguments from `filters` on have no effect. With them,
-    `from_keras(size, **layer.get_config())` reads a Keras layer.
+    size: the spatial input size. An int applies to every axis. padding: "valid" or "same", in upper
+    or lower case. output_shape: the spatial output sizes without N and C; it excludes
+    `output_padding`. groups: only 1, for configurations of Keras 2. The arguments from `filters` on
+    have no effect. They let `from_keras(size, **layer.get_config())` read a Keras layer.
 
     Raises `ArgumentError` or `ShapeError` for arguments that the frameworks refuse.
 
@@ -101,7 +101,7 @@ def from_keras(
     if word not in LAYOUTS:
         raise ArgumentError("data_format", brief(word), "one of " + ", ".join(map(repr, LAYOUTS)))
     if arguments.integer("groups", groups, low=1) > 1:
-        raise ArgumentError("groups", str(groups), "1", "Keras computes no groups in these layers.")
+        raise ArgumentError("groups", str(groups), "1", "These Keras layers do not support groups.")
     same = mode is Mode.SAME
     if output_shape is not None:
         if output_padding is not None:
@@ -118,7 +118,7 @@ def from_keras(
 
 
 def to_keras(layer: Layer) -> dict[str, Any]:
-    """Return the arguments of a Keras layer but `filters`; raises `TranslationError`.
+    """Return the arguments of a Keras layer except `filters`; raises `TranslationError`.
 
     `from_keras(size, **to_keras(layer))` has the same axes.
 
@@ -148,12 +148,12 @@ def to_keras(layer: Layer) -> dict[str, Any]:
 
 
 def nearest_keras(layer: Layer) -> Layer:
-    """Return the layer with the closest crops, and no groups; raises as `to_keras`."""
+    """Return the layer with the closest crops and no groups; raises errors as `to_keras` does."""
     return replace(layer, axes=_closest(layer).axes, groups=1)
 
 
 class _Candidate(NamedTuple):
-    """A mode and an output padding, and the axes of both."""
+    """A mode, an output padding, and the axes that result."""
 
     mode: Mode
     output_padding: tuple[int, ...] | None
@@ -161,9 +161,9 @@ class _Candidate(NamedTuple):
 
 
 def _closest(layer: Layer) -> _Candidate:
-    """Return the candidate with the closest crops; of equals, the one that crops less.
+    """Return the candidate with the closest crops; of equally close ones, the smaller crops.
 
-    A candidate without output padding precedes one with it.
+    A candidate without output padding is preferred to one with it.
     """
     LIMITS.check_rank(layer)
     if any(axis.size == 0 for axis in layer.axes):
@@ -185,8 +185,8 @@ def _closest(layer: Layer) -> _Candidate:
 def _closest_extended(mode: Mode, axis: Axis) -> int:
     """Return the output padding, from 0 to s - 1, with the closest crops.
 
-    Each position of it lowers the total crop by one. The best is therefore near the total of this
-    axis, or near twice one of its crops.
+    Each position of output padding lowers the total crop by one. The best total is therefore near
+    this axis's total, or near twice one of its crops.
     """
     like = _like(axis, mode, 0)
     total, begin, end = like.crop_begin + like.crop_end, axis.crop_begin, axis.crop_end

@@ -2,7 +2,7 @@
 
 `from_<dialect>` returns a `Layer`, and `to_<dialect>` returns its attributes in that dialect. Along
 each axis, in the symbols of `upconv.geometry`, y[o] = sum of x[i]*w[t] over s*i + d*t = o + p. JAX
-stores w[k-1-t] where the others store w[t]: such a layer is `flipped`.
+stores w[k-1-t] where other frameworks store w[t]: such a layer is `flipped`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Layer:
     axes: one entry per spatial axis. layout, weight_layout: the framework's orders of arrays.
     flipped: whether it stores the kernel reversed along every spatial axis.
 
-    Raises `ArgumentError` without axes and for groups < 1.
+    Raises `ArgumentError` for no axes and for groups < 1.
 
     >>> from upconv.geometry import Axis
     >>> layer = Layer((Axis(5, 3, 2, 1, 1, 0),))
@@ -66,7 +66,7 @@ class Layer:
 
     @property
     def crops(self) -> tuple[tuple[int, int], ...]:
-        """(begin, end) positions cut off per axis; negative ones are added."""
+        """Positions cut off at (begin, end) per axis; negative numbers add positions."""
         return tuple((axis.crop_begin, axis.crop_end) for axis in self.axes)
 
     def keywords(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Layer:
     def weight(self, w: Any) -> Any:
         """Return the weight for conv_transpose: `w`, or a reversed view of it if flipped.
 
-        Raises `ShapeError` when the kernel of `w`, in `weight_layout`, is not that of the layer.
+        Raises `ShapeError` if the kernel of `w`, in `weight_layout`, differs from the layer's.
 
         >>> import numpy as np
         >>> from upconv.geometry import Axis
@@ -102,7 +102,7 @@ class Layer:
         if len(shape) != rank + 2 or shape[start : start + rank] != self.kernel:
             kernel = ", ".join(map(str, self.kernel))
             axes = ", ".join(kernel if x == "X" else x for x in self.weight_layout.value)
-            expected = f"{rank + 2} axes ({axes}), O counting one group's output channels"
+            expected = f"{rank + 2} axes ({axes}), where O counts one group's output channels"
             remedy = "Read the layer again with this weight's kernel."
             raise ShapeError("the weight's shape", str(shape), expected, remedy)
         if not self.flipped:
@@ -127,5 +127,5 @@ def require_layer(layer: object) -> None:
     """Raise `DTypeError` unless `layer` is a `Layer`."""
     if not isinstance(layer, Layer):
         raise DTypeError(
-            "layer", f"{brief(layer)} ({type(layer).__name__})", "a Layer, as from_* makes them"
+            "layer", f"{brief(layer)} ({type(layer).__name__})", "a Layer, as from_* returns it"
         )

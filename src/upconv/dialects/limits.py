@@ -1,4 +1,4 @@
-"""The limits of dialects with paddings and output paddings: one table row for each.
+"""The limits of dialects with paddings and output paddings.
 
 Along one axis, with crops p (begin) and q (end) and output padding a:
 
@@ -31,16 +31,16 @@ class Padding(NamedTuple):
 BOUNDS: dict[str, Callable[[Axis], int]] = {
     "the stride": lambda axis: axis.stride,
     "max(stride, dilation)": lambda axis: max(axis.stride, axis.dilation),
-    "2**49": lambda _: 2 * LIMIT,  # of a dialect without a bound
+    "2**49": lambda _: 2 * LIMIT,  # for a dialect without a bound
 }
-"""The first output padding that a dialect refuses, by its formula."""
+"""The smallest output padding that a dialect refuses, by its formula."""
 
 
 class Limits(NamedTuple):
     """The limits of one dialect.
 
-    most_axes: the highest spatial rank (0: any). one_padding: whether both ends share one. bound: a
-    key of `BOUNDS`. least_out: the smallest output size.
+    most_axes: the highest spatial rank (0: any). one_padding: whether both ends share one padding.
+    bound: a key of `BOUNDS`. least_out: the smallest output size.
     """
 
     dialect: str
@@ -50,10 +50,10 @@ class Limits(NamedTuple):
     least_out: int = 0
 
     def check_size(self, size: tuple[int, ...]) -> None:
-        """Raise `ShapeError` for more spatial axes than the dialect knows."""
+        """Raise `ShapeError` for more spatial axes than the dialect supports."""
         if self.most_axes and len(size) > self.most_axes:
             expected = f"at most {self.most_axes} spatial axes"
-            raise ShapeError("size", brief(size), expected, f"{self.dialect} has no more.")
+            raise ShapeError("size", brief(size), expected, f"{self.dialect} supports no more.")
 
     def check_output_padding(self, axes: tuple[Axis, ...], extra: tuple[int, ...]) -> None:
         """Raise `ArgumentError` for an output padding that the dialect refuses."""
@@ -85,7 +85,7 @@ class Limits(NamedTuple):
         return Padding(*zip(*map(self._padding, layer.axes), strict=True))
 
     def check_rank(self, layer: Layer) -> None:
-        """Raise `TranslationError` for a layer of more spatial axes than the dialect knows."""
+        """Raise `TranslationError` for a layer with more spatial axes than the dialect supports."""
         if self.most_axes and len(layer.axes) > self.most_axes:
             raise TranslationError(
                 f"the layer has {len(layer.axes)} spatial axes, and {self.dialect} has at most"
@@ -93,7 +93,7 @@ class Limits(NamedTuple):
             )
 
     def nearest(self, layer: Layer) -> Layer:
-        """Return the layer with the closest crops; of equally close ones, those that crop less."""
+        """Return the layer with the closest crops; of equally close crops, the smaller ones."""
         return replace(layer, axes=tuple(self._nearest(axis) for axis in layer.axes))
 
     def _reason(self, axis: Axis) -> str:

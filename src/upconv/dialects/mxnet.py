@@ -1,17 +1,17 @@
-"""MXNet: the Deconvolution operator, its attributes as they stand in Python or in a symbol file.
+"""MXNet: the Deconvolution operator, with attributes as in Python or in a symbol file.
 
 Per axis, ek = d*(k-1) + 1, full = s*(I-1) + ek:
 
     no target_shape    p = pad            q = pad - adj     O = full - 2*pad + adj
     target_shape t     p = ceil(T/2)      q = floor(T/2)    O = t,  T = full - t >= 0
 
-so an odd T cuts the odd position from the begin. A target with any non-zero entry is active, and
-then pad and adj are ignored. Everywhere adj = p - q <= s - 1 (the dilation does not help), which
+so the odd position of an odd T is cut from the begin. A target with any non-zero entry is active,
+and then pad and adj are ignored. In all cases adj = p - q <= s - 1, whatever the dilation, which
 forbids an odd T on an axis of stride 1. Data is NCX, the weight (C, num_filter/num_group, *kernel);
 with layout NHWC or NDHWC data is NXC and the weight (C, *kernel, num_filter/num_group).
 
-Source: the running operator, MXNet 1.9.1 (tests/data/dialects holds its answers). There are three
-deliberate departures. A target that is zero on some axes only is refused; MXNet makes that axis
+Source: runs of the operator in MXNet 1.9.1 (tests/data/dialects holds its results). There are three
+deliberate differences. A target that is zero on only some axes is refused; MXNet makes that axis
 empty. A negative pad or adj is refused; MXNet infers shapes for it, but no engine of 1.x runs it. A
 dilated layer of rank 3 is read although MXNet does not compute it; `to_mxnet` refuses it.
 """
@@ -62,12 +62,11 @@ def from_mxnet(
     name: object = None,
     **unknown: object,
 ) -> Layer:
-    """Return the layer of a Deconvolution; attributes may be tuples, lists or text as "(3, 3)".
+    """Return the layer of a Deconvolution; attributes may be tuples, lists or text like "(3, 3)".
 
-    size: the spatial input size. A bare int is a shape of one axis, as in MXNet. `num_filter` may
-    be left out. `workspace`, `no_bias`, `cudnn_tune` and `cudnn_off` are checked, and have no
-    effect; `name` has none. Entries of `target_shape` beyond the kernel's rank are ignored, as in
-    MXNet.
+    size: the spatial input size. A bare int is a shape with one axis, as in MXNet. `num_filter` is
+    optional. `workspace`, `no_bias`, `cudnn_tune` and `cudnn_off` are checked but have no effect;
+    `name` is ignored. Entries of `target_shape` beyond the kernel's rank are ignored, as in MXNet.
 
     Raises `ArgumentError` or `ShapeError` for arguments that MXNet refuses or does not know.
 
@@ -89,14 +88,14 @@ def from_mxnet(
 
 
 def check(p: Attributes) -> None:
-    """Raise `ArgumentError` for attributes that MXNet refuses before it sees an array."""
+    """Raise `ArgumentError` for attributes that MXNet refuses regardless of the arrays."""
     rank = len(p.kernel)
     if not 1 <= rank <= LIMITS.most_axes:
         raise ArgumentError("kernel", brief(p.kernel), "a shape of 1, 2 or 3 axes")
     for name, low in {"kernel": 1, "stride": 1, "dilate": 1, "pad": 0, "adj": 0}.items():
         value = getattr(p, name, ())
         if value and len(value) != rank:
-            raise ArgumentError(name, brief(value), f"{rank} entries, as kernel has")
+            raise ArgumentError(name, brief(value), f"{rank} entries, like kernel")
         if min(value, default=low) < low:
             raise ArgumentError(name, brief(value), f"integers >= {low}")
     if p.layout is not None and len(p.layout) != rank + 2:
@@ -107,7 +106,7 @@ def layer_of(size: tuple[int, ...], p: Attributes) -> Layer:
     """Return the layer of checked attributes; raises `ArgumentError`, `ShapeError`."""
     rank = len(p.kernel)
     if len(size) != rank:
-        expected = f"{rank} spatial sizes, as kernel has"
+        expected = f"{rank} spatial sizes, like kernel"
         raise ShapeError("size", str(size), expected, "Leave out N and C.")
     ones, zeros = (1,) * rank, (0,) * rank
     window = range(rank), size, p.kernel, p.stride or ones, p.dilate or ones
@@ -121,10 +120,10 @@ def layer_of(size: tuple[int, ...], p: Attributes) -> Layer:
 
 
 def to_mxnet(layer: Layer) -> dict[str, Any]:
-    """Return the attributes of Deconvolution but `num_filter`; raises `TranslationError`.
+    """Return the attributes of Deconvolution except `num_filter`; raises `TranslationError`.
 
-    `from_mxnet(size, **to_mxnet(layer))` has the same axes. `layout` tells channels last where
-    MXNet has a name for it (rank 2 and 3).
+    `from_mxnet(size, **to_mxnet(layer))` has the same axes. `layout` says whether channels are last
+    if MXNet has a name for that (rank 2 and 3).
 
     >>> to_mxnet(from_mxnet(5, kernel=3, stride=2, pad=1, adj=1))["adj"]
     (1,)
@@ -156,9 +155,12 @@ def _targeted(i: int, size: int, k: int, s: int, d: int, target: int) -> Axis:
     axis = centred(size, k, s, d, target, upper=False)
     if axis.crop_end < 0:
         raise ShapeError(
-            f"target_shape[{i}]", str(target), f"at most {axis.full}", "MXNet's target only crops."
+            f"target_shape[{i}]",
+            str(target),
+            f"at most {axis.full}",
+            "MXNet's target only crops.",
         )
-    return _checked(i, axis, f"the adj that target_shape[{i}] = {target} derives")
+    return _checked(i, axis, f"the adj derived from target_shape[{i}] = {target}")
 
 
 def _checked(i: int, axis: Axis, name: str) -> Axis:
@@ -182,6 +184,6 @@ def _target(target: tuple[int, ...], rank: int) -> tuple[int, ...]:
                 f"target_shape[{i}]",
                 f"{brief(entry)} in {brief(target)}",
                 "a size on every axis, or none at all",
-                "MXNet would make this axis empty, not leave it alone: write the size you want.",
+                "MXNet would make this axis empty, not ignore the entry: write the intended size.",
             )
     return target[:rank]

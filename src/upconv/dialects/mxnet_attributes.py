@@ -1,10 +1,10 @@
 """Attributes of MXNet's operators: Python values, or their text, converted to Python values.
 
 MXNet passes every attribute as text. Therefore "(3, 3)", (3, 3) and [3, 3] are one value, as are
-True, "True", "true", 1 and "1". A bare int is a shape of one axis only.
+True, "True", "true", 1 and "1". A bare int is a shape with only one axis.
 
 An operator declares its attributes as `name:kind` or `name:kind=default`. A kind is one of `KINDS`,
-or words between bars; "?" allows None. The default is text like any other value.
+or words separated by bars; "?" allows None. The default is text like any other value.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def parsed(attributes: Mapping[str, Attribute], arguments: Mapping[str, Any]) ->
 
 
 def _literal(name: str, value: Any, expected: str) -> Any:
-    """Return the Python value of a text, and any other value as it is."""
+    """Return the Python value of a text; any other value is returned unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -86,7 +86,7 @@ def _integer(name: str, value: Any, low: int | None = None, high: float = inf) -
 
 
 def _number(name: str, value: Any) -> float:
-    """Return a real number; text may be as C prints one ("inf", "1e-05")."""
+    """Return a real number; text may have C's format ("inf", "1e-05")."""
     try:
         if isinstance(value, (str, int, float, np.number)):
             return float(value)
@@ -96,7 +96,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _scalar(name: str, value: Any) -> float | int:
-    """Return a number, an integer if it is one, as arrays of integers need."""
+    """Return a number, as an int if it is an integer, which integer arrays need."""
     if isinstance(value, (int, np.integer, np.bool_)):
         return int(value)
     number = _number(name, value)
@@ -107,7 +107,7 @@ def _boolean(name: str, value: Any) -> bool:
     known = isinstance(value, (str, np.bool_)) or (isinstance(value, int) and value in (0, 1))
     word = str(value).strip().lower() if known else ""
     if word not in _BOOLEANS:
-        raise ArgumentError(name, brief(value), "True, False, 1, 0 or the text of one")
+        raise ArgumentError(name, brief(value), "True, False, 1, 0 or one of these as text")
     return _BOOLEANS[word]
 
 
@@ -135,7 +135,7 @@ def _dtype(name: str, value: Any) -> Any:
         dtype = np.dtype(value)
     except TypeError:
         dtype = None
-    if dtype is None or dtype.kind not in "biuf":  # another package may add types to NumPy
+    if dtype is None or dtype.kind not in "biuf":  # other packages may add types to NumPy
         raise DTypeError(name, brief(value), "an element type such as 'float32'")
     return dtype
 

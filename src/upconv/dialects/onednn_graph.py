@@ -5,20 +5,20 @@ Per axis, ek = d*(k-1) + 1, full = s*(I-1) + ek, pads (P, Q), output padding a <
     no dst_shape        p = P    q = Q - a    O = full - P - Q + a
     dst_shape           p = P    O given, with  floor((O + P + Q - ek)/s) + 1 = I
 
-auto_pad VALID is pads 0. For SAME the document and the library differ in the total T and on which
-side its odd position goes:
+auto_pad VALID means pads 0. For SAME the document and the library differ in the total T and in the
+side that gets its odd position:
 
-    rule       T                                             SAME_UPPER p    SAME_LOWER p
-    library    what a convolution of O needs for ceil(O/s)    floor(T/2)      ceil(T/2)
+    rule       T                                              SAME_UPPER p    SAME_LOWER p
+    library    padding of a convolution of O to ceil(O/s)     floor(T/2)      ceil(T/2)
     document   full - O + a                                   ceil(T/2)       floor(T/2)
 
-Without dst_shape O = min(I*s, full) + a, which is what the library infers. Dilations count from 1.
+Without dst_shape O = min(I*s, full) + a, as the library infers it. Dilations count from 1.
 Weights: IOX and OIX are (C_in, C_out/groups, *k), XOI and XIO are (*k, C_out/groups, C_in);
-ConvTranspose names its own channels, ConvolutionBackwardData those of the convolution.
+ConvTranspose names its own channels, ConvolutionBackwardData the convolution's.
 
-Sources: the oneDNN Graph operation pages; libdnnl 3.2 and 3.13 as run for spec part A. The library
-lets a dst_shape overrule output_padding, so that is ignored here too; it refuses negative pads and,
-for ConvolutionBackwardData, cannot compile groups, which are read here all the same.
+Sources: the oneDNN Graph operation pages; runs of libdnnl 3.2 and 3.13. In the library a dst_shape
+overrides output_padding, which is therefore ignored here too. The library refuses negative pads. It
+cannot compile groups of ConvolutionBackwardData, which are read here nevertheless.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .limits import Limits
 
 
 class AutoPad(Enum):
-    """The values of auto_pad as the library spells them; it refuses every other spelling."""
+    """The values of auto_pad as the library spells them; it refuses any other spelling."""
 
     NONE = "None"
     VALID = "VALID"
@@ -50,7 +50,7 @@ class AutoPad(Enum):
 
 
 class Rule(Enum):
-    """The reading of auto_pad."""
+    """The interpretation of auto_pad."""
 
     LIBRARY = "library"
     DOCUMENT = "document"
@@ -69,7 +69,7 @@ WEIGHTS = {
     Operation.CONV_TRANSPOSE: {"XOI": WeightLayout.XOI, "IOX": WeightLayout.IOX},
     Operation.CONVOLUTION_BACKWARD_DATA: {"XIO": WeightLayout.XOI, "OIX": WeightLayout.IOX},
 }
-"""The names of each operation, its default first, and their orders for transposed convolution."""
+"""The names of weight orders by operation, the default first, and the orders they stand for."""
 
 
 def from_onednn_graph(
@@ -91,11 +91,11 @@ def from_onednn_graph(
 ) -> Layer:
     """Return the layer of an operation of either kind.
 
-    size: the spatial input size. kernel: that of the weight's shape. dst_shape: the output shape in
-    the order of `data_format`. weights_format: None is the operation's default, XOI or XIO. rule:
-    "library" or "document", which differ in SAME_UPPER and SAME_LOWER.
+    size: the spatial input size. kernel: the spatial sizes of the weight. dst_shape: the output
+    shape in the order of `data_format`. weights_format: None is the operation's default, XOI or
+    XIO. rule: "library" or "document", which differ in SAME_UPPER and SAME_LOWER.
 
-    Raises `ArgumentError` or `ShapeError` for what the library refuses, or aborts on.
+    Raises `ArgumentError` or `ShapeError` for attributes on which the library fails or aborts.
 
     >>> same = {"strides": (2,), "auto_pad": "SAME_UPPER"}
     >>> from_onednn_graph((5,), (3,), **same).crops
@@ -118,14 +118,14 @@ def from_onednn_graph(
 
 _SPELLINGS = "The library refuses other spellings."
 Window = tuple[tuple[int, ...], ...]
-"""Kernel, strides, dilations, pads at the begins and at the ends, each per axis."""
+"""Kernel, strides, dilations, pads at the begin and pads at the end, each per axis."""
 
 
 def window_of(
     mode: AutoPad, rank: int, kernel: object, strides: object, pads_begin: object,
     pads_end: object, dilations: object,
 ) -> Window:  # fmt: skip
-    """Return the window of an operation; raises as `from_onednn_graph` does."""
+    """Return the window of an operation; raises errors as `from_onednn_graph` does."""
     begins = arguments.per_axis("pads_begin", pads_begin, rank, low=0, absent=0)
     ends = arguments.per_axis("pads_end", pads_end, rank, low=0, absent=0)
     explicit = mode is AutoPad.NONE
@@ -142,7 +142,7 @@ def convolved_size(size: tuple[int, ...], window: Window, mode: AutoPad) -> tupl
     """Return the spatial size of the result of a convolution with this window.
 
     It is the input size of the transposed convolution whose dst_shape is `size`. In SAME modes it
-    is ceil(size / stride), by either rule. Raises as `from_onednn_graph` does.
+    is ceil(size / stride) by both rules. Raises errors as `from_onednn_graph` does.
     """
     if mode.same:
         return tuple(map(strided, size, window[1]))
@@ -157,7 +157,7 @@ def axes_of(
     rank = len(size)
     outs = (None,) * rank if dst_shape is None else _spatial(dst_shape, rank, layout)
     axes = arguments.axes(partial(_axis, mode, rule), size, *window, extra, outs)
-    if dst_shape is None or (mode.same and rule is Rule.DOCUMENT):  # else it is not looked at
+    if dst_shape is None or (mode.same and rule is Rule.DOCUMENT):  # else `extra` is ignored
         LIMITS.check_output_padding(axes, extra)
     return axes
 
@@ -210,7 +210,7 @@ def _axis(
             "dst_shape",
             f"{out}, which a convolution with these pads maps to {axis.size} positions",
             f"a size that it maps to the input's {size}",
-            "See the algebra at the head of upconv.dialects.onednn_graph.",
+            "See the formulas in the docstring of upconv.dialects.onednn_graph.",
         )
     return axis
 
@@ -222,7 +222,7 @@ def _spatial(dst_shape: object, rank: int, layout: DataLayout) -> tuple[int, ...
 
 
 def weight_order(weights_format: object, operation: Operation) -> WeightLayout:
-    """Return the order that weights_format names; None is the operation's default."""
+    """Return the order that weights_format names; None means the operation's default."""
     names = WEIGHTS[operation]
     default, *_ = names
     word = default if weights_format is None else arguments.text("weights_format", weights_format)

@@ -3,21 +3,21 @@
 Per axis, ek = d*(k-1) + 1, full = (I-1)*s + ek, output padding a, pads (P, Q):
 
     no auto_pad, no output_shape    p = P    q = Q - a    O = full + a - P - Q      (1)
-    output_shape                    O given, T = full + a - O, shared out           (2)
-    auto_pad SAME_*                 O = I*s, T = full + a - O, shared out           (3)
+    output_shape                    O given, T = full + a - O, split                (2)
+    auto_pad SAME_*                 O = I*s, T = full + a - O, split                (3)
 
 In (2) pads are ignored, and VALID is (1) with pads 0. T < 0 extends the end. The odd position of T
-is cut from the end ("upper") or the begin; texts and runtimes differ in this:
+is cut from the end ("upper") or the begin; specifications and runtimes differ in this:
 
-    rule          (2) upper when          (3) upper when    (3) O
+    rule          (2) upper if            (3) upper if      (3) O
     spec, >= 11   SAME_UPPER              SAME_UPPER        I*s
     spec, < 11    not SAME_UPPER          not SAME_UPPER    I*s
     onnxruntime   SAME_UPPER              SAME_UPPER        min(I*s, full + a)
     openvino      never; p = 0 if group>1 SAME_UPPER        min(I*s, full + a)
 
 Sources: the ConvTranspose page of opsets 1, 11 and 22; the lower rows were found by running ONNX
-Runtime 1.31.1 and OpenVINO 2026.4.1 on models of opset 1, 11 and 22 (both read all of them alike).
-ONNX's reference evaluator keeps to (1) and (3) but begins at a negative position when T < 0, and
+Runtime 1.31.1 and OpenVINO 2026.4.1 on models of opset 1, 11 and 22 (each reads all three alike).
+ONNX's reference evaluator follows (1) and (3), but begins at a negative position if T < 0, and
 cannot run (2) without auto_pad. Data is NCX, the weight (C_in, C_out/group, *k).
 """
 
@@ -49,7 +49,7 @@ class AutoPad(Enum):
 
 
 class Rule(Enum):
-    """The reading of the text, or of a runtime."""
+    """The interpretation of the attributes, by the specification or by a runtime."""
 
     SPEC = "spec"
     ONNXRUNTIME = "onnxruntime"
@@ -63,7 +63,7 @@ LIMITS = {
 }
 
 INVERTED_BEFORE = 11
-"""The opset whose text reversed the rule for odd totals (onnx/onnx#1609)."""
+"""The opset whose specification reversed the rule for odd totals (onnx/onnx#1609)."""
 
 
 def from_onnx(
@@ -80,13 +80,13 @@ def from_onnx(
     opset: object = 22,
     rule: object = "spec",
 ) -> Layer:
-    """Return the layer of a ConvTranspose node, read as `rule` does.
+    """Return the layer of a ConvTranspose node, interpreted by `rule`.
 
     size: the spatial input size, `x.shape[2:]`. pads: all begins, then all ends. rule: "spec",
     "onnxruntime" or "openvino"; only "spec" depends on `opset`. Attributes may be lists and bytes,
     as in a model; None is an absent attribute.
 
-    Raises `ArgumentError` or `ShapeError` for what the text, or that runtime, refuses.
+    Raises `ArgumentError` or `ShapeError` for attributes that this rule refuses.
 
     >>> from_onnx((5,), [3], strides=[2], auto_pad="SAME_UPPER").crops
     ((0, 1),)
@@ -126,7 +126,7 @@ def from_onnx(
 def to_onnx(layer: Layer, *, rule: object = "spec") -> dict[str, Any]:
     """Return the attributes of a ConvTranspose node of any opset; raises `TranslationError`.
 
-    Only `pads` and `output_padding` are used, which all runtimes read alike; `rule` selects the
+    It uses only `pads` and `output_padding`, which all runtimes read alike; `rule` selects the
     limits. `from_onnx(size, **to_onnx(layer))` has the same axes.
 
     >>> to_onnx(from_onnx((5,), [3], strides=[2], auto_pad="SAME_UPPER"))["pads"]
@@ -152,7 +152,7 @@ def _pads(pads: object, rank: int, mode: AutoPad) -> tuple[tuple[int, ...], tupl
             "pads",
             f"given together with auto_pad {mode.value}",
             "absent unless auto_pad is NOTSET",
-            "Runtimes disagree on which of the two wins: remove one.",
+            "Runtimes disagree on which of the two takes precedence: remove one.",
         )
     entries = arguments.integers("pads", pads, low=0)
     if len(entries) != 2 * rank:
@@ -168,7 +168,7 @@ def _shared(
     rule: Rule, upper: bool, begins_at_0: bool, size: int, k: int, s: int, d: int, extra: int,
     out: int | None,
 ) -> Axis:  # fmt: skip
-    """Row (2) of the module's first table, or (3) without `out`."""
+    """Return an axis by row (2) of the module's first table, or by row (3) without `out`."""
     if out is None:
         full, out = padded(size, k, s, d, 0, 0, extra), scaled(size, s)
         out = out if rule is Rule.SPEC else min(out, full.out)
@@ -185,8 +185,8 @@ def _check(rule: Rule, axes: tuple[Axis, ...], extra: tuple[int, ...]) -> None:
         if rule is Rule.ONNXRUNTIME and -axis.crop_end >= axis.stride:
             raise ShapeError(
                 f"output_shape[{i}]",
-                f"{axis.out}, {-axis.crop_end} more than is computed",
-                f"less than the stride, {axis.stride}, more",
+                f"{axis.out}, which is {-axis.crop_end} more than is computed",
+                f"an excess less than the stride, {axis.stride}",
                 "ONNX Runtime refuses it.",
             )
     limits.check_outputs(axes)

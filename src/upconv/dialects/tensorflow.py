@@ -1,7 +1,7 @@
 """SAME and VALID of TensorFlow, which Keras and JAX share.
 
-ek = d*(k-1) + 1, full = (I-1)*s + ek. The begin gets the smaller half of the total crop; a negative
-total extends the end.
+ek = d*(k-1) + 1, full = (I-1)*s + ek. The smaller half of the total crop is cut from the begin; a
+negative total extends the end.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from ..geometry import Axis, centred, scaled
 def window(same: bool, size: int, k: int, s: int, d: int, extra: int | None = None) -> Axis:
     """Return one axis; `extra` is Keras' output padding.
 
-    Without it O = I*s with SAME. With VALID O = max(I*s, full): the full result, and zeros behind
-    it if the kernel is short.
+    Without it, O = I*s with SAME. With VALID, O = max(I*s, full): the full result, followed by
+    zeros if the kernel is shorter than the stride.
     """
     axis = Axis(size, k, s, d)
     if extra is None:

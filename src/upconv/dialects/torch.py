@@ -4,10 +4,10 @@ Per axis, with padding P and output padding a (0 <= a < max(s, d)), ek = d*(k-1)
 
     p = P    q = P - a    O = (I-1)*s + ek - 2*P + a >= 1
 
-A module's `output_size` chooses a from [0, s-1] so that O is the size asked for. Data is NCX, the
+A module's `output_size` chooses a from [0, s-1] so that O is the requested size. Data is NCX, the
 weight (C_in, C_out/groups, *k). Sources: the documentation of `torch.nn.ConvTranspose2d`; every
 rule and limit was run on torch 2.13. PyTorch refuses empty spatial inputs; here they follow the
-formula. An output of 0 positions it computes in its kernels of oneDNN, and refuses in its others.
+formula. PyTorch's oneDNN kernels compute an output of 0 positions; its other kernels refuse it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def from_torch(
     groups: object = 1,
     output_size: object = None,
 ) -> Layer:
-    """Return the layer that PyTorch computes; an int is for every axis.
+    """Return the layer that PyTorch computes; an int applies to every axis.
 
-    size: the spatial input size, `x.shape[2:]`. output_size: the spatial output size, or this after
-    C, or after N and C, as in a module's forward. It then decides the output padding, and
-    `output_padding` is ignored, as in a module.
+    size: the spatial input size, `x.shape[2:]`. output_size: the spatial output size, optionally
+    preceded by C, or by N and C, as in a module's forward. It then determines the output padding,
+    and `output_padding` is ignored, as in a module.
 
-    Raises `ArgumentError` or `ShapeError` for what PyTorch refuses.
+    Raises `ArgumentError` or `ShapeError` for arguments that PyTorch refuses.
 
     >>> from_torch((5, 7), 3, stride=2, padding=1, output_padding=1).output_size
     (10, 14)
@@ -67,7 +67,7 @@ def to_torch(layer: Layer) -> dict[str, Any]:
     """Return the arguments of PyTorch's layer; raises `TranslationError` if none fit.
 
     `from_torch(size, **to_torch(layer))` has the same axes. The functions `conv_transpose1d/2d/3d`
-    have all these arguments but `kernel_size`, which the weight tells.
+    have all these arguments except `kernel_size`, which follows from the weight.
 
     >>> to_torch(from_torch(5, 3, stride=2, padding=1, output_padding=1))["output_padding"]
     (1,)
@@ -100,6 +100,6 @@ def _sized(i: int, size: int, k: int, s: int, d: int, padding: int, out: int) ->
 def _spatial(output_size: object, rank: int) -> tuple[int, ...]:
     if not arguments.is_sequence(output_size):
         return arguments.per_axis("output_size", output_size, rank, low=0, repeated=True)
-    expected = f"{rank} spatial sizes, with C or with N and C before them at most"
+    expected = f"{rank} spatial sizes, optionally after C, or after N and C"
     counts = (rank, rank + 1, rank + 2)
     return arguments.integers("output_size", output_size, 0, counts, expected)[-rank:]

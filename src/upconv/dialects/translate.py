@@ -1,9 +1,9 @@
-"""Translation of one framework's configuration to another's: exact, or impossible and the nearest.
+"""Translation of one framework's configuration to another's: exact, or else the nearest one.
 
 A translation reads the source into a `Layer`, writes it in the target's attributes, and reads these
 again. It is exact because the axes agree. Only an absolute output size needs the input size. Other
-attributes crop alike at every input size, since full - I*s = ek - s; such layers are read at one
-size for all.
+attributes give the same crops at every input size, since full - I*s = ek - s; such layers are read
+at one size that stands for all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .mxnet_attributes import KINDS
 
 _SIZE_NAMES = ("input_size", "size")
 _ANY_SIZE = LIMIT
-"""The input size of a configuration without one: so large that no crop exceeds its output."""
+"""The input size for a configuration without one, so large that no crop exceeds the output."""
 
 
 class Verdict(Enum):
@@ -39,7 +39,7 @@ class Translation:
     config: the target's attributes when the verdict is EXACT. Otherwise `reason` says why there are
     none, `nearest` holds the closest legal attributes (or None), and `difference` their effect.
     weight: the steps for the weight array in words: first transpose by `weight_permutation`, then
-    reverse the axes `weight_reversed`. data: the steps for input and output. Empty: no step.
+    reverse the axes `weight_reversed`. data: the steps for input and output. Empty means no step.
 
     >>> translate({"kernel_size": (3,), "stride": 2}, "torch", "onnx").config["strides"]
     (2,)
@@ -71,8 +71,8 @@ class Dialect:
     """One dialect: functions that read attributes, write them, and return the nearest layer.
 
     per_axis: the attributes whose sequences have one entry per axis, the kernel first. absolute:
-    the attribute with an output size ("": none), which counts if `is_set` of its value holds.
-    kernel_rank: returns the number of axes of a kernel, 0 for one of any rank.
+    the attribute with an output size ("": none), which counts if `is_set(value)` is true.
+    kernel_rank: returns the number of axes of a kernel, 0 if it fits any number.
     """
 
     read: Callable[..., Layer]
@@ -119,9 +119,9 @@ DIALECTS: dict[str, Dialect] = {
 def translate(config: Mapping[str, Any], source: str, target: str) -> Translation:
     """Translate a configuration of dialect `source` to dialect `target`.
 
-    config: the keywords of `from_<source>`, the kernel among them, and perhaps the spatial input
-        size as "input_size". It must be there beside an absolute output size, and where ints leave
-        the number of axes open. Without it, the result holds for every input size.
+    config: the keywords of `from_<source>`, including the kernel, and optionally the spatial input
+        size as "input_size". This is required with an absolute output size, and if ints leave the
+        number of axes open. Without it, the result holds for every input size.
     source, target: torch, onnx, mxnet, onednn_graph, keras, jax; or PyTorch, ONNX, MXNet,
         oneDNN Graph, Keras, JAX.
 
@@ -153,7 +153,7 @@ def _impossible(layer: Layer, reason: str, goal: Dialect) -> Translation:
     try:
         closest = goal.nearest(layer)
         written = goal.write(closest)
-    except (TranslationError, ShapeError):  # there is none, or it would have no output
+    except (TranslationError, ShapeError):  # there is no nearest layer, or it has no output
         return Translation(Verdict.IMPOSSIBLE, reason=reason)
     return Translation(
         Verdict.IMPOSSIBLE,
@@ -196,7 +196,7 @@ def _check_names(attributes: Mapping[str, Any], source: str, origin: Dialect) ->
 def _size(
     config: Mapping[str, Any], attributes: Mapping[str, Any], source: str, origin: Dialect
 ) -> object:
-    """Return the input size of a configuration, or one for every size."""
+    """Return the input size of a configuration, or a size that stands for all."""
     names = [name for name in _SIZE_NAMES if config.get(name) is not None]
     if names:
         if len(names) > 1:
@@ -207,7 +207,7 @@ def _size(
             "input_size",
             "not given",
             f"the spatial input size, because {origin.absolute} is an absolute size",
-            "Add 'input_size' to the config: the translation then holds for that size.",
+            "Add 'input_size' to the config; the translation then holds for that size.",
         )
     kernel, *_ = origin.per_axis
     rank = max(origin.kernel_rank(attributes.get(name)) for name in origin.per_axis)
@@ -222,7 +222,7 @@ def _size(
 
 
 def _difference(layer: Layer, closest: Layer) -> str:
-    """Describe the changes of `closest` in words."""
+    """Describe in words how `closest` differs from the layer."""
     changes = [
         (crop - other, f"at the {side} of axis {i}")
         for i, (crops, others) in enumerate(zip(layer.crops, closest.crops, strict=True))

@@ -1,9 +1,9 @@
-"""The table of engines, in order of preference, and loading one by its name.
+"""The table of engines, in order of preference, and a loader that takes an engine's name.
 
-A new engine is one file or folder and one line here. Loading is lazy: an engine's third party is
-imported when the engine is first asked about, never by `import upconv`.
+A new engine is one file or folder and one line here. Loading is lazy: an engine's third-party
+library is imported when the engine is first queried, never by `import upconv`.
 
-The public function `upconv.engines()` has this package's name. Import from here as in
+The public function `upconv.engines()` shadows this package. Import from here as in
 `from upconv.engines.base import Engine`; `import upconv.engines.base as base` finds the function.
 """
 
@@ -22,16 +22,17 @@ ENGINES: dict[str, str] = {
     "cudnn": "upconv.engines.cudnn.engine:Cudnn",
     "reference": "upconv.engines.reference:ReferenceEngine",
 }
-"""Name -> "module:Class", the preferred first."""
+"""Name -> "module:Class", in order of preference."""
 
 ON_DEVICES = "cudnn"
 """The engine for arrays on GPUs; the others compute in main memory."""
 
 
 def load(name: str, argument: str = "engine") -> Engine:
-    """The engine called `name`, made once per process; `argument` is what an error calls it.
+    """Return the engine called `name`, created once per process.
 
-    Raises `ArgumentError` for an unknown name and `EngineMissing` when its third party is absent.
+    Errors refer to the name as `argument`. Raises `ArgumentError` for an unknown name and
+    `EngineMissing` when the engine's third-party library is not installed.
 
     >>> load("reference").name
     'reference'
@@ -47,7 +48,7 @@ _made: dict[str, Any] = {}
 
 
 def made(target: str) -> Any:
-    """The one instance in this process of the class that "module:Class" names."""
+    """Return this process's only instance of the class that "module:Class" names."""
     with importing:
         if target not in _made:
             module, _, attribute = target.partition(":")

@@ -1,6 +1,6 @@
 """Addresses of arrays, for native code.
 
-`array.ctypes.data` says it too, but takes a microsecond, and a call has up to five arrays.
+`array.ctypes.data` returns it too, but takes a microsecond, and a call has up to five arrays.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from .base import Array
 
 _BYTE = ctypes.c_char
 MEMORY: Any = _BYTE * (1 << 62)
-"""Memory of any size, for arrays at an address: a type for each size would take 9 us to make."""
+"""A type that overlays memory of any size; creating a type for each size would take 9 us."""
 
 
 def address_of(array: Array) -> int:
-    """The address of an array's first element.
+    """Return the address of an array's first element.
 
     >>> import numpy as np
     >>> numbers = np.zeros(3)
@@ -28,5 +28,5 @@ def address_of(array: Array) -> int:
     try:
         known: Any = array if array.dtype.kind != "V" else array.view(np.uint16)  # bfloat16
         return ctypes.addressof(_BYTE.from_buffer(known))
-    except (TypeError, ValueError):  # read-only, with gaps, empty, or of no type that buffers know
+    except (TypeError, ValueError):  # read-only, strided, empty, or of a type without buffers
         return array.ctypes.data

@@ -1,9 +1,8 @@
-"""The two protocols that every engine satisfies, the candidates that an engine with a
-model may list, and nothing that computes.
+"""The two protocols that every engine satisfies, and the candidates of engines with a cost model.
 
 An engine refuses a problem in one sentence or builds a primitive for it. A primitive is everything
-about one problem that can be prepared without data; running it does no geometry. It is run by many
-threads at once, so `run` keeps its scratch memory to itself.
+about one problem that can be prepared without data; running it does no geometry. Several threads
+may run it at once, so each call of `run` has scratch memory of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Array = NDArray[Any]
 Maybe = Array | None
 """An array, or None where a call has none."""
 PackedWeight = Any
-"""A weight in the engine's own order: only the primitive that made it looks inside."""
+"""A weight in the engine's own order: only the primitive that packed it looks inside."""
 
 
 class Primitive(Protocol):
@@ -29,30 +28,30 @@ class Primitive(Protocol):
 
     @property
     def workspace_bytes(self) -> int:
-        """The most scratch memory one running call takes, in bytes; a packed weight not counted."""
+        """Upper bound of one call's scratch memory in bytes, without the packed weight."""
 
     @property
     def resident_bytes(self) -> int:
-        """Memory kept while cached."""
+        """Memory in bytes that the primitive keeps while it is cached."""
 
     @property
     def description(self) -> str:
-        """One line for people about the schedule; "" where there is nothing to say."""
+        """One readable line about the schedule; "" where there is nothing to say."""
 
     @property
     def predicted_cycles(self) -> float:
-        """Processor cycles that one call takes of each thread, by the engine's model of it.
+        """Processor cycles of one call on each thread, as the engine's cost model predicts them.
 
-        0.0 where it has none.
+        0.0 where the engine has no model.
         """
 
     def pack(self, weight: Array) -> PackedWeight:
-        """`weight`, of the problem's weight shape, in the engine's own order.
+        """Return `weight`, an array of the problem's weight shape, in the engine's own order.
 
         May raise `nonfinite.NonFinite` inside `NonFiniteFallback`.
 
-        A primitive may have an attribute `order`: a weight that one has packed is then read by all
-        whose orders are equal, such as those of other sizes. None stands for no other.
+        A primitive may have an attribute `order`. Primitives with equal orders, such as those for
+        other sizes, read each other's packed weights. None means that no other primitive does.
         """
 
     def run(
@@ -65,7 +64,7 @@ class Primitive(Protocol):
         slopes: Maybe = None,
         second: Maybe = None,
     ) -> None:
-        """Compute into `out`; operands (a, b) by direction:
+        """Compute into `out`; the direction determines the operands (a, b):
 
         FORWARD (x, packed weight); INPUT_GRAD (g, packed weight); WEIGHT_GRAD (g, x).
 
@@ -74,60 +73,60 @@ class Primitive(Protocol):
 
         Shapes and dtype are the problem's; strides are arbitrary. `out` and `second` overlap
         neither each other nor an operand. `bias`, `residual`, `slopes` and `second` are given
-        exactly when the problem says so; no problem has the last two that an engine refuses.
+        exactly when the problem says so. An engine may refuse problems with the last two.
         """
 
     def close(self) -> None:
-        """Give back what the primitive holds; it is not run again."""
+        """Release the primitive's resources; it is not run again."""
 
 
 class Engine(Protocol):
-    """A way of computing problems.
+    """A backend that computes problems.
 
-    An engine with a model of its speed may have a method `candidates(problem, threads, every)` that
-    returns a tuple of `Candidate`; `every` asks for those too that the model never takes by itself.
-    Of an engine without that method the variant "" is taken.
+    An engine with a cost model may have a method `candidates(problem, threads, every)` that
+    returns a tuple of `Candidate`; `every` includes those that the model never takes by itself.
+    An engine without that method is built with the variant "".
     """
 
     @property
     def name(self) -> str:
-        """The word users write."""
+        """The engine's name, as users write it."""
 
     def fingerprint(self) -> str:
         """Versions, CPU features, modes: all that a primitive depends on besides its problem."""
 
     def refuses(self, problem: Problem) -> str | None:
-        """None when it can do `problem`, else why not, in one sentence for people."""
+        """Return None if the engine can compute `problem`, else one sentence that says why not."""
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """Short names, such as "channels", of the ways to build a problem that tuning may measure.
+        """Short names, such as "channels", of the implementations that tuning may measure.
 
-        The first is "", the model's own choice; it is the only one of an engine without others.
+        The first is "", the model's own choice. An engine without a choice has only this one.
         """
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        """A primitive for a problem that is not refused, for at most `threads` threads; slow.
+        """Build a primitive for a problem that is not refused, for at most `threads` threads.
 
-        `variant` is one of `variants(problem, threads)`.
+        Building is slow. `variant` is one of `variants(problem, threads)`.
         """
 
 
 def tf32_refusal(problem: Problem) -> str | None:
-    """Why no engine of a processor does a problem: a sentence where it asks for TF32."""
+    """Return why CPU engines refuse a problem that asks for TF32, or None if it does not."""
     return "TF32 is a type of NVIDIA's tensor cores: pass arrays of a GPU" if problem.tf32 else None
 
 
 def on_device(engine: Engine) -> bool:
-    """Whether an engine computes on a device, whose memory the arrays' own library hands out.
+    """Whether an engine computes on a device, on arrays that another library allocates there.
 
-    Such an engine has an attribute `library`. For tuning it has `placed`, which copies an array of
-    main memory there, and `sample`, the seconds of a call by the device's own clock.
+    Such an engine has an attribute `library`. For tuning it has `placed`, which copies an array
+    from main memory to the device, and `sample`, which times a call by the device's own clock.
     """
     return getattr(engine, "library", None) is not None
 
 
 class Eligible(Enum):
-    """When a candidate is taken."""
+    """When a candidate may be taken."""
 
     BY_MODEL = "by the model"
     ON_REQUEST = "on request"
@@ -136,16 +135,17 @@ class Eligible(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way of computing a problem, as a model of the machine sees it.
+    """One implementation of a problem, with its predicted cost.
 
-    `engine` builds it as `variant`. An engine may list what it expects of another engine: that one
-    is asked where the candidate is the cheapest. `cycles` are those of each thread in one call,
-    `packing` those that packing the weight adds, `workspace` about the bytes of scratch memory.
-    A candidate with a `margin` is taken where it seems so many times as fast as the others.
+    `engine` builds it as `variant`. An engine may list a candidate of another engine, which is then
+    queried if that candidate is the cheapest. `cycles` counts one call on each thread, `packing`
+    the extra cycles for packing the weight, and `workspace` estimates the scratch memory in bytes.
+    A candidate with a `margin` is taken only if it seems that many times as fast as the others.
 
-    Candidates with equal `sums` add up in the same order: they have equal bits at every size, and
-    None promises nothing. `winograd` says that products are saved, `exact` that errors stay within
-    what is promised of direct sums. `reason` is a sentence: why it is slow, or never taken.
+    Candidates with equal `sums` add up in the same order, so their results have equal bits at every
+    size; None promises nothing. `winograd` means that the candidate saves multiplications, and
+    `exact` that its errors stay within the bounds promised for direct sums. `reason` is a sentence
+    that says why the candidate is slow or never taken.
     """
 
     engine: str
@@ -162,15 +162,15 @@ class Candidate:
 
     @property
     def possible(self) -> bool:
-        """Whether it can be built at all."""
+        """Whether the candidate can be built at all."""
         return self.eligible is not Eligible.NEVER
 
     def cost(self, *, once: bool) -> float:
-        """Cycles as candidates are compared by them; `once` counts the packing of the weight."""
+        """Cycles by which candidates are compared; `once` includes the packing of the weight."""
         return self.margin * (self.cycles + self.packing * once)
 
 
 def ranked(candidates: Iterable[Candidate], *, once: bool = False) -> list[Candidate]:
-    """The candidates that a model takes by itself, the cheapest first, of equal ones the first."""
+    """Return the candidates that a model may take by itself, cheapest first; the sort is stable."""
     eligible = [candidate for candidate in candidates if candidate.eligible is Eligible.BY_MODEL]
     return sorted(eligible, key=lambda candidate: candidate.cost(once=once))

@@ -1,8 +1,8 @@
-"""Copies of arrays into the order of their axes, in blocks that caches hold.
+"""Contiguous copies of arrays, made in blocks that fit in caches.
 
-NumPy copies along the source's order. Where that is channels-last and the copy's is not, nearly
-each element may cost a line of memory: 4 MiB of 256 channels and 64 x 64 positions took 6.6
-milliseconds, in blocks 0.6. The other way round NumPy is as fast as blocks.
+NumPy copies along the source's order. If the source is channels-last and the copy is not, nearly
+every element may load a cache line. A copy of 4 MiB with 256 channels and 64 x 64 positions took
+6.6 milliseconds with NumPy and 0.6 in blocks. In the other direction NumPy is as fast as blocks.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ..problem import Problem
 from .base import Array
 
 _SMALL = 1 << 15  # bytes, which fit the innermost cache
-_FEW = 128  # bytes, two lines: of so few channels all are read at once anyway
+_FEW = 128  # bytes, two cache lines: NumPy reads so few channels at once anyway
 _COLUMNS = 64
 
 
 def contiguous(array: Array) -> Array:
-    """The array if the last axis is the fastest and it has no gaps, else a copy that is so.
+    """Return the array itself if it is C-contiguous, else a C-contiguous copy.
 
     >>> contiguous(np.arange(6).reshape(2, 3).T).strides
     (16, 8)
@@ -43,9 +43,9 @@ def contiguous(array: Array) -> Array:
 
 
 def laid_out(what: str, array: Array, *, filled: bool = True) -> Array:
-    """The array itself if it is contiguous, else a copy, `filled` with its values.
+    """Return the array itself if it is contiguous, else a new one, `filled` with its values.
 
-    Raises `MemoryLimitError`, which calls it a copy of `what`, if it would not fit.
+    Raises `MemoryLimitError`, whose message names a copy of `what`, if it would not fit.
     """
     if array.flags.c_contiguous:
         return array
@@ -63,14 +63,14 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Tensor(NamedTuple):
-    """An array as a library describes it: sizes, and strides in elements, of its axes in order."""
+    """An array as vendor libraries describe it: the size and stride, in elements, of each axis."""
 
     dims: tuple[int, ...]
     strides: tuple[int, ...]
 
     @classmethod
     def of(cls, shape: tuple[int, ...], order: Iterable[int]) -> Tensor:
-        """A contiguous array of a shape, its axes in another order.
+        """Describe a contiguous array of a shape, with its axes in another order.
 
         >>> Tensor.of((2, 3, 5), (0, 2, 1))
         Tensor(dims=(2, 5, 3), strides=(15, 1, 5))
@@ -80,13 +80,13 @@ class Tensor(NamedTuple):
 
     @classmethod
     def data(cls, problem: Problem, channels: int, size: tuple[int, ...]) -> Tensor:
-        """x or y, contiguous in the problem's layout, as N, C, *X."""
+        """Describe x or y, contiguous in the problem's layout, as N, C, *X."""
         shape = problem.layout.shape(problem.batch, channels, size)
         return cls.of(shape, problem.layout.to_ncx(problem.rank))
 
 
 def _copy_in_blocks(target: Array, source: Array) -> None:
-    """Copy so many entries at a time of the last axes, as many of which lie as one axis in both."""
+    """Copy blocks of the last axes, after merging those that are one axis in both arrays."""
     shape = source.shape
     last, size = source.ndim - 1, shape[-1]
     while last and source.strides[last - 1] == source.strides[last] * shape[last]:

@@ -1,8 +1,8 @@
-"""Positions of inputs and taps in a padded output, and sets of them without collisions.
+"""Positions of inputs and taps in a padded output, and conflict-free sets of them.
 
-On every axis tap t of input i lies at position origin + s*i + d*t of the padded output (N, G, F,
-*length), so for conflict-free taps and inputs (`ConflictFree`) the columns (G, F, *taps, N,
-*inputs) are one strided view of it.
+On every axis, tap t of input i lies at position origin + s*i + d*t of the padded output (N, G, F,
+*length). For conflict-free taps and inputs (`ConflictFree`), the columns (G, F, *taps, N,
+*inputs) are therefore one strided view of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Sets = tuple["ConflictFree", ...]
 
 
 def combined(index_sets: Sequence[IndexSet]) -> Iterator[Sets]:
-    """Sets that together hold every pair of taps and inputs once; few at a time are in memory."""
+    """Yield sets that together hold every pair of taps and inputs once."""
     first, *rest = (index_set.conflict_free(index_set.size) for index_set in index_sets)
     later = [tuple(sets) for sets in rest]
     for one in first:
@@ -32,7 +32,7 @@ def combined(index_sets: Sequence[IndexSet]) -> Iterator[Sets]:
 
 
 def columns_of(padded: Array, index_sets: Sequence[IndexSet], sets: Sets) -> Array:
-    """A padded output seen as the columns of one set per axis."""
+    """Return a view of a padded output as the columns of one set per axis."""
     starts, taps, inputs, tap_strides, input_strides = [], [], [], [], []
     for i, (index_set, one) in enumerate(zip(index_sets, sets, strict=True)):
         first = index_set.stride * one.inputs.start + index_set.dilation * one.taps.start
@@ -53,7 +53,7 @@ def columns_of(padded: Array, index_sets: Sequence[IndexSet], sets: Sets) -> Arr
 
 @dataclass(frozen=True, slots=True)
 class ConflictFree:
-    """Some taps of some inputs, whose positions in the padded output are pairwise different."""
+    """A set of taps and inputs whose positions in the padded output are pairwise different."""
 
     taps: slice
     inputs: slice
@@ -61,7 +61,7 @@ class ConflictFree:
 
 @dataclass(frozen=True, slots=True)
 class IndexSet:
-    """Positions of an axis's inputs and taps in its *padded output*, for engines that write to one.
+    """Positions of an axis's inputs and taps in its *padded output*, for engines that fill one.
 
     The padded output is the full result, extended where a crop is negative; the outputs are its
     `window`. Tap t of input i lies at its position origin + stride*i + dilation*t. Only `size`
@@ -84,7 +84,7 @@ class IndexSet:
 
     @classmethod
     def of(cls, axis: Axis, *, reached: bool = True) -> IndexSet:
-        """The index set of an axis; `reached`: of only the inputs and taps that reach outputs."""
+        """The index set of an axis; `reached` keeps only inputs and taps that reach outputs."""
         inputs, taps = range(axis.size), range(axis.kernel)
         if reached:
             trimmed = axis.trimmed()
@@ -110,11 +110,11 @@ class IndexSet:
         return single and self.length == self.size * self.kernel
 
     def conflict_free(self, inputs: int) -> Iterator[ConflictFree]:
-        """Sets that together hold every pair of a tap and one of `inputs` consecutive inputs once.
+        """Yield sets that together hold every pair of a tap and one of `inputs` inputs once.
 
-        Positions s*i + d*t are pairwise different for all inputs and s / gcd(s, d) taps in a row,
-        and for all taps and d / gcd(s, d) inputs in a row. Of the two ways to cut, the one with
-        fewer sets is taken.
+        Positions s*i + d*t are pairwise different for all inputs and s / gcd(s, d) consecutive
+        taps, and for all taps and d / gcd(s, d) consecutive inputs. The function cuts in the way
+        that needs fewer sets.
 
         >>> index_set = IndexSet.of(Axis(size=3, kernel=5, stride=2))
         >>> [each.taps for each in index_set.conflict_free(3)]

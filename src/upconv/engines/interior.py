@@ -1,14 +1,13 @@
-"""The interior problem: the part of a problem that products reach; and the border fill around it.
+"""The interior problem: the part of a problem that has products; and the border fill around it.
 
-Of a problem's arrays only some inputs, taps and outputs meet each other. An engine is given those
-as views of the caller's arrays, and the problem that is exactly of these views. Around the interior
-a result is what its bias, residual and activation make of nothing, and a weight gradient is zero:
-NumPy writes that.
+Some inputs, taps and outputs of a problem take part in no product. An engine gets views of the
+caller's arrays without them, and the problem that describes exactly these views. Outside the
+interior, NumPy writes the result: the epilogue of bias and residual, or zero in a weight gradient.
 
-    inputs x, taps w    those of `Axis.trimmed`
-    outputs y           without the margins that negative crops add, unless an engine makes them
-    axes                without those of one input, one tap and one output, for an engine to which
-                        (1, 1000) and (1000,) are the same
+    inputs x, taps w    the ones that `Axis.trimmed` keeps
+    outputs y           without the margins that negative crops add, unless an engine computes them
+    axes                without axes of one input, one tap and one output, for an engine that
+                        treats (1, 1000) and (1000,) alike
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _ALL = slice(None)
 
 
 class Interior(NamedTuple):
-    """The interior problem, None where nothing meets, and where it lies in the arrays."""
+    """The interior problem, None where there are no products, and its index in each array."""
 
     problem: Problem | None
     x: Index
@@ -39,17 +38,17 @@ class Interior(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, *, margins: bool, points: bool) -> Interior:
-        """The interior of a problem.
+        """Return the interior of a problem.
 
-        margins: whether outputs that nothing reaches are part of it. points: whether axes of one
-        input, one tap and one output are.
+        margins: whether the interior includes outputs that no input reaches. points: whether it
+        includes axes of one input, one tap and one output.
         """
         axes: list[Axis] = []
         places: list[tuple[slice | int, ...]] = []
         for number, full_axis in enumerate(problem.axes):
             trimmed = full_axis.trimmed()
             axis, outputs = (trimmed.axis, _ALL) if margins else trimmed.without_margins()
-            last = number == problem.rank - 1 and not axes  # some axis there must be
+            last = number == problem.rank - 1 and not axes  # a problem has at least one axis
             if points or last or not is_point(axis):
                 axes.append(axis)
                 places.append((_slice(trimmed.inputs), _slice(trimmed.taps), outputs))
@@ -75,7 +74,7 @@ class Interior(NamedTuple):
 
 
 def is_point(axis: Axis) -> bool:
-    """Whether a trimmed axis is of one input, one tap and one output."""
+    """Whether a trimmed axis has one input, one tap and one output."""
     return (axis.size, axis.kernel, axis.out, axis.crop_begin) == (1, 1, 1, 0)
 
 
@@ -88,14 +87,14 @@ def _data(problem: Problem, places: Index) -> Index:
 
 
 Activate = Callable[[Activation, float | Array, Array], None]
-"""Replaces contiguous values by their activation; the second argument is the slope, or slopes that
-broadcast to the values."""
+"""A function that applies an activation to contiguous values in place. Its second argument is the
+slope, or slopes that broadcast to the values."""
 
 
 class BorderFill:
-    """A problem by the primitive of its interior, and NumPy around it.
+    """A primitive that runs the primitive of its interior, and fills the border with NumPy.
 
-    `activate` rounds as the interior's engine does: equal sums have equal bits on both sides.
+    `activate` rounds as the interior's engine does, so equal sums give equal bits in both parts.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class BorderFill:
         return self._inner.description if self._inner else "nothing to multiply"
 
     def pack(self, weight: Array) -> Any:
-        """The taps of the interior, packed."""
+        """Return the taps of the interior, packed."""
         return None if self._inner is None else self._inner.pack(weight[self._interior.w])
 
     def run(
@@ -152,12 +151,12 @@ class BorderFill:
                     self._fill(out[around], bias, more, slopes, other)
 
     def close(self) -> None:
-        """Let go of the interior's primitive."""
+        """Close the interior's primitive."""
         if self._inner is not None:
             self._inner.close()
 
     def _around(self) -> Iterator[Index]:
-        """Pieces of the result that together are all of it but the interior."""
+        """Yield pieces of the result that together cover everything but the interior."""
         if self._inner is None:
             yield (_ALL,) * len(self._shape)
             return
@@ -169,9 +168,9 @@ class BorderFill:
                     yield (*map(_sliced, before), piece)
 
     def _fill(self, out: Array, bias: Maybe, residual: Maybe, slopes: Maybe, second: Maybe) -> None:
-        """Value of border positions: the epilogue of bias, residual and what `out` holds."""
+        """Fill border positions with the epilogue of bias, residual and `out`'s old values."""
         epilogue = self._problem.epilogue
-        memory.require(2 * out.size * 4, "what lies around the reached part of the result")
+        memory.require(2 * out.size * 4, "the border of the result, which no input reaches")
         value = np.zeros(out.shape, self._problem.dtype.accumulator.numpy)
         if bias is not None:
             value += bias.reshape(self._channels).astype(value.dtype)
@@ -195,7 +194,7 @@ def bordered(
     inner: Primitive | None,
     fill: Callable[[Problem, Interior, Primitive | None], Primitive] = BorderFill,
 ) -> Primitive:
-    """The primitive of a problem, from that of its interior."""
+    """Return the primitive of a problem, given the primitive of its interior."""
     if inner and interior.problem == problem:
         return inner
     return fill(problem, interior, inner)

@@ -1,7 +1,7 @@
-"""The reference engine computes with weights that are not finite, and counts its calls.
+"""The fallback to the reference engine for weights that are not finite, with a count of its calls.
 
 Kernels multiply the zeros around and between rows by weights. That is exact unless a weight is
-infinite or NaN: then the product would be NaN although no input is there. The reference engine
+infinite or NaN: then the product would be NaN although there is no input. The reference engine
 multiplies only inputs. `cache_info().fallbacks` counts the calls that it took over.
 """
 
@@ -29,7 +29,7 @@ class NonFinite(Exception):
 
 
 def count() -> int:
-    """Return the number of calls that the reference engine took over."""
+    """Return the number of times that the reference engine took over."""
     return _count
 
 
@@ -47,8 +47,8 @@ def reference(problem: Problem, threads: int) -> Primitive:
 
 
 def is_finite(array: Array) -> bool:
-    """Whether all elements are finite: a finite sum says so quickly, else each is checked."""
-    if array.size <= _SMALL:  # suppressing warnings would take longer
+    """Whether all elements are finite: a finite sum proves it, else each element is checked."""
+    if array.size <= _SMALL:  # suppressing warnings for the sum would take longer
         return bool(np.isfinite(array).all())
     with np.errstate(all="ignore"):
         return bool(np.isfinite(np.sum(array, dtype=np.float64)) or np.isfinite(array).all())
@@ -112,7 +112,7 @@ class NonFiniteFallback:
     def run_once(self, out: Array, a: Array, weight: Array, *ends: Maybe) -> None:
         """Pack a weight for this call alone, and compute into `out`."""
         inner: Any = self._inner
-        # What a result held before is lost where the weight proves not to be finite.
+        # A kernel that finds a non-finite weight while it runs may have overwritten `out`.
         if self._problem.accumulate or not getattr(inner, "packs_in_call", False):
             self.run(out, a, self.pack(weight), *ends)
             return
@@ -122,10 +122,10 @@ class NonFiniteFallback:
             NonFiniteWeight(self._problem, self._threads, weight).run(out, a, *ends)
 
     def steps(self, out: Array, a: Array, b: Any, *ends: Any) -> list[Any]:
-        """Return the steps of the primitive, which must have some, for a finite weight."""
+        """Return the steps of the primitive, which must have `steps`, for a finite weight."""
         if isinstance(b, NonFiniteWeight):
             remedy = "Call the layer by itself: the reference engine then computes it."
-            words = "no infinity and no NaN, of which a native program cannot take care"
+            words = "finite numbers: a native program cannot handle infinity or NaN"
             raise ArgumentError("weight", "not finite", words, remedy)
         inner: Any = self._inner
         steps: list[Any] = inner.steps(out, a, b, *ends)

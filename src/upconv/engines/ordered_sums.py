@@ -1,13 +1,13 @@
-"""Engines that keep one order of sums: the same bits for an output, whatever the size.
+"""Engines that add up in one order, so that an output has the same bits whatever the size.
 
-Whoever computes a result in pieces, and wants the bits of the whole, asks for one of these in both.
+To compute a result in pieces with the bits of the whole, a caller uses one of these for both.
 
-1. The JIT engine, held to one kernel. Left to itself it takes one of two, by size, and each adds up
-   in an order of its own.
-2. NumPy, product after product, along one axis; slow. Matrix products of BLAS add up in an order
-   that depends on their sizes, so the reference engine has other bits for a part than for the
-   whole. Here every output starts as its bias and adds, tap by tap and channel by channel, the
-   products there are. It is for streams of what the JIT engine refuses.
+1. The JIT engine, restricted to one kernel. By default it chooses a kernel by size, and kernels
+   add up in different orders.
+2. NumPy along one axis, product by product, which is slow. BLAS adds up in an order that depends
+   on the matrix sizes, so the reference engine's bits differ between a part and the whole. Here
+   every output starts with its bias and adds its products tap by tap and channel by channel.
+   Streams use this engine for problems that the JIT engine refuses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .im2col import IndexSet
 
 @dataclass(frozen=True, slots=True)
 class OrderedEngine:
-    """NumPy without matrix products, for problems of one axis that are no weight gradients."""
+    """NumPy without matrix products, for problems with one axis, except weight gradients."""
 
     name: ClassVar[str] = "ordered"
     sums: ClassVar[str] = "products in turn"
@@ -38,7 +38,7 @@ class OrderedEngine:
         return f"numpy {np.__version__}"
 
     def refuses(self, problem: Problem) -> str | None:
-        """None for one axis, forward or as an input gradient."""
+        """Accept forward passes and input gradients along one axis."""
         if problem.epilogue.slopes or problem.epilogue.has_second:
             return "it has no PReLU and no second result"
         if problem.rank == 1 and problem.direction is not Direction.WEIGHT_GRAD:
@@ -50,7 +50,7 @@ class OrderedEngine:
         return ("",)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        """Nothing is prepared."""
+        """Build the primitive, which prepares nothing."""
         return OrderedPrimitive(problem)
 
 
@@ -71,7 +71,7 @@ class OrderedPrimitive:
         self.workspace_bytes = 3 * self._dtype.itemsize * sum(map(prod, shapes))
 
     def pack(self, weight: Array) -> Array:
-        """The weight as (groups, reduced, made, taps), by group."""
+        """Return the weight as (groups, reduced channels, result channels, taps)."""
         problem = self._problem
         iox = weight.transpose(problem.weight_layout.to_iox(1)).astype(self._dtype)
         grouped = iox.reshape(problem.groups, -1, *iox.shape[1:])
@@ -99,7 +99,7 @@ class OrderedPrimitive:
             if problem.accumulate:
                 total += result
             apply(epilogue.activation, epilogue.slope, total)
-            total[np.isnan(total)] = np.nan  # of two NaNs a sum keeps either's sign, by its place
+            total[np.isnan(total)] = np.nan  # the sign of NaN + NaN depends on the operands' order
             result[...] = total
 
     def _forward(self, x: Array, w: Array, start: Array, shape: tuple[int, ...]) -> Array:
@@ -111,7 +111,7 @@ class OrderedPrimitive:
         return padded[..., self._index_set.window]
 
     def _input_grad(self, g: Array, w: Array, start: Array, shape: tuple[int, ...]) -> Array:
-        """Zeros where there is nothing meet weights, as everywhere in ordinary convolution."""
+        """Multiply padding zeros by weights too, as ordinary convolution does."""
         padded = np.zeros((*g.shape[:3], self._index_set.length), self._dtype)
         padded[..., self._index_set.window] = g
         total = np.zeros(shape, self._dtype) + start
@@ -121,14 +121,14 @@ class OrderedPrimitive:
         return total
 
     def _taps(self) -> Iterator[tuple[slice, int]]:
-        """Yield each tap's window of the padded output, and the tap's number."""
+        """Yield each tap's slice of the padded output, and the tap's number."""
         axis = self._index_set
         for tap in range(axis.kernel if axis.size else 0):
             begin = axis.origin + axis.dilation * tap
             yield slice(begin, begin + axis.stride * (axis.size - 1) + 1, axis.stride), tap
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the primitive holds no resources."""
 
     def _grouped(self, array: Array) -> Array:
         """A view as (batch, groups, channels of a group, positions)."""
@@ -143,15 +143,16 @@ class OrderedPrimitive:
 
 @dataclass(frozen=True, slots=True)
 class InvariantEngine:
-    """The JIT engine with the fastest kernel that adds up in the order `sums`; weight gradients
-    promise no order."""
+    """The JIT engine with the fastest kernel that adds up in the order `sums`.
+
+    Weight gradients promise no order."""
 
     sums: str | None
     name: ClassVar[str] = "jit"
     finite_weights_only: ClassVar[bool] = True
 
     def fingerprint(self) -> str:
-        """The JIT engine's."""
+        """The JIT engine's fingerprint."""
         return load("jit").fingerprint()
 
     def refuses(self, problem: Problem) -> str | None:
@@ -163,7 +164,7 @@ class InvariantEngine:
         return ("",)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        """The JIT engine's primitive."""
+        """Build the JIT engine's primitive."""
         jit: Any = load("jit")
         kernels = ranked(
             candidate for candidate in jit.candidates(problem, threads) if not candidate.winograd
@@ -176,7 +177,7 @@ class InvariantEngine:
 
 
 def invariant_engine(problem: Problem) -> InvariantEngine:
-    """The engine that sums at every size as the JIT engine does `problem`.
+    """Return the engine that adds up at every size as the JIT engine does for `problem`.
 
     Raises `EngineMissing` where llvmlite is not installed.
     """

@@ -1,23 +1,23 @@
-"""The reference engine: NumPy matrix products and col2im, written to be read; the oracle.
+"""The reference engine: NumPy matrix products and col2im, written for readability; the oracle.
 
 Symbols: N batch, G groups, C and F input and output channels of one group, T taps, P input
-positions. Every array is looked at as NCX with its channels split by group; another layout is only
+positions. Every array is viewed as NCX with its channels split by group; another layout is only
 another view. The *padded output* is the full result of the algebra in geometry.py, extended where
 a crop is negative; g and y are a *window* of it. Tap t of input i lies at its position s*i + d*t.
 
 A set of taps and inputs whose positions are all different is *conflict-free*
 (`IndexSet.conflict_free`): one strided view of the padded output is its *columns*, a (F*T, N*P)
 matrix per group. For dilation 1 there are k/s sets along an axis, and never a loop over positions.
-With the columns of all sets, or of one after the other where all would take much memory,
+With the columns of all sets at once, or set by set where all would take too much memory,
 
     FORWARD       columns = w^T x;            padded output += columns;   y = window of it
     INPUT_GRAD    columns = padded gradient;  dx += w columns
     WEIGHT_GRAD   columns = padded gradient;  dw += x columns^T
 
 Taps and inputs that reach no output are left out. The work is cut into blocks (batch items x groups
-x output channels) whose columns and padded output stay in cache. A set's columns are no more than
+x output channels) whose columns and padded output stay in cache. A set's columns are no larger than
 the padded output, so memory does not grow with k^n times the input. Products of 16-bit types are
-summed in float32. BLAS may use threads of its own; nothing else does.
+summed in float32. Only BLAS may use several threads.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from .rounding import rounded
 _MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
 _BLOCK_BYTES = 8 << 20  # of a padded output, or columns: a core's share of the last-level cache
 _MOST_BYTES = 64 << 20  # of the columns of all sets of a channel
-_LIGHT_BYTES = 1 << 20  # a block is worth its Python only from about here
+_LIGHT_BYTES = 1 << 20  # smaller blocks spend most of their time in Python
 _ENOUGH_POSITIONS = 512  # fewer columns than this starve a matrix product: take more items
 
 
 class ReferenceEngine:
-    """NumPy on any rank, layout, dtype and direction; refuses nothing that is a `Problem`."""
+    """NumPy for every layout, dtype and direction, and for nearly every rank; see `refuses`."""
 
     name = "reference"
 
@@ -54,7 +54,7 @@ class ReferenceEngine:
         return f"numpy {np.__version__}"
 
     def refuses(self, problem: Problem) -> str | None:
-        """bfloat16 needs the package ml_dtypes, and the views used here two axes per dimension."""
+        """Refuse bfloat16 without the package ml_dtypes, and more axes than NumPy's views have."""
         if problem.rank > _MOST_RANK:
             return f"it works on at most {_MOST_RANK} spatial axes with NumPy {np.__version__}"
         try:
@@ -64,18 +64,18 @@ class ReferenceEngine:
         return tf32_refusal(problem)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """Blocks follow from the problem alone."""
+        """There is no choice: the problem alone determines the blocks."""
         return ("",)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> ReferencePrimitive:
-        """Lay out the blocks; milliseconds at most."""
+        """Lay out the blocks, in milliseconds at most."""
         return ReferencePrimitive(problem)
 
 
 class ReferencePrimitive:
     """One problem laid out in blocks; see the module's docstring. Holds no memory."""
 
-    resident_bytes = 4096  # this object and its small tuples, about
+    resident_bytes = 4096  # about the size of this object and its small tuples
     predicted_cycles = 0.0  # there is no model: the work is NumPy's
 
     def __init__(self, problem: Problem) -> None:
@@ -99,7 +99,7 @@ class ReferencePrimitive:
         )
 
     def pack(self, weight: Array) -> Array:
-        """The weight as (G, C, F, *taps) in the accumulator's type; a view where that is one."""
+        """Return the weight as (G, C, F, *taps) in the accumulator's type, a view if possible."""
         if self.problem.rounded:
             weight = rounded("the weight", weight)
         used = self._grouped_weight(weight)[self.used_taps]
@@ -108,7 +108,7 @@ class ReferencePrimitive:
         return np.ascontiguousarray(used, dtype=self.dtype)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the primitive holds no resources."""
 
     def run(
         self,
@@ -147,7 +147,7 @@ class ReferencePrimitive:
             self._forward_block(y[block], *operands, epilogue.of(*block))
 
     def _forward_block(self, y: Array, x: Array, w: Array, epilogue: _End) -> None:
-        """One block of y: on y itself where it can be the padded output."""
+        """Compute one block of y, in place where y can be the padded output."""
         start = epilogue.bias
         in_place = self._is_padded(y) and not self.problem.accumulate
         padded = y if in_place else np.empty((*y.shape[:3], *self.padded_size), self.dtype)
@@ -167,7 +167,7 @@ class ReferencePrimitive:
                     view[...] = some
                 else:
                     np.add(some, _after_channels(start, view.ndim), out=view)
-            del values, some  # before the next ones are made
+            del values, some  # before the next ones are allocated
         self._finish(y, padded if in_place else padded[self.window], epilogue)
 
     def _input_grad(self, dx: Array, g: Array, w: Array, epilogue: _End) -> None:
@@ -183,7 +183,7 @@ class ReferencePrimitive:
             del result
 
     def _input_grad_block(self, reached: Array, g: Array, w: Array) -> None:
-        """Add what one block of output channels gives to the inputs that reach outputs."""
+        """Add the contribution of one block of output channels to the inputs that reach outputs."""
         padded = self._padded_gradient(g)
         for merged, parts in self._sets():
             columns = self._columns(padded, merged, parts)
@@ -196,7 +196,7 @@ class ReferencePrimitive:
         g, x = self._grouped(g), self._grouped(x)[self.inputs].astype(self.dtype, copy=False)
         dw = self._grouped_weight(dw)
         if not self.problem.accumulate:
-            dw[...] = 0  # taps that reach nothing
+            dw[...] = 0  # for taps that reach no output
         for groups, channels in product(*map(_slices, self._totals[1:], self.steps[1:])):
             block_sum = dw[groups, :, channels][self.used_taps]
             total = np.zeros(block_sum.shape, self.dtype)
@@ -208,7 +208,7 @@ class ReferencePrimitive:
             del total
 
     def _weight_grad_block(self, total: Array, g: Array, x: Array) -> None:
-        """Add what one block gives to the gradient of its part of the weight."""
+        """Add one block's contribution to the gradient of its part of the weight."""
         padded = self._padded_gradient(g)
         for merged, parts in self._sets():
             columns = self._columns(padded, merged, parts)
@@ -257,7 +257,7 @@ class ReferencePrimitive:
         return items, _part(groups, fitting // (items * some) if some == channels else 1), some
 
     def _padded_gradient(self, g: Array) -> Array:
-        """A block of g with zeros around it; g itself where that is the same."""
+        """Return a block of g with zeros around it, or g itself where it needs none."""
         if self._is_padded(g):
             return g
         padded = np.zeros((*g.shape[:3], *self.padded_size), self.dtype)
@@ -265,13 +265,13 @@ class ReferencePrimitive:
         return padded
 
     def _is_padded(self, y: Array) -> bool:
-        """Whether y or g can be the padded output: nothing cut or added, the type to compute in."""
+        """Whether y or g can be the padded output: the same size, and the accumulator's type."""
         return y.dtype == self.dtype and y.shape[3:] == self.padded_size and not self.is_empty
 
     # Results --------------------------------------------------------------------------------------
 
     def _finish(self, out: Array, result: Array, fused: _End) -> None:
-        """Add the residual and what `out` holds, activate, and store into `out` and `second`."""
+        """Add the residual and `out`'s old values, activate, and store into `out` and `second`."""
         if fused.residual is not None:
             np.add(result, fused.residual, out=result, casting="unsafe")
         if self.problem.accumulate:
@@ -301,7 +301,7 @@ class ReferencePrimitive:
         return iox.reshape(groups, iox.shape[0] // groups, *iox.shape[1:])
 
     def _workspace_bytes(self) -> int:
-        """An upper bound of what one run allocates at a time, activations' scratch included."""
+        """Upper bound of the memory that one run has allocated at any time."""
         problem, (items, groups, channels) = self.problem, self.steps
         group_inputs = problem.in_channels // problem.groups
         largest: Sets = next(self._sets(), ((), ()))[0]
@@ -325,8 +325,8 @@ class ReferencePrimitive:
 
 
 class _End(NamedTuple):
-    """The epilogue of the products: bias and slopes as (groups, channels of a group), residual and
-    second result as the result."""
+    """The epilogue's arrays: bias and slopes as (groups, channels of a group), residual and second
+    result in the result's shape."""
 
     bias: Maybe
     slopes: Maybe
@@ -334,7 +334,7 @@ class _End(NamedTuple):
     second: Maybe
 
     def of(self, items: slice, groups: slice, channels: slice) -> _End:
-        """The same of a block of the result."""
+        """The arrays that belong to a block of the result."""
         block = items, groups, channels
         return _End(
             *(None if v is None else v[groups, channels] for v in self[:2]),
@@ -350,7 +350,7 @@ def _weight(w: Array, sets: Sets) -> Array:
 
 
 def _positions(x: Array, sets: Sets) -> Array:
-    """Inputs of (N, G, C, *size) as (G, C, N*P), copied only where they do not lie in a row."""
+    """Inputs of (N, G, C, *size) as (G, C, N*P), copied only where strides rule out a view."""
     inputs: Any = (..., *(one.inputs for one in sets))
     part: Array = np.moveaxis(x[inputs], 0, 2)
     return part.reshape(*part.shape[:2], prod(part.shape[2:]))
@@ -363,7 +363,7 @@ def _shape(blocks: tuple[int, ...], sets: Sets) -> tuple[int, ...]:
 
 
 def _within(merged: Sets, sets: Sets) -> Any:
-    """Index of a part's columns in those of the merged sets."""
+    """Index of a part's columns in the columns of the merged sets."""
     if sets is merged:
         return ...
     taps, inputs = (one.taps for one in sets), (one.inputs for one in sets)
@@ -371,24 +371,24 @@ def _within(merged: Sets, sets: Sets) -> Any:
 
 
 def _product(a: Array, b: Array) -> Array:
-    """a @ b for stacks of matrices; a sum of one product needs no BLAS call per matrix."""
+    """Return a @ b for stacks of matrices; sums of one product need no BLAS call per matrix."""
     result: Array = a * b if a.shape[-1] == 1 else np.matmul(a, b)
     return result
 
 
 def _after_channels(per_channel: Array, ndim: int) -> Array:
-    """Numbers of channels as an array of `ndim` axes, those after the channels of length 1."""
+    """Reshape per-channel values to `ndim` axes; the axes after the channels have length 1."""
     return per_channel.reshape(*per_channel.shape, *[1] * (ndim - per_channel.ndim))
 
 
 def _part(total: int, most: int) -> int:
-    """A part of `total`, at most so many and at least 1, that cuts it evenly."""
+    """The size of even parts of `total`, at most `most` and at least 1."""
     most = max(1, min(total, most))
     return max(1, -(-total // -(-total // most))) if total else 1
 
 
 def _slices(total: int, step: int) -> list[slice]:
-    """`total` indices in slices of `step`."""
+    """Cut `total` indices into slices of `step`."""
     return [slice(start, min(start + step, total)) for start in range(0, total, step)]
 
 

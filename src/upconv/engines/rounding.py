@@ -1,4 +1,4 @@
-"""Rounding float32 to bfloat16, to nearest even: the upper half of the bits."""
+"""Rounding of float32 to bfloat16, the upper half of its bits, to nearest even."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .base import Array
 
 
 def rounded(what: str, array: Array) -> Array:
-    """A copy of float32 numbers whose values bfloat16 has; `MemoryLimitError` if it would not fit.
+    """Return a float32 copy of an array, rounded to values that bfloat16 can represent.
 
-    Half of the last place that stays is added, less one where that place is even. What that might
-    turn into infinity, NaN, stays as it is.
+    The code adds 0x7FFF, plus 1 where the last kept bit is odd. NaN, which the sum might turn into
+    infinity, is kept. Raises `MemoryLimitError` if the copy would not fit.
 
     >>> rounded("x", np.array([1 + 2**-8, 1 + 3 * 2**-8], np.float32))
     array([1.      , 1.015625], dtype=float32)

@@ -1,6 +1,6 @@
-"""Scratch memory that calls take and give back, so that it is warm and no call waits for pages.
+"""Scratch memory that calls borrow and return, so that it is warm and no call waits for pages.
 
-A few buffers are kept for the whole process, however many primitives there are.
+All primitives of the process share a few buffers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Bytes = NDArray[np.uint8]
 
 _KEPT = 4
 KEPT_BYTES = 64 << 20
-_lock = threading.RLock()  # a garbage collection may give memory back at any time
+_lock = threading.RLock()  # garbage collection may return a buffer at any time
 forks.hold(_lock)
 
 
 class _Buffer:
-    """Bytes and their address, which NumPy takes most of a microsecond to tell."""
+    """Bytes and their address, which NumPy needs most of a microsecond to look up."""
 
     __slots__ = ("address", "bytes", "nbytes")
 
@@ -39,9 +39,9 @@ _NOTHING = _Buffer(0)
 
 
 class Workspace:
-    """The address, aligned to 64 bytes, of at least `nbytes` bytes of one's own, in a `with` block.
+    """A context manager that yields the address of `nbytes` bytes, aligned to 64 bytes.
 
-    A class, because a generator would take five times as long.
+    It is a class because a generator would take five times as long.
     """
 
     __slots__ = ("_buffer",)
@@ -58,7 +58,7 @@ class Workspace:
 
 
 class _Lent:
-    """A buffer as NumPy sees it, given back when no array looks at it any more."""
+    """A buffer that NumPy can wrap, returned when no array refers to it any more."""
 
     def __init__(self, buffer: _Buffer, nbytes: int) -> None:
         self._buffer, where = buffer, (buffer.address, False)
@@ -70,27 +70,28 @@ class _Lent:
         }
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not _ending():  # at the interpreter's end this module's names are gone
+        if not _ending():  # when the interpreter exits, this module's names are gone
             _give_back(self._buffer)
 
 
 def warm(nbytes: int) -> Bytes:
-    """An uninitialised array, aligned to 64 bytes, in such memory; not in much more than it needs,
-    since it may be kept."""
+    """Return an uninitialised array in a shared buffer, aligned to 64 bytes.
+
+    The buffer is at most twice as large, since the caller may keep it."""
     return np.asarray(_Lent(_taken(nbytes, 2 * nbytes), nbytes))
 
 
 def _taken(nbytes: int, most: int = sys.maxsize) -> _Buffer:
     with _lock:
         best = None
-        for buffer in _free:  # the smallest that fits, in few steps: they are in no cache
+        for buffer in _free:  # the smallest that fits, in few steps: this code is rarely in a cache
             if nbytes <= buffer.nbytes <= most:
                 best, most = buffer, buffer.nbytes
         if best is not None:
             _free.remove(best)
             return best
         if len(_free) == _KEPT:
-            _free.pop(0)  # too small for what runs now
+            _free.pop(0)  # it does not fit the calls that run now
     return _Buffer(nbytes)
 
 

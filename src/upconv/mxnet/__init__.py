@@ -1,8 +1,8 @@
-"""MXNet's operator, and enough around it, without MXNet: `import upconv.mxnet as mx`.
+"""MXNet's operator and the API around it, without MXNet: `import upconv.mxnet as mx`.
 
 Arrays (`mx.nd`, `mx.np`, `mx.npx`), gradients (`mx.autograd`), graphs (`mx.sym`), layers
-(`mx.gluon`) and models (`load`, `to_onnx`). Transposed convolution, convolution and batch
-normalisation are upconv's; docs/mxnet.md lists the operators and what differs from MXNet.
+(`mx.gluon`) and models (`load`, `to_onnx`). upconv computes transposed convolution, convolution
+and batch normalisation; docs/mxnet.md lists the operators and the differences from MXNet.
 
 >>> import upconv.mxnet as mx
 >>> x, w = mx.nd.array([[[1, 2, 3]]]), mx.nd.array([[[1, 10, 100]]])

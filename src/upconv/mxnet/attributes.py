@@ -10,7 +10,7 @@ from ..errors import brief
 from .base import MXNetValueError
 
 HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage")
-"""Attributes that are stored between underscores, as `__lr_mult__`."""
+"""Attributes that are stored between underscores, such as `__lr_mult__`."""
 _SCOPE: ContextVar[Mapping[str, str]] = ContextVar("attributes", default={})  # noqa: B039
 
 
@@ -38,7 +38,7 @@ class AttrScope:
 
 
 def stored(attrs: Mapping[str, Any]) -> dict[str, str]:
-    """Return attributes by the names under which files hold them; raises `MXNetValueError`."""
+    """Return attributes under the names that files use; raises `MXNetValueError`."""
     if not isinstance(attrs, Mapping):
         raise MXNetValueError(f"attr is {brief(attrs)}; expected a dict of texts.")
     for key, value in attrs.items():
@@ -48,7 +48,7 @@ def stored(attrs: Mapping[str, Any]) -> dict[str, str]:
 
 
 def scoped(attrs: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the attributes of a new symbol: these, and those of the blocks around it."""
+    """Return the attributes of a new symbol: these, and those of the enclosing scopes."""
     return {**_SCOPE.get(), **stored(attrs or {})}
 
 

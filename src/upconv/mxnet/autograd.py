@@ -1,4 +1,4 @@
-"""Recording and gradients by their names in MXNet: `mx.autograd`."""
+"""Recording and gradients, under MXNet's names: `mx.autograd`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tape import STATE, mode
 
 
 def record(train_mode: bool = True) -> AbstractContextManager[None]:
-    """Record the computations within a block, in training mode or not."""
+    """Record the computations within a block, in training or prediction mode."""
     return mode(True, train_mode)
 
 
@@ -25,7 +25,7 @@ def pause(train_mode: bool = False) -> AbstractContextManager[None]:
 
 
 train_mode, predict_mode = partial(mode, None, True), partial(mode, None, False)
-"""Compute as in training, or as in prediction, within a block."""
+"""Compute in training mode, or in prediction mode, within a block."""
 
 
 def is_recording() -> bool:
@@ -34,14 +34,14 @@ def is_recording() -> bool:
 
 
 def is_training() -> bool:
-    """Return whether this thread computes as in training."""
+    """Return whether this thread computes in training mode."""
     return STATE.training
 
 
 def backward(
     heads: Any, head_grads: Any = None, retain_graph: bool = False, train_mode: bool = True
 ) -> None:
-    """Compute the gradients of all that the heads depend on; head_grads are ones by default."""
+    """Compute the gradients of all arrays on which the heads depend; head_grads default to ones."""
     one = isinstance(heads, NDArray)
     grads = [head_grads] if one else head_grads
     differentiate([heads] if one else heads, grads, retain_graph, train_mode)
@@ -55,9 +55,9 @@ def grad(
     create_graph: bool = False,
     train_mode: bool = True,
 ) -> list[NDArray]:
-    """Return the gradients by these arrays; there are no second derivatives.
+    """Return the gradients with respect to these arrays; second derivatives are not supported.
 
-    The gradients that the arrays keep do not change.
+    The gradients that the arrays hold do not change.
     """
     if create_graph:
         raise MXNetError("create_graph is True; upconv.mxnet has first derivatives only.")

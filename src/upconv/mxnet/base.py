@@ -1,4 +1,4 @@
-"""Errors, devices and switches by MXNet's names: `mx.base`, `mx.context` and `mx.util`."""
+"""Errors, devices and switches, under MXNet's names: `mx.base`, `mx.context` and `mx.util`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MXNetError(UpconvError, RuntimeError):
 
 
 def _also(kind: type[Exception]) -> type[MXNetError]:
-    """Make an `MXNetError` that is also one of Python's errors, as MXNet's Python code raises."""
+    """Create an `MXNetError` that is also a Python error, as MXNet's Python code raises it."""
     names = {"__doc__": f"An `MXNetError` that is a {kind.__name__}.", "__module__": __name__}
     return type(f"MXNet{kind.__name__}", (MXNetError, kind), names | {"__str__": Exception.__str__})
 
@@ -35,7 +35,7 @@ def require(condition: Any, text: str) -> None:
 
 
 class DeferredInitializationError(MXNetError):
-    """A parameter is read before the first forward call, which determines its shape."""
+    """A parameter was read before the first forward call, which determines its shape."""
 
 
 @contextmanager
@@ -70,8 +70,8 @@ def ordered(nodes: Iterable[Any], parents: Callable[[Any], Iterable[Any]]) -> li
 class Context:
     """A device by name and number; it may be used in a `with` block.
 
-    All arrays are computed on this processor: a GPU can be named, but `num_gpus()` is 0, and making
-    an array on it raises `MXNetError`.
+    All arrays are computed on the processor: a GPU can be named, but `num_gpus()` is 0, and
+    creating an array on it raises `MXNetError`.
     """
 
     device_type: str
@@ -94,7 +94,7 @@ class Context:
 
 Device = Context
 cpu, gpu = partial(Context, "cpu"), partial(Context, "gpu")
-"""The processor, and a GPU, on which no array can be made."""
+"""The processor, and a GPU, on which no array can be created."""
 current_context = current_device = cpu
 """The default device."""
 
@@ -114,7 +114,7 @@ def require_processor(ctx: Any) -> None:
 
 
 def absent(module: str) -> Callable[[str], Any]:
-    """Make a `__getattr__` for a module that has only a part of MXNet's."""
+    """Create a `__getattr__` for a module that has only a part of MXNet's names."""
 
     def missing(name: str) -> Any:
         raise AttributeError(
@@ -125,7 +125,7 @@ def absent(module: str) -> Callable[[str], Any]:
 
 
 def nothing(*_: Any, **__: Any) -> None:
-    """Do nothing: every call computes at once, and arrays of `mx.np` always have NumPy's rules."""
+    """Do nothing: calls compute immediately, and arrays of `mx.np` always have NumPy's rules."""
 
 
 set_np = reset_np = nothing
@@ -156,5 +156,5 @@ is_np_shape = is_np_array
 
 
 def py_str(value: bytes | str) -> str:
-    """Decode the name that a monitor's callback receives."""
+    """Decode a name that a monitor's callback receives."""
     return value.decode() if isinstance(value, bytes) else value

@@ -32,9 +32,9 @@ def to_torch(layer: Any) -> tuple[dict[str, Any], dict[str, Array]]:
     """
     attributes = getattr(layer, "attributes", {})
     if "adj" not in attributes:
-        raise MXNetError(f"{brief(layer)} is no transposed convolution of Gluon.")
+        raise MXNetError(f"{brief(layer)} is not a transposed convolution of Gluon.")
     if layer.act is not None:
-        raise MXNetError(f"{brief(layer)} has an activation; put that behind the layer.")
+        raise MXNetError(f"{brief(layer)} has an activation; put that after the layer.")
     arrays = {name: getattr(layer, name) for name in ("weight", "bias")}
     values: dict[str, Array] = {k: v.data().asnumpy() for k, v in arrays.items() if v is not None}
     if attributes["layout"][-1] == "C":
@@ -51,10 +51,10 @@ def from_torch(module: Any) -> Any:
 
     >>> from_torch("Linear")
     Traceback (most recent call last):
-    upconv.mxnet.base.MXNetError: 'Linear' is no transposed convolution of PyTorch.
+    upconv.mxnet.base.MXNetError: 'Linear' is not a transposed convolution of PyTorch.
     """
     if not getattr(module, "transposed", False) or module.padding_mode != "zeros":
-        raise MXNetError(f"{brief(module)} is no transposed convolution of PyTorch.")
+        raise MXNetError(f"{brief(module)} is not a transposed convolution of PyTorch.")
     channels, kernel, *others = (getattr(module, name) for name in _SHARED.values())
     stride, adj, bias = others[0], others[2], module.bias is not None
     if any(a >= s for a, s in zip(adj, stride, strict=True)):

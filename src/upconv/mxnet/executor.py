@@ -19,7 +19,7 @@ _LOSSES = ("MakeLoss", "SoftmaxOutput")
 
 
 def _monitored(callback: Callable[[str, NDArray], Any], with_inputs: bool) -> Report:
-    """Make the report that calls a monitor with the outputs, or with the inputs as well."""
+    """Return a report that calls a monitor with the outputs, or with the inputs as well."""
 
     def report(node: Node, inputs: list[NDArray], outputs: list[NDArray]) -> None:
         unnamed = node.op in _UNNAMED
@@ -73,7 +73,7 @@ class Executor:
     def set_monitor_callback(
         self, callback: Callable[[str, NDArray], Any], monitor_all: bool = False
     ) -> None:
-        """Call `callback(name, array)` for every output, with monitor_all for every input too."""
+        """Call `callback(name, array)` for every output and, with monitor_all, every input."""
         self._monitor = _monitored(callback, monitor_all)
 
     def forward(self, is_train: bool = False, **arrays: Any) -> list[NDArray]:
@@ -94,7 +94,7 @@ class Executor:
                 results = self._networks.run(constants, inputs)
             if results is None:
                 results = run_graph(self._symbol, leaves, self._monitor)
-        for y, result in zip(self.outputs, results, strict=True):  # the caller may hold them
+        for y, result in zip(self.outputs, results, strict=True):  # the caller may hold `outputs`
             y.value, y.source = result.value, result.source
         self._computed = True
         return self.outputs
@@ -115,7 +115,7 @@ class Executor:
     def reshape(
         self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Any
     ) -> Executor:
-        """Make an executor for other shapes; arrays that keep their shape are shared."""
+        """Return an executor for other shapes; arrays that keep their shape are shared."""
         arrays = self.arg_dict | self.aux_dict
         kinds = {name: x.dtype for name, x in arrays.items()}
         new = simple_bind(
@@ -135,16 +135,16 @@ class Executor:
         targets[name][:] = value
 
     def _leaf(self, name: str, array: NDArray) -> NDArray:
-        """Make a leaf for one argument; two names may share an array."""
+        """Return a leaf for one argument; two names may share an array."""
         grad = self.grad_dict[name]
         return NDArray(array.value, None if grad is None else Leaf(grad, self._requests[name]))
 
     def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
-        """Compute the gradients from those of the outputs: an array, or one for each."""
+        """Compute the gradients from the outputs' gradients: one array, or one for each output."""
         if isinstance(out_grads, (NDArray, np.ndarray)):
             out_grads = [out_grads]
         if not self._computed:
-            raise MXNetError("backward comes after forward(is_train=True).")
+            raise MXNetError("backward must follow forward(is_train=True).")
         losses = all(node.op in _LOSSES for node, _ in self._symbol.entries)
         if out_grads is None and self._version == 1 and not losses:
             raise MXNetError("out_grads is not given, and an output is not a loss; give gradients.")
@@ -154,7 +154,7 @@ class Executor:
 
 
 def _named(argument: str, names: list[str], values: Any, required: bool = True) -> dict[str, Any]:
-    """Return arrays by name, from a list in the order of names or a dict that may hold others."""
+    """Return arrays by name, from a list in the order of names or a dict with any other names."""
     if not isinstance(values, Mapping):
         values = dict(zip(names, values or (), strict=False))
     arrays = {name: values[name] for name in names if values.get(name) is not None}
@@ -168,7 +168,7 @@ def _named(argument: str, names: list[str], values: Any, required: bool = True) 
 
 
 def _requests(names: list[str], grad_req: Any, version: int) -> dict[str, str]:
-    """Return the words of grad_req by name; in 1.x a name that a dict leaves out is "null"."""
+    """Return the words of grad_req by name; in 1.x a name missing from a dict is "null"."""
     if isinstance(grad_req, str):
         grad_req = dict.fromkeys(names, grad_req)
     elif not isinstance(grad_req, Mapping):
@@ -187,10 +187,10 @@ def bind(
     symbol: Symbol, ctx: Any, args: Any, args_grad: Any = None, grad_req: Any = "write",
     aux_states: Any = None, *, version: int = 1,
 ) -> Executor:  # fmt: skip
-    """Make an executor on these arrays, by name or in the order of `list_arguments`.
+    """Return an executor on these arrays, by name or in the order of `list_arguments`.
 
-    args_grad: the arrays that gradients are written to; an argument without one has no gradient.
-    version: that of MXNet. In 2, backward takes ones by default, and ignores unknown names.
+    args_grad: the arrays to write gradients to; an argument without one has no gradient. version:
+    MXNet's version. In 2, backward defaults to ones, and forward ignores unknown names.
     """
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     arrays = _named("args", names, args) | _named("aux_states", states, aux_states)
@@ -208,7 +208,7 @@ def simple_bind(
     symbol: Symbol, ctx: Any = None, grad_req: Any = "write", type_dict: Any = None, *,
     version: int = 1, **shapes: Any,
 ) -> Executor:  # fmt: skip
-    """Make an executor on arrays of zeros; their shapes and types follow from those of some.
+    """Return an executor on arrays of zeros, with shapes and types inferred from the given ones.
 
     type_dict: types by name; float32 is the default.
     """

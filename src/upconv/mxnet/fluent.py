@@ -22,21 +22,21 @@ FUNCTIONS = {
     "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div",
     "modulo": "mod", "power": "power", "maximum": "maximum", "minimum": "minimum",
 }  # fmt: skip
-"""Functions of two arrays, or of an array and a number, by the names that they have in MXNet."""
+"""Functions of two arrays, or of an array and a number, by their names in MXNet."""
 
 
 class Fluent:
-    """A value that operators apply to; `_apply` computes an operator, or adds it to a graph."""
+    """A value to which operators apply; `_apply` computes an operator or adds it to a graph."""
 
     numpy_like = False
     wide = "broadcast_"  # the prefix of arithmetic between shapes that differ
-    __array_priority__ = 1000.0  # a number of NumPy on the left leaves arithmetic to this class
+    __array_priority__ = 1000.0  # NumPy numbers on the left leave arithmetic to this class
 
     def _apply(self, operator: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         raise NotImplementedError
 
     def call(self, name: str, *values: Any, **named: Any) -> Any:
-        """Apply the operator of this name, or that of `mx.np`, to self and others."""
+        """Apply the operator of this name, or its variant in `mx.np`, to self and others."""
         numpy_name = f"_npi_{name}"
         operator = OPERATORS[numpy_name if self.numpy_like and numpy_name in OPERATORS else name]
         if named.get("out", 0) is None:  # numpy.sum and similar functions pass it on
@@ -51,12 +51,12 @@ class Fluent:
         return partial(self.call, name)
 
     def reshape(self, *shape: Any, **named: Any) -> Any:
-        """Return the elements in another shape; except in `mx.np` it may hold MXNet's codes."""
+        """Return the elements in another shape, which may use MXNet's codes except in `mx.np`."""
         codes = named.pop("shape", shape[0] if len(shape) == 1 else shape)
         return self.call("reshape", **{"newshape" if self.numpy_like else "shape": codes}, **named)
 
     def with_other(self, word: str, other: Any, left: bool = False) -> Any:
-        """Apply arithmetic with a number or a value of the same kind, on the left or not."""
+        """Apply arithmetic with a number or a value of the same kind, on either side."""
         start, wide = ("_npi_", "_npi_") if self.numpy_like else ("_", self.wide)
         word = NUMPY_WORDS.get(word, word) if self.numpy_like else word
         if isinstance(other, Fluent):
@@ -71,11 +71,11 @@ class Fluent:
     def __abs__(self) -> Any:
         return self.call("abs")
 
-    T: Any = property(lambda self: self.call("transpose"), doc="The axes in the opposite order.")
+    T: Any = property(lambda self: self.call("transpose"), doc="The array with its axes reversed.")
 
 
 def _arithmetic(word: str, left: bool) -> Any:
-    """Return a method that takes an array, a symbol or a number, on the left or on the right."""
+    """Return a method that takes an array, a symbol or a number, on either side."""
 
     def apply(self: Fluent, other: Any) -> Any:
         fits = isinstance(other, (Fluent, Number, np.number, np.bool_))
@@ -92,7 +92,7 @@ Fluent.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def two(word: str, first: Any, second: Any) -> Any:
-    """Apply arithmetic to two operands, one of which at least is an array or a symbol."""
+    """Apply arithmetic to two operands, at least one of which is an array or a symbol."""
     if isinstance(first, Fluent):
         return first.with_other(word, second)
     if isinstance(second, Fluent):
@@ -103,8 +103,8 @@ def two(word: str, first: Any, second: Any) -> Any:
 def named(name: str, function: Callable[[str, Operator], Any], prefix: str = "") -> Any:
     """Return a function of `mx.nd`, `mx.np` or `mx.sym` by its name.
 
-    function: makes it of an operator. prefix: of the operator's name. A module does not keep the
-    result: there it would hide max, sum and so on of Python.
+    function: creates it from an operator. prefix: the prefix of the operator's name. Modules do not
+    store the result, because it would shadow Python's max, sum and so on.
     """
     if name in FUNCTIONS:
         return lambda lhs, rhs: two(FUNCTIONS[name], lhs, rhs)

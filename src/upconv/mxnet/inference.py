@@ -1,6 +1,6 @@
 """Shapes and element types of a graph, inferred from inputs to outputs and back.
 
-An operator infers again whenever a value beside it has become known, until nothing changes.
+An operator infers again whenever one of its values becomes known, until nothing changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key = tuple[int, int]
 
 
 def infer_shapes(nodes: Sequence[Any], shapes: Mapping[str, Shape]) -> dict[Key, Shape | None]:
-    """Infer the shapes of all values of a graph from those of variables; 0 is an unknown size.
+    """Infer the shapes of all values of a graph from the variables' shapes; 0 is unknown.
 
     nodes: the result of `Symbol.nodes`. Raises `MXNetError` for shapes that contradict each other.
     """
@@ -37,13 +37,13 @@ def infer_shapes(nodes: Sequence[Any], shapes: Mapping[str, Shape]) -> dict[Key,
 
 
 def infer_types(nodes: Sequence[Any], types: Mapping[str, Any]) -> dict[Key, np.dtype[Any] | None]:
-    """Infer the element types of all values of a graph, as `infer_shapes` does shapes."""
+    """Infer the element types of all values of a graph, as `infer_shapes` infers shapes."""
     known: dict[Key, Any] = {}
     for node in nodes:
         if node.operator is None:
             kind = types.get(node.name, node.attrs.get("__dtype__"))
             if isinstance(kind, str) and kind.isdigit() and int(kind) < len(TYPES):
-                kind = TYPES[int(kind)]  # as a file has it
+                kind = TYPES[int(kind)]  # a number, as in files
             known[id(node), 0] = None if kind is None else kinds.KINDS["dtype"](node.name, kind)
     _settle(nodes, known, lambda node, *known: node.operator.types(node.p, *known), _same_type)
     return known
@@ -58,7 +58,7 @@ def _same_type(name: str, first: Any, second: Any) -> Any:
 def _settle(
     nodes: Sequence[Any], known: dict[Key, Any], infer: Callable[..., Any], unify: Any
 ) -> None:
-    """Add to `known` the shapes or types that operators infer of their inputs and outputs."""
+    """Add to `known` the shapes or types that operators infer for their inputs and outputs."""
     operators = [node for node in nodes if node.operator is not None]
     seen: dict[int, list[Any]] = {}
     changed = True

@@ -27,10 +27,10 @@ class InitDesc(str):
 
 
 class Initializer:
-    """The base of all initializers. A subclass defines `_init_weight(name, array)`, which fills it.
+    """The base of all initializers. A subclass defines `_init_weight(name, array)`.
 
-    The end of a parameter's name selects the values: zeros for bias, beta and mean, ones for gamma
-    and var. `_init_weight` fills a weight. Gluon calls `_init_weight` for every parameter.
+    The suffix of a parameter's name selects the values: zeros for bias, beta and mean, ones for
+    gamma and var; `_init_weight` fills a weight. Gluon calls `_init_weight` for every parameter.
 
     >>> import upconv.mxnet as mx
     >>> array = mx.nd.zeros((2,))
@@ -45,7 +45,7 @@ class Initializer:
         self._kwargs = kwargs
 
     def dumps(self) -> str:
-        """The initializer as text, which `create` reads."""
+        """Return the initializer as text that `create` reads."""
         return json.dumps([type(self).__name__.lower(), self._kwargs], default=np.ndarray.tolist)
 
     def __call__(self, desc: str, arr: Any) -> None:
@@ -55,7 +55,7 @@ class Initializer:
             create(word or self)._init_weight(desc, arr)
         elif not values:
             raise MXNetValueError(
-                f"No initial values follow from the name {desc!r}; expected one that ends in "
+                f"The name {desc!r} determines no initial values; expected a name that ends in "
                 f"weight, {', '.join(_BY_SUFFIX)}. Write the array itself instead."
             )
         else:
@@ -103,8 +103,8 @@ class Normal(Initializer):
 class Xavier(Initializer):
     """Random with a scale of sqrt(magnitude / factor) for a weight of at least two axes.
 
-    factor_type: "in" takes shape[1] times the kernel's positions, "out" shape[0] times them, "avg"
-        their mean. Of a transposed convolution's weight, (C, F/G, kernel), "in" is thus the output.
+    factor_type: "in" is shape[1] times the kernel's positions, "out" is shape[0] times them, "avg"
+        is their mean. For a transposed convolution's weight, (C, F/G, kernel), "in" is the output.
     rnd_type: "uniform" between -scale and scale, or "gaussian", whose standard deviation is scale.
     """
 
@@ -131,7 +131,7 @@ class Xavier(Initializer):
 
 
 class MSRAPrelu(Xavier):
-    """He's: Gaussian, with a magnitude of 2 / (1 + slope^2)."""
+    """He's initialization: Gaussian, with a magnitude of 2 / (1 + slope^2)."""
 
     def __init__(self, factor_type: str = "avg", slope: float = 0.25) -> None:
         super().__init__("gaussian", factor_type, 2 / (1 + slope**2))
@@ -139,19 +139,19 @@ class MSRAPrelu(Xavier):
 
 
 class Bilinear(Initializer):
-    """The weight of a transposed convolution that enlarges by linear interpolation."""
+    """The weight of a transposed convolution that upsamples by bilinear interpolation."""
 
     def fill(self, name: str, shape: Shape) -> Any:
         if len(shape) != 4:
             raise MXNetValueError(f"Bilinear: {name} has shape {shape}; expected four axes.")
-        factor = (shape[3] + 1) // 2  # of enlarging
+        factor = (shape[3] + 1) // 2  # the upsampling factor
         middle = 1 - (1 + factor % 2) / (2 * factor)
         h, w = (1 - np.abs(np.arange(size) / factor - middle) for size in shape[2:])
         return np.outer(h, w)
 
 
 _BY_SUFFIX = {"bias": 0, "beta": 0, "gamma": 1, "mean": 0, "var": 1}
-"""Initial values of other parameters by the ends of their names."""
+"""Initial values of other parameters by the suffixes of their names."""
 _KINDS: dict[str, Any] = {
     "zeros": Zero, "ones": One, "zero": Zero, "one": One, "constant": Constant, "normal": Normal,
     "uniform": Uniform, "xavier": Xavier, "msraprelu": MSRAPrelu, "bilinear": Bilinear,
@@ -162,13 +162,13 @@ __getattr__ = absent("init.")
 
 
 def register(kind: Any) -> Any:
-    """Make a class known to `create` by its name in small letters; usable as a decorator."""
+    """Make a class known to `create` under its lower-case name; usable as a decorator."""
     _KINDS[kind.__name__.lower()] = kind
     return kind
 
 
 def create(value: Any, **kwargs: Any) -> Any:
-    """Make an initializer from a name, the text of `dumps`, a number or an array.
+    """Create an initializer from a name, the text of `dumps`, a number or an array.
 
     >>> create('["xavier", {"magnitude": 2}]').dumps()
     '["xavier", {"rnd_type": "uniform", "factor_type": "avg", "magnitude": 2}]'

@@ -1,4 +1,4 @@
-"""Saved models, run on NumPy arrays, and the files of checkpoints."""
+"""Saved models that run on NumPy arrays, and checkpoint files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Model:
         names = dict.fromkeys(graph.list_inputs())
         self.arrays = {name: np.array(arrays[name]) for name in names if name in arrays}
         for array in self.arrays.values():
-            array.flags.writeable = False  # layers keep packed copies
+            array.flags.writeable = False  # because layers keep packed copies
         kinds = [array.dtype for array in self.arrays.values() if array.dtype.kind == "f"]
         self.dtype = min(kinds, key=lambda kind: kind.itemsize, default=np.dtype(np.float32))
         free = {name: roles_of.get(name, {""}) for name in names if name not in arrays}
@@ -83,10 +83,10 @@ class Model:
         return ", ".join(f"{name} ({axes})" if axes else name for name, axes in pairs)
 
     def input_shapes(self) -> dict[str, tuple[int | str, ...]]:
-        """Return the axes of each input, the number of channels by the parameters' shapes.
+        """Return the axes of each input, with the number of channels from the parameters' shapes.
 
-        The channels of an input are known where a layer with weights reads it, behind layers that
-        keep the axes; the entry of another input is empty.
+        The channels of an input are known if a layer with weights reads it, directly or after
+        layers that keep the axes; the entry of another input is empty.
 
         >>> import upconv.mxnet as mx
         >>> net = mx.sym.Deconvolution(mx.sym.var("x"), kernel=(3, 3), num_filter=8, name="up")
@@ -112,12 +112,12 @@ class Model:
         return self.computed(inputs)
 
     def computed(self, inputs: Mapping[str, Any], report: Report | None = None) -> list[Array]:
-        """Compute the outputs; `report` is called as by `run_graph`."""
+        """Compute the outputs; `report` is called as in `run_graph`."""
         converted = self._converted(inputs)
         try:
             arrays = self._fixed | {name: NDArray(x) for name, x in converted.items()}
             with mode(recording=False, training=False):
-                by_operators = report is not None  # a report is called for every node
+                by_operators = report is not None  # a report needs every node
                 graph = self.graph if by_operators else self._networks.prepared(converted).graph
                 outputs = run_graph(graph, arrays, report)
         except MXNetError as error:
@@ -146,13 +146,13 @@ class Model:
 
 
 def _with_shapes(error: Exception, inputs: Mapping[str, Any]) -> MXNetError:
-    """Return the error with the shapes of the inputs behind it."""
+    """Return the error with the shapes of the inputs appended."""
     shapes = ", ".join(f"{k} {x.shape}" if hasattr(x, "shape") else k for k, x in inputs.items())
-    return MXNetError(f"{str(error).rstrip('.')}. The inputs are {shapes}.")  # NumPy's have none
+    return MXNetError(f"{str(error).rstrip('.')}. The inputs are {shapes}.")  # NumPy adds no dot
 
 
 def _axes(p: Any, weight: tuple[int, ...], kind: str) -> tuple[int | str, ...]:
-    """Return the axes of a layer's input: numbers are known, letters are not."""
+    """Return the axes of a layer's input, with letters for unknown sizes."""
     if kind == "FullyConnected":
         return ("N", weight[1])
     layout = p.layout or "NC" + "DHW"[-len(p.kernel) :]
@@ -179,7 +179,7 @@ def params_name(prefix: str, epoch: int) -> str:
 
 
 def load_params(prefix: str, epoch: int) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
-    """Read parameters and states by name from `prefix-0000.params`, 0000 being the epoch."""
+    """Read parameters and states by name from `prefix-0000.params`, where 0000 is the epoch."""
     parts: dict[str, dict[str, NDArray]] = {"arg": {}, "aux": {}}
     for name, value in read_params(params_name(prefix, epoch)).items():
         kind, _, plain_name = name.partition(":")

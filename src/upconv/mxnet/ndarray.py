@@ -1,7 +1,7 @@
 """Arrays: `mx.nd`. An `NDArray` holds a NumPy array and the node that computed it.
 
-Operators compute at once, so `waitall` and its like return at once. Every other function of `mx.nd`
-is the operator of its name.
+Operators compute immediately, so `waitall` and similar functions do nothing. Every other function
+of `mx.nd` is the operator of its name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .tape import REQUESTS, STATE, Leaf, compute, gradients
 
 
 class NDArray(Fluent):
-    """An array. `attach_grad` keeps a gradient for it, which `backward` computes.
+    """An array. `attach_grad` attaches a gradient, which `backward` computes.
 
     >>> x = array([1, 2, 3])
     >>> x.attach_grad()
@@ -57,7 +57,7 @@ class NDArray(Fluent):
 
     def __init__(self, value: Array, source: Any = None) -> None:
         self.value = value
-        self.source = source  # the node that computed it with the output's number, or a leaf
+        self.source = source  # the node that computed it and the output's number, or a leaf
         self.grad: Any = None
 
     def asnumpy(self) -> Array:
@@ -68,22 +68,22 @@ class NDArray(Fluent):
         return np.array(self.value, dtype)
 
     def asscalar(self) -> Any:
-        """Return the one element as a number of NumPy."""
+        """Return the only element as a NumPy number."""
         if self.value.size != 1:
             raise MXNetValueError(f"The array has {self.value.size} elements; expected one.")
         return self.value.reshape(-1)[0]
 
     def item(self) -> Any:
-        """Return the one element as a number of Python."""
+        """Return the only element as a Python number."""
         return self.asscalar().item()
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
-        """Convert to another element type; without copy, self where it has that type."""
+        """Convert to another element type; without `copy`, return self if it has that type."""
         result = self.call("Cast", dtype=dtype)
         return result if copy or result.dtype != self.dtype else self
 
     def copy(self) -> Any:
-        """Make a copy through which gradients pass."""
+        """Return a copy through which gradients pass."""
         return self.call("identity")
 
     def copyto(self, other: Any) -> Any:
@@ -104,7 +104,7 @@ class NDArray(Fluent):
     as_in_ctx = to_device = as_in_context
 
     def tostype(self, stype: str) -> Self:
-        """Return self: sparse arrays are held densely."""
+        """Return self, because sparse arrays are stored densely."""
         if stype not in ("default", "row_sparse", "csr"):
             raise MXNetError(f"stype is {stype!r}; expected default, row_sparse or csr.")
         return self
@@ -112,7 +112,7 @@ class NDArray(Fluent):
     wait_to_read = nothing
 
     def attach_grad(self, grad_req: str = "write", stype: Any = None) -> None:
-        """Begin a graph at this array, with a gradient that is zero at first.
+        """Begin a graph at this array, with a gradient that is initially zero.
 
         grad_req: "null", "write" or "add".
         """
@@ -148,11 +148,11 @@ class NDArray(Fluent):
             basic = all(isinstance(k, (int, np.integer, slice)) for k in keys)
             part = np.asarray(self.value[(*keys, ...) if basic else key])  # "...": a view, if 0-d
         part = part if part.ndim or self.numpy_like else part.reshape(1)
-        # A contiguous part is a view, any other a copy, as in MXNet.
+        # As in MXNet, a contiguous part is a view, and any other part is a copy.
         return type(self)(part if part.flags.c_contiguous else part.copy())
 
     def reshape(self, *shape: Any, **named: Any) -> Any:
-        """Return the elements in another shape; a view of them where nothing is recorded."""
+        """Return the elements in another shape, as a view where nothing is recorded."""
         copy = super().reshape(*shape, **named)
         recorded = STATE.recording and self.source is not None
         return copy if self.numpy_like or recorded else type(self)(self.value.reshape(copy.shape))
@@ -162,7 +162,7 @@ class NDArray(Fluent):
             raise MXNetError("A recorded array cannot be written to; use autograd.pause().")
         with raised_by("an assignment"):
             values = np.asarray(plain(value))
-            # One element fits anywhere, whatever its axes, as in MXNet.
+            # As in MXNet, a single element fits anywhere, regardless of its axes.
             self.value[_plain_key(key)] = values.reshape(()) if values.size == 1 else values
         written(self.value)
 
@@ -214,7 +214,7 @@ def applied(
 ) -> tuple[list[NDArray], int]:
     """Run an operator on arrays; return all outputs, and how many a caller sees.
 
-    name: the beginning of errors, by default the operator's name.
+    name: the beginning of error messages, by default the operator's name.
     """
     values, sources = [x.value for x in inputs], [x.source for x in inputs]
     outputs, node, visible = compute(operator, attributes, values, sources, name)
@@ -237,10 +237,10 @@ def invoke(
 
 
 def _written(name: str, target: NDArray, result: NDArray) -> NDArray:
-    """Write a result into an array of the caller."""
+    """Write a result into one of the caller's arrays."""
     shape, dtype = result.value.shape, result.value.dtype
     if target.value.shape != shape or target.value.dtype != dtype:
-        raise MXNetError(f"{name}: out is not of shape {shape} and {dtype}.")
+        raise MXNetError(f"{name}: out must have shape {shape} and type {dtype}.")
     target[...] = NDArray(result.value)
     target.source = result.source or target.source
     return target
@@ -250,7 +250,7 @@ def differentiate(
     heads: Sequence[NDArray], head_grads: Sequence[Any] | None, retain: bool, training: bool,
     keep: Any = None,
 ) -> None:  # fmt: skip
-    """Write the gradients of all leaves of the heads, or call `keep(leaf, gradient)`."""
+    """Write the gradients of all leaves of the heads, or pass them to `keep(leaf, gradient)`."""
     grads = [None] * len(heads) if head_grads is None else list(head_grads)
     if len(grads) != len(heads):
         raise MXNetError(f"{len(grads)} head gradients; expected {len(heads)}, one for each head.")
@@ -259,7 +259,7 @@ def differentiate(
         if head.source is None:
             raise MXNetError(
                 "A head was not recorded, or depends on no array with a gradient. Compute it "
-                "within autograd.record() from arrays that attach_grad() was called on."
+                "within autograd.record() from arrays after calling their attach_grad()."
             )
         value = np.ones_like(head.value) if grad is None else np.asarray(grad, head.value.dtype)
         if value.shape != head.shape:
@@ -274,7 +274,7 @@ def differentiate(
 
 @cache
 def function(name: str, operator: Operator) -> Any:
-    """Make a function of arrays from an operator; `out` is an array to write into."""
+    """Create a function of arrays from an operator; `out` is an array to write into."""
 
     def apply(*values: Any, out: Any = None, name: Any = None, **named: Any) -> Any:
         with raised_by(operator.name):
@@ -287,7 +287,7 @@ def function(name: str, operator: Operator) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Replace our arrays by NumPy's, in lists, tuples and dicts too."""
+    """Replace `NDArray`s by NumPy arrays, even in lists, tuples and dicts."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -299,7 +299,7 @@ _AS_NUMPY = {"val": "fill_value", "source_array": "object"}  # parameters of mx.
 
 
 def creating(name: str, kind: type[NDArray]) -> Any:
-    """Make a function that creates arrays of a kind by NumPy's function of this name."""
+    """Return a function that creates arrays of a kind by NumPy's function of this name."""
 
     def create(
         *values: Any, dtype: Any = None, ctx: Any = None, device: Any = None, stype: Any = None,
@@ -354,7 +354,7 @@ def save(fname: Any, data: Any) -> None:
 
 
 def drawing(method: str, kind: type[NDArray], shape: Any) -> Any:
-    """Make a function that draws random numbers by this method of the generator."""
+    """Return a function that draws random numbers by this method of the generator."""
 
     def draw(
         *values: Any, shape: Any = shape, size: Any = None, dtype: Any = None, ctx: Any = None,

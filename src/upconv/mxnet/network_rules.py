@@ -1,7 +1,7 @@
-"""MXNet's operators as layers of `upconv.network`: `RULES` has a function of a `Layers` for each.
+"""MXNet's operators as layers of `upconv.network`: `RULES` maps each to a function of a `Layers`.
 
 A rule reads a node's attributes and inputs, calls the builder, and returns the node's outputs.
-Where a rule or the builder raises an `UpconvError`, the node is computed by itself.
+If a rule or the builder raises an `UpconvError`, the node is computed by its own operator.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Layers:
     """A network that is being built, and the current node, which `build` sets.
 
     p: the node's attributes. x: its inputs, `Value`s of the network or arrays of constants.
-    sized: whether a rule has read the sizes of the data, so that the network is for them alone.
+    sized: whether a rule has read the sizes of the data, so that the network fits only these.
     """
 
     def __init__(self, network: Network) -> None:
@@ -39,7 +39,7 @@ class Layers:
         self.shapes: list[Shape] = []
 
     def build(self, node: Any, inputs: list[Any], shapes: list[Shape]) -> list[Value]:
-        """Add a node; raises `UpconvError` where a network cannot compute it."""
+        """Add a node; raises `UpconvError` if a network cannot compute it."""
         self.p, self.x, self.shapes = node.p, inputs, shapes
         if channels_last(node.p):
             self.refuse(f"its layout is {node.p.layout}; networks have channels first")
@@ -51,7 +51,7 @@ class Layers:
         raise MXNetError(reason)
 
     def size(self, i: int = 0) -> Shape:
-        """Return the spatial size of an input; the network is for this size alone from now on."""
+        """Return the spatial size of an input; from now on, the network fits only this size."""
         self.sized = True
         return self.shapes[i][2:]
 
@@ -63,12 +63,12 @@ class Layers:
     def data(self, i: int = 0) -> Value:
         """Return an input that is not constant."""
         if not isinstance(self.x[i], Value):
-            self.refuse("its data are constant")
+            self.refuse("its data is constant")
         value: Value = self.x[i]
         return value
 
     def constants(self) -> Any:
-        """Return all inputs but the first, which must be constant."""
+        """Return all inputs except the first; they must be constant."""
         if any(isinstance(x, Value) for x in self.x[1:]):
             self.refuse("its parameters are not constant")
         return self.x[1:]
@@ -104,7 +104,7 @@ def _instance_norm(b: Layers) -> Value:
 _WORDS = {word: word for word in ("relu", "sigmoid", "tanh", "log_sigmoid", "mish", "abs", "exp",
                                   "square", "sqrt", "sin", "cos")}  # fmt: skip
 _WORDS["softrelu"] = "softplus"
-"""Activations and functions by MXNet's words: the words of networks."""
+"""The networks' names of activations and functions, by MXNet's names."""
 
 
 def _activation(b: Layers, word: str) -> Value:
@@ -131,11 +131,11 @@ def _pooling(b: Layers) -> Value:
         return b.network.max_pool(*arguments)
     if b.p.pool_type == "sum" and any(after > begin for begin, after in ends):
         b.refuse("windows reach beyond the padding")
-    # An average counts positions of the padded data: without padding, those of the data.
+    # An average counts positions of the padded data, which are the data's if there is no padding.
     inside = b.p.count_include_pad is False or not any(windows.pad)
     inside = inside and b.p.pool_type == "avg"
     if not inside and any(after > begin for begin, after in ends):
-        b.refuse("windows reach beyond the padding, where an average does not count")
+        b.refuse("windows reach beyond the padding, where an average counts no positions")
     y = b.network.avg_pool(*arguments, count_padding=not inside)
     return y * prod(windows.kernel) if b.p.pool_type == "sum" else y
 
@@ -175,7 +175,7 @@ def _padded(b: Layers) -> Value:
 
 
 def _applied(b: Layers, word: str, first: Any, second: Any) -> Any:
-    """Apply arithmetic to two operands, one of which at least is a value."""
+    """Apply arithmetic to two operands, at least one of which is a `Value`."""
     if word in ("maximum", "minimum"):
         pair = (first, second) if isinstance(first, Value) else (second, first)
         return getattr(b.network, word)(*pair)
@@ -183,12 +183,12 @@ def _applied(b: Layers, word: str, first: Any, second: Any) -> Any:
 
 
 def _arithmetic(b: Layers, word: str, left: bool) -> Any:
-    """Translate arithmetic of two inputs, or of one and a number, which may be on the left."""
+    """Translate arithmetic of two inputs, or of an input and a number on either side."""
     if len(b.x) == 2:
         return _applied(b, word, b.operand(0), b.operand(1))
     x, number = b.data(), b.p.scalar
     if word == "power":
-        return b.network.activation(x, "square") if number == 2 else b.refuse("it is no square")
+        return b.network.activation(x, "square") if number == 2 else b.refuse("it is not a square")
     return _applied(b, word, *((number, x) if left else (x, number)))
 
 
@@ -218,4 +218,4 @@ def _rules() -> dict[str, Callable[[Layers], Any]]:
 
 
 RULES = _rules()
-"""The builder's calls for an operator, by its name: a function that returns its outputs."""
+"""Functions that add an operator to a network and return its outputs, by the operator's name."""

@@ -1,9 +1,9 @@
 """Graphs whose largest parts run as networks of `upconv.network`, each part as one node.
 
-`Networks` holds the graphs of one symbol by the shapes of the inputs. It makes a graph in steps:
+`Networks` holds the graphs of one symbol by the shapes of the inputs. It builds a graph in steps:
 
-1. Infer shapes and element types. Compute the nodes that depend on constants only.
-2. Select the nodes that `network_rules` builds alone, in float32.
+1. Infer shapes and element types. Compute the nodes that depend only on constants.
+2. Select the nodes that `network_rules` can build individually, in float32.
 3. Give each node a level, which rises by one wherever a path enters or leaves selected nodes.
    Connected selected nodes of one level are a part: no path leaves it and comes back.
 4. Replace each part that has a convolution by one node, whose operator runs the network.
@@ -32,7 +32,7 @@ from .tape import compute
 
 _HEAVY = ("Convolution", "Deconvolution")
 _NUMBERS = count()
-_MAX_GRAPHS = 16  # of sizes that a network is bound to
+_MAX_GRAPHS = 16  # sizes for which graphs are kept
 _NETWORK = "network"
 _FLOAT = np.dtype(np.float32)
 PARAMETERS = {"weight", "bias", "gamma", "beta", "moving_mean", "moving_var"}
@@ -76,9 +76,9 @@ def run_graph(
 
 
 class Prepared(NamedTuple):
-    """A graph in which parts are networks, and the reasons why other nodes are in none.
+    """A graph in which some parts are networks, and the reasons why other nodes are not in one.
 
-    graph: the symbol itself where no part of it is a network. reasons: by the nodes' names.
+    graph: the symbol itself if no part of it is a network. reasons: by the nodes' names.
     """
 
     graph: Symbol
@@ -94,7 +94,7 @@ class Prepared(NamedTuple):
 class Networks:
     """The graphs of a symbol for inputs of several shapes; several threads may use it.
 
-    constants: arrays of the variables that are no inputs, which must not change.
+    constants: arrays of the variables that are not inputs; they must not change.
     """
 
     def __init__(self, symbol: Symbol, constants: Mapping[str, Array]) -> None:
@@ -117,7 +117,7 @@ class Networks:
         try:
             shapes = infer_shapes(nodes, {name: x.shape for name, x in arrays.items()})
             kinds = infer_types(nodes, {name: x.dtype for name, x in arrays.items()})
-        except MXNetError as error:  # the operators raise it when they run
+        except MXNetError as error:  # the operators will raise it when they run
             return Prepared(self.symbol, {"the graph": str(error)})
         parts = _Parts(self.symbol, self._constants, shapes, kinds)
         result = Prepared(parts.rewritten(), parts.reasons)
@@ -126,22 +126,22 @@ class Networks:
         return result
 
     def _fitting(self, inputs: Mapping[str, Array]) -> Prepared | None:
-        """Return networks of open sizes that were built for other inputs and fit these."""
+        """Return a graph of open sizes that was built for other inputs and fits these."""
         result = self._open.get(_opened(inputs))
         shapes = {name: x.shape for name, x in {**self._constants, **inputs}.items()}
         try:
             if result is not None:
                 infer_shapes(result.graph.nodes(), shapes)
-        except MXNetError:  # shapes that were equal differ now, and are broadcast or refused
+        except MXNetError:  # shapes that were equal before differ now
             return None
         return result
 
 
 class WatchedNetworks:
-    """Networks of a symbol whose constants may be written.
+    """Networks of a symbol whose constants may be modified.
 
-    They are built at the second call with the same values, so that a block that is trained between
-    calls is not compiled for each call.
+    They are built at the second call with the same values, so a block that is trained between calls
+    is not compiled for each call.
     """
 
     def __init__(self, symbol: Symbol) -> None:
@@ -149,9 +149,9 @@ class WatchedNetworks:
         self._state: tuple[object, Networks | None] = (None, None)
 
     def run(self, constants: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Any] | None:
-        """Compute the outputs from `NDArray`s by name; None where no part is a network."""
+        """Compute the outputs from `NDArray`s by name; return None if no part is a network."""
         arrays = {name: x.value for name, x in constants.items()}
-        # The token ends when an array is written. It holds no array, so that arrays may end.
+        # The token expires when an array is written. It keeps no array alive.
         token = plan_of([*arrays.values()], self._number, object) if arrays else None
         if token is None:
             return None
@@ -169,7 +169,7 @@ def _opened(inputs: Mapping[str, Array]) -> Any:
 
 
 class _Part(NamedTuple):
-    """Nodes that become one, the values that they read, and their values that others read."""
+    """Nodes that become one node, the values they read, and those of their values others read."""
 
     nodes: list[Node]
     inputs: list[Key]
@@ -177,7 +177,7 @@ class _Part(NamedTuple):
 
 
 class _Parts:
-    """A symbol for known shapes and types of all values, and its parts."""
+    """A symbol with known shapes and types of all values, and its parts."""
 
     def __init__(
         self, symbol: Symbol, constants: Mapping[str, Array], shapes: Mapping[Key, Any],
@@ -213,7 +213,7 @@ class _Parts:
                 raise MXNetError("networks compute float32")
             try:
                 self._try(node, data, self.sized)
-            except UpconvError:  # such as a value that has one position at these sizes alone
+            except UpconvError:  # for example, a value has one position only at these sizes
                 self._try(node, data, True)
                 self.sized = True
         except UpconvError as error:
@@ -235,11 +235,11 @@ class _Parts:
         self.sized |= layers.sized
 
     def _begun(self, keys: list[Key], sized: bool) -> tuple[Layers, dict[Key, Value]]:
-        """A network without layers, of open sizes or not, and the values of its inputs."""
+        """Return a network without layers, of open or fixed sizes, and the values of its inputs."""
         shapes: list[Any] = [self._shapes[key] for key in keys]
         if any(shape is None or len(shape) < 3 or 0 in shape for shape in shapes):
             got = ", ".join(map(str, shapes))
-            raise MXNetError(f"its data have the shape {got}; networks take (N, C, *size)")
+            raise MXNetError(f"its data has the shape {got}; networks take (N, C, *size)")
         if not sized:
             shapes = [(None, s[1], *[None] * (len(s) - 2)) for s in shapes]
         layers = Layers(Network({f"x{i}": shape for i, shape in enumerate(shapes)}))
@@ -262,7 +262,7 @@ class _Parts:
         by_id = {id(node): node for node in self._symbol.nodes()}
 
         def entry(key: Key) -> tuple[Node, int]:
-            """Return the new value in place of an old one, after all that it depends on."""
+            """Return the new value in place of an old one, after the values it depends on."""
             if key not in entries:
                 part = parts.get(key[0])
                 if part is not None:
@@ -274,7 +274,7 @@ class _Parts:
                     entries.update({(key[0], i): (node, i) for i in range(len(node.outputs()))})
             return entries[key]
 
-        for node in self._symbol.nodes():  # in order, so that no call is deep
+        for node in self._symbol.nodes():  # in order, so that recursion stays shallow
             if id(node) not in parts:
                 entry((id(node), 0))
             elif node is parts[id(node)].nodes[-1] and parts[id(node)].outputs:
@@ -301,12 +301,12 @@ class _Parts:
             members.sort(key=lambda node: order[id(node)])
             if len(members) > 1 and any(node.op in _HEAVY for node in members):
                 yield self._part(members)
-            else:  # a plan computes a single convolution as fast
+            else:  # a plan computes a single convolution equally fast
                 reason = f"{members[0].op}: it has no neighbour to join with a convolution"
                 self.reasons |= {node.name: reason for node in members}
 
     def _part(self, nodes: list[Node]) -> _Part:
-        """Return nodes with the values that they read, and their values that others read."""
+        """Return nodes with the values they read, and those of their values others read."""
         inside = {id(node) for node in nodes}
         reads, all_reads = Counter(key for node in nodes for key in _keys(node)), self._symbol.reads
         inputs = [key for key in reads if key[0] not in inside and key not in self._constants]
@@ -326,7 +326,7 @@ class _Parts:
 
 
 def _operator(network: Network, outputs: int) -> Operator:
-    """Make the operator that runs a network."""
+    """Return an operator that runs a network."""
 
     def forward(_: Any, *arrays: Array) -> list[Array]:
         results = network(*arrays)

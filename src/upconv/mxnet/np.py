@@ -1,7 +1,7 @@
-"""Arrays as in NumPy: `mx.np`. Other names are operators of `mx.np`.
+"""Arrays as in NumPy: `mx.np`. Names that are not defined here are operators of `mx.np`.
 
-NumPy computes its functions for which there is no operator. They have no gradient: on an array that
-is being recorded they are refused.
+NumPy computes those of its functions for which there is no operator. These have no gradient, so
+they refuse an array that is being recorded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .tape import STATE
 
 
 class ndarray(NDArray):  # noqa: N801 - MXNet's and NumPy's name
-    """An `NDArray` with NumPy's rules: axes may be none, comparisons are bool."""
+    """An `NDArray` with NumPy's rules: it may have no axes, and comparisons return bool."""
 
     numpy_like = True
 
@@ -65,5 +65,5 @@ def __getattr__(name: str) -> Any:
     value = None if name.startswith("_") else getattr(_numpy, name, None)
     if value is None or name in FUNCTIONS or f"_npi_{name}" in OPERATORS:
         return named(name, function, "_npi_")
-    # Types and constants are those of NumPy.
+    # Types and constants are NumPy's own.
     return _by_numpy(name) if callable(value) and not isinstance(value, type) else value

@@ -1,4 +1,4 @@
-"""Operators of networks on arrays as in NumPy: `mx.npx`."""
+"""Neural-network operators on arrays as in NumPy: `mx.npx`."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def _windowed(name: str) -> Any:
             raise MXNetTypeError(f"{min(unknown)!r} is not an argument of mx.npx.{name.lower()}.")
         attributes = _DEFAULTS | {k: value for k, value in attributes.items() if value is not None}
         complete = len(inputs) > 1 and None not in inputs and "kernel" in attributes
-        require(complete, "data, weight and kernel are needed")
-        require(attributes["num_filter"] >= 1, "num_filter is at least 1")
-        require(attributes["workspace"] >= 0, "workspace is at least 0")
+        require(complete, "data, weight and kernel are required")
+        require(attributes["num_filter"] >= 1, "num_filter must be at least 1")
+        require(attributes["workspace"] >= 0, "workspace must be at least 0")
         require(not attributes["no_bias"] or len(inputs) < 3, "bias is given with no_bias")
         return invoke(operator, inputs, attributes)
 
     apply.__name__ = name.lower()
     apply.__doc__ = (
-        f"{name} with MXNet 2's defaults: it takes a bias unless no_bias is true, and an attribute "
-        "of None is left out. Raises `AssertionError` where MXNet's wrapper does."
+        f"{name} with MXNet 2's defaults: it takes a bias unless no_bias is true, and attributes "
+        "that are None are ignored. Raises `AssertionError` where MXNet's wrapper does."
     )
     return apply
 

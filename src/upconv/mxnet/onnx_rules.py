@@ -1,7 +1,7 @@
-"""MXNet's operators in ONNX's: `RULES` has a function of a `Writer` for each that can be written.
+"""Rules that express MXNet's operators in ONNX: `RULES` maps each to a function of a `Writer`.
 
 Every shape is known, so pads, windows and codes of Reshape become numbers. Where an average
-pooling divides by other counts than ONNX's, the result is multiplied by the ratio of the counts.
+pooling divides by other counts than ONNX does, the result is multiplied by the ratio of the counts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Writer:
         self.variables, self.values = data | constants, dict[Any, Any]()
 
     def value(self, node: Any, i: int) -> Any:
-        """Return an output of a node, or a variable; None for a label, which no node reads."""
+        """Return an output of a node, or a variable; None for a label, which ONNX nodes ignore."""
         return self.values[id(node), i] if node.operator else self.variables.get(node.name)
 
     def write(self, node: Any, inputs: list[NDArray], outputs: list[NDArray]) -> None:
@@ -58,7 +58,7 @@ class Writer:
         self.channel_axis = self.rank - 1 if channels_last(self.p) else 1
         self.size = tuple(s for a, s in enumerate(self.shape) if a not in (0, self.channel_axis))
         if node.op not in RULES:
-            self.refuse("docs/mxnet.md lists the operators that can be")
+            self.refuse("docs/mxnet.md lists the operators that can be written")
         results = RULES[node.op](self)
         for i, value in enumerate(results if isinstance(results, (list, tuple)) else [results]):
             self.values[id(node), i] = value
@@ -89,12 +89,12 @@ class Writer:
         return x if axis == target else self.op("Transpose", x, perm=order)
 
     def cast(self, x: Any, dtype: Any) -> Any:
-        """Convert the elements to a type; None leaves them as they are."""
+        """Convert the elements to a type; None does nothing."""
         kind = None if dtype is None else self.ir.DataType.from_numpy(np.dtype(dtype))
         return x if kind is None else self.op("Cast", x, to=kind.value)
 
     def proto(self, entries: list[Any], outputs: Mapping[str, Array]) -> Any:
-        """Return the model, without nodes that no output depends on."""
+        """Return the model, without nodes on which no output depends."""
         from onnx.helper import find_min_ir_version_for, make_opsetid
         from onnx_ir.passes import Sequential, common
 
@@ -159,7 +159,7 @@ def _pooling(w: Writer) -> Any:
     windows = Windows(w.p, w.size)
     pads = (*windows.pad, *windows.after)
     if any(pad >= size for pad, size in zip(pads, windows.kernel * 2, strict=True)):
-        w.refuse("a window lies beside the data")
+        w.refuse("a window lies outside the data")
     x = w.moved(w.x[0], w.channel_axis)
     options: Any = {"kernel_shape": windows.kernel, "strides": windows.stride, "pads": pads}
     if w.p.pool_type == "max":
@@ -171,7 +171,7 @@ def _pooling(w: Writer) -> Any:
 
 
 def _kept_batch(w: Writer) -> tuple[int, ...]:
-    """Return the shape of the output; 0 is ONNX's number for a first axis that keeps its size."""
+    """Return the shape of the output; 0 is ONNX's code for an axis that keeps its size."""
     return (0, *w.out[1:]) if w.out and w.out[0] == w.shape[0] else w.out
 
 
@@ -265,7 +265,7 @@ _KINDS = {
     "maximum": "Max", "minimum": "Min", "not_equal": "Equal Not", "lesser": "Less",
     "greater_equal": "GreaterOrEqual", "lesser_equal": "LessOrEqual",
 }  # fmt: skip
-"""ONNX's operators for a word, in order, where they are not the word itself in title case."""
+"""ONNX's operators for a word, in order, if they differ from the word in title case."""
 
 
 def _unary(w: Writer, word: str, left: bool = False) -> Any:
@@ -280,7 +280,7 @@ def _unary(w: Writer, word: str, left: bool = False) -> Any:
 def _binary(w: Writer, word: str, left: bool) -> Any:
     x, y = w.x if len(w.x) == 2 else (w.x[0], w.p.scalar)
     x, y = (y, x) if left else (x, y)
-    if word == "mod":  # it has the divisor's sign; ONNX's has the dividend's for floats
+    if word == "mod":  # the result has the divisor's sign; ONNX's has the dividend's for floats
         rest = w.op("Mod", x, y, fmod=1)
         return w.op("Where", w.op("Less", w.op("Mul", rest, y), 0), w.op("Add", rest, y), rest)
     first, *others = _KINDS.get(word, word.title()).split()

@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-_MAX_PLANS = 4  # of one weight: each holds the packed weight
+_MAX_PLANS = 4  # plans of one weight, each of which holds a packed weight
 _LOCK = threading.Lock()
 _HELD: dict[Any, tuple[list[weakref.ref[Array]], Any]] = {}
 """Arrays and their plan, None before the second use, by the arrays' addresses and the key.
 
-An array, and with it an entry, may end at any time: search in copies.
+An array, and with it an entry, may be freed at any time, so searches run over copies.
 """
 
 
@@ -33,7 +33,7 @@ def _owner(array: Array) -> Array:
 
 
 def written(array: Array) -> None:
-    """Drop every plan made from this array, as its values have changed."""
+    """Drop every plan made from this array, because its values have changed."""
     if _HELD:
         owner = _owner(array)
         with _LOCK:
@@ -43,9 +43,9 @@ def written(array: Array) -> None:
 
 
 def plan_of(arrays: list[Array], key: Any, make: Callable[[], Any]) -> Any:
-    """Return the plan for a weight and perhaps a bias from their second use on; else None.
+    """Return the plan for a weight, and a bias if given, from their second use on; else None.
 
-    key: all else that the plan depends on.
+    key: everything else on which the plan depends.
     """
     weight, *others = ((id(_owner(x)), x.ctypes.data, x.shape, x.strides) for x in arrays)
     key = weight, *others, key

@@ -82,8 +82,8 @@ def write_params(
 
     arrays: bool, integers, float16, bfloat16, float32 or float64. MXNet 1.9.1 reads no int16, and
         no unsigned integers but uint8.
-    np_shape: write the form that MXNet reads under NumPy's shape semantics only. 2.x has no other;
-        1.x has them after `npx.set_np()`. Arrays without axes or elements need it.
+    np_shape: write the form that MXNet reads only under NumPy's shape semantics. 2.x has no other
+        semantics; 1.x has them after `npx.set_np()`. Arrays without axes or elements need it.
     force: overwrite the file if it exists.
 
     Raises `DTypeError`, `ArgumentError` for a name that cannot be stored, and `FileError`. An
@@ -132,7 +132,7 @@ def type_number(dtype: np.dtype[Any], name: str = "dtype") -> int:
 
 @dataclass
 class _Reader:
-    """The bytes of a file, the allowance for arrays that grow, and the position of reading."""
+    """The bytes of a file, the allowance for arrays that expand, and the reading position."""
 
     data: bytes
     growth: int
@@ -140,7 +140,7 @@ class _Reader:
     at: int = 0
 
     def take(self, nbytes: int) -> int:
-        """Return the position of so many bytes, which must be there, and step over them."""
+        """Return the position of the next `nbytes` bytes, which must exist, and step over them."""
         _require(nbytes <= len(self.data) - self.at, f"the file ends, {nbytes} bytes are missing")
         self.at += nbytes
         return self.at - nbytes

@@ -10,10 +10,10 @@ _STATE = np.random.RandomState()
 
 
 def generator() -> np.random.RandomState:
-    """Return the generator of all random numbers of this package."""
+    """Return the generator of all random numbers in this package."""
     return _STATE
 
 
 def seed(seed_state: int, ctx: Any = None) -> None:
-    """Begin the sequence of this seed."""
+    """Seed the generator."""
     _STATE.seed(seed_state)

@@ -1,6 +1,6 @@
 """Graphs: `mx.sym`. A `Symbol` is one or several outputs of a graph of operators.
 
-The JSON is that of MXNet 1.x and 2.x: nodes, each after its inputs, with attributes as text.
+The JSON format is that of MXNet 1.x and 2.x: nodes, each after its inputs, with text attributes.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Symbol(Fluent):
         return self._parts(infer_shapes(self.nodes(), sizes))
 
     def _by_name(self, values: Any, named: Any) -> dict[str, Any]:
-        """Map shapes or types by their position in `list_arguments`, or by keyword, to names."""
+        """Map names to shapes or types, given by position in `list_arguments` or by keyword."""
         arguments, states = self._variables()
         result = dict(zip(arguments, values, strict=False)) | named
         names = [*arguments, *states]
@@ -187,11 +187,11 @@ class Symbol(Fluent):
         return self._parts({key: kind and kind.type for key, kind in known.items()})
 
     def bind(self, ctx: Any = None, args: Any = None, *values: Any, **named: Any) -> Any:
-        """Make an executor on these arrays; see `executor.bind`."""
+        """Return an executor on these arrays; see `executor.bind`."""
         return import_module("..executor", __name__).bind(self, ctx, args, *values, **named)
 
     def simple_bind(self, ctx: Any = None, *values: Any, **named: Any) -> Any:
-        """Make an executor on new arrays, from the shapes of some; see `executor.simple_bind`."""
+        """Return an executor on new arrays, given some shapes; see `executor.simple_bind`."""
         return import_module("..executor", __name__).simple_bind(self, ctx, *values, **named)
 
     _bind, _simple_bind = partialmethod(bind, version=2), partialmethod(simple_bind, version=2)
@@ -286,7 +286,7 @@ def var(
     name: str, attr: Any = None, shape: Any = None, lr_mult: Any = None, wd_mult: Any = None,
     dtype: Any = None, init: Any = None, stype: Any = None, **more: Any,
 ) -> Symbol:  # fmt: skip
-    """Make a variable, to which an array is bound; the other arguments become attributes.
+    """Create a variable, to which an array is bound; the other arguments become attributes.
 
     shape, dtype: used by `infer_shape` and `infer_type`. more: attributes named as `__name__`.
     Raises `MXNetError` for other names and for values of attr that are not text.
@@ -296,7 +296,7 @@ def var(
     unknown = [key for key in more if not is_free(key)]
     if unknown:
         name = unknown[0]
-        raise MXNetValueError(f"{name} is no argument of var; an attribute of yours is __{name}__.")
+        raise MXNetValueError(f"{name} is not an argument of var; name an attribute __{name}__.")
     more |= {"lr_mult": lr_mult, "wd_mult": wd_mult}
     with raised_by("var"):
         sizes = None if shape is None else kinds.KINDS["shape"]("shape", shape)
@@ -318,7 +318,7 @@ def Group(symbols: Sequence[Symbol]) -> Symbol:  # noqa: N802 - MXNet's name
 
 @cache
 def function(name: str, operator: Operator) -> Any:
-    """Make a function of symbols from an operator."""
+    """Create a function of symbols from an operator."""
 
     def apply(*values: Any, name: Any = None, attr: Any = None, **named: Any) -> Symbol:
         attrs = {key: str(named.pop(key)) for key in [*named] if is_free(key)}
@@ -340,7 +340,7 @@ def load(fname: Any) -> Symbol:
 def load_json(text: str | bytes, name: str = "The JSON") -> Symbol:
     """Read the graph of MXNet's JSON.
 
-    Raises `ModelError` for a damaged one, and `MXNetError` for an operator that is not known.
+    Raises `ModelError` for a damaged graph, and `MXNetError` for an unknown operator.
     """
     try:
         graph = json.loads(text)
@@ -371,10 +371,10 @@ def _entries(pairs: Any, nodes: list[Node]) -> list[tuple[Node, int]]:
 
 
 def _node(row: dict[str, Any], earlier: list[Node]) -> Node:
-    """Make a node of the file, whose inputs are among the earlier nodes."""
+    """Create a node from a file's row; its inputs are among the earlier nodes."""
     texts = row.get("attrs") or row.get("attr") or row.get("param") or {}
     if not isinstance(texts, dict) or not isinstance(row["name"], str):
-        raise ValueError("a node has no name that is text, or attributes that are no dict")
+        raise ValueError("a node's name is not text, or its attributes are not a dict")
     inputs = _entries(row["inputs"], earlier) if row["inputs"] else []
     variable = row["op"] == "null"
     attrs = {k: kinds.text(v) for k, v in texts.items() if variable or k.startswith("__")}

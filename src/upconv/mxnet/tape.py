@@ -1,7 +1,7 @@
-"""The tape: recorded computations, and their gradients from the end to the beginning.
+"""The tape: recorded computations, and their gradients in reverse order.
 
 A recorded value has a source: a node and the number of one of its outputs. A leaf is the source of
-an array that keeps a gradient; its grad_req is null, write or add.
+an array that holds a gradient; its grad_req is null, write or add.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class _State(threading.local):
 
 
 STATE = _State()
-"""Whether this thread records, whether it trains, and whether it makes a graph of a block."""
+"""Whether this thread records, whether it trains, and whether it traces the graph of a block."""
 
 
 @contextmanager
 def mode(recording: bool | None, training: bool | None) -> Iterator[None]:
-    """Record or not, train or not, within a block; None leaves it as it is."""
+    """Set recording and training mode within a block; None leaves a mode unchanged."""
     previous = STATE.recording, STATE.training
     STATE.recording = previous[0] if recording is None else recording
     STATE.training = previous[1] if training is None else training
@@ -44,7 +44,7 @@ def mode(recording: bool | None, training: bool | None) -> Iterator[None]:
 
 
 class Leaf:
-    """The end of a gradient: the array that it is written to, and the way."""
+    """The destination of a gradient: the array to write it to, and whether to write or add."""
 
     __slots__ = ("grad", "grad_req")
 
@@ -53,7 +53,7 @@ class Leaf:
 
 
 class Node:
-    """A recorded computation; `parents` are sources, leaves, or None, one for each input."""
+    """A recorded computation; `parents` has a source, a leaf or None for each input."""
 
     __slots__ = ("call", "operator", "parents")
 
@@ -70,10 +70,10 @@ def _parsed(name: str, inputs: int, items: tuple[tuple[str, type, Any], ...]) ->
 def _attributes(operator: Operator, arguments: Mapping[str, Any], inputs: int) -> Attributes:
     """Return the attributes of a call; equal arguments are parsed once."""
     try:
-        # The type as well: 1 and 1.0 are equal, but only one is an integer.
+        # The key includes the type: 1 and 1.0 are equal, but only one is an integer.
         items = tuple((name, type(value), _frozen(value)) for name, value in arguments.items())
         return _parsed(operator.name, inputs, items)
-    except TypeError:  # an attribute that cannot be hashed
+    except TypeError:  # an attribute is not hashable
         return operator.parse(arguments, inputs)
 
 
@@ -85,9 +85,9 @@ def compute(
     operator: Operator, attributes: Any, arrays: Sequence[Array], parents: list[Any],
     name: str = "",
 ) -> tuple[Sequence[Array], Node | None, int]:  # fmt: skip
-    """Run an operator; return its outputs, its node if it was recorded, and the visible outputs.
+    """Run an operator; return its outputs, its node if recorded, and the number of visible outputs.
 
-    attributes: parsed or not. name: the beginning of errors, by default the operator's name.
+    attributes: parsed or not. name: the beginning of error messages, by default the operator's.
     """
     name = name or operator.name
     with raised_by(name):
@@ -108,10 +108,10 @@ def compute(
 def gradients(
     heads: Sequence[tuple[Any, Array]], training: bool, retain: bool
 ) -> list[tuple[Any, Array]]:
-    """Return each leaf that the heads depend on, with its gradient.
+    """Return each leaf on which the heads depend, with its gradient.
 
-    heads: sources or leaves, with the gradient of a scalar by each. Raises `MXNetError` where the
-    graph has been released, or an operator on the way has no gradient.
+    heads: sources or leaves, with the gradient of a scalar with respect to each. Raises
+    `MXNetError` if the graph has been released, or an operator in between has no gradient.
     """
     totals: dict[tuple[int, int], Array] = {}
     leaves: dict[int, tuple[Any, Array]] = {}

@@ -70,7 +70,7 @@ def rand_ndarray(
 
 
 def effective_dtype(dat: Any) -> Any:
-    """Return the type whose precision a computation has."""
+    """Return the type that determines the precision of a computation."""
     return np.dtype(dat.dtype)
 
 
@@ -86,7 +86,7 @@ def check_numeric_gradient(
 ) -> None:  # fmt: skip
     """Compare gradients with differences of float64 forward calls, along a random projection.
 
-    location: arrays by name, or in the order of `list_arguments`; those beyond it are ignored.
+    location: arrays by name, or in the order of `list_arguments`; further arrays are ignored.
     """
     names, states = sym.list_arguments(), sym.list_auxiliary_states()
     inputs = location if isinstance(location, Mapping) else dict(zip(names, location, strict=False))

@@ -1,4 +1,4 @@
-"""Conversion of models to ONNX by `onnx_rules`, verified in ONNX Runtime."""
+"""Conversion of models to ONNX by the rules of `onnx_rules`, verified in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .onnx_rules import Writer
 from .operators import Array
 
 _SYMBOL_SIZES = ((2, 3), (64, 96))
-"""Two sizes for a symbol of the first axis, and of the others: multiples of 32 fit most models."""
+"""Two sizes for a symbol of the first axis, and of other axes: multiples of 32 fit most models."""
 
 
 def to_onnx(
@@ -30,11 +30,11 @@ def to_onnx(
 ) -> Any:  # fmt: skip
     """Return the model as an `onnx.ModelProto`, and write it to `path` unless that is None.
 
-    shapes: of all inputs. A name in place of a number, as in ("N", 3, "H", "W"), is an open size.
-        The model is then converted at two sizes, which must result in the same nodes.
+    shapes: the shapes of all inputs. A name in place of a number, as in ("N", 3, "H", "W"), is an
+        open size. The model is then converted at two sizes, which must give the same nodes.
     opset: 17 or newer. force: overwrite the file if it exists.
     verify: run it in ONNX Runtime on random inputs. An output may differ from `Model.run` by 1e-5
-        of its largest magnitude; one of float16, by 8 times its precision.
+        of its largest magnitude; a float16 output may differ by 8 times its precision.
 
     Raises `MXNetError` for an operator without a rule, naming its node, for nodes that depend on an
     open size, and for outputs that differ; `EngineMissing` without the extra `onnx`; `FileError`.
@@ -136,7 +136,7 @@ def _open_sizes(
                 readers = (n.name for n in proto.graph.node if mine.name in (n.name, *n.input))
                 raise MXNetError(
                     f"{next(readers, mine.name)} depends on {', '.join(symbols)}: in ONNX it holds"
-                    " a number that follows from sizes. Give numbers."
+                    " a number that depends on the sizes. Give numbers."
                 )
     for value in proto.graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=True):

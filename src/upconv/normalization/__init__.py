@@ -1,9 +1,10 @@
-"""Batch normalisation: forward, gradients, and folding it into the layer before it.
+"""Batch normalisation: forward, gradients, and folding it into the previous layer.
 
 forward, backward   the public functions
-folding             a normalisation put into a convolution's weight and bias
-checks              what a call means: axis, parameters, numbers, rules by name
-channels            the arithmetic
+folding             a normalisation folded into a convolution's weight and bias
+checks              checks of arguments: axis, parameters, numbers, rules by name
+channels            the arithmetic in NumPy
+on_device           the same functions for arrays on a GPU
 """
 
 from .backward import BatchNormGradients, batch_norm_backward

@@ -1,4 +1,4 @@
-"""The public function `batch_norm_backward`, and what it returns."""
+"""The public function `batch_norm_backward` and its result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEEDS = ("x", "gamma", "beta")
 
 
 class BatchNormGradients(NamedTuple):
-    """The gradients of one batch normalisation; None for one that was not needed.
+    """The gradients of one batch normalisation; None for a gradient that was not needed.
 
     >>> d_x, d_gamma, d_beta = BatchNormGradients()
     >>> d_gamma is None
@@ -64,18 +64,18 @@ def batch_norm_backward(
     d_x = gamma * r * g. In both cases d_gamma = sum(g * xh) and d_beta = sum(g).
 
     grad: the gradient of a scalar with respect to y, of x's shape and dtype.
-    saved_mean, saved_invstd: (C,), of the forward's result, in any floating type; None if the
+    saved_mean, saved_invstd: (C,), from the forward result, in any floating type; None if the
         moving statistics are used. Data far from zero need a mean in float64.
     x, gamma, beta, mean, var: as in the forward call. The gradients do not depend on beta, nor on
-        mean and var if the saved statistics are used. None of them is written.
+        mean and var if the saved statistics are used. None of these arrays is written.
     fix_gamma: gamma counts as 1, and its gradient is 0.
     needs: the gradients to compute, any of "x", "gamma", "beta".
-    out: a `BatchNormGradients` of arrays to write into, for all needed gradients or some. That of x
-        may be grad or x. accumulate: add to the values of `out`, which needs all arrays then.
+    out: a `BatchNormGradients` of arrays to write into, for all or some of the needed gradients.
+        Its x may be grad or x. accumulate: add to the values of `out`, which then needs all arrays.
 
     Returns `BatchNormGradients`: `.x` of x's shape; `.gamma` and `.beta` (C,), of the dtypes of
     gamma and beta, or of x if those are None. Without elements the sums are 0.
-    Raises the errors of `batch_norm`.
+    Raises the same errors as `batch_norm`.
 
     >>> import numpy as np
     >>> from upconv import batch_norm
@@ -123,7 +123,7 @@ def batch_norm_backward(
     return BatchNormGradients(**results | passed)
 
 
-_SAVED = "In training it is the forward's result: result.saved_mean, result.saved_invstd."
+_SAVED = "In training it comes from the forward result: result.saved_mean, result.saved_invstd."
 
 
 def _on_device(channel_axis: ChannelAxis, x: Any, *rest: Any, **options: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The arithmetic of batch normalisation, in NumPy, on an array seen as a matrix.
+"""The arithmetic of batch normalisation in NumPy, on an array viewed as a matrix.
 
 With n elements in a channel, g the gradient of y, and r = 1 / sqrt(var + eps),
 
@@ -8,20 +8,20 @@ With n elements in a channel, g the gradient of y, and r = 1 / sqrt(var + eps),
     d_x = gamma * r * (g - sum(g) / n - xh * sum(g * xh) / n)
 
 With given mean and var, d_x has no sums (Ioffe and Szegedy, "Batch Normalization", 2015,
-section 3). Sums are in float64, of deviations from a pivot p, one element of a channel:
+section 3). Sums are in float64, over deviations from a pivot p, one element of a channel:
 
     mean = p + sum(x - p) / n        var = sum((x - p)**2) / n - (mean - p)**2
 
 The difference loses digits if p is many deviations from the mean. Beyond ten deviations, the sums
-are computed again, about the first mean (Chan, Golub and LeVeque, "Algorithms for computing the
-sample variance", The American Statistician 37, 1983).
+are computed again with the first mean as pivot (Chan, Golub and LeVeque, "Algorithms for computing
+the sample variance", The American Statistician 37, 1983).
 
 y is computed in the accumulator's type, with the mean rounded to it. The shift contains the
 rounding error of the mean, so that data far from zero lose no digits. The same holds for d_x.
 
-The matrix has a channel per row, or several per column, so that NumPy's inner loops are long. Its
-blocks fit in the cache of a core. Threads gain nothing: each step is so short that they wait for
-the interpreter (benchmarks/batch_norm.py).
+The matrix has one channel per row, or rows that join several channels, so that NumPy's inner loops
+are long. Its blocks fit in the cache of a core. Threads gain nothing: each step is so short that
+they wait for the interpreter (benchmarks/batch_norm.py).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from .. import memory
 from ..arrays import Array
 
 _BLOCK = 1 << 16
-"""Elements of a block: half a MiB in float64, so that two fit in a usual second-level cache."""
+"""Elements of a block: half a MiB in float64, so that two fit in a typical second-level cache."""
 
 _LONG_ROW = 512
-"""Least elements of a channel that is a row; shorter ones are joined to columns."""
+"""Least number of elements for a row of one channel; shorter rows are joined."""
 
 _FAR = 10.0
 """Deviations from pivot to mean beyond which sums are repeated: two digits of sixteen."""
@@ -49,8 +49,8 @@ _FAR = 10.0
 class Channels:
     """An array, whose memory has its axes in `order`, as a matrix of `size`.
 
-    In that order it is (A, C, B). Channels change along `axis`: 0 where the rows are (A, C), of B
-    elements, or 1 where the columns are (joined, C, B) and there are A / joined rows. `repeats` has
+    In that order it is (A, C, B). Channels vary along `axis`: with 0 the rows are (A, C), each of B
+    elements; with 1 the columns are (joined, C, B), and there are A / joined rows. `repeats` has
     these sizes along the axis, (A, C, 1) or (joined, C, B).
     """
 
@@ -64,22 +64,22 @@ class Channels:
         """Return the matrix form of x and arrays of its shape, in the memory order of x."""
         order = tuple(sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis])))
         sizes, position = [x.shape[axis] for axis in order], order.index(axis)
-        before, channels, behind = (
+        before, channels, after = (
             prod(sizes[:position]),
             x.shape[axis],
             prod(sizes[position + 1 :]),
         )
-        if behind >= _LONG_ROW:
-            return cls(order, (before * channels, behind), 0, (before, channels, 1))
+        if after >= _LONG_ROW:
+            return cls(order, (before * channels, after), 0, (before, channels, 1))
         joined = 1
-        while before and before % (2 * joined) == 0 and joined * behind * channels < 2048:
+        while before and before % (2 * joined) == 0 and joined * after * channels < 2048:
             joined *= 2
-        size = before // joined, joined * channels * behind
-        return cls(order, size, 1, (joined, channels, behind))
+        size = before // joined, joined * channels * after
+        return cls(order, size, 1, (joined, channels, after))
 
     @property
     def count(self) -> int:
-        """Elements of a channel: n."""
+        """Number of elements of a channel: n."""
         return prod(self.size) // self.repeats[1]
 
     def matrix(self, array: Array) -> Array:
@@ -90,19 +90,19 @@ class Channels:
         return ordered.reshape(self.size)
 
     def store(self, out: Array, matrix: Array) -> None:
-        """Write a matrix into the array that it came from, unless it is a view of it."""
+        """Write a matrix back into its array, unless it is a view of that array."""
         if not np.may_share_memory(out, matrix):
             ordered = out.transpose(self.order)
             ordered[...] = matrix.reshape(ordered.shape)
 
     def moments(self, x: Array) -> tuple[Array, Array]:
-        """Return mean and biased variance of every channel, float64; 0 without elements."""
-        _, channels, behind = self.repeats
+        """Return mean and biased variance of every channel in float64; 0 without elements."""
+        _, channels, after = self.repeats
         if not self.count:
             return np.zeros(channels), np.zeros(channels)
-        first = x[0, : channels * behind : behind] if self.axis else x[:channels, 0]
+        first = x[0, : channels * after : after] if self.axis else x[:channels, 0]
         pivot = first.astype(np.float64)
-        pivot[~np.isfinite(pivot)] = 0  # else an infinite first element would make the mean NaN
+        pivot[~np.isfinite(pivot)] = 0  # an infinite pivot would make the mean NaN
         mean, var = self._moments_about(pivot, x)
         far = np.square(mean - pivot) > _FAR**2 * var
         return self._moments_about(mean, x) if far.any() else (mean, var)
@@ -113,9 +113,9 @@ class Channels:
         return pivot + offset, np.maximum(squares / self.count - np.square(offset), 0)
 
     def totals(self, pivot: Array, x: Array, grad: Array | None = None) -> tuple[Array, Array]:
-        """Return sum(f) and sum(f * (x - pivot)) of every channel, float64.
+        """Return sum(f) and sum(f * (x - pivot)) of every channel in float64.
 
-        f is `grad`, or without it the deviation x - pivot.
+        f is `grad` if given, else the deviation x - pivot.
         """
         first, second = np.zeros(self.size[self.axis]), np.zeros(self.size[self.axis])
         spread = self._spread(pivot)
@@ -142,8 +142,8 @@ class Channels:
     ) -> None:
         """Compute out = (x - mean) * scale + shift, plus factor * g.
 
-        vectors: mean, scale and shift, one value per channel, in the type of the computation. grad:
-        factor and g. out may be x or g.
+        vectors: mean, scale and shift, one value per channel, in the computed type. grad: factor
+        and g. out may be x or g.
         """
         mean, scale, shift = map(self._spread, vectors)
         kind = mean.dtype
@@ -182,7 +182,7 @@ class Channels:
         return (slice(None), block[1]) if self.axis else (block[0], slice(None))
 
     def _per_channel(self, sums: Array) -> Array:
-        """Return sums of channels from sums of rows or columns."""
+        """Return the sums of channels, given sums of rows or columns."""
         return np.asarray(sums.reshape(self.repeats).sum((0, 2)))
 
 
@@ -203,8 +203,8 @@ def inverse_deviation(var: Array, eps: float, *, batch: bool) -> Array:
 def affine(
     mean: Array, scale: Array, shift: Array, dtype: np.dtype[Any]
 ) -> tuple[Array, Array, Array]:
-    """Return the vectors of `combine` in a type; the shift holds the mean's rounding error."""
+    """Return the vectors of `combine` in a type; the shift absorbs the mean's rounding error."""
     rounded = mean.astype(dtype)
     left = rounded.astype(np.float64) - mean
-    left[~np.isfinite(left)] = 0  # an infinite mean leaves nothing over
+    left[~np.isfinite(left)] = 0  # an infinite mean has no rounding error
     return rounded, scale.astype(dtype), (shift + left * scale).astype(dtype)

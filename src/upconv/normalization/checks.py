@@ -15,26 +15,26 @@ from ..errors import DTypeError, ShapeError, brief
 from ..problem import DType
 
 _MOST_VECTORS = 32
-"""Per-channel arrays of float64 that a call has at a time, at most."""
+"""Upper bound of the per-channel float64 arrays that a call has at any time."""
 
 
 class Statistics(Enum):
-    """The rule of the moving statistics, by the name that users write.
+    """The update rule of the moving statistics, by the name that users write.
 
-    The rules weight old and new values differently, and PyTorch's variance divides by n - 1.
+    The rules weight old and new values differently, and PyTorch divides the variance by n - 1.
     """
 
     TORCH = "torch"
     MXNET = "mxnet"
 
     def variance(self, var: Array, count: int) -> Array:
-        """Return the moving variance's new value from the biased variance of `count` elements."""
+        """Return the variance that the rule uses, given the biased variance of `count` elements."""
         return var * (count / (count - 1)) if self is Statistics.TORCH else var
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelAxis:
-    """The channels of x: their axis, their number, the elements of each, and the dtype."""
+    """The channels of x: their axis, their number, the elements per channel, and the dtype."""
 
     shape: tuple[int, ...]
     axis: int
@@ -44,7 +44,7 @@ class ChannelAxis:
 
     @classmethod
     def of(cls, x: Array, axis: object) -> ChannelAxis:
-        """Return the channels of x; raises `ShapeError` without the axis or channels on it."""
+        """Return the channels of x; raises `ShapeError` if x lacks the axis or channels on it."""
         index = frozen("axis", axis, depth=0)
         if not isinstance(index, int):
             raise DTypeError("axis", brief(axis), "an integer", "It is the axis of the channels.")
@@ -69,19 +69,19 @@ class ChannelAxis:
         return per_channel(name, value, self.channels, "x", dtype, where, remedy)
 
     def uses_batch(self, training: object, use_global_stats: object) -> bool:
-        """Return whether the statistics are those of the batch."""
+        """Return whether the batch's statistics are used."""
         asked = boolean("training", training)
         return not boolean("use_global_stats", use_global_stats) and asked
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a result: that of x for x and y, else one value per channel."""
+        """Return the shape of a result: x's shape for x and y, else one value per channel."""
         return self.shape if name in ("x", "y") else (self.channels,)
 
     def place(self, purpose: str, target: Array | None, operands: tuple[Array, ...]) -> Array:
         """Return the array for a result like x, `operands[0]`: new, or `target`, or a copy of it.
 
-        A new array has the memory order of x. The target is copied if it overlaps an operand in
-        part. It may be the operand itself: each element is read before it is written.
+        A new array has the memory order of x. The target is copied if it partly overlaps an
+        operand. It may be the operand itself: each element is read before it is written.
         """
         if target is None:
             name = f"{purpose}, of shape {self.shape},"
@@ -94,7 +94,7 @@ class ChannelAxis:
         return copied("a copy of out", target) if overlap(target, others) else target
 
     def vector(self, parameter: Array | None, default: float) -> Array:
-        """Return a copy of a parameter in float64; None is `default` for every channel."""
+        """Return a copy of a parameter in float64; None means `default` for every channel."""
         if parameter is None:
             return np.full(self.channels, default)
         return np.array(parameter, dtype=np.float64)
@@ -106,7 +106,7 @@ def per_channel(
 ) -> Array | None:  # fmt: skip
     """Return an array with one value per channel, None for None.
 
-    Its dtype is that of its `owner`, or the accumulator's; any floating type if `dtype` is None.
+    It must have the `owner`'s dtype or the accumulator's, or any floating type if `dtype` is None.
     """
     array = optional_operand(name, value)
     if array is None:
@@ -117,7 +117,7 @@ def per_channel(
         allowed = {dtype.numpy, dtype.accumulator.numpy}
         if array.dtype not in allowed:
             kinds = " or ".join(sorted(map(str, allowed)))
-            expected = f"{kinds}, {owner} being {dtype.value}"
+            expected = f"{kinds}, as {owner} is {dtype.value}"
             remedy = f"Convert it, as in {name}.astype('{dtype.accumulator.value}')."
             raise DTypeError(f"{name}.dtype", str(array.dtype), expected, remedy)
     return array
@@ -136,14 +136,14 @@ def epsilon(value: object) -> float:
     return number("eps", value, 0, remedy=remedy)
 
 
-GIVEN = "Without training, or with use_global_stats, x is normalised with it."
+GIVEN = "Without training, or with use_global_stats, it normalises x."
 """Why mean and var cannot be None."""
 
 _RULES = "It names the rule by which moving statistics are updated."
 
 
 def moving_rule(statistics: object, momentum: object) -> tuple[Statistics, float]:
-    """Return the rule by its name, and its weight of the batch."""
+    """Return the rule by its name, and the batch's weight."""
     rule = one_of("statistics", frozen("statistics", statistics), Statistics, _RULES)
     weighs_new = rule is Statistics.TORCH
     if momentum is None:
@@ -154,7 +154,7 @@ def moving_rule(statistics: object, momentum: object) -> tuple[Statistics, float
 
 
 def moved(old: Any, batch: Any, weight: float) -> Any:
-    """Return new moving statistics; with a weight of 0 the old ones, even beside NaN."""
+    """Return new moving statistics; with weight 0 the old ones, even if the batch has NaN."""
     return old * (1 - weight) + batch * weight if weight else +old
 
 
@@ -165,7 +165,7 @@ def require_spread(channel_axis: ChannelAxis, rule: Statistics) -> None:
             "x.shape",
             f"{channel_axis.shape}, with 1 element per channel",
             "more than 1 for the unbiased variance of statistics='torch'",
-            "Train on more elements, or take statistics='mxnet', whose variance is then 0.",
+            "Train on more elements, or use statistics='mxnet', whose variance is then 0.",
         )
 
 

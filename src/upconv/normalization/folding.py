@@ -1,14 +1,14 @@
-"""Batch normalisation folded into the layer before it: `fold_batch_norm`.
+"""Batch normalisation folded into the previous layer: `fold_batch_norm`.
 
 In inference y = gamma * (z - mean) * r + beta, r = 1 / sqrt(var + eps), is linear in z. If z is the
-result of a convolution, transposed or not, the weight scales output channel f:
+result of a convolution, transposed or not, folding scales output channel f of the weight:
 
     weight'[.., f, ..] = weight[.., f, ..] * s[f]
     bias'[f] = (bias[f] - mean[f]) * s[f] + beta[f]
 
-with s = gamma * r. An ordinary convolution's weight has all output channels on axis O. A transposed
-one's has those of one group there, and rows of axis I belong to groups: row i to group
-j = i // (C / groups), whose output o is channel j * (F / groups) + o.
+with s = gamma * r. An ordinary convolution's weight has all output channels on axis O. On that
+axis, a transposed convolution's weight has the output channels of one group. Row i of its axis I
+belongs to group j = i // (C / groups), whose output o is channel j * (F / groups) + o.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def fold_batch_norm(
     transposed: bool = True,
     fix_gamma: bool = False,
 ) -> FoldedWeights:
-    """Fold a batch normalisation in inference into the layer before it.
+    """Fold a batch normalisation into the previous layer, for inference.
 
     `conv_transpose(x, *folded)` is `batch_norm(conv_transpose(x, weight, bias), ...)` up to
     rounding, for every stride, padding, dilation, layout and number of groups. The layer must have
@@ -62,11 +62,11 @@ def fold_batch_norm(
     gamma, beta: (F,), or None for 1 and 0. `fix_gamma` counts gamma as 1.
     mean, var: (F,), the moving statistics. eps: added to var; every sum must be positive.
 
-    The parameters are of weight's dtype, or float32 with a 16-bit weight. Products are computed in
+    The parameters have weight's dtype, or float32 with a 16-bit weight. Products are computed in
     float64 and rounded once.
 
-    Returns `FoldedWeights`: `.weight` of weight's shape and `.bias` (F,), of weight's dtype; new
-    arrays. Raises `ArgumentError` (`ShapeError`, `DTypeError`), `MemoryLimitError`.
+    Returns `FoldedWeights`: `.weight` of weight's shape and `.bias` (F,), new arrays of weight's
+    dtype. Raises `ArgumentError` (`ShapeError`, `DTypeError`), `MemoryLimitError`.
 
     >>> import numpy as np, upconv
     >>> w, b = np.ones((1, 2, 2)), np.array([0.0, 10.0])
@@ -84,9 +84,7 @@ def fold_batch_norm(
     form = _Form.of(weight, groups, weight_layout, transposed=boolean("transposed", transposed))
     dtype = element_type("weight", weight.dtype)
     where = f"one value per output channel of weight {weight.shape} with groups={groups}"
-    remedy = (
-        "Axis O of a transposed layer's weight holds the channels of one group (weight_layout)."
-    )
+    remedy = "Axis O of a transposed layer's weight has the channels of one group (weight_layout)."
     vectors = {
         name: per_channel(name, value, form.outputs, "weight", dtype, where, remedy)
         for name, value in (
@@ -119,7 +117,7 @@ class _Form(NamedTuple):
         order = one_of("weight_layout", frozen("weight_layout", layout), WeightLayout)
         if weight.ndim < 3 or not weight.size:
             expected = f"at least 3 axes ({order.value}), none of size 0"
-            remedy = "Two axes are channels, the others the kernel's."
+            remedy = "Two axes are channels; the others belong to the kernel."
             raise ShapeError("weight.shape", str(weight.shape), expected, remedy)
         to_iox = order.to_iox(weight.ndim - 2)
         rows, per_group = (weight.shape[axis] for axis in to_iox[:2])
@@ -135,7 +133,7 @@ class _Form(NamedTuple):
         return cls(to_iox, count, per_group * count)
 
     def scaled(self, weight: Array, scale: Array) -> Array:
-        """Return a new weight, each output channel times its scale."""
+        """Return a new weight, with each output channel multiplied by its scale."""
         memory.require(3 * weight.nbytes, "the folded weight")
         result = np.empty(weight.shape, weight.dtype)
         source, target = weight.transpose(self.to_iox), result.transpose(self.to_iox)

@@ -1,4 +1,4 @@
-"""The public function `batch_norm`, and what it returns."""
+"""The public function `batch_norm` and its result."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .checks import GIVEN, ChannelAxis, epsilon, moved, moving_rule, require_spr
 
 
 class BatchNormResult(NamedTuple):
-    """The results of `batch_norm`; in `out`, None asks for a new array.
+    """The results of `batch_norm`; in `out`, None requests a new array.
 
     y: of x's shape and dtype. saved_mean, saved_invstd: (C,), float64, the mean and
-    1 / sqrt(var + eps) of y. moving_mean, moving_var: (C,), of the dtypes of mean and var, None if
-    those are None.
+    1 / sqrt(var + eps) with which y was computed. moving_mean, moving_var: (C,), of the dtypes of
+    mean and var, None if those are None.
 
     >>> BatchNormResult().y is None
     True
@@ -55,32 +55,32 @@ def batch_norm(
 ) -> BatchNormResult:
     """Normalise channel by channel: y = gamma * (x - mean) / sqrt(var + eps) + beta.
 
-    With `training`, and without `use_global_stats`, mean and variance are those of the batch: over
-    all axes of x but `axis`, the variance divided by n, the elements of a channel. Otherwise they
-    are the moving statistics `mean` and `var`.
+    With `training`, and without `use_global_stats`, mean and variance are the batch's own: over all
+    axes of x except `axis`, with the variance divided by n, the number of elements of a channel.
+    Otherwise they are the moving statistics `mean` and `var`.
 
     x: any shape with C channels on `axis` (default 1, as in (N, C, *size); -1 for (N, *size, C)).
     gamma, beta: (C,), or None for 1 and 0. `fix_gamma` counts gamma as 1.
-    mean, var: (C,), the moving statistics; may be None if those of the batch are used.
+    mean, var: (C,), the moving statistics; may be None if the batch's statistics are used.
     eps: added to the variance. If it and a batch's variance are both 0, y is beta.
-    statistics, momentum: the rule of new moving statistics, if those of the batch are used:
+    statistics, momentum: the rule of new moving statistics, if the batch's statistics are used:
         "torch"  old * (1-momentum) + batch * momentum, the variance divided by n-1; default 0.1;
         "mxnet"  old * momentum + batch * (1-momentum), the variance divided by n; default 0.9;
-        `momentum` is from 0 to 1; None is the default.
+        `momentum` is from 0 to 1; None means the default.
     out: an array of x's shape and dtype for y, which may be x; or a `BatchNormResult` with arrays
         for any of the results. No other array of the caller is written.
         `out=BatchNormResult(moving_mean=mean, moving_var=var)` updates moving statistics in place.
 
-    x is float16, bfloat16, float32 or float64, of any strides; the parameters are of its dtype, or
+    x is float16, bfloat16, float32 or float64, of any strides; the parameters have its dtype, or
     float32 with 16-bit x. Sums are in float64. In training, variance and y of a channel with a NaN
     or an infinity are NaN. Without elements the moving statistics keep their values.
 
-    On a GPU cuDNN computes in training; statistics are float32 there, and all results new arrays.
+    On a GPU, cuDNN computes training, statistics are float32, and all results are new arrays.
 
     Returns a `BatchNormResult`: y; saved_mean and saved_invstd, for `batch_norm_backward`; and
     moving_mean and moving_var, new arrays, with the old values if the batch was not used.
     Raises `ArgumentError` (`ShapeError`, `DTypeError`) for arguments that do not fit together, and
-    one element per channel in training with "torch"; `MemoryLimitError`.
+    for one element per channel in training with "torch"; `MemoryLimitError`.
 
     >>> import numpy as np
     >>> x = np.array([[1.0, 10.0], [3.0, 30.0]])
@@ -127,7 +127,7 @@ def batch_norm(
         channels.combine(result, matrix, affine(batch_mean, scale, shift, kind))
         channels.store(y, result)
         values: dict[str, Array] = {"y": y, "saved_mean": batch_mean, "saved_invstd": invstd}
-        if not uses_batch or not channel_axis.count:  # a batch without elements has NaN
+        if not uses_batch or not channel_axis.count:  # a batch without elements has no statistics
             weight = 0.0
         variance = rule.variance(batch_var, channel_axis.count) if weight else batch_var
         batch = {"moving_mean": batch_mean, "moving_var": variance}
@@ -141,7 +141,7 @@ def batch_norm(
 
 def _on_device(x: Any, *rest: Any) -> BatchNormResult:
     with importing:
-        from . import on_device  # what is on the processor never loads it
+        from . import on_device  # never loaded for arrays in main memory
     with x.library.on(x.device), out_of_memory(x.library, "the normalisation"):
         return BatchNormResult(**on_device.batch_norm(x, *rest))
 
@@ -149,13 +149,13 @@ def _on_device(x: Any, *rest: Any) -> BatchNormResult:
 def _targets(
     out: object, channel_axis: ChannelAxis, dtypes: dict[str, np.dtype[Any]]
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the arrays of `out` by the names of the results, as passed and as checked."""
+    """Return the arrays of `out` by the results' names, as passed and as checked."""
     if isinstance(out, np.ndarray):
         return {"y": out}, {"y": check_out("out", out, channel_axis.shape, dtypes["y"])}
     names = BatchNormResult._fields
     wanted = gradient_targets(names, BatchNormResult, names, out, accumulate=False)
     passed = {name: target for name, target in wanted.items() if target is not None}
     for name in passed.keys() - dtypes.keys():
-        expected = f"None where {name.removeprefix('moving_')} is"
+        expected = f"None if {name.removeprefix('moving_')} is None"
         raise ArgumentError(f"out.{name}", "an array", expected, "Give both or neither.")
     return passed, fitting(passed, {name: channel_axis.shape_of(name) for name in passed}, dtypes)

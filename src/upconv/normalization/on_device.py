@@ -1,8 +1,8 @@
 """Batch normalization of arrays on a GPU.
 
-In training cuDNN computes, where it takes the layer: it wants a multiple of eight channels or so.
-Elsewhere the arrays' own library adds up, in float64, and our kernel scales and shifts. Statistics
-are float32 here, as cuDNN keeps them: on the processor they are float64.
+cuDNN computes training if it supports the layer, typically for a multiple of eight channels. In
+other cases the arrays' own library computes sums in float64, and upconv's kernel scales and shifts.
+Statistics are float32 here, as in cuDNN; on the processor they are float64.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 class _Layout:
-    """x as the library counts it: (batch, channels, positions), contiguous, channels first or last.
+    """The form of x for cuDNN: (batch, channels, positions), contiguous, channels first or last.
 
-    Channels on any other axis are brought to the first by a copy.
+    Channels on any other axis are moved to the front by a copy.
     """
 
     def __init__(self, x: DeviceArray, axis: int) -> None:
@@ -41,12 +41,12 @@ class _Layout:
         self.along = tuple(-1 if i == at else 1 for i in range(x.ndim))
 
     def ready(self, array: DeviceArray) -> DeviceArray:
-        """The array in the library's order."""
+        """Return the array in cuDNN's order."""
         ordered = array.transpose(self._order)
         return ordered if ordered.contiguous and ordered.pointer % 16 == 0 else ordered.copy()
 
     def back(self, array: DeviceArray) -> DeviceArray:
-        """A result in the caller's order of axes."""
+        """Return a result in the caller's order of axes."""
         return array.transpose(self._back)
 
 
@@ -55,7 +55,7 @@ def _engine(x: DeviceArray) -> Any:
 
 
 def _empty(x: DeviceArray, channels: int) -> DeviceArray:
-    """New memory for a per-channel array in float32."""
+    """Return new memory for a per-channel array in float32."""
     return x.empty((channels,), _FLOAT32)
 
 
@@ -64,7 +64,7 @@ def _vector(x: DeviceArray, native: Any) -> DeviceArray:
 
 
 def _floats(x: DeviceArray, array: Any, channels: int, default: float = 0) -> DeviceArray:
-    """A per-channel array in float32; None is a default for all channels."""
+    """Return a per-channel array in float32; None stands for a default in all channels."""
     if array is not None:
         vector = _vector(x, array.native)
         return vector if vector.contiguous and vector.pointer % 16 == 0 else vector.copy()
@@ -74,7 +74,7 @@ def _floats(x: DeviceArray, array: Any, channels: int, default: float = 0) -> De
 
 
 def _given_back(x: DeviceArray, results: dict[str, Any]) -> dict[str, Any]:
-    """The results as arrays of the caller's library."""
+    """Return the results as arrays of the caller's library."""
     back = x.given_back
     return results if back is None else {name: back(value) for name, value in results.items()}
 
@@ -83,7 +83,7 @@ def batch_norm(
     x: DeviceArray, channel: ChannelAxis, parameters: Mapping[str, Any], eps: float,
     uses_batch: bool, rule: Statistics, weight: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """The results of `upconv.batch_norm` by their names, as arrays of x's library."""
+    """Return the results of `upconv.batch_norm` by name, as arrays of x's library."""
     channels = channel.channels
     scale = _floats(x, parameters["gamma"], channels, 1)
     shift = _floats(x, parameters["beta"], channels)
@@ -112,7 +112,7 @@ def batch_norm(
 def _training(
     x: DeviceArray, layout: _Layout, scale: DeviceArray, shift: DeviceArray, eps: float
 ) -> tuple[DeviceArray, dict[str, DeviceArray]]:
-    """y and the statistics of x, which is in the library's order; `batch_var` is divided by n-1."""
+    """Return y and the statistics of x, given in cuDNN's order; `batch_var` is divided by n-1."""
     y, channels = x.empty(x.shape), scale.shape[0]
     zeros = _floats(x, None, channels)
     stats = {name: _empty(x, channels) for name in ("mean", "invstd", "batch_mean", "batch_var")}
@@ -136,7 +136,7 @@ def _training(
 def _scaled(
     x: DeviceArray, layout: _Layout, scale: DeviceArray, shift: DeviceArray, mean: Any, invstd: Any
 ) -> DeviceArray:
-    """(x - mean) * invstd * scale + shift by our kernel, of x in the library's order."""
+    """Compute (x - mean) * invstd * scale + shift by upconv's kernel, with x in cuDNN's order."""
     y, slope = x.empty(x.shape), scale.native * invstd
     offset = shift.native - mean * slope
     _engine(x).scaled(y, x, _vector(x, slope), _vector(x, offset), layout.channel)
@@ -148,7 +148,7 @@ def batch_norm_backward(
     targets: Mapping[str, Any], dtypes: Mapping[str, np.dtype[Any]], *, eps: float,
     uses_batch: bool, fixed: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """The results of `upconv.batch_norm_backward` by their names, as arrays of x's library."""
+    """Return the results of `upconv.batch_norm_backward` by name, as arrays of x's library."""
     channels = channel.channels
     scale = _floats(x, None if fixed else gamma, channels, 1)
     mean, invstd = (_floats(x, statistic, channels) for statistic in statistics)
@@ -170,7 +170,7 @@ def _training_gradients(
     x: DeviceArray, grad: DeviceArray, layout: _Layout, scale: DeviceArray, mean: DeviceArray,
     invstd: DeviceArray, eps: float,
 ) -> dict[str, DeviceArray]:  # fmt: skip
-    """The gradients where the statistics depend on x; x and grad are in the library's order."""
+    """Return the gradients if the statistics depend on x; x and grad are in cuDNN's order."""
     dx, dgamma, dbeta = x.empty(x.shape), *(_empty(x, scale.shape[0]) for _ in range(2))
     arrays = {"x": x, "grad": grad, "mean": mean, "invstd": invstd}
     arrays |= {"gamma": scale, "dx": dx, "dgamma": dgamma, "dbeta": dbeta}
@@ -185,7 +185,7 @@ def _gradients_by_sums(
     x: DeviceArray, grad: DeviceArray, layout: _Layout, scale: DeviceArray, mean: DeviceArray,
     invstd: DeviceArray, *, uses_batch: bool,
 ) -> dict[str, DeviceArray]:  # fmt: skip
-    """The gradients by the library's sums, as in `backward`; xh = (x - mean) * r is `normal`."""
+    """Return the gradients by the array library's sums, as in `backward`; `normal` is xh."""
     library, along = x.library, layout.along
     values, g = (library.cast(array.native, _FLOAT32) for array in (x, grad))
     normal = (values - mean.native.reshape(along)) * invstd.native.reshape(along)

@@ -138,7 +138,7 @@ class TestWays:
     def test_channels_first_data_is_reordered_and_channels_last_data_is_not(self) -> None:
         first = ENGINE.build(PROBLEM.replace(layout=DataLayout.NCX), 1).description
         assert "2 reorders of data" in first
-        assert "data as it lies" in ENGINE.build(PROBLEM, 1).description
+        assert "data as given" in ENGINE.build(PROBLEM, 1).description
 
     def test_the_librarys_cache_hides_no_implementation(self) -> None:
         """Its cached descriptor of the plain way, the same arrays, has no next implementation."""

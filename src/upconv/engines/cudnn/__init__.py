@@ -1,1 +1,1 @@
-"""cuDNN, NVIDIA's library, for arrays on NVIDIA GPUs: see `engine.Cudnn`."""
+"""The engine for arrays on NVIDIA GPUs, by NVIDIA's library cuDNN; see `engine.Cudnn`."""

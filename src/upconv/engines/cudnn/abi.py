@@ -1,9 +1,9 @@
-"""cuDNN's C interface as far as it is used: finding the library, descriptors, errors, handles.
+"""The parts of cuDNN's C interface that upconv uses: loading, descriptors, errors, handles.
 
-cuDNN 9 keeps this interface stable. Its descriptors are objects with attributes that are set, then
-finalized; each constant here is named as in cudnn_graph.h. NVIDIA's Python frontend is not used.
-Its overhead is 11 to 36 microseconds per call, where PyTorch's whole convolution takes 15. It
-installs 600 MB of unrelated packages (1.18 and 1.32, measured on 26 November 2026).
+cuDNN 9 keeps this interface stable. Its descriptors are objects whose attributes are set before
+they are finalized; each constant here is named as in cudnn_graph.h. NVIDIA's Python frontend is not
+used. Its overhead is 11 to 36 microseconds per call, while PyTorch's entire convolution takes 15.
+It installs 600 MB of unrelated packages (1.18 and 1.32, measured on 26 November 2026).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Attribute(IntEnum):
     EXECUTION_PLAN_WORKSPACE_SIZE = 402
     KNOB_CHOICE_KNOB_TYPE = 600
     KNOB_CHOICE_KNOB_VALUE = 601
-    # Of OPERATION_CONVOLUTION_FORWARD, and at 706 and 712 of the two gradients.
+    # For OPERATION_CONVOLUTION_FORWARD; the attributes of both gradients begin at 706 and 712.
     ALPHA = 700
     BETA = 701
     CONV_DESC = 702
@@ -148,22 +148,22 @@ _ELEMENTS: dict[Type, Any] = {
 
 
 class CudnnError(EngineRefusal):
-    """Raised where the library refuses or fails; it is asked of each plan whether it can run."""
+    """Raised where the library refuses or fails, which also shows which plans cannot run."""
 
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """The library, loaded once per process; `EngineMissing` where there is none."""
+    """Return the library, loaded once per process; `EngineMissing` where there is none."""
     return Library(_loaded())
 
 
 def _loaded() -> Any:
-    """The library that is loaded already, that of NVIDIA's package, or the system's."""
+    """Load the library: a copy that is loaded already, else NVIDIA's package, else the system's."""
     names = ["libcudnn.so.9"]
     spec = find_spec("nvidia") and find_spec("nvidia.cudnn")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     names += [str(Path(folder) / "lib" / names[0]) for folder in folders]
-    if "libcudnn" not in _mapped():  # what is loaded must be taken, or there would be two
+    if "libcudnn" not in _mapped():  # a loaded copy must be used, or there would be two
         names.reverse()
     for name in names:
         try:
@@ -187,7 +187,7 @@ class Library:
         loaded.cudnnGetVersion.restype = ctypes.c_size_t
         self.version = int(loaded.cudnnGetVersion())
         if self.version < _OLDEST:
-            raise EngineMissing(f"cuDNN 9.1 or newer is needed, and {self.version} is loaded")
+            raise EngineMissing(f"cuDNN 9.1 or newer is needed, but {self.version} is loaded")
         self._loaded = loaded
         signatures: dict[str, list[Any]] = {
             "cudnnCreate": [POINTER(c_void_p)],
@@ -229,7 +229,7 @@ class Library:
 
 
 class Object:
-    """A descriptor of the library, which goes with this object."""
+    """A descriptor of the library, which is destroyed with this object."""
 
     __slots__ = ("address", "kept", "library")
 
@@ -239,7 +239,7 @@ class Object:
             self.library.createdescriptor(kind, byref(address)), f"descriptor {kind.name}"
         )
         self.address: int = address.value or 0
-        self.kept: list[Object] = []  # what this one refers to
+        self.kept: list[Object] = []  # the descriptors to which this one refers
 
     def set(self, name: int, kind: Type, *values: Any) -> Object:
         """Set an attribute to values of a type; descriptors are kept as long as this one."""
@@ -252,18 +252,18 @@ class Object:
         return self
 
     def finalized(self) -> Object:
-        """The descriptor with all attributes set."""
+        """Finalize the descriptor, after all attributes are set, and return it."""
         self.library.check(self.library.finalize(self.address), "finalizing")
         return self
 
     def get(self, name: int, kind: Type) -> list[Any]:
-        """The values of an attribute."""
+        """Return the values of an attribute."""
         array = (_ELEMENTS.get(kind, c_int) * self._count(name, kind))()
         count = self._read(name, kind, array)
         return list(array)[:count]
 
     def objects(self, name: int, of: Descriptor) -> list[Object]:
-        """The descriptors that an attribute has, which the library fills."""
+        """Return the descriptors of an attribute, which the library fills."""
         kind = Type.BACKEND_DESCRIPTOR
         descriptors = [Object(of) for _ in range(self._count(name, kind))]
         array = (c_void_p * len(descriptors))(*(one.address for one in descriptors))
@@ -287,7 +287,7 @@ class Object:
 
 
 class _Handle:
-    """A handle of the library and the stream that it was set to last; it goes with its thread."""
+    """A handle of the library and its latest stream; it is destroyed with its thread."""
 
     def __init__(self) -> None:
         address = c_void_p()
@@ -295,19 +295,18 @@ class _Handle:
         self.address, self.stream, self._destroy = address.value or 0, -1, library().destroy
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if getattr(self, "address", 0) and not _ending():  # at the end the driver may be gone
+        if getattr(self, "address", 0) and not _ending():  # at exit, the driver may be gone
             self._destroy(self.address)
 
 
 class _Handles(threading.local):
-    """A thread's handles by device: a handle is bound to a device and, from call to call, to a
-    stream."""
+    """A thread's handles by device. A handle is bound to a device, and in each call to a stream."""
 
     def __init__(self) -> None:
         self._handles: dict[int, _Handle] = {}
 
     def of(self, device: int, stream: int) -> int:
-        """The handle for a device, which is the current one, on a stream."""
+        """Return the handle for the current device, set to a stream."""
         handle = self._handles.get(device)
         if handle is None:
             handle = self._handles[device] = _Handle()
@@ -324,9 +323,9 @@ def tensor(
     number: int, dims: Sequence[int], strides: Sequence[int], dtype: int,
     *, virtual: bool = False, by_value: bool = False,
 ) -> Object:  # fmt: skip
-    """A tensor of a graph: sizes, strides in elements, an element type.
+    """Return a tensor of a graph: sizes, strides in elements, an element type.
 
-    virtual: a value between two operations. by_value: one number, whose address is in main memory.
+    virtual: a value between two operations. by_value: one number with an address in main memory.
     """
     descriptor = Object(Descriptor.TENSOR)
     descriptor.set(Attribute.TENSOR_DATA_TYPE, Type.DATA_TYPE, dtype)

@@ -1,7 +1,7 @@
-"""A kernel that waits: work that is queued behind it runs without gaps.
+"""A kernel that waits, so that work queued after it runs without gaps.
 
 Tuning compares plans by their time on the device. The time between two events also contains the
-launch overhead if it is longer than the kernels. Behind a wait, all calls are queued before the
+launch overhead if that is longer than the kernels. After a wait, all calls are queued before the
 first one begins.
 """
 
@@ -39,6 +39,6 @@ def _kernel(device: int, processor: str) -> Kernel:
 
 
 def wait(device: int, processor: str, stream: int, seconds: float) -> None:
-    """Let a stream wait; 50 ms at most."""
+    """Make a stream wait, for at most 50 ms."""
     nanoseconds = int(min(seconds, _LONGEST) * 1e9)
     _kernel(device, processor).launch(1, 1, stream, struct.pack("q", nanoseconds))

@@ -1,6 +1,6 @@
 """The CUDA driver: kernels in PTX, loaded into a device's context and launched on a stream.
 
-The driver's library belongs to the system, not to a package, so nothing is to be installed. A
+The driver's library belongs to the system, not to a package, so nothing has to be installed. A
 module belongs to the primary context of its device, which PyTorch and CuPy use too.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 
 from ...errors import EngineError, EngineMissing
 
-_POINTER, _SIZE, _END = 1, 2, 0  # of the list of arguments of a launch
-_OTHER_CONTEXT = 201, 400  # no context, or a handle that is not of the current one
+_POINTER, _SIZE, _END = 1, 2, 0  # markers in the list of arguments of a launch
+_OTHER_CONTEXT = 201, 400  # errors: no context, or a handle of another context
 _CAPABILITY = 75, 76  # attributes of a device: major and minor
 
 _lock = threading.Lock()
@@ -25,7 +25,7 @@ _lock = threading.Lock()
 
 @lru_cache(maxsize=1)
 def driver() -> Driver:
-    """The driver, made once per process; `EngineMissing` where there is none, or no GPU."""
+    """Return the driver, created once per process; `EngineMissing` without a driver or a GPU."""
     return Driver()
 
 
@@ -36,27 +36,27 @@ class Driver:
         try:
             self._library: Any = ctypes.CDLL("libcuda.so.1")
         except OSError:
-            raise EngineMissing("there is no NVIDIA driver here (libcuda.so.1)") from None
+            raise EngineMissing("this system has no NVIDIA driver (libcuda.so.1)") from None
         self._call("cuInit", c_uint(0))
         count = c_int()
         self._call("cuDeviceGetCount", byref(count))
         if not count.value:
-            raise EngineMissing("the NVIDIA driver sees no GPU here")
+            raise EngineMissing("the NVIDIA driver finds no GPU")
         self.count = count.value
         self._contexts: dict[int, c_void_p] = {}
-        # Each argument's type, so that a launch converts nothing it need not.
+        # The types of the arguments, which avoid needless conversions in each launch.
         self._library.cuLaunchKernel.argtypes = [
             c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p,
         ]  # fmt: skip
 
     def name(self, device: int) -> str:
-        """The device's name, such as "NVIDIA H200"."""
+        """Return the device's name, such as "NVIDIA H200"."""
         text = ctypes.create_string_buffer(256)
         self._call("cuDeviceGetName", text, c_int(256), self._device(device))
         return text.value.decode()
 
     def capability(self, device: int) -> tuple[int, int]:
-        """The device's compute capability, such as (9, 0)."""
+        """Return the device's compute capability, such as (9, 0)."""
         values = []
         for attribute in _CAPABILITY:
             value = c_int()
@@ -79,7 +79,7 @@ class Driver:
             self._call("cuCtxPopCurrent_v2", byref(c_void_p()))
 
     def kernel(self, device: int, ptx: str, name: str) -> Kernel:
-        """The kernel of a name in a text of PTX."""
+        """Load a kernel by its name from a text of PTX."""
         with _lock, self.context(device):
             module, function = c_void_p(), c_void_p()
             self._call("cuModuleLoadData", byref(module), c_char_p(ptx.encode()))
@@ -96,7 +96,7 @@ class Driver:
         launch = self._library.cuLaunchKernel
         call = kernel.function, blocks, 1, 1, threads, 1, 1, 0, stream, None, listed
         code = launch(*call)
-        if code in _OTHER_CONTEXT:  # seldom: in a thread that has done nothing on this device
+        if code in _OTHER_CONTEXT:  # rare: the thread has not used this device before
             with self.context(kernel.device):
                 code = launch(*call)
         if code:
@@ -122,7 +122,7 @@ class Driver:
 
 
 class Kernel:
-    """A loaded kernel; its module stays loaded, as classes of kernels are few."""
+    """A loaded kernel; its module stays loaded, since there are few classes of kernels."""
 
     __slots__ = ("_driver", "device", "function")
 
@@ -130,5 +130,5 @@ class Kernel:
         self._driver, self.device, self.function = owner, device, function
 
     def launch(self, blocks: int, threads: int, stream: int, packed: bytes) -> None:
-        """Run it; see `Driver.launch`."""
+        """Launch the kernel; see `Driver.launch`."""
         self._driver.launch(self, blocks, threads, stream, packed)

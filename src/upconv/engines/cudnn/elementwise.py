@@ -1,4 +1,4 @@
-"""An elementwise kernel for work that cuDNN's graphs lack: the epilogue of a layer, and copies.
+"""An elementwise kernel for work outside cuDNN's graphs: the epilogue of a layer, and copies.
 
     result[i] = activation(source[i] * scale[c] + bias[c] + residual[i] + result[i])
 
@@ -6,8 +6,8 @@ rounded once, for arrays of any strides; every term is optional. The source may 
 it, or without a source, its value is zero. So the same kernel crops, pads, converts, adds a
 residual and computes a second result.
 
-The kernel is LLVM IR, emitted by the JIT's modules, and becomes PTX by LLVM's own backend. Each
-class, of types, terms and number of axes, has its kernel; sizes and strides are arguments. Tests
+The JIT's modules emit the kernel as LLVM IR, and LLVM's own backend translates it to PTX. Each
+class of types, terms and number of axes has a kernel; sizes and strides are arguments. Tests
 compile the same IR for the processor.
 """
 
@@ -30,18 +30,18 @@ from ..jit.emit import Function, Module
 from ..jit.values import I32, I64, PTR, STORED, Value, computed
 
 THREADS, PER_THREAD = 256, 4
-"""Threads of a block, and elements of a thread: one at a time would wait for memory."""
+"""Threads of a block, and elements of a thread: with one element it would wait for memory."""
 
 POINTERS = ("result", "second", "source", "bias", "residual", "slopes", "scale")
-"""The arrays of a kernel in the order of its arguments; one that is absent has the address 0."""
+"""The arrays of a kernel in the order of its arguments; an absent array has the address 0."""
 
 _PER_AXIS = (*(f"{name}_stride" for name in POINTERS), "begin")
 _SIZES = ("size", "extent")
 
 
 class Move(NamedTuple):
-    """The class of a kernel: its axes, the types of source, result and of arrays with one number
-    per channel, and its terms."""
+    """The class of a kernel: its number of axes, the types of the source, the result and the
+    per-channel arrays (`vectors`), and its terms."""
 
     axes: int
     source: DType | None
@@ -56,8 +56,8 @@ class Move(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One axis: its size, the stride of each array of `POINTERS` along it (0 for one without the
-    axis), and the begin and length of the source's window."""
+    """One axis: its size, the stride of each array of `POINTERS` along it (0 for an array without
+    the axis), and the start and length of the source's window."""
 
     size: int
     strides: tuple[int, ...]
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 
 def merged(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows, with neighbours merged that are contiguous in every array.
+    """Merge adjacent axes that are contiguous in every array.
 
     >>> inner, outer = Row(4, (1,) * 7, 0, 4), Row(3, (4,) * 7, 0, 3)
     >>> merged([outer, inner]) == (Row(12, (1,) * 7, 0, 12),)
@@ -93,7 +93,7 @@ def merged(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def arguments(rows: Sequence[Row]) -> bytes:
-    """The packed arguments of a kernel, behind the addresses."""
+    """Return the packed arguments of a kernel that follow the addresses."""
     words = chain.from_iterable((*row.strides, row.begin) for row in rows)
     sizes = chain.from_iterable((row.size, row.extent) for row in rows)
     total = prod(row.size for row in rows)
@@ -101,7 +101,7 @@ def arguments(rows: Sequence[Row]) -> bytes:
 
 
 def parameters(axes: int) -> dict[str, str]:
-    """The parameters of a kernel and their types."""
+    """Return the parameters of a kernel and their types."""
     words = {f"{name}{axis}": I64 for axis in range(axes) for name in _PER_AXIS}
     sizes = {f"{name}{axis}": I32 for axis in range(axes) for name in _SIZES}
     return dict.fromkeys(POINTERS, PTR) | words | sizes | {"total": I32}
@@ -111,7 +111,7 @@ _Address = Callable[..., Value]
 
 
 def element(f: Function, move: Move, index: Value) -> list[tuple[Value, Value]]:
-    """Compute the element of a 32-bit index: what is to be written, and where."""
+    """Compute the element at a 32-bit index; return pairs of a value and its address."""
     positions = _places(f, move.axes, index)
     kind, stored = computed(move.result), STORED[move.result]
 
@@ -147,7 +147,7 @@ def element(f: Function, move: Move, index: Value) -> list[tuple[Value, Value]]:
 
 
 def _places(f: Function, axes: int, index: Value) -> list[Value]:
-    """The position along each axis, of 64 bits, of an index that counts the last axis first."""
+    """Return the 64-bit position along each axis of an index whose last axis runs fastest."""
     positions = []
     for axis in reversed(range(axes)):
         if axis:
@@ -168,7 +168,7 @@ def _source(
     *,
     windowed: bool,
 ) -> Value:
-    """The source's element, or zero outside its window, where its first element is read."""
+    """Return the source's element, or zero outside its window (where code reads the first one)."""
     stored = STORED[dtype]
     if not windowed:
         return _widened(f, f.load(stored, address("source", stored)), kind)
@@ -194,7 +194,7 @@ def _kernel(module: Module, move: Move) -> None:
         block, size, thread = (_register(module, f, n) for n in ("ctaid", "ntid", "tid"))
         first = block * (size * PER_THREAD) + thread
         elements = []
-        for number in range(PER_THREAD):  # all are read before any is written
+        for number in range(PER_THREAD):  # all elements are read before any is written
             index = first + size * number
             inside = f.compare("ult", index, f["total"])
             elements.append((inside, element(f, move, f.select(inside, index, 0))))
@@ -212,7 +212,7 @@ def _register(module: Module, f: Function, name: str) -> Value:
 
 @lru_cache(maxsize=256)
 def ptx(move: Move, processor: str) -> str:
-    """The kernel of a class in PTX, for processors from `processor` on, such as "sm_90"."""
+    """Return the kernel of a class in PTX, for processors from `processor` on, such as "sm_90"."""
     module = Module()
     _kernel(module, move)
     text = module.text().replace("define void @move", "define ptx_kernel void @move")
@@ -220,7 +220,7 @@ def ptx(move: Move, processor: str) -> str:
 
 
 def assembled(text: str, processor: str) -> str:
-    """PTX of a module of LLVM IR, for processors from `processor` on."""
+    """Translate a module of LLVM IR to PTX, for processors from `processor` on."""
     with parsing() as parse:
         parsed = parse(f'target triple = "{_TRIPLE}"\n{text}')
         return str(_machine(processor).emit_assembly(parsed))
@@ -231,7 +231,7 @@ _VERSIONS = {"sm_70": "+ptx63", "sm_80": "+ptx70", "sm_90": "+ptx78"}
 
 
 def processor_of(capability: tuple[int, int]) -> str:
-    """The newest of the processors that code is made for and that a device is compatible with.
+    """Return the newest target processor that is compatible with a device's capability.
 
     >>> processor_of((9, 0)), processor_of((8, 6)), processor_of((12, 0))
     ('sm_90', 'sm_80', 'sm_90')

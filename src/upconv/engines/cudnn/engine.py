@@ -1,4 +1,4 @@
-"""The engine: bound to a device and a library of arrays, or not bound, as its name is looked up."""
+"""The engine, either with settings only or bound to a device and a library of arrays."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from .moves import Ends, Maybe, Moves
 from .operation import Convolution, cannot
 from .primitive import primitive, variants
 
-_DEFAULT_WORKSPACE = 1024  # MiB, as MXNet's
-_MOST_PLANS = 24  # of one graph that tuning may measure
+_DEFAULT_WORKSPACE = 1024  # MiB, as in MXNet
+_MOST_PLANS = 24  # plans of one graph that tuning may measure
 _MOST_GRAPHS = 4
 _MOST_NORMS = 64
 _SAMPLE_SECONDS = 0.003
@@ -38,7 +38,7 @@ _QUEUED = 5e-5
 
 
 class Tune(Enum):
-    """Ways to choose a plan, in MXNet's words; see `Cudnn`."""
+    """Ways to choose a plan, with MXNet's names; see `Cudnn`."""
 
     OFF = "off"
     LIMITED_WORKSPACE = "limited_workspace"
@@ -48,13 +48,13 @@ class Tune(Enum):
 class Cudnn:
     """cuDNN for arrays on NVIDIA GPUs, with its settings; pass it as `engine=`.
 
-    tune: how a plan is chosen, in MXNet's words. "off": cuDNN's own expectation.
-        "limited_workspace": the fastest of those that `workspace` allows, measured on this GPU and
-        remembered. "fastest": the fastest of all. None: "limited_workspace" where a call is asked
-        to tune (`tune=True`, or `UPCONV_TUNE=1`), else "off".
+    tune: how a plan is chosen, with MXNet's names. "off": by cuDNN's own heuristics.
+        "limited_workspace": the fastest plan that `workspace` allows, measured on this GPU and
+        cached. "fastest": the fastest of all plans. None: "limited_workspace" where a call
+        requests tuning (`tune=True`, or `UPCONV_TUNE=1`), else "off".
     workspace: MiB of scratch memory that a plan may take, an int of 0 or more; "fastest" has no
         bound.
-    deterministic: whether results must be the same bits in every run.
+    deterministic: whether results must have the same bits in every run.
 
     Raises `EngineMissing` at the first call without an NVIDIA GPU or cuDNN.
 
@@ -77,21 +77,21 @@ class Cudnn:
 
     @property
     def options(self) -> Options:
-        """The plans that may be taken."""
+        """The options that limit which plans may be used."""
         limit = None if self.tune == Tune.FASTEST.value else self.workspace << 20
         return Options(limit, self.deterministic)
 
     def fingerprint(self) -> str:
-        """The versions of the library."""
+        """The version of the library."""
         driver()
         return f"cuDNN {abi.library().version}"
 
     def refuses(self, problem: Problem) -> str:
-        """Why it computes nothing in main memory."""
+        """Return why the engine computes nothing in main memory."""
         return "it computes on arrays of a GPU, such as CuPy's and PyTorch's, not in main memory"
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """Nothing to choose from in main memory."""
+        """There is no choice in main memory."""
         return ("",)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
@@ -99,7 +99,7 @@ class Cudnn:
         raise EngineRefusal(f"cuDNN cannot do {problem}: {self.refuses(problem)}.")
 
     def bound(self, library: Library, device: int) -> BoundCudnn:
-        """The engine for arrays of a library on a device."""
+        """Return the engine for arrays of a library on a device."""
         return _bound(self.tune, self.workspace, self.deterministic, library, device)
 
 
@@ -112,10 +112,10 @@ def _bound(
 
 
 class BoundCudnn:
-    """cuDNN on one device, for the arrays of one library; made by `Cudnn.bound`."""
+    """cuDNN on one device, for the arrays of one library; created by `Cudnn.bound`."""
 
     name = "cudnn"
-    rounds_sums = True  # to the arrays' type, where the end is not in cuDNN's own kernel
+    rounds_sums = True  # to the arrays' type, if the epilogue is not fused
 
     def __init__(self, settings: Cudnn, library: Library, device: int) -> None:
         self._machine = Gpu(library, device, settings.options)
@@ -134,16 +134,16 @@ class BoundCudnn:
         return self._fingerprint
 
     def refuses(self, problem: Problem) -> str | None:
-        """None when cuDNN can do `problem`, else why not."""
+        """Return None if cuDNN can compute `problem`, else why not."""
         return cannot(problem)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """The plans that tuning may measure; "" is the first that cuDNN expects to be fast."""
+        """Return the plans that tuning may measure; "" is the first by cuDNN's heuristics."""
         self._machine.refuse_capture()
         return ("", *variants(self._machine, problem, _MOST_PLANS))
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        """Make a plan ready: tens of milliseconds, a fused one some hundreds."""
+        """Build a plan, in tens of milliseconds, or hundreds for a fused plan."""
         self._machine.refuse_capture()
         return primitive(self._machine, problem, variant)
 
@@ -153,7 +153,7 @@ class BoundCudnn:
         self, which: str, sizes: tuple[int, int, int], last: bool,
         arrays: dict[str, DeviceArray], eps: float,
     ) -> None:  # fmt: skip
-        """Normalize "forward" or "backward" in training; see `norms` for sizes and arrays."""
+        """Run "forward" or "backward" of a normalization; see `norms` for sizes and arrays."""
         with importing:
             from . import norms
         norm = norms.Norm(norms.Pass(which), sizes, DType(arrays["x"].dtype.name), last)
@@ -163,7 +163,7 @@ class BoundCudnn:
             built = self._machine.built(lambda handle: norms.graph(norm, handle, self._options))
             norm_plan = None if built is None else norms.NormPlan(norm, built, eps)
             if len(self._norms) >= _MOST_NORMS:
-                self._norms = {}  # replaced: other threads may read the old one
+                self._norms = {}  # replaced, because other threads may read the old dict
             self._norms[key] = norm_plan
         plan = self._norms.get(key)
         if plan is None:
@@ -174,31 +174,31 @@ class BoundCudnn:
         self, y: DeviceArray, x: DeviceArray, scale: DeviceArray, shift: DeviceArray | None,
         channel: int,
     ) -> None:  # fmt: skip
-        """Write x * scale + shift into y, scale and shift being of the axis `channel`."""
+        """Write x * scale + shift into y; scale and shift run along the axis `channel`."""
         Moves(self._machine, channel).run(y, x, (0,) * y.ndim, Ends(bias=shift, scale=scale))
 
     # For tuning.
 
     def placed(self, array: np.ndarray[Any, Any]) -> DeviceArray:
-        """A copy of an array of main memory on this device."""
+        """Copy an array from main memory to this device."""
         self._machine.refuse_capture()
-        with devices.out_of_memory(self.library, "the random data to tune with"):
+        with devices.out_of_memory(self.library, "the random data for tuning"):
             native = self.library.from_host(array, self.device)
         return self.library.array("an array", native)
 
     def sample(self, run: Callable[[], object], length: float) -> float:
-        """Seconds of a call on the device, the mean of as many as `length` seconds take."""
+        """Return the mean seconds of a call on the device, over about `length` seconds of calls."""
         once = self.library.seconds(run, 1, self.device)
         count = min(max(ceil(min(length, _SAMPLE_SECONDS) / max(once, 1e-6)), 3), 200)
         begin = perf_counter()
-        run()  # its time here is what the processor takes to queue it
+        run()  # on the processor, this takes the time of queueing the call
         queueing = (perf_counter() - begin) * (count + 1)
         self._machine.wait(1.5 * queueing + _QUEUED)
         return self.library.seconds(run, count, self.device)
 
 
 class Gpu:
-    """A device that runs graphs of cuDNN and our kernels; see `primitive.Machine`."""
+    """A device that runs graphs of cuDNN and upconv's kernels; see `primitive.Machine`."""
 
     def __init__(self, library: Library, device: int, options: Options) -> None:
         self._library, self._device, self._options = library, device, options
@@ -207,7 +207,7 @@ class Gpu:
         self._graphs: dict[Convolution, Graph | None] = {}
 
     def plan(self, convolution: Convolution, name: str = "") -> GpuPlan | None:
-        """The plan of a name, or the first that can be built."""
+        """Return the plan with a name, or the first that can be built."""
         graph = self._graph(convolution)
         if graph is None:
             return None
@@ -216,7 +216,7 @@ class Gpu:
         return None if plan is None else GpuPlan(self, plan, convolution)
 
     def built(self, graph: Callable[[int], Graph]) -> graphs.Plan | None:
-        """The first plan of a graph that is made with this thread's handle."""
+        """Return the first plan of a graph that `graph` builds with this thread's handle."""
         library, device = self._library, self._device
         with library.on(device):
             handle = handles.of(device, library.stream(device))
@@ -227,12 +227,12 @@ class Gpu:
             return next(candidate.plans(candidate.names, handle), None)
 
     def names(self, convolution: Convolution) -> list[str]:
-        """The names of its engines, some of which may give no plan."""
+        """Return the names of a convolution's engines, some of which may give no plan."""
         graph = self._graph(convolution)
         return [] if graph is None else graph.names
 
     def move(self, move: Move, packed: bytes, total: int, arrays: Sequence[Maybe]) -> None:
-        """Run a kernel of ours on the caller's stream."""
+        """Run one of upconv's kernels on the caller's stream."""
         kernel = self._kernels.get(move)
         if kernel is None:
             self.refuse_capture()
@@ -244,7 +244,7 @@ class Gpu:
         kernel.launch(-(-total // (THREADS * PER_THREAD)), THREADS, stream, packed)
 
     def wait(self, seconds: float) -> None:
-        """Let the caller's stream wait."""
+        """Make the caller's stream wait."""
         wait(self._device, self._processor, self._library.stream(self._device), seconds)
 
     def execute(
@@ -261,7 +261,7 @@ class Gpu:
             plan.run(numbers, addresses, address, handles.of(device, library.stream(device)))
 
     def _graph(self, convolution: Convolution) -> Graph | None:
-        """The graph of a convolution, None where the library takes none; the latest are kept."""
+        """Return the graph of a convolution, or None if unsupported; recent graphs are cached."""
         graphs_ = self._graphs
         if convolution in graphs_:
             return graphs_[convolution]
@@ -272,19 +272,19 @@ class Gpu:
         except Unsupported:
             pass
         kept = list(graphs_.items())[1 - _MOST_GRAPHS :]
-        self._graphs = dict([*kept, (convolution, graph)])  # replaced: others may read the old one
+        self._graphs = dict([*kept, (convolution, graph)])  # new, as threads may read the old dict
         return graph
 
     def _handle(self) -> int:
-        """This thread's handle, on the caller's stream."""
+        """Return this thread's handle, on the caller's stream."""
         return handles.of(self._device, self._library.stream(self._device))
 
     def refuse_capture(self) -> None:
-        """Raise while a CUDA graph is captured: what is prepared may not be a part of it."""
+        """Raise while a CUDA graph is captured, because preparation must not be part of it."""
         if self._library.capturing(self._device):
             raise EngineError(
                 "A layer cannot be prepared while a CUDA graph is captured."
-                " Call it once before the capture, with arrays that lie as in it."
+                " Call it once before the capture, with arrays of the same strides."
             )
 
 
@@ -292,7 +292,7 @@ _BYTES = np.dtype(np.uint8)
 
 
 class GpuPlan:
-    """A plan that is built, on a device; see `primitive.Plan`."""
+    """A plan that has been built on a device; see `primitive.Plan`."""
 
     def __init__(self, gpu: Gpu, plan: graphs.Plan, convolution: Convolution) -> None:
         self._gpu, self._plan = gpu, plan

@@ -1,4 +1,4 @@
-"""Graphs of cuDNN: one convolution and its epilogue, their plans, and running them.
+"""Graphs of cuDNN, each a convolution with its epilogue, and plans that run them.
 
 A plan is one way to run a graph: an engine of the library with its settings ("knobs"). Its name,
 such as "eng22_k2=5", is the same in every process with the same library.
@@ -18,7 +18,7 @@ from .abi import Attribute, CudnnError, Descriptor, Mode, Note, Object, Type, li
 from .operation import Convolution, Kind
 
 A, B, BIAS, RESIDUAL, RESULT = range(1, 6)
-"""Numbers of a graph's tensors: the operands in the order of `Primitive.run`, and so on."""
+"""Numbers of a graph's tensors; A and B are the operands in the order of `Primitive.run`."""
 
 _VIRTUAL = 100
 
@@ -31,26 +31,26 @@ TYPES = {
 
 
 class Options(NamedTuple):
-    """Which plans may be taken: bytes of scratch memory (None: any number), and whether results
-    must be the same bit for bit in every run."""
+    """Limits on plans: bytes of scratch memory (None: any number), and whether results must have
+    the same bits in every run."""
 
     workspace: int | None
     deterministic: bool
 
 
 class Unsupported(Exception):
-    """Raised where the library has no plan for a graph; the text is its reason."""
+    """Raised where the library has no plan for a graph; the text is the library's reason."""
 
 
 class Engine(NamedTuple):
-    """An engine of the library with its settings, not yet a plan."""
+    """An engine of the library with its settings, before a plan is built."""
 
     name: str
     config: Object
 
 
 class Plan:
-    """A plan that is built: `run` gives it the addresses of its tensors."""
+    """A plan that has been built; `run` takes the addresses of its tensors."""
 
     def __init__(self, name: str, config: Object, handle: int) -> None:
         self.name = name
@@ -66,10 +66,10 @@ class Plan:
     def run(
         self, numbers: tuple[int, ...], addresses: tuple[int, ...], workspace: int, handle: int
     ) -> None:
-        """Run on the handle's stream; addresses of tensors by their numbers, and of scratch."""
+        """Run on the handle's stream, with the address of each tensor and of the scratch memory."""
         key = addresses, workspace
         latest = self._latest.__dict__.get("pack")
-        if latest is None or latest[0] != key:  # callers often come with the same memory
+        if latest is None or latest[0] != key:  # successive calls often use the same memory
             latest = self._latest.pack = key, _variant_pack(numbers, addresses, workspace)
         code = library().execute(handle, self._plan.address, latest[1].address)
         if code:
@@ -86,9 +86,9 @@ def _variant_pack(numbers: tuple[int, ...], addresses: tuple[int, ...], workspac
 
 
 class Graph:
-    """A graph and the engines that may run it; `Unsupported` where there is none.
+    """A graph and the engines that can run it; raises `Unsupported` if there are none.
 
-    What is built is kept as long as the graph.
+    Plans that have been built live as long as the graph.
     """
 
     def __init__(
@@ -112,13 +112,13 @@ class Graph:
 
     @property
     def names(self) -> list[str]:
-        """The engines, the one first that the library expects to be the fastest."""
+        """The engines' names, in the library's expected order of speed."""
         return list(self._engines)
 
     def plans(self, names: Iterable[str], handle: int) -> Iterator[Plan]:
-        """The plans of some engines, built in turn by this thread's handle.
+        """Yield the plans of some engines, built in turn with this thread's handle.
 
-        Those that cannot be built, or take too much scratch memory, are left out.
+        Plans that cannot be built, or that take too much scratch memory, are left out.
         """
         for name in names:
             with self._lock:
@@ -141,7 +141,7 @@ class Graph:
 
 
 def _engines(graph: Object, unwanted: set[Note]) -> Iterator[Engine]:
-    """The engines that the library lists for a graph, without those that have an unwanted note."""
+    """Yield the engines that the library lists for a graph, except those with unwanted notes."""
     for mode in (Mode.A, Mode.B, Mode.FALLBACK):
         try:
             listed = (
@@ -151,7 +151,7 @@ def _engines(graph: Object, unwanted: set[Note]) -> Iterator[Engine]:
                 .finalized()
             )
             configs = listed.objects(Attribute.ENGINEHEUR_RESULTS, Descriptor.ENGINECFG)
-        except CudnnError:  # this list does not know the graph
+        except CudnnError:  # this mode does not support the graph
             continue
         for config in configs:
             config.kept.append(listed)
@@ -174,7 +174,7 @@ def _name(engine: Object, config: Object) -> str:
 
 
 def unwanted_notes(dtype: DType, *, tf32: bool, deterministic: bool) -> set[Note]:
-    """Notes of engines that multiply or add less exactly than asked, or not the same each time."""
+    """Return the notes of engines that are less precise than requested, or not deterministic."""
     notes = {Note.REDUCED_PRECISION_REDUCTION}
     if dtype is DType.FLOAT32:
         notes.add(Note.DOWN_CONVERT_INPUTS)
@@ -184,7 +184,7 @@ def unwanted_notes(dtype: DType, *, tf32: bool, deterministic: bool) -> set[Note
 
 
 def convolution_graph(convolution: Convolution, handle: int, options: Options) -> Graph:
-    """The graph of a convolution and its epilogue; `Unsupported` if the library has none."""
+    """Return the graph of a convolution and its epilogue; raise `Unsupported` if there is none."""
     dtype, deterministic = convolution.dtype, options.deterministic
     unwanted = unwanted_notes(dtype, tf32=convolution.tf32, deterministic=deterministic)
     try:
@@ -272,5 +272,5 @@ _KINDS = {
     Kind.DATA_GRADIENT: (Descriptor.OPERATION_CONVOLUTION_BACKWARD_DATA, 6, (711, 709, 710)),
     Kind.WEIGHT_GRADIENT: (Descriptor.OPERATION_CONVOLUTION_BACKWARD_FILTER, 12, (716, 717, 715)),
 }
-"""The operation, what its attributes lie behind those of the first, and those of the operands, in
-the order of `Primitive.run`, and of the result."""
+"""The operation, the offset of its attributes from the forward operation's, and the attributes of
+the operands, in the order of `Primitive.run`, and of the result."""

@@ -1,4 +1,4 @@
-"""Runs of upconv's elementwise kernel: from arrays to the class and arguments of a kernel."""
+"""Runs of upconv's elementwise kernel: arrays determine the class and arguments of a kernel."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .operation import MOST
 
 Maybe = DeviceArray | None
 
-_MOST = 64  # prepared runs of one primitive: its arrays seldom have more combinations of strides
+_MOST = 64  # prepared runs of one primitive: its arrays rarely have more combinations of strides
 
 
 class Mover(Protocol):
-    """Runs elementwise kernels."""
+    """A runner of elementwise kernels."""
 
     def move(self, move: Move, packed: bytes, total: int, arrays: Sequence[Maybe]) -> None:
         """Run the kernel of a class on arrays in the order of `elementwise.POINTERS`."""
@@ -40,7 +40,7 @@ NO_ARRAYS = Ends()
 class Moves:
     """The runs of one primitive, prepared once for each combination of shapes and strides.
 
-    channel: the axis of the results along which a bias has its values.
+    channel: the channel axis of the results, which is the axis of a bias.
     """
 
     def __init__(self, mover: Mover, channel: int) -> None:
@@ -57,14 +57,14 @@ class Moves:
         *,
         accumulate: bool = False,
     ) -> None:
-        """Write all of `target`: the source, then the epilogue on it with its arrays `ends`.
+        """Write all of `target`: the epilogue of the source with its arrays `ends`.
 
-        The source, None for zeros, lies in the target from `begins` on.
+        `begins` is the position of the source in the target; None stands for a source of zeros.
         """
         if not target.size:
             return
         if target.size >= MOST:
-            words = f"kernels count in 32 bits, and an array here has {target.size} elements"
+            words = f"kernels count in 32 bits, and an array has {target.size} elements"
             raise EngineRefusal(f"{words}. Work on smaller pieces of the input.")
         vectors = ends.slopes, ends.scale
         arrays = (target, ends.second, source, ends.bias, ends.residual, *vectors)
@@ -88,7 +88,7 @@ class Moves:
     ) -> tuple[Move, bytes, int]:
         target, _, source, bias, residual, slopes, scale = arrays
         if target is None:
-            raise TypeError("a run has a target")
+            raise TypeError("a run needs a target")
         rows = merged([
             Row(
                 size,
@@ -114,7 +114,7 @@ class Moves:
 
 
 def _stride(array: Maybe, axis: int, channel: int) -> int:
-    """The step of an array along an axis of the result; of one per channel only along that one."""
+    """Return an array's stride along an axis of the result, 0 for per-channel arrays on others."""
     if array is None:
         return 0
     if array.ndim == 1:

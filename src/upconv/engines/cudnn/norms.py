@@ -3,9 +3,9 @@
     forward    y, mean, 1 / sqrt(var + eps), and the batch's own mean and unbiased variance
     backward   dx, dgamma, dbeta
 
-The library counts four axes, (N, C, 1, X), of data whose channels come first or last, and keeps one
-number per channel in float32, in the order (1, C, 1, 1). Its running statistics are the batch's
-here: their weight is 1.
+The library requires four axes, (N, C, 1, X), for data with channels first or last. Arrays with one
+number per channel are float32, of shape (1, C, 1, 1). The weight of the running statistics is 1
+here, so they become the batch's own.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _BATCH_NORM, _TRAINING = 2, 1  # cudnnBackendNormMode_t, cudnnBackendNormFwdPhas
 
 
 class Pass(Enum):
-    """Which of the two is computed."""
+    """The direction that a graph computes."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
 
 
 class Norm(NamedTuple):
-    """One normalization: (batch, channels, positions), the type of x, and where channels lie."""
+    """One normalization: (batch, channels, positions), the type of x, and whether channels are
+    last."""
 
     which: Pass
     sizes: tuple[int, int, int]
@@ -55,7 +56,7 @@ _MODE, _PHASE = {Pass.FORWARD: 2000, Pass.BACKWARD: 2100}, 2001
 
 
 def graph(norm: Norm, handle: int, options: Options) -> Graph:
-    """The graph of a normalization; `graphs.Unsupported` where the library takes none."""
+    """Return the graph of a normalization; raise `graphs.Unsupported` if there is none."""
     try:
         operation = _operation(norm)
     except abi.CudnnError as error:
@@ -91,7 +92,7 @@ def _names(norm: Norm) -> dict[str, int]:
 
 
 class NormPlan:
-    """A plan of a normalization, which is given its arrays by their names."""
+    """A plan of a normalization that takes its arrays by name."""
 
     def __init__(self, norm: Norm, plan: Plan, eps: float) -> None:
         self.plan = plan
@@ -99,7 +100,7 @@ class NormPlan:
         self._scalars = {"eps": c_float(eps), "weight": c_float(1.0)}
 
     def addresses(self, arrays: dict[str, DeviceArray]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The numbers of the graph's tensors, and their addresses."""
+        """Return the numbers of the graph's tensors, and their addresses."""
         addresses = (
             addressof(self._scalars[name]) if name in self._scalars else arrays[name].pointer
             for name in self._names

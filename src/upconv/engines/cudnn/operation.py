@@ -1,4 +1,4 @@
-"""A problem as one convolution of cuDNN: one of its three operations, and its tensors.
+"""A problem as one of cuDNN's three convolution operations, with its tensors.
 
     FORWARD       data gradient      loss x, filter w  ->  image y
     INPUT_GRAD    convolution        image g, filter w ->  loss dx
@@ -9,7 +9,7 @@ convolution. Its *loss*, the gradient of a convolution's result, is the input of
 All tensors are contiguous. The filter has the order of the data: (I, O/g, *k) for channels first,
 (I, *k, O/g) for channels last. cuDNN needs at least two spatial axes; a missing one has size 1.
 
-Nothing here imports cuDNN: these records are tested on every machine.
+Nothing here imports cuDNN, so these records are tested on every machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLa
 from ..copies import Tensor
 
 MOST = (1 << 31) - (1 << 12)
-"""A tensor must have fewer elements: kernels count in 32 bits, upconv's to a block beyond."""
+"""A tensor must have fewer elements: kernels count in 32 bits, upconv's up to a block further."""
 
 
 class Kind(Enum):
@@ -44,8 +44,8 @@ KINDS = {
 
 
 class Ends(NamedTuple):
-    """The steps of a graph after its convolution: + bias, + residual, then the activation; or only
-    the accumulation into the result."""
+    """The steps of a graph after its convolution: + bias, + residual, then the activation; or else
+    only the accumulation into the result."""
 
     bias: bool = False
     residual: bool = False
@@ -84,9 +84,9 @@ def fusible(problem: Problem) -> Ends | None:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """One operation of cuDNN, as a graph's cache key and printout; `pre` and `post` are paddings.
+    """One operation of cuDNN, which is a graph's cache key; `pre` and `post` are paddings.
 
-    `tf32`: operands may be rounded to ten bits of fraction, for tensor cores.
+    `tf32`: operands may be rounded to ten fraction bits, for tensor cores.
     """
 
     kind: Kind
@@ -162,7 +162,7 @@ def cannot(problem: Problem) -> str | None:
         return f"cuDNN works on one to three spatial axes, and there are {problem.rank}"
     if problem.rounded:
         return (
-            "cuDNN gives results of the operands' type, so none is rounded to bfloat16 here; pass"
+            "cuDNN's results have the operands' type, so operands are not rounded to bfloat16: pass"
             " bfloat16 arrays, or precision='tf32'"
         )
     axes = problem.axes
@@ -175,7 +175,7 @@ def cannot(problem: Problem) -> str | None:
 
 
 def filter_layout(layout: DataLayout) -> WeightLayout:
-    """Return the order of weights that cuDNN reads beside data of a layout."""
+    """Return the order of weights that cuDNN reads with data of a layout."""
     return WeightLayout.IOX if layout is DataLayout.NCX else WeightLayout.IXO
 
 
@@ -185,7 +185,7 @@ def without_epilogue(problem: Problem) -> Problem:
 
 
 def _filter(problem: Problem) -> Tensor:
-    """The filter as (I, O/g, *k)."""
+    """Describe the filter as (I, O/g, *k)."""
     layout, per_group = filter_layout(problem.layout), problem.out_channels // problem.groups
     shape = layout.shape(problem.in_channels, per_group, problem.kernel)
     return Tensor.of(shape, layout.to_iox(problem.rank))

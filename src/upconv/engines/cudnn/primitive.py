@@ -1,12 +1,12 @@
 """A problem on a GPU: cuDNN's convolution of its interior, and an elementwise kernel around it.
 
-cuDNN computes contiguous tensors with equal paddings well, and others slowly or not at all. So
+cuDNN is fast on contiguous tensors with equal paddings, and slow or unable on others. So
 
     outputs that no product reaches   are left out of cuDNN's problem (`interior`);
-    operands of other strides         are copied into contiguous memory first;
-    unequal paddings                  become equal ones of a larger image, if cuDNN lacks them;
+    operands with other strides       are first copied into contiguous memory;
+    unequal paddings                  become equal paddings of a larger image, if cuDNN lacks them;
     a bias, residual and activation   are part of the graph, if cuDNN fuses them;
-    all else                          is the elementwise kernel's, from scratch memory to result.
+    everything else                   is done by the elementwise kernel, from scratch to result.
 
 A `Machine` runs convolutions and kernels: it is a device, or in tests the processor.
 """
@@ -27,15 +27,15 @@ from .moves import Ends, Maybe, Mover, Moves
 from .operation import NO_ENDS, Convolution, evened, filter_layout, fusible, without_epilogue
 
 _ALIGNED = 16
-"""Bytes: any kernel of cuDNN takes an address that is a multiple of it."""
+"""Alignment in bytes that satisfies every kernel of cuDNN."""
 
-_MOST_FUSED = 4  # plans with a fused epilogue that tuning measures: some take a second to compile
+_MOST_FUSED = 4  # plans with a fused epilogue that tuning measures: some compile for a second
 
 _Index = tuple[slice | int, ...]
 
 
 class Plan(Protocol):
-    """A convolution that is ready to run; `name` is the library's, `workspace` bytes of scratch."""
+    """A convolution that is ready to run; `name` is the library's, `workspace` is in bytes."""
 
     name: str
     workspace: int
@@ -43,25 +43,25 @@ class Plan(Protocol):
     def run(
         self, result: DeviceArray, operands: Sequence[DeviceArray], ends: Sequence[Maybe]
     ) -> None:
-        """Compute into contiguous memory; ends: bias and residual where the graph has them."""
+        """Compute into contiguous memory; ends: bias and residual, if the graph has them."""
 
 
 class Machine(Mover, Protocol):
-    """Runs convolutions and elementwise kernels."""
+    """A runner of convolutions and elementwise kernels."""
 
     def plan(self, convolution: Convolution, name: str = "") -> Plan | None:
-        """The plan of a name, or for "" the first that can be built; None without one."""
+        """Return the plan with a name, or for "" the first that can be built, or None."""
 
     def names(self, convolution: Convolution) -> Sequence[str]:
-        """The names of its plans, the one expected to be the fastest first; some cannot be
-        built."""
+        """Return the names of a convolution's plans in the expected order of speed. Some of them
+        cannot be built."""
 
 
 class Form(NamedTuple):
     """One way to give cuDNN the interior.
 
-    prefix: of its variants' names. problem: the problem that cuDNN computes. offsets: the position
-    of the interior's image in the image of `problem`. ends: the epilogue that the graph fuses.
+    prefix: the prefix of its variants' names. problem: the problem that cuDNN computes. offsets:
+    the position of the interior's image in the image of `problem`. ends: the fused epilogue.
     """
 
     prefix: str
@@ -71,12 +71,12 @@ class Form(NamedTuple):
 
     @property
     def convolution(self) -> Convolution:
-        """The operation."""
+        """cuDNN's operation for this form."""
         return Convolution.of(self.problem, self.ends)
 
 
 def forms(problem: Problem, interior: Interior) -> Iterator[Form]:
-    """The forms of a problem, the one that does the most in one kernel first."""
+    """Yield the forms of a problem, with the form that does most in one kernel first."""
     inner = interior.problem
     if inner is None:
         return
@@ -92,7 +92,7 @@ def forms(problem: Problem, interior: Interior) -> Iterator[Form]:
 
 
 def variants(machine: Machine, problem: Problem, most: int) -> tuple[str, ...]:
-    """The names of the plans of all forms, at most `most` of each form."""
+    """Return the names of the plans of all forms, at most `most` for each form."""
     return tuple(
         f"{form.prefix}{name}"
         for form in forms(problem, _interior(problem))
@@ -101,21 +101,21 @@ def variants(machine: Machine, problem: Problem, most: int) -> tuple[str, ...]:
 
 
 def primitive(machine: Machine, problem: Problem, variant: str = "") -> Primitive:
-    """The primitive of a problem; variant: one of `variants`, or "" for the first plan there is.
+    """Return the primitive of a problem. variant: one of `variants`, or "" for the first plan.
 
     Raises `EngineRefusal` where the library has no such plan.
     """
     interior = _interior(problem)
-    ways = list(forms(problem, interior))
-    if not ways:
+    possible = list(forms(problem, interior))
+    if not possible:
         return EndAlone(machine, problem)  # type: ignore[return-value]  # arrays of a device
     *words, name = variant.split(" ") if variant else ("",)
-    for form in ways:
+    for form in possible:
         if not variant or form.prefix.split() == words:
             plan = machine.plan(form.convolution, name)
             if plan is not None:
                 return CudnnPrimitive(machine, problem, interior, form, plan)  # type: ignore[return-value]
-    wanted = f" called {variant!r}" if variant else " within the workspace allowed"
+    wanted = f" called {variant!r}" if variant else " within the allowed workspace"
     raise EngineRefusal(f"cuDNN has no plan{wanted} for {problem}.")
 
 
@@ -144,14 +144,14 @@ class EndAlone:
             self._moves.run(out, None, begins, Ends(*ends), epilogue, accumulate=problem.accumulate)
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: the primitive holds no resources."""
 
 
 class CudnnPrimitive:
-    """A problem by a plan of cuDNN for one of its forms."""
+    """A problem computed by a plan of cuDNN for one of its forms."""
 
     predicted_cycles, order = 0.0, None
-    resident_bytes = 1 << 16  # about: the library does not say
+    resident_bytes = 1 << 16  # an estimate: the library does not report it
 
     def __init__(
         self, machine: Machine, problem: Problem, interior: Interior, form: Form, plan: Plan
@@ -166,24 +166,24 @@ class CudnnPrimitive:
         self._epilogue = NO_ACTIVATION if form.ends else ActivationEpilogue.of(problem.epilogue)
         self._accumulates = problem.accumulate and not form.ends
         self._whole = interior.problem == problem
-        # Whether the plan's result is the problem's, up to its strides.
+        # Whether the plan's result equals the problem's, except for its strides.
         self._complete = bool(form.ends) or problem == without_epilogue(problem)
         fits = self._whole and form.problem.axes == problem.axes
         self._direct = fits and self._complete and (self._in_order or not self._of_weight)
-        self.workspace_bytes = 2 * problem.nbytes + plan.workspace  # at most: copies and a result
+        self.workspace_bytes = 2 * problem.nbytes + plan.workspace  # bounds copies and a result
         self.description = ", ".join(self._words(plan))
 
     def _words(self, plan: Plan) -> Iterator[str]:
         yield f"cuDNN {plan.name}"
         if self._form.ends:
-            yield "the end in the same kernel"
+            yield "with the epilogue fused"
         elif not self._complete:
-            yield "then a kernel for the end"
+            yield "then an epilogue kernel"
         if any(self._form.offsets):
             yield "on a larger image"
 
     def pack(self, weight: DeviceArray) -> DeviceArray:
-        """The taps of the interior, contiguous in the order of the data's layout."""
+        """Return the taps of the interior, contiguous in the order of the data's layout."""
         taps = weight if self._whole else weight[self._interior.w]
         return _ready(taps if self._in_order else taps.transpose(self._axes))
 
@@ -214,11 +214,11 @@ class CudnnPrimitive:
             self._run(plan, out, a, b, Ends(bias, residual, slopes, second))
 
     def close(self) -> None:
-        """Let go of the plan."""
+        """Release the plan."""
         self._plan = None
 
     def _run(self, plan: Plan, out: DeviceArray, a: DeviceArray, b: Any, ends: Ends) -> None:
-        """`run` for all cases: copies of strided operands, and the epilogue by the kernel."""
+        """Run the general case: copy strided operands, and apply the epilogue by the kernel."""
         target, index = out, self._interior.result(self._problem.direction)
         if self._of_weight:
             target, index = out.transpose(self._axes), tuple(index[axis] for axis in self._axes)
@@ -238,7 +238,7 @@ class CudnnPrimitive:
         self._moves.run(target, source, begins, ends, self._epilogue, accumulate=self._accumulates)
 
     def _operands(self, a: DeviceArray, b: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-        """The operands of the interior as cuDNN reads them."""
+        """Return the operands of the interior in the form that cuDNN reads."""
         interior = self._interior
         if not self._whole:
             a = a[interior.x if self._forward else interior.y]
@@ -246,7 +246,7 @@ class CudnnPrimitive:
         return _ready(a) if self._forward else self._image(a), _ready(b)
 
     def _image(self, image: DeviceArray) -> DeviceArray:
-        """An image as it is, or within a larger one of zeros."""
+        """Return an image as given, or embedded in a larger image of zeros."""
         shape = self._form.problem.y_shape
         if image.shape == shape:
             return _ready(image)
@@ -257,7 +257,7 @@ class CudnnPrimitive:
         return larger
 
     def _window(self) -> _Index:
-        """The index of the interior's image in the larger one."""
+        """Return the index of the interior's image in the larger image."""
         index = [slice(None)] * (self._problem.rank + 2)
         sizes = (len(range(*part.indices(size))) for part, size in self._image_parts())
         for axis, offset, size in zip(self._spatial(), self._form.offsets, sizes, strict=True):
@@ -265,17 +265,17 @@ class CudnnPrimitive:
         return tuple(index)
 
     def _image_parts(self) -> Iterator[tuple[slice, int]]:
-        """Along each spatial axis: where the interior's image lies, and the whole image's size."""
+        """Yield the interior's slice and the full image's size along each spatial axis."""
         for axis, size in zip(self._spatial(), self._problem.out_size, strict=True):
             part = self._interior.y[axis]
             yield part if isinstance(part, slice) else slice(part, part + 1), size
 
     def _spatial(self) -> tuple[int, ...]:
-        """The spatial axes of data."""
+        """Return the spatial axes of data."""
         return self._problem.layout.to_ncx(self._problem.rank)[2:]
 
     def _result_shape(self) -> tuple[int, ...]:
-        """The shape of the plan's result, in the order of the target's axes."""
+        """Return the shape of the plan's result, in the order of the target's axes."""
         problem = self._form.problem
         if not self._of_weight:
             return problem.result_shape
@@ -285,14 +285,14 @@ class CudnnPrimitive:
 
 
 def _filter_axes(problem: Problem) -> tuple[int, ...]:
-    """The permutation from a problem's order of weights to cuDNN's."""
+    """Return the permutation from a problem's order of weight axes to cuDNN's."""
     order = problem.weight_layout.to_iox(problem.rank)
     wanted = filter_layout(problem.layout).to_iox(problem.rank)
     return tuple(order[wanted.index(axis)] for axis in range(problem.rank + 2))
 
 
 def _fits(array: DeviceArray) -> bool:
-    """Whether cuDNN may read or write an array where it lies."""
+    """Whether cuDNN can read or write an array in place."""
     return array.pointer % _ALIGNED == 0 and array.contiguous
 
 

@@ -1,4 +1,4 @@
-"""The JIT engine: kernels in LLVM IR, made for a problem's class and this machine's processor.
+"""The JIT engine: kernels in LLVM IR, compiled for a problem's class and this machine's processor.
 
 docs/jit-code.md lists the files.
 """
@@ -28,27 +28,27 @@ from .winograd.candidates import is_winograd, schedule_of
 
 
 class JitEngine:
-    """Compiles what it computes."""
+    """The engine that compiles a kernel for each class of problems."""
 
     name = "jit"
-    finite_weights_only = True  # others go to the reference engine
+    finite_weights_only = True  # other weights go to the reference engine
 
     def fingerprint(self) -> str:
         """The version, processor and features that compiled code depends on besides its problem."""
         return _fingerprint(host())
 
     def refuses(self, problem: Problem) -> str | None:
-        """None when this engine can do `problem`, else why not."""
+        """Return None if this engine can compute `problem`, else why not."""
         return refusal(problem, host())
 
     def candidates(
         self, problem: Problem, threads: int, *, every: bool = False, prepared: bool = False
     ) -> tuple[Candidate, ...]:
-        """The table of candidates: kernels, Winograd's tiles, and libdnnl."""
+        """Return the table of candidates: direct kernels, Winograd's algorithm, and libdnnl."""
         return table(size_class(problem), threads, host(), every=every, prepared=prepared)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """The kernels that add up directly, where there is more than one."""
+        """Return the kernels that compute direct sums, where there is more than one."""
         names = tuple(
             candidate.variant
             for candidate in self.candidates(problem, threads)
@@ -57,7 +57,7 @@ class JitEngine:
         return ("", *names) if len(names) > 1 else ("",)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        """Compile what the problem's class needs, and lay the problem out."""
+        """Compile the code of the problem's class, and plan the problem."""
         interior = interior_of(problem, margins=not is_winograd(variant))
         inner = interior.problem
         fill = partial(JitBorder, threads=threads)
@@ -77,9 +77,9 @@ def _fingerprint(cpu: Cpu) -> str:
 
 
 def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
-    """The kernel that a variant names, or the one for channels where that does not do a problem.
+    """Build the kernel that a variant names, or the channel-vectorised one where it cannot run.
 
-    A kernel is imported when a layer takes it: a fifth of the engine's imports each (2026-11-23).
+    A kernel is imported on first use: each is a fifth of the engine's import time (2026-11-23).
     """
     correlation, cpu = Correlation.of(problem), host()
     if variant == TILES and takes_tiles(correlation):
@@ -118,8 +118,8 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
 
 
 def _weight_grad(problem: Problem, threads: int, variant: str) -> Primitive:
-    """The weight gradient's kernel by a variant, of operands that it rounds or that are rounded."""
-    with importing:  # most first calls do without it
+    """Build the weight gradient's kernel, which rounds operands itself or gets rounded copies."""
+    with importing:  # most first calls do not need it
         from .casts import RoundedOperands
         from .weight_grad.candidates import FLOATS, TILES, chosen
         from .weight_grad.primitive import WeightGrad
@@ -136,5 +136,5 @@ def _weight_grad(problem: Problem, threads: int, variant: str) -> Primitive:
 
 
 def _direct(problem: Problem, threads: int) -> Primitive:
-    """The kernel that the model takes for direct sums."""
+    """Build the kernel that the model chooses for direct sums."""
     return _kernel(problem, threads, direct_variant(problem, threads, host()))

@@ -1,4 +1,4 @@
-"""The activations as code on vectors in registers: no call, no branch, one rounding per operation.
+"""Activations on vectors in registers: no call, no branch, one rounding per operation.
 
 With n = round(v / ln 2) and r = v - n ln 2, so that |r| <= ln(2) / 2:
 
@@ -8,16 +8,16 @@ With n = round(v / ln 2) and r = v - n ln 2, so that |r| <= ln(2) / 2:
     gelu     = max(v, 0) - |v| T(|v|), T(a) = erfc(a / sqrt 2) / 2 = exp(-a^2 / 2) R(a),
                R a ratio of polynomials
 
-In gelu nothing cancels in the tail of negative v. There rounding a^2 costs a^2 units in the last
-place of a result that is next to 0.
+Gelu has no cancellation in the tail of negative v. There, rounding a^2 costs a^2 units in the last
+place of a result that is close to 0.
 
 In the last three, 2^n may be too small for a normal number where the result is subnormal. So both
-sides of the one division are multiplied by 2^`lift`. Only the quotient is subnormal, and it is
+sides of the only division are multiplied by 2^`lift`. Only the quotient is subnormal, and it is
 rounded once. Arguments are clamped to the range in which the result changes.
 
-The coefficients are our own minimax fits (Remez exchange and Lawson's weights in 50 digits, each
-coefficient rounded in turn and the others fitted again). The largest errors in units in the last
-place (subnormal results too), with fused multiply-adds / without them (SSE2 only):
+The coefficients are our own minimax fits (Remez exchange and Lawson's weights in 50 digits; each
+coefficient is rounded in turn, and the others are fitted again). Largest errors in units in the
+last place, including subnormal results, with fused multiply-adds / without them (SSE2 only):
 
                         float32        float64
     tanh              2.54 / 2.54    2.57 / 2.57
@@ -27,10 +27,10 @@ place (subnormal results too), with fused multiply-adds / without them (SSE2 onl
     gelu, v < -1      2.5 v^2        3.2 v^2        (1 + erf in NumPy: 14 at -2, 4000 at -5)
 
 Measured against double (float32) and x87 long double (float64): every 257th float32 and 3 million
-more in [-110, 20]; 3.6 million float64, uniform in [-2, 2], [-12, 12] and [-760, 45] and of every
-exponent. `tests/engines/jit/test_activation.py` does the same with fewer values.
+more in [-110, 20]; 3.6 million float64, uniform in [-2, 2], [-12, 12] and [-760, 45] and over all
+exponents. `tests/engines/jit/test_activation.py` does the same with fewer values.
 
-Nanoseconds for one float32 in L1 (EPYC 9005, November 2026, 2048 numbers from an array to another,
+Nanoseconds per float32 in L1 (EPYC 9005, November 2026, 2048 numbers from one array to another,
 four vectors at a time) with AVX-512, AVX2 and SSE2; a copy takes 0.17, 0.18 and 0.19:
 
     tanh 0.30, 0.44, 1.10   sigmoid 0.27, 0.37, 0.88   silu 0.28, 0.40, 1.03   gelu 0.40, 0.63, 1.53
@@ -48,7 +48,7 @@ from .values import DOUBLE, FLOAT, I32, I64, Value, split, vector
 
 
 class ActivationEpilogue(NamedTuple):
-    """The activations of a result and of a second one; see `problem.Epilogue`."""
+    """The activations of a result and of a second result; see `problem.Epilogue`."""
 
     activation: Activation = Activation.NONE
     slope: float = 0.0
@@ -58,7 +58,7 @@ class ActivationEpilogue(NamedTuple):
 
     @classmethod
     def of(cls, epilogue: Epilogue) -> ActivationEpilogue:
-        """The activations of an epilogue; its residual is not among them."""
+        """Return the activations of an epilogue, without its residual."""
         first = epilogue.activation, epilogue.slope, epilogue.slopes
         return cls(*first, epilogue.second, epilogue.second_slope)
 
@@ -69,7 +69,7 @@ class ActivationEpilogue(NamedTuple):
 
     @property
     def is_cheap(self) -> bool:
-        """Whether tiles apply it: an instruction or two for each vector."""
+        """Whether tiles apply it, with one or two instructions for each vector."""
         return {self.activation, self.second} <= _CHEAP
 
 
@@ -80,11 +80,11 @@ _CHEAP = {Activation.NONE, Activation.RELU, Activation.LEAKY_RELU}
 class _Format(NamedTuple):
     """The constants of the code for one element type.
 
-    `fraction` and `bias` describe its bits. `lift` is a power of two that makes every subnormal
-    quotient's divisor normal. `ln2` is log 2 in two parts; n times the first is exact. `series` is
-    q, `above` and `below` are the numerator and denominator of R, all by rising powers. From `one`
-    on, sigmoid(v) and tanh(v / 2) round to 1. At `zero`, silu and sigmoid round to 0; at
-    `gelu_zero`, gelu does.
+    `fraction` and `bias` describe its bits. `lift` is the exponent of a power of two that makes the
+    divisor of every subnormal quotient normal. `ln2` is log 2 in two parts; n times the first is
+    exact. `series` is q, and `above` and `below` are the numerator and denominator of R, all by
+    rising powers. From `one` on, sigmoid(v) and tanh(v / 2) round to 1. At `zero`, silu and sigmoid
+    round to 0; at -`gelu_zero`, gelu does.
     """
 
     integer: str
@@ -132,15 +132,15 @@ _LOG2_E = 1.4426950408889634
 
 
 def second_of(f: Function, epilogue: ActivationEpilogue, value: Value) -> Value:
-    """The second result, from the first one."""
+    """Compute the second result from the first."""
     return activated(f, epilogue.second, epilogue.second_slope, value)
 
 
 def activated(f: Function, activation: Activation, slope: float | Value, value: Value) -> Value:
-    """The activation of every lane of `value`, a float, a double or a vector of one of them.
+    """Apply an activation to every lane of `value`, a float, a double or a vector of one of them.
 
-    Special values are those of `upconv.activations.apply`: NaN stays NaN, infinities give the
-    limits. `slope` is the factor of negative values in LEAKY_RELU, for all lanes or for each.
+    Special values are treated as in `upconv.activations.apply`: NaN stays NaN, infinities give the
+    limits. `slope` is the factor of negative values in LEAKY_RELU, for all lanes or per lane.
     """
     if activation is Activation.NONE:
         return value
@@ -170,7 +170,7 @@ def _silu(lanes: Lanes, v: Value) -> Value:
     clamped = _clamped(lanes, v)
     power, denominator = _odds(lanes, clamped)
     result = clamped * power / denominator
-    # Beyond `one` sigmoid is 1, and v, unlike its clamped value, is the result.
+    # Beyond `one`, sigmoid is 1, so the result is v, not its clamped value.
     return lanes.f.select(lanes.f.compare("ogt", v, lanes.format.one), v, result)
 
 
@@ -190,7 +190,7 @@ def _gelu(lanes: Lanes, v: Value) -> Value:
     form = lanes.format
     a = lanes.at_most(form.gelu_zero, lanes.magnitude(v))
     power, rest = lanes.reduced(a * -0.5 * a, form.lift)
-    # a * power first: it is normal where a is not, and where power is nearly too small.
+    # a * power comes first: it is normal even where a is subnormal or power is nearly too small.
     scaled = a * power * lanes.polynomial(rest, (1, 1, *form.series))
     below = lanes.polynomial(a, [c * 2.0**form.lift for c in form.below])
     tail = scaled * lanes.polynomial(a, form.above) / below
@@ -214,19 +214,19 @@ class Lanes:
         self.bits = vector(self.format.integer, lanes) if lanes else self.format.integer
 
     def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
-        """Coefficients by rising powers, by Horner's rule: the fewest operations."""
+        """Evaluate coefficients, by rising powers, by Horner's rule: the fewest operations."""
         total = self.f.constant(self.kind, coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             total = self.f.multiply_add(total, x, self.f.constant(self.kind, coefficient))
         return total
 
     def at_most(self, limit: float, v: Value) -> Value:
-        """The smaller of both, NaN for NaN: in this order one instruction of x86."""
+        """The smaller of both, NaN for NaN; in this order, it is one x86 instruction."""
         bound = self.f.constant(self.kind, limit)
         return self.f.select(self.f.compare("olt", bound, v), bound, v)
 
     def at_least(self, limit: float, v: Value) -> Value:
-        """The larger of both, NaN for NaN; -0 stays -0 beside a limit of 0."""
+        """The larger of both, NaN for NaN; with a limit of 0, -0 stays -0."""
         bound = self.f.constant(self.kind, limit)
         return self.f.select(self.f.compare("ogt", bound, v), bound, v)
 
@@ -237,9 +237,9 @@ class Lanes:
     def reduced(self, v: Value, lift: int) -> tuple[Value, Value]:
         """2^(n + lift) and r = v - n ln 2, n the integer nearest to v / ln 2.
 
-        Adding 1.5 * 2^fraction rounds to an integer and leaves it in the lowest bits; with the bias
-        of exponents added too, a shift makes these bits the power. A conversion to an integer
-        would be undefined for NaN, which here only makes some power: r is NaN then.
+        Adding 1.5 * 2^fraction rounds to an integer and leaves it in the lowest bits. The sum also
+        adds the exponent bias, so a shift turns these bits into the power. Converting NaN to an
+        integer would be undefined; here NaN gives an arbitrary power, and r is NaN.
         """
         f, form = self.f, self.format
         shift = f.constant(self.kind, 1.5 * 2.0**form.fraction + form.bias + lift)

@@ -1,21 +1,21 @@
 """Processors for helpers: any but the leader's.
 
-Linux likes to wake a thread on the processor of its waker, which is about to be busy. Virtual
+Linux tends to wake a thread on the processor of its waker, which is about to be busy. Virtual
 machines make it worse: a processor that the host has put to sleep does not look idle there, or the
-kernel packs threads that have little to do on purpose. Such a helper comes too late for any run
+kernel deliberately packs threads that have little to do. Such a helper is too late for any run
 shorter than a tick of the scheduler (4 ms). Measured with 2 processors under KVM (Linux 6.18,
 November 2026, benchmarks/fork_join.py), for runs of 240 us after 1 ms of sleep: without this file a
 helper joined 17 % of the runs, which took 241 us; with it, a helper joined all, which took 138 us.
 
-So a helper removes the newest leader's processor from those that it may run on. It does so before
-it sleeps, because Linux chooses when it wakes the helper, and when it polls on the leader's
-processor. That is a system call or two when the leader has moved, and nothing otherwise.
+So a helper removes the newest leader's processor from the set that it may run on. It does so before
+it sleeps, because Linux chooses a processor when it wakes the helper, and when it polls on the
+leader's processor. That takes one or two system calls if the leader has moved, else nothing.
 
     NOW         the processors that this thread may run on
     ASSIGNED    the processors that this file has set
-    PERMITTED   the processors without that: NOW, where someone else has set it since
+    PERMITTED   the processors that others permit: NOW, if it has been changed elsewhere since
 
-Where no processor would be left, the system refuses, and the set stays as it was.
+Where no processor would be left, the system refuses, and the set does not change.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def current(f: Function, affinity: Affinity) -> Value:
 
 
 def new_state(f: Function) -> Value:
-    """The state of a new helper, which avoids no processor and has set none."""
+    """The state of a new helper, which avoids no processor and has changed no set."""
     state = f.scratch(_NBYTES)
     with f.loop(0, _AVOIDED // 8) as loop:
         f.store(f.integer(0), f.at(state, loop.index, I64))
@@ -58,7 +58,7 @@ def emit_keep_away(module: Module, affinity: Affinity) -> None:
     with module.function("keep_away", signature("place* processor"), exported=False) as f:
         avoided = f["place"] + _AVOIDED
         moved = f.compare("ne", f["processor"], f.load(I64, avoided))
-        # As unsigned numbers: -1, before anyone has led, is too large as well.
+        # An unsigned comparison also rejects -1, the value before any thread has led.
         known = f.compare("ult", f["processor"], 8 * _SET)
         with f.when(moved & known):
             f.store(f["processor"], avoided)
@@ -80,7 +80,7 @@ def _set(f: Function, affinity: Affinity) -> None:
 
 
 def _difference(f: Function, a: Value, b: Value) -> Value:
-    """A number that is not zero if two sets differ."""
+    """A number that is nonzero if two sets differ."""
     with f.loop(0, _SET // 8, carried=[f.integer(0)]) as loop:
         x, y = (f.word(s, loop.index) for s in (a, b))
         loop.next([loop.carried[0] | (x ^ y)])

@@ -1,4 +1,4 @@
-"""The border fill as native steps, and the copies that the interior's kernel needs around it.
+"""The border fill as native steps, and copies of arrays that the interior's kernel cannot access.
 
 A *box* is an array of any rank and strides. A step moves one box to another of the same shape, row
 by row. `finish` of rows.py copies a row, or writes the epilogue of biases and residual.
@@ -32,13 +32,13 @@ _ARGUMENTS = ArgumentLayout(
     counters=walk.COUNTERS,
 )
 _ROW = record("dst src")
-_MOST_LENGTH = 256  # positions of a channel, for which its bias is repeated
-_WORK = 4  # multiply-adds that take as long as to move an element
+_MOST_LENGTH = 256  # positions for which the bias of a channel is repeated
+_WORK = 4  # multiply-adds that take as long as moving one element
 
 
 @compiled("move", kept=4, opt=0)
 def _box_code(module: Module, cpu: Cpu) -> None:
-    """`move`, a job of walk.py: the runs of a box at one index of its outer axes."""
+    """The job `move` of walk.py: it moves the runs of a box at one index of its outer axes."""
     with module.function("move", walk.JOB) as f:
         a = _ARGUMENTS.reader(f)
         inner, outer = Record(f, f["inner"], _ROW), Record(f, f["outer"], _ROW)
@@ -63,7 +63,7 @@ class JitBorder(BorderFill):
         self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int,
         slopes: Maybe = None, second: Maybe = None,
     ) -> list[Step]:  # fmt: skip
-        """Return native steps that do what `run` does, bound to these arrays."""
+        """Return native steps equivalent to `run`, bound to these arrays."""
         steps: list[Step] = []
         if self._inner is not None:
             forward, interior = self._problem.direction is Direction.FORWARD, self._place
@@ -117,7 +117,7 @@ class JitBorder(BorderFill):
         """Write the epilogue of bias and residual to a part of the border."""
         problem = self._problem
         channel_axis = 1 if problem.layout is DataLayout.NCX else out.ndim - 1
-        # The slopes lie behind all biases, so that both are read alike in each layout.
+        # The slopes follow all biases, so that code reads both in the same way in each layout.
         biases = np.zeros((2, out.shape[channel_axis]), problem.dtype.accumulator.numpy)
         for row, numbers in zip(biases, (bias, slopes), strict=True):
             row[:] = 0 if numbers is None else numbers
@@ -130,7 +130,7 @@ class JitBorder(BorderFill):
             box = out[..., part]
             beside = [None if v is None else v[..., part] for v in (residual, second)]
             source = biases
-            if channel_axis == 1:  # each bias as often as a run is long
+            if channel_axis == 1:  # repeat each bias for the length of a run
                 box, beside = _folded(box), [None if v is None else _folded(v) for v in beside]
                 rows = np.repeat(biases[..., None], box.shape[-1], -1)
                 source = rows.reshape(*biases.shape, *[1] * (box.ndim - 3), box.shape[-1])
@@ -142,7 +142,7 @@ class JitBorder(BorderFill):
         self, kind: Finish, dst: Array, src: Array, residual: Maybe = None, second: Maybe = None,
         slopes: int = 0,
     ) -> list[Step]:  # fmt: skip
-        """Return the step, if there is anything to do, that moves one box to another.
+        """Return the step that moves one box to another, or no step for an empty box.
 
         slopes: bytes from an element of `src` to its slope.
         """
@@ -150,14 +150,14 @@ class JitBorder(BorderFill):
             return []
         beside = [array for array in (residual, second) if array is not None]
         if any(array.strides != dst.strides for array in beside):
-            words = "The residual and the second result of a step lie as its result"
+            words = "The residual and the second result of a step must have its result's strides"
             raise EngineError(f"{words}: make a copy first.")
         if any(array.strides[-1] != array.itemsize for array in (dst, src)):
             dst, src = dst[..., None], src[..., None]  # runs of one element
-            # Channels first, a run has one slope. Channels last it would have several.
+            # With channels first, a run has one slope. With channels last it would have several.
             channels_last = self._problem.layout is DataLayout.NXC
             if kind.epilogue.slopes and channels_last and dst.shape[-2] > 1:
-                raise EngineError("Channels of a step with PReLU must lie side by side.")
+                raise EngineError("A step with PReLU needs adjacent channels: make a copy first.")
         outer, inner = _rows(dst, src, slice(0, 2)), _rows(dst, src, slice(2, None))
         code, move = finish_code(kind, host()), _box_code(host())
         table = walk.phases(walk.Phase(move.addresses["move"], inner, outer))
@@ -189,7 +189,7 @@ def _folded(box: Array) -> Array:
 
 
 def _rows(dst: Array, src: Array, axes: slice) -> Table:
-    """The offsets of both boxes at every index of some of all axes but the last two."""
+    """The offsets of both boxes at every index of some axes, chosen from all but the last two."""
     shape, *steps = (values[:-2][axes] for values in (dst.shape, dst.strides, src.strides))
     to, of = offsets(shape, *steps)
     return filled(_ROW, len(to), dst=to, src=of)

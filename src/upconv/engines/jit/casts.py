@@ -1,6 +1,6 @@
 """Casts of whole arrays to the type in which operands are multiplied.
 
-A kernel that does not pack its operands reads a rounded copy. Other kernels round as they pack.
+A kernel that does not pack its operands reads a rounded copy. Other kernels round while they pack.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _JOB = 1 << 15  # numbers
 
 @compiled("cast", kept=8)
 def cast_code(module: Module, types: tuple[str, ...], cpu: Cpu) -> None:
-    """The job `cast`: a range of numbers from the first type through all others to the last."""
+    """The job `cast`: convert a range of numbers from the first type through all others in turn."""
     first, *others = types
     with module.function("cast", walk.JOB) as f:
         a, numbers = _ARGUMENTS.reader(f), Record(f, f["inner"], _RANGE)
@@ -48,7 +48,7 @@ def cast_code(module: Module, types: tuple[str, ...], cpu: Cpu) -> None:
 
 
 class Cast:
-    """The cast of `count` numbers through some types."""
+    """A cast of `count` numbers through a sequence of types."""
 
     def __init__(self, count: int, types: tuple[str, ...], threads: int, cpu: Cpu) -> None:
         first = np.arange(0, count, _JOB)
@@ -66,7 +66,7 @@ class Cast:
 
 
 class RoundedOperands:
-    """A primitive of float32 on operands that are rounded to bfloat16, in copies."""
+    """A float32 primitive that runs on copies of its operands, rounded to bfloat16."""
 
     def __init__(self, inner: Any, problem: Problem, threads: int, cpu: Cpu) -> None:
         self._inner: Primitive = inner
@@ -80,7 +80,7 @@ class RoundedOperands:
         self.description = f"{inner.description}, operands rounded before"
 
     def pack(self, weight: Array) -> PackedWeight:
-        """The rounded weight in the primitive's order."""
+        """Return the rounded weight in the primitive's order."""
         return self._inner.pack(self._rounded("the weight", weight))
 
     def run(self, out: Array, a: Array, b: Any, *ends: Any) -> None:

@@ -1,9 +1,9 @@
-"""Chains of elementwise operations as native code: one pass over memory, however long the chain.
+"""Chains of elementwise operations as native code: one pass over memory for any length of chain.
 
-A job computes a part of a matrix (`PIECE`) of some arrays of one shape. Code is compiled once per
+A job computes a part of a matrix (`PIECE`) for some arrays of one shape. Code is compiled once per
 `ChainClass`: names, kinds of operands and element types. Addresses, strides, numbers and tables are
-arguments, so that a new size or a new slope compiles nothing. A chain computes in one type, and
-rounds each result that it stores.
+arguments, so a new size or a new slope compiles nothing. A chain computes in one type, and rounds
+each result that it stores.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ EMITTERS: dict[str, Emitter] = {
     "maximum": lambda f, v, other: extreme(f, "ogt", v, other),
     "minimum": lambda f, v, other: extreme(f, "olt", v, other),
 }
-"""The operations of chains as code on vectors, of a value and of an operand where there is one."""
+"""Emitters of operations on vectors, by name; an operation has a value and may have an operand."""
 _CHEAP = {
     "store", "relu", "leaky_relu", "prelu", "hard_swish", "abs", "square", "add", "sub", "rsub",
     "mul", "maximum", "minimum",
@@ -95,8 +95,8 @@ _CHEAP = {
 
 
 class Operand(NamedTuple):
-    """The second operand of an operation, as code sees it: `kind` is "number", "row" or "column"
-    (a table of one per row or column), "input" or "", and `number` counts within a kind."""
+    """The second operand of an operation: `kind` is "number", "row" or "column" (a table with one
+    entry per row or column), "input" or "", and `number` counts within a kind."""
 
     kind: str
     number: int = 0
@@ -104,8 +104,8 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChainClass:
-    """The class of a chain's code: element types, names with kinds of operands, and which
-    inputs have one element for a whole row."""
+    """The class of a chain's code: element types, operations with their operands, and which
+    inputs (`scalars`) have one element for a whole row."""
 
     computed: str
     inputs: tuple[str, ...]
@@ -121,7 +121,7 @@ class ChainClass:
 
     @property
     def parameters(self) -> str:
-        """The words of the argument block behind the walk's numbers."""
+        """The names in the argument block after the walk's numbers."""
         names = [f"{name}* {name}_image {name}_row" for name in self.arrays]
         operands = {operand for _, operand in self.ops}
         for kind, number in sorted(operands):
@@ -134,13 +134,13 @@ class ChainClass:
 
 @lru_cache(maxsize=256)
 def argument_layout(chain: ChainClass, before: str = "") -> ArgumentLayout:
-    """The argument block of a walk with a chain, and with further numbers `before` the chain's."""
+    """The argument layout of a walk with a chain, and with further numbers `before` the chain's."""
     return ArgumentLayout(NUMBERS + before + chain.parameters, counters=COUNTERS)
 
 
 @compiled("pointwise", kept=128)
 def chain_code(module: Module, chain: ChainClass, before: str, cpu: Cpu) -> None:
-    """The job `pointwise(args, mine, piece, image)`: a piece of the image of this number."""
+    """The job `pointwise(args, mine, piece, image)`: a piece of the image with this number."""
     lanes = cpu.lanes(BYTES[chain.computed])
     unrolled = 4 if all(name in _CHEAP for name, _ in chain.ops) else 2
     with module.function("pointwise", JOB) as f:
@@ -204,7 +204,7 @@ class _Body:
         return result
 
     def loaded(self, bases: dict[str, Value]) -> dict[int, Value]:
-        """The inputs of one element for a row, in all lanes."""
+        """Load the inputs that have one element per row, in all lanes."""
         f, chain, result = self._f, self._chain, {}
         for number in chain.scalars:
             single = f.load(chain.inputs[number], bases[f"x{number}"])
@@ -215,7 +215,7 @@ class _Body:
         self, span: Span, bases: dict[str, Value], tables: dict[Operand, Value],
         scalars: dict[int, Value],
     ) -> None:  # fmt: skip
-        """Emit the chain: all loads come first, as an output may be input 0."""
+        """Emit the chain. All loads come first, because an output may be input 0."""
         f, chain = self._f, self._chain
         inputs = []
         for number, element in enumerate(chain.inputs):
@@ -229,7 +229,7 @@ class _Body:
                 span.write(value, bases[f"y{stored}"], chain.outputs[stored])
                 stored += 1
                 continue
-            second = value  # of operations without an operand, which ignore it
+            second = value  # for operations without an operand, which ignore it
             if operand.kind == "input":
                 second = inputs[operand.number]
             elif operand.kind == "column":

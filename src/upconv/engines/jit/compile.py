@@ -1,10 +1,10 @@
-"""From IR text to machine code that can be called.
+"""Compilation of IR text to machine code that can be called.
 
 The emitter writes optimised modules, so only the code generator runs. The passes before it would
-take three quarters of the time. Code lives as long as its `Code` object does. One LLVM target
-machine, whose state takes 0.8 MiB, generates all code of a processor.
+take three quarters of the time. Code lives as long as its `Code` object. One LLVM target machine,
+whose state takes 0.8 MiB, generates all code for a processor.
 
-LLVM is used by one thread at a time; calling compiled code takes no lock. Locks are held over a
+Only one thread at a time uses LLVM; calling compiled code takes no lock. Locks are held during a
 fork, because a thread that held one would not exist in the child.
 """
 
@@ -26,15 +26,15 @@ _lock = threading.RLock()
 _machines: dict[tuple[Cpu, int], Any] = {}
 
 VERIFYING = False
-"""Whether LLVM verifies each module first; our tests turn it on. Without it a wrong module ends the
-process. All users get the same modules, so tests are enough."""
+"""Whether LLVM verifies each module first; our tests turn it on. Without it, an invalid module ends
+the process. All users get the same modules, so tests are enough."""
 
 
 class Code:
     """The compiled functions of a module, freed with this object.
 
-    `opt` is the code generator's level: 2, or 1 where that is as good. Level 0 takes a fifth of the
-    time; it is for code that mostly waits or calls other code.
+    `opt` is the code generator's level: 2, or 1 where the code is equally fast. Level 0 compiles in
+    a fifth of the time; it is for code that mostly waits or calls other code.
     """
 
     __slots__ = ("_engine", "addresses")
@@ -46,13 +46,13 @@ class Code:
             if machine is None:
                 machine = _machines[cpu, opt] = _machine(cpu, opt)
             object_file = llvm.ObjectFileRef.from_data(machine.emit_object(parsed))
-        # The engine takes ownership of a machine, but generates nothing with it: any will do.
+        # The engine takes ownership of a machine but generates nothing with it, so any will do.
         empty = llvm.parse_assembly(f'target triple = "{cpu.triple}"')
         target = llvm.Target.from_triple(cpu.triple)
         engine = llvm.create_mcjit_compiler(empty, target.create_target_machine(jit=True))
         engine.add_object_file(object_file)
-        # The first address asked for makes the code executable. To "finalize" would generate code
-        # for the empty module, too: half a millisecond.
+        # The first query for an address makes the code executable. To "finalize" would also take
+        # half a millisecond to generate code for the empty module.
         self._engine: Any = engine
         self.addresses = {name: engine.get_function_address(name) for name in names}
 
@@ -60,7 +60,7 @@ class Code:
 def compiled(
     *names: str, kept: int, opt: int = 2
 ) -> Callable[[Callable[..., None]], functools._lru_cache_wrapper[Code]]:
-    """Turn an emitter into a function that returns compiled code, each class once per process.
+    """Turn an emitter into a function that returns compiled code, cached for each class of code.
 
     The emitter takes a module and the function's arguments: the class of code, and the processor.
     """
@@ -79,11 +79,11 @@ def compiled(
 
 
 CODE_BYTES = 1 << 16
-"""Approximate bytes of one `Code`: its machine code in pages of its own, and the engine."""
+"""Approximate bytes of one `Code`: its machine code, in pages of its own, and the LLVM engine."""
 
 
 def parsed_for(module: Module, cpu: Cpu) -> Any:
-    """A module in LLVM's form, for a processor."""
+    """Parse a module into LLVM's own form, for a processor."""
     with _lock:
         if not _machines:
             llvm.initialize_native_target()
@@ -96,13 +96,13 @@ def parsed_for(module: Module, cpu: Cpu) -> Any:
 
 @contextmanager
 def parsing() -> Iterator[Callable[[str], Any]]:
-    """LLVM's parser of IR, and LLVM for this thread alone; for code of other machines."""
+    """Yield LLVM's parser of IR while other threads are kept out of LLVM; for other targets."""
     with _lock:
         yield llvm.parse_assembly
 
 
 def assembly(module: Module, cpu: Cpu) -> str:
-    """The machine code of a module as assembly text."""
+    """Return the machine code of a module as assembly text."""
     return str(_machine(cpu).emit_assembly(parsed_for(module, cpu)))
 
 
@@ -111,7 +111,7 @@ def _machine(cpu: Cpu, opt: int = 2) -> Any:
     return target.create_target_machine(cpu=cpu.name, features=cpu.features, opt=opt, jit=True)
 
 
-# llvmlite has a lock of its own around every call into LLVM, those that free code included.
+# llvmlite has a lock of its own around every call into LLVM, including calls that free code.
 _llvms = getattr(llvm.ffi.lib, "_lock", None)
 if _llvms is not None:
     forks.hold(_llvms)

@@ -1,6 +1,6 @@
 """The correlation that kernels compute; forward results and input gradients are two cases of it.
 
-Kernels know neither the direction nor the weight's layout; docs/jit.md explains it.
+Kernels depend on neither the direction nor the weight's layout; docs/jit.md explains it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .values import computed
 class Line(NamedTuple):
     """One axis: positions of the operand and of the result, and how j steps through both.
 
-    The phases have only taps that reach a result from an operand that is there; `low` and `high`
-    are the least and the greatest of their shifts. `every` has all taps of the same phases.
+    The phases have only taps that read an existing operand position for some result; `low` and
+    `high` are their least and greatest shifts. `every` has all taps of the same phases.
     """
 
     size: int
@@ -35,9 +35,9 @@ class Line(NamedTuple):
     every: tuple[Phase, ...]
 
     @classmethod
-    @lru_cache(maxsize=256)  # both kernels are scheduled to be compared
+    @lru_cache(maxsize=256)  # kernels are scheduled in order to compare them
     def of(cls, axis: Axis, direction: Direction) -> Line:
-        """An axis in a direction."""
+        """Return the line of an axis in a direction."""
         if direction is Direction.FORWARD:
             size, step, out, stride, phases = axis.size, 1, axis.out, axis.stride, axis.phases()
         else:
@@ -53,7 +53,7 @@ class Line(NamedTuple):
 
     @property
     def with_every_tap(self) -> Line:
-        """The line with taps that read no operand, too."""
+        """The line that includes taps which read no operand."""
         low, high = _ends(self.every)
         return self._replace(phases=self.every, low=low, high=high)
 
@@ -65,14 +65,14 @@ class Line(NamedTuple):
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether each result is made from the operand at its own position."""
+        """Whether each result depends only on the operand at its own position."""
         same = 0 < self.size == self.out and self.step == self.stride == 1
         return same and self.phases[0].taps == (Tap(0, 0),)
 
     def part(self, low: int, high: int) -> tuple[Line, range]:
-        """Results [low, high), low a multiple of the stride, and the operand's positions for them.
+        """Return the line of results [low, high) and the operand's positions that they need.
 
-        The part keeps all phases of the axis.
+        `low` is a multiple of the stride. The part keeps all phases of the axis.
         """
         first = self.step * (low // self.stride)
         last = self.step * ((high - 1) // self.stride)
@@ -82,15 +82,16 @@ class Line(NamedTuple):
 
 
 def _ends(phases: tuple[Phase, ...]) -> tuple[int, int]:
-    """The least and the greatest shift."""
+    """Return the least and the greatest shift."""
     shifts = [tap.shift for phase in phases for tap in phase.taps]
     return min(shifts, default=0), max(shifts, default=0)
 
 
 class WeightForm(NamedTuple):
-    """The form of a correlation's weight, which depends on no spatial size: channels over all
-    groups, and strides in elements of a contiguous weight: of a group, a reduced channel, a made
-    channel, and a tap of each axis."""
+    """The form of a correlation's weight, which depends on no spatial size.
+
+    Channels are counted over all groups. The strides are those of a contiguous weight, in elements:
+    of a group, a reduced channel, a made (result) channel, and a tap of each axis."""
 
     reduced: int
     made: int
@@ -100,17 +101,16 @@ class WeightForm(NamedTuple):
 
     @property
     def element(self) -> str:
-        """The type of computing."""
+        """The computed element type."""
         return computed(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """A problem as kernels see it; channels are counted over all groups. Neighbouring axes along
-    which the problem is pointwise are joined.
+    """A problem in the form that kernels compute. Channels are counted over all groups. Adjacent
+    axes along which the problem is pointwise are merged.
 
-    `weight_strides` are strides in elements of a contiguous weight: of a group, a reduced channel,
-    a made channel, and a tap of each axis. `rounded` is the problem's.
+    `weight_strides` are as in `WeightForm`, and `rounded` as in the problem.
     """
 
     lines: tuple[Line, ...]
@@ -127,7 +127,7 @@ class Correlation:
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        # Schedules are cached by correlations, and hashing hundreds of phases takes long.
+        # Caches of schedules use correlations as keys, and hashing hundreds of phases is slow.
         lines = tuple((line.size, line.out, line.low, line.high) for line in self.lines)
         object.__setattr__(self, "_hash", hash((lines, self.batch, self.reduced, self.made)))
 
@@ -135,9 +135,9 @@ class Correlation:
         return self._hash
 
     @classmethod
-    @lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
+    @lru_cache(maxsize=64)  # both the choice of a kernel and the kernel need it
     def of(cls, problem: Problem) -> Correlation:
-        """The correlation of a problem that is no weight gradient."""
+        """Return the correlation of a problem that is not a weight gradient."""
         forward = problem.direction is Direction.FORWARD
         channels = problem.in_channels, problem.out_channels
         lines: list[Line] = []
@@ -165,7 +165,7 @@ class Correlation:
 
     @property
     def element(self) -> str:
-        """The type of computing."""
+        """The computed element type."""
         return computed(self.dtype)
 
     @property
@@ -195,12 +195,12 @@ class Correlation:
 
     @property
     def taps(self) -> int:
-        """Taps of all phases."""
+        """Number of taps of all phases."""
         return prod(sum(len(phase.taps) for phase in line.phases) for line in self.lines)
 
     @property
     def multiply_adds(self) -> int:
-        """Multiply-adds, including those with zeros outside the operand."""
+        """Number of multiply-adds, including those with zeros outside the operand."""
         products = prod(sum(p.length * len(p.taps) for p in line.phases) for line in self.lines)
         return self.batch * self.reduced // self.groups * self.made * products
 
@@ -215,9 +215,9 @@ class Reads(NamedTuple):
 
 
 def reads_of(axes: Sequence[Reads]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The flattened position that each tuple of shifts (row) and of positions (column) reads.
+    """Return the flattened position that each tuple of shifts (row) and positions (column) reads.
 
-    It is -1 outside.
+    It is -1 outside the operand.
     """
     total = np.zeros((1, 1), np.int64)
     for length, step, size, shifts in axes:
@@ -230,8 +230,8 @@ def reads_of(axes: Sequence[Reads]) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def weight_strides(problem: Problem, *, forward: bool) -> tuple[int, ...]:
-    """Elements of a contiguous weight from one to the next group, input channel and output channel
-    (`forward`, else output channel and input channel), and tap of each axis."""
+    """Return the strides of a contiguous weight, in elements: of a group, an input channel, an
+    output channel (in this order if `forward`, else swapped), and a tap of each axis."""
     shape = problem.weight_shape
     strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
     by_input, by_output, *by_tap = (strides[i] for i in problem.weight_layout.to_iox(problem.rank))

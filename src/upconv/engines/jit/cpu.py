@@ -1,8 +1,8 @@
-"""The processor that code is made for: its name, features, registers and caches.
+"""The processor that code is compiled for: its name, features, registers and caches.
 
-`UPCONV_JIT_CPU` names an older processor to make code for, by LLVM's name: `x86-64` has SSE2 only,
-`haswell` AVX2 and FMA, `skylake-avx512` AVX-512. That is for tests, and for results that must not
-depend on the machine. Code for a processor with instructions that this one lacks ends the process.
+`UPCONV_JIT_CPU` selects an older target processor by LLVM's name: `x86-64` has SSE2 only,
+`haswell` AVX2 and FMA, `skylake-avx512` AVX-512. It is for tests, and for results that must not
+depend on the machine. Code with instructions that this machine lacks ends the process.
 
 The figures of the cost model are in processor_costs.py.
 """
@@ -25,14 +25,14 @@ AMX = "amx"
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """A target of code.
+    """A target processor.
 
-    `vector_bytes` is the width of one vector register and `registers` how many there are; `fused`
-    says whether it multiplies and adds in one instruction, `half` whether it converts float16;
-    `l1` and `l2` are the data caches of one core in bytes, `l3` is the cache of all cores. `dots`
-    is how many products of bfloat16 its dot-product instructions make in the time of one product of
-    float32, 0 if it has none; `tiles` is `AMX` where it has tile registers and the system lets this
-    process use them; `mesh`: its third-level cache is large, and far from each core.
+    `vector_bytes` is the width of a vector register, and `registers` is their number. `fused`
+    says whether it multiplies and adds in one instruction, `half` whether it converts float16.
+    `l1` and `l2` are the data caches of one core in bytes; `l3` is the cache of all cores. `dots`
+    is the number of bfloat16 products that its dot-product instructions compute in the time of one
+    float32 product, or 0. `tiles` is `AMX` where it has tile registers and the system lets this
+    process use them. `mesh` says whether its third-level cache is large and far from each core.
     """
 
     triple: str
@@ -59,15 +59,15 @@ class Cpu:
         return costs_of(self.vector_bytes, mesh=self.mesh)
 
     def sums(self, vectors: int) -> int:
-        """Registers for sums, beside `vectors` of one operand, a number of the other, and products
-        that are not fused. With more, LLVM keeps some in memory: a test looks at its code."""
+        """Registers left for sums, besides `vectors` of one operand, a number of the other, and
+        products that are not fused. More sums would be spilled; a test checks LLVM's code."""
         if not self.fused:
             return self.registers // 2
         return min(self.registers - self.registers // 8 - 2, self.registers - vectors - 1)
 
     @property
     def attributes(self) -> str:
-        """The attributes of every function."""
+        """The LLVM attributes of every function."""
         wide = f'"prefer-vector-width"="{8 * self.vector_bytes}"'
         return f'nounwind "target-cpu"="{self.name}" "target-features"="{self.features}" {wide}'
 
@@ -90,7 +90,7 @@ def _host(forced: str) -> Cpu:
         enabled = {name for name, on in features.items() if on}
         return target(triple, llvm.get_host_cpu_name(), features.flatten(), enabled)
     if forced not in _KNOWN:
-        expected, remedy = f"one of {', '.join(_KNOWN)}", "Unset it for this machine's own."
+        expected, remedy = f"one of {', '.join(_KNOWN)}", "Unset it to use this machine's own."
         raise ArgumentError(VARIABLE, brief(forced), expected, remedy)
     return target(triple, forced, "", _KNOWN[forced])
 
@@ -113,7 +113,7 @@ _KNOWN: dict[str, set[str]] = {
 
 
 def target(triple: str, name: str, features: str, enabled: set[str]) -> Cpu:
-    """A processor from its name and features, with the caches of this machine."""
+    """Describe a processor by its name and features, with the caches of this machine."""
     x86 = triple.startswith(("x86_64", "i686", "amd64"))
     if x86 and "avx512vl" in enabled:
         vector_bytes, registers = 64, 32
@@ -134,7 +134,7 @@ _REQUEST, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 
 @lru_cache(maxsize=1)
 def permitted() -> bool:
-    """Whether the system lets this process use tiles; Linux must be asked once."""
+    """Whether the system lets this process use tiles; Linux requires one request per process."""
     if not sys.platform.startswith("linux"):
         return False
     call = getattr(ctypes.CDLL(None), "syscall", None)
@@ -143,8 +143,8 @@ def permitted() -> bool:
 
 @lru_cache(maxsize=1)
 def _caches() -> tuple[int, int, int]:
-    """Bytes of the data caches that one core sees, by level, or usual sizes where the system does
-    not say."""
+    """Bytes of the data caches that one core uses, by level, or typical sizes where the system
+    does not report them."""
     sizes = {1: 32 << 10, 2: 512 << 10, 3: 32 << 20}
     for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:

@@ -1,4 +1,4 @@
-"""The shared parts of the candidates of direct kernels."""
+"""Code that the candidates of all direct kernels share."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from .correlation import Correlation
 from .cpu import Cpu
 
 TILES = "tiles"
-"""The variant of tile registers."""
+"""The variant that uses tile registers."""
 
 
 def takes_tiles(correlation: Correlation) -> bool:
-    """Whether operands are bfloat16, or are to be rounded to it."""
+    """Whether operands are bfloat16 or will be rounded to it."""
     return correlation.rounded or correlation.dtype is DType.BFLOAT16
 
 
 def direct(
     correlation: Correlation, variant: str, cycles: float, workspace: int, threads: int, cpu: Cpu
 ) -> Candidate:
-    """A kernel's candidate: `cycles` of each thread and bytes of scratch memory."""
+    """Return a kernel's candidate, from its cycles per thread and bytes of scratch memory."""
     packing = packing_cycles(weight_numbers(correlation), correlation, threads, cpu)
-    # Where a result sums one channel, all kernels add up by taps; else each has its own order.
+    # With one channel to sum over, all kernels add up by taps; else each has its own order.
     sums = "taps" if correlation.reduced == correlation.groups else variant
     return Candidate("jit", variant, cycles, packing, workspace, sums)
 
 
 def refused(variant: str, reason: str, *, winograd: bool = False) -> Candidate:
-    """The candidate of a kernel that does not do a correlation, and why."""
+    """Return the candidate of a kernel that cannot compute a correlation, with the reason."""
     return Candidate("jit", variant, winograd=winograd, eligible=Eligible.NEVER, reason=reason)
 
 
 def weight_numbers(correlation: Correlation, taps: int = 0) -> int:
-    """Count the numbers of a weight, or of a weight with so many `taps`."""
+    """Count the numbers of a weight, or of a weight with another count of `taps`."""
     pairs = correlation.reduced * correlation.made // correlation.groups
     return pairs * (taps or correlation.taps)
 
 
 def packing_cycles(numbers: int, correlation: Correlation, threads: int, cpu: Cpu) -> float:
-    """Cycles of each thread that packing a weight takes."""
+    """Return the cycles that packing a weight takes on each thread."""
     costs = cpu.costs.packing
     streamed = min(1.0, (numbers * correlation.dtype.itemsize / cpu.costs.l3) ** 2)
     return numbers * (costs.number + costs.streamed * streamed) * 64 / cpu.vector_bytes / threads

@@ -1,19 +1,19 @@
-"""More elementary functions as code on vectors in registers, for the chains of networks.
+"""More elementary functions on vectors in registers, for the elementwise chains of networks.
 
 The symbols n, r and q are those of activation.py. With t = exp(-|v|):
 
     exp(v) - 1       = 2^n (r + r^2 q(r)) + (2^n - 1), for v <= 0
     log(1 + exp(v))  = max(v, 0) + 2 atanh(t / (2 + t))
-    sin(v)^2         = s^2, s = sin(v - n pi): the sign that n would decide is lost in the square
-    sin(v), cos(v)   = s with the sign that n decides; for cos(v) 1/2 is added to n
+    sin(v)^2         = s^2, s = sin(v - n pi): the square does not depend on the sign that n gives
+    sin(v), cos(v)   = s with the sign that n gives; for cos(v) 1/2 is added to n
     exp(v)           = exp(v / 2)^2, so that no power of 2 overflows or is subnormal
     gelu_tanh(v)     = v sigmoid(2 u), u = sqrt(2 / pi) (v + 0.044715 v^3)
     mish(v)          = v e (e + 2) / (e (e + 2) + 2), e = exp(v)
 
-Largest errors in units in the last place, as measured by `tests/network/test_pointwise.py`: 8 of
-gelu_tanh and mish where v > -1, and more next to 0 in the tail of negative v; 4 of the others but
-sines. A sine has the error of rounding v to the element type, and one unit more. Numbers beyond
-2^22 (2^51) are further apart than half a period.
+Largest errors in units in the last place, as measured by `tests/network/test_pointwise.py`: 8 for
+gelu_tanh and mish where v > -1, and more next to 0 in the tail of negative v; 4 for all others
+except sines. A sine has the error of rounding v to the element type, and one unit more. Numbers
+beyond 2^22 (2^51 in float64) are further apart than half a period.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PI = {
     FLOAT: (3.140625, 0.0009675025939941406, 1.5099067240953445e-07, 5.126688136514179e-12),
     DOUBLE: (3.141592651605606, 1.9841871479187034e-09, 1.1442377452219664e-17),
 }
-"""Pi in parts. The first ones have few bits, so that their products with n are exact."""
+"""Pi in parts. The first parts have few bits, so that their products with n are exact."""
 
 
 def expm1_of_negative(f: Function, v: Value) -> Value:
@@ -47,7 +47,7 @@ def softplus(f: Function, v: Value) -> Value:
     lanes = Lanes(f, v.type)
     form = lanes.format
     negative = lanes.magnitude(v) * -1.0
-    # 2^n may be too small for a normal number where t is a subnormal one: n is lifted.
+    # Where t is subnormal, 2^n may be too small for a normal number, so n is lifted.
     power, rest = lanes.reduced(lanes.at_least(form.zero, negative), form.lift)
     t = power * lanes.polynomial(rest, (1, 1, *form.series)) * 2.0**-form.lift
     s = t / (t + 2)
@@ -67,7 +67,7 @@ def exp(f: Function, v: Value) -> Value:
 
 
 def gelu_tanh(f: Function, v: Value) -> Value:
-    """v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) / 2, the short form of gelu."""
+    """v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) / 2, the tanh approximation of gelu."""
     u = f.multiply_add(v * v, f.constant(v.type, 0.044715), f.constant(v.type, 1.0)) * v
     return v * activated(f, Activation.SIGMOID, 0.0, u * (2 * (2 / pi) ** 0.5))
 
@@ -87,7 +87,7 @@ def sine_squared(f: Function, v: Value) -> Value:
 
 
 def sine(f: Function, v: Value, quarters: float) -> Value:
-    """sin(v + pi quarters), of 0 or 1/2; NaN for infinity and NaN."""
+    """sin(v + pi quarters), where `quarters` is 0 or 1/2; NaN for infinity and NaN."""
     bits = Lanes(f, v.type).bits
     s, shifted = (f.convert("bitcast", number, bits) for number in _sine(f, v, quarters))
     sign = shifted << (31 if split(v.type)[0] == FLOAT else 63)
@@ -95,7 +95,7 @@ def sine(f: Function, v: Value, quarters: float) -> Value:
 
 
 def _sine(f: Function, v: Value, quarters: float) -> tuple[Value, Value]:
-    """A sine without its sign, and a number whose last bit is that of n."""
+    """A sine without its sign, and a number with the same last bit as n."""
     lanes = Lanes(f, v.type)
     element = split(v.type)[0]
     shift = f.constant(v.type, 1.5 * 2.0**lanes.format.fraction)

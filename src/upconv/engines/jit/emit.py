@@ -1,12 +1,12 @@
-"""An emitter of LLVM IR as text, with which kernels read like loops.
+"""An emitter of LLVM IR as text, which lets kernels read like loops.
 
-Writing text is ten times as fast as building objects, and the time to the first result counts.
+Writing text is ten times as fast as building objects, and the time to the first result matters.
 Values are in static single assignment form from the start: a loop carries the values that change
 in it, so no pass has to find them.
 
     with f.loop(0, count, carried=[total]) as loop:     total = init
         x = f.load(FLOAT, f.at(p, loop.index, FLOAT))   for index in range(0, count):
-        loop.next([f.fadd(loop.carried[0], x)])             total = total + p[index]
+        loop.next([loop.carried[0] + x])                    total = total + p[index]
     (total,) = loop.results
 """
 
@@ -30,7 +30,7 @@ def signature(parameters: str) -> dict[str, str]:
 
 
 class Loop:
-    """The values that a loop's body sees, and the results of the carried ones after the loop."""
+    """The values that a loop's body sees, and the carried values after the loop."""
 
     def __init__(self, index: Value, carried: list[Value]) -> None:
         self.index = index
@@ -44,7 +44,7 @@ class Loop:
 
 
 class Function(Instructions):
-    """One function being emitted; the module collects it when its `with` block ends."""
+    """A function that is being emitted; the module collects it when its `with` block ends."""
 
     def __init__(self, module: Module, name: str, parameters: dict[str, str], exported: bool):
         super().__init__(module.declare, module.cpu)
@@ -84,8 +84,7 @@ class Function(Instructions):
     def loop(
         self, start: Operand, stop: Operand, step: Operand = 1, carried: Sequence[Value] = ()
     ) -> Iterator[Loop]:
-        """for index in range(start, stop, step), with values carried from iteration to
-        iteration."""
+        """Emit `for index in range(start, stop, step)`, with values carried between iterations."""
         before, body, done = self._block, self._fresh("body"), self._fresh("done")
 
         def merged(first: str, following: Value) -> str:
@@ -109,7 +108,7 @@ class Function(Instructions):
 
     @contextmanager
     def forever(self) -> Iterator[str]:
-        """A loop that only `leave` ends, which takes the label that this yields."""
+        """Emit a loop that only `leave` ends; `leave` takes the label that this yields."""
         body, done = self._fresh("body"), self._fresh("done")
         self._jump(body)
         self._start(body)
@@ -125,7 +124,7 @@ class Function(Instructions):
 
     @contextmanager
     def when(self, condition: Value, *, holds: bool = True) -> Iterator[None]:
-        """if condition: ..."""
+        """Emit `if condition`."""
         yes, done = self._fresh("yes"), self._fresh("done")
         self._branch(condition, *((yes, done) if holds else (done, yes)))
         self._start(yes)
@@ -134,7 +133,7 @@ class Function(Instructions):
         self._start(done)
 
     def unless(self, condition: Value) -> AbstractContextManager[None]:
-        """if not condition: ..."""
+        """Emit `if not condition`."""
         return self.when(condition, holds=False)
 
     def call(self, target: Value | str, *arguments: Operand) -> None:
@@ -143,13 +142,13 @@ class Function(Instructions):
         self.append(f"call void {name}({listed(map(as_value, arguments))})")
 
     def call_foreign(self, address: int, *arguments: Operand) -> Value:
-        """The int that a C function of this process returns; it may be variadic."""
+        """Call a C function of this process, which may be variadic and returns an int."""
         function = f"inttoptr (i64 {address} to ptr)"
         return self._do(I32, f"call i32 (...) {function}({listed(map(as_value, arguments))})")
 
 
 class Module:
-    """Functions that are compiled together, for a processor."""
+    """Functions that are compiled together for a processor."""
 
     def __init__(self, cpu: Cpu | None = None) -> None:
         self.cpu = cpu
@@ -164,7 +163,7 @@ class Module:
     def function(
         self, name: str, parameters: dict[str, str], *, exported: bool = True
     ) -> Iterator[Function]:
-        """A function without a result, emitted in the block."""
+        """Emit a function without a result in a `with` block."""
         function = Function(self, name, parameters, exported)
         yield function
         self._functions.append(function.text())

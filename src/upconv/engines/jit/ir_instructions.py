@@ -1,4 +1,4 @@
-"""Instructions of arithmetic, vectors and memory: methods that append a line, and name results."""
+"""Instructions for arithmetic, vectors and memory: methods that append a line of LLVM IR."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Instructions:
         return value
 
     def _declared(self, result: str, name: str, *operands: Value) -> str:
-        """The call of an intrinsic, which it declares."""
+        """Declare an intrinsic, and return the text of a call."""
         self._declare(f"declare {result} @{name}({', '.join(v.type for v in operands)})")
         return f"call {result} @{name}({listed(operands)})"
 
@@ -56,7 +56,8 @@ class Instructions:
     # Arithmetic ---------------------------------------------------------------------------------
 
     def compare(self, relation: str, a: Value, b: Number) -> Value:
-        """eq, ne, ult, uge of two integers, olt, ogt, uno of two numbers, or lane by lane."""
+        """Compare integers (eq, ne, ult, uge) or floating-point numbers (olt, ogt, uno), or vectors
+        lane by lane."""
         return compared(relation, a, b)
 
     def select(self, condition: Value, a: Number, b: Number) -> Value:
@@ -74,12 +75,12 @@ class Instructions:
         return self.select(compared("sgt", a, b), a, b)
 
     def constant(self, kind: str, number: float) -> Value:
-        """A constant, of a vector type in every lane."""
+        """A constant; for a vector type it is in every lane."""
         return Value(kind, spelled(kind, number), self._do)
 
     def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c, rounded once where the processor has the instruction, else twice: LLVM would
-        call the C library to round once."""
+        """a * b + c, rounded once if the processor has the instruction, else twice: to round once,
+        LLVM would call the C library."""
         return self.fma(a, b, c) if self._cpu is None or self._cpu.fused else a * b + c
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
@@ -87,10 +88,10 @@ class Instructions:
         return self.intrinsic("llvm.fma", a, b, c)
 
     def dots(self, total: Value, a: Value, b: Value) -> Value:
-        """total + a[2i+1] * b[2i+1] + a[2i] * b[2i] in each lane i: an instruction of AVX512-BF16.
+        """total + a[2i+1] * b[2i+1] + a[2i] * b[2i] in each lane i, by an AVX512-BF16 instruction.
 
-        a and b have two bfloat16 for each float32 of total, as vectors of its type. Both sums are
-        rounded to nearest even; subnormal operands and results are zero.
+        a and b are vectors of total's type that hold two bfloat16 for each float32. Both sums are
+        rounded to nearest even; subnormal operands and results become zero.
         """
         lanes = split(total.type)[1]
         a, b = (self.convert("bitcast", operand, vector(BFLOAT, 2 * lanes)) for operand in (a, b))
@@ -98,22 +99,22 @@ class Instructions:
         return self._do(total.type, self._declared(total.type, name, total, a, b))
 
     def narrow(self, low: Value, high: Value) -> Value:
-        """Two vectors of 16 float32 as 32 bfloat16, by an instruction of AVX512-BF16: rounded to
-        nearest even, subnormal numbers to zero."""
+        """Convert two vectors of 16 float32 to 32 bfloat16 by an AVX512-BF16 instruction: rounded
+        to nearest even, subnormal numbers to zero."""
         result, name = vector(BFLOAT, 32), "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
         return self._do(result, self._declared(result, name, high, low))
 
     def intrinsic(self, stem: str, *operands: Value) -> Value:
-        """A call of an LLVM intrinsic whose operands and result have one type."""
+        """Call an LLVM intrinsic whose operands and result have the same type."""
         kind = operands[0].type
         return self._do(kind, self._declared(kind, f"{stem}.{mangled(kind)}", *operands))
 
     def called(self, kind: str, name: str) -> Value:
-        """The result of a function without parameters that the module declares."""
+        """Call a function without parameters that the module declares."""
         return self._do(kind, f"call {kind} {name}()")
 
     def convert(self, op: str, value: Value, kind: str) -> Value:
-        """fpext, fptrunc, bitcast, sext, zext, trunc, sitofp or fptosi."""
+        """Convert by fpext, fptrunc, bitcast, sext, zext, trunc, sitofp or fptosi."""
         return self._do(kind, f"{op} {value.type} {value.name} to {kind}")
 
     # Vectors ------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ class Instructions:
         )
 
     def shuffle(self, a: Value, b: Value | None, order: Sequence[int]) -> Value:
-        """The lanes of a and b with these numbers; those of b follow those of a."""
+        """Select lanes of a and b by number; b's lanes are numbered after a's."""
         element, _ = split(a.type)
         mask = ", ".join(f"i32 {i}" for i in order)
         second = b.name if b is not None else "poison"
@@ -137,7 +138,7 @@ class Instructions:
         )
 
     def lanes_below(self, count: Operand, lanes: int) -> Value:
-        """A mask of the lanes whose number is less than `count`."""
+        """A mask of the lanes below number `count`."""
         kind = vector(I32, lanes)
         short = self.convert("trunc", as_value(count), I32)
         limit = self.broadcast(short, lanes)
@@ -151,14 +152,14 @@ class Instructions:
     # Memory -------------------------------------------------------------------------------------
 
     def at(self, base: Value, index: Operand, element: str) -> Value:
-        """The address of base[index] in elements of a type."""
+        """The address of base[index], for elements of a type."""
         if not isinstance(index, Value) and index == 0:
             return base
         offset = f"i64 {spelled(I64, index)}"
         return self._do(PTR, f"getelementptr inbounds {element}, ptr {base.name}, {offset}")
 
     def word(self, base: Value, index: Operand = 0) -> Value:
-        """base[index] of 64-bit integers."""
+        """Load base[index] of 64-bit integers."""
         return self.load(I64, self.at(base, index, I64))
 
     def load(self, kind: str, address: Value) -> Value:
@@ -168,7 +169,7 @@ class Instructions:
     def store(self, value: Value, address: Value, *, past: bool = False) -> None:
         """Write to an address, which need only be aligned to an element.
 
-        Writing `past` the caches, the address is aligned to a vector, and `drain` must follow.
+        `past` writes past the caches: the address must be aligned to a vector, and `drain` follow.
         """
         align, how = BYTES[split(value.type)[0]], ""
         if past and self._cpu:
@@ -176,14 +177,14 @@ class Instructions:
         self.append(f"store {value.type} {value.name}, ptr {address.name}, align {align}{how}")
 
     def drain(self) -> None:
-        """Let other threads see all earlier writes before any later one."""
+        """Make all earlier writes visible to other threads before any later write."""
         self.append("fence seq_cst")
 
     def load_lanes(self, kind: str, address: Value, mask: Value) -> Value:
         """Load the lanes of a mask; the others are zero, and their memory is not touched."""
         element, count = split(kind)
         if BYTES[element] == 2 and element != I16:
-            # As integers: without instructions for it, LLVM calls a library for each half.
+            # As integers: without 16-bit float instructions, LLVM calls a library per number.
             bits = self.load_lanes(vector(I16, count), address, mask)
             return self.convert("bitcast", bits, kind)
         align, others = Value(I32, str(BYTES[element])), Value(kind, "zeroinitializer")
@@ -199,7 +200,7 @@ class Instructions:
         self.append(self._declared("void", name, value, address, align, mask))
 
     def load_some(self, kind: str, address: Value, count: Value | None) -> Value:
-        """Load a vector, or its first `count` lanes, the others being zero."""
+        """Load a vector, or its first `count` lanes; the others are zero."""
         if count is None:
             return self.load(kind, address)
         return self.load_lanes(kind, address, self.lanes_below(count, split(kind)[1]))
@@ -212,19 +213,19 @@ class Instructions:
             self.store_lanes(value, address, self.lanes_below(count, split(value.type)[1]))
 
     def prefetch(self, address: Value, *, write: bool = False, near: bool = False) -> None:
-        """Prefetch the line of an address, which need not exist: to be read from the second-level
-        cache (`near`: the first), or to be written."""
+        """Prefetch the cache line of an address, which need not be mapped: for reading, into the
+        second-level cache (`near`: the first), or for writing."""
         access = (1, 3, 1) if write else (0, 3, 1) if near else (0, 2, 1)
         numbers = (Value(I32, str(number)) for number in access)
         self.append(self._declared("void", "llvm.prefetch.p0", address, *numbers))
 
     def take(self, address: Value) -> Value:
-        """Return the number at an address and add 1 to it, at once. The caller sees everything that
-        earlier callers wrote."""
+        """Atomically return the number at an address and add 1 to it. The caller sees everything
+        that earlier callers wrote."""
         return self._do(I64, f"atomicrmw add ptr {address.name}, i64 1 acq_rel")
 
     def observe(self, address: Value, order: str = "acquire") -> Value:
-        """The number at an address that other threads write."""
+        """Load the number at an address that other threads write."""
         return self._do(I64, f"load atomic i64, ptr {address.name} {order}, align 8")
 
     def publish(self, value: Operand, address: Value, order: str = "release") -> None:
@@ -232,21 +233,21 @@ class Instructions:
         self.append(f"store atomic i64 {spelled(I64, value)}, ptr {address.name} {order}, align 8")
 
     def exchange(self, op: str, address: Value, value: Operand) -> Value:
-        """The number at an address, which becomes value (xchg) or itself + value (add) at once."""
+        """Return the number at an address, and atomically set it (xchg) or add to it (add)."""
         return self._do(
             I64, f"atomicrmw {op} ptr {address.name}, i64 {spelled(I64, value)} seq_cst"
         )
 
     def replace(self, address: Value, old: Value, new: Value) -> Value:
-        """Replace the number at an address by `new` if it is `old`, at once; whether it was."""
+        """Atomically replace the number at an address by `new` if it is `old`; return whether."""
         change = f"i64 {old.name}, i64 {new.name} seq_cst seq_cst"
         pair = self._do("{ i64, i1 }", f"cmpxchg ptr {address.name}, {change}")
         return self._do(I1, f"extractvalue {pair.type} {pair.name}, 1")
 
     def relax(self, triple: str) -> None:
-        """Tell the processor that an iteration of a waiting loop changes nothing.
+        """Tell the processor that this is an iteration of a waiting loop.
 
-        Intrinsics, not inline assembly: that would need LLVM's assembler, which is not initialised.
+        It uses intrinsics: inline assembly would need LLVM's assembler, which is not initialised.
         """
         if triple.startswith(("x86_64", "i686", "amd64")):
             self.append(self._declared("void", "llvm.x86.sse2.pause"))
@@ -254,11 +255,11 @@ class Instructions:
             self.append(self._declared("void", "llvm.aarch64.hint", Value(I32, "1")))  # yield
 
     def order(self) -> None:
-        """Keep later reads behind this: LLVM would load more than registers hold."""
+        """Keep later reads after this point: LLVM would load more than registers can hold."""
         self.append('fence syncscope("singlethread") seq_cst')
 
     def scratch(self, nbytes: int) -> Value:
-        """Memory of this function's own, aligned to 64 bytes, for as long as it runs."""
+        """Memory on this function's stack, aligned to 64 bytes."""
         value = Value(PTR, f"%{self._fresh('scratch')}", self._do)
         self._allocas.append(f"  {value.name} = alloca [{nbytes} x i8], align 64")
         return value

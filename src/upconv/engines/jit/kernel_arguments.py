@@ -26,7 +26,7 @@ _LINE = 16  # numbers in 128 bytes: processors fetch lines in pairs
 class ArgumentLayout:
     """The layout of an argument block: numbers and addresses (`signature`), and counters.
 
-    The counters lie behind the first line of numbers, so their indices depend on nothing else."""
+    The counters follow the first line of numbers, so their indices depend on nothing else."""
 
     def __init__(self, numbers: str, counters: str) -> None:
         self.types, shared = signature(numbers), counters.split()
@@ -38,7 +38,7 @@ class ArgumentLayout:
         self._count = behind + -(-len(self.types) // _LINE) * _LINE
 
     def block(self, **values: int) -> Block:
-        """A new block with some values, the others being zero."""
+        """Return a new block with some values; the others are zero."""
         numbers = array("q", bytes(8 * self._count))
         block = Block(self, numbers)
         block.update(values)
@@ -49,12 +49,12 @@ class ArgumentLayout:
         return self.indices[name]
 
     def reader(self, f: Function) -> Arguments:
-        """The block that a function's parameter `args` points to."""
+        """Return a reader of the block that a function's parameter `args` points to."""
         return Arguments(f, self)
 
 
 class Block:
-    """An argument block in memory, of a type that is quicker to copy and fill than NumPy's."""
+    """An argument block in memory, in an array that is faster to copy and fill than NumPy's."""
 
     __slots__ = ("_layout", "address", "numbers")
 
@@ -86,7 +86,7 @@ class Block:
             self.numbers[index] = 0
 
     def copy(self) -> Block:
-        """A block with the same values."""
+        """Return a block with the same values."""
         return Block(self._layout, self.numbers[:])
 
     def index(self, name: str) -> int:
@@ -99,33 +99,33 @@ class Block:
 
 
 class Blocks:
-    """Argument blocks like a template, new or of finished runs. A block's other values may be those
-    of an earlier run."""
+    """A pool of argument blocks made from a template. Values that a run does not set may be left
+    over from an earlier run."""
 
     def __init__(self, template: Block) -> None:
         self._template = template
         self._free: deque[Block] = deque(maxlen=8)
 
     def bound(self, values: Mapping[str, int]) -> Block:
-        """A new block of these values, which `run` does not reuse."""
+        """Return a new block with these values, which `run` does not reuse."""
         block = self._template.copy()
         block.update(values)
         return block
 
     def pointers(self, values: Mapping[str, int]) -> list[tuple[int, int]]:
-        """The indices and the numbers of those values that are addresses."""
+        """Return the indices and the numbers of the values that are addresses."""
         numbered = [(self._template.index(name), value) for name, value in values.items()]
         return [(i, value) for i, value in numbered if value and self._template.is_pointer(i)]
 
     def run(self, work: int, threads: int, flag: str = "", /, **values: int) -> int:
-        """Have threads run the function at address `work` with a block of these values; return the
-        value of the counter `flag`, or 0."""
+        """Run the function at address `work` on some threads with a block of these values. Return
+        the value of the counter `flag`, or 0."""
         block = self.taken(values)
         pool.run(work, block.address, threads)
         return self.given_back(block, flag)
 
     def taken(self, values: Mapping[str, int]) -> Block:
-        """A block of these values, to be given back when the run is over."""
+        """Return a block with these values; return it to the pool by `given_back` after the run."""
         try:
             block = self._free.pop()
             block.restart()
@@ -156,13 +156,13 @@ class Arguments:
 
 
 def record(long: str, short: str = "") -> np.dtype[Any]:
-    """A record of 64-bit and 32-bit integers."""
+    """Return the type of a record of 64-bit and 32-bit integers."""
     fields = [(name, np.int64) for name in long.split()]
     return np.dtype(fields + [(name, np.int32) for name in short.split()], align=True)
 
 
 def filled(kind: np.dtype[Any], shape: int | tuple[int, ...], **columns: Any) -> Table:
-    """A table of records with some columns, the others being zero."""
+    """Return a table of records with some columns; the others are zero."""
     table = np.zeros(shape, kind)
     for name, column in columns.items():
         table[name] = column
@@ -170,8 +170,8 @@ def filled(kind: np.dtype[Any], shape: int | tuple[int, ...], **columns: Any) ->
 
 
 def offsets(counts: Sequence[int], *steps: Sequence[int]) -> Table:
-    """For all indices below `counts`, the last one fastest, the sums of index times step; a row for
-    each of `steps`."""
+    """Return the sums of index times step for all indices below `counts`, the last index fastest.
+    The result has one row for each element of `steps`."""
     total = np.zeros((len(steps), 1), np.int64)
     for count, step in zip(counts, zip(*steps, strict=True), strict=True):
         if count != 1:
@@ -188,7 +188,7 @@ class Record:
 
     @classmethod
     def of(cls, f: Function, table: Value, number: Value, kind: np.dtype[Any]) -> Record:
-        """The record of this number in a table."""
+        """The record with this number in a table."""
         return cls(f, table + number * kind.itemsize, kind)
 
     def __getitem__(self, name: str) -> Value:
@@ -201,20 +201,20 @@ class Record:
 
 @contextmanager
 def jobs(f: Function, counter: Value, count: Value) -> Iterator[Value]:
-    """Take numbers below `count` from a counter all threads share, until there are no more."""
+    """Take numbers below `count` from a counter that all threads share, until none are left."""
     with f.forever() as taking:
         job = f.take(counter)
         f.leave(taking, job >= count)
         yield job
 
 
-_PATIENCE = 1000  # iterations of waiting, some 30 us, before others may have the processor
+_PATIENCE = 1000  # iterations of waiting, about 30 us, before the thread yields
 
 
 def wait(
     f: Function, counter: Value, count: Value, cpu: Cpu, meanwhile: Callable[[], None] | None = None
 ) -> None:
-    """Wait until a counter that all threads share has come to `count`.
+    """Wait until a counter that all threads share has reached `count`.
 
     `meanwhile` emits the body of the waiting loop; without it, an iteration relaxes.
     """
@@ -225,5 +225,5 @@ def wait(
         meanwhile() if meanwhile else f.relax(cpu.triple)
         iteration = f.load(I64, iterations) + 1
         f.store(iteration, iterations)
-        with f.when(iteration > _PATIENCE):  # the other threads may have no processor
+        with f.when(iteration > _PATIENCE):  # the other threads may be waiting for a processor
             f.call_foreign(pool.switch())

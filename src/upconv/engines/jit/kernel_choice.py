@@ -1,11 +1,11 @@
-"""The choice of a kernel: one table of candidates for a problem, a number of threads, a processor.
+"""The choice of a kernel: one table of candidates per problem, number of threads and processor.
 
-Every kernel lists its candidates in a file `candidates.py` of its folder. libdnnl is listed beside
-them, by measured times (libdnnl_times.py). All cycles are per thread (processor_costs.py). Code
+Every kernel lists its candidates in the file `candidates.py` of its folder. The table also lists
+libdnnl, by measured times (libdnnl_times.py). All cycles are per thread (processor_costs.py). Code
 that chooses, tunes, explains, or needs one order of sums for all chunks reads this table.
 
-The cycles of all direct kernels are divided alike by the number of threads. So that number does not
-change the choice, nor one bit of a result.
+The cycles of all direct kernels are divided by the number of threads in the same way. So the number
+of threads changes neither the choice nor one bit of a result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .winograd.candidates import candidates as winograd
 
 
 def tiles(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """The candidates of the tile kernel, which is imported for bfloat16 alone."""
+    """Return the candidates of the tile kernel, which is imported only for bfloat16."""
     if not takes_tiles(correlation):
         return ()
     with importing:
@@ -46,13 +46,13 @@ KERNELS = (positions, channels, planes, tiles)
 """Functions that list the candidates with direct sums; of equal cycles, the first is preferred."""
 
 
-@lru_cache(maxsize=512)  # a model of 80 layers meets six classes of sizes
+@lru_cache(maxsize=512)  # six classes of sizes for a model of 80 layers
 def table(
     problem: Problem, threads: int, cpu: Cpu, *, every: bool, prepared: bool = False
 ) -> tuple[Candidate, ...]:
-    """The candidates for a problem, `every` one or those that the model might take.
+    """Return the candidates for a problem: `every` one, or only those that the model might take.
 
-    prepared: whether many runs follow one choice, so that it may take longer.
+    prepared: whether many runs follow the choice, so that choosing may take longer.
     """
     reason = refusal(problem, cpu)
     if reason is not None:
@@ -60,15 +60,15 @@ def table(
     inner = interior_of(problem, margins=True).problem
     if inner is None:
         reason = "there is nothing to multiply"
-        # Any order of sums is right here, but chunks of other sizes need one.
+        # Any order of sums is correct here, but chunks of other sizes need a definite one.
         nothing = Candidate("jit", "", sums=CHANNELS, reason=reason)
         return (nothing, refused("winograd", reason, winograd=True))
     if problem.direction is Direction.WEIGHT_GRAD:
-        with importing:  # most first calls do without it
+        with importing:  # most first calls do not need it
             from .weight_grad.candidates import candidates as weight_grad
 
         candidates = weight_grad(inner, threads, cpu)
-        reason = "Winograd's algorithm is for results and input gradients"
+        reason = "Winograd's algorithm computes only results and input gradients"
         tiles = refused("winograd", reason, winograd=True)
         libdnnl_candidate = libdnnl_times.of_weight_grad(problem, ranked(candidates)[0], cpu)
         return (*_cast(problem, candidates, threads, cpu), tiles, libdnnl_candidate)
@@ -91,9 +91,9 @@ def table(
 def _cast(
     problem: Problem, candidates: Iterable[Candidate], threads: int, cpu: Cpu
 ) -> Iterator[Candidate]:
-    """The candidates with the cycles of rounding operands in copies.
+    """Add the cycles of rounding operands in copies to the candidates.
 
-    Tiles need no copies. Dot products need none of operands that the kernel transposes.
+    Tiles need no copies. Dot products need no copy of operands that the kernel transposes.
     """
     numbers = prod(problem.operand_shapes[0])
     if problem.direction is Direction.WEIGHT_GRAD:
@@ -106,7 +106,7 @@ def _cast(
 
 
 def _eligible(candidates: list[Candidate]) -> list[Candidate]:
-    """Let the model take candidates on request where there is no other."""
+    """Make candidates on request eligible for the model where there are no others."""
     if any(candidate.eligible is Eligible.BY_MODEL for candidate in candidates):
         return candidates
     return [
@@ -121,9 +121,9 @@ def _winograd(
     problem: Problem, inner: Problem, threads: int, cpu: Cpu, *, every: bool, direct: float,
     prepared: bool,
 ) -> tuple[Candidate, ...]:  # fmt: skip
-    """The candidates by Winograd's algorithm, where direct sums take `direct` cycles.
+    """Return the candidates of Winograd's algorithm, where direct sums take `direct` cycles.
 
-    They leave out outputs that nothing reaches, which would have rounding errors of neighbours.
+    They leave out outputs that no input reaches: neighbours would add rounding errors to them.
     """
     reached = interior_of(problem, margins=False).problem or inner
     border = prod(problem.result_shape) - prod(reached.result_shape)
@@ -135,11 +135,11 @@ def _winograd(
 
 @lru_cache(maxsize=256)
 def size_class(problem: Problem) -> Problem:
-    """The problem whose table stands for this one: sizes above 64 are rounded up, to eighths of a
-    power of two.
+    """Return the problem whose table this problem shares: sizes above 64 are rounded up to eighths
+    of a power of two.
 
-    A vocoder meets another length with every sentence. Its lengths share a few tables, and mostly
-    the code of what these choose. The number of full vectors changes by one at most.
+    A vocoder sees a new length with every sentence. Its lengths share a few tables, and mostly the
+    code that these choose. The number of full vectors changes by one at most.
     """
     axes = tuple(_rounded(axis) for axis in problem.axes)
     if axes == problem.axes:
@@ -151,39 +151,38 @@ def size_class(problem: Problem) -> Problem:
 def _rounded(axis: Axis) -> Axis:
     crops = max(axis.crop_begin, axis.crop_end)
     if axis.size <= _EXACT or crops > axis.dilation * (axis.kernel - 1):
-        return axis  # of crops that leave out inputs, another size may have another interior
+        return axis  # where crops leave out inputs, another size may have another interior
     step = 1 << ((axis.size - 1).bit_length() - 4)
     size = -(-axis.size // step) * step
     return axis if size == axis.size else replace(axis, size=size)
 
 
-_EXACT = 64  # sizes that fill few vectors: each has a table of its own
+_EXACT = 64  # sizes up to this fill few vectors: each has a table of its own
 
 
 def direct_variant(problem: Problem, threads: int, cpu: Cpu) -> str:
-    """The kernel that the model takes for direct sums."""
+    """Return the name of the kernel that the model chooses for direct sums."""
     candidates = table(size_class(problem), threads, cpu, every=False, prepared=False)
     direct = (candidate for candidate in candidates if not candidate.winograd)
     return next(candidate.variant for candidate in ranked(direct) if candidate.engine == "jit")
 
 
-@lru_cache(maxsize=512)  # as many as there are tables
+@lru_cache(maxsize=512)  # as for `table`
 def refusal(problem: Problem, cpu: Cpu) -> str | None:
-    """Why the engine does not do a problem, or None; lists no phases, which may be too many."""
+    """Return why the engine refuses a problem, or None; it does not enumerate phases."""
     if problem.tf32:
         return tf32_refusal(problem)
     if problem.dtype is DType.FLOAT16 and not cpu.half:
-        return "this processor converts no float16"
+        return "this processor cannot convert float16"
     inner = interior_of(problem, margins=True).problem
     return None if inner is None else too_much(inner)
 
 
-@lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
+@lru_cache(maxsize=64)  # both the choice of a kernel and the kernel need it
 def interior_of(problem: Problem, *, margins: bool) -> Interior:
-    """The part of a problem that kernels compute.
+    """Return the part of a problem that kernels compute.
 
-    The last axis, along which vectors run, should have positions.
-
-    Outputs that nothing reaches are part of it where `margins`.
+    Axes of one point are left out, so that vectors run along a last axis with positions. `margins`
+    includes outputs that no input reaches.
     """
     return Interior.of(problem, margins=margins, points=False)

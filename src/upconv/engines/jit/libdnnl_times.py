@@ -1,18 +1,20 @@
-"""Measured costs of libdnnl beside this engine's direct sums, by class of layers.
+"""Run times of libdnnl relative to this engine's direct sums, measured by class of layers.
 
-On layers of real models, Zen 4, one thread, 2026-11-22 and 23, libdnnl took these times as long:
-few channels to sum over 0.82 to 3, in groups 0.35; narrow groups 0.3 to 1.3, forward 0.35 to 0.57,
-but with a bias 1.7 to 4; channels-last data of many positions 0.9 to 3; weight gradients of one tap
-0.8 to 1.0, depthwise ones of 3x3 taps 0.6 to 0.9. On all others it took 0.75 to 18 times as long.
-Beside tiles (a Xeon with AMX, bfloat16, one thread, 2026-11-27, 44 layers in both directions and
-layouts) it took 0.65 to 12 times as long, 1.40 in the geometric mean: channels-last convolutions of
-stride 1 0.7 to 1.0, input gradients of volumes 5 to 12, and packing a weight 1.4 to 7.
+A factor is libdnnl's time divided by this engine's. On layers of real models (Zen 4, one thread,
+2026-11-22 and 23; in brackets, restricted to AVX2):
 
-Held to AVX2, few channels 0.55 to 2.2, and channels-last data of many positions 0.73 to 1.4.
+    few channels to sum over 0.82 to 3 (0.55 to 2.2), in groups 0.35
+    narrow groups 0.3 to 1.3, forward 0.35 to 0.57, but with a bias 1.7 to 4
+    channels-last data of many positions 0.9 to 3 (0.73 to 1.4)
+    weight gradients of one tap 0.8 to 1.0, depthwise ones of 3x3 taps 0.6 to 0.9
+    all others 0.75 to 18
 
-On a Xeon with AMX (2026-11-27) libdnnl uses tiles, too. Its weight gradients in bfloat16 took 0.78
-to 8 times as long on 22 classes of layers that this engine computes by tiles; two of them, in
-channels-last data, took less than 1. On eight others, of few channels, it took 0.8 to 70 times.
+On a Xeon with AMX (bfloat16, one thread, 2026-11-27), where libdnnl uses tiles too:
+
+    44 layers in both directions and layouts 0.65 to 12, geometric mean 1.40: channels-last
+    convolutions of stride 1 0.7 to 1.0, input gradients of volumes 5 to 12, packing 1.4 to 7
+    weight gradients of 22 classes that this engine computes by tiles 0.78 to 8, of which two, in
+    channels-last data, below 1; of eight other classes, with few channels, 0.8 to 70
 """
 
 from __future__ import annotations
@@ -27,17 +29,17 @@ from .cpu import Cpu
 from .direct import TILES, refused, weight_numbers
 from .values import LINE
 
-_NO_ROUNDING = replace(refused("", "it rounds no operands"), engine="onednn")
+_NO_ROUNDING = replace(refused("", "it does not round operands"), engine="onednn")
 _SLOWER = 1.5, "it is faster on few classes of layers"
 _FEW_CHANNELS, _LANES, _FEW_POSITIONS = 8, 16, 64
-_BESIDE_TILES, _PACK_TILES = 1.3, 4.0  # times what this engine takes, with and to pack a weight
-_PACK = 2.3  # times what this engine takes to pack a weight
+_BESIDE_TILES, _PACK_TILES = 1.3, 4.0  # relative to tiles: the times to compute, and to pack
+_PACK = 2.3  # relative to other kernels: the time to pack a weight
 
 
 def of_correlation(
     problem: Problem, correlation: Correlation, best: Candidate, cpu: Cpu
 ) -> Candidate:
-    """libdnnl beside the best direct candidate of a correlation."""
+    """Return libdnnl's candidate, relative to the best direct candidate of a correlation."""
     if problem.rounded:
         return _NO_ROUNDING
     forward = problem.direction is Direction.FORWARD
@@ -51,7 +53,7 @@ def of_correlation(
 
 
 def of_weight_grad(problem: Problem, best: Candidate, cpu: Cpu) -> Candidate:
-    """libdnnl beside this engine's weight gradient."""
+    """Return libdnnl's candidate, relative to this engine's weight gradient."""
     if problem.rounded:
         return _NO_ROUNDING
     by_tiles = cpu.tiles and problem.dtype is DType.BFLOAT16
@@ -74,7 +76,7 @@ def _input_grad(correlation: Correlation, best: Candidate, cpu: Cpu) -> tuple[fl
     if best.variant in ("planes", "positions"):
         return _SLOWER
     if first and (depthwise or is_heavy(correlation)):
-        return _SLOWER  # libdnnl reorders data as much, and weights more slowly
+        return _SLOWER  # libdnnl reorders as much data, and reorders weights more slowly
     if depthwise and correlation.rank > 2:
         return _SLOWER  # libdnnl takes 5 to 21 times as long
     inside = all(line.is_inside for line in correlation.lines)

@@ -1,6 +1,6 @@
-"""Limits of what this engine computes: tables and code that would be larger than they are worth.
+"""Limits of the JIT engine: it refuses problems that need very large tables or very much code.
 
-The limits of one kernel are in `refusal` of its schedule.
+The limits of one kernel are in the function `refusal` of its schedule.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ...problem import Direction, Problem
 
 
 def too_much(problem: Problem) -> str | None:
-    """Why a problem would need too much code or too large tables, or None; this makes neither."""
+    """Return why a problem would need too much code or too large tables, or None."""
     *outer, last = problem.axes
     sizes = (prod(getattr(axis, side) for axis in problem.axes) for side in ("size", "out"))
     limits = [

@@ -1,8 +1,8 @@
-"""Moves as native code: transposed matrices and channels split into positions. The tables are those
-of windows, too.
+"""Moves as native code: transposed matrices, and channels split into positions.
 
-They say which rows of the input make a row of the result (`ROW`, `TAP`), which part of the rows a
-job computes (`PART`), and where images lie (`IMAGE`).
+windows.py uses the same tables. They say from which rows of the input a row of the result is
+computed (`ROW`, `TAP`), which part of the rows a job computes (`PART`), and where images begin
+(`IMAGE`).
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from .walk import COUNTERS, JOB, NUMBERS
 
 WINDOWS = (
     "x* y* rows* taps* line_rows* line_taps*"  # arrays, and tables of the other axes and the last
-    " width kernel dilation scale*"  # positions of an input row, of a window, from tap to tap; and
-    # the factors of sums along it
+    " width kernel dilation scale*"  # positions of an input row, of a window, and between taps; and
+    # the factors of sums along the row
     " segment channels x_step y_step parts*"  # bytes of a line; channels last: bytes of positions
-    " fill*"  # what stands where there is no position
+    " fill*"  # the value of positions outside the input
     " code* "  # a function that a job calls
 )
 LAYOUT = ArgumentLayout(NUMBERS + WINDOWS, counters=COUNTERS)
 
 
 ROW = record("to tap taps")
-"""A row of the result: its first byte in an image, and which taps make it."""
+"""A row of the result: its first byte in an image, and its taps."""
 TAP = np.dtype([("offset", np.int64), ("weight", np.float64)])
 PART = record("row rows column columns first count")
-"""What a job computes: rows, and columns of them, for which it needs `count` positions of the input
-from `first` on, of which some may lie beside the row."""
+"""The rows and columns that a job computes. They need `count` positions of the input from `first`
+on, some of which may lie outside the input's row."""
 IMAGE = record("src dst")
 TURN = record("src dst rows columns src_row dst_row")
 COPY = record("dst src lines")
-"""A copy of whole lines of `COPY_BYTES`: byte offsets in two blocks of memory, and a count."""
+"""A copy of full lines of `COPY_BYTES`: byte offsets in two blocks of memory, and a line count."""
 COPY_BYTES = 64
 
 
 def every(f: Function, vectors: Sequence[Value], first: int, lanes: int) -> Value:
-    """Elements first, first + n, first + 2n ... of n vectors side by side."""
+    """Elements first, first + n, first + 2n ... of n adjacent vectors."""
     stride = len(vectors)
     order = [first + lane * stride for lane in range(lanes)]
     result = f.shuffle(vectors[0], None, [i % lanes for i in order])
@@ -58,7 +58,7 @@ def every(f: Function, vectors: Sequence[Value], first: int, lanes: int) -> Valu
 def transpose_columns_code(
     module: Module, stored: str, computed: str, columns: int, cpu: Cpu
 ) -> None:
-    """A function of `TRANSPOSE` for the `columns` columns that `src` has."""
+    """A function `TRANSPOSE` for a `src` of exactly `columns` columns."""
     lanes = cpu.lanes(BYTES[computed])
     kind = vector(stored, lanes)
     with module.function("transpose", TRANSPOSE) as f:
@@ -74,7 +74,7 @@ def transpose_columns_code(
 
 
 def _loaded(f: Function, kind: str, src: Value, count: int, rest: Value | None) -> list[Value]:
-    """Load `count` neighbouring vectors, or `count` times `rest` numbers of them."""
+    """Load `count` adjacent vectors, or only their first `count * rest` numbers."""
     element, lanes = split(kind)
     return [
         f.load_some(kind, f.at(src, first, element), None if rest is None else rest * count - first)
@@ -85,7 +85,7 @@ def _loaded(f: Function, kind: str, src: Value, count: int, rest: Value | None) 
 def in_vectors(
     f: Function, count: Value, lanes: int, body: Callable[[Value, Value | None], None]
 ) -> None:
-    """Emit `body(first, None)` for the full vectors of `count` numbers, and `body(first, rest)`."""
+    """Emit `body(first, None)` for each full vector, and `body(first, rest)` for the remainder."""
     full = count // lanes * lanes
     with f.loop(0, full, lanes) as loop:
         body(loop.index, None)
@@ -96,7 +96,7 @@ def in_vectors(
 @compiled("split", kept=16)
 def split_code(module: Module, factor: int, stored: str, cpu: Cpu) -> None:
     """The job `split(args, mine, part, image)`: channel c * factor + i of a position goes to
-    channel c of a position of the result, `parts[i]` bytes behind that of i = 0."""
+    channel c of a position of the result, `parts[i]` bytes after the position for i = 0."""
     lanes = cpu.lanes(BYTES[stored])
     kind = vector(stored, lanes)
     with module.function("split", JOB) as f:
@@ -123,7 +123,7 @@ def split_code(module: Module, factor: int, stored: str, cpu: Cpu) -> None:
 
 @compiled("turn", kept=2, opt=0)
 def turn_code(module: Module, cpu: Cpu) -> None:
-    """The job `turn(args, mine, turn, image)`: one call of a function that transposes a matrix."""
+    """The job `turn(args, mine, turn, image)`, which calls a function that transposes a matrix."""
     del cpu
     with module.function("turn", JOB) as f:
         a = LAYOUT.reader(f)
@@ -135,7 +135,7 @@ def turn_code(module: Module, cpu: Cpu) -> None:
 
 @compiled("copies", kept=2)
 def copies_code(module: Module, cpu: Cpu) -> None:
-    """The function `copies(dst, src, table, count)`: all copies of a table."""
+    """The function `copies(dst, src, table, count)`, which makes all copies of a table."""
     lanes = min(COPY_BYTES, cpu.vector_bytes) // BYTES[I64]
     kind, numbers = vector(I64, lanes), COPY_BYTES // BYTES[I64]
     parameters = signature("dst* src* table* count")

@@ -1,7 +1,7 @@
-"""Arrays as the kernels read and write them, copied where a kernel cannot; and the base of the
+"""Arrays in the form that kernels read and write, copied where needed; and the base class of the
 primitives of all kernels.
 
-Where channels come first, kernels take the strides of images and channels, and step along all other
+With channels first, kernels accept any strides of images and channels, and step along all other
 axes as in a contiguous array. A residual is read with the strides of y. A copy is scratch memory
 that depends on the arrays of a call, not on its problem. So this file allocates it, and
 `workspace_bytes` does not include it.
@@ -32,13 +32,13 @@ from .values import LINE
 from .walk import walk_code
 
 
-@dataclass(slots=True, eq=False)  # frozen takes four times as long to make, for each call
+@dataclass(slots=True, eq=False)  # a frozen class takes four times as long to create, in each call
 class Operands:
     """The arrays of a kernel.
 
     `copies` are pairs of a caller's array and the array to copy into it. Where a kernel cannot
-    write the results `out` and `second`, `y` and `other` are other memory. `second` are bytes from
-    y to `other`, 0 where there is none.
+    write the results `out` and `second`, `y` and `other` are other memory. `second` is the distance
+    in bytes from y to `other`, or 0.
     """
 
     copies: tuple[tuple[Array, Array], ...]
@@ -52,9 +52,9 @@ class Operands:
     def of(
         cls, correlation: Correlation, out: Array, x: Array, residual: Maybe, second: Maybe = None
     ) -> Operands:
-        """The arrays of a call, copied where they do not lie well."""
+        """Return the arrays of a call, copied where kernels cannot access them."""
         if residual is None and second is None and are_plain(correlation, out, x):
-            return cls((), out, x, None)  # most calls, with less overhead
+            return cls((), out, x, None)  # the fast path of most calls
         y, other, layout = out, second, correlation.layout
         beside = [array for array in (residual, second) if array is not None]
         if not lies_well(out, layout) or not all(_alike(array, out) for array in beside):
@@ -68,7 +68,7 @@ class Operands:
             for array, copy in ((out, y), (second, other))
             if array is not None and copy is not None and copy is not array
         )
-        if x.ndim > correlation.rank + 2:  # views: all axes but the first ones lie without gaps
+        if x.ndim > correlation.rank + 2:  # views, since the merged axes have no gaps
             shape = correlation.result_shape
             x, y = x.reshape(correlation.operand_shape), y.reshape(shape)
             residual, other = (None if v is None else v.reshape(shape) for v in (residual, other))
@@ -79,12 +79,12 @@ class Operands:
     def in_place(
         cls, correlation: Correlation, out: Array, x: Array, residual: Maybe, second: Maybe = None
     ) -> Operands:
-        """The arrays of a step, which cannot be copies: it is bound to their addresses."""
+        """Return the arrays of a step, which cannot be copies: it is bound to their addresses."""
         operands = cls.of(correlation, out, x, residual, second)
         used = operands.x, operands.y, operands.residual, operands.other
         for array, passed in zip(used, (x, out, residual, second), strict=True):
             if array is not None and passed is not None and address_of(array) != address_of(passed):
-                words = "A step reads and writes arrays where they lie"
+                words = "A step must be able to access its arrays in place"
                 raise EngineError(f"{words}: make a copy first.")
         return operands
 
@@ -95,13 +95,13 @@ class Operands:
 
 
 def are_plain(correlation: Correlation, out: Array, x: Array) -> bool:
-    """Whether kernels read and write these arrays where they lie, and they have no gaps."""
+    """Whether kernels can use these arrays in place, and they have no gaps."""
     whole = x.ndim == len(correlation.lines) + 2
     return whole and x.flags.c_contiguous and out.flags.c_contiguous
 
 
 def _alike(first: Array, second: Array) -> bool:
-    """Whether equal steps along both arrays, which are of one shape, lead to equal elements."""
+    """Whether two arrays of one shape have equal strides along all axes with several elements."""
     if first.strides == second.strides:
         return True
     steps = zip(first.shape, first.strides, second.strides, strict=True)
@@ -109,12 +109,13 @@ def _alike(first: Array, second: Array) -> bool:
 
 
 def lying_well(what: str, array: Array, layout: DataLayout) -> Array:
-    """An operand that kernels can read: the array itself, or a copy."""
+    """Return an operand that kernels can read: the array itself, or a copy."""
     return array if lies_well(array, layout) else laid_out(what, array)
 
 
 def lies_well(array: Array, layout: DataLayout) -> bool:
-    """Whether the array is contiguous, along images and channels that come first perhaps not."""
+    """Whether kernels can access the array: it is contiguous, or, with channels first, has gaps
+    only along images and channels."""
     if array.flags.c_contiguous or layout is DataLayout.NXC:
         return array.flags.c_contiguous
     step = array.itemsize
@@ -126,7 +127,7 @@ def lies_well(array: Array, layout: DataLayout) -> bool:
 
 
 def strides(name: str, array: Array, layout: DataLayout) -> dict[str, int]:
-    """The address of an operand, and bytes from an image, channel and position to the next."""
+    """Return the address of an operand, and its strides in bytes of image, channel and position."""
     first, item = layout is DataLayout.NCX, array.itemsize
     channel, position = (array.strides[1], item) if first else (item, array.shape[-1] * item)
     steps = {"image": array.strides[0], "channel": channel, "position": position}
@@ -134,7 +135,7 @@ def strides(name: str, array: Array, layout: DataLayout) -> dict[str, int]:
 
 
 class Kernel:
-    """A correlation by one kernel: weights packed, operands laid out, biases in its own order.
+    """A correlation computed by one kernel, which packs weights and orders biases in its own way.
 
     A kernel has `_launches`: the launches that a call runs in order, with the values they bind.
     """
@@ -142,11 +143,11 @@ class Kernel:
     correlation: Correlation
     schedule: Any
     workspace_bytes: int
-    order: Any  # which packs
+    order: Any  # the packer of weights
     _pack_threads: int
     _no_bias: Array
     packs_in_call = True
-    """Whether `run_once` is there: `order` packs by code that a walk can call."""
+    """Whether the kernel has `run_once`: `order` packs by code that a walk can call."""
 
     @property
     def description(self) -> str:
@@ -166,7 +167,7 @@ class Kernel:
         return {}
 
     def pack(self, weight: Array) -> Any:
-        """The weight in the kernel's order of use."""
+        """Return the weight in the kernel's order of use."""
         return self.order.pack(weight, self._pack_threads)
 
     def run(
@@ -201,9 +202,9 @@ class Kernel:
         residual: Maybe = None,
         slopes: Maybe = None,
     ) -> None:
-        """Pack a weight and compute into `out`, which is left wrong where this raises `NonFinite`.
+        """Pack a weight and compute into `out`, which is left invalid if this raises `NonFinite`.
 
-        One native call does both: Python finds its code and data in no cache after each."""
+        One native call does both, since after each call Python's code and data are in no cache."""
         biases = self._by_channel(bias, slopes)
         plain = residual is None and are_plain(self.correlation, out, a)
         b, packing, _read = self._begin(weight)
@@ -220,14 +221,14 @@ class Kernel:
         self.order.end(packing)
 
     def _begin(self, weight: Array) -> tuple[Array, Block, Array]:
-        """Memory for what a call packs, the arguments of the packing code, and what it reads."""
+        """Return memory for what a call packs, the arguments of the packing code, and its source."""
         begun: tuple[Array, Block, Array] = self.order.begin(weight)
         return begun
 
     def _packing(
         self, launches: Iterable[tuple[Launch, dict[str, int]]], packing: Block
     ) -> Iterable[tuple[Launch, dict[str, int]]]:
-        """The same launches with packing: the first one packs the weight first."""
+        """Return the same launches, except that the first one begins by packing the weight."""
         (first, values), *others = launches
         if first.blocks not in self._packing_launches:
             launch = first.after_packing(self.order.work, self._walking)
@@ -239,13 +240,13 @@ class Kernel:
         self, plain: bool, arrays: tuple[Array, Array, Any, Array], scratch: int,
         packing: Block | None = None,
     ) -> tuple[tuple[int, ...], Replay | None]:  # fmt: skip
-        """The addresses of a call's arrays, and the replay of the first call on such arrays, where
-        they are plain; `packing` is the block of a weight that is packed first."""
+        """Return the addresses of a call's arrays, and the replay of the first call on such arrays,
+        if they are plain. `packing` is the argument block if the call packs a weight first."""
         if not plain:
             return (), None
         beside = (0, 0) if packing is None else (packing.address, packing.nbytes)
         addresses = *map(address_of, arrays), scratch, beside[0]
-        aligned = addresses[1] % LINE == 0  # by which kernels may read in another way
+        aligned = addresses[1] % LINE == 0  # kernels may read aligned operands in another way
         key = aligned, packing is not None
         if key not in self._replays:
             out, a, b, biases = arrays
@@ -260,7 +261,7 @@ class Kernel:
         self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int,
         slopes: Maybe = None, second: Maybe = None,
     ) -> list[Step]:  # fmt: skip
-        """Return the steps of `run`, bound to arrays that kernels can read, and to scratch."""
+        """Return the steps of `run`, bound to arrays that kernels can access, and to scratch."""
         operands = Operands.in_place(self.correlation, out, a, residual, second)
         biases = self._by_channel(bias, slopes)
         weight = self._read(b)
@@ -270,7 +271,7 @@ class Kernel:
         ]
 
     def _read(self, packed: Any) -> Array:
-        """The part of a packed weight that code reads."""
+        """Return the part of a packed weight that code reads."""
         array: Array = packed
         return array
 
@@ -280,16 +281,16 @@ class Kernel:
         raise NotImplementedError
 
     def _by_channel(self, bias: Maybe, slopes: Maybe) -> Array:
-        """Biases and, right behind them, the slopes of PReLU, both as code reads them."""
+        """Return the biases, directly followed by the slopes of PReLU, in the order of the code."""
         biases = self._no_bias if bias is None else self._ordered(bias)
         return biases if slopes is None else np.concatenate((biases, self._ordered_slopes(slopes)))
 
     def _ordered_slopes(self, slopes: Array) -> Array:
-        """Slopes as code reads them: as many as biases."""
+        """Return the slopes in the order of the code; there is one for each bias."""
         return self._ordered(slopes)
 
     def _ordered(self, bias: Array) -> Array:
-        """Biases as code reads them, which may read beyond the last one."""
+        """Return the biases in the order of the code, padded, since it may read past the last."""
         biases = self._no_bias.copy()
         biases[: len(bias)] = bias
         return biases

@@ -1,9 +1,9 @@
 """Packing weights into a kernel's order of use: every weight once per use.
 
-A packed weight is cut into *pieces* of [input channel][entries]: for every piece a table says which
-elements it gathers. Where entries lie far apart in the weight, and all taps of all reduced channels
-side by side, as in every input gradient of weights in the order IOX, gathering would read a line of
-the cache for each number. There squares are transposed in registers (packing_code.py).
+A packed weight is cut into *pieces* of [input channel][entries]. A table says which elements each
+piece gathers. In input gradients of weights in the order IOX, entries lie far apart, while all taps
+of all reduced channels are adjacent. Gathering would then read a cache line for each number, so
+squares are transposed in registers (packing_code.py).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from .transpose import transpose_code
 from .values import DOUBLE, FLOAT, I16, LINE, STORED
 
 _PART = 8  # input channels that are packed together: their source stays in the cache
-_COLUMNS_OF_PART = 1024  # taps and input channels of a part that is transposed
+_COLUMNS_OF_PART = 1024  # taps and input channels that a transposing job packs, about
 _FEW, _WARM = 1 << 16, 1 << 20  # numbers; bytes
-_SHARE = 8  # part of the third-level cache that a packed weight may fill
+_SHARE = 8  # a larger weight than 1 / _SHARE of the third-level cache is written past it
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Shared = TypeVar("Shared")
@@ -50,9 +50,9 @@ _shared: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 
 
 def shared(make: Callable[..., Shared], *key: Hashable) -> Shared:
-    """`make(*key)`, one object for equal keys as long as anybody holds it.
+    """Return `make(*key)`, one object for equal keys as long as it is referenced.
 
-    So primitives that read a weight in one order have one packer, whatever their sizes are.
+    So primitives that read a weight in one order share one packer, whatever their sizes are.
     """
     value: Shared | None = _shared.get((make, key))
     if value is None:
@@ -61,10 +61,10 @@ def shared(make: Callable[..., Shared], *key: Hashable) -> Shared:
 
 
 class Packer:
-    """Packs a weight, of `groups` groups of `channels` input channels, into numbers of type
-    `compute`; pairs of 16 bits are one. With `transposed_taps`, the taps of a result, pieces are
-    blocks of lanes, and their third number is how many lanes there are. Pairs are transposed up to
-    `PAIRED_TAPS`. A packed tap has `row_channels` input channels, the last ones perhaps zero."""
+    """Packs a weight of `groups` groups of `channels` input channels into numbers of type
+    `compute`; a pair of 16-bit numbers counts as one. With `transposed_taps`, the taps of a result,
+    pieces are blocks of lanes, and their third number is the count of active lanes. A packed tap
+    has `row_channels` input channels; `has_gaps` says that the last ones are zeros."""
 
     def __init__(
         self,
@@ -86,11 +86,11 @@ class Packer:
         stored, move = STORED[weight.dtype], None
         kept, columns, count = {2: I16, 4: FLOAT, 8: DOUBLE}[compute.itemsize], channels, 1
         self.pieces_code: Callable[[], Code] | None = None
-        """Compiles `pack_pieces`, which takes the arguments of `work`; None where there is none."""
+        """Compiles `pack_pieces`, which takes the arguments of `work`; None if pieces are gathered."""
         if transposed_taps is None:
             move, part = gather_code(stored, kept, cpu), _PART
             self._code = packing_code(kept, cpu)
-        else:  # taps may be 0, where crops leave a result none
+        else:  # taps may be 0, if crops leave a result none
             count, part = len(pieces), _COLUMNS_OF_PART
             if kept == I16:
                 code: Any = partial(pair_packing_code, stored, max(1, transposed_taps))
@@ -120,15 +120,17 @@ class Packer:
         ))  # fmt: skip
 
     def pack(self, weight: Array, threads: int) -> Array:
-        """A weight of the correlation's shape in the order of use; `NonFinite` if it is not."""
+        """Return a weight of the correlation's shape in the order of use.
+
+        Raises `NonFinite` if it is not finite."""
         packed, block, _read = self.begin(weight)
         pool.run(self.work, block.address, threads_for(packed, threads))
         self.end(block)
         return packed
 
     def begin(self, weight: Array, nbytes: int = 0) -> tuple[Array, Block, Array]:
-        """Memory for a packed weight, or for `nbytes` of its pieces, the arguments of `work`, and
-        the array that it reads."""
+        """Return memory for a packed weight, or for `nbytes` of its pieces, the arguments of `work`,
+        and the array that it reads."""
         nbytes = nbytes or self.nbytes
         memory.require(nbytes, "the packed weight")
         if not weight.flags.c_contiguous:
@@ -141,21 +143,21 @@ class Packer:
         return packed, self._blocks.taken(addresses), weight
 
     def end(self, block: Block) -> None:
-        """Raise `NonFinite` where the weight that was packed is not finite."""
+        """Raise `NonFinite` if the packed weight is not finite."""
         if self._blocks.given_back(block, "bad"):
             raise NonFinite
 
 
 def threads_for(packed: Array, threads: int) -> int:
-    """Number of threads that are worth calling to pack a weight."""
+    """Return the number of threads worth using to pack a weight."""
     return threads if packed.size > _FEW else 1
 
 
 def aligned(count: int, dtype: np.dtype[Any]) -> Array:
-    """An uninitialised array that begins with a cache line; a large one in memory that is warm.
+    """Return an uninitialised array aligned to a cache line; a large one is in warm memory.
 
-    NumPy's begin anywhere, and then each load of a whole vector touches two lines: that took up to
-    a tenth of a layer's time on a Xeon (2026-11-21). New pages took as long as packing into them.
+    NumPy's arrays begin anywhere, so each load of a full vector may touch two cache lines. That
+    took up to a tenth of a layer's time on a Xeon (2026-11-21). New pages took as long as packing.
     """
     if count * dtype.itemsize >= _WARM:
         return warm(count * dtype.itemsize).view(dtype)
@@ -166,8 +168,8 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
 
 
 def goes_past(nbytes: int, cpu: Cpu) -> bool:
-    """Whether a packed weight is written past the caches, whose lines are not read first: 1.2 to
-    1.4 times as fast for 6 to 33 MB where the third-level cache has 32 MB (2026-11-23, Zen 4). New
-    pages are in the caches already. Where that cache holds the weight until it is used, input
-    gradients took 1.1 to 1.4 times as long past it (8 to 17 MB of 480, Xeon, 2026-11-27)."""
+    """Whether a packed weight is written past the caches, which avoids reading lines first. That is
+    1.2 to 1.4 times as fast for 6 to 33 MB where the third-level cache has 32 MB (2026-11-23,
+    Zen 4). New pages are in the caches already. Where that cache holds the weight until it is used,
+    input gradients took 1.1 to 1.4 times as long past it (8 to 17 MB of 480, Xeon, 2026-11-27)."""
     return cpu.l3 // _SHARE <= nbytes <= KEPT_BYTES

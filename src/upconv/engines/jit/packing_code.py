@@ -1,9 +1,9 @@
-"""Native code that packs weights, which every thread runs; packing.py fills its arguments.
+"""Native code that packs weights; packing.py fills its arguments.
 
-    pack(args)                                     packs the whole weight, in jobs
-    pack_pieces(args, dst, group, first, count)    packs some pieces of a group, by one thread
+    pack(args)                                     all threads pack the whole weight, in jobs
+    pack_pieces(args, dst, group, first, count)    one thread packs some pieces of a group
 
-Entries are gathered by a table, or squares are transposed in registers.
+The code gathers entries by a table, or transposes squares in registers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ COLUMNS = 128  # taps and input channels that are transposed at once, in scratch
 
 
 def watched(f: Function, value: Value, bad: Value) -> Value:
-    """`bad`, a zero of either sign, or NaN in lanes where a value was not finite.
+    """Update `bad`: a zero of either sign, or NaN in lanes where a value was not finite.
 
-    A bfloat16 is a 16-bit integer here, whose lane of `bad` then has the bit `_BAD`."""
+    A bfloat16 is a 16-bit integer here; its lane of `bad` has the bit `_BAD` instead of NaN."""
     element, lanes = split(value.type)
     if element == I16:
         return bad | ((value >> 7 & _BAD - 1) + 1)
@@ -39,7 +39,7 @@ def watched(f: Function, value: Value, bad: Value) -> Value:
     return f.convert("bitcast", bad | zero, value.type)
 
 
-_BAD = 1 << 8  # the exponent of infinity and NaN is one less
+_BAD = 1 << 8  # one more than the exponent of infinity and NaN
 
 
 def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
@@ -52,16 +52,16 @@ def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
 
 @compiled("pack", "pack_pieces", kept=16, opt=1)
 def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) -> None:
-    """Code for lanes that lie far apart. A part of a piece is some columns, taps and input channels
-    as they lie, of all lanes of a block. `past` writes past the caches."""
+    """Code for lanes that lie far apart. A part of a piece has some columns (adjacent taps and input
+    channels) of all lanes of a block. `past` writes past the caches."""
     _emit_part(module, element, past, cpu)
     _emit_packs(module)
 
 
 @compiled("pack", "pack_pieces", kept=16, opt=1)
 def pair_packing_code(module: Module, stored: str, taps: int, past: bool, cpu: Cpu) -> None:
-    """The same for pairs of input channels as bfloat16, of a weight of this type and `taps`: a part
-    of a piece is some input channels."""
+    """The same for a weight of `taps` taps and type `stored`, packed as pairs of input channels in
+    bfloat16. A part of a piece has some input channels."""
     _emit_pairs(module, stored, taps, past, cpu)
     _emit_packs(module)
 
@@ -88,8 +88,8 @@ _PART = signature("args* dst* group number part")
 
 
 def _piece(f: Function) -> tuple[Arguments, Value, Value, Value, Value]:
-    """The arguments; of a piece, the packed weight, the weight, its lanes, and their number with
-    those that are zero."""
+    """Return the arguments and, of a piece, its address in the packed weight and in the weight, its
+    active lanes, and all its lanes."""
     a = ARGUMENTS.reader(f)
     piece = f.at(a["pieces"], f["number"] * PIECE, I64)
     to, start, active, width = (f.word(piece, i) for i in range(PIECE))
@@ -103,12 +103,12 @@ def _emit_part(module: Module, element: str, past: bool, cpu: Cpu) -> None:
         a, dst, src, active, width = _piece(f)
         scratch = f.scratch(COLUMNS * 8 * lanes * BYTES[element])
         row, zero = width * a["element"], f.constant(kind, 0)
-        # What lies behind the last lane is zero.
+        # Lanes after the last active one are zero.
         with f.loop(0, f.select(active < width, width * COLUMNS, 0), lanes) as lane:
             f.store(zero, f.at(scratch, lane.index, element))
         first, taps = f["part"] * a["part"], a["taps"]
         stop = f.min(a["columns"], first + a["part"])
-        # From tap to tap, and from the last one to the next channel's first.
+        # Steps from tap to tap, and from a channel's last tap to the next channel's first.
         step, last = a["row_channels"] * row, taps - 1
         back, tap = row - last * step, first % taps
         place = tap * step + first // taps * row
@@ -116,7 +116,7 @@ def _emit_part(module: Module, element: str, past: bool, cpu: Cpu) -> None:
             count = f.min(stop - loop.index, COLUMNS)
             here = src + loop.index * a["stored"]
             if past:
-                _ask_ahead(f, here, a["stored"] * COLUMNS, active, a["src_lane"])
+                _prefetch_next(f, here, a["stored"] * COLUMNS, active, a["src_lane"])
             f.call(a["gather"], scratch, here, active, count, a["src_lane"], row)
             with f.loop(0, count, 1, loop.carried) as each:
                 bad, tap, place = each.carried
@@ -145,7 +145,7 @@ def _emit_pairs(module: Module, stored: str, taps: int, past: bool, cpu: Cpu) ->
             f.loop(0, taps, lanes) as tap,
         ):
             left = active - row.index, a["channels"] - channel.index, taps - tap.index
-            # A line of few taps is as long as two squares are wide, whatever it needs.
+            # With few taps a row is read as long as two squares are wide, whatever it needs.
             numbers = left[1] * taps >= 2 * lanes if taps <= lanes else left[2] >= lanes
             whole = (left[0] >= lanes) & (left[1] >= channels) & numbers
             number = channel.index * taps + tap.index
@@ -160,19 +160,20 @@ def _emit_pairs(module: Module, stored: str, taps: int, past: bool, cpu: Cpu) ->
 
 
 def channels_of_square(taps: int, cpu: Cpu) -> int:
-    """Channels of a square: two of many taps, and as many more as fit of few."""
+    """Return the channels of a square: two, or more if they have few taps."""
     return 2 * max(1, cpu.lanes(BYTES[I32]) // max(1, taps))
 
 
 Left = tuple[Value, Value, Value] | None
-"""Lanes, channels and taps that are left from the begin of a square that may be cut; or None."""
+"""The lanes, channels and taps from a square's first on, if the square may be cut off; or None."""
 
 
 class _PairSquare(NamedTuple):
-    """A square of words: a row is a lane, a column a tap of two channels.
+    """A square of 32-bit words: a row is a lane, and a column is a tap of two channels.
 
-    Several pairs of channels with few taps fill a square, and the numbers of a row lie side by
-    side: one shuffle pairs them. Of many taps each square has some, whose channels are read apart.
+    With few taps, several pairs of channels fill a square. The numbers of a row are then adjacent,
+    and one shuffle pairs them. With many taps, a square has some of the taps of two channels, which
+    are read separately.
     """
 
     stored: str
@@ -180,7 +181,7 @@ class _PairSquare(NamedTuple):
     lanes: int
 
     def lines(self, f: Function, src: Value, left: Left) -> list[Value]:
-        """The columns. Sets the flag where a number is not finite."""
+        """Return the columns, and set the flag if a number is not finite."""
         a, words, rows = ARGUMENTS.reader(f), vector(I32, self.lanes), []
         bad = f.constant(vector(I16, self._numbers), 0)
         for i in range(self.lanes):
@@ -197,7 +198,7 @@ class _PairSquare(NamedTuple):
         return transposed(f, rows, self.lanes)
 
     def _row(self, f: Function, src: Value, left: Left, number: int) -> list[Value]:
-        """The numbers of a lane: all together, or those of both channels."""
+        """Return the numbers of a lane: all together, or those of each channel."""
         few = self.taps <= self.lanes
         kind = vector(read_for_pairs(self.stored), self._numbers)
         places = [src] if few else [src, f.at(src, self.taps, self.stored)]
@@ -205,7 +206,7 @@ class _PairSquare(NamedTuple):
             return [as_bits(f, f.load(kind, place), BFLOAT) for place in places]
         rows, channels, taps = left
         counts = [f.select(rows > number, channels * self.taps if few else taps, 0)]
-        if not few:  # of no numbers, an address stays within
+        if not few:  # the address of no numbers stays inside the weight
             counts.append(f.select(channels > 1, counts[0], 0))
             places[1] = src + f.select(channels > 1, self.taps * BYTES[self.stored], 0)
         return [
@@ -215,11 +216,11 @@ class _PairSquare(NamedTuple):
 
     @property
     def _numbers(self) -> int:
-        """Numbers that are read together: those of a row, or of one of its channels."""
+        """Count of numbers read together: those of a row, or of one of its channels."""
         return self.lanes * (2 if self.taps <= self.lanes else 1)
 
     def _columns(self) -> list[tuple[int, int]]:
-        """The first channel and the tap of each column that is used."""
+        """Return the first channel and the tap of each used column."""
         together = max(1, self.lanes // self.taps)
         return [(2 * i, tap) for i in range(together) for tap in range(min(self.taps, self.lanes))]
 
@@ -231,7 +232,7 @@ class _PairSquare(NamedTuple):
     def store(
         self, f: Function, dst: Value, width: Value, lines: list[Value], left: Left, *, past: bool
     ) -> None:
-        """Store the columns that there are."""
+        """Store the columns that exist."""
         tap_bytes = ARGUMENTS.reader(f)["row_channels"] * width * 2
         for (channel, tap), line in zip(self._columns(), lines, strict=False):
             to = dst + (width * (2 * channel) + tap_bytes * tap)
@@ -242,9 +243,9 @@ class _PairSquare(NamedTuple):
                     f.store(line, to, past=past)
 
 
-def _ask_ahead(f: Function, here: Value, nbytes: Value, rows: Value, apart: Value) -> None:
-    """Ask for what lies `nbytes` behind `here` in each row: rows are too short for the processor to
-    see that it is read next."""
+def _prefetch_next(f: Function, here: Value, nbytes: Value, rows: Value, apart: Value) -> None:
+    """Prefetch the next `nbytes` of each row, `nbytes` after `here`. Rows are too short for the
+    processor's own prefetcher."""
     with f.loop(0, rows) as row, f.loop(nbytes, nbytes * 2, LINE) as line:
         f.prefetch(here + row.index * apart + line.index)
 

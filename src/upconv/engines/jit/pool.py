@@ -4,19 +4,19 @@ Work functions divide the work by an atomic counter, so any number of helpers ma
 none. `protocol` opens, joins and closes a run.
 
 1.  Helpers are daemon threads that stay in native code without the interpreter's lock. Where there
-    is a futex they sleep there and never come back, not even at exit: so neither their code nor
+    is a futex they sleep there and never return, not even at exit: so neither their code nor
     the control block is ever freed. Elsewhere they wait in Python for one of the tokens that
-    `run` hands out first. A token too many costs one look around; one too few, help in one run.
-2.  Their number is that of the largest run so far, or as many as the system lets start.
+    `run` hands out first. An extra token costs one check; a missing token, one helper in one run.
+2.  There are as many helpers as the largest run so far needed, or as the system could start.
     They poll for a tenth of a millisecond after their last work: longer would take processor time
     from other libraries' threads, shorter would put them to sleep between two layers.
-3.  One thread leads at a time. Another one that comes meanwhile works alone: the helpers are busy
-    anyway, and more threads than processors make everything slower.
+3.  One thread leads at a time. Another thread that calls `run` meanwhile works alone: the helpers
+    are busy anyway, and more threads than processors make everything slower.
 4.  Ctrl-C arrives before or after native code, never in it, so a run is never left half done.
-5.  Another library's threads that are awake (`threads.borrow`) get the work instead: both would
-    share the processors. They are never borrowed in the child of a fork.
-6.  In the child of a fork there are no helpers; the block starts anew, and helpers start when the
-    child runs. The lock is held over the fork, so that the child finds no half-made pool.
+5.  If another library's threads are awake (`threads.borrow`), they get the work instead, because
+    both pools would share the processors. They are never borrowed in the child of a fork.
+6.  The child of a fork has no helpers: the control block is reset, and helpers start with the
+    child's first run. The lock is held during the fork, so the child never sees a half-built pool.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from .protocol import ASLEEP, AWAKE, FIRST, MOST, NBYTES, SLEEP, Futex, System, 
 
 _POLL_SECONDS = 100e-6
 WORTH_A_THREAD = 200_000
-"""Multiply-adds that take about as long as waking a thread. All processors have the same number,
-because the number of threads decides into which jobs a layer is cut."""
+"""Multiply-adds that take about as long as waking a thread. The number is the same for all
+processors, because the number of threads decides into which jobs a layer is cut."""
 _leading = threading.Lock()
 _FUTEX = {"x86_64": 202, "aarch64": 98}  # asm/unistd.h
 
@@ -52,7 +52,7 @@ _ALONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def useful_threads(multiply_adds: int, threads: int) -> int:
-    """The number of threads, at most `threads`, that so much work is worth."""
+    """Return the number of threads, at most `threads`, that an amount of work is worth."""
     return max(1, min(threads, multiply_adds // WORTH_A_THREAD))
 
 
@@ -60,7 +60,7 @@ def run(work: int, argument: int, threads: int) -> None:
     """Call the function at address `work` on this thread and on up to `threads` - 1 others.
 
     Each calls it at most once, with `argument`, in native code and without the interpreter's lock.
-    It returns when all have returned. Where another thread is inside `run`, this one works alone.
+    It returns when all have returned. If another thread is inside `run`, this one works alone.
     """
     if threads <= 1:
         _alone(work)(argument)
@@ -100,7 +100,7 @@ class _Pool:
         module = Module(cpu)
         emit(module, system)
         code = Code(module, ("lead", "serve", "iteration"), cpu, opt=0)
-        # Behind the block, what each helper has heard, where it outlives the stay in `serve`.
+        # After the block: the generation that each helper has heard, kept between calls of `serve`.
         block = ctypes.create_string_buffer(NBYTES + 8 * MOST + 128)
         for kept in (code, block):  # case 1
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
@@ -120,26 +120,26 @@ class _Pool:
         self.tokens = None if self._native else threading.Semaphore(0)
 
     def _measured(self, iteration: Callable[[int, int], None]) -> int:
-        """The iterations that helpers poll: processors take from 10 to 150 cycles for one."""
+        """Return the number of polls for `_POLL_SECONDS`; one takes 10 to 150 cycles."""
         count, shortest = 1000, float("inf")
-        for _ in range(5):  # the shortest, since others may have had the processor meanwhile
+        for _ in range(5):  # the shortest, since another thread may interrupt a measurement
             start = time.perf_counter()
             iteration(self.control, count)
             shortest = min(shortest, time.perf_counter() - start)
         return max(1, int(_POLL_SECONDS / max(shortest, 1e-9) * count))
 
     def start(self, helpers: int) -> None:
-        """Start helpers until there are so many, or until the system has no more threads."""
+        """Start helpers until there are `helpers`, or until the system has no more threads."""
         with _lock:
             for index in range(self.helpers, helpers):
-                self.helpers = index + 1  # first: Ctrl-C may come when the thread has started
+                self.helpers = index + 1  # first: Ctrl-C may arrive when the thread has started
                 name = f"upconv-{index + 1}"
                 helper = threading.Thread(target=self._help, args=(index,), name=name, daemon=True)
                 try:
                     helper.start()
                 except RuntimeError:
-                    # The system has no more threads, or the interpreter is ending. Fewer will do,
-                    # and the next run must not spend its time on trying again.
+                    # The system has no more threads, or the interpreter is exiting. Fewer helpers
+                    # are enough, and the next run must not spend time on another try.
                     self.helpers = helpers
                     return
 
@@ -151,7 +151,7 @@ class _Pool:
                 self.tokens.acquire()
 
     def hand_out_tokens(self, limit: int) -> None:
-        """Wake a helper for each slot that no helper awake could take."""
+        """Wake a helper for each slot that no awake helper could take."""
         sleep = ctypes.c_uint64.from_address(self.control + SLEEP).value
         count = min(limit - sleep // AWAKE, sleep // ASLEEP % (AWAKE // ASLEEP))
         if count > 0 and self.tokens is not None:
@@ -163,7 +163,7 @@ _pool: _Pool | None = None
 
 
 def _made() -> _Pool:
-    """The pool of this process, made at its first run."""
+    """Return the pool of this process, created at its first run."""
     global _pool
     with _lock:
         if _pool is None:
@@ -173,7 +173,7 @@ def _made() -> _Pool:
 
 
 def switch() -> int:
-    """The address of the system's function that yields the processor to another thread."""
+    """Return the address of the system function that yields the processor to another thread."""
     if sys.platform == "win32":
         return _address(ctypes.windll.kernel32.SwitchToThread)
     return _address(ctypes.CDLL(None).sched_yield)
@@ -189,7 +189,7 @@ def _system(triple: str) -> System:
 
 def _affinity(c: ctypes.CDLL) -> Affinity | None:
     names = ("sched_getcpu", "sched_getaffinity", "sched_setaffinity")
-    if not all(hasattr(c, name) for name in names):  # a C library without them: helpers stay
+    if not all(hasattr(c, name) for name in names):  # then helpers stay on their processors
         return None
     return Affinity(*(_address(getattr(c, name)) for name in names))
 

@@ -1,25 +1,25 @@
-"""A sequence of steps as one native call, which all threads run through together without Python.
+"""A sequence of steps in one native call, which all threads run together without Python.
 
     for each step:  n = entered++                unless the step is over already
                     if n < threads: work(block)
                     wait until over = jobs       and meanwhile prefetch the next step's weights
 
-Why that is right:
+Why this is correct:
 
-1.  The first thread that comes enters, so every step begins. A thread that has entered takes jobs
+1.  The first thread that arrives enters, so every step begins. A thread that has entered takes jobs
     until there are none, so every step that begins also ends.
 2.  No thread goes on before all jobs are done, and a job changes `over` after its last write. So a
-    step reads what the steps before it wrote.
-3.  A thread may come late, when others are far ahead. It finds the steps over, walks through, and
+    step sees everything that the previous steps wrote.
+3.  A thread may be late, when others are far ahead. It finds the steps over, skips them, and
     joins the others. If it enters while the last job of a step ends, it gets no job there, and
     writes nothing (walk.py). So it disturbs no later step, even in the same scratch memory.
 4.  At most `threads` threads enter, so each has a part of the scratch memory.
 
-Two counters per step say all of this; there is no list of members.
+Two counters per step are enough; there is no list of members.
 
 Steps are bound to addresses. An array that changes from run to run has a stand-in, to which the
 steps are bound. Each run replaces the pointers into a stand-in by pointers into its own array. It
-looks only at pointers of argument blocks. So no step may keep an address of a stand-in anywhere
+replaces only pointers in argument blocks. So no step may keep an address of a stand-in anywhere
 else, nor a distance from it to another array.
 
 The 108 steps of HiFi-GAN V1 took 0.86 of the processor time of one call per step on two threads,
@@ -44,22 +44,21 @@ from .values import I64, LINE, PTR, Value
 
 _ARGUMENTS = ArgumentLayout("steps* count", counters="")
 _STEP = record("work block threads entered over jobs ahead ahead_bytes")
-"""A step; `ahead` is the next packed weight, and `ahead_bytes` how much of it waiting threads
-prefetch."""
-_APART = 128  # bytes from one counter to the next: processors fetch lines in pairs
+"""A step; `ahead` is the next packed weight, of which waiting threads prefetch `ahead_bytes`."""
+_APART = 128  # bytes from one counter to the next: processors fetch cache lines in pairs
 _MANY = 20  # pointers
-_LINES = 4  # that an iteration of waiting prefetches: some 10 ns
+_LINES = 4  # lines that an iteration of waiting prefetches, in about 10 ns
 AHEAD_BYTES = 256 << 10
 """Bytes of the next packed weight that threads prefetch while they wait: a part of the second-level
-cache, which holds the operands too. A guess: on a busy machine 0, 64 KiB, 256 KiB and 1 MiB took
-equal times (HiFi-GAN V1, 108 steps, two threads of a Zen 4, 2026-11-23)."""
+cache, which holds the operands too. It is a guess: on a busy machine 0, 64 KiB, 256 KiB and 1 MiB
+took equal times (HiFi-GAN V1, 108 steps, two threads of a Zen 4, 2026-11-23)."""
 
 
 @compiled("sequence", kept=4, opt=0)
 def _sequence_code(module: Module, cpu: Cpu) -> None:
     """`sequence(args)`, which every thread runs."""
     with module.function("sequence", {"args": PTR}) as f:
-        a, asked = _ARGUMENTS.reader(f), f.scratch(8)
+        a, prefetched = _ARGUMENTS.reader(f), f.scratch(8)
         with f.loop(0, a["count"]) as loop:
             step = Record.of(f, a["steps"], loop.index, _STEP)
             fields = {name: step[name] for name in _STEP.names or ()}
@@ -70,22 +69,22 @@ def _sequence_code(module: Module, cpu: Cpu) -> None:
             with f.unless(f.observe(over) >= fields["jobs"]):
                 with f.when(f.take(entered) < fields["threads"]):
                     f.call(work, block)
-                f.store(f.integer(0), asked)
+                f.store(f.integer(0), prefetched)
 
-                def ask_ahead(left: Value = fields["ahead_bytes"], ahead: Value = ahead) -> None:
-                    _ask_ahead(f, cpu, asked, left, ahead)
+                def prefetch(left: Value = fields["ahead_bytes"], ahead: Value = ahead) -> None:
+                    _prefetch_ahead(f, cpu, prefetched, left, ahead)
 
-                wait(f, over, fields["jobs"], cpu, ask_ahead)
+                wait(f, over, fields["jobs"], cpu, prefetch)
 
 
-def _ask_ahead(f: Function, cpu: Cpu, asked: Value, nbytes: Value, ahead: Value) -> None:
+def _prefetch_ahead(f: Function, cpu: Cpu, prefetched: Value, nbytes: Value, ahead: Value) -> None:
     """Prefetch some lines of the next weight, or relax when there are no more."""
-    offset = f.load(I64, asked)
+    offset = f.load(I64, prefetched)
     more = offset < nbytes
     with f.when(more):
         for line in range(_LINES):
             f.prefetch(ahead + (offset + line * LINE))
-        f.store(offset + _LINES * LINE, asked)
+        f.store(offset + _LINES * LINE, prefetched)
     with f.unless(more):
         f.relax(cpu.triple)
 
@@ -93,7 +92,7 @@ def _ask_ahead(f: Function, cpu: Cpu, asked: Value, nbytes: Value, ahead: Value)
 class StepSequence:
     """Steps that run one after another in one call of the thread pool.
 
-    One thread at a time may run it: it has one set of argument blocks and of scratch memory.
+    Only one thread at a time may run it: it has one set of argument blocks and scratch memory.
     """
 
     def __init__(
@@ -125,14 +124,14 @@ class StepSequence:
         self._flags = (np.array(flags, np.int64) - first) // 8
         self._numbers = memoryview(self._memory)  # type: ignore[arg-type]  # it is one
         moving = [_pointers_into(array, self.steps, self._start) for array in stand_ins]
-        # NumPy takes as long for one number as for 20.
+        # A NumPy operation takes as long as 20 assignments of single numbers.
         self._moving = [pairs if len(pairs) < _MANY else np.array(pairs).T for pairs in moving]
         self._block = _ARGUMENTS.block(steps=self._table.ctypes.data, count=len(self.steps))
 
     def run(self, threads: int, addresses: Sequence[int] = ()) -> bool:
-        """Run all steps, on at most so many threads; return whether the results hold.
+        """Run all steps on at most `threads` threads; return whether the results are valid.
 
-        addresses: those of the dense arrays that replace the stand-ins, in order.
+        addresses: addresses of the dense arrays that replace the stand-ins, in order.
         """
         np.copyto(self._memory, self._start)
         numbers = self._numbers
@@ -147,7 +146,7 @@ class StepSequence:
 
 
 def _offsets(steps: Sequence[Step]) -> np.ndarray:
-    """Byte offsets of the argument blocks, and of the counters behind them."""
+    """Byte offsets of the argument blocks, and of the counters after them."""
     nbytes = [-(-step.block.nbytes // _APART) * _APART for step in steps]
     return np.cumsum([0, *nbytes])
 
@@ -179,7 +178,7 @@ def _pointers_into(
 
 
 def _next_weights(steps: Sequence[Step]) -> list[tuple[int, int]]:
-    """For each step the address and bytes of the next packed weight behind it."""
+    """For each step, the address and bytes of the next packed weight after it."""
     ahead, following = [], (0, 0)
     for step in reversed(steps):
         ahead.append(following)

@@ -1,14 +1,14 @@
 """Fork and join in native code: helpers join a run, leave it, and sleep.
 
-The thread that asks for a run leads it. The control block has these words, hot ones on lines of
-their own:
+The thread that requests a run leads it. The control block has these words; hot words have cache
+lines of their own:
 
-    OWNER   1 while some thread leads; EXPECTED beside it: members of all runs so far
+    OWNER   1 while some thread leads; EXPECTED beside it: number of members of all runs so far
     STATE   generation << 16 | F; WORK, ARGUMENT and the LEADER's processor beside it
     EPOCH    the newest generation that was opened; helpers poll it
-    DONE    members, of all runs so far, that have returned from their work
-    SLEEP   awake << 48 | asleep << 32 | wake tokens: helpers that poll or work, helpers that sleep,
-            and of the awake ones those that were called and are not up yet
+    DONE    number of members, in all runs so far, that have returned from their work
+    SLEEP   awake << 48 | asleep << 32 | wake tokens: the number of helpers that poll or work, of
+            helpers that sleep, and of awake helpers that were called but are not up yet
 
 F is the number of the next slot. A run with `limit` slots opens at FULL - limit. A thread that
 takes a number below FULL is a member.
@@ -23,41 +23,41 @@ takes a number below FULL is a member.
             wait until DONE = EXPECTED += members
             release OWNER
 
-Why that is right. All changes of STATE, DONE and SLEEP are read-modify-writes: each word has one
-order of changes that all threads agree on, and a change sees all changes before it.
+Why this is correct. All changes of STATE, DONE and SLEEP are read-modify-writes: all threads agree
+on one order of changes to each word, and a change sees all changes before it.
 
 1.  STATE alone decides, in one step, which threads are members. The F that the leader reads counts
-    every helper whose change comes before the leader's closing one. A later helper gets a number
-    from FULL on and goes away. The leader waits for members and for no one else: not for a helper
-    that sleeps, is about to look, or was refused.
+    every helper whose change precedes the leader's closing change. A later helper gets a number
+    from FULL on and leaves. The leader waits only for members, not for a helper that sleeps, is
+    about to check, or was refused.
 2.  A member reads WORK and ARGUMENT after its change of STATE, which saw the leader's opening one.
-    The leader writes both before that, and not again before it has seen the member's DONE++. A
-    refused helper reads neither. That is why the limit is part of F: from a word of its own a
-    refused helper could read the limit of a later run and call itself a member.
+    The leader writes both before that, and not again until it has seen the member's DONE++. A
+    refused helper reads neither. That is why the limit is part of F: if it were a separate word, a
+    refused helper could read the limit of a later run and take itself for a member.
 3.  The leader sees all writes of members: DONE++ releases, later changes of DONE continue
-    its release sequence, and the leader's last look acquires. OWNER hands EXPECTED on likewise.
+    its release sequence, and the leader's last read acquires. OWNER passes EXPECTED on likewise.
 4.  A late helper, woken by generation g when STATE has g + k, joins g + k like any other if there
     is a slot, and has then heard g + k. EPOCH may lag behind for a moment. Only EPOCH > heard sends
     a helper to STATE, so it joins no generation twice. Each helper takes at most one number of a
-    generation, open or closed: F < FULL + FULL + MOST < 2**16 never runs into the generation.
-    Opening writes F anew; a number taken in the same moment makes it try again.
+    generation, open or closed: F < FULL + FULL + MOST < 2**16 never overflows into the generation.
+    Opening rewrites F; if a helper takes a number at the same moment, opening tries again.
 5.  A generation has 47 bits: at one run per microsecond they last for four years.
-6.  To fall asleep a helper counts itself asleep, then looks at EPOCH; a leader sets EPOCH, then
-    looks who is asleep. These four are sequentially consistent, so one sees the other: a leader
-    takes no one for awake who sleeps through its run. (That would cost time, not results.)
-7.  Asleep + wake tokens are all sleepers. A call moves n from asleep to awake and gives n wake
-    tokens. A sleeper gets up by taking a wake token or, if EPOCH has news and there is none, by
+6.  To fall asleep, a helper counts itself asleep, then reads EPOCH; a leader sets EPOCH, then
+    reads the number asleep. These four are sequentially consistent, so one sees the other: a leader
+    never counts a helper as awake that sleeps through its run. (That would only lose time.)
+7.  Asleep + wake tokens is the number of sleepers. A call moves n from asleep to awake and adds n
+    wake tokens. A sleeper gets up by taking a wake token or, if EPOCH is new and there is none, by
     moving itself from asleep to awake. Each is one change of one word, so the counts never drift.
-    Whoever was called counts as awake at once: a run one microsecond later calls no second one in
-    its place. Wake tokens have no names: a helper that is done already and falls asleep again may
-    take the one meant for another that is only now about to sleep. The other misses a run; time,
-    not results.
+    A called helper counts as awake at once, so a run one microsecond later does not call another
+    in its place. Wake tokens have no names: a helper that has finished and falls asleep again may
+    take the token meant for another that is only now about to sleep. The other misses a run; this
+    loses time, not results.
 8.  The futex is the lower half of SLEEP: a thread falls asleep only while it is 0, so that no
-    wake token slips in between. A wake-up without a cause costs one more look. Where there is no
+    wake token arrives unnoticed. A spurious wake-up only repeats the check. Where there is no
     futex, `serve` returns, counted asleep, and counts itself awake when it is called again.
-9.  No leader waits for a thread that was never a member. In the child of a fork no helper lives on.
-    There only a state copied in the middle of its own run could make a leader hang, and the forking
-    thread is in none.
+9.  No leader waits for a thread that was never a member. In the child of a fork no helper survives.
+    A leader there could hang only on a state copied in the middle of its own run, and the forking
+    thread is in no run.
 """
 
 from __future__ import annotations
@@ -73,28 +73,28 @@ FULL = 1 << 14
 GENERATION = 1 << 16
 AWAKE, ASLEEP, WAKE_TOKEN = 1 << 48, 1 << 32, 1
 
-# Processors fetch lines of 64 bytes in pairs, and some have lines of 128.
+# Processors fetch cache lines of 64 bytes in pairs, and some have lines of 128.
 OWNER, EXPECTED = 0, 8
 STATE, WORK, ARGUMENT, LEADER = 128, 136, 144, 152
 EPOCH, DONE, SLEEP = 256, 384, 512
 NBYTES = 640
-FIRST = {STATE: GENERATION + FULL, EPOCH: 1, LEADER: -1}  # a block at rest; the rest is 0
+FIRST = {STATE: GENERATION + FULL, EPOCH: 1, LEADER: -1}  # initial words; the others are 0
 
-_ITERATIONS_PER_LOOK = 64  # iterations of a poll after which a helper looks where it runs
+_ITERATIONS_PER_LOOK = 64  # polls after which a helper checks which processor it runs on
 _PYTHON_IS_SLOWER = 10
-_PATIENCE = 4096  # iterations of a leader's wait from which on others get it every time
+_PATIENCE = 4096  # iterations of a leader's wait, after which it yields in each iteration
 _WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE for threads of one process
 
 
 class Futex(NamedTuple):
-    """The address of `syscall` and the number of futex."""
+    """The address of `syscall` and the system call number of futex."""
 
     syscall: int
     number: int
 
 
 class System(NamedTuple):
-    """The functions to call; `switch` is the address of sched_yield or its like."""
+    """The system functions to call; `switch` is the address of sched_yield or its equivalent."""
 
     triple: str
     switch: int
@@ -103,7 +103,7 @@ class System(NamedTuple):
 
 
 def emit(module: Module, system: System) -> None:
-    """`lead`, `serve` and `iteration`, the measure of a poll."""
+    """Emit `lead`, `serve`, and `iteration`, which measures the duration of a poll."""
     parameters = signature("control* work* argument* limit")
     with module.function("lead", parameters) as f:
         free = f.compare("eq", f.exchange("xchg", _word(f, OWNER), 1), 0)
@@ -165,7 +165,7 @@ def _open(f: Function) -> Value:
 
 
 def _call_sleepers(f: Function, futex: Futex) -> None:
-    """Call as many as there are slots that nobody awake could take."""
+    """Call one sleeper for each slot that no awake helper could take."""
     with f.forever() as enough:
         sleep = f.observe(_word(f, SLEEP), "seq_cst")
         asleep = sleep // ASLEEP % (AWAKE // ASLEEP)
@@ -200,7 +200,7 @@ def _wait(f: Function, system: System, expected: Value) -> None:
 
 
 class _Helper(NamedTuple):
-    """The state of a helper: the generation it has heard, iterations left to poll, and affinity."""
+    """The state of a helper: the generation it has heard, polls left, and affinity."""
 
     heard: Value
     iterations: Value
@@ -208,20 +208,20 @@ class _Helper(NamedTuple):
 
 
 def _serve(f: Function, system: System) -> None:
-    """Help until shutdown; without futex until there is nothing to do, with heard in `memory`."""
+    """Help until shutdown. Without a futex, return when idle and keep `heard` in `memory`."""
     me = _Helper(f.scratch(8), f.scratch(8), new_state(f))
     heard = f.load(I64, f["memory"])
     f.store(heard, me.heard)
     # EPOCH starts at 1, so a helper that has heard nothing is new; others come back from sleep.
     new = f.compare("eq", heard, 0)
     f.exchange("add", _word(f, SLEEP), f.select(new, f.integer(AWAKE), AWAKE - ASLEEP))
-    # A token comes before its run, and the interpreter may do other things in between.
+    # A token arrives before its run, and the interpreter may do other things in between.
     first = f["iterations"] if system.futex else f["iterations"] * _PYTHON_IS_SLOWER
     with f.forever() as asleep:
         f.store(first, me.iterations)
-        with f.forever() as bored:
+        with f.forever() as idle:
             _poll(f, system, me)
-            f.leave(bored, f.observe(_word(f, EPOCH)) <= f.load(I64, me.heard))
+            f.leave(idle, f.observe(_word(f, EPOCH)) <= f.load(I64, me.heard))
             _join(f, me)
         _keep_away(f, system, me)
         f.exchange("add", _word(f, SLEEP), ASLEEP - AWAKE)
@@ -234,7 +234,7 @@ def _serve(f: Function, system: System) -> None:
 
 
 def _poll(f: Function, system: System, me: _Helper) -> None:
-    """Wait for the epoch as long as there are iterations left."""
+    """Wait for a new epoch while there are polls left."""
     with f.forever() as done:
         f.leave(done, f.observe(_word(f, EPOCH)) > f.load(I64, me.heard))
         left = _count_down(f, me.iterations)
@@ -245,7 +245,7 @@ def _poll(f: Function, system: System, me: _Helper) -> None:
 
 
 def _make_way(f: Function, system: System, me: _Helper) -> None:
-    """Move away from the leader's processor; where there is no other, let the leader go first."""
+    """Move away from the leader's processor, and yield in case there is no other."""
     if system.affinity:
         leader, here = f.observe(_word(f, LEADER)), current(f, system.affinity)
         with f.when(f.compare("eq", leader, here)):
@@ -269,7 +269,7 @@ def _keep_away(f: Function, system: System, me: _Helper) -> None:
 
 
 def _sleep(f: Function, futex: Futex, me: _Helper) -> None:
-    """Sleep until called, or until the epoch has news."""
+    """Sleep until called, or until there is a new epoch."""
     with f.forever() as up:
         sleep = f.observe(_word(f, SLEEP))
         called = f.compare("ne", sleep % ASLEEP, 0)

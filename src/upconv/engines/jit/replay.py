@@ -1,8 +1,8 @@
-"""Calls on arrays without gaps, repeated with other addresses.
+"""Calls on arrays without gaps, repeated at other addresses.
 
 Most of the overhead of a small layer's call is Python, which binds some twenty numbers to argument
-blocks. Between calls of one kernel on arrays without gaps only the pointers into the arrays change.
-So the first such call keeps its blocks, and later ones replace these pointers.
+blocks. Between calls of one kernel on arrays without gaps, only the pointers into the arrays
+change. So the first call keeps its blocks, and later calls replace these pointers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from . import pool
 from .kernel_arguments import Block
 from .steps import Launch
 
-_MOST_LAUNCHES = 8  # calls of more have so much work that binding them takes little of the time
+_MOST_LAUNCHES = 8  # calls with more launches have so much work that binding takes little time
 _Pointers = list[tuple[int, int, int]]  # index in a block, number of the array, and offset in it
 
 
@@ -30,8 +30,8 @@ class Replay:
         cls, launches: Iterable[tuple[Launch, Mapping[str, int]]],
         addresses: Sequence[int], sizes: Sequence[int],
     ) -> Replay | None:  # fmt: skip
-        """The launches of a call on arrays of these sizes; None where they are many, or have a
-        pointer that is into none of the arrays."""
+        """Record the launches of a call on arrays of these sizes. Return None if there are too
+        many, or if a pointer lies outside all arrays."""
         bound: list[tuple[Launch, Block, _Pointers]] = []
         for launch, values in launches:
             pointers: _Pointers = []

@@ -1,15 +1,15 @@
 """The roofline of this machine: its peak FLOP/s and its memory bandwidth.
 
-Both are the best of several measured runs. A roofline is what the machine can do, not what it does
-on average, and one run in a quiet moment shows it.
+Both are the best of several measured runs. A roofline is the machine's limit, not its average
+speed, and one undisturbed run shows it.
 
-1. Peak FLOP/s: all threads run a loop over accumulators in registers that do not wait for each
-   other. The widest vectors are not always the fastest, so narrower ones are tried too.
+1. Peak FLOP/s: all threads run a loop over accumulators in registers that do not depend on each
+   other. The widest vectors are not always the fastest, so narrower vectors are tried too.
 2. Bandwidth: each thread copies an array far larger than the caches. Bytes read and bytes written
    both count, as in the bytes of a problem.
 
-Both give the *roofline time* of a problem. No direct algorithm that starts from memory can beat it;
-one whose data is already in the caches may.
+Together they give the *roofline time* of a problem. No direct algorithm that starts from memory can
+beat it; an algorithm whose data is already in the caches may.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .cpu import Cpu, host
 from .emit import Module
 from .values import BYTES, FLOAT, I64, PTR, vector
 
-_SECONDS = 0.2  # for each of the two; compiling and touching memory come on top
+_SECONDS = 0.2  # for each measurement, without compiling and touching memory
 _FEWEST_RUNS = 4
 _SPIN_SECONDS = 4e-3
 _NARROWEST = 4  # lanes: SSE and NEON
@@ -49,7 +49,7 @@ _SPIN = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
 class Limits:
     """The roofline of `threads` threads together.
 
-    `flops` is of float32, two operations for each multiply-add; `bandwidth` in bytes per second.
+    `flops` counts float32, two operations per multiply-add; `bandwidth` is in bytes per second.
 
     >>> Limits(threads=1, flops=2e11, bandwidth=2e10).seconds(10**9, 10**6, DType.FLOAT32)
     0.01
@@ -60,7 +60,7 @@ class Limits:
     bandwidth: float
 
     def seconds(self, multiply_adds: int, nbytes: int, dtype: DType) -> float:
-        """Seconds: the larger of computing at peak FLOP/s and of moving every byte once.
+        """Return the larger of the time to compute at peak FLOP/s and to move every byte once.
 
         float64 multiplies at half the rate; 16-bit types are multiplied as float32.
         """
@@ -75,17 +75,17 @@ class Limits:
 
 
 def measure(threads: int) -> Limits:
-    """Measure the roofline of this machine on `threads` threads; takes under 1.5 seconds.
+    """Measure the roofline of this machine on `threads` threads, in under 1.5 seconds.
 
-    Raises `MemoryLimitError` where there is not even a little memory to copy.
+    Raises `MemoryLimitError` where even small arrays to copy would not fit.
     """
-    # More threads than processors find no more units and no more memory.
+    # More threads than processors add neither execution units nor bandwidth.
     workers = min(threads, os.cpu_count() or threads)
     return Limits(threads, _flops(workers, host()), _bandwidth(workers))
 
 
 def key() -> str:
-    """The key of a remembered roofline, besides the number of threads."""
+    """Return the key of a cached roofline, except for the number of threads."""
     cpu = host()
     return f"{cpu.name} {8 * cpu.vector_bytes} bit"
 
@@ -94,7 +94,7 @@ def key() -> str:
 
 
 def _flops(workers: int, cpu: Cpu) -> float:
-    """The best rate of all vector widths, each of which gets an equal part of the time."""
+    """Return the best rate of all vector widths, which share the time equally."""
     accumulators = cpu.registers * 3 // 4
     widest = cpu.lanes(BYTES[FLOAT])
     widths = [widest >> i for i in range(widest.bit_length()) if widest >> i >= _NARROWEST]
@@ -102,7 +102,7 @@ def _flops(workers: int, cpu: Cpu) -> float:
 
 
 def _rate(lanes: int, accumulators: int, workers: int, cpu: Cpu, seconds: float) -> float:
-    """Operations in a second with vectors of one width."""
+    """Return the operations per second with vectors of one width."""
     code = Code(_spinning(lanes, accumulators, cpu), ("spin",), cpu)
     spin: Spin = _SPIN(code.addresses["spin"])
     buffers = [np.full((accumulators + 2) * lanes, 1e-3, np.float32) for _ in range(workers)]
@@ -115,8 +115,8 @@ def _rate(lanes: int, accumulators: int, workers: int, cpu: Cpu, seconds: float)
 
 
 def _spinning(lanes: int, accumulators: int, cpu: Cpu) -> Module:
-    """`spin(iterations, p)`: acc[i] += x * y in every iteration; at p lie the accumulators, then x
-    and y."""
+    """`spin(iterations, p)`: acc[i] += x * y in every iteration; p points to the accumulators, then
+    x and y."""
     module, kind = Module(cpu), vector(FLOAT, lanes)
     step = lanes * BYTES[FLOAT]
     with module.function("spin", {"iterations": I64, "p": PTR}) as f:
@@ -155,8 +155,8 @@ def _bandwidth(workers: int) -> float:
 
 
 def _fastest(work: Callable[[int], object], workers: int, seconds: float) -> float:
-    """The shortest of at least `_FEWEST_RUNS` runs, and of as many as `seconds` allow. A run calls
-    `work` with the number of each worker, all at the same time."""
+    """Return the shortest time of the runs that fit into `seconds`, at least `_FEWEST_RUNS`. A run
+    calls `work` with the number of each worker, all at the same time."""
     deadline, times = time.perf_counter() + seconds, list[float]()
     with ThreadPoolExecutor(workers) as pool:
         while len(times) < _FEWEST_RUNS or time.perf_counter() < deadline:

@@ -4,8 +4,8 @@ Symbols: a *row* is a run of elements in memory. Each function is compiled once 
 (and, for `finish`, per epilogue) when it is first needed. The kernels' drivers call it by its
 address.
 
-    fill    dst[0:count] = src[0:count], dst[count:count+zeros] = 0, into the type of computing
-    finish  dst = activation(src + residual + dst), out of the type of computing; and dst again,
+    fill    dst[0:count] = src[0:count], dst[count:count+zeros] = 0, into the computed type
+    finish  dst = activation(src + residual + dst), out of the computed type; and dst again,
             through another activation, as a second result elsewhere
     gather  dst[e] = src[table[e]] or 0 where table[e] < 0, for every input channel, or for pairs
 """
@@ -33,10 +33,10 @@ FILL = signature(
 FINISH = signature(
     "src* dst*"
     " residual*"  # with the strides of dst; unused where the epilogue has none
-    " channels src_channel dst_channel"  # and bytes from one to the next
+    " channels src_channel dst_channel"  # and bytes from one channel to the next
     " runs length"  # runs of `length` elements each
     " src_run dst_run"  # bytes from one run to the next
-    " slopes*"  # of the first channel, or of each element of a run; unused where there are none
+    " slopes*"  # of the first channel, or of each element of a run; unused without slopes
     " second"  # bytes from dst to the second result
 )
 GATHER = signature(
@@ -50,8 +50,8 @@ _FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 9)
 class Finish(NamedTuple):
     """The class of `finish`: the steps that it applies to a row, and the types.
 
-    By `layout` a row belongs to one channel, or each element has its own. That decides which slopes
-    of PReLU it reads, if `epilogue` has them.
+    The layout says whether a row belongs to one channel or each element to its own. That decides
+    which slopes of PReLU a row reads, if `epilogue` has them.
     """
 
     computed: str
@@ -65,7 +65,7 @@ class Finish(NamedTuple):
     def of(
         cls, element: str, stored: str, epilogue: Epilogue, layout: DataLayout, *, accumulate: bool
     ) -> Finish:
-        """The whole epilogue, and accumulation; without slopes it is the same in all layouts."""
+        """The class for an epilogue and accumulation; without slopes all layouts share one."""
         layout = layout if epilogue.slopes else DataLayout.NCX
         return cls(
             element, stored, ActivationEpilogue.of(epilogue), epilogue.residual, accumulate, layout
@@ -73,17 +73,17 @@ class Finish(NamedTuple):
 
     @property
     def is_cast(self) -> bool:
-        """Whether results are stored as they are computed, perhaps in another type."""
+        """Whether results are stored unchanged, except perhaps for their type."""
         return self == Finish(self.computed, self.stored)
 
     @property
     def is_plain(self) -> bool:
-        """Whether results are stored as they are computed."""
+        """Whether results are stored unchanged."""
         return self == plain(self.stored)
 
 
 def plain(element: str) -> Finish:
-    """Storing results as they are computed."""
+    """The class that stores results unchanged."""
     return Finish(element, element)
 
 
@@ -120,7 +120,7 @@ def activate(activation: Activation, slope: float | Array, values: Array) -> Non
     """`activations.apply` with the bits of the kernels; `values` are contiguous."""
     if activation is Activation.NONE or not values.size:
         return
-    if not isinstance(slope, float):  # one product for each value: NumPy has the same bits
+    if not isinstance(slope, float):  # one product per value: NumPy's result has the same bits
         apply(activation, slope, values)
         return
     element = DOUBLE if values.itemsize == 8 else FLOAT
@@ -133,7 +133,7 @@ def finish_span(
     f: Function, kind: Finish, places: Mapping[str, Value], src: Value, offset: Value,
     slopes: Value, span: Span, *, flushes: bool = False,
 ) -> None:  # fmt: skip
-    """One vector of results: + residual, + the old result, activation, in the type of computing.
+    """Finish one vector of results: + residual, + the old result, activation, in the computed type.
 
     `places` are `dst`, `residual` and `second` as in `FINISH`; `flushes` as in `converted`."""
     values, types = span.read(src, kind.computed, kind.computed), (kind.stored, kind.computed)
@@ -156,8 +156,8 @@ def finish_span(
 
 @compiled("gather", kept=16)
 def gather_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
-    """`gather` from elements of type `stored` to elements of type `computed`; into 16 bits it
-    gathers pairs of input channels."""
+    """`gather` from elements of type `stored` to elements of type `computed`. With a computed type
+    of 16 bits it gathers pairs of input channels."""
     together = 2 if computed == I16 else 1
     with module.function("gather", GATHER) as f, f.loop(0, f["channels"], together) as channel:
         src = f["src"] + channel.index * f["src_channel"]
@@ -178,8 +178,8 @@ def gather_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
 def _gather_pair(
     f: Function, stored: str, pair: tuple[Value, Value], dst: Value, there: Value, has_second: Value
 ) -> None:
-    """Gather an element of two input channels as bfloat16, or 0: that of the first channel, then
-    that of the second. `dst_channel` is half of the bytes of a row of pairs."""
+    """Gather an element of two input channels as bfloat16, the first channel's before the second's,
+    or 0. `dst_channel` is half the bytes of a row of pairs."""
 
     loads = (converted(f, f.load(stored, address), BFLOAT) for address in pair)
     first, second = (f.convert("bitcast", number, I16) for number in loads)
@@ -189,8 +189,8 @@ def _gather_pair(
 
 
 def converted(f: Function, value: Value, element: str, *, flushes: bool = False) -> Value:
-    """A number or vector in another element type, rounded to nearest even. `flushes`: 16 numbers or
-    32 become bfloat16 by an instruction of AVX512-BF16, which makes subnormal ones zero."""
+    """Convert a number or vector to another element type, rounded to nearest even. `flushes`: use
+    an AVX512-BF16 instruction for 16 or 32 numbers, which turns subnormal numbers into zero."""
     source, lanes = split(value.type)
     if source == element:
         return value
@@ -207,16 +207,16 @@ def converted(f: Function, value: Value, element: str, *, flushes: bool = False)
 
 
 def _widened(f: Function, value: Value, kind: str) -> Value:
-    """bfloat16 as float32: the upper half of its bits."""
+    """Convert bfloat16 to float32, of which it is the upper half."""
     short, wide = _bits(value.type, I16), _bits(value.type, I32)
     bits = f.convert("zext", f.convert("bitcast", value, short), wide)
     return f.convert("bitcast", bits << 16, kind)
 
 
 def _narrowed(f: Function, value: Value, kind: str) -> Value:
-    """float32 as bfloat16, by integers: LLVM calls a library where the processor has no such
-    instruction. This adds half of the last place, less one where the upper half is even. It makes
-    NaN quiet instead, because the addition could turn NaN into infinity."""
+    """Round float32 to bfloat16 in integers: without the instruction, LLVM would call a library.
+    This adds half a unit in the last place, less one where the upper half is even. NaN is made
+    quiet instead, because the addition could turn it into infinity."""
     short, wide = _bits(value.type, I16), _bits(value.type, I32)
     bits = f.convert("bitcast", value, wide)
     upper = bits >> 16
@@ -226,13 +226,13 @@ def _narrowed(f: Function, value: Value, kind: str) -> Value:
 
 
 def _bits(kind: str, element: str) -> str:
-    """The integer type of as many lanes as `kind` has."""
+    """The integer type with the same number of lanes as `kind`."""
     lanes = split(kind)[1]
     return vector(element, lanes) if lanes else element
 
 
 def across(f: Function, value: Value, combine: Callable[[Value, Value], Value]) -> Value:
-    """All lanes combined, in all lanes."""
+    """Combine all lanes; the result is in every lane."""
     lanes = split(value.type)[1]
     half = lanes // 2
     while half:
@@ -242,13 +242,13 @@ def across(f: Function, value: Value, combine: Callable[[Value, Value], Value]) 
 
 
 class Span:
-    """A whole vector of a row, or the rest of it under a mask."""
+    """A full vector of a row, or the remainder of the row under a mask."""
 
     def __init__(self, f: Function, start: Value, lanes: int, mask: Value | None) -> None:
         self._f, self.start, self._lanes, self._mask = f, start, lanes, mask
 
     def load(self, address: Value, element: str) -> Value:
-        """The elements of this span at an address."""
+        """Load the elements of this span at an address."""
         kind = vector(element, self._lanes)
         if self._mask is None:
             return self._f.load(kind, address)
@@ -262,7 +262,7 @@ class Span:
             self._f.store_lanes(value, address, self._mask)
 
     def read(self, row: Value, stored: str, computed: str) -> Value:
-        """The elements of this span of a row, in another type."""
+        """Load the elements of this span of a row, converted to another type."""
         return converted(self._f, self.load(self._f.at(row, self.start, stored), stored), computed)
 
     def write(self, value: Value, row: Value, stored: str, *, flushes: bool = False) -> None:
@@ -273,19 +273,19 @@ class Span:
 
 
 class Spans:
-    """A row of `count` elements, for any number of rows: blocks of some vectors, then single
-    vectors, then a rest."""
+    """The spans of rows of `count` elements: blocks of some vectors, then single vectors, then a
+    remainder."""
 
     def __init__(self, f: Function, count: Value, lanes: int, vectors: int = 1) -> None:
         self._f, self._lanes, self._block = f, lanes, vectors * lanes
         self._blocks = count // self._block * self._block if vectors > 1 else 0
         self._whole = count // lanes * lanes
         self._ragged = self._whole < count
-        # Outside the loop over rows: no pass of the compiler hoists it.
+        # Emitted outside the loop over rows, because no compiler pass would hoist it.
         self._mask = f.lanes_below(count - self._whole, lanes)
 
     def each(self, body: Callable[[Span], None]) -> None:
-        """Emit `body` for every vector of a row, and for its rest."""
+        """Emit `body` for every vector of a row, and for its remainder."""
 
         def block(spans: list[Span]) -> None:
             for span in spans:
@@ -294,7 +294,7 @@ class Spans:
         self.each_block(block)
 
     def each_block(self, body: Callable[[list[Span]], None]) -> None:
-        """Emit `body` for every block of a row, of single vectors at the end."""
+        """Emit `body` for every block of a row; blocks at the end have one vector."""
         f, lanes = self._f, self._lanes
         if self._block > lanes:
             with f.loop(0, self._blocks, self._block) as loop:

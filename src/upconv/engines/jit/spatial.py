@@ -1,9 +1,9 @@
-"""Walks of spatial blocks: one after another by all threads, or each by one thread.
+"""Walks of spatial blocks: all threads compute each block in turn, or one thread each block.
 
-Where one thread computes all phases of a block, the data that it packs is in its second-level cache
+If one thread computes all phases of a block, the data that it packs is in its second-level cache
 when it multiplies. No thread waits for others between phases, and one call computes all blocks.
-Each thread copies the argument block of the kind into its scratch memory, before that of the walk,
-and fills in the addresses of the call.
+Each thread copies the argument block of the kind into its scratch memory, before the walk's scratch
+memory, and fills in the addresses of the call.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .values import I64, LINE, PTR, vector
 
 _OF_CALL = "w bias slopes second in_image in_channel out_image out_channel"
 _BLOCK = record("template nbytes walk image x y scratch_x scratch_y")
-"""A spatial block: argument block and function of its kind; its image, and byte offsets of its
-operands there; and offsets of a packed operand and of a result in scratch memory, or -1."""
+"""A spatial block: the argument block and the function of its kind; its image, and byte offsets of
+its operands there; and offsets of a packed operand and of a result in scratch memory, or -1."""
 
 
 class KindWalk(Protocol):
-    """The walk of a kind of spatial blocks: its launch, the argument block of that, bytes of
-    scratch memory and tables; `scratch_x` and `scratch_y` as in `_BLOCK`."""
+    """The walk of a kind of spatial blocks: its launch and argument block, and the bytes of its
+    scratch memory and tables; `scratch_x` and `scratch_y` are as in `_BLOCK`."""
 
     launch: Launch
     template: Block
@@ -74,7 +74,7 @@ class Spatial:
         self.nbytes = max(walk.nbytes for walk in walks.values())
         self.resident_bytes = sum(walk.resident_bytes for walk in walks.values())
         self._table = self._rows()
-        # Python's numbers: arithmetic with NumPy's takes ten times as long, in every call.
+        # Python integers, because arithmetic on NumPy's takes ten times as long in every call.
         rows = self._table.tolist()
         self._records = [dict(zip(_BLOCK.fields or (), row, strict=True)) for row in rows]
         self._launch = self._by_thread(threads, cpu) if by_thread else None
@@ -95,13 +95,13 @@ class Spatial:
         )  # fmt: skip
 
     def _by_thread(self, threads: int, cpu: Cpu) -> Launch:
-        """The walk over all blocks, of which each is a job."""
+        """Return the walk over all blocks, with one job per block."""
         table = self._table
         code, walking = block_code(cpu), walk.walk_code(cpu)
         phases = walk.phases(walk.Phase(code.addresses["block"], table))
         self._kept = code, walking, phases
         self.resident_bytes += table.nbytes + phases.nbytes
-        # Parts that are multiples of a page would all begin in the same cache sets.
+        # Parts whose size is a multiple of a page would all begin in the same cache sets.
         part = LINE + self.blocks[0].walk.template.nbytes + self.nbytes
         part = -(-part // 4096) * 4096 + 3 * LINE
         self.nbytes = threads * part
@@ -149,7 +149,7 @@ def _bound(
 
 @compiled("block", kept=4, opt=0)
 def block_code(module: Module, cpu: Cpu) -> None:
-    """`block`: all phases of one spatial block, by one thread."""
+    """The job `block`: all phases of one spatial block on one thread."""
     with module.function("block", walk.JOB) as f:
         call, block = ARGUMENTS.reader(f), Record(f, f["inner"], _BLOCK)
         arguments, template = f["mine"] + LINE, f.convert("inttoptr", block["template"], PTR)

@@ -1,16 +1,17 @@
 """Means and variances of normalisation as native code, in one pass over memory.
 
-Elements lie in matrices of rows and columns. For each column of a part, with the first row as a
-*shift* k that takes large means off:
+Elements are matrices of rows and columns. For each column of a part, the first row is a *shift* k
+that removes large means:
 
     d = x - k,   mean = k + sum(d) / n,   moment = sum(d^2) - sum(d)^2 / n
 
-A part has so few rows that float32 sums keep what variances need. `final` adds up parts in double:
+A part has so few rows that float32 sums are accurate enough. `final` adds up parts in double:
 
     mean = sum(n_i mean_i) / n,   variance = sum(moment_i + n_i (mean_i - mean)^2) / n
 
 and writes -mean and 1 / sqrt(variance + epsilon) into tables. The first two operations of a chain
-add and multiply them. Statistics of one row or one column are written into the tables directly.
+add the former and multiply by the latter. If each row or each column has statistics of its own,
+they are written into the tables directly.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .walk import COUNTERS, JOB, NUMBERS
 
 STATISTICS = (
     "x* x_image x_row columns"  # the matrix: bytes between images and rows, and its columns
-    " sums* sums_image plane"  # counts, means and moments of parts, and doubles of each
+    " sums* sums_image plane"  # counts, means and moments of parts, and the doubles in each
     " minus_mean* inverse* table_image"  # the tables, and bytes from image to image
     " copies copy_bytes"  # of each number in the tables
     " epsilon"  # a double's bits
@@ -41,14 +42,14 @@ STATISTICS = (
 
 
 PART = record("start rows rest slot")
-"""A part: its first byte, rows, elements of a shorter row behind them, and where its sums go."""
+"""A part: its first byte, rows, elements of a shorter row after them, and the slot of its sums."""
 FINAL = record("slot slots column width to entries")
-"""Columns of some slots that share a mean, and the entries of the tables for it."""
+"""Columns of some slots that share a mean, and the table entries that get it."""
 MERGE = record("column width slots repeats apart to")
-"""Columns of slots from 0 on to merge, each with `repeats` columns that lie `apart` apart; and the
-slot of the sum."""
+"""Columns of slots from 0 on to merge, each with `repeats` columns at a distance of `apart`; and
+the slot of the sum."""
 UNIT = record("part parts merge merges final finals piece pieces")
-"""Records of a job of all kinds: the first one of each kind, and their count."""
+"""A job that combines records of all kinds: the first record of each kind, and their count."""
 
 Finish = Callable[[Span, Value, Value, Value], None]
 Gather = Callable[[Span, Value, Value, Value], tuple[Value, Value]]
@@ -124,7 +125,7 @@ def rows_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
 
 
 class _Columns:
-    """Emits sums over the rows of a matrix, of some vectors of columns at a time."""
+    """Emits sums over the rows of a matrix, for some vectors of columns at a time."""
 
     def __init__(
         self, f: Function, a: Arguments, types: tuple[str, str], rows: Value, rest: Value, cpu: Cpu
@@ -156,7 +157,7 @@ class _Columns:
 
         with f.loop(0, self._rows, 1, zeros) as loop:
             add_row(loop, x + loop.index * self._row_bytes, shorter=False)
-        # The shorter row: one iteration of a loop, or none.
+        # The shorter row takes one iteration of a loop, or none.
         row = x + self._rows * self._row_bytes
         there = f.select(self._rest > spans[0].start, f.integer(1), 0)
         with f.loop(0, there, 1, loop.results) as again:
@@ -170,7 +171,7 @@ class _Columns:
 
 
 def _summed(f: Function, value: Value, shift: Value, sums: Sequence[Value]) -> list[Value]:
-    """Sums of d and of d^2, with one more value."""
+    """Add one more value to the sums of d and of d^2."""
     d = value - shift
     return [sums[0] + d, f.multiply_add(d, d, sums[1])]
 
@@ -196,13 +197,13 @@ def _planes(f: Function, span: Span, base: Value, plane: Value) -> list[Value]:
 
 
 def _one(f: Function, value: Value) -> Value:
-    """The first lane: divisions and roots of full vectors take longer."""
+    """The first lane: divisions and roots take longer on full vectors."""
     return f.shuffle(value, None, [0])
 
 
 @compiled("merge", kept=2)
 def merge_code(module: Module, cpu: Cpu) -> None:
-    """The job `merge(args, mine, merge, image)`: counts, means and moments of all slots in one."""
+    """The job `merge(args, mine, merge, image)`: merge counts, means and moments of all slots."""
     lanes = cpu.lanes(BYTES[DOUBLE])
     with module.function("merge", JOB) as f:
         a, image = _LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
@@ -240,7 +241,7 @@ def merge_code(module: Module, cpu: Cpu) -> None:
 
 @compiled("final", kept=8)
 def final_code(module: Module, computed: str, cpu: Cpu) -> None:
-    """The job `final(args, mine, final, image)`: the tables' entries of columns of some parts."""
+    """The job `final(args, mine, final, image)`: the table entries of some columns of all parts."""
     lanes = cpu.lanes(BYTES[DOUBLE])
     with module.function("final", JOB) as f:
         a, image = _LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
@@ -275,7 +276,7 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
 
         def spread(_: Span, n: Value, part_mean: Value, moment: Value) -> tuple[Value, Value]:
             d = part_mean - mean
-            # Lanes beyond the width and their n are 0, so only a NaN of the mean could reach sums.
+            # Lanes beyond the width have n = 0 and other values 0: only a NaN mean reaches sums.
             return f.multiply_add(n * d, d, moment), n
 
         moment, _ = gathered(spread)
@@ -293,8 +294,8 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
 
 @compiled("unit", kept=2, opt=0)
 def unit_code(module: Module, cpu: Cpu) -> None:
-    """The job `unit(args, mine, unit, image)`: some records of each kind, one after another. Data
-    that parts have read is still in the cache for the pieces of the chain."""
+    """The job `unit(args, mine, unit, image)`: some records of each kind, one after another. The
+    pieces of the chain find in the cache the data that parts have read."""
     with module.function("unit", JOB) as f:
         a, unit = _LAYOUT.reader(f), Record(f, f["inner"], UNIT)
         kinds = {"part": PART, "merge": MERGE, "final": FINAL, "piece": PIECE}

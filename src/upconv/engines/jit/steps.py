@@ -2,7 +2,7 @@
 without Python (see program.py).
 
 A `Launch` is the part of a step that depends on no array: a compiled function, argument blocks, and
-the counter of finished jobs. `run` and `steps` of a primitive bind the same values to it.
+the counter of finished jobs. A primitive's `run` and `steps` bind the same values to it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from .walk import after_packing
 
 
 class Step(NamedTuple):
-    """A function that threads run together, and the counter that says when it is over."""
+    """A function that threads run together, and the counter that shows when it is over."""
 
     work: int  # address of a function of the block
-    block: Block  # the arguments, a copy of the step's own; its counters are zero
+    block: Block  # the arguments, the step's own copy; its counters are zero
     threads: int  # how many threads may enter: scratch memory has parts for no more
     over: int  # address of the counter of finished jobs of the last phase
     jobs: int  # the value of this counter when the step is over
-    flag: int = 0  # address of a counter that is 0 where results hold; 0 where they always do
+    flag: int = 0  # address of a counter that is 0 if results are valid; 0 if they always are
     weights: tuple[int, int] = (0, 0)  # address and bytes of the packed weight
     kept: tuple[object, ...] = ()  # objects that must stay alive for as long as the step may run
 
 
 class Launch(NamedTuple):
-    """A compiled function as threads run it: `over` names the counter of its finished jobs, which
-    reaches `jobs`, and `flag` names the counter that is 0 where results hold."""
+    """A compiled function that threads run. `over` names the counter of its finished jobs, which
+    reaches `jobs`, and `flag` names the counter that is 0 if results are valid."""
 
     blocks: Blocks
     work: int
@@ -47,20 +47,20 @@ class Launch(NamedTuple):
     def of_walk(
         cls, blocks: Blocks, work: int, threads: int, table: Numbers, flag: str = ""
     ) -> Launch:
-        """The launch of a walk over this table of phases."""
+        """Return the launch of a walk over a table of phases."""
         last = len(table) - 1
         return cls(blocks, work, threads, f"over_{last}", int(table[last, 1]), table, flag)
 
     def after_packing(self, pack: int, code: Code) -> Launch:
-        """The launch that first packs a weight by the code at address `pack`; `pack_args` is that
-        code's block, and `code` that of the walk, which the caller keeps."""
+        """Return the launch that first packs a weight by the code at address `pack`. The value
+        `pack_args` is that code's block; `code` is the walk's code, which the caller keeps."""
         table = after_packing(self.phases, self.threads, code)
         values = {"phases": table.ctypes.data, "phase_count": len(table), "pack": pack}
         blocks = Blocks(self.blocks.bound(values))
         return Launch.of_walk(blocks, self.work, self.threads, table, self.flag)
 
     def step(self, values: Mapping[str, int], weight: Array | None, *kept: object) -> Step:
-        """Bind these values; some are addresses of memory that the `kept` objects own."""
+        """Bind values, some of which are addresses of memory that the `kept` objects own."""
         block = self.blocks.bound(values)
         flag = block.address_of(self.flag) if self.flag else 0
         weights = (0, 0) if weight is None else (address_of(weight), weight.nbytes)

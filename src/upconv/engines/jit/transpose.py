@@ -1,7 +1,7 @@
-"""Transposing a matrix, dst[c][r] = src[r][c]: data from channels first to last, and back.
+"""Matrix transposition, dst[c][r] = src[r][c]: data from channels first to last, and back.
 
-Squares of `lanes` rows and columns are transposed in registers, those at the edges under masks;
-narrow edges are copied one by one.
+Squares of `lanes` rows and columns are transposed in registers, under masks at the edges. Elements
+of narrow edges are copied one by one.
 """
 
 from __future__ import annotations
@@ -20,26 +20,25 @@ TRANSPOSE = signature(
 
 
 Types = tuple[str, str, int]
-"""The types of elements, as they are stored and as they are computed with, and the distance of
-those that are paired."""
+"""The stored and the computed type of elements, and the distance in columns of paired elements."""
 
 
 @compiled("transpose", kept=16)
 def transpose_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
-    """A function of `TRANSPOSE` from elements of type `stored` to elements of type `computed`."""
+    """A function `TRANSPOSE` from elements of type `stored` to elements of type `computed`."""
     _emit_transpose(module, (stored, computed, 0), cpu)
 
 
 @compiled("transpose", kept=16)
 def transpose_pairs_code(module: Module, stored: str, beside: int, cpu: Cpu) -> None:
-    """The same to pairs, of 32 bits: each element as bfloat16, and the one `beside` columns on; any
-    where there is none."""
+    """A function `TRANSPOSE` that writes pairs of bfloat16, of 32 bits: each element and the one
+    `beside` columns further, or any value where there is none."""
     _emit_transpose(module, (read_for_pairs(stored), I32, beside), cpu)
 
 
 def read_for_pairs(stored: str) -> str:
-    """The type that pairs are read as: bits for bfloat16. Without instructions for it, LLVM calls
-    a library that is not there for each number."""
+    """The type that pairs are read as: 16-bit integers for bfloat16. Without bfloat16 instructions,
+    LLVM would call a missing library function for each number."""
     return I16 if stored == BFLOAT else stored
 
 
@@ -49,12 +48,12 @@ def _emit_transpose(module: Module, types: Types, cpu: Cpu) -> None:
         if BYTES[types[1]] * 2 * lanes > cpu.vector_bytes:
             _rectangle(f, (f.integer(0), f["rows"]), (f.integer(0), f["columns"]), types, lanes)
             return
-        # Two squares fill a line of dst. Lines that are written by halves leave the cache in
-        # between where columns lie a power of two apart.
+        # Two squares fill a cache line of dst. If lines are written in halves, they leave the cache
+        # in between where columns lie a power of two apart.
         rows, columns = f["rows"] // (2 * lanes) * (2 * lanes), f["columns"] // lanes * lanes
         with f.loop(0, rows, 2 * lanes) as row, f.loop(0, columns, lanes) as column:
             _square(f, row.index, column.index, types, lanes, 2)
-        with f.loop(0, 2) as part:  # what is below, and what is right of it
+        with f.loop(0, 2) as part:  # the rectangle below, and the one to the right
             below = f.compare("eq", part.index, 0)
             tall = f.select(below, rows, 0), f.select(below, f["rows"], rows)
             _rectangle(f, tall, (f.select(below, 0, columns), f["columns"]), types, lanes)
@@ -73,7 +72,7 @@ def _rectangle(
             _square(f, row.index, column.index, types, lanes)
         with f.unless(whole):
             _edge(f, row.index, column.index, here, types, lanes)
-    # Right of the squares, then below them: rows run fast, they lie together in dst.
+    # Right of the squares, then below them. Rows are the inner loop: they are adjacent in dst.
     with f.loop(behind, right) as column, f.loop(top, bottom) as row:
         _one(f, row.index, column.index, types)
     with f.loop(left, f.min(behind, right)) as column, f.loop(low, bottom) as row:
@@ -82,7 +81,7 @@ def _rectangle(
 
 @compiled("transpose", kept=16)
 def transpose_few_code(module: Module, stored: str, computed: str, rows: int, cpu: Cpu) -> None:
-    """The same for so many rows, of which `dst` has no others: vectors of each are interleaved."""
+    """A function `TRANSPOSE` for exactly `rows` rows in `dst`: it interleaves their vectors."""
     lanes, types = cpu.lanes(BYTES[computed]), (stored, computed, 0)
     with module.function("transpose", TRANSPOSE) as f:
         whole = f["columns"] // lanes * lanes
@@ -99,8 +98,8 @@ def transpose_few_code(module: Module, stored: str, computed: str, rows: int, cp
 
 
 def as_bits(f: Function, value: Value, element: str) -> Value:
-    """`converted`, a bfloat16 as 16 bits: not every processor can shuffle it as a number. It may
-    have been read as such."""
+    """`converted`, with bfloat16 as 16-bit integers, since not every processor can shuffle it as a
+    number. Integers are returned as they are."""
     if split(value.type)[0] == I16:
         return value
     value = converted(f, value, element)
@@ -111,12 +110,12 @@ def as_bits(f: Function, value: Value, element: str) -> Value:
 
 
 def _squares(count: Value, lanes: int) -> Value:
-    """The end of the squares: the last one needs a quarter of its rows or columns."""
+    """The end of the squares; the last one needs at least a quarter of its rows or columns."""
     return (count + (lanes - lanes // 4)) // lanes * lanes
 
 
 def paired(f: Function, low: Value, high: Value) -> Value:
-    """Two numbers, or vectors of them, as bfloat16 side by side in 32 bits."""
+    """Pack two numbers, or vectors of them, as bfloat16 into 32 bits."""
     lanes = split(low.type)[1]
     words = vector(I32, lanes) if lanes else I32
     first, second = (f.convert("zext", as_bits(f, v, BFLOAT), words) for v in (low, high))
@@ -124,7 +123,7 @@ def paired(f: Function, low: Value, high: Value) -> Value:
 
 
 def _places(f: Function, row: Value, column: Value, types: Types) -> list[Value]:
-    """The addresses that an element is read from and written to."""
+    """Return the addresses from which an element is read and to which it is written."""
     src = f.at(f["src"] + row * f["src_row"], column, types[0])
     dst = f.at(f["dst"] + column * f["dst_row"], row, types[1])
     return [src, dst]
@@ -169,10 +168,10 @@ def _transposed_square(
 def _edge(
     f: Function, row: Value, column: Value, left: tuple[Value, Value], types: Types, lanes: int
 ) -> None:
-    """A square of which only `left` rows and columns are there."""
+    """Transpose a square of which only `left` rows and columns exist."""
     src, dst = _places(f, row, column, types)
     kind, (rows, columns) = vector(types[0], lanes), left
-    # Addresses stay within: a masked load or store of no lanes of an unmapped page is very slow.
+    # Addresses stay inside the matrix: masked accesses of no lanes on unmapped pages are very slow.
     across, last, last_column = f.lanes_below(columns, lanes), rows - 1, columns - 1
     beside = f.lanes_below(columns - types[2], lanes)
     lines = []
@@ -180,7 +179,7 @@ def _edge(
         place = src + f["src_row"] * f.min(f.integer(i), last)
         line = f.load_lanes(kind, place, across)
         if types[1] == I32:
-            # Of no lanes, an address stays within.
+            # Where there are no lanes, the address stays inside the matrix.
             other = f.at(place, f.select(columns > types[2], f.integer(types[2]), 0), types[0])
             lines.append(paired(f, line, f.load_lanes(kind, other, beside)))
         else:
@@ -193,7 +192,8 @@ def _edge(
 def transposed(f: Function, lines: list[Value], lanes: int) -> list[Value]:
     """The columns of a square: log2(lanes) times, lines i and i + lanes/2 are interleaved.
 
-    A loop, as every time is the same: as fast as without one, and compiled in half the time.
+    The code has a loop, since all steps are equal. It is as fast as unrolled code, and compiles in
+    half the time.
     """
     if split(lines[0].type)[0] == I16 and lanes > 2:
         return _transposed_pairs(f, lines, lanes)
@@ -221,7 +221,7 @@ def _transposed_pairs(f: Function, lines: list[Value], lanes: int) -> list[Value
     """The columns of a square of 16-bit numbers: neighbouring lines are interleaved within every 16
     bytes, and words of both are transposed in two squares of half the lanes.
 
-    Shuffles of 16-bit numbers across a register take Intel's processors three times as long.
+    On Intel's processors, shuffles of 16-bit numbers across a register take three times as long.
     """
     part, half = min(8, lanes), lanes // 2
     columns = [first + i for first in range(0, lanes, part) for i in range(part // 2)]
@@ -230,8 +230,8 @@ def _transposed_pairs(f: Function, lines: list[Value], lanes: int) -> list[Value
         order = [c + behind + row * lanes for c in columns for row in (0, 1)]
         pairs = (f.shuffle(lines[i], lines[i + 1], order) for i in range(0, lanes, 2))
         squares.append([f.convert("bitcast", pair, words) for pair in pairs])
-    made: dict[int, Value] = {}
+    result: dict[int, Value] = {}
     for behind, square in zip((0, part // 2), _interleaved(f, squares, half), strict=True):
         for column, line in zip(columns, square, strict=True):
-            made[column + behind] = f.convert("bitcast", line, lines[0].type)
-    return [made[column] for column in range(lanes)]
+            result[column + behind] = f.convert("bitcast", line, lines[0].type)
+    return [result[column] for column in range(lanes)]

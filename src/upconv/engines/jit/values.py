@@ -1,4 +1,4 @@
-"""The values of code: types as LLVM spells them, registers and constants."""
+"""Values in LLVM IR: types as LLVM spells them, registers and constants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...problem import DType
 I1, I8, I16, I32, I64, PTR = "i1", "i8", "i16", "i32", "i64", "ptr"
 HALF, BFLOAT, FLOAT, DOUBLE = "half", "bfloat", "float", "double"
 LINE = 64
-"""Bytes of a cache line; processors with other lines lose little by this guess."""
+"""Bytes of a cache line; processors with other lines lose little by this assumption."""
 STORED = {
     DType.FLOAT16: HALF, DType.BFLOAT16: BFLOAT, DType.FLOAT32: FLOAT, DType.FLOAT64: DOUBLE,
 }  # fmt: skip
@@ -37,7 +37,7 @@ def _appends(integers: str, numbers: str = "", neutral: int | None = None) -> Op
 
 
 def _before(integers: str) -> Operator:
-    """The operator with an integer constant on the left."""
+    """The reflected operator, with an integer constant on the left."""
     return lambda self, other: _binary(integers, other, self)
 
 
@@ -49,9 +49,9 @@ def _compares(relation: str) -> Operator:
 class Value:
     """A typed LLVM value: a register or a constant.
 
-    Operators append an instruction to the code of a value: on integers, on numbers, and on vectors
-    of them lane by lane. An address plus an integer counts bytes. `/` is for numbers; `//`, `%` and
-    `>>` are for integers that are not negative. A constant beside a vector is in every lane.
+    Operators append an instruction to a value's code: on integers, on floats, and lane by lane on
+    vectors of them. An address plus an integer counts bytes. `/` is for floats; `//`, `%` and `>>`
+    are for integers that are not negative. A constant operand of a vector is in every lane.
     """
 
     type: str
@@ -80,13 +80,13 @@ def _binary(op: str, a: Number, b: Number, result: str = "") -> Value:
 
 
 def is_float(kind: str) -> bool:
-    """Whether a type is of numbers with a fraction."""
+    """Whether a type is a floating-point type, or a vector of one."""
     return split(kind)[0] in _FLOATS
 
 
 def compared(relation: str, a: Number, b: Number) -> Value:
-    """slt, ult, uge, eq, ne ... of two integers, olt, ueq, uno ... of two numbers, or lane by lane
-    of two vectors."""
+    """Compare two integers (slt, ult, uge, eq, ne ...) or two floating-point numbers (olt, ueq,
+    uno ...), or two vectors lane by lane."""
     kind = next(operand.type for operand in (a, b) if isinstance(operand, Value))
     element, lanes = split(kind)
     op = "fcmp" if element in _FLOATS else "icmp"
@@ -94,9 +94,9 @@ def compared(relation: str, a: Number, b: Number) -> Value:
 
 
 def spelled(kind: str, operand: Number) -> str:
-    """An operand of a type as text, a constant in every lane.
+    """Spell an operand of a type as text; a constant is in every lane.
 
-    A number is rounded, and written as the bits of the double that it equals, as LLVM expects.
+    A float is rounded to its type, and written as the bits of the equal double, as LLVM expects.
     """
     if isinstance(operand, Value):
         return operand.name
@@ -114,7 +114,7 @@ def vector(element: str, lanes: int) -> str:
 
 
 def split(kind: str) -> tuple[str, int]:
-    """A type's element and lanes; no lanes for a scalar."""
+    """Return a type's element and its number of lanes, 0 for a scalar."""
     if not kind.startswith("<"):
         return kind, 0
     lanes, element = kind[1:-1].split(" x ")
@@ -128,27 +128,27 @@ def nbytes_of(kind: str) -> int:
 
 
 def whole_lines(nbytes: int) -> int:
-    """Bytes rounded up to whole lines of a cache."""
+    """Round bytes up to full cache lines."""
     return -(-nbytes // LINE) * LINE
 
 
 def mangled(kind: str) -> str:
-    """A type as the names of intrinsics spell it."""
+    """Spell a type as in the names of intrinsics."""
     element, lanes = split(kind)
     spelled = {HALF: "f16", BFLOAT: "bf16", FLOAT: "f32", DOUBLE: "f64"}.get(element, element)
     return f"v{lanes}{spelled}" if lanes else spelled
 
 
 def as_value(operand: Operand, do: Callable[[str, str], Value] | None = None) -> Value:
-    """An integer as a constant."""
+    """Return an operand as a value; an integer becomes a constant."""
     return operand if isinstance(operand, Value) else Value(I64, str(operand), do)
 
 
 def listed(operands: Iterable[Value]) -> str:
-    """Operands as a call lists them."""
+    """Spell operands as the arguments of a call."""
     return ", ".join(f"{operand.type} {operand.name}" for operand in operands)
 
 
 def computed(dtype: DType) -> str:
-    """The type that products of a stored type are made in."""
+    """The type in which products of a stored type are computed."""
     return DOUBLE if dtype is DType.FLOAT64 else FLOAT

@@ -1,17 +1,16 @@
-"""The walk over a kernel's tables, which all threads take part in: phases, one after another.
+"""The walk over a kernel's tables, in which all threads take part: phases, one after another.
 
-A phase is a function and a grid of jobs. Its records lie in two tables, of which a job takes a row
-each: job n takes row n % count of `inner` and row n // count of `outer`, so that tables grow with
-the sum of both counts and not with their product. No job of a phase begins before all of the phase
-before are over.
+A phase is a function and a grid of jobs. A job reads one row of each of two tables: job n reads
+row n % count of `inner` and row n // count of `outer`. So tables grow with the sum of both counts
+and not with their product. No job of a phase begins before all jobs of the previous phase are over.
 
     job(args, mine, inner, outer)    `mine` is the thread's own part of the scratch memory, whose
                                      first two numbers are 0 when a thread begins its first job
 
-A thread writes nothing before it has taken a job. One that comes when all jobs are over may find
-another run in the same scratch memory.
+A thread writes nothing before it has taken a job: if it arrives when all jobs are over, another run
+may already use the same scratch memory.
 
-A kernel's argument block begins with `NUMBERS` and has `COUNTERS`; `phases` writes the table.
+A kernel's argument block begins with `NUMBERS` and has `COUNTERS`; `phases` returns the table.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from .values import I64, PTR, vector
 
 MOST_PHASES = 4
 NUMBERS = "phases* phase_count scratch* part pack* pack_args* "
-"""The table, its rows, scratch memory of all threads and the bytes of one thread's part; and code
-that packs a weight, with its block."""
+"""The table of phases and its number of rows, the scratch memory of all threads and the bytes of
+one thread's part; and the code that packs a weight, with its argument block."""
 COUNTERS = "next_thread " + " ".join(f"next_{i} over_{i}" for i in range(MOST_PHASES)) + " "
 JOB = signature("args* mine* inner* outer*")
 """The parameters of a job's function."""
@@ -39,8 +38,8 @@ _ARGUMENTS = ArgumentLayout(NUMBERS, counters=COUNTERS)
 
 
 class Phase(NamedTuple):
-    """A function's address and the tables of its jobs. Where a table is None a job is given not a
-    row's address but its number, below the count."""
+    """A function's address and the tables of its jobs. Where a table is None, a job gets the number
+    of a row, below the count, instead of its address."""
 
     code: int
     inner: Numbers | None
@@ -50,7 +49,7 @@ class Phase(NamedTuple):
 
 
 def phases(*listed: Phase) -> Numbers:
-    """The table of phases; who calls keeps the tables of jobs alive."""
+    """Return the table of phases; the caller keeps the tables of jobs alive."""
     rows = []
     for phase in listed:
         sides = []
@@ -69,15 +68,15 @@ _APART = 8 * (_ARGUMENTS.place("next_1") - _ARGUMENTS.place("next_0"))
 
 
 def after_packing(table: Numbers, threads: int, code: Code) -> Numbers:
-    """The table of phases that follow the packing of a weight, in which all threads take part;
-    `code` of the walk, which the caller keeps."""
+    """Put the packing of a weight, in which all threads take part, before a table of phases.
+    `code` is the walk's code, which the caller keeps alive."""
     pack = Phase(code.addresses["pack"], None, inner_count=threads)
     return np.concatenate([phases(pack), table])
 
 
 @compiled("walk", "pack", kept=4, opt=0)
 def walk_code(module: Module, cpu: Cpu) -> None:
-    """The function `walk(args)`, which every thread runs, and the job `pack`, which packs."""
+    """The function `walk(args)`, which every thread runs, and the job `pack` for weights."""
     with module.function("pack", JOB) as f:
         a = _ARGUMENTS.reader(f)
         f.call(a["pack"], a["pack_args"])

@@ -1,11 +1,12 @@
 """Windows as native code: pooling, padding, resampling, pixel shuffle.
 
-A *row* of a result is a run along the last axis. Tables say which rows of the input make it, with
-which weights (`ROW`, `TAP`), so that ranks, strides and padding of the other axes are data.
+A *row* of a result is a run along the last axis. Tables list the rows of the input that it is
+computed from, and their weights (`ROW`, `TAP`), so ranks, strides and padding of other axes are
+data.
 
-    channels first    1. combine the input's rows into one line, with what lies beside it
+    channels first    1. combine the input's rows into one line, padded at both ends
                       2. combine the line's neighbours, in vectors of positions
-    channels last     taps along the last axis are tables too, and vectors are of channels
+    channels last     taps along the last axis are tables too, and vectors run over channels
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from .walk import JOB
 class Line:
     """The class of code for channels first.
 
-    reduce: "pick", "max" or "sum" of input rows. last: "copy", "pool", "window" (one per job),
-    "nearest", "linear" or "shuffle", and its stride or factor. edge: "fill", "replicate" or
-    "reflect".
+    reduce: "pick", "max" or "sum" of input rows. last: the step along the last axis, "copy",
+    "pool", "window" (one per job), "nearest", "linear" or "shuffle"; factor: its stride or factor.
+    edge: "fill", "replicate" or "reflect".
     """
 
     reduce: str
@@ -45,7 +46,7 @@ class Line:
 
 @compiled("windows", kept=32)
 def line_code(module: Module, line: Line, cpu: Cpu) -> None:
-    """The job `windows(args, mine, part, image)` where channels come first."""
+    """The job `windows(args, mine, part, image)` for channels first."""
     lanes = cpu.lanes(BYTES[line.computed])
     with module.function("windows", JOB) as f:
         a = LAYOUT.reader(f)
@@ -72,7 +73,7 @@ def line_code(module: Module, line: Line, cpu: Cpu) -> None:
 
 
 class _Gather:
-    """Emits the first half: a line of positions from some rows of the input."""
+    """Emits step 1: a line of positions from some rows of the input."""
 
     def __init__(self, f: Function, a: Arguments, line: Line, part: Record, lanes: int) -> None:
         self._f, self._line, self._lanes = f, line, lanes
@@ -122,7 +123,7 @@ class _Gather:
         return _neutral(self._f, self._line.reduce, vector(element, self._lanes), self._fill_value)
 
     def _edges(self, to: Value, row: Value | None, element: str) -> None:
-        """Fill the positions beside the row, or repeat or mirror those of the row."""
+        """Fill the positions outside the row, or repeat or mirror the row's positions there."""
         f, edge, stored = self._f, self._line.edge, self._line.stored
         after = f.at(to, self._high, element)
         if edge == "reflect" and row is not None:
@@ -166,7 +167,7 @@ def _reduced(
     f: Function, reduce: str, values: list[Value], totals: list[Value], tap: Value,
     share: Value | None = None,
 ) -> list[Value]:  # fmt: skip
-    """Totals with one more tap, whose weight in a sum is its own times `share`."""
+    """Add one more tap to the totals; its weight in a sum is multiplied by `share`."""
     if reduce == "pick":
         return values
     pairs = zip(totals, values, strict=True)
@@ -187,7 +188,7 @@ def _pool(
     f: Function, a: Arguments, line: Line, src: Value, dst: Value, column: Value, columns: Value,
     lanes: int,
 ) -> None:  # fmt: skip
-    """Combine the line's neighbours, `factor` positions from one result to the next."""
+    """Combine the line's neighbours; results are `factor` positions apart."""
     element, kind = line.computed, vector(line.computed, lanes)
     neutral = _neutral(f, line.reduce, kind)
     scale = f.at(a["scale"], column, element)
@@ -224,7 +225,7 @@ def _window(
     total = across(f, loop.results[0], combined)
     if line.reduce == "sum":
         total = total * f.broadcast(f.load(element, f.at(a["scale"], column, element)), lanes)
-    # With a constant mask LLVM would store too many bfloat16; there is one column.
+    # There is one column. With a constant mask, LLVM would store too many bfloat16.
     f.store_lanes(converted(f, total, line.stored), dst, f.lanes_below(columns, lanes))
 
 
@@ -253,7 +254,7 @@ def _phases(f: Function, a: Arguments, line: Line, at: Value, kind: str) -> list
         return [f.load(kind, at)] * factor
     if line.last == "shuffle":
         return [f.load(kind, at + a["segment"] * i) for i in range(factor)]
-    # The line begins one position before the first.
+    # The line begins one position before the first position of the input.
     three = [f.load(kind, f.at(at, i, line.computed)) for i in range(3)]
     results = []
     for phase in range(factor):
@@ -273,7 +274,7 @@ _LAST: dict[str, Callable[..., None]] = {
 
 @compiled("points", kept=16)
 def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cpu) -> None:
-    """The job `points(args, mine, part, image)` where channels come last."""
+    """The job `points(args, mine, part, image)` for channels last."""
     lanes = cpu.lanes(BYTES[computed])
     element = stored if reduce == "pick" else computed
     with module.function("points", JOB) as f:
@@ -297,7 +298,7 @@ def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cp
                 with f.loop(0, counts[0], 1, [neutral] * len(spans)) as first:
                     tap = outer + first.index * TAP.itemsize
                     src, share = x + f.word(tap), _weight(f, tap)
-                    # Two levels of sums: rounding errors of long ones grow with each level only.
+                    # Two levels of sums: rounding errors grow with the length of each level only.
                     start = [neutral] * len(spans) if reduce == "sum" else first.carried
                     with f.loop(0, counts[1], 1, start) as second:
                         tap = inner + second.index * TAP.itemsize

@@ -1,11 +1,11 @@
-"""The C interface of libdnnl version 3: prototypes, codes and owned handles, and nothing else.
+"""The C interface of libdnnl version 3: prototypes, codes and owned handles.
 
-`Library` declares every function used and turns a bad status into a `LibraryError`. What the
-library makes comes back as a `Handle`, which destroys it when closed or forgotten; a closed one
-raises. Codes are the numbers of dnnl_types.h, which versions 3.2 to 3.13 share.
+`Library` declares every function used and turns a bad status into a `LibraryError`. An object of
+the library is returned as a `Handle`, which destroys it when closed or garbage-collected; a closed
+handle raises. Codes are the numbers of dnnl_types.h, which versions 3.2 to 3.13 share.
 
-Nothing outside this folder touches a pointer. Nothing is validated here that the library would
-crash on: that is done by who describes a problem.
+No other folder touches a pointer. Arguments that would crash the library are not checked here but
+in descriptors.py.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MAX_DIMS = 12
 DTYPE = {DType.FLOAT16: 1, DType.BFLOAT16: 2, DType.FLOAT32: 3, DType.FLOAT64: 7}
 
 _STATUS = {
-    1: "it is out of memory",
-    2: "it finds the arguments invalid",
-    3: "it has no implementation",
-    4: "it has no other implementation",
-    5: "it failed at run time",
-    6: "it was not required",
+    1: "out of memory",
+    2: "invalid arguments",
+    3: "no implementation",
+    4: "no other implementation",
+    5: "run time error",
+    6: "not required",
 }
 
 
@@ -45,7 +45,7 @@ class Alg(IntEnum):
 
 
 class Arg(IntEnum):
-    """The codes by which a primitive knows its arguments."""
+    """The codes that identify a primitive's arguments."""
 
     SRC = 1
     DST = 17
@@ -55,12 +55,12 @@ class Arg(IntEnum):
     DIFF_DST = 145
     DIFF_WEIGHTS = 161
     POST_OP = 32768
-    """Post-operation i has its operand at POST_OP * (i + 1) | SRC_1."""
+    """The operand of post-operation i is POST_OP * (i + 1) | SRC_1."""
     SRC_1 = 2
 
 
 class Query(IntEnum):
-    """dnnl_query_t: what a primitive descriptor is asked for."""
+    """dnnl_query_t: queries of a primitive descriptor."""
 
     IMPLEMENTATION = 8
     SRC = 129
@@ -84,7 +84,7 @@ FORWARD_INFERENCE = 96
 """dnnl_prop_kind_t."""
 
 ANY = 1
-"""The format tag by which the library is asked to choose a layout."""
+"""The format tag that lets the library choose a layout."""
 
 
 class LibraryError(EngineError):
@@ -95,8 +95,8 @@ class LibraryError(EngineError):
         self.function, self.status = function, status
 
     def __str__(self) -> str:
-        text = _STATUS.get(self.status, f"its status is {self.status}")
-        return f"oneDNN's {self.function} does not succeed: {text}"
+        text = _STATUS.get(self.status, f"status {self.status}")
+        return f"oneDNN's {self.function} failed: {text}"
 
 
 class Argument(ctypes.Structure):
@@ -156,11 +156,11 @@ _QUICK: dict[str, tuple[Any, list[Any]]] = {
     "dnnl_primitive_desc_query_md": (pointer, [pointer, _int, _int]),  # borrowed from its owner
     "dnnl_primitive_desc_next_impl": (_int, [pointer]),
 }
-"""Functions that return at once; they are called with the interpreter's lock held."""
+"""Functions that return quickly; they are called with the interpreter's lock held."""
 
 
 class Handle:
-    """An object of the library, destroyed once: by `close`, or when forgotten.
+    """An object of the library, destroyed once: by `close`, or when garbage-collected.
 
     >>> handle = Handle(4096, lambda address: None)
     >>> handle.close()
@@ -184,7 +184,7 @@ class Handle:
 
     @property
     def _as_parameter_(self) -> int:
-        """So a handle itself may be an argument, which keeps it alive during the call."""
+        """The address, so that a handle can be an argument; this keeps it alive during the call."""
         return self.address
 
     def close(self) -> None:
@@ -194,12 +194,12 @@ class Handle:
             self._destroy(address)
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not _ending():  # at the end the engine may go before what was made for it
+        if not _ending():  # at exit, the engine may be destroyed before its objects
             self.close()
 
 
 class Library:
-    """The functions of one libdnnl.so.3, loaded privately so that another one stays undisturbed.
+    """The functions of one libdnnl.so.3, loaded privately so that it disturbs no other copy.
 
     Raises `OSError` if it cannot be loaded and `AttributeError` if a function is missing.
     """
@@ -211,7 +211,7 @@ class Library:
         self.version = (version.major, version.minor, version.patch)
         self.threading = _threading(version.cpu_runtime)
         if version.major != 3:
-            return  # whose functions have other arguments: who asked for it looks at the version
+            return  # its functions have other arguments; the caller checks the version
         for name, arguments in _CHECKED.items():
             function = getattr(self._slow, name)
             function.restype, function.argtypes = c_int, arguments
@@ -236,20 +236,20 @@ class Library:
     get_effective_cpu_isa: Callable[[], int]
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that makes nothing; `LibraryError` unless it succeeds."""
+        """Call a function that creates no object; raise `LibraryError` unless it succeeds."""
         getattr(self._slow, f"dnnl_{name}")(*arguments)
 
     def create(self, name: str, *arguments: Any) -> Handle:
-        """Return what `dnnl_{name}_create` makes."""
+        """Return the object that `dnnl_{name}_create` creates."""
         return self._made(f"dnnl_{name}_create", name, arguments)
 
     def primitive_desc(self, name: str, *arguments: Any) -> Handle:
-        """A descriptor by `dnnl_{name}_primitive_desc_create`."""
+        """Return a descriptor from `dnnl_{name}_primitive_desc_create`."""
         return self._made(f"dnnl_{name}_primitive_desc_create", "primitive_desc", arguments)
 
     def attributes(self, *following: tuple[Any, ...]) -> Handle:
-        """Attributes with a scratchpad of the user's, and post-operations in order: of each the
-        word behind dnnl_post_ops_append_, and its arguments."""
+        """Return attributes with a user's scratchpad, and post-operations in order. Each is given
+        by the suffix of its function dnnl_post_ops_append_*, and its arguments."""
         attributes, post = self.create("primitive_attr"), self.create("post_ops")
         self.call("primitive_attr_set_scratchpad_mode", attributes, 1)
         for kind, *arguments in following:
@@ -258,22 +258,22 @@ class Library:
         return attributes
 
     def strided(self, dims: Sequence[int], dtype: int, strides: Sequence[int]) -> Handle:
-        """A memory descriptor; strides in elements."""
+        """Return a memory descriptor; strides are in elements."""
         arguments = (len(dims), vector(dims), dtype, vector(strides))
         return self._made("dnnl_memory_desc_create_with_strides", "memory_desc", arguments)
 
     def any_layout(self, dims: Sequence[int], dtype: int) -> Handle:
-        """A memory descriptor whose layout the library will choose."""
+        """Return a memory descriptor whose layout the library will choose."""
         arguments = (len(dims), vector(dims), dtype, ANY)
         return self._made("dnnl_memory_desc_create_with_tag", "memory_desc", arguments)
 
     def queried_md(self, descriptor: Handle, what: int, index: int = 0) -> Handle:
-        """A memory descriptor that a primitive descriptor tells, as one's own."""
+        """Return an owned copy of a memory descriptor from a query of a primitive descriptor."""
         borrowed = self.primitive_desc_query_md(descriptor, what, index)
         return self._made("dnnl_memory_desc_clone", "memory_desc", (borrowed,))
 
     def implementation(self, descriptor: Handle) -> str:
-        """The name of the implementation that a primitive descriptor stands for."""
+        """Return the name of a primitive descriptor's implementation."""
         name = c_char_p()
         self.call("primitive_desc_query", descriptor.address, Query.IMPLEMENTATION, 0, byref(name))
         return (name.value or b"").decode()
@@ -284,9 +284,9 @@ class Library:
         return Handle(pointer_out.value or 0, self._destroyers[kind])
 
     def declared(self, name: str, result: Any, arguments: list[Any]) -> Callable[..., Any]:
-        """A function of this library or of one that it depends on, such as its OpenMP.
+        """Return a function of this library or of one that it depends on, such as its OpenMP.
 
-        Called with the interpreter's lock held; `AttributeError` if there is none of that name.
+        It is called with the interpreter's lock held. Raises `AttributeError` for an unknown name.
         """
         function: Any = getattr(self._quick, name)
         function.restype, function.argtypes = result, arguments

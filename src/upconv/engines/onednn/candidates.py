@@ -1,12 +1,12 @@
-"""The library's offer for a problem by a layout strategy, and the layouts that it wants.
+"""The library's offer for a problem by a layout strategy, and the layouts that it requires.
 
-The library always chooses the layout of weights. For weights in the caller's layout beside
-channels-last data it would take its reference loops, which are a thousand times slower. These are
-never taken.
+The library always chooses the layout of weights. For weights in the caller's layout with
+channels-last data, it would use its reference loops, which are a thousand times slower. upconv
+never uses these.
 
-A bias is part of every descriptor. Residual, activation and accumulation are part of it if the
-library computes them exactly: its relu, sigmoid, silu and gelu turn NaN into numbers. NumPy
-computes the rest on a float32 result.
+A bias is part of almost every descriptor (see `REPEATING`). Residual, activation and accumulation
+are part of it if the library computes them exactly: its relu, sigmoid, silu and gelu turn NaN into
+numbers. NumPy computes the rest on a float32 result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .library import Runtime
 
 
 class LayoutStrategy(Enum):
-    """The layout in which data is offered; the value is the variant's name."""
+    """The layout in which data is offered to the library; the value is the variant's name."""
 
     AS_GIVEN = "plain"
     ANY = "reordered"
@@ -33,30 +33,30 @@ class LayoutStrategy(Enum):
 
 
 def layout_strategies(problem: Problem) -> tuple[LayoutStrategy, ...]:
-    """The strategies, the faster by expectation first."""
+    """Return the strategies in the expected order of speed."""
     order = LayoutStrategy.AS_GIVEN, LayoutStrategy.ANY
     return order if problem.layout is DataLayout.NXC else order[::-1]
 
 
 _EXACT = {Activation.NONE: None, Activation.LEAKY_RELU: Alg.RELU, Activation.TANH: Alg.TANH}
-"""The activations that keep NaN as the library does them, and what it calls them."""
+"""The activations for which the library keeps NaN, and its names for them."""
 
 
 def _begin_beyond_stride(_: Problem, operation: Operation) -> bool:
-    """Whether whole strides lie before the first position of the outermost axis."""
+    """Whether the padding at the beginning of the outermost axis is at least a stride."""
     begin, stride = operation.window.begin[0], operation.window.strides[0]
     return stride > 1 and begin >= stride
 
 
 def _odd_channels(problem: Problem, operation: Operation) -> bool:
-    """Whether the last bfloat16 channel of a group is read together with what follows it."""
+    """Whether the last bfloat16 channel of a group is read together with the next element."""
     channels = operation.src.dims[1] // problem.groups
     return channels % 2 == 1 and problem.dtype is DType.BFLOAT16
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Implementations that err, from this rank on: a primitive, a part of their name, and when."""
+    """Implementations that err: a primitive, a part of their name, the lowest rank, and when."""
 
     kind: Kind
     name: str
@@ -65,30 +65,30 @@ class Fault:
 
 
 FAULTS = (
-    Fault(Kind.CONVOLUTION, "brgconv:avx512_core_amx", 3),  # writes beyond its result
+    Fault(Kind.CONVOLUTION, "brgconv:avx512_core_amx", 3),  # writes past the end of its result
     Fault(Kind.CONVOLUTION, "jit:avx512_core_amx", 1),  # spreads NaN with few input channels
     Fault(Kind.CONVOLUTION, "jit_bf16", 1),  # the same
-    Fault(Kind.DECONVOLUTION, "jit_bf16", 1),  # makes NaN of infinity
+    Fault(Kind.DECONVOLUTION, "jit_bf16", 1),  # turns infinity into NaN
     Fault(Kind.CONVOLUTION, "brgconv:avx512_core_bf16", 1, _odd_channels),  # spreads NaN
     Fault(Kind.CONVOLUTION, "brgconv_1x1:avx512_core_bf16", 1, _odd_channels),
     Fault(Kind.DECONVOLUTION, "brgconv:avx512_core_bf16", 1, _odd_channels),
     Fault(Kind.DECONVOLUTION, "brgconv_1x1:avx512_core_bf16", 1, _odd_channels),
     Fault(Kind.DECONVOLUTION, "brgconv_strided:avx512_core_bf16", 1, _odd_channels),
     Fault(Kind.CONVOLUTION, "x64:gemm", 1, _odd_channels),
-    Fault(Kind.WEIGHTS, "jit_bf16", 1),  # reads what nobody wrote
-    Fault(Kind.WEIGHTS, "jit:avx512_core", 3, _begin_beyond_stride),  # writes beyond its memory
+    Fault(Kind.WEIGHTS, "jit_bf16", 1),  # reads uninitialised memory
+    Fault(Kind.WEIGHTS, "jit:avx512_core", 3, _begin_beyond_stride),  # writes out of bounds
 )
-"""Found in version 3.2 by comparing random problems with their definition, memory poisoned. The
-library's next choice is taken in their place."""
+"""Faults of version 3.2, found by comparing random problems with their definition in poisoned
+memory. The library's next choice is used instead."""
 
 REPEATING = Fault(Kind.DECONVOLUTION, "brgconv_strided", 2)
-"""Adds the bias, and does what else follows the sum, once for every part that it cuts a kernel
-into, which depends on the caches: 28 times for k16 s8. It is asked for the sum alone."""
+"""The implementation that repeats the bias and the epilogue for every part into which it cuts a
+kernel. Their number depends on the caches: 28 for k16 s8. It computes only the sum here."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A descriptor with the layouts it wants; `residual` is None unless that is part of it."""
+    """A descriptor with the layouts it requires; `residual` is None unless it is fused."""
 
     offer: Offer
     descriptor: Handle
@@ -100,7 +100,7 @@ class Candidate:
 
 
 def best(runtime: Runtime, problem: Problem, threads: int) -> Candidate | None:
-    """The first strategy that leads to more than reference loops; None if none does."""
+    """Return the offer of the first strategy with more than reference loops, or None."""
     strategies = layout_strategies(problem)
     offers = (candidate(runtime, problem, threads, strategy) for strategy in strategies)
     return next(filter(None, offers), None)
@@ -131,7 +131,7 @@ def _candidate(
         while not _takes(runtime, offer, strategy, name := library.implementation(descriptor)):
             if library.primitive_desc_next_impl(descriptor):
                 return None
-    except LibraryError:  # it has no implementation of this
+    except LibraryError:  # the library has no implementation
         return None
     follows = offer.bias is not None or (fused and not problem.epilogue.empty)
     if follows and _errs(REPEATING, problem, offer.operation, name):
@@ -140,14 +140,14 @@ def _candidate(
 
 
 def _takes(runtime: Runtime, offer: Offer, strategy: LayoutStrategy, name: str) -> bool:
-    """Whether an implementation is none of those that are slow or err."""
+    """Whether an implementation is neither slow nor known to err."""
     problem, operation = offer.problem, offer.operation
     if "ref:any" in name or (operation.kind.value, name) in runtime.distrusted:
         return False
     grouped = operation.kind is Kind.DECONVOLUTION and problem.groups > 1
     as_given = strategy is LayoutStrategy.AS_GIVEN and problem.layout is DataLayout.NXC
     if grouped and as_given and "gemm" in name:
-        return False  # a product for each group and row: reordered, it is five times as fast
+        return False  # one product per group and row: reordering is five times as fast
     return not any(_errs(fault, problem, operation, name) for fault in FAULTS)
 
 
@@ -164,7 +164,7 @@ def _errs(fault: Fault, problem: Problem, operation: Operation, name: str) -> bo
 class Offer:
     """The arguments of a request for a descriptor.
 
-    `complete`: nothing is left to NumPy. `adds`: the result is added to what was there.
+    `complete`: nothing is left to NumPy. `adds`: the result is added to the old values.
     """
 
     problem: Problem
@@ -189,15 +189,15 @@ class Offer:
         fused: bool,
         alone: bool,
     ) -> Offer:
-        """Memory descriptors and attributes of one strategy."""
+        """Return the offer of one strategy: memory descriptors and attributes."""
         operation, any_layout = Operation.of(problem), strategy is LayoutStrategy.ANY
         weights = operation.kind is Kind.WEIGHTS
-        # Version 3.2 adds what was there once for every tap of depth in strided deconvolutions.
+        # In strided deconvolutions, version 3.2 adds the old values once per tap of depth.
         complete = problem.epilogue.empty or (fused and problem.epilogue.activation in _EXACT)
         complete = complete and not (alone and problem.bias)
         adds = problem.accumulate and complete and operation.kind is Kind.CONVOLUTION
         adds = adds and not any_layout
-        # What a reorder adds afterwards would be added to the activation's result.
+        # A reorder could only add to the activation's result, which would be too late.
         late = problem.epilogue.activation is not Activation.NONE
         complete = complete and (adds or not (problem.accumulate and late))
         is_final = complete and (adds or not problem.accumulate)
@@ -225,7 +225,7 @@ class Offer:
         )  # fmt: skip
 
     def descriptor(self, library: Library, engine: Handle) -> Handle:
-        """The library's first implementation; `LibraryError` if it has none."""
+        """Return the library's first implementation; raise `LibraryError` if it has none."""
         window = self.operation.window
         spatial = tuple(map(vector, (window.strides, window.dilates, window.begin, window.end)))
         tensors = (self.src, self.weights, self.bias, self.dst)
@@ -233,13 +233,13 @@ class Offer:
         last: tuple[Any, ...] = (self.attributes,)
         if self.operation.kind is Kind.DECONVOLUTION:
             first = FORWARD_INFERENCE, Alg.DECONVOLUTION_DIRECT
-        elif self.operation.kind is Kind.WEIGHTS:  # there is a hint before the attributes
+        elif self.operation.kind is Kind.WEIGHTS:  # a hint precedes the attributes
             first, last = (Alg.CONVOLUTION_DIRECT,), (None, self.attributes)
         name = self.operation.kind.value
         return library.primitive_desc(name, engine, *first, *tensors, *spatial, *last)
 
     def accepted(self, library: Library, descriptor: Handle, name: str) -> Candidate:
-        """The descriptor with the layouts it wants."""
+        """Return the candidate of a descriptor, with the layouts that this requires."""
         backward = self.operation.kind is Kind.WEIGHTS
         queries = Query.SRC, Query.WEIGHTS, Query.DST
         if backward:
@@ -254,7 +254,7 @@ class Offer:
 def _attributes(
     library: Library, problem: Problem, residual: Handle | None, *, activation: bool, adds: bool
 ) -> Handle:
-    """The operations after the sum, in the order in which they happen."""
+    """Return attributes with the operations after the sum, in order of execution."""
     epilogue, following = problem.epilogue, list[tuple[Any, ...]]()
     algorithm = _EXACT.get(epilogue.activation) if activation else None
     if residual is not None:

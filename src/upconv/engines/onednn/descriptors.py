@@ -1,16 +1,16 @@
 """A problem as the library describes it: logical dimensions, strides, paddings; and its limits.
 
-Every direction becomes the primitive that the library has most implementations of:
+Every direction becomes the primitive for which the library has most implementations:
 
     FORWARD       deconvolution, forward          src x,  weights w,  dst y
     INPUT_GRAD    convolution, forward            src g,  weights w,  dst dx
     WEIGHT_GRAD   convolution, backward weights   src g,  diff_dst x, diff_weights dw
 
 Logical dimensions are N, C, *X for data and [G,] O, I, *X for weights, with the primitive's own O
-and I. Layouts differ in strides alone: no weight is copied to exchange I and O.
+and I. Layouts differ only in strides: no weight is copied to exchange I and O.
 
-The library checks too little: some problems that it accepts crash the process. `cannot` refuses
-these before they reach it.
+The library's checks are incomplete: some problems that it accepts crash the process. `cannot`
+refuses these before they reach it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ..base import tf32_refusal
 from ..copies import Tensor, contiguous_strides
 
 MOST = 1 << 30
-"""Bound of every number in a description: implementations count in 32 bits."""
+"""Bound on every number in a description: implementations count in 32 bits."""
 MOST_TAPS = 1 << 12
-"""Bound of taps along one axis: implementations generate code for every tap."""
+"""Bound on taps along one axis: implementations generate code for every tap."""
 
 
 class Kind(Enum):
-    """Which primitive of the library; the value is the part of its name before _primitive_desc."""
+    """A primitive of the library; the value is its name's part before _primitive_desc."""
 
     DECONVOLUTION = "deconvolution_forward"
     CONVOLUTION = "convolution_forward"
@@ -49,7 +49,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A problem as the arguments of one primitive."""
+    """A problem in the form of one primitive's arguments."""
 
     kind: Kind
     src: Tensor
@@ -59,7 +59,7 @@ class Operation:
 
     @classmethod
     def of(cls, problem: Problem) -> Operation:
-        """The operation of the table above."""
+        """Return a problem's operation, by the table in the module's docstring."""
         forward = problem.direction is Direction.FORWARD
         kind = {
             Direction.FORWARD: Kind.DECONVOLUTION,
@@ -75,17 +75,17 @@ class Operation:
 
 
 def cannot(problem: Problem) -> str | None:
-    """Why the library cannot be given a problem, in one sentence; None if it can."""
+    """Return why the library cannot compute a problem, in one sentence; None if it can."""
     if problem.rank > 3:
         return f"libdnnl works on one to three spatial axes, and there are {problem.rank}"
     if problem.rounded:
-        return "libdnnl rounds no operands, only arrays of bfloat16 are that to it"
+        return "libdnnl does not round operands to bfloat16: pass bfloat16 arrays"
     if problem.tf32:
         return tf32_refusal(problem)
     if problem.dtype is DType.FLOAT64:
-        return "libdnnl computes on no float64"
+        return "libdnnl does not support float64"
     if problem.epilogue.slopes or problem.epilogue.has_second:
-        return "libdnnl is not asked for PReLU with a slope per channel, nor for a second result"
+        return "this engine has neither PReLU with a slope per channel nor a second result"
     shapes = (problem.x_shape, problem.y_shape, problem.weight_shape)
     axes = problem.axes
     crops = (max(abs(axis.crop_begin), abs(axis.crop_end)) for axis in axes)
@@ -96,18 +96,19 @@ def cannot(problem: Problem) -> str | None:
     if max(problem.kernel) > MOST_TAPS:
         return f"libdnnl unrolls kernels, and this one has {max(problem.kernel)} taps along an axis"
     if problem.direction is Direction.WEIGHT_GRAD and _has_idle_taps(problem):
-        return "libdnnl leaves the gradient of taps unset that meet no input"
+        return "libdnnl leaves the gradient of taps unset if they reach no output"
     return None
 
 
 def _has_idle_taps(problem: Problem) -> bool:
-    """Whether a tap between those of the frame meets nothing: it jumps over all the outputs."""
-    frames = (axis.trimmed().axis for axis in problem.axes)
-    return any(axis.size and not all(map(axis.meets, range(axis.kernel))) for axis in frames)
+    """Whether a tap of the interior reaches no output: its positions jump over all outputs."""
+    trimmed = (axis.trimmed().axis for axis in problem.axes)
+    return any(axis.size and not all(map(axis.meets, range(axis.kernel))) for axis in trimmed)
 
 
 def _weights(problem: Problem, *, into_out: bool) -> Tensor:
-    """The weight as [G,] O, I, *X; `into_out`: O is the transposed convolution's own output."""
+    """Describe the weight as [G,] O, I, *X. With `into_out`, O is the transposed convolution's
+    output."""
     strides = contiguous_strides(problem.weight_shape)
     by_in, by_out, *by_tap = (strides[i] for i in problem.weight_layout.to_iox(problem.rank))
     groups = problem.groups

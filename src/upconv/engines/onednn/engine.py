@@ -1,7 +1,7 @@
 """The engine: its refusals, its variants, and building a primitive.
 
-The library is loaded at the engine's first use. At the first use of a problem it is asked for an
-implementation.
+The library is loaded at the engine's first use. It is queried for an implementation at the first
+use of a problem.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .library import Runtime, runtime
 from .primitive import OnednnPrimitive
 
 _WORTH = 1 << 20
-"""Multiply-adds, or bytes moved, for each thread: some 20 microseconds, a few times what it costs
-to set threads to work and wait for it."""
+"""Multiply-adds, or bytes moved, for each thread: about 20 microseconds of work, a few times the
+overhead of starting threads and waiting for them."""
 
 
 class OnednnEngine:
     """libdnnl; raises `EngineMissing` where there is none."""
 
     name = "onednn"
-    finite_weights_only = True  # others go to the reference engine
+    finite_weights_only = True  # other weights go to the reference engine
 
     def __init__(self) -> None:
         self._runtime = runtime()
@@ -34,11 +34,11 @@ class OnednnEngine:
         self._fingerprint = f"libdnnl {self._runtime.version} isa {isa:#x}"
 
     def fingerprint(self) -> str:
-        """The version of the library and the instructions it uses."""
+        """The version of the library, and the instruction set that it uses."""
         return self._fingerprint
 
     def refuses(self, problem: Problem) -> str | None:
-        """None when the library can do `problem` by more than reference loops, else why not."""
+        """Return None if the library has more than reference loops for `problem`, else why not."""
         try:
             _ = problem.dtype.numpy
         except EngineMissing as missing:
@@ -52,7 +52,7 @@ class OnednnEngine:
         return None
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """The layout strategies that lead to more than reference loops; "" is the first."""
+        """Return the layout strategies that lead to more than reference loops; "" is the first."""
         inner = _interior(problem).problem
         if inner is None:
             return ("",)
@@ -84,15 +84,15 @@ class OnednnEngine:
         return NonFiniteFallback(primitive, problem, threads)
 
     def _tested(self, problem: Problem) -> Runtime:
-        """The library, once it is known which of its implementations err in a direction."""
+        """Return the library, after testing which of its implementations err in a direction."""
         selftest.ensure(self._runtime, problem.direction)
         return self._runtime
 
 
 def _interior(problem: Problem) -> Interior:
-    """The interior of a problem, which alone the library is given.
+    """Return the interior of a problem, which is all that the library computes.
 
-    It adds no positions that nothing reaches, and errs, or writes where it must not, where a part
-    of the input or of the kernel meets nothing.
+    It cannot add positions that no input reaches. Where a part of the input or the kernel meets
+    nothing, it errs or writes out of bounds.
     """
     return Interior.of(problem, margins=False, points=True)

@@ -1,14 +1,14 @@
-"""The search for libdnnl, and the one loaded copy of it with its state for the process.
+"""The search for libdnnl, and its one loaded copy with the state for this process.
 
 The first match in this order is loaded:
 
 1.  the file named by `UPCONV_ONEDNN_PATH`, and then nothing else;
-2.  the wheel of the extra `onednn`, or another one that brings the library;
+2.  the wheel of the extra `onednn`, or another wheel that contains the library;
 3.  `lib/libdnnl.so.3` of this Python's environment, where conda puts it;
 4.  `libdnnl.so.3` as the system's loader finds it.
 
-It must be version 3, and divide its work by OpenMP or not at all: other runtimes have no number of
-threads per call.
+It must be version 3, and use OpenMP or a single thread: other threading runtimes cannot set the
+number of threads per call.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _CPU = 1
 class Runtime:
     """The loaded library, its engine for this processor, and its number of threads.
 
-    `building` is held while something is made, so that a fork finds no lock of the library taken.
-    `distrusted` are (kind, name) of implementations that the self-test has found to err here, in
+    `building` is held while an object is created, so that no lock of the library is taken during a
+    fork. `distrusted` holds the (kind, name) of each implementation that erred in the self-test of
     the directions `tested`.
     """
 
@@ -52,17 +52,17 @@ class Runtime:
         self.get_threads: Callable[[], int] = lambda: 1
         self.set_threads: Callable[[int], None] = lambda _: None
         if library.threading is Threading.OPENMP:
-            # Those of the very OpenMP the library was linked with: a process may hold several. The
-            # number they set belongs to the calling thread alone.
+            # A process may hold several OpenMP runtimes; these functions belong to the library's.
+            # The number that they set applies only to the calling thread.
             self.get_threads = library.declared("omp_get_max_threads", c_int, [])
             self.set_threads = library.declared("omp_set_num_threads", None, [c_int])
-        # upconv has a cache. A descriptor out of the library's has no next implementation, too.
+        # upconv has its own cache, and a descriptor from the library's has no next implementation.
         library.call("set_primitive_cache_capacity", 0)
         forks.hold(self.building)
 
     @contextmanager
     def making(self, threads: int) -> Iterator[Library]:
-        """The library, to make things that will run on `threads` threads."""
+        """Yield the library, to create objects that will run on `threads` threads."""
         with self.building:
             before = self.get_threads()
             self.set_threads(threads)
@@ -73,17 +73,17 @@ class Runtime:
 
     @property
     def version(self) -> str:
-        """As in "3.2.0"."""
+        """The version of the library, such as "3.2.0"."""
         return ".".join(map(str, self.library.version))
 
     def __str__(self) -> str:
         faults = ", ".join(f"{name} ({kind})" for kind, name in sorted(self.distrusted))
-        tested = f"does without {faults}" if faults else "right"
+        tested = f"excludes {faults}" if faults else "passed"
         return f"libdnnl {self.version} of {self.source}, {self.library.path}; self-test: {tested}"
 
 
 def runtime() -> Runtime:
-    """The library, loaded once; `EngineMissing` lists the places and tells how to install one."""
+    """Return the library, loaded once; `EngineMissing` lists the searched places and a remedy."""
     path = _found(os.environ.get(VARIABLE, "").strip())
     if isinstance(path, str):
         raise EngineMissing(path)
@@ -92,7 +92,7 @@ def runtime() -> Runtime:
 
 @lru_cache(maxsize=4)
 def _found(asked: str) -> Runtime | str:
-    """The library, or the sentence that says why there is none."""
+    """Return the library, or a sentence that says why there is none."""
     complaints = []
     for source, path in [(VARIABLE, asked)] if asked else _places():
         try:
@@ -105,7 +105,7 @@ def _found(asked: str) -> Runtime | str:
             f"{VARIABLE} names no libdnnl that upconv can use. {complaints[0]}. Correct or unset"
             f" it, or install one: {command}"
         )
-    return f"There is no {FILE} that upconv can use. {'; '.join(complaints)}. Get one by: {command}"
+    return f"There is no {FILE} that upconv can use. {'; '.join(complaints)}. Get it by: {command}"
 
 
 def _loaded(path: str, source: str) -> Runtime:
@@ -114,12 +114,12 @@ def _loaded(path: str, source: str) -> Runtime:
         version = ".".join(map(str, library.version))
         raise EngineError(f"{path} is version {version}, not version 3")
     if library.threading not in (Threading.OPENMP, Threading.SEQUENTIAL):
-        raise EngineError(f"{path} divides its work neither by OpenMP nor not at all")
+        raise EngineError(f"{path} uses neither OpenMP nor a single thread")
     return Runtime(library, source)
 
 
 def _places() -> Iterator[tuple[str, str]]:
-    """(description, path) of every candidate file."""
+    """Yield the (description, path) of every candidate file."""
     for wheel in WHEELS:
         try:
             files = metadata.distribution(wheel).files or []

@@ -1,11 +1,11 @@
-"""Running the library's work on a given number of threads, from any thread, also after a fork.
+"""Running the library's work on a given number of threads, from any thread, even after a fork.
 
 1.  The library divides its work by OpenMP. The calling thread sets the size of OpenMP's team before
     each run and restores it afterwards, since other libraries share OpenMP.
 2.  Every calling Python thread has its own team. A run waits until enough teams are done, so that
     no more threads run than there are processors. A run on one thread never waits.
 3.  In the child of a fork, the forking thread's team has no threads left, and OpenMP would wait for
-    them for ever. Another thread, which has a new team, makes the runs.
+    them forever. So another thread, which has a new team, does the runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _forked = 0
 
 
 def run(runtime: Runtime, threads: int, work: Callable[[], None]) -> None:
-    """Call `work` where the library may use so many threads of its OpenMP."""
+    """Call `work` with the library's OpenMP set to `threads` threads."""
     if threads == 1:
         _run_here(runtime, threads, work)
         return
@@ -47,8 +47,8 @@ def _run_here(runtime: Runtime, threads: int, work: Callable[[], None]) -> None:
 
 
 def _gate(threads: int) -> threading.Lock:
-    """A lock for a team of `threads` threads, a free one if any; there are as many locks as teams
-    that fit on the processors. Ctrl-C could leave the inner lock of a semaphore taken."""
+    """Return a lock for a team of `threads` threads, a free one if possible; each team that fits on
+    the processors has one. Ctrl-C could leave the inner lock of a semaphore taken."""
     gates = _gates.get(threads)
     if gates is None:
         locks = [threading.Lock() for _ in range(max(1, processors() // threads))]
@@ -57,7 +57,7 @@ def _gate(threads: int) -> threading.Lock:
 
 
 def _after_fork() -> None:
-    """The gates may be held by threads of the parent."""
+    """Discard the gates, which threads of the parent may hold."""
     global _forked
     _gates.clear()
     _forked = threading.get_ident()

@@ -1,12 +1,12 @@
 """A problem on the library: its packed weight, and its arrays in the layouts of the library.
 
 Data is reordered on input and output if its layout differs from the library's. Arrays that are not
-contiguous are copied. This scratch memory depends on the arrays of a call, not on its problem; it
-is reserved here and not counted in `workspace_bytes`.
+contiguous are copied. This scratch memory depends on the arrays of a call, not on its problem, so
+it is reserved here and not counted in `workspace_bytes`.
 
 Implementations may multiply the zeros around data by the other operand, which is exact unless that
-is infinite or NaN. Such weights never get here (`nonfinite`). A weight gradient that is not finite
-is computed again by the reference engine, which multiplies no padding.
+is infinite or NaN. Such weights never get here (`nonfinite`). If a weight gradient is not finite,
+the reference engine, which multiplies no padding, computes it again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .library import Runtime
 from .sequence import PrimitiveSequence
 
 _RESIDENT = 1 << 18
-"""Bytes that a primitive keeps: its code, its descriptors, and the same for its reorders; about."""
+"""Approximate bytes that a primitive keeps: code and descriptors, of its reorders too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class OnednnPrimitive:
     """One problem, ready to run; see the module's docstring."""
 
     resident_bytes = _RESIDENT
-    predicted_cycles = 0.0  # there is no model: the library does not tell
+    predicted_cycles = 0.0  # there is no model: the library does not predict its run time
 
     def __init__(
         self, runtime: Runtime, problem: Problem, threads: int, candidate: Candidate
@@ -66,7 +66,7 @@ class OnednnPrimitive:
     # Preparing ------------------------------------------------------------------------------------
 
     def _run_sequence(self) -> PrimitiveSequence:
-        """The sequence of a run, arguments in order a, b, out, bias, residual."""
+        """Build the sequence of a run; its arguments are a, b, out, bias, residual."""
         candidate, problem, operation = self._candidate, self._problem, self._offer.operation
         sequence = PrimitiveSequence(self._runtime, self._threads)
         operands = [
@@ -98,7 +98,7 @@ class OnednnPrimitive:
         return sequence
 
     def _reordered(self, sequence: PrimitiveSequence, slot: int, wanted: Handle) -> int:
-        """A slot that holds the same in the layout wanted."""
+        """Return a slot with the same data in another layout."""
         if self._same(sequence.layout(slot), wanted):
             return slot
         inside = sequence.temporary(wanted)
@@ -106,7 +106,7 @@ class OnednnPrimitive:
         return inside
 
     def _packing_sequence(self) -> PrimitiveSequence | None:
-        """The sequence that packs a weight; None where that is to take it as it lies."""
+        """Build the sequence that packs a weight; None if the library reads it as given."""
         source, wanted = self._given(self._offer.operation.weights), self._candidate.weights
         self._packed_bytes = self._runtime.library.memory_desc_get_size(wanted)
         if self._backward or self._same(source, wanted):
@@ -123,28 +123,28 @@ class OnednnPrimitive:
         return bool(self._runtime.library.memory_desc_equal(first, second))
 
     def _workspace_bytes(self) -> int:
-        """One run's workspace, and what NumPy does after it."""
+        """Bytes of one run's workspace, and of what NumPy allocates after it."""
         result = prod(self._problem.result_shape)
         finishing = result * self._result.itemsize + SCRATCH_BYTES if self._finishes else 0
         before = result * self._problem.dtype.itemsize if self._backward else 0
         return self._sequence.nbytes + finishing + 2 * before
 
     def _description(self) -> str:
-        """The library's name of the implementation, and what happens around it."""
+        """The library's name of the implementation, and the steps around it."""
         candidate = self._candidate
         around = self._sequence.reorders
         words = [
             self._offer.operation.kind.value.replace("_", " "),
             f"by {candidate.implementation}",
-            f"with {around} reorders of data" if around else "data as it lies",
-            "" if self._offer.complete else "the rest by NumPy",
+            f"with {around} reorders of data" if around else "data as given",
+            "" if self._offer.complete else "then NumPy",
         ]
         return ", ".join(filter(None, words))
 
     # Running --------------------------------------------------------------------------------------
 
     def pack(self, weight: Array) -> _Packed:
-        """The weight in the layout the library wants; `NonFinite` if it is not."""
+        """Return the weight in the library's layout; raise `NonFinite` if it is not finite."""
         if weight.nbytes > memory.ALWAYS_FINE:
             memory.require(2 * weight.nbytes + self._packed_bytes, "the packed weight")
         if not is_finite(weight):
@@ -176,21 +176,21 @@ class OnednnPrimitive:
             self._whole(out, a, b, bias, residual)
 
     def close(self) -> None:
-        """Destroy what the library made."""
+        """Destroy the library's objects."""
         for sequence in (self._sequence, self._packing):
             if sequence is not None:
                 sequence.close()
         self._candidate.descriptor.close()
 
     def _whole(self, out: Array, a: Array, b: _Packed, bias: Maybe, residual: Maybe) -> None:
-        """All of it by the library."""
+        """Compute everything by the library."""
         target = laid_out("the result", out, filled=self._problem.accumulate)
         self._linear(target, a, b, bias, residual)
         if target is not out:
             out[...] = target
 
     def _in_two_parts(self, out: Array, a: Array, b: _Packed, bias: Maybe, residual: Maybe) -> None:
-        """As much as is exact by the library, into float32, and what follows by NumPy."""
+        """Compute what is exact by the library, into float32, and the rest by NumPy."""
         problem = self._problem
         alone = out.dtype == self._result and out.flags.c_contiguous and not problem.accumulate
         result = out if alone else np.empty(problem.result_shape, self._result)
@@ -209,7 +209,7 @@ class OnednnPrimitive:
                 out[...] = result
 
     def _linear(self, target: Array, a: Array, b: _Packed, bias: Maybe, residual: Maybe) -> None:
-        """The library's part, into a contiguous array of the type it leaves."""
+        """Compute the library's part into a contiguous array of its result type."""
         a = laid_out("the operand", a)
         named = ("the bias", bias), ("the residual", residual)
         more = [laid_out(what, array) for what, array in named if array is not None]

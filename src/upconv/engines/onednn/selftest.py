@@ -1,12 +1,12 @@
-"""A self-test of the library on this processor: implementations that err are not taken.
+"""A self-test of the library on this processor, which excludes implementations that err.
 
 The library chooses implementations and block sizes by the processor's instructions and caches. A
-layer that is right on one machine may therefore be wrong on another. The first use of a direction
+layer that is correct on one machine may therefore be wrong on another. The first use of a direction
 in a process computes a few layers, with bias and epilogue, and compares them with the reference
 engine. An implementation that errs is added to `runtime.distrusted`, and the library's next choice
-is tested likewise.
+is tested in the same way.
 
-The test takes some 25 milliseconds. Its outcome is kept for the process, and not written to disk.
+The test takes about 25 milliseconds. Its result is kept for the process, and not written to disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .candidates import best
 from .library import Runtime
 from .primitive import OnednnPrimitive
 
-_TOLERANCE = 1e-3  # of results of order 1, in float32; faults are of order 1
+_TOLERANCE = 1e-3  # for float32 results of order 1; faults are of order 1 too
 
 
 _AXES = {
@@ -39,8 +39,8 @@ _AXES = {
 }
 _LAYERS = (("k16 s8", 128, 16, 1), ("k4 s2", 64, 33, 1), ("k4 s2", 32, 32, 32), ("k3", 24, 40, 1),
            ("line", 48, 24, 1), ("volume", 16, 24, 1))  # fmt: skip
-"""Axes, channels in and out, groups. The first one's kernel is cut into parts on every processor
-seen so far."""
+"""Axes, channels in and out, groups. The library cuts the first layer's kernel into parts on every
+processor seen so far."""
 
 
 def problems() -> Iterator[Problem]:
@@ -51,7 +51,7 @@ def problems() -> Iterator[Problem]:
         yield bare.replace(bias=True)
         if axes == "k16 s8":
             yield bare.replace(epilogue=after)
-            continue  # its gradients would take as long as all the rest
+            continue  # its gradients would take as long as all other problems
         yield bare.replace(direction=Direction.INPUT_GRAD, bias=True, epilogue=after)
         yield bare.replace(direction=Direction.WEIGHT_GRAD)
 
@@ -61,7 +61,7 @@ forks.hold(_lock)
 
 
 def ensure(runtime: Runtime, direction: Direction) -> None:
-    """Test a direction, unless that has been done."""
+    """Test a direction, unless it has been tested."""
     with _lock:
         if direction not in runtime.tested:
             run(runtime, direction)
@@ -69,7 +69,7 @@ def ensure(runtime: Runtime, direction: Direction) -> None:
 
 
 def run(runtime: Runtime, direction: Direction) -> None:
-    """Add what errs in a direction to `runtime.distrusted`."""
+    """Add the implementations that err in a direction to `runtime.distrusted`."""
     for problem in (p for p in problems() if p.direction is direction):
         a, b, bias, residual = _operands(problem)
         wanted = _computed(ReferenceEngine().build(problem, 1), problem, a, b, bias, residual)

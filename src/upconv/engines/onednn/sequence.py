@@ -1,9 +1,9 @@
 """Sequences of primitives, and the memory of their arguments.
 
 A sequence is built once. Its *slots* are memory: the caller's arrays (arguments) or parts of a
-workspace (temporaries). Its *steps* are primitives with a slot for each argument. Many threads run
-it at once: each takes an execution context, which has a stream and one memory object per slot, and
-puts it back afterwards.
+workspace (temporaries). Its *steps* are primitives with a slot for each argument. Many threads may
+run it at once: each takes an execution context, which has a stream and one memory object per slot,
+and returns it afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .abi import Arg, Argument, Handle, LibraryError, Query
 from .library import Runtime
 
 _KEPT = 4
-"""Contexts kept for the next calls: more threads than these at once make their own."""
+"""Contexts kept for the next calls; further simultaneous threads create their own."""
 
 _ARGUMENT, _SCRATCHPAD = -1, -2
 
@@ -39,7 +39,7 @@ class _Step:
 
 
 class PrimitiveSequence:
-    """See the module's docstring. Arguments are numbered in the order of their creation."""
+    """A sequence; see the module's docstring. Arguments are numbered in order of creation."""
 
     def __init__(self, runtime: Runtime, threads: int) -> None:
         self._runtime, self._threads = runtime, threads
@@ -56,22 +56,22 @@ class PrimitiveSequence:
         return self.temporary_bytes + self._scratchpad
 
     def argument(self, layout: Handle) -> int:
-        """A slot for one of the caller's arrays."""
+        """Add a slot for one of the caller's arrays."""
         self.arguments.append(len(self.slots))
         return self._slot(layout, _ARGUMENT)
 
     def temporary(self, layout: Handle) -> int:
-        """A slot in the workspace."""
+        """Add a slot in the workspace."""
         offset = self.temporary_bytes
         self.temporary_bytes += _rounded(self._runtime.library.memory_desc_get_size(layout))
         return self._slot(layout, offset)
 
     def layout(self, slot: int) -> Handle:
-        """Memory layout of a slot."""
+        """Return the memory layout of a slot."""
         return self.slots[slot].layout
 
     def step(self, descriptor: Handle, arguments: dict[int, int]) -> None:
-        """Execute the primitive of a descriptor, on slots by argument."""
+        """Add a step: the primitive of a descriptor, with a slot for each argument."""
         with self._runtime.making(self._threads) as library:
             layout = library.queried_md(descriptor, Query.SCRATCHPAD)
             needed = library.memory_desc_get_size(layout)
@@ -82,7 +82,7 @@ class PrimitiveSequence:
         self.steps.append(_Step(primitive, tuple(arguments.items())))
 
     def reorder(self, source: int, target: int, *, add: bool = False) -> None:
-        """Copy a slot into another, or add it to the target's values."""
+        """Add a step that copies a slot into another, or adds it to the target's values."""
         engine, layouts = self._runtime.engine, (self.layout(source), self.layout(target))
         with self._runtime.making(self._threads) as library:
             attributes = library.attributes(*[("sum", 1.0, 0, 0)] * add)
@@ -92,7 +92,7 @@ class PrimitiveSequence:
         self.step(descriptor, {Arg.SRC: source, Arg.DST: target})
 
     def run(self, *addresses: int) -> None:
-        """Execute every step, on the arrays at `addresses` for the arguments."""
+        """Execute every step, with the arrays at `addresses` as arguments."""
         try:
             context = self._contexts.pop()
         except IndexError:
@@ -153,13 +153,13 @@ class _Context:
             self._set_address(memory, address)
 
     def execute(self) -> None:
-        """Execute the steps; `EngineError` if one fails."""
+        """Execute the steps; raise `EngineError` if one fails."""
         for call in self._calls:
             status = self._run(*call)
             if status:
                 raise LibraryError("primitive_execute", status)
         if self._wait(self._stream.address):
-            raise EngineError("oneDNN's stream_wait does not succeed")
+            raise EngineError("oneDNN's stream_wait failed")
 
 
 def _rounded(nbytes: int) -> int:

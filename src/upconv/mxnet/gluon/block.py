@@ -1,7 +1,7 @@
 """Blocks: layers that hold parameters and other blocks, such as `mx.gluon.Block`.
 
 The names of parameters are paths, such as "0.weight", as in MXNet 2 and in the files that
-`save_parameters` of both versions writes. At inference a hybridized block runs its graph as
+`save_parameters` writes in both versions. At inference a hybridized block runs its graph as
 networks.
 """
 
@@ -27,7 +27,7 @@ _FOREIGN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeErro
 class Block:
     """A layer. Blocks and parameters that are attributes belong to it."""
 
-    changes = 0  # number of changes of members, of all blocks
+    changes = 0  # number of changes of members in all blocks
 
     def __init__(self, prefix: str | None = None, params: Any = None) -> None:
         self.prefix = prefix or ""
@@ -47,7 +47,7 @@ class Block:
         return attributes | {name: p for name, p in self.params.items() if id(p) not in seen}
 
     def register_child(self, block: Block, name: str | None = None) -> None:
-        """Add a block, by a name or by its number."""
+        """Add a block under a name, by default its number."""
         self._children[name or str(len(self._children))] = block
         Block.changes += 1
 
@@ -72,7 +72,7 @@ class Block:
         )
 
     def hybridize(self, active: bool = True, **options: Any) -> None:
-        """Let the blocks within run as networks at inference; see `HybridBlock.hybridize`."""
+        """Make inner blocks run as networks at inference; see `HybridBlock.hybridize`."""
         for child in self._children.values():
             child.hybridize(active, **options)
 
@@ -84,7 +84,7 @@ class Block:
             parameter.cast(dtype)
 
     def apply(self, fn: Callable[[Block], Any]) -> Self:
-        """Call a function with every block within this one, and with this one."""
+        """Call a function with every inner block, then with this block."""
         for child in self._children.values():
             child.apply(fn)
         fn(self)
@@ -107,7 +107,7 @@ class Block:
             return self.forward(*inputs)
         for path, parameter in self.collect_params().items():
             parameter.var(path)
-        STATE.tracing = True  # blocks within use these variables
+        STATE.tracing = True  # inner blocks use these variables
         try:
             return self.forward(*inputs)
         finally:
@@ -132,20 +132,20 @@ class HybridBlock(Block):
     _active = False
     _traces: dict[int, _Trace]
     _checked = -1
-    _members: list[Any]  # blocks and parameters within, when the traces were made
+    _members: list[Any]  # inner blocks and parameters at the time of the traces
 
     def hybridize(self, active: bool = True, **options: Any) -> None:
-        """At inference run the graph of this block, whose largest parts are networks.
+        """Run the graph of this block at inference, with its largest parts as networks.
 
-        The first such call makes the graph from symbols, as MXNet does. The second call with the
-        same parameters builds the networks. A block that takes no symbols, or has no part for a
-        network, is computed as before; `explain` gives the reason. options: MXNet's, of no effect.
+        The first such call traces the graph with symbols, as MXNet does. The second call with the
+        same parameters builds the networks. A block that refuses symbols, or has no part for a
+        network, is computed as before; `explain` gives the reason. MXNet's options are ignored.
         """
         super().hybridize(active, **options)
         self._active, self._traces, self._members, self._checked = active, {}, [], -1
 
     def explain(self, *inputs: Any) -> str:
-        """Describe the parts of a hybridized block that run as networks, and why others do not."""
+        """Describe which parts of a hybridized block run as networks, and why others do not."""
         if not self._active:
             return "The block is not hybridized."
         trace = self._trace_of(len(inputs))
@@ -189,7 +189,7 @@ class HybridBlock(Block):
         raise NotImplementedError(f"{type(self).__name__} has neither forward nor hybrid_forward.")
 
     def infer_shape(self, *inputs: Any) -> None:
-        """Set the shapes of all parameters from the inputs, by a graph of the block.
+        """Set the shapes of all parameters from the inputs, by inference on the block's graph.
 
         A subclass with a `forward` of its own overrides this, and sets `self.weight.shape`.
         """
@@ -208,12 +208,12 @@ class HybridBlock(Block):
                 parameters[name].shape = shape
 
     def _symbols(self, count: int) -> tuple[Any, list[str]]:
-        """Return the result of a call with so many symbols, and the names of the inputs."""
+        """Return the result of a call with `count` symbols, and the names of the inputs."""
         names = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
         return Block.__call__(self, *map(sym.var, names)), names
 
     def _graph(self, count: int) -> tuple[sym.Symbol, list[str]]:
-        """Return the graph of a call with so many inputs, and the names of the inputs."""
+        """Return the graph of a call with `count` inputs, and the names of the inputs."""
         result, names = self._symbols(count)
         return result if isinstance(result, sym.Symbol) else sym.Group(result), names
 
@@ -222,7 +222,7 @@ class HybridBlock(Block):
 
         `SymbolBlock.imports`, `mx.load` and MXNet read both. The inputs are "data", or "data0",
         "data1", ... Raises `MXNetError` before the first call of the block, and for a `forward`
-        that takes arrays only.
+        that accepts only arrays.
         """
         if not self._arity:
             raise MXNetError("export needs the number of inputs; call the block once before.")
@@ -255,7 +255,7 @@ class _Trace:
             self.reason = f"It takes no symbols: {type(error).__name__}: {error}"
 
     def run(self, inputs: tuple[Any, ...]) -> Any:
-        """Compute the outputs; None where the block itself must compute them."""
+        """Compute the outputs; return None if the block itself must compute them."""
         if self.reason or any(p._array is None for p in self.parameters.values()):
             return None
         arrays = {name: p.data() for name, p in self.parameters.items()}
@@ -296,7 +296,7 @@ class HybridSequential(Sequential, HybridBlock):
 
 
 class SymbolBlock(HybridBlock):
-    """A layer that computes a graph, whose variables are the inputs and the parameters."""
+    """A layer that computes a graph; the graph's variables are its inputs and parameters."""
 
     def __init__(self, outputs: Any, inputs: Any, params: Any = None) -> None:
         super().__init__()

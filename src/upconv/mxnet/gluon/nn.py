@@ -56,7 +56,7 @@ class _Layer(HybridBlock):
     def _finish(
         self, size: int, biased: bool, init: Any, activation: str | None, dtype: Any = np.float32
     ) -> None:
-        """Add a bias and an activation, if there are."""
+        """Add a bias and an activation, if requested."""
         self.bias = Parameter("bias", shape=(size,), dtype=dtype, init=init) if biased else None
         self.act = Activation(activation) if activation else None
 
@@ -75,7 +75,7 @@ class Activation(_Layer):
 
 
 class LeakyReLU(_Layer):
-    """x where it is positive, alpha * x elsewhere."""
+    """x where x is positive, alpha * x elsewhere."""
 
     op, fixed = "LeakyReLU", {"act_type": "leaky"}
 
@@ -84,7 +84,7 @@ class LeakyReLU(_Layer):
 
 
 class ELU(LeakyReLU):
-    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
+    """x where x is positive, alpha * (exp(x) - 1) elsewhere."""
 
     fixed = {"act_type": "elu"}  # noqa: RUF012
 
@@ -93,7 +93,7 @@ class ELU(LeakyReLU):
 
 
 class PReLU(_Layer):
-    """LeakyReLU with a learned alpha, one for each channel or one for all."""
+    """LeakyReLU with a learned alpha for each channel, or one for all channels."""
 
     op, fixed = "LeakyReLU", {"act_type": "prelu"}
 
@@ -128,7 +128,7 @@ SiLU = Swish
 
 
 class HybridLambda(HybridBlock):
-    """A block of f(F, *inputs), F being `mx.nd` or `mx.sym`; or of a function of both by name."""
+    """A block of f(F, *inputs), where F is `mx.nd` or `mx.sym`, or of their function by name."""
 
     def __init__(self, function: Any, prefix: str | None = None) -> None:
         super().__init__(prefix)
@@ -150,20 +150,20 @@ class HybridLambda(HybridBlock):
 
 
 class Lambda(HybridLambda):
-    """A block of f(*inputs) on arrays; or of a function of `mx.nd` by name."""
+    """A block of f(*inputs) on arrays, or of a function of `mx.nd` by name."""
 
     def _applied(self, F: Any, *inputs: Any) -> Any:  # noqa: N803
         return self._function(*inputs)
 
 
 class Flatten(_Layer):
-    """Join all axes but the first."""
+    """Join all axes except the first."""
 
     op = "Flatten"
 
 
 class Dropout(_Layer):
-    """Set elements to zero at a rate, in training only."""
+    """Set elements to zero at a given rate, only in training."""
 
     op = "Dropout"
 
@@ -172,7 +172,7 @@ class Dropout(_Layer):
 
 
 class Dense(_Layer):
-    """x W^T + b; `flatten` joins all axes of x but the first."""
+    """x W^T + b; `flatten` joins all axes of x except the first."""
 
     op = "FullyConnected"
 
@@ -242,7 +242,7 @@ class _Convolution(_Layer):
 
 def _layer(name: str, rank: int, transposed: bool, layouts: tuple[str, ...]) -> Any:
     kind = "Transposed convolution" if transposed else "Convolution"
-    doc = f"{kind} over {rank} axes; an integer counts for each. Layouts: {', '.join(layouts)}."
+    doc = f"{kind} over {rank} axes; an integer applies to each. Layouts: {', '.join(layouts)}."
     names = {"__doc__": doc, "rank": rank, "transposed": transposed, "layouts": layouts}
     return type(name, (_Convolution,), {**names, "__module__": __name__})
 
@@ -256,7 +256,7 @@ Conv3DTranspose = _layer("Conv3DTranspose", 3, True, ("NCDHW", "NDHWC"))
 
 
 class _Pool(_Layer):
-    """A pooling over the spatial axes; strides are the pool size unless they are given."""
+    """A pooling over the spatial axes; strides default to the pool size."""
 
     op, rank = "Pooling", 0
     layouts: tuple[str, ...] = ()
@@ -289,7 +289,7 @@ globals().update({name: _pool(name, rank) for name, rank in _POOLS})
 
 
 class ReflectionPad2D(_Layer):
-    """A border of `padding` positions mirrored at the edge; or all eight widths of Pad."""
+    """A border of `padding` positions mirrored at the edge; or with all eight widths of Pad."""
 
     op, fixed = "Pad", {"mode": "reflect"}
 
@@ -315,7 +315,7 @@ class InstanceNorm(_Layer):
 
 
 class BatchNorm(_Layer):
-    """Batch normalisation; in training its running statistics are updated by the backward pass."""
+    """Batch normalisation; in training the backward pass updates its running statistics."""
 
     op = "BatchNorm"
 

@@ -77,7 +77,7 @@ class Parameter:
         """Create the array, now or as soon as its shape is known."""
         require_processor(ctx or device)
         if self._array is not None and not force_reinit:
-            text = f"Parameter {self.name} is initialized; force_reinit=True does it again."
+            text = f"Parameter {self.name} is initialized; force_reinit=True initializes it again."
             warnings.warn(text, stacklevel=3)
             return
         initializers = (x for x in (init, self.init, default_init) if x is not None)
@@ -118,7 +118,7 @@ class Parameter:
         return self.data().grad
 
     def list_data(self) -> list[Any]:
-        """Return a list of the array on the one device."""
+        """Return a list with the array on the only device."""
         return [self.data()]
 
     def zero_grad(self) -> None:
@@ -168,13 +168,13 @@ class ParameterDict(dict[str, Parameter]):
             setattr(parameter, name, value)
 
     def get(self, name: str, default: Any = None, **named: Any) -> Any:
-        """Return the parameter of this name; if there is none, make one with these arguments."""
+        """Return the parameter of this name; if there is none, create it with these arguments."""
         if name not in self and named:
             self[name] = Parameter(name, **named)
         return super().get(name, default)
 
     def get_constant(self, name: str, value: Any = None) -> Any:
-        """Return the parameter of this name; if absent, make it constant with these values."""
+        """Return the parameter of this name; if absent, create a constant with these values."""
         shape = np.shape(value)
         return self.get(name, grad_req="null", shape=shape, init=Constant(np.asarray(value)))
 

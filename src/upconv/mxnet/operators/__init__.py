@@ -30,7 +30,7 @@ def operator_named(name: str) -> Operator:
     """Return the operator of this name; raises `MXNetError` where there is none."""
     if name not in OPERATORS:
         raise MXNetError(
-            f"upconv.mxnet has no operator {brief(name)}. It has transposed convolution and the "
-            "layers around it; docs/mxnet.md lists the names."
+            f"upconv.mxnet has no operator {brief(name)}. It has transposed convolution and "
+            "related layers; docs/mxnet.md lists the names."
         )
     return OPERATORS[name]

@@ -1,7 +1,7 @@
-"""Deconvolution and Convolution, computed by upconv's public functions.
+"""Deconvolution and Convolution, which upconv's public functions compute.
 
 The dialect (`upconv.dialects.mxnet`) reads the attributes: pad and adj, or a target_shape that
-replaces both. Beyond MXNet on processors, these operators compute channels last, float16 and
+replaces both. Unlike MXNet on processors, these operators also compute channels last, float16 and
 dilated layers of rank 3.
 """
 
@@ -52,7 +52,7 @@ def _layer(p: Attributes, size: Shape) -> Any:
 
 
 def keywords_for(p: Attributes, data: Shape) -> dict[str, Any]:
-    """Return the keywords of upconv's function for a shape of data; they are computed once."""
+    """Return the keywords of upconv's function for a shape of data, computed once."""
     _, _, size = _parts(p, data)
     if hasattr(p, "adj"):
         known: dict[Shape, Any] = vars(p).setdefault("_keywords", {})
@@ -88,7 +88,7 @@ def _transposed_size(p: Attributes, size: Shape) -> Shape:
 
 
 def _size(p: Attributes, size: Shape) -> Shape:
-    """Return the spatial sizes of a convolution's result; 0 where that of data is not known."""
+    """Return the spatial sizes of a convolution's result; 0 where the size of data is unknown."""
     ones, pad = (1,) * len(size), p.pad or (0,) * len(size)
     window = p.kernel, p.stride or ones, p.dilate or ones, pad, pad
     return tuple(i and convolved(i, *axis).size for i, *axis in zip(size, *window, strict=True))

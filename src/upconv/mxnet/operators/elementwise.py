@@ -1,7 +1,7 @@
-"""Arithmetic and functions element by element: short tables with derivatives.
+"""Elementwise arithmetic and functions: short tables with derivatives.
 
 MXNet has each binary operator four times: elemwise_* for equal shapes, broadcast_*, with a number
-on the right (_*_scalar) and on the left (_r*_scalar). `mx.np` has each once more (_npi_*). One
+on the right (_*_scalar) and on the left (_r*_scalar). `mx.np` has further copies (_npi_*). One
 entry of `BINARY` defines them all.
 """
 
@@ -84,10 +84,10 @@ BINARY: dict[str, tuple[Function, ...]] = {
     "lesser_equal": (np.less_equal,),
 }
 ELEMENTWISE: dict[str, tuple[str, bool]] = {}
-"""For each operator its key in `UNARY` or `BINARY`, and whether its number is on the left."""
+"""Each operator's key in `UNARY` or `BINARY`, and whether its number is on the left."""
 _SYNONYMS = {"add": ("plus",), "sub": ("minus",)}
 _ELEMWISE = ("add", "sub", "mul", "div")
-"""Keys whose operator of equal shapes is elemwise_*; the name of the others begins with _ alone."""
+"""Keys whose operator for equal shapes is elemwise_*; the names of the others begin with _ only."""
 NUMPY_WORDS = {"sub": "subtract", "mul": "multiply", "div": "true_divide", "lesser": "less"}
 NUMPY_WORDS |= {"lesser_equal": "less_equal"}
 """Keys of `BINARY` that have another name in NumPy, and so in `mx.np`."""
@@ -104,10 +104,10 @@ def _define(
     names: list[str], word: str, function: Function, slopes: Any, left: bool | None = None,
     **rest: Any,
 ) -> None:  # fmt: skip
-    """Define one operator by its names; `left` is None without a number, else the number's side.
+    """Define one operator under its names; `left` is None without a number, else the number's side.
 
-    The older operators return the one type of their inputs, also for comparisons. Comparisons have
-    no derivative.
+    The older operators return the common type of their inputs, even for comparisons. Comparisons
+    have no derivative.
     """
     older = not names[0].startswith("_npi")
     ELEMENTWISE[names[0]] = word, bool(left)
@@ -160,7 +160,7 @@ def _define_all() -> None:
         _define(equal, word, function, slopes, **{**two, "shapes": same_shape})
         _define([f"broadcast_{s}" for s in spellings], word, function, slopes, **two)
         _define([f"_npi_{numpy_word}"], word, function, slopes, **two)
-        alike = word in ("add", "mul", "maximum", "minimum")  # on either side
+        alike = word in ("add", "mul", "maximum", "minimum")  # the number's side does not matter
         sides = [(False, ["", "r"] if alike else [""])]
         for left, starts in [*sides, (True, ["r"])] if slopes and not alike else sides:
             names = [f"_{r}{s}_scalar" for r in starts for s in reversed(spellings)]
@@ -194,7 +194,7 @@ define(
 
 
 def chosen(condition: Array, x: Shape) -> Array:
-    """Return the elements where a condition holds; one of one axis selects rows of x."""
+    """Return the mask of a condition; a condition with one axis selects rows of x."""
     rows = condition.ndim == 1 and condition.shape == x[:1]
     if not rows and condition.shape != x:
         raise ShapeError("the shape of condition", str(condition.shape), f"{x} or {x[:1]}")

@@ -98,7 +98,7 @@ def softmax_axis(p: Attributes) -> int | None:
 
 
 def _rows(p: Attributes, x: Array) -> tuple[Array, int]:
-    """Return x, flat but for the batch where softmax is over all other axes, and the axis."""
+    """Return x and the axis of a softmax; for all axes but the batch, x is flattened."""
     axis = softmax_axis(p)
     return (x.reshape(len(x), -1), -1) if axis is None else (x, axis)
 
@@ -130,7 +130,7 @@ def _label_shapes(p: Attributes, inputs: Shapes, outputs: Shapes) -> tuple[Shape
 
 
 def _loss_gradient(c: Call, grad: Array) -> list[Array | None]:
-    """Compute the gradient of a loss, y - onehot(label), whatever the gradient of y is."""
+    """Compute the gradient of a loss, y - onehot(label), regardless of the gradient of y."""
     x, label = c.inputs
     y, axis = _rows(c.p, c.outputs[0])
     kept = np.ones((), bool)
@@ -143,7 +143,7 @@ def _loss_gradient(c: Call, grad: Array) -> list[Array | None]:
     result = (y - label.reshape(y.shape)) * kept
     result = result.reshape(x.shape) * (grad if c.p.out_grad else 1)
     valid = np.sum(kept) if kept.ndim else y.size // y.shape[axis]
-    image = x.size // (len(x) * y.shape[axis]) if c.p.multi_output else 1  # positions of one
+    image = x.size // (len(x) * y.shape[axis]) if c.p.multi_output else 1  # its positions
     counts = {"null": image, "batch": image * len(x), "valid": max(1, valid)}
     return [np.asarray(result * (c.p.grad_scale / counts[c.p.normalization]), x.dtype), None]
 

@@ -1,4 +1,4 @@
-"""BatchNorm and InstanceNorm, computed by upconv's public functions, and LRN."""
+"""BatchNorm and InstanceNorm, which upconv's public functions compute, and LRN."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _channels(p: Attributes, data: Shape) -> Shape:
 
 
 def _types(p: Attributes, inputs: Types, outputs: Types) -> tuple[Types, Types]:
-    """Infer the type of the parameters: that of data, or float32 for data of float16."""
+    """Infer the type of the parameters: the type of data, or float32 for float16 data."""
     data = outputs[0] if inputs[0] is None else inputs[0]
     kind = np.dtype(np.float32) if data == np.float16 else data
     return [data, *[kind] * 4], [data, kind, kind]
@@ -41,7 +41,7 @@ def _options(c: Call) -> dict[str, Any]:
 
 
 def _normalized(c: Call, *inputs: Array) -> tuple[Array, ...]:
-    """Compute out, mean and 1/sqrt(var + eps); SyncBatchNorm has the variance in its place.
+    """Compute out, mean and 1/sqrt(var + eps), which SyncBatchNorm replaces by the variance.
 
     With fix_gamma the array gamma becomes ones, as in MXNet, unless a loaded model owns it.
     """
@@ -62,7 +62,7 @@ def _variance(c: Call, invstd: Array) -> Array:
 def _normalized_gradients(c: Call, grad: Array, *_: Array) -> tuple[Array | None, ...]:
     """Compute the gradients of data, gamma and beta; in training update the moving statistics.
 
-    MXNet updates them in the backward pass, so a forward pass alone leaves them as they are.
+    MXNet updates them in the backward pass, so a forward pass alone does not change them.
     """
     center, third, mean, var = *c.outputs[1:], *c.inputs[3:]
     invstd = third if hasattr(c.p, "axis") else 1 / np.sqrt(third + third.dtype.type(c.p.eps))
@@ -77,7 +77,7 @@ def _normalized_gradients(c: Call, grad: Array, *_: Array) -> tuple[Array | None
 
 
 def _neighbours(x: Array, nsize: int) -> Array:
-    """Sum over nsize channels around each channel, without those beyond the ends."""
+    """Sum over nsize channels around each channel, as far as they exist."""
     half = nsize // 2
     padded = np.pad(x, [(0, 0), (half + 1, half), *[(0, 0)] * (x.ndim - 2)])
     sums = padded.cumsum(1, dtype=np.float64)
@@ -118,7 +118,7 @@ for _names, _attributes in (
 
 
 def _by_instance(c: Call, *inputs: Array) -> tuple[list[Array], dict[str, Any]]:
-    """Return the operands of a batch normalisation that has the channels of all instances."""
+    """Return the operands of a batch normalisation over the channels of all instances."""
     x, *parameters = inputs[:3]
     if x.ndim < 3:
         raise ShapeError("the shape of data", str(x.shape), "three axes or more")

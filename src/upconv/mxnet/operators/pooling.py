@@ -1,4 +1,4 @@
-"""Pooling, and UpSampling: nearest, or bilinear, which is a depthwise transposed convolution.
+"""Pooling, and UpSampling: nearest or bilinear; the latter is a depthwise transposed convolution.
 
 Along an axis, `pooling_convention` "valid" has floor((i + 2p - k) / s) + 1 outputs, "full" rounds
 up, and "same" has ceil(i / s). A window that leaves the padded data is cut off there. An average
@@ -52,7 +52,7 @@ class Windows:
         return np.pad(data, width, constant_values=value)
 
     def taps(self, padded: Array) -> Iterator[Array]:
-        """Yield a view for each tap: the elements that all windows have there."""
+        """Yield a view for each tap: the elements of all windows at this tap."""
         axes = tuple(range(2, padded.ndim))
         views = sliding_window_view(padded, self.kernel, axes, writeable=True)
         begins = zip(self.out, self.stride, strict=True)

@@ -1,4 +1,4 @@
-"""Reductions over axes, over all axes, or (`exclude`) over all axes but those named."""
+"""Reductions over given axes, over all axes, or (`exclude`) over all axes except the given ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _norm(x: Array, axis: Shape) -> Any:
     return np.sqrt(np.square(x).sum(axis))
 
 
-# name: the function, its derivative from x and y, which has axes of size 1 for those reduced
+# name: the function, its derivative from x and y; y keeps reduced axes with size 1
 REDUCTIONS: dict[str, tuple[Any, Any]] = {
     "sum": (np.sum, lambda x, y: 1),
     "mean": (np.mean, lambda x, y: y.size / x.size if x.size else 0),
@@ -55,7 +55,7 @@ def _define(names: str, function: Any, slope: Any, least_rank: int) -> None:
 for _name, _find in (("argmax", np.argmax), ("argmin", np.argmin)):
     define(
         _name,
-        # The result has the type of data. Without an axis it is the position of one element.
+        # The result has the type of data. Without an axis it is one position in flattened data.
         lambda c, x, find=_find: np.atleast_1d(
             np.asarray(find(x, c.p.axis, keepdims=c.p.keepdims), x.dtype)
         ),

@@ -1,7 +1,7 @@
-"""Operators that move elements, as Reshape, Concat, Crop and transpose do; and constants.
+"""Operators that move elements, such as Reshape, Concat, Crop and transpose; and constants.
 
-The gradient of a move needs no formula. Run on the numbers of its inputs' elements, an operator
-tells from which element each output came; 0 stands for a constant.
+The gradient of a move needs no formula. Applied to the numbers of its inputs' elements, an operator
+shows from which element each output came; 0 stands for a constant.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def define_move(names: str, move: Any, attributes: str = "", **rest: Any) -> Non
 
 
 def reshaped(old: Shape, codes: Shape, reverse: bool = False) -> Shape:
-    """Return the shape that the codes of Reshape mean.
+    """Return the shape that Reshape's codes stand for.
 
-    0 copies a size. -1 is the size that the number of elements leaves. -2 copies all remaining
-    sizes. -3 joins two. -4 splits one into the two sizes that follow, one of which may be -1.
+    0 copies a size. -1 is inferred from the number of elements. -2 copies all remaining sizes. -3
+    joins two sizes. -4 splits a size into the two that follow, one of which may be -1.
 
     >>> reshaped((2, 3, 4), (0, -1)), reshaped((2, 3, 4), (-3, 0)), reshaped((6, 5), (-4, 2, -1, 0))
     ((2, 12), (6, 4), (2, 3, 5))

@@ -42,11 +42,11 @@ class Operator:
     forward(call, *inputs): compute the outputs, an array or a list.
     backward(call, *grads): compute the gradients of the inputs from those of the outputs, None for
         an input without one.
-    inputs: names, or (name + "{}",) for any number. absent(p): the names that attributes leave
-        out. auxiliary: the names of the states, which are not learned.
-    shapes(p, inputs, outputs): infer shapes of inputs and outputs as far as they follow, as
+    inputs: names, or (name + "{}",) for any number. absent(p): the names of inputs that these
+        attributes exclude. auxiliary: the names of the states, which are not learned.
+    shapes(p, inputs, outputs): infer shapes of inputs and outputs as far as possible, as
         `same_shape` and `following` do. Without it, the operator is run on zeros.
-    types(p, inputs, outputs): infer element types; None for an unknown one.
+    types(p, inputs, outputs): infer element types; None for an unknown type.
     outputs(p): names of the outputs; visible(p): the number of outputs that a caller sees.
     check(p): raise an error for attributes that contradict each other.
     """
@@ -74,7 +74,7 @@ class Operator:
         self.variadic = inputs.endswith("{}")
 
     def parse(self, arguments: Mapping[str, Any], inputs: int) -> Attributes:
-        """Parse the attributes of a call with so many inputs; raises `ArgumentError`."""
+        """Parse the attributes of a call with `inputs` inputs; raises `ArgumentError`."""
         if "num_args" in self.attributes:
             arguments = {"num_args": inputs, **arguments}
         p = parsed(self.attributes, arguments)
@@ -121,7 +121,7 @@ class Operator:
         shapes = [shape for shape in inputs if shape is not None]
         if len(shapes) < len(inputs):
             return inputs, []
-        # Try two sizes for an unknown one; a size of a result that differs is unknown too.
+        # Try two values for unknown sizes; a size of the result that differs is unknown too.
         guesses = (2, 3) if any(0 in shape for shape in shapes) else (1,)
         try:
             first, *second = (self._tried(p, shapes, guess) for guess in guesses)
@@ -144,7 +144,7 @@ OPERATORS: dict[str, Operator] = {}
 
 
 def define(names: str, forward: Any, backward: Any = None, **rest: Any) -> None:
-    """Enter an operator by its name and its other names; see `Operator`."""
+    """Add an operator to the table under all its names; see `Operator`."""
     first, *others = names.split()
     operator = Operator(first, forward, backward, **rest)
     OPERATORS.update(dict.fromkeys((first, *others), operator))
@@ -175,17 +175,17 @@ def same_shape(p: Attributes, inputs: Shapes, outputs: Shapes = ()) -> tuple[Sha
 
 
 def same_type(p: Attributes, inputs: Types, outputs: Types) -> tuple[Types, Types]:
-    """Infer types where all inputs and outputs have one; an attribute `dtype` sets the outputs'."""
+    """Infer types where all values share one; an attribute `dtype` sets the outputs' type."""
     kind = getattr(p, "dtype", None)
     first = next((t for t in (*inputs, *(() if kind else outputs)) if t is not None), None)
     return [first] * len(inputs), [kind or first] * len(outputs)
 
 
 def following(follow: Callable[..., Any], out: Callable[..., Any]) -> Callable[..., Any]:
-    """Make `shapes` of an operator whose data determine all other shapes, and outputs the batch.
+    """Return `shapes` for an operator whose data determine all other shapes.
 
-    follow(p, data): infer the shapes of the other inputs, of which there may be fewer.
-    out(p, data): infer the shapes of the outputs.
+    The outputs may determine the batch. follow(p, data): infer the shapes of the other inputs, some
+    of which may be absent. out(p, data): infer the shapes of the outputs.
     """
 
     def shapes(p: Attributes, inputs: Shapes, outputs: Shapes = ()) -> tuple[Shapes, Shapes]:

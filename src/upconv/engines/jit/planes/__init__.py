@@ -1,1 +1,1 @@
-"""The planes kernel: depthwise layers, read without packing."""
+"""The planes kernel for depthwise layers, which reads its input without packing."""

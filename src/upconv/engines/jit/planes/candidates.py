@@ -12,9 +12,9 @@ PLANES = "planes"
 
 
 def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """Return the one candidate."""
+    """Return the only candidate."""
     tile = plane_tile(correlation, cpu)
     if tile is None:
-        return (refused(PLANES, "it is for depthwise layers of stride 1, and AVX-512"),)
+        return (refused(PLANES, "it needs AVX-512 and a depthwise layer of stride 1"),)
     cycles = predicted_cycles(correlation, tile, threads)
     return (direct(correlation, PLANES, cycles, 0, threads, cpu),)

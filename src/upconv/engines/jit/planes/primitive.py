@@ -27,10 +27,10 @@ from ..steps import Launch
 from ..values import BYTES, LINE
 from .tile import ARGUMENTS, BAND, BANDS, CHANNELS, TAP, PlaneTile, plane_code
 
-_MOST_POSITIONS = 14  # of a tile of channels-last data
-_MOST_PRODUCTS = 400  # of a tile: each is code
-_MOST_REACH = 3  # of a row's shifts, in vectors: each is loaded
-_MOST_TAPS = 1 << 14  # of all outer positions: each is in a table
+_MOST_POSITIONS = 14  # positions of a tile of channels-last data
+_MOST_PRODUCTS = 400  # products of a tile: each adds code
+_MOST_REACH = 3  # range of a row's shifts, in vectors: each vector is loaded
+_MOST_TAPS = 1 << 14  # outer taps of all outer positions: each is in a table
 _CENTER = (Phase(0, 1, (Tap(0, 0),)),)
 _POINT = Line(1, 1, 1, 1, _CENTER, 0, 0, _CENTER)
 
@@ -94,7 +94,7 @@ class Planes(Kernel):
 
 
 def _lines(correlation: Correlation) -> tuple[Line, ...]:
-    """The axes: outer ones, rows, positions of a row; or positions, channels of one."""
+    """Return the axes, ending with rows and positions in a row, or with positions and channels."""
     if correlation.layout is DataLayout.NXC:
         channels = _POINT._replace(size=correlation.reduced, out=correlation.made)
         return (*correlation.lines, channels)
@@ -102,14 +102,14 @@ def _lines(correlation: Correlation) -> tuple[Line, ...]:
 
 
 def _channels(correlation: Correlation, tile: PlaneTile) -> int:
-    """Channels, in whole tiles where they run along the vectors."""
+    """Return the number of channels, rounded up to full tiles if vectors run along them."""
     width = tile.width if tile.last else 1
     return -(-correlation.made // width) * width
 
 
 class PlanePacking(Packer):
-    """Packs a depthwise weight, `axes` being the taps of each axis: [channel][tap], or of
-    channels-last data [tap][lane], where there are so many `lanes`."""
+    """Packs a depthwise weight as [channel][tap], or with `lanes`, for channels-last data, as
+    [tap][lane]. `axes` are the taps of each axis."""
 
     def __init__(
         self, weight: WeightForm, axes: tuple[tuple[Tap, ...], ...], lanes: int, cpu: Cpu
@@ -137,8 +137,8 @@ class PlanePacking(Packer):
 def _tables(
     correlation: Correlation, tile: PlaneTile, tap_bytes: int, threads: int
 ) -> dict[str, Table]:
-    """The bands of all planes of a channel, the taps of their outer axes that meet inputs, and both
-    sides of the jobs."""
+    """Return the bands of all planes of a channel, the outer taps that read inputs in them, and
+    both tables of jobs."""
     *outer, rows, last = _lines(correlation)
     itemsize, band_bytes = correlation.dtype.itemsize, tile.costs.band_bytes
     reads = reads_of([
@@ -159,7 +159,7 @@ def _tables(
         top=top, bottom=np.minimum(top + height, rows.out),
         taps=(counts.cumsum() - counts)[:, None], tap_count=counts[:, None],
     ).ravel()  # fmt: skip
-    # Several bands, and several channels, are one job where they are small.
+    # Several small bands, of several channels, form one job.
     channels = 1 if tile.last else correlation.made
     units = correlation.batch * channels * len(bands) // (8 * threads)
     run = max(1, min(band_bytes // (height * row_bytes), units))
@@ -176,15 +176,15 @@ def _tables(
     }  # fmt: skip
 
 
-@lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
+@lru_cache(maxsize=64)  # both the choice of a kernel and the kernel need it
 def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
-    """The tile of a correlation that this kernel can do, or None."""
+    """Return the tile for a correlation, or None if this kernel cannot compute it."""
     lines = _lines(correlation)
     *outer, rows, last = lines
     possible = (
         1 < correlation.groups == correlation.reduced
         and (correlation.layout is DataLayout.NCX or correlation.made == correlation.groups)
-        and cpu.vector_bytes == LINE  # others have no masks, or no cuts by one instruction
+        and cpu.vector_bytes == LINE  # other processors lack masks or one-instruction cuts
         and all(line.stride == 1 and line.phases[0].taps for line in lines)
         and last.step <= 2
         and prod(line.out * len(line.phases[0].taps) for line in outer) <= _MOST_TAPS
@@ -202,7 +202,7 @@ def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
         return None
     sizes = [(count, max(1, 4 // count)) for count in range(min(most, 4), most + 1)]
     if last.step > 1 and most >= 4:
-        sizes.append((4, 2))  # which loads less for each vector
+        sizes.append((4, 2))  # this size loads less for each vector
     if channels_last:
         sizes = [(count, 1 + (count <= most // 2)) for count in range(1, most + 1)]
     tiles = [
@@ -217,12 +217,12 @@ def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
 
 
 def predicted_cycles(correlation: Correlation, tile: PlaneTile, threads: int) -> float:
-    """Cycles of each thread."""
+    """Return the cycles of each thread."""
     return _cycles(correlation, tile) / useful_threads(correlation.multiply_adds, threads)
 
 
 def _cycles(correlation: Correlation, tile: PlaneTile) -> float:
-    """Cycles of all tiles."""
+    """Return the cycles of all tiles."""
     *outer, rows, last = _lines(correlation)
     tiles = -(-rows.out // tile.rows) * -(-last.out // tile.width)
     planes = prod(line.out * len(line.phases[0].taps) for line in outer)

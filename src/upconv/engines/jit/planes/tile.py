@@ -1,12 +1,12 @@
-"""The code of the planes kernel: depthwise layers, whose input is not packed.
+"""The code of the planes kernel, which computes depthwise layers without packing the input.
 
 A tile is some rows of an output plane by one or more vectors of positions. It loads each line of
-the input once, cuts the shifts from neighbouring vectors in registers, and adds them to all rows
-that use the line. Masks leave out positions beside a row, so nothing is copied or padded. Lines
+the input once, cuts the shifts from adjacent vectors in registers, and adds them to all rows
+that use the line. Masks leave out positions outside a row, so nothing is copied or padded. Lines
 above and below a plane are zeros.
 
 In channels-last data a plane is a row of positions by their channels. The lines are positions, and
-vectors run along channels, which have no shifts, and have their own weights and biases.
+vectors run along channels, which have no shifts but have their own weights and biases.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..values import BYTES, I1, Value, vector
 ARGUMENTS = ArgumentLayout(
     walk.NUMBERS + "x* y* w* bias* residual* finish* bands* taps*"
     " x_image x_channel x_row y_image y_channel y_row w_channel w_tap"
-    " multiplier"  # result channels of an input channel
+    " multiplier"  # result channels per input channel
     " x_rows x_width y_width"
     " slopes second",  # bytes from a bias to its slope, and from y to the second result
     counters=walk.COUNTERS,
 )
 BAND = record("y top bottom taps tap_count")
-"""Rows [top, bottom) of a plane at `y` bytes; the taps of the outer axes that meet inputs there."""
+"""Rows [top, bottom) of a plane at `y` bytes; the taps of the outer axes that read inputs there."""
 TAP = record("x w")
 """Byte offsets of an outer tap's input plane, and of its weights."""
 BANDS, CHANNELS = record("first count"), record("image first count")
@@ -41,10 +41,10 @@ BANDS, CHANNELS = record("first count"), record("image first count")
 
 
 class PlaneTile(NamedTuple):
-    """The class of a tile: all that its code depends on.
+    """The class of a tile: everything that its code depends on.
 
-    `steps` and `shifts` are those of rows and of positions in a row. `staged` results go by way of
-    `finish` after `epilogue`. `last`: vectors run along channels.
+    `steps` and `shifts` have one entry for rows and one for positions in a row. `staged` results go
+    through `finish` after `epilogue`. `last` says that vectors run along channels.
     """
 
     element: str
@@ -60,7 +60,7 @@ class PlaneTile(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """Whether the weights of an outer tap are kept in registers, of which there are 32."""
+        """Whether the weights of an outer tap stay in registers, of which there are 32."""
         count = len(self.shifts[0]) * len(self.shifts[1])
         if self.last:
             return (self.rows + count + 1) * self.vectors <= _MOST_REGISTERS
@@ -73,11 +73,11 @@ class PlaneTile(NamedTuple):
 
     @property
     def lines(self) -> dict[int, list[tuple[int, int]]]:
-        """For each line of the input, counted from the first row's, the (row, row tap) that use it.
+        """The (row, row tap) pairs that use each line of the input, numbered from the first row's.
 
         The order of the lines is the order in which each row adds up its taps. The other kernels
-        take outer axes by tap and the last axis by falling shift. With the same order here a layer
-        has the same bits in all of them.
+        take outer axes by tap and the last axis by falling shift. The same order here gives a layer
+        the same bits in all kernels.
         """
         users: dict[int, list[tuple[int, int]]] = {}
         for row in range(self.rows):
@@ -88,18 +88,18 @@ class PlaneTile(NamedTuple):
 
     @property
     def across(self) -> list[tuple[int, int, int]]:
-        """The taps of a row by falling shift, as (tap, shift, how many results before)."""
+        """The taps of a row by falling shift, as (tap, shift, entry of `back`)."""
         taps = enumerate(zip(self.shifts[1], self.back, strict=True))
         return sorted(((tap, *shift) for tap, shift in taps), key=lambda entry: -entry[1])
 
     @property
     def back(self) -> tuple[int, ...]:
-        """For each shift of a row, the results before a tile's first that it reads."""
+        """For each shift of a row, how many results before a tile's first one it reads."""
         return tuple(-(-shift // self.steps[1]) for shift in self.shifts[1])
 
     @property
     def loads(self) -> int:
-        """Vectors of a line."""
+        """Number of vectors of a line."""
         return self.steps[1] * (self.vectors - (min(self.back) - max(self.back)) // self.lanes)
 
     @property
@@ -121,7 +121,7 @@ class PlaneTile(NamedTuple):
 
 
 _KEPT, _MOST_REGISTERS = 9, 28
-"""The most weights in registers, and the most registers for sums, weights and an input."""
+"""Limits for weights in registers, and for registers that hold sums, weights and an input."""
 
 
 @compiled("planes", kept=256, opt=1)
@@ -154,7 +154,7 @@ class _Tiles(NamedTuple):
     stage: Value
 
     def emit_band(self, image: Value, channel: Value, band: Record) -> None:
-        """All tiles of a band of one channel."""
+        """Emit all tiles of a band of one channel."""
         f, a, tile = self.f, self.a, self.tile
         x = image * a["x_image"] + channel // a["multiplier"] * a["x_channel"]
         y = image * a["y_image"] + channel * a["y_channel"] + band["y"]
@@ -182,7 +182,7 @@ class _Tiles(NamedTuple):
             self.store(number.results, y + offset, here + a["slopes"], active, left)
 
     def masks(self, start: Value) -> list[Value]:
-        """For each vector of a line from position `start` on, its lanes that lie in the row."""
+        """For each vector of a line from position `start` on, a mask of its lanes in the row."""
         masks, lanes, width = [], self.tile.lanes, self.a["x_width"]
         for first in range(0, self.tile.loads * lanes, lanes):
             bits = _below(self.f, width - start - first, lanes)
@@ -193,7 +193,7 @@ class _Tiles(NamedTuple):
         return masks
 
     def lane_values(self, address: Value) -> list[Value]:
-        """A bias or a weight for each vector: a number in all lanes, or one for each."""
+        """A bias or a weight for each vector: one number in all lanes, or one for each lane."""
         f, tile = self.f, self.tile
         if not tile.last:
             return [f.broadcast(f.load(tile.element, address), tile.lanes)] * tile.vectors
@@ -202,7 +202,8 @@ class _Tiles(NamedTuple):
         return [f.load(kind, f.at(address, offset, tile.element)) for offset in offsets]
 
     def lines(self, x: Value, first: Value) -> Callable[[int], Value]:
-        """The addresses of lines, counted from a plane's row `first`; lines outside are zeros."""
+        """Return the address of a line by its number from a plane's row `first` on; lines outside
+        the plane are zeros."""
         rows, row_stride = self.a["x_rows"], self.a["x_row"]
 
         def line(number: int) -> Value:
@@ -242,9 +243,9 @@ class _Tiles(NamedTuple):
         return sums
 
     def parts(self, line: Value, masks: list[Value]) -> list[list[Value]]:
-        """The vectors of a line, or those of its even and of its odd positions.
+        """The vectors of a line, or with step 2, of its even and of its odd positions.
 
-        They are integers, which LLVM cuts by one instruction; numbers would take three.
+        They are integers, which LLVM cuts by one instruction; floats would take three.
         """
         f, tile, lanes = self.f, self.tile, self.tile.lanes
         read, vectors = _bits(tile.stored), []
@@ -263,7 +264,7 @@ class _Tiles(NamedTuple):
     def store(
         self, sums: list[Value], offset: Value, slopes: Value, active: Value, left: Value
     ) -> None:
-        """Store the sums, as many rows and positions as there are."""
+        """Store the sums of the rows and positions that exist."""
         f, a, tile = self.f, self.a, self.tile
         row_stride, y, epilogue = a["y_row"], a["y"] + offset, tile.epilogue
         factors = self.lane_values(slopes) if epilogue.slopes else [epilogue.slope] * tile.vectors
@@ -285,7 +286,7 @@ class _Tiles(NamedTuple):
             self.store_rows(others, y + a["second"], active, left)
 
     def store_rows(self, values: list[Value], y: Value, active: Value, left: Value) -> None:
-        """Store one result, as many rows and positions as there are."""
+        """Store one result for the rows and positions that exist."""
         f, tile, row_stride = self.f, self.tile, self.a["y_row"]
         places = range(0, tile.width, tile.lanes)
         masks = [_mask(f, _below(f, left - first, tile.lanes), tile.lanes) for first in places]
@@ -303,7 +304,7 @@ def _below(f: Function, count: Value, lanes: int) -> Value:
 
 
 def _mask(f: Function, bits: Value, lanes: int) -> Value:
-    """Bits as a mask. Integer units compute them beside the sums; vector units would wait."""
+    """Turn bits into a mask. Integer units compute the bits while vector units compute sums."""
     return f.convert("bitcast", f.convert("trunc", bits, f"i{lanes}"), vector(I1, lanes))
 
 

@@ -14,7 +14,7 @@ POSITIONS = "positions"
 
 
 def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """Return the one candidate."""
+    """Return the only candidate."""
     reason = refusal(correlation)
     if reason is not None:
         return (refused(POSITIONS, reason),)

@@ -1,12 +1,12 @@
 """The native steps of the walk over the tables of placement: filling the buffer, and jobs.
 
     pack(args, mine, part, job)         a part of the shared packing
-    job(args, mine, cache_block, job)   a cache block for a run of blocks, of each all phase tuples
+    job(args, mine, cache_block, job)   a cache block for a run of blocks and all their phase tuples
 
 They are compiled once per process. Layers differ in the arguments, in tables, and in the functions
-that the steps call by address. A tile writes to y or to the stage, from which pieces go to y. The
-stage is for tiles that are not wholly outputs of one row, for epilogues that tiles do not apply,
-and for another element type of y.
+that the steps call by address. A tile writes to y or to the stage, from which pieces are copied to
+y. The stage is for tiles that are not entirely outputs of one row, for epilogues that tiles do not
+apply, and for a y of another element type.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ARGUMENTS = ArgumentLayout(
     " taps*"  # byte offsets of outer taps from a tile's position in the buffer
     " phase_tuple_count element channels shared"
     " x_image x_channel y_image y_channel buffer_channel"
-    " buffer_row x_row image_row"  # from an input row to the next
-    " span_x span_y span_image"  # from the rows of a span to the next ones
+    " buffer_row x_row image_row"  # from one input row to the next
+    " span_x span_y span_image"  # from one repetition of a span to the next
     " y_position lanes width"  # bytes of y; positions of a tail tile, and of a main one
     " slopes second",  # bytes from a bias to its slope, from y to the second result
     counters=walk.COUNTERS,
@@ -41,7 +41,7 @@ _BLOCK = signature("args* stage* block* w* taps* ntaps bias* to range* x*")
 def driver_code(module: Module, cpu: Cpu) -> None:
     """The functions `pack` and `job`.
 
-    Less optimising takes less time, and its code is no slower: 0 to 6 % faster on 12 layers.
+    A lower optimisation level compiles faster, and its code is 0 to 6 % faster on 12 layers.
     """
     _emit_fill(module)
     _emit_block(module)
@@ -57,7 +57,7 @@ def _rows(f: Function) -> tuple[Record, Record]:
 
 
 def _emit_fill(module: Module) -> None:
-    """`fill_all`: the segments of a cache block or part, of some channels."""
+    """Emit `fill_all`, which fills the segments of a cache block or part for some channels."""
     parameters = signature("args* dst* part* channel channels")
     with module.function("fill_all", parameters, exported=False) as f:
         a, part = ARGUMENTS.reader(f), Record(f, f["part"], CACHE_BLOCK)
@@ -98,7 +98,7 @@ def _emit_job(module: Module) -> None:
 
 
 def _emit_block(module: Module) -> None:
-    """`block`: the spans of a cache block for one block and one phase tuple."""
+    """Emit `block`, which computes the spans of a cache block for one block and one phase tuple."""
     with module.function("block", _BLOCK, exported=False) as f:
         a, first = ARGUMENTS.reader(f), f.word(f["range"])
         steps = a["span_x"], a["span_y"], a["span_image"] * a["y_image"]
@@ -114,7 +114,7 @@ def _emit_block(module: Module) -> None:
 
 
 def _emit_tiles(f: Function, a: Arguments, tiles: Record, x: Value, to: Value) -> None:
-    """Compute tiles side by side, and move each staged tile on to y."""
+    """Compute adjacent tiles, and move each staged tile to y."""
     block, tail = Record(f, f["block"], BLOCK), f.compare("ne", tiles["tail"], 0)
     tile = f.select(tail, f.load(PTR, f.at(block.address, 1, I64)), f.load(PTR, block.address))
     width = f.select(tail, a["lanes"], a["width"])

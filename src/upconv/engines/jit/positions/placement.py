@@ -1,8 +1,8 @@
-"""Placement of tiles: spans of tiles, and pieces of tiles that are not wholly outputs of one row.
+"""Placement of tiles: spans of tiles, and pieces of tiles that are not entirely outputs of one row.
 
 A *class* of outputs is a class of rows and a class of phases. Rows of a class have equally many
-positions along each outer axis, phases of a class equally many along the last one. Outputs of one
-class differ by an offset.
+positions along each outer axis; phases of a class have equally many along the last axis. Outputs of
+one class differ by an offset.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .tiling import stores
 
 
 class PhaseClass(NamedTuple):
-    """Outputs of a block along the last axis: `phases` of each of the first `positions` positions
-    of a row, and `rest` of the next, which the row's end cuts."""
+    """Outputs of a block along the last axis: `phases` phases of each of the first `positions`
+    positions of a row, and `rest` phases of the next position, which the row's end cuts."""
 
     phases: int
     positions: int
@@ -32,7 +32,7 @@ class PhaseClass(NamedTuple):
 
     @classmethod
     def of(cls, plan: Schedule, phase: int, phases: int) -> PhaseClass:
-        """The class of so many phases from `phase` on."""
+        """Return the class of `phases` phases from `phase` on."""
         last = plan.padded.last
         positions = max(0, (last.out - phase - phases + last.stride) // last.stride)
         rest = last.out - phase - positions * last.stride
@@ -40,8 +40,8 @@ class PhaseClass(NamedTuple):
 
 
 class Placement:
-    """The spans, tiles and pieces of a layer; `ranges[cache block, class of rows, class of phases]`
-    are the first span and their count."""
+    """The spans, tiles and pieces of a layer. `ranges[cache block, class of rows, class of phases]`
+    is the first span and the number of spans."""
 
     def __init__(self, correlation: Correlation, plan: Schedule) -> None:
         self._plan, self._tile, padded = plan, plan.tiles[0], plan.padded
@@ -50,7 +50,7 @@ class Placement:
         self._position = padded.last.stride * correlation.dtype.itemsize
         out, outer = correlation.result_size, padded.outer
         by_axis = [prod(out[i + 1 :]) * correlation.dtype.itemsize for i in range(len(outer))]
-        # Steps of the images and of each outer axis: in positions, images and bytes of y.
+        # The steps of images and of each outer axis, in positions, images and bytes of y.
         along_y = [n * line.stride for n, line in zip(by_axis, outer, strict=True)]
         positions = [n * padded.row_stride for n in (padded.rows, *padded.steps)]
         self._steps = np.array([positions, [1, *[0] * len(outer)], [0, *along_y]])
@@ -93,7 +93,7 @@ class Placement:
     # Spans ----------------------------------------------------------------------------------------
 
     def _across_rows(self, counts: tuple[int, ...], phases: PhaseClass, ranges: Numbers) -> None:
-        """Add one span for each cache block, of tiles that run on across rows."""
+        """Add one span for each cache block, with tiles that continue across rows."""
         plan, blocks = self._plan, np.arange(len(ranges) + 1)
         first, of_block = self._add_tiles(
             phases, offsets(counts, *self._steps), plan.padded.total, plan.cache_block
@@ -104,8 +104,8 @@ class Placement:
         ranges[:, 0], ranges[:, 1] = self._add("spans", spans) + blocks[:-1], 1
 
     def _by_rows(self, counts: tuple[int, ...], phases: PhaseClass, ranges: Numbers) -> None:
-        """Spans of `span_rows` rows each, and of the rows that remain of a plane, for each part of
-        a plane in a cache block."""
+        """Add spans of `span_rows` rows, and of the remaining rows of a plane, for each part of a
+        plane in a cache block."""
         stride, size = self._plan.padded.row_stride, self._plan.span_rows
         start, image, y = offsets(counts[:-1], *self._steps[:, :-1])
         _, image_step, y_step = self._steps[:, -1]
@@ -133,7 +133,7 @@ class Placement:
             ranges[:, 0], ranges[:, 1] = first + bounds[:-1], np.diff(bounds)
 
     def _pattern(self, rows: int, phases: PhaseClass) -> tuple[int, int]:
-        """The first tile record of so many neighbouring rows, and their count."""
+        """Return the first tile record of `rows` adjacent rows, and the number of records."""
         if (rows, phases) not in self._patterns:
             padded = self._plan.padded
             total = (rows - 1) * padded.row_stride + padded.last.phases[0].length
@@ -147,11 +147,11 @@ class Placement:
     def _add_tiles(
         self, phases: PhaseClass, rows: Numbers, total: int, cache_block: int
     ) -> tuple[int, Numbers]:
-        """Add the tiles of `total` positions, with neighbours of one row as one record. Return the
-        number of the first record, and the cache block of each."""
+        """Add the tiles of `total` positions, with one record for adjacent tiles of one row. Return
+        the number of the first record, and the cache block of each."""
         start, image, y = rows
         low, high, elements = start, start + phases.positions, np.array([phases.phases])
-        if phases.rest:  # each row has complete positions, and one that its end cuts
+        if phases.rest:  # each row has complete positions, and one that the row's end cuts
             low, high = (np.stack(both, 1).ravel() for both in ((low, high), (high, high + 1)))
             start, image, y = rows.repeat(2, 1)
             elements = np.array([phases.phases, phases.rest])
@@ -186,18 +186,18 @@ class Placement:
         return self._add("tiles", table), block
 
     def _parts(self, low: Numbers, high: Numbers, total: int, cache_block: int) -> list[Numbers]:
-        """Parts of intervals of positions, in order: runs of full tiles, and parts of a tile.
+        """Cut intervals of positions, in order, into runs of full tiles and parts of a tile.
 
-        Of each part the interval, where its first tile begins, low, high, positions of a tile.
+        Return each part's interval, the start of its first tile, low, high, and a tile's width.
         """
         tile, begin = self._tile, (total - 1) // cache_block * cache_block
         middle = begin + (total - begin) // tile.width * tile.width
         vectors = -(-(total - middle) // tile.lanes)
-        # A rest of nearly a full tile is cheaper as one tile than as single vectors.
+        # A remainder of nearly a full tile is cheaper as one tile than as single vectors.
         nearly = vectors > tile.tail_vectors
         behind = tile.width if nearly else vectors * tile.lanes
-        # The last tiles end with the positions and compute some results again. That saves staging
-        # results beyond the end. Where results are added to y, no result may be computed twice.
+        # The last tiles end at the last position and compute some results again, which avoids
+        # staging results beyond the end. If results are added to y, none may be computed twice.
         early = max(min(middle, total - behind), begin) if self._direct else middle
         interval, _, low_main, high_main = split(low, np.minimum(high, middle), cache_block)
         tail = np.arange(high.searchsorted(early, side="right"), len(high))
@@ -217,7 +217,7 @@ class Placement:
 
 
 def _joined(kind: np.dtype[Any], parts: list[Table]) -> Table:
-    """Concatenate tables of one kind; NumPy takes long to compare their types."""
+    """Concatenate tables of one kind; NumPy's own function is slow at comparing their types."""
     if len(parts) == 1:
         return parts[0]
     table, first = np.empty(sum(map(len, parts)), kind), 0

@@ -25,11 +25,11 @@ from .tile import tile_code
 from .tiling import finish_of
 from .weights import Packing
 
-_MOST_CHANNELS = 64  # of a tile, which reads the biases of all its channels
+_MOST_CHANNELS = 64  # channels of a tile, which reads the biases of all of them
 
 
 class Positions(Kernel):
-    """A correlation without steps in its operand, compiled and laid out."""
+    """A correlation of step 1 in its operand, compiled and laid out."""
 
     order: Packing
 
@@ -44,7 +44,7 @@ class Positions(Kernel):
         axes = tuple(tuple(phase.taps for phase in line.phases) for line in correlation.lines)
         form = correlation.weight, plan.tiles, plan.blocks, axes
         self.order, self._pack_threads = shared(Packing, *form, cpu), threads
-        # An odd number of lines: no two channels in one cache set.
+        # An odd number of cache lines, so that no two channels begin in one cache set.
         self._channel_bytes = (-(-plan.buffer_positions // 16) | 1) * 16 * self._type.itemsize
         channels = correlation.reduced // correlation.groups
         alone = not (plan.shared or plan.in_place)

@@ -2,10 +2,10 @@
 jobs, threads.
 
 The padded positions are one long row. Each axis has enough for inputs, outputs, and the zeros that
-shifts reach between one row and the next: max(I + e_max, J - e_min).
+shifts read between one row and the next: max(I + e_max, J - e_min).
 
-Nothing here touches an array or emits code. Tiles are chosen in tiling.py, by the layer's class;
-how the work is cut into cache blocks and jobs depends on all extents.
+Nothing here touches an array or emits code. tiling.py chooses tiles by the layer's class. The
+division of the work into cache blocks and jobs depends on all extents.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .tiling import Block, stores, tiles_for
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Everything that is decided about one correlation.
+    """All decisions about one correlation.
 
-    A job does `block_run` blocks of `cache_block` positions, reading `halo_before` positions before
-    them and `halo_after` after them; with `shared` the input is packed by all threads first, else
-    each job packs its cache block, unless it is read `in_place`. Tiles start anew every
-    `span_rows` rows; where that is 0 they run on across rows.
+    A job computes `block_run` blocks of `cache_block` positions, and also reads `halo_before`
+    positions before them and `halo_after` after them. With `shared`, all threads pack the input
+    first; else each job packs its cache block, unless it is read `in_place`. Tiles start anew every
+    `span_rows` rows; with 0 they continue across rows.
     """
 
     padded: PaddedPositions
@@ -68,32 +68,30 @@ class Schedule:
 
 
 _MOST_ROWS = 1 << 20
-_MOST_SHIFTS = 48  # along the last axis: each is code in the tile
+_MOST_SHIFTS = 48  # along the last axis: each adds code to the tile
 
 
 def refusal(correlation: Correlation) -> str | None:
-    """Why the spatially vectorised kernel does not do a correlation, or None."""
+    """Return why the spatially vectorised kernel refuses a correlation, or None."""
     if correlation.layout is not DataLayout.NCX:
-        return "its data has channels first"
+        return "it needs channels-first data"
     if any(line.step > 1 for line in correlation.lines):
-        return "it reads every position, and this convolution has a stride"
+        return "it reads every position, but this convolution has a stride"
     shifts = len({tap.shift for phase in correlation.lines[-1].phases for tap in phase.taps})
     if shifts > _MOST_SHIFTS:
-        return (
-            f"it has code for {_MOST_SHIFTS} shifts along the last axis at most, not for {shifts}"
-        )
+        return f"it takes at most {_MOST_SHIFTS} shifts along the last axis, and this has {shifts}"
     rows = correlation.batch * prod(padded_size(line) for line in correlation.lines[:-1])
     if rows > _MOST_ROWS:
-        return f"it looks at each row once, at {_MOST_ROWS} rows of all images at most, not {rows}"
+        return f"it lists rows, at most {_MOST_ROWS} of all images, and this has {rows}"
     return None
 
 
-@lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
+@lru_cache(maxsize=64)  # both the choice of a kernel and the kernel need it
 def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
-    """The schedule of a correlation that has outputs."""
+    """Return the schedule of a correlation that has outputs."""
     padded = PaddedPositions.of(correlation)
     tiles, blocks = tiles_for(correlation, padded.last, cpu)
-    # A tile that cuts its inputs from neighbours reads a vector more.
+    # A tile that cuts its inputs from adjacent vectors reads one vector more.
     halo_before, halo_after = padded.high, tiles[0].width + tiles[0].lanes - padded.low
     room = _room(correlation, tiles[0], halo_before + halo_after, cpu)
     span_rows = _span_rows(correlation, padded, tiles[0]) if padded.row_stride <= room else 0
@@ -103,21 +101,21 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
         buffer_positions=padded.total + halo_before + halo_after,
     )  # fmt: skip
     plan = _cut(single_block, correlation, cpu)
-    # No tile may read beyond an image.
+    # No tile may read past the end of an image.
     fits = (padded.total % plan.cache_block or plan.cache_block) >= tiles[0].width
     return replace(plan, in_place=fits and _may_read_in_place(correlation, plan, cpu))
 
 
 def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) -> int:
-    """The number of rows after which tiles start anew, or 0 for never. Where the records of all
-    rows would be too many, the table has those of a few rows, of at least eight tiles."""
+    """Return the number of rows after which tiles start anew, or 0 for never. Where records of all
+    rows would be too many, the table has records of a few rows, with at least eight tiles."""
     across, by_row = (_row_cycles(correlation, padded, tile, flag) for flag in (False, True))
     if by_row <= across:
         return 1
     rows = correlation.batch * padded.rows
     staged = min(rows, padded.total // tile.width)
     direct = rows if padded.row_stride > tile.width else 0
-    nbytes = 48 * rows + 40 * (staged + direct)  # two pieces, and TILES
+    nbytes = 48 * rows + 40 * (staged + direct)  # two pieces per row, and TILES
     if nbytes <= tile.costs.positions.records:
         return 0
     return max(4, -(-8 * tile.width // padded.row_stride))
@@ -133,7 +131,7 @@ def _may_read_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bo
 
 
 def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
-    """Cycles that each thread takes: tiles, placing their results, packing the input."""
+    """Return the cycles of each thread, for tiles, placing their results, and packing the input."""
     channels, padded = correlation.reduced // correlation.groups, plan.padded
     costs = cpu.costs.positions
     by_row = plan.span_rows == 1
@@ -144,7 +142,7 @@ def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> floa
     tiles = sum(rows_cycles[block.kind] for block in plan.blocks) * rows
     positions = padded.total + plan.halo_before + plan.halo_after
     packing = costs.pack * channels * positions / plan.tiles[0].lanes
-    # Whether the last tile reads too far depends on the threads, which must not affect the choice.
+    # `in_place` would depend on the number of threads, which must not affect the choice.
     packing = 0 if _may_read_in_place(correlation, plan, cpu) else packing
     return costs.shortfall * correlation.groups * (tiles + packing) / plan.threads
 
@@ -152,11 +150,11 @@ def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> floa
 def _row_cycles(
     correlation: Correlation, padded: PaddedPositions, tile: Tile, by_row: bool
 ) -> float:
-    """Cycles that all tiles of one block take for a row.
+    """Return the cycles of all tiles of one block for a row.
 
-    Where tiles start with every row, the last ones of a row compute some results twice, or are slow
-    tiles of one vector. Where they run on across rows, they compute the padded positions between
-    rows, and results that lie in two rows go by way of the stage.
+    If tiles start anew in every row, the last tiles of a row compute some results twice, or are
+    slow tiles of one vector. If they continue across rows, they also compute the padded positions
+    between rows, and results in two rows go through the stage.
     """
     reduction = correlation.reduced // correlation.groups
     taps = sum(prod(len(phase.taps) for phase in phases) for phases in padded.phase_tuples())
@@ -177,8 +175,8 @@ def _row_cycles(
 
 
 def _evened(total: int, cache_block: int, width: int, groups: int, threads: int) -> int:
-    """A cache block of at most `cache_block` positions that gives every thread as many jobs as the
-    others."""
+    """Return a cache block of at most `cache_block` positions that gives all threads the same
+    number of jobs."""
     cache_blocks = -(-total // cache_block)
     while groups * cache_blocks % threads and groups * cache_blocks < 16 * threads:
         cache_blocks += 1
@@ -186,15 +184,16 @@ def _evened(total: int, cache_block: int, width: int, groups: int, threads: int)
 
 
 def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
-    """The positions whose input, for a group, takes half of the second-level cache. An eighth is
-    enough where the halos of a volume with large planes do not fit anyway."""
+    """Return the number of positions whose input, for a group, takes a given part of the
+    second-level cache. A quarter of that is enough where the halos of a volume do not fit anyway.
+    """
     channels = correlation.reduced // correlation.groups
     lanes = int(cpu.l2 * cpu.costs.positions.l2_input) // (BYTES[tile.element] * channels)
     return max(lanes - halo, lanes // 4)
 
 
 def _cut(plan: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
-    """Cache blocks and jobs: panels that stay in L2, and work for every thread."""
+    """Choose cache blocks and jobs: panels that stay in L2, and work for every thread."""
     channels, total = correlation.reduced // correlation.groups, plan.padded.total
     width = plan.padded.row_stride if plan.span_rows else plan.tiles[0].width
     halo = plan.halo_before + plan.halo_after
@@ -221,8 +220,8 @@ def _cut(plan: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
 
 
 def padded_size(line: Line) -> int:
-    """The padded positions of an axis: enough for operand and result, and for the zeros between
-    rows."""
+    """Return the number of padded positions of an axis: enough for operand, result, and the zeros
+    between rows."""
     return max(line.size + max(line.high, 0), line.phases[0].length - min(line.low, 0), 1)
 
 
@@ -230,9 +229,9 @@ def padded_size(line: Line) -> int:
 class PaddedPositions:
     """All positions of a batch as one long row of flattened positions.
 
-    `sizes` are the padded positions of each axis. A row has `row_stride` positions, an image `rows`
-    rows; `steps` are the rows from one position of each outer axis to the next. Position q reads
-    positions q - high ... q - low. `total` positions hold all outputs.
+    `sizes` are the padded positions of each axis. A row has `row_stride` positions and an image has
+    `rows` rows. `steps` are the strides of the outer axes in rows. Position q reads positions
+    q - high ... q - low. The first `total` positions contain all outputs.
     """
 
     lines: tuple[Line, ...]
@@ -263,7 +262,7 @@ class PaddedPositions:
 
     @property
     def last(self) -> Line:
-        """The axis that vectors run along."""
+        """The axis along which vectors run."""
         return self.lines[-1]
 
     @property

@@ -1,17 +1,17 @@
-"""Tables of placement: where input rows lie, and where tiles read and write.
+"""Tables of placement: the positions of input rows, and the positions where tiles read and write.
 
-Records of one layer, by what they grow with:
+Records of one layer, with what each stands for:
 
     BLOCK, PHASE_TUPLE, JOB     blocks of channels; phases of the outer axes; parts of the channels
     CACHE_BLOCK                 cache blocks, or parts of the shared packing
-    SEGMENT                     input rows; equal steps share a record
+    SEGMENT                     input rows; rows at equal steps share a record
     SPAN                        runs of tiles that repeat every few rows; `tiles` are their records
-    TILES, PIECE                tiles side by side; pieces of a staged tile that are outputs
+    TILES, PIECE                adjacent tiles; pieces of a staged tile that are outputs
 
-A cache block has spans for each *class* of outputs, which are a class of rows (as many positions
-along each outer axis) and a class of phases (as many, and as many positions, along the last axis).
-So no table grows with rows times blocks. Tiles read `x` bytes behind the start of their span, which
-is `x` bytes behind the cache block's; they write `y` bytes and `image` images behind the span's.
+A cache block has spans for each *class* of outputs: a class of rows (equally many positions along
+each outer axis) and a class of phases (equally many phases and positions along the last axis). So
+no table grows with rows times blocks. Tiles read at `x` bytes from their span, which begins `x`
+bytes from its cache block. They write at `y` bytes and `image` images from their span's output.
 """
 
 from __future__ import annotations
@@ -28,27 +28,29 @@ from ..packing import Numbers
 from .schedule import Schedule
 
 BLOCK = record("main tail w w_tap y channel active phases piece")
-"""Code of tiles, bytes to the first weight and from tap to tap, bytes of the first phase, channels
+"""Code of tiles, bytes to the first weight and from tap to tap, bytes to the first phase, channels
 of a group, class of phases, bytes of a position in the stage."""
 PHASE_TUPLE = record("tap taps y rows")
-"""First outer tap and their count, bytes to the output of the first position, class of rows."""
+"""First outer tap and the number of taps, bytes to the output of the first position, class of rows.
+"""
 JOB = record("channel channels w made block blocks")
 """Input channels of a group, bytes to its weights, its first output channel; a run of blocks."""
 CACHE_BLOCK = record("x segment segments spans")
-"""Bytes to its first position in the buffer; what its packing fills; its row of ranges of spans."""
+"""Bytes to its first position in the buffer; the segments that fill it; its row of `ranges`."""
 SEGMENT = record("to x count zeros", "image rows")
-"""Into the buffer at `to`, from `x` of an image: `count` elements, then zeros, `rows` times."""
+"""A copy into the buffer at `to`, from `x` of an image: `count` elements, then zeros, for `rows`
+rows."""
 SPAN = record("x y", "image count tiles tile_count")
 TILES = record("x y", "image count tail pieces piece_count")
-"""`count` tiles, main or tail ones; direct to y where they have no pieces."""
+"""`count` main or tail tiles, which store directly to y if they have no pieces."""
 PIECE = record("y", "image stage runs length")
-"""From the stage to y: `runs` runs of `length` elements each."""
+"""A copy from the stage to y: `runs` runs of `length` elements each."""
 
 
 def split(
     low: Numbers, high: Numbers, size: int | Numbers
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Intervals cut at multiples of a size: each part's interval, multiple, low and high."""
+    """Cut intervals at multiples of a size. Return each part's interval, multiple, low and high."""
     first = low // size
     count = np.maximum(-(-high // size) - first, 0)
     interval = np.arange(len(low)).repeat(count)
@@ -66,10 +68,10 @@ def split(
 
 @dataclass(frozen=True, slots=True)
 class InputRows:
-    """Input rows in the padded positions, joined where no zeros lie between them.
+    """Input rows in the padded positions, merged where no zeros lie between them.
 
-    `stride` positions each, of which the first `width` are there; `x_row` bytes and `image_row`
-    images from one to the next.
+    A row takes `stride` positions, of which the first `width` exist in the input. The next row is
+    `x_row` bytes and `image_row` images further.
     """
 
     padded: tuple[int, ...]
@@ -96,7 +98,7 @@ class InputRows:
         return cls(*form, x_row, image_row)
 
     def segments(self, low: Numbers, high: Numbers, element: int) -> tuple[Table, Numbers]:
-        """Segments that fill the positions [low, high) of each part, and each part's first one."""
+        """Return segments that fill positions [low, high) of parts, and each part's first one."""
         part, row, start, stop = split(low, high, self.stride)
         image, x, valid = row, np.zeros_like(row), np.ones(len(row), bool)
         for padded, size, step in reversed(
@@ -109,7 +111,7 @@ class InputRows:
         count *= valid & (image >= 0) & (image < self.batch)
         x, image = np.where(count, (x + begin * self.itemsize, image), 0)
         zeros = stop - start - count
-        # Rows whose step from the row before is that of all rows, or that are zeros like it.
+        # Rows share a record if they follow at the usual step, or if they are all zeros.
         listed = np.array((part, count, zeros, begin, x, image))
         change = listed[:, 1:] - listed[:, :-1]
         steady = (change[4] == self.x_row) & (change[5] == self.image_row)
@@ -128,26 +130,26 @@ class InputRows:
 
 
 def packing_tables(correlation: Correlation, plan: Schedule, element: int) -> dict[str, Table]:
-    """The segments, and what they fill: `cache_blocks`, or `parts` of the buffer that threads
-    share; `packing` lists the channels of a part."""
+    """Return the segments and what they fill: `cache_blocks`, or `parts` of the buffer that threads
+    share. `packing` lists the channels of a part."""
     starts, step = np.arange(plan.cache_blocks) * plan.cache_block, plan.cache_block
     apart = not (plan.shared or plan.in_place)
     blocks = filled(CACHE_BLOCK, len(starts), x=0 if apart else starts * element)
     tables = {"cache_blocks": blocks, "segments": np.zeros(0, SEGMENT)}
     if plan.in_place:
         return tables
-    parts, behind = blocks, plan.halo_before + plan.halo_after
+    parts, halo = blocks, plan.halo_before + plan.halo_after
     if plan.shared:
         channels, jobs = correlation.reduced // correlation.groups, 4 * plan.threads
         size = max(1, min(channels, -(-correlation.reduced // jobs)))
-        step, behind = plan.buffer_positions, 0
-        if size == 1:  # so few channels that positions are divided, too
+        step, halo = plan.buffer_positions, 0
+        if size == 1:  # so few channels that positions are divided as well
             step = max(4096, -(-step * correlation.reduced // jobs))
         starts = np.arange(0, plan.buffer_positions, step)
         parts = filled(CACHE_BLOCK, len(starts), x=starts * element)
         tables |= {"parts": parts, "packing": _shares(correlation, channels, size)}
     low = starts - plan.halo_before
-    high = np.minimum(low + (step + behind), plan.padded.total + plan.halo_after)
+    high = np.minimum(low + (step + halo), plan.padded.total + plan.halo_after)
     rows = InputRows.of(correlation, plan)
     tables["segments"], bounds = rows.segments(low, high, element)
     parts["segment"], parts["segments"] = bounds[:-1], bounds[1:] - bounds[:-1]
@@ -155,7 +157,7 @@ def packing_tables(correlation: Correlation, plan: Schedule, element: int) -> di
 
 
 def _shares(correlation: Correlation, count: int, size: int) -> Table:
-    """Jobs of at most `size` of the `count` input channels of each group."""
+    """Return jobs with at most `size` of the `count` input channels of each group."""
     first, groups = np.arange(0, count, size), np.arange(correlation.groups)[:, None]
     return filled(
         JOB, (len(groups), len(first)),
@@ -164,7 +166,7 @@ def _shares(correlation: Correlation, count: int, size: int) -> Table:
 
 
 def job_table(correlation: Correlation, plan: Schedule, group_bytes: int) -> Table:
-    """The jobs of a cache block: a group and a run of blocks each."""
+    """Return the jobs of a cache block, each a group and a run of blocks."""
     channels, result_channels = (
         total // correlation.groups for total in (correlation.reduced, correlation.made)
     )
@@ -178,7 +180,7 @@ def job_table(correlation: Correlation, plan: Schedule, group_bytes: int) -> Tab
 
 
 def block_table(plan: Schedule, classes: list[int], itemsize: int, element: int) -> Table:
-    """The blocks of a group, whose classes of phases are listed, without code and weights; an
+    """Return the blocks of a group, with their classes of phases but without code and weights. An
     element takes `itemsize` bytes in y and `element` in the stage."""
     blocks = plan.blocks
     return filled(
@@ -189,7 +191,7 @@ def block_table(plan: Schedule, classes: list[int], itemsize: int, element: int)
 
 
 def tap_table(plan: Schedule, element: int) -> Numbers:
-    """Byte offsets of all outer taps, phase tuple after phase tuple."""
+    """Return the byte offsets of all outer taps, ordered by phase tuple."""
     padded = plan.padded
     rows = [
         sum(tap.shift * step for tap, step in zip(taps, padded.steps, strict=True))

@@ -1,4 +1,4 @@
-"""The register tile of the spatially vectorised kernel: where nearly all multiply-adds happen.
+"""The register tile of the spatially vectorised kernel, which does nearly all multiply-adds.
 
 A tile computes `lanes * vectors` consecutive positions j of one output row, for R = channels x
 phases rows of the tile: y[f, s*j + r] for `channels` channels f and `phases` consecutive phases r.
@@ -7,7 +7,7 @@ For one input channel and one outer tap
     for each shift e:           V loads of x[j - e ...]
         for each (f, r) that uses e:    broadcast w[f, r, e], V multiply-adds into acc[f, r]
 
-Weights lie in memory in exactly this order.
+Weights are packed in exactly this order.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The class of a tile: all that its code depends on. Extents are arguments.
+    """The class of a tile: everything that its code depends on. Extents are arguments.
 
-    `dense` says that the tile has all phases of the stride, so that a row of it is contiguous.
+    `dense` says that the tile has all phases of the stride, so that each of its rows is contiguous.
     `epilogue` is applied before the store; a second result is stored too.
     """
 
@@ -70,9 +70,9 @@ class Tile:
 
     @property
     def cycles(self) -> float:
-        """Cycles of one input channel: multiply-adds, or loads, or sums that wait for the last.
+        """Cycles of one input channel: the time of multiply-adds, of loads, or of dependent sums.
 
-        Most inputs are not aligned, and the tile prefetches each of their lines."""
+        Most inputs are not aligned, and the tile prefetches each of their cache lines."""
         costs, uses = self.costs, self.entries
         inputs = self.vectors * (costs.unaligned * len(self.steps) + costs.line)
         loads = (inputs + uses + (len(self.steps) > 1)) / costs.loads
@@ -81,36 +81,35 @@ class Tile:
 
     @property
     def placing(self) -> float:
-        """Cycles of placing results and of storing them; results that are no part of a run are
-        stored one by one."""
+        """Cycles of placing and storing results; results that form no run are stored one by one."""
         costs = self.costs.positions
         vector = costs.phase * self.phases + costs.piece * (0 if self.dense else self.lanes)
         return costs.store + self.vectors * self.channels * vector
 
     @property
     def tail_vectors(self) -> int:
-        """The most vectors at the end of a row that tiles of one vector compute."""
+        """The largest number of vectors at the end of a row that tiles of one vector compute."""
         return int(self.vectors / (self.narrowed(1).cycles / (self.cycles / self.vectors)))
 
     @property
     def cuts(self) -> bool:
-        """Whether vectors of inputs are cut from two neighbours, which are loaded once.
+        """Whether vectors of inputs are cut from two adjacent vectors, which are loaded once.
 
-        Most loads of 64 bytes touch two lines. Where no second channel or phase shares them, a tile
-        waits for these loads. Cutting takes 0.80 to 0.96 of the time (Zen 4, 2026-11-22), but 1.2
-        with 31 shifts, which leave too few registers."""
+        Most loads of 64 bytes touch two cache lines. A tile waits for these loads if no second
+        channel or phase shares them. Cutting takes 0.80 to 0.96 of the time (Zen 4, 2026-11-22),
+        but 1.2 with 31 shifts, which leave too few registers."""
         shifts = [step.shift for step in self.steps]
         single = self.lanes * BYTES[self.element] == LINE and self.channels * self.phases == 1
         return single and 2 < len(shifts) <= 8 and shifts[0] - shifts[-1] <= self.lanes
 
     def narrowed(self, vectors: int) -> Tile:
-        """The same rows and weights on fewer positions, for the end of a row."""
+        """Return a tile with the same rows and weights on fewer positions, for the end of a row."""
         return replace(self, vectors=vectors)
 
 
 @lru_cache(maxsize=512)
 def _longest(steps: tuple[Step, ...]) -> int:
-    """The most multiply-adds of one register for an input channel."""
+    """The largest number of multiply-adds of one register for an input channel."""
     return max(Counter(phase for step in steps for phase in step.phases).values(), default=0)
 
 
@@ -130,19 +129,19 @@ PARAMETERS = signature(
 
 @compiled("wide", "narrow", kept=512)
 def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
-    """The code `wide` of a tile, and `narrow` of the same rows on one vector if that is less."""
+    """The functions `wide` of a tile and, if that has several vectors, `narrow` on one vector."""
     emit_tile(module, "wide", tile)
     if tile.vectors > 1:
         emit_tile(module, "narrow", tile.narrowed(1))
 
 
 def emit_tile(module: Module, name: str, tile: Tile) -> None:
-    """A function of `PARAMETERS` that computes one tile."""
+    """Emit a function with `PARAMETERS` that computes one tile."""
     with module.function(name, PARAMETERS) as f:
         addresses = (f.at(f["bias"], i, tile.element) for i in range(tile.channels))
         biases = [f.broadcast(f.load(tile.element, address), tile.lanes) for address in addresses]
         per_channel = tile.phases * tile.vectors
-        _ask_for_results(f, tile)
+        _prefetch_results(f, tile)
         sums = _products(f, tile, [bias for bias in biases for _ in range(per_channel)])
         sums = [
             activated(f, tile.epilogue.activation, slope, value)
@@ -150,14 +149,14 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
             for value in sums[channel * per_channel : (channel + 1) * per_channel]
         ]
         rows = [sums[i : i + tile.vectors] for i in range(0, len(sums), tile.vectors)]
-        _leave_channels(f, tile, rows, f["y"])
+        _store_channels(f, tile, rows, f["y"])
         if tile.epilogue.has_second:
             with f.when(f.compare("ne", f["second"], 0)):
-                _leave_channels(f, tile, rows, f["y"] + f["second"], second=True)
+                _store_channels(f, tile, rows, f["y"] + f["second"], second=True)
 
 
 def _slopes(f: Function, tile: Tile) -> Iterator[float | Value]:
-    """The slope of each channel, loaded only when needed: registers hold the sums."""
+    """Yield the slope of each channel, loaded only when needed: the registers hold sums."""
     first = f["bias"] + f["slopes"] if tile.epilogue.slopes else None
     for channel in range(tile.channels):
         if first is None:
@@ -167,21 +166,21 @@ def _slopes(f: Function, tile: Tile) -> Iterator[float | Value]:
             yield f.broadcast(slope, tile.lanes)
 
 
-def _leave_channels(
+def _store_channels(
     f: Function, tile: Tile, rows: list[list[Value]], y: Value, *, second: bool = False
 ) -> None:
-    """Store a result of all channels, of which the first one always exists."""
+    """Store a result of all channels; the first channel always exists."""
     for channel in range(tile.channels):
         mine = rows[channel * tile.phases : (channel + 1) * tile.phases]
         with f.when(f["active"] > channel) if channel else nullcontext():
             if second:
                 mine = [[second_of(f, tile.epilogue, value) for value in row] for row in mine]
-            _leave(f, tile, mine, channel, y)
+            _store_one(f, tile, mine, channel, y)
 
 
-def _ask_for_results(f: Function, tile: Tile) -> None:
-    """Prefetch the lines of the results. Where these come from memory, a tile of few products waits
-    for little else (depthwise k4 s2 takes 0.8 of the time with it; Zen 4, 2026-11-23)."""
+def _prefetch_results(f: Function, tile: Tile) -> None:
+    """Prefetch the cache lines of the results. If they come from memory, a tile of few products
+    mostly waits for them: with it depthwise k4 s2 takes 0.8 of the time (Zen 4, 2026-11-23)."""
     nbytes = tile.width * tile.phases * BYTES[tile.element] if tile.dense else 0
     for channel in range(tile.channels):
         for first in range(0, nbytes, LINE):
@@ -204,7 +203,7 @@ def _products(f: Function, tile: Tile, sums: list[Value]) -> list[Value]:
         ahead = f.select(turn < 0, following, later)
         with f.loop(0, f["channels"], carried=[start, ahead, *taps.carried]) as loop:
             x, ahead, w, *running = loop.carried
-            _ask_for(f, tile, ahead)
+            _prefetch(f, tile, ahead)
             running = _one_channel(f, tile, x, w, running)
             turns = f.compare("eq", loop.index, turn)
             ahead = f.select(turns, following, ahead + f["channel_stride"])
@@ -217,23 +216,23 @@ _AHEAD = 6
 """Input channels from the prefetch of a line to its use. The last channels of a tile prefetch for
 the next tile.
 
-Channels lie too far apart for a hardware prefetcher to see a pattern. Measured on a Xeon with
-2 MiB of second-level cache (2026-11-21), distances of 0 to 16: 4 to 8 are alike, and 5 to 15 %
-faster than none with the input in that cache, 1.7 times as fast with it in the third."""
+Channels lie too far apart for a hardware prefetcher to see a pattern. Among distances of 0 to 16, 4
+to 8 are equally fast on a Xeon with 2 MiB of second-level cache (2026-11-21). They are 5 to 15 %
+faster than 0 with the input in that cache, and 1.7 times as fast with it in the third level."""
 
 
-def _ask_for(f: Function, tile: Tile, x: Value) -> None:
-    """Prefetch the lines of one input channel, which need not exist."""
+def _prefetch(f: Function, tile: Tile, x: Value) -> None:
+    """Prefetch the cache lines of one input channel, which need not exist."""
     first, last = -tile.steps[0].shift, tile.width - tile.steps[-1].shift
     for lane in range(first, last, LINE // BYTES[tile.element]):
         f.prefetch(f.at(x, lane, tile.element), near=True)
 
 
 def _one_channel(f: Function, tile: Tile, x: Value, w: Value, sums: list[Value]) -> list[Value]:
-    """The multiply-adds of one input channel and one outer tap."""
+    """Emit the multiply-adds of one input channel and one outer tap."""
     count, start = 0, tile.steps[0].shift
     kind = vector(tile.element, tile.lanes)
-    # Integers are cut by one instruction, numbers by a copy, an index and one more.
+    # One instruction cuts integers; floating-point numbers need a copy and an index as well.
     bits = vector(f"i{8 * BYTES[tile.element]}", tile.lanes)
     lines = _vectors(f, tile, bits, x, start, tile.vectors + 1) if tile.cuts else []
     for step in tile.steps:
@@ -253,7 +252,7 @@ def _one_channel(f: Function, tile: Tile, x: Value, w: Value, sums: list[Value])
 
 
 def _vectors(f: Function, tile: Tile, kind: str, x: Value, shift: int, count: int) -> list[Value]:
-    """Load `count` neighbouring vectors of inputs."""
+    """Load `count` adjacent vectors of inputs."""
     offsets = (v * tile.lanes - shift for v in range(count))
     return [f.load(kind, f.at(x, offset, tile.element)) for offset in offsets]
 
@@ -261,8 +260,8 @@ def _vectors(f: Function, tile: Tile, kind: str, x: Value, shift: int, count: in
 # Interleaving -------------------------------------------------------------------------------------
 
 
-def _leave(f: Function, tile: Tile, rows: list[list[Value]], channel: int, y: Value) -> None:
-    """Store one channel: rows[phase][vector] as positions of `phases` neighbours each."""
+def _store_one(f: Function, tile: Tile, rows: list[list[Value]], channel: int, y: Value) -> None:
+    """Store one channel: rows[phase][vector] as positions of `phases` adjacent elements each."""
     run = interleaved(f, rows, tile.lanes)
     out = y + f["y_channel"] * channel if channel else y
     if tile.dense:
@@ -281,7 +280,7 @@ def _leave(f: Function, tile: Tile, rows: list[list[Value]], channel: int, y: Va
 
 
 def interleaved(f: Function, rows: list[list[Value]], lanes: int) -> list[Value]:
-    """Sequences a, b, c ... (each a list of vectors) as one: a0 b0 c0 ... a1 b1 c1 ..."""
+    """Interleave sequences a, b, c ... (each a list of vectors): a0 b0 c0 ... a1 b1 c1 ..."""
     if len(rows) == 1:
         return rows[0]
     factor = next(p for p in range(2, len(rows) + 1) if len(rows) % p == 0)
@@ -290,7 +289,7 @@ def interleaved(f: Function, rows: list[list[Value]], lanes: int) -> list[Value]
 
 
 def _woven(f: Function, group: list[Value], lanes: int) -> list[Value]:
-    """p vectors as p vectors: a0 b0 c0 a1 b1 c1 ..., by p - 1 shuffles of two for each."""
+    """Interleave p vectors: a0 b0 c0 a1 b1 c1 ..., with p - 1 two-vector shuffles per result."""
     ways = len(group)
     result = []
     for part in range(ways):

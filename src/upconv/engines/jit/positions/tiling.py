@@ -1,7 +1,7 @@
-"""The register tiles with which the spatially vectorised kernel computes a layer.
+"""The choice of register tiles with which the spatially vectorised kernel computes a layer.
 
 A tile depends on the layer's class (channels, kernel, stride, dilation, crops, rank), never on its
-extents, so that a new length compiles nothing. Nothing here touches an array or emits code.
+extents, so a new length compiles nothing. Nothing here touches an array or emits code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .tile import Step, Tile
 
 
 class Block(NamedTuple):
-    """Rows of the tile: `active` channels from `channel` on (one group's), phases from `phase`
+    """The rows of a tile: `active` channels of a group from `channel` on, and phases from `phase`
     on."""
 
     kind: int
@@ -34,8 +34,8 @@ class Block(NamedTuple):
 
 
 class _Class(NamedTuple):
-    """A class of layers: the weight, the rank, taps of the outer axes for each phase on average,
-    stride and taps by phase of the last axis, and the activations that tiles apply."""
+    """A class of layers: the weight, the rank, the average number of outer taps per phase, the
+    last axis's stride and taps by phase, and the activations that tiles apply."""
 
     weight: WeightForm
     rank: int
@@ -48,7 +48,7 @@ class _Class(NamedTuple):
 def tiles_for(
     correlation: Correlation, last: Line, cpu: Cpu
 ) -> tuple[tuple[Tile, ...], tuple[Block, ...]]:
-    """The tile classes of a correlation and the blocks of one group that they compute."""
+    """Return the tile classes of a correlation, and the blocks of one group that they compute."""
     by_phase = prod(
         sum(len(phase.taps) for phase in line.phases) / max(1, len(line.phases))
         for line in correlation.lines[:-1]
@@ -60,7 +60,7 @@ def tiles_for(
 
 @lru_cache(maxsize=256)
 def _tiles(kind: _Class, cpu: Cpu) -> tuple[tuple[Tile, ...], tuple[Block, ...]]:
-    """The tiles of a class and its blocks."""
+    """Return the tiles and blocks of a class."""
     phases, most = len(kind.taps), cpu.sums(1)
     counts = [n for n in (phases, *(1 << i for i in range(6))) if n <= min(phases, most)]
     options = [_tiling(kind, cpu, n) for n in dict.fromkeys(counts)]
@@ -69,7 +69,7 @@ def _tiles(kind: _Class, cpu: Cpu) -> tuple[tuple[Tile, ...], tuple[Block, ...]]
 
 
 def _tiling(kind: _Class, cpu: Cpu, most: int) -> tuple[float, tuple[Tile, ...], tuple[Block, ...]]:
-    """Tiles of at most `most` phases, and the cycles of a vector of positions of all tiles."""
+    """Return tiles of at most `most` phases, with their cycles for a vector of positions."""
     weight = kind.weight
     sums = weight.reduced // weight.groups * kind.outer_taps
     result_channels = weight.made // weight.groups
@@ -94,13 +94,13 @@ def _tiling(kind: _Class, cpu: Cpu, most: int) -> tuple[float, tuple[Tile, ...],
 def _best_tile(
     single: Tile, result_channels: int, rank: int, sums: float, cpu: Cpu, width: int
 ) -> tuple[float, Tile]:
-    """Cycles of the best tile for a vector of positions of all result channels, and the tile.
+    """Return the best tile, with its cycles for a vector of positions of all result channels.
 
-    It has more vectors and channels than `single`, and goes through `sums` input channels and outer
-    taps. `width` is the vectors of the layer's other tiles, or 0.
+    It extends `single` by vectors and channels, and sums over `sums` input channels and outer taps.
+    `width` is the number of vectors of the layer's other tiles, or 0.
     """
     costs, phases = cpu.costs.positions, single.phases
-    # Placing a small tile takes a large share, and is quick where the tile fits a row.
+    # Placing takes a large share of a small tile's time, and is fast if the tile fits into a row.
     choices = range(1, (8 if sums >= 16 else 4) + 1)
     if width and phases * width <= cpu.sums(width):
         choices = range(width, width + 1)
@@ -112,7 +112,7 @@ def _best_tile(
         for channels in range(1, min(result_channels, cpu.sums(vectors) // (phases * vectors)) + 1):
             blocks = -(-result_channels // channels)
             if -(-result_channels // blocks) < channels:
-                continue  # as many blocks do with fewer channels
+                continue  # the same number of blocks is enough with fewer channels
             tile = replace(single, vectors=vectors, channels=channels)
             channel = tile.cycles + costs.fetch * len(tile.steps)
             cycles = sums * channel + tile.placing + costs.loop
@@ -131,7 +131,7 @@ def _chunks(phases: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _steps(phases: tuple[tuple[Tap, ...], ...]) -> tuple[Step, ...]:
-    """For each shift the phases that use it, in memory order."""
+    """Return the phases that use each shift, with shifts in memory order."""
     users: dict[int, list[int]] = {}
     for number, taps in enumerate(phases):
         for tap in taps:
@@ -140,9 +140,9 @@ def _steps(phases: tuple[tuple[Tap, ...], ...]) -> tuple[Step, ...]:
 
 
 def in_tile(correlation: Correlation) -> ActivationEpilogue:
-    """The activations that tiles apply themselves: cheap ones that nothing comes before.
+    """Return the activations that tiles apply: cheap ones without residual or accumulation before.
 
-    They store a second result only where they store the first one in its own type.
+    They store a second result only where they store the first in the computed type.
     """
     epilogue = ActivationEpilogue.of(correlation.epilogue)
     if not epilogue.is_cheap or correlation.epilogue.residual or correlation.accumulate:
@@ -153,7 +153,7 @@ def in_tile(correlation: Correlation) -> ActivationEpilogue:
 
 
 def finish_of(correlation: Correlation) -> Finish:
-    """The rest of an epilogue beside `in_tile`, for results that go by way of a stage."""
+    """Return the part of an epilogue that `in_tile` leaves, for results that are staged."""
     stored, layout = STORED[correlation.dtype], correlation.layout
     finish = Finish.of(
         correlation.element, stored, correlation.epilogue, layout,
@@ -167,7 +167,7 @@ def finish_of(correlation: Correlation) -> Finish:
 
 
 def stores(correlation: Correlation) -> bool:
-    """Whether tiles store all results in y."""
+    """Whether tiles store all results directly in y."""
     left = finish_of(correlation)
     if in_tile(correlation).has_second:
         left = left._replace(epilogue=NO_ACTIVATION)

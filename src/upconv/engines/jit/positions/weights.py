@@ -1,5 +1,5 @@
-"""Packing weights for the kernel along positions: [group][block][outer taps][input channel][entry
-of the tile].
+"""Packing of weights for the spatially vectorised kernel: [group][block][outer taps][input
+channel][entry of the tile].
 
 Every block reads its weights in order.
 """
@@ -21,7 +21,7 @@ from .tiling import Block
 
 class Packing(Packer):
     """Packs a weight for some tiles and blocks: `starts` are the byte offsets of each block's
-    weights, `tap_bytes` what each outer tap takes of them.
+    weights, and `tap_bytes` are the bytes of one outer tap in each block.
 
     `axes` are the taps of each phase of each axis.
     """
@@ -57,7 +57,7 @@ def _piece_table(
     first: Numbers,
     outer: Numbers,
 ) -> tuple[Numbers, Numbers]:
-    """The pieces of all blocks, and the element numbers their entries gather."""
+    """Return the pieces of all blocks, and the element numbers that their entries gather."""
     by_made, by_tap = weight.strides[2], weight.strides[-1]
     firsts: dict[tuple[int, int, int], int] = {}
     numbers: list[int] = []
@@ -79,7 +79,7 @@ def _piece_table(
 
 @lru_cache(maxsize=256)
 def _entries(tile: Tile, phases: tuple[tuple[Tap, ...], ...]) -> tuple[tuple[int, int], ...]:
-    """(channel of the tile, tap of the last axis) of every weight of one input channel."""
+    """Return (channel of the tile, tap of the last axis) for every weight of one input channel."""
     return tuple(
         (channel, next(t.index for t in phases[number] if t.shift == step.shift))
         for step in tile.steps

@@ -1,1 +1,1 @@
-"""The weight gradient's kernel."""
+"""The kernels of the weight gradient."""

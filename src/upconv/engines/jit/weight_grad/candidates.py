@@ -1,5 +1,5 @@
-"""The candidates of the weight gradient's kernel: products in float32 or float64, dot products of
-pairs of bfloat16, and products of tile registers."""
+"""The candidates of the weight gradient: products in float32 or float64, dot products of bfloat16
+pairs, and products on tile registers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .tile_schedule import refusal, tile_plan
 
 FLOATS, DOTS, TILES = "floats", "dots", "tiles"
 _FEWEST = 8
-"""Channels of both operands from which tiles are faster: 1.2 to 3 times with 8 to 12, and 0.05 to
-1.8 times with fewer (Xeon with AMX, 2026-11-27)."""
+"""The number of channels of both operands from which tiles are faster: 1.2 to 3 times with 8 to 12
+channels, and 0.05 to 1.8 times with fewer (Xeon with AMX, 2026-11-27)."""
 _MARGIN = 1.5
-"""The factor by which tiles must seem faster: with data in the caches, other products take about
-half of the predicted time."""
+"""The factor by which tiles must seem faster: with data in the caches, other products take only
+about half of the predicted time."""
 
 
 def candidates(problem: Problem, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
     """Return plain products and, where the processor has instructions for them, dot products and
     tiles.
 
-    They have no common order of sums, because blocks of data depend on the size.
+    They promise no order of sums, because blocks of data depend on the size.
     """
     threads, bfloat16 = useful_threads(problem.multiply_adds, threads), is_bfloat16(problem)
     dots = (DOTS,) if cpu.dots and bfloat16 else ()
@@ -39,7 +39,7 @@ def candidates(problem: Problem, threads: int, cpu: Cpu) -> tuple[Candidate, ...
 
 
 def is_bfloat16(problem: Problem) -> bool:
-    """Whether products are of bfloat16."""
+    """Whether products multiply bfloat16 numbers."""
     return problem.precision is DType.BFLOAT16
 
 
@@ -55,8 +55,8 @@ def _tiles(problem: Problem, threads: int, cpu: Cpu) -> Candidate:
 
 
 def chosen(problem: Problem, variant: str, cpu: Cpu) -> str:
-    """The variant to build; the model chooses for "". Vector code computes tiles on a processor
-    without them."""
+    """Return the variant to build; for "" the model chooses. On a processor without tile registers,
+    vector code emulates them."""
     if variant == TILES and (refusal(problem) or not is_bfloat16(problem)):
         variant = ""
     return variant or ranked(candidates(problem, 1, cpu))[0].variant

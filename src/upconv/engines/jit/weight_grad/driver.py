@@ -3,8 +3,8 @@
     job(args, mine, job, set)       packs the operands of a set's units, and computes their blocks
     finish(args, mine, block, _)    adds up the sets' sums of a block, and stores them in dw
 
-A thread's memory `mine` begins with the keys of its packed panels, of rows and of lanes. Then come
-the sums of a block, room to transpose them, and the panels.
+A thread's memory `mine` begins with the keys of its packed panels of rows and of lanes. The sums of
+a block, space to transpose them, and the panels follow.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ DELIVER = signature("args* mine* block* sums*")
 
 @compiled("copy", kept=16)
 def copy_code(module: Module, stored: str, computed: str, beside: int, cpu: Cpu) -> None:
-    """Copies channels-last rows of `rows` numbers, with zeros behind them to the end of a row or
-    farther: what is stored beyond a row is overwritten by the next. As 32-bit integers they are
-    pairs, with the number `beside` positions on."""
+    """Copy channels-last rows of `rows` numbers, with zeros after them up to the end of a row or
+    further; the next row overwrites what is stored past the end. With 32-bit integers, each number
+    is paired with the one `beside` positions further."""
     lanes = cpu.lanes(BYTES[computed])
     stored = read_for_pairs(stored) if computed == I32 else stored
     with module.function("copy", TRANSPOSE) as f:
@@ -66,7 +66,7 @@ def copy_code(module: Module, stored: str, computed: str, beside: int, cpu: Cpu)
 
 @compiled("job", "finish", kept=8, opt=1)
 def driver_code(module: Module, cpu: Cpu) -> None:
-    """Emit all functions but tiles and copies."""
+    """Emit all functions except tiles and copies."""
     for slot, side in enumerate(("rows", "lanes")):
         _emit_pack(module, side, slot)
     _emit_block(module)
@@ -101,9 +101,9 @@ def _emit_job(module: Module) -> None:
     with module.function("job", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
         job, some = fields(f, f["inner"], JOB), fields(f, f["outer"], SET)
-        kept = a["one_block"] < 1  # sums, from one spatial block to the next
+        kept = a["one_block"] < 1  # whether sums are kept from one spatial block to the next
         start, stop = some["works"], some["works"] + some["count"]
-        # The last spatial block delivers its sums, unless other sets have sums to add.
+        # The last spatial block stores the sums in dw, unless other sets have sums to add.
         last = f.select(a["set_count"] > 1, -1, stop + -1)
         units = job["units"], job["units"] + job["count"]
         with f.loop(start, stop) as number, f.loop(*units) as unit_number:
@@ -123,7 +123,7 @@ def _emit_job(module: Module) -> None:
 
 
 def _emit_pack(module: Module, side: str, slot: int) -> None:
-    """Emit a function that packs an operand's panels of a unit, unless the thread has them."""
+    """Emit a function that packs an operand's panels for a unit, unless the thread has them."""
     with module.function(f"pack_{side}", _PACK, exported=False) as f:
         a = ARGUMENTS.reader(f)
         work, unit = fields(f, f["work"], WORK), fields(f, f["unit"], UNIT)
@@ -148,7 +148,7 @@ def _emit_pack(module: Module, side: str, slot: int) -> None:
                 src = src + channel * a[f"{side}_channel"]
                 dst = f["mine"] + a[f"{side}_panel"] + number * a[f"{side}_size"]
                 dst = dst + stretch["before"] * row_bytes
-                # What lies behind the last channel must be numbers, if only not to be slow.
+                # Clear what follows the last channel, because arbitrary bits could be slow numbers.
                 with f.when(planes & (active < width)):
                     f.call(a["clear"], dst, src, 0, stretch["length"] * width, 1, 0, 0)
                 f.call(a[f"{side}_copy"], dst, src, active, stretch["length"], line, row_bytes)
@@ -164,7 +164,7 @@ def _panel(f: Function, side: str, number: Value) -> Value:
 
 
 def _emit_block(module: Module) -> None:
-    """Emit a call of a tile for each outer tap and each run of its taps."""
+    """Emit `block`, which calls a tile for each outer tap and each run."""
     with module.function("block", _BLOCK, exported=False) as f:
         a = ARGUMENTS.reader(f)
         work, block = fields(f, f["work"], WORK), fields(f, f["block"], BLOCK)
@@ -178,7 +178,7 @@ def _emit_block(module: Module) -> None:
             run = fields(f, at, RUN)
             tap = number * a["kernel"] + run["tap"] - block["tap"]
             out, single = f["sums"] + tap * by_tap, run["single"] > 0
-            # The first run of a tap starts its sums, and those of its neighbours.
+            # The first run of taps that a tile takes together starts the sums of all of them.
             fresh = (f["fresh"] < 1) & (run["single"] < 1)
             with f.when(fresh | (run["positions"] > 0)):
                 f.call(
@@ -192,8 +192,8 @@ def _emit_block(module: Module) -> None:
 
 
 def _steps(a: Arguments, block: dict[str, Value]) -> tuple[Value, Value]:
-    """Bytes from one row of a block's sums to the next, and from one tap to the next. The sums are
-    [outer][inner][lane]."""
+    """Return the bytes from one row of a block's sums to the next, and from one tap to the next.
+    The sums are [outer][inner][lane]."""
     width = a["tile_width"] * a["element"]
     by_row = width + width * (block["count"] + -1) * a["taps_inside"]
     by_tap = width + width * (a["tile_rows"] + -1) * (1 - a["taps_inside"])

@@ -44,7 +44,7 @@ class WeightGrad:
         )
         self._run, zeros = walk.addresses["walk"], np.zeros(plan.sides.tile.width)
         self._held = walk, driver, *codes.values(), tables, listed, zeros
-        # Keys of packed panels, sums of a thread's block, their transpose, and panels.
+        # A thread's memory: keys of packed panels, a block's sums, their transpose, and panels.
         block = whole_lines(plan.part * plan.block_bytes)
         sides_arguments, size = _sides(plan, tables, SUMS + 2 * block)
         self._stages = self._threads * size
@@ -68,7 +68,7 @@ class WeightGrad:
         self.description = str(plan)
 
     def pack(self, weight: Array) -> Array:
-        """Nothing of a weight gradient is packed beforehand."""
+        """Return the weight: a weight gradient packs nothing beforehand."""
         return weight
 
     def run(self, out: Array, a: Array, b: Any, *_: Maybe) -> None:
@@ -89,14 +89,14 @@ class WeightGrad:
         """Close the primitive, which holds nothing to free."""
 
     def _operand(self, what: str, array: Array, of_g: int) -> Array:
-        """An operand that kernels can read: the array itself, or a copy."""
+        """Return an operand that kernels can read: the array itself, or a copy."""
         if self._in_place[of_g]:
             return laid_out(what, array)
         return lying_well(what, array, self.problem.layout)
 
     def _strides(self, side: str, array: Array) -> dict[str, int]:
-        """The address of an operand, its strides, and the stride of the lines that are copied: of
-        channels that come first, or of positions."""
+        """Return the address of an operand, its strides, and the stride of the lines that are
+        copied: channels with channels first, else positions."""
         layout = self.problem.layout
         steps = strides(side, array, layout)
         line = "channel" if layout is DataLayout.NCX else "position"
@@ -104,7 +104,7 @@ class WeightGrad:
 
 
 def _codes(plan: Plan, cpu: Cpu) -> dict[str, tuple[Code, str]]:
-    """The code of a class of problems and a name in it, by the argument for its address."""
+    """Return the code of a class of problems and a function's name in it, by argument name."""
     problem, tile = plan.problem, plan.sides.tile
     stored, computed = STORED[problem.dtype], tile.element
     deliver = Finish(computed, stored, accumulate=problem.accumulate)
@@ -115,7 +115,7 @@ def _codes(plan: Plan, cpu: Cpu) -> dict[str, tuple[Code, str]]:
         "deliver": (finish_code(deliver, cpu), "finish"),
         "add": (finish_code(Finish(computed, computed, accumulate=True), cpu), "finish"),
     }
-    # A pair has the numbers of a position and of the next one, which is a stride away in g.
+    # A pair has the numbers of a position and of the next position, which is a stride away in g.
     beside = plan.sided(1, problem.axes[-1].stride) if tile.dots else (0, 0)
     in_place = plan.sided(*plan.in_place)
     for side, distance, stays in zip(("rows", "lanes"), beside, in_place, strict=True):
@@ -134,9 +134,9 @@ def _codes(plan: Plan, cpu: Cpu) -> dict[str, tuple[Code, str]]:
 
 
 def _sides(plan: Plan, tables: Tables, first: int) -> tuple[dict[str, int], int]:
-    """Arguments about both sides, and the end of their panels, which begin at `first`."""
+    """Return the arguments of both sides, and the end of their panels, which begin at `first`."""
     arguments: dict[str, int] = {}
-    # Positions of x, and of g, to the next.
+    # The steps between positions of x, and of g.
     x, g = plan.position_strides[0], plan.problem.axes[-1].stride * plan.position_strides[1]
     for n, step, side, size in zip(
         plan.sided(0, 1), plan.sided(x, g), ("rows", "lanes"), tables.panel_bytes, strict=True

@@ -1,9 +1,9 @@
-"""The schedule of a weight gradient: its spatial blocks, and the part of them that a job does.
+"""The schedule of a weight gradient: its spatial blocks, and the part of them that a job computes.
 
-docs/jit.md explains it. One side's channels are the *rows* of a tile, the other's run along its
-*lanes*. Spatial blocks are dealt out to *sets*, whose sums are added up in order. A *unit* is a
-block of lanes and some taps, with all rows; a job computes some units of one set. It packs operands
-into memory of its own thread, because another core's memory may be far away.
+docs/jit.md explains it. The channels of one operand are the *rows* of a tile, those of the other
+run along its *lanes*. Spatial blocks are distributed to *sets*, whose sums are added up in order. A
+*unit* is a block of lanes and some taps, with all rows; a job computes some units of one set. It
+packs operands into memory of its own thread, because another core's memory may be far away.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .sides import footprint, sides_of
 
 T = TypeVar("T")
 
-_JOBS = 8  # that there should be
+_JOBS = 8  # the desired number of jobs
 _PANELS = 2 << 20  # bytes of the panels of a thread
-_SUMS = 8 << 20  # bytes of the sums of all sets, as far as there are several
+_SUMS = 8 << 20  # bytes of the sums of all sets, if there are several
 _ENTRIES = 1 << 16  # taps of all spatial blocks
 _SPATIAL_BLOCKS = 1 << 10  # at most: preparing one takes a tenth of a millisecond
-_LEAST = 32  # positions of a spatial block, whatever memory they take
+_LEAST = 32  # least positions of a spatial block, regardless of memory
 
 
 class Plan:
@@ -36,7 +36,7 @@ class Plan:
         self.element = BYTES[tile.element]
         self.taps = prod(axis.kernel for axis in problem.axes)
         blocks = self.sides.row_blocks, self.sides.lane_blocks
-        # Of x and of g.
+        # Pairs are for x and for g.
         self.widths, self.in_place = self.sides.widths, self.sides.in_place
         self.blocks = (blocks[1],) * 2 if tile.depthwise else self.sided(*blocks)
         self.channels = problem.in_channels, problem.out_channels
@@ -45,7 +45,7 @@ class Plan:
         if tile.taps > 1:
             step = problem.axes[-1].dilation * self.sided(*self.position_strides)[0]
             self.sides = replace(self.sides, tile=replace(tile, step=step))
-        self.block_bytes = tile.rows * tile.width * self.element  # of one tap
+        self.block_bytes = tile.rows * tile.width * self.element  # for one tap
         self.all_bytes = self.taps * self.block_bytes * self.lanes * self.sides.row_blocks
         self.rows_together, self.columns = self._cut(cpu)
         self.spatial_blocks = ceil(self._rows / self.rows_together) * len(self.columns)
@@ -54,7 +54,7 @@ class Plan:
 
     @property
     def lanes(self) -> int:
-        """Blocks of lanes of all groups."""
+        """Number of blocks of lanes in all groups."""
         return self.sides.groups * self.sides.lane_blocks
 
     @property
@@ -64,17 +64,17 @@ class Plan:
 
     @property
     def held(self) -> tuple[int, int]:
-        """Panels of x, and of g, that a thread holds: those of all rows, one of lanes."""
+        """Panels of x and of g that a thread holds: all panels of rows, and one of lanes."""
         x, g = self.sided(1 if self.sides.tile.depthwise else self.sides.row_blocks, 1)
         return 0 if self.in_place[0] else x, 0 if self.in_place[1] else g
 
     def spatial_blocks_of(self, number: int) -> range:
-        """The spatial blocks of a set."""
+        """Return the spatial blocks of a set."""
         count = self.spatial_blocks
         return range(number * count // self.sets, (number + 1) * count // self.sets)
 
     def sided(self, x: T, g: T) -> tuple[T, T]:
-        """The value of the rows, and the value of the lanes."""
+        """Return the value for the rows, and the value for the lanes."""
         return (x, g) if self.sides.lanes_of_g else (g, x)
 
     def __str__(self) -> str:
@@ -82,17 +82,17 @@ class Plan:
         return f"weight gradient: {self.sides}, {blocks}, {self.part} taps to a job"
 
     def _sets(self, spatial_blocks: int) -> int:
-        """The number of sets for so many spatial blocks."""
+        """Return the number of sets for `spatial_blocks` spatial blocks."""
         return max(1, min(_JOBS, spatial_blocks, _SUMS // self.all_bytes))
 
     @property
     def _rows(self) -> int:
-        """Rows of x, over images and outer axes."""
+        """Number of rows of x, over images and outer axes."""
         return self.problem.batch * prod(axis.size for axis in self.problem.axes[:-1])
 
     def _cut(self, cpu: Cpu) -> tuple[int, list[range]]:
-        """The number of rows of x in a spatial block, and the ranges of positions of a row. A range
-        is a full row where some rows fit, because rows share parts of g."""
+        """Return the number of rows of x in a spatial block, and the ranges of positions in a row.
+        A range is a full row where some rows fit, because rows share parts of g."""
         problem, last, rows = self.problem, self.problem.axes[-1], self._rows
         room = self._room(cpu, rows * last.size)
         reach = prod(ceil(axis.extent / axis.stride) for axis in problem.axes[:-1])
@@ -104,9 +104,9 @@ class Plan:
         return ceil(rows / ceil(rows / some)), columns
 
     def _room(self, cpu: Cpu, total: int) -> int:
-        """Positions of a spatial block, of `total`: a panel of x and one of g stay in half of the
-        second-level cache, and the memory of a thread is bounded."""
-        outputs = prod(axis.stride for axis in self.problem.axes)  # to one position of x
+        """Return how many of `total` positions a spatial block has. A panel of x and one of g stay
+        in a part of the second-level cache, and the memory of a thread is bounded."""
+        outputs = prod(axis.stride for axis in self.problem.axes)  # per position of x
         widths = [width * self.element for width in self.widths]
         x, g = (footprint(*both) for both in zip(widths, self.position_strides, strict=True))
         held = sum(n * w for n, w in zip(self.held, (widths[0], widths[1] * outputs), strict=True))
@@ -120,12 +120,12 @@ class Plan:
         return max(1, total // (ceil(count / sets) * sets))
 
     def _share(self, cpu: Cpu) -> None:
-        """Taps of a unit, and how many units a job has."""
+        """Choose the number of taps of a unit, and of units of a job."""
         taps, many = self.taps, self.sides.tile.taps
         wanted = ceil(_JOBS / self.sets)
         parts = ceil(taps * self.block_bytes / (cpu.l2 * cpu.costs.weight_grad.l2_sums))
         if self.spatial_blocks == self.sets:
-            # A thread goes on with other taps of the spatial block that it has packed.
+            # A thread continues with other taps of the spatial block that it has packed.
             parts = max(parts, ceil(wanted / self.lanes))
         self.part = ceil(taps // many / min(parts, taps // many)) * many
         self.units = self.lanes * ceil(taps / self.part)

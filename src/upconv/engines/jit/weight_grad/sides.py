@@ -1,16 +1,16 @@
 """The model of a weight gradient, which chooses the operand along the lanes, the packed operands
 and the tile.
 
-An operand whose channels lie last can be read in place. A block of channels is then some lines of
-each pixel, one pixel apart, and the model counts two things against it:
+A channels-last operand can be read in place. A block of channels is then a few cache lines of each
+pixel, one pixel apart, which has two costs in the model:
 
-1. Each line that a tile reads waits for the second-level cache: no prefetcher runs ahead where
-   lines lie a pixel apart. A panel is read from first to last.
-2. Lines a power of two apart fall into few sets of a cache. Of a cache of any size, lines S bytes
-   apart use one part in (largest power of two that divides S) / 64, as if each were that long.
+1. Each line that a tile reads waits for the second-level cache, because no prefetcher follows lines
+   that are a pixel apart. A panel, in contrast, is read sequentially.
+2. Lines a power of two apart fall into few sets of a cache. In a cache of any size, lines S bytes
+   apart take as much space as if each were as long as the largest power of two that divides S.
 
-So an operand that is read often is packed, on every processor. One that is read once or twice is
-not packed, because packing reads it once, too.
+So an operand that is read often is packed, on every processor. An operand that is read once or
+twice is not, because packing also reads it once.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Figures = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The side along the lanes, the layout of blocks in dw, the tile, and whether x and g are read
-    `in_place`."""
+    """The operand along the lanes, the layout of blocks in dw, the tile, and whether x and g are
+    read `in_place`."""
 
     lanes_of_g: bool
     tile: Tile
@@ -50,28 +50,28 @@ class Sides:
 
     @property
     def row_blocks(self) -> int:
-        """Blocks of a group's rows."""
+        """Number of blocks of a group's rows."""
         return ceil(self.rows / self.tile.rows)
 
     @property
     def lane_blocks(self) -> int:
-        """Blocks of a group's lanes."""
+        """Number of blocks of a group's lanes."""
         return ceil(self.lanes / self.tile.width)
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Channels of a panel of x, and of one of g."""
+        """Channels of a panel of x, and of a panel of g."""
         rows, lanes = self.tile.width if self.tile.depthwise else self.tile.rows, self.tile.width
         return (rows, lanes) if self.lanes_of_g else (lanes, rows)
 
     @property
     def transposed(self) -> bool:
-        """Whether lanes do not lie side by side in dw."""
+        """Whether lanes are not adjacent in dw."""
         return self.by_lane != 1 and self.lanes > 1
 
     @property
     def taps_inside(self) -> bool:
-        """Whether a row's taps lie side by side in dw, or else a tap's rows."""
+        """Whether a row's taps are adjacent in dw, rather than a tap's rows."""
         return self.by_tap == 1
 
     def __str__(self) -> str:
@@ -84,14 +84,14 @@ class Sides:
 
 
 def footprint(width: int, pixel: int) -> int:
-    """Bytes of a cache that `width` bytes of a pixel of `pixel` bytes take, as they alias."""
+    """Return the cache bytes that `width` bytes per pixel of `pixel` bytes take, with aliasing."""
     return width if width >= pixel else max(whole_lines(width), pixel & -pixel)
 
 
 @lru_cache(maxsize=64)
 def sides_of(problem: Problem, cpu: Cpu, dots: bool) -> Sides:
-    """The cheapest side for the lanes, tile (with `dots` or without), and way to read each
-    operand."""
+    """Return the cheapest choice of lanes, of a tile (with `dots` or without), and of the way to
+    read each operand."""
     strides = weight_strides(problem, forward=True)
     channels = problem.in_channels, problem.out_channels, problem.groups
     element, kernel = computed(problem.dtype), problem.axes[-1].kernel
@@ -101,7 +101,7 @@ def sides_of(problem: Problem, cpu: Cpu, dots: bool) -> Sides:
     least = inf
     for number in np.argsort(cycles, kind="stable").tolist():
         if cycles[number] >= least:
-            break  # reading only adds
+            break  # reading operands only adds cycles
         sides = options.sides[number]
         (x, reading_x), (g, reading_g) = (_reading(problem, sides, of_g) for of_g in (0, 1))
         total = float(cycles[number]) + (reading_x + reading_g)
@@ -111,8 +111,8 @@ def sides_of(problem: Problem, cpu: Cpu, dots: bool) -> Sides:
 
 
 class _Options(NamedTuple):
-    """The tiles of a class of layers, and arrays of figures for the model: taps, cycles of a
-    position and of a single tap, cycles of finishing a block's tap, and blocks."""
+    """The tiles of a class of layers, with arrays for the model: taps, cycles of a position, cycles
+    of a position for a single tap, cycles to finish a tap of a block, and number of blocks."""
 
     sides: tuple[Sides, ...]
     taps: Figures
@@ -127,7 +127,7 @@ def _options(
     element: str, channels: tuple[int, int, int], kernel: int, strides: tuple[int, ...],
     dots: float, cpu: Cpu,
 ) -> _Options:  # fmt: skip
-    """All tiles whose sums stay in registers, on both sides; `kernel` is that of the last axis."""
+    """Return all tiles with sums that fit in registers; `kernel` counts taps of the last axis."""
     width = cpu.lanes(BYTES[element])
     in_channels, out_channels, groups = channels
     x, g = in_channels // groups, out_channels // groups
@@ -161,7 +161,7 @@ def _options(
 
 
 def _cycles(problem: Problem, options: _Options) -> Figures:
-    """Cycles of one thread for each option, without reading or packing operands."""
+    """Return the cycles of one thread for each option, without reading or packing operands."""
     last, costs = problem.axes[-1], options.sides[0].tile.costs.weight_grad
     size, taps = max(1, last.size), options.taps
     positions = problem.batch * prod(axis.size for axis in problem.axes)
@@ -174,7 +174,7 @@ def _cycles(problem: Problem, options: _Options) -> Figures:
 
 
 def _reading(problem: Problem, sides: Sides, of_g: int) -> tuple[bool, float]:
-    """Whether an operand is read in place, and the cycles that this, or packing it, takes."""
+    """Return whether an operand is read in place, and the cycles that reading or packing takes."""
     tile, layout, size = sides.tile, problem.layout, BYTES[sides.tile.element]
     channels = problem.out_channels if of_g else problem.in_channels
     numbers = prod(problem.y_shape if of_g else problem.x_shape)
@@ -189,7 +189,7 @@ def _reading(problem: Problem, sides: Sides, of_g: int) -> tuple[bool, float]:
         return True, 0.0
     reads = prod(axis.kernel for axis in problem.axes) / tile.taps
     if of_g:
-        # A tile of several taps reads the numbers between two positions once.
+        # A tile of several taps reads the numbers between two positions only once.
         steps = [axis.stride for axis in problem.axes]
         reads *= min(tile.taps, steps[-1]) / prod(steps)
     if not tile.depthwise:

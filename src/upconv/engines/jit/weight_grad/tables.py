@@ -1,9 +1,9 @@
 """The tables of a weight gradient, which driver.py walks.
 
-A *segment* is the begin of a row of the last axis in both panels, for a tap of the outer axes. A
+A *segment* is the start of a row of the last axis in both panels, for a tap of the outer axes. A
 *run* is a range of positions of a row, for some taps of the last axis. All rows of a spatial block
-have the same runs, and all runs the same segments: a tile takes a row of each table. In the same
-way a job takes a row of the jobs and a row of the sets.
+have the same runs, and all runs have the same segments, so a tile takes a row of each table.
+Likewise, a job takes a row of the jobs and a row of the sets.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from .schedule import Plan
 JOB = ("units", "count")
 SET = ("works", "count", "sums")
 WORK = ("key", "outer", "runs", "run_count", "rows", "rows_count", "lanes", "lanes_count")
-"""A spatial block: its key, its first outer tap and run, and the stretches that it packs, of both
-sides."""
+"""A spatial block: its key, its first outer tap and run, and the stretches that it packs for each
+side."""
 OUTER = ("segments", "count")
 RUN = ("row", "lane", "positions", "tap", "single")
-UNIT = ("blocks", "count", "rows", "rows_count", "lanes", "lanes_count")  # the latter are panels
+UNIT = ("blocks", "count", "rows", "rows_count", "lanes", "lanes_count")  # rows, lanes: panels
 PANEL = ("channel", "active")
-STRETCH = ("image", "position", "length", "before")  # the latter are positions of the panel
+STRETCH = ("image", "position", "length", "before")  # before: earlier positions of the panel
 BLOCK = (
     "sums", "panel", "tap", "count", "entries", "entry_count", "active_rows", "active_lanes", "dw",
 )  # fmt: skip
-"""Channels of both sides and some taps: the offset of the sums, the panel of rows counted from the
-unit's, taps, pairs of an outer tap and a run, and the offset in dw."""
+"""Channels of both sides and some taps: the offset of the sums, the panel of rows within the unit,
+taps, pairs of an outer tap and a run, active channels, and the offset in dw."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables by name, and bytes of a panel of rows and of one of lanes."""
+    """The tables by name, and the bytes of a panel of rows and of a panel of lanes."""
 
     arrays: dict[str, Numbers]
     panel_bytes: tuple[int, int]
 
     @classmethod
     def of(cls, plan: Plan) -> Tables:
-        """The tables of a schedule."""
+        """Return the tables of a schedule."""
         arrays, panel_bytes = _works(plan)
         starts = np.arange(0, plan.units, plan.units_of_job)
         works = [plan.spatial_blocks_of(number) for number in range(plan.sets)]
@@ -69,7 +69,7 @@ def _table(*columns: Numbers | int) -> Numbers:
 
 
 def _units(plan: Plan) -> dict[str, Numbers]:
-    """The units and their blocks."""
+    """Return the units and their blocks."""
     sides, tile, parts = plan.sides, plan.sides.tile, -(-plan.taps // plan.part)
     shape = sides.groups, sides.lane_blocks, parts, sides.row_blocks
     group, lane, part, row = np.indices(shape).reshape(4, -1)
@@ -78,7 +78,7 @@ def _units(plan: Plan) -> dict[str, Numbers]:
     by_group, item = weight_strides(plan.problem, forward=True)[0], plan.problem.dtype.itemsize
     dw = group * by_group + r * sides.by_row + v * sides.by_lane + tap * sides.by_tap
     sums = ((lanes * sides.row_blocks + row) * plan.taps + tap) * plan.block_bytes
-    runs = 1 if tile.taps == 1 else 2 * tile.taps + 1  # of as many taps as a tile has
+    runs = 1 if tile.taps == 1 else 2 * tile.taps + 1  # for the taps of one tile
     active = np.minimum(tile.rows, sides.rows - r), np.minimum(tile.width, sides.lanes - v)
     entries = tap // tile.taps * runs, count // tile.taps * runs
     first = np.arange(0, len(row), sides.row_blocks)
@@ -90,7 +90,7 @@ def _units(plan: Plan) -> dict[str, Numbers]:
 
 
 def _panels(plan: Plan) -> dict[str, Numbers]:
-    """The first channel of each panel, and the count of its channels."""
+    """Return the first channel of each panel, and the number of its channels."""
     tables = []
     for channels, width, blocks in zip(plan.channels, plan.widths, plan.blocks, strict=True):
         count = channels // plan.sides.groups
@@ -108,9 +108,9 @@ class _Operand:
     """One operand: the packed rows of each range of rows, and the positions of a panel in each
     range of the last axis.
 
-    `rows` are the numbers of the packed rows, in order of the ranges, and `starts` each range's
-    first one. `segments` are the rows of the segments, counted in their panels. `begin` and
-    `length` are the first positions of the panels and their lengths.
+    `rows` are the numbers of the packed rows, ordered by range, and `starts` each range's first
+    one. `segments` are the rows of the segments, counted within their panels. `begin` and `length`
+    are the first positions and the lengths of the panels.
     """
 
     rows: Numbers
@@ -121,12 +121,12 @@ class _Operand:
 
 
 def _works(plan: Plan) -> tuple[dict[str, Numbers], tuple[int, int]]:
-    """The tables of spatial blocks, and bytes of a panel of the rows and of the lanes: full lines,
-    and one more, because the last position may be stored beyond the end."""
+    """Return the tables of spatial blocks, and the bytes of a panel of rows and of lanes. A panel
+    has full cache lines and one more, because the last position may be stored past the end."""
     meetings, *operands = _operands(plan)
     ranges, taps = meetings.shape
     x, g = operands
-    # Panels of equal lengths, all but those at the ends of rows, have the same segments.
+    # Panels of equal lengths have the same segments: all panels except those at the ends of rows.
     lengths, kind = np.unique(np.array([x.length, g.length]), axis=1, return_inverse=True)
     offsets = (
         operand.segments * length[:, None] * stride
@@ -152,19 +152,19 @@ def _works(plan: Plan) -> tuple[dict[str, Numbers], tuple[int, int]]:
     works = _table(keys, outer, first_run, runs.shape[1], *rows, *lanes)
     return {
         "works": works.reshape(-1, len(WORK)), "outer": _table(counts.cumsum() - counts, counts),
-        "segments": np.append(segments, [[0, 0]], 0),  # perhaps the only ones
+        "segments": np.append(segments, [[0, 0]], 0),  # never empty
         "runs": runs.reshape(-1, len(RUN)), "stretches": np.concatenate(listed),
     }, plan.sided(*sizes)  # fmt: skip
 
 
 def key(number: Numbers, panels: int) -> Numbers:
-    """The key of panels in a thread's memory, before the first panel's number is added; 0 is no
-    panel."""
+    """Return the key of panels in a thread's memory, before the first panel's number is added; 0
+    means no panel."""
     return 1 + number * panels
 
 
 def _operands(plan: Plan) -> tuple[Numbers, _Operand, _Operand]:
-    """The counts of segments of each range of rows by tap of the outer axes; and x and g."""
+    """Return the counts of segments by range of rows and outer tap, and the operands x and g."""
     axis, reached, count = plan.problem.axes[-1], _reached(plan), plan.rows_together
     ranges = -(-reached.shape[1] // count)
     padded = np.full((len(reached), ranges * count), -1)
@@ -185,7 +185,7 @@ def _operands(plan: Plan) -> tuple[Numbers, _Operand, _Operand]:
     ]  # fmt: skip
     numbers, sizes = (some * count + x_row, g_row), (axis.size, axis.out)
     for n, size in enumerate(sizes):
-        if plan.in_place[n]:  # nothing is packed: rows are counted from the operand's first one
+        if plan.in_place[n]:  # nothing is packed: rows are counted from the operand's first row
             nothing = np.zeros_like(start)
             operands[n] = _Operand(
                 numbers[n][:0], np.zeros(ranges + 1, np.int64), numbers[n], nothing, nothing + size
@@ -194,7 +194,7 @@ def _operands(plan: Plan) -> tuple[Numbers, _Operand, _Operand]:
 
 
 def _reached(plan: Plan) -> Numbers:
-    """The row of g for each tap of the outer axes (first index) and row of x, or -1."""
+    """Return the row of g for each tap of the outer axes (first index) and row of x, or -1."""
     problem = plan.problem
     axes = [
         Reads(
@@ -207,11 +207,12 @@ def _reached(plan: Plan) -> Numbers:
 
 
 def _stretches(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbers]:
-    """The stretches of packed rows, by range of positions (first index), and each range's first.
+    """Return the stretches of packed rows, by range of positions (first index), and the first
+    stretch of each range of rows.
 
-    With channels first, neighbouring whole rows of a plane are one stretch, because squares of them
-    are transposed. With channels last they are not, because all panels of a row are packed while it
-    is in a cache.
+    With channels first, adjacent full rows of a plane are one stretch, because squares of them are
+    transposed. With channels last they are not, because all panels of a row are packed while it is
+    in a cache.
     """
     *outer, last = (axis.out if of_g else axis.size for axis in plan.problem.axes)
     image, row = np.divmod(operand.rows, prod(outer))
@@ -228,10 +229,10 @@ def _stretches(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbe
 
 
 def _runs(plan: Plan, x_begin: Numbers, g_begin: Numbers) -> tuple[Numbers, Numbers]:
-    """The runs of the taps of the last axis, and the first one of each range of positions.
+    """Return the runs of the taps of the last axis, and the first run of each range of positions.
 
-    A tile takes all its taps together where all of them meet an output. Before and behind that it
-    takes each tap alone.
+    A tile takes all its taps together where all of them meet an output. Before and after that range
+    it takes each tap alone.
     """
     axis, many = plan.problem.axes[-1], plan.sides.tile.taps
     taps = np.arange(axis.kernel).reshape(-1, many)

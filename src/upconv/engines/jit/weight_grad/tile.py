@@ -14,7 +14,7 @@ from ..values import BYTES, I32, I64, Value, vector
 
 TILE = signature(
     "segments* count"  # pairs of byte offsets into the panels
-    " rows* lanes* positions"  # the latter of each segment
+    " rows* lanes* positions"  # both panels, and the positions of each segment
     " row_step lane_step"  # bytes from one position to the next
     " start* start_row start_tap"  # sums so far
     " out* out_row out_tap"
@@ -23,14 +23,14 @@ TILE = signature(
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """`rows` channels of one side by `vectors` of the other's, for `taps` neighbouring taps of the
-    last axis, whose numbers of g lie `step` bytes apart. Each has `sums` sums, to which positions
-    are dealt out in turn: a single sum would wait for itself.
+    """The class of a tile: `rows` channels of one side by `vectors` vectors of the other, for
+    `taps` adjacent taps of the last axis, whose numbers of g lie `step` bytes apart. Each result
+    has `sums` sums, which take positions in turn: a single sum would wait for itself.
 
-    A *depthwise* tile is of layers with a group for each channel: lanes meet lanes.
+    A *depthwise* tile is for layers with a group for each channel: it multiplies lanes by lanes.
 
-    With `dots`, the processor's figure, panels hold pairs of bfloat16: the numbers of a position
-    and of the next one. Pairs overlap, so a run may begin anywhere; it reads every second pair.
+    With `dots`, as in `Cpu`, panels hold pairs of bfloat16: the numbers of a position and of the
+    next one. Pairs overlap, so a run may begin anywhere; it reads every second pair.
     """
 
     element: str
@@ -44,12 +44,12 @@ class Tile:
 
     @property
     def at_once(self) -> int:
-        """Positions that an instruction adds up."""
+        """Number of positions that one instruction adds up."""
         return 2 if self.dots else 1
 
     @property
     def sums(self) -> int:
-        """Sums of each result, so many that at least eight registers are busy."""
+        """Number of sums of each result, so that at least eight registers are busy."""
         return ceil(8 / (self.taps * self.rows * self.vectors))
 
     @property
@@ -59,12 +59,12 @@ class Tile:
 
     @property
     def accumulators(self) -> int:
-        """Registers that hold its sums."""
+        """Number of registers that hold sums."""
         return self.taps * self.rows * self.vectors * self.sums
 
     @property
     def single(self) -> Tile:
-        """The tile of one tap."""
+        """The same tile for a single tap."""
         return replace(self, taps=1, step=0)
 
     @property
@@ -74,7 +74,7 @@ class Tile:
 
     @property
     def cycles(self) -> float:
-        """Cycles of one position: multiply-adds, loads, or bytes from the second-level cache."""
+        """Cycles of one position: of multiply-adds, loads, dependent sums, or L2 bandwidth."""
         sums = self.taps * self.rows * self.vectors
         loads = self.vectors + (sums if self.depthwise else self.taps * self.rows)
         nbytes = BYTES[self.element] * (self.rows + self.width)
@@ -88,7 +88,7 @@ class Tile:
 
 @compiled("tile", kept=64)
 def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
-    """`tile` of one class."""
+    """The function `tile` of one class."""
     with module.function("tile", TILE) as f:
         _emit_tile(f, tile)
 
@@ -135,14 +135,14 @@ def _emit_tile(f: Function, tile: Tile) -> None:
 
 
 def _numbers(tile: Tile) -> list[tuple[int, int, int]]:
-    """The tap, the row and the vector of each sum."""
+    """Return the tap, the row and the vector of each sum."""
     return list(product(range(tile.taps), range(tile.rows), range(tile.vectors)))
 
 
 def _products(
     f: Function, tile: Tile, row: Value, lane: Value, sums: list[Value], mask: Value | None = None
 ) -> list[Value]:
-    """Add the products of a position, or of a pair of them under a `mask`."""
+    """Add the products of a position, or of a pair of positions under a `mask`."""
     size, read = BYTES[tile.element], I32 if tile.dots else tile.element
 
     def load(address: Value, kind: str) -> Value:
@@ -164,7 +164,7 @@ def _products(
 
 
 def _lower_half(f: Function, tile: Tile, index: Value) -> Value:
-    """A mask of pairs, which has only the first number where `index` is the last position."""
+    """A mask of pairs, which keeps only the first number if `index` is the last position."""
     alone = f.compare("eq", index + 1, f["positions"])
     bits = f.select(alone, Value(I32, "65535"), Value(I32, "-1"))
     return f.broadcast(bits, tile.lanes)

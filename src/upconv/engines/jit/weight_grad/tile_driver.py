@@ -1,10 +1,10 @@
 """The functions that the walk calls for a weight gradient on tile registers, by its tables.
 
-    job(args, mine, job, set)       units of a set: packs what they read, and computes their sums
-    finish(args, mine, block, _)    adds up what the sets have for a block, and delivers it
+    job(args, mine, job, set)       packs the operands of a set's units, and computes their sums
+    finish(args, mine, block, _)    adds up the sets' sums of a block, and stores them in dw
 
-A thread's memory `mine` begins with the number of the panels of x that it has; then come sums of a
-unit, room to transpose a block's, and panels.
+A thread's memory `mine` begins with the key of the panels of x that it holds. The sums of a unit,
+space to transpose those of a block, and the panels follow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PHASE = signature("args* mine* number unit* phase* sums* fresh")
 
 @compiled("job", "finish", kept=8, opt=1)
 def tile_driver_code(module: Module, cpu: Cpu) -> None:
-    """Everything but products and copies."""
+    """Emit all functions except products and copies."""
     _emit_pack_x(module)
     _emit_pack_g(module)
     _emit_products(module)
@@ -51,7 +51,7 @@ def tile_driver_code(module: Module, cpu: Cpu) -> None:
         tiles.configure(a["configuration"])
         job, some = fields(f, f["inner"], JOB), fields(f, f["outer"], SET)
         start, stop = some["works"], some["works"] + some["count"]
-        # The last spatial block delivers its sums, unless other sets have some for them.
+        # The last spatial block stores the sums in dw, unless other sets have sums to add.
         last = f.select(a["set_count"] > 1, -1, stop + -1)
         units = job["units"], job["units"] + job["count"]
         with f.loop(start, stop) as number, f.loop(*units) as place:
@@ -75,7 +75,7 @@ def tile_driver_code(module: Module, cpu: Cpu) -> None:
 
 
 def _emit_pack_x(module: Module) -> None:
-    """Packs the panels of x of a unit, unless the thread has them."""
+    """Emit `pack_x`, which packs the panels of x of a unit, unless the thread has them."""
     with module.function("pack_x", _PACK_X, exported=False) as f:
         a, unit = ARGUMENTS.reader(f), fields(f, f["unit"], UNIT)
         key = f["number"] * a["keys"] + unit["key"] + 1
@@ -84,7 +84,7 @@ def _emit_pack_x(module: Module) -> None:
             f.store(key, f["mine"])
             with f.loop(0, a["x_parities"]) as parity, f.loop(first, stop) as loop:
                 piece = fields(f, row_of(f, a["pieces"], loop.index, PIECE), PIECE)
-                # Pairs begin at positions of one parity: the first one is perhaps half outside.
+                # Pairs begin at positions of one parity, so half of the first may lie outside.
                 head = (piece["at"] + parity.index) % 2
                 pair = (piece["at"] + 2 - parity.index) // 2 + -1
                 dst = f["mine"] + a["x_panel"] + parity.index * a["x_parity"] + pair * ROW_BYTES
@@ -92,7 +92,7 @@ def _emit_pack_x(module: Module) -> None:
 
 
 def _emit_pack_g(module: Module) -> None:
-    """Packs the panels of g of a unit, for a phase."""
+    """Emit `pack_g`, which packs the panels of g of a unit for a phase."""
     with module.function("pack_g", _PHASE, exported=False) as f:
         a, unit = ARGUMENTS.reader(f), fields(f, f["unit"], UNIT)
         phase = fields(f, f["phase"], PHASE)
@@ -105,7 +105,7 @@ def _emit_pack_g(module: Module) -> None:
 
 
 def _range(f: Function, a: Arguments, number: Value) -> tuple[Value, Value]:
-    """The first piece of a panel, and the end of its pieces."""
+    """Return the first piece of a panel, and the end of its pieces."""
     row = fields(f, row_of(f, a["ranges"], number, RANGE), RANGE)
     return row["first"], row["first"] + row["count"]
 
@@ -114,7 +114,7 @@ def _copy(
     f: Function, a: Arguments, side: str, piece: dict[str, Value], unit: dict[str, Value],
     dst: Value, position: Value, dst_row: Value, head: Value,
 ) -> None:  # fmt: skip
-    """Packs a piece of all channels of a unit."""
+    """Call the code that packs a piece for all channels of a unit."""
     src = a[side] + (piece["image"] * a[f"{side}_image"] + position * a[f"{side}_position"])
     f.call(
         a[f"{side}_copy"], dst, src + unit[side] * a[f"{side}_channel"], unit[f"{side}_count"],
@@ -123,7 +123,7 @@ def _copy(
 
 
 def _emit_products(module: Module) -> None:
-    """The products of a phase, of as many positions at once as stay in the first cache."""
+    """Emit `products` for a phase, with as many positions at once as fit into the first cache."""
     with module.function("products", _PHASE, exported=False) as f:
         a, unit = ARGUMENTS.reader(f), fields(f, f["unit"], UNIT)
         phase = fields(f, f["phase"], PHASE)
@@ -151,7 +151,7 @@ def _emit_products(module: Module) -> None:
 
 
 def _emit_checked_deliver(module: Module, cpu: Cpu) -> None:
-    """Puts a block's sums into dw, and raises `bad` where one is not finite."""
+    """Emit `deliver`, which stores a block's sums in dw, and sets `bad` if one is not finite."""
     lanes = min(ROWS, cpu.lanes(4))
     kind = vector(FLOAT, lanes)
     with module.function("deliver", DELIVER, exported=False) as f:

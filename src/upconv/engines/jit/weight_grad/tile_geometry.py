@@ -1,11 +1,11 @@
 """Positions of a weight gradient on tile registers: one long row for the whole batch.
 
-Along an axis, tap t meets g at s*i + d*t - p = s*j + r, with j = i + q: the numbers of g with one
-remainder r are a *phase*, and within a phase a tap is a shift q. Rows of x, and of each phase of g,
-lie in one row of flattened positions, with zeros between them that every shift ends in. So a tap
-of any rank is one constant shift, and its reduction runs over the batch from first to last.
+Along an axis, tap t meets g at s*i + d*t - p = s*j + r, with j = i + q. The numbers of g with the
+same remainder r are a *phase*, and within a phase a tap is a shift q. Rows of x, and of each phase
+of g, lie in one row of flattened positions, with enough zeros between them for every shift. So a
+tap of any rank is one constant shift, and its reduction runs over the whole batch.
 
-A zero meets any number of the other operand, so all must be finite: the primitive looks at sums.
+Zeros meet numbers of the other operand, so all must be finite: the primitive checks the sums.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ..tiles.operations import PAIRS
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An axis: each tap's shift and remainder, outputs of each remainder from the `first` on, and
-    the distance of two positions of the axis before."""
+    """An axis: each tap's shift and remainder, the number of outputs of each remainder from `first`
+    on, and the padded size `pitch`, which is the stride of the previous axis."""
 
     size: int
     stride: int
@@ -38,7 +38,7 @@ class Line:
 
     @classmethod
     def of(cls, axis: Axis) -> Line:
-        """The taps of an axis, and as many zeros between rows as its shifts need."""
+        """Return the line of an axis, with enough zeros between rows for its shifts."""
         places = [axis.dilation * tap - axis.crop_begin for tap in range(axis.kernel)]
         shifts = [place // axis.stride for place in places]
         low, high = min(shifts), max(shifts)
@@ -49,15 +49,15 @@ class Line:
         }
         last = first + max(counts.values())
         taps = tuple((q - first, u % axis.stride) for q, u in zip(shifts, places, strict=True))
-        # A shift ends before the next row, or in the zeros behind the row before.
+        # A shifted row ends before the next row, or in the zeros after the previous row.
         pitch = max(axis.size + max(0, high - first), last - first, last - low)
         return cls(axis.size, axis.stride, first, taps, counts, pitch)
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Numbers of g that lie a stride apart: the first one's position, how many there are along
-    each axis, and the taps that meet them, each with its shift."""
+    """Numbers of g that are a stride apart: the first one's position, their count along each axis,
+    and the taps that meet them, each with its shift."""
 
     position: int
     counts: tuple[int, ...]
@@ -66,8 +66,8 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Runs of an operand's numbers, `step` positions of an image apart: where in the flattened row
-    and in the image each begins, and its length."""
+    """Runs of an operand's numbers, which are `step` positions of an image apart: each run's start
+    in the flattened row and in the image, and its length."""
 
     flat: Numbers
     image: Numbers
@@ -76,7 +76,7 @@ class Rows:
     step: int
 
     def joined(self) -> Rows:
-        """Rows with those that go on where the one before ends, in one."""
+        """Merge each row that begins where the previous row ends."""
         on = np.append(False, np.diff(self.flat) == self.lengths[:-1])
         first = np.flatnonzero(~on)
         lengths = np.add.reduceat(self.lengths, first)
@@ -90,7 +90,7 @@ class Flat:
         self._problem = problem
         self._lines = [Line.of(axis) for axis in problem.axes]
         pitches = [line.pitch for line in self._lines]
-        # Between two images there is a zero in any case: pairs of positions end there.
+        # At least one zero separates two images, because pairs of positions end there.
         self._strides = [prod(pitches[i + 1 :]) for i in range(len(pitches))]
         self._image = prod(pitches) + 1
         self.phases = self._phases()
@@ -102,33 +102,33 @@ class Flat:
         self.chunks = max(1, -(-((problem.batch - 1) * self._image + last + 1) // PAIRS))
 
     def _phases(self) -> tuple[Phase, ...]:
-        found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        taps_of: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for number, taps in enumerate(product(*(line.taps for line in self._lines))):
             shift = sum(q * step for (q, _), step in zip(taps, self._strides, strict=True))
-            found.setdefault(tuple(r for _, r in taps), []).append((number, shift))
+            taps_of.setdefault(tuple(r for _, r in taps), []).append((number, shift))
         return tuple(
             Phase(
                 _dot(remainders, self._outputs),
                 tuple(n.counts[r] for n, r in zip(self._lines, remainders, strict=True)),
                 tuple(taps),
             )
-            for remainders, taps in found.items()
+            for remainders, taps in taps_of.items()
         )
 
     @property
     def _outputs(self) -> list[int]:
-        """Positions of g from one of each axis to the next."""
+        """Strides of g's axes, in positions."""
         sizes = self._problem.out_size
         return [prod(sizes[i + 1 :]) for i in range(len(sizes))]
 
     def rows_of_x(self) -> Rows:
-        """The rows of x, in one where there are no zeros between them."""
+        """Return the rows of x, merged where no zeros lie between them."""
         sizes = self._problem.size
         steps = [prod(sizes[i + 1 :]) for i in range(len(sizes))]
         return self._rows(sizes, steps, 0, 1).joined()
 
     def rows_of_g(self, counts: tuple[int, ...]) -> Rows:
-        """The rows of a phase of g that has so many numbers along each axis, at remainder 0."""
+        """Return the rows of a phase of g with `counts` numbers along the axes, at remainder 0."""
         lines = zip(self._lines, self._outputs, strict=True)
         steps = [line.stride * step for line, step in lines]
         begin = _dot([line.first for line in self._lines], steps)
@@ -153,5 +153,5 @@ def _dot(numbers: Any, others: Any) -> int:
 
 @lru_cache(maxsize=64)
 def flat_of(problem: Problem) -> Flat:
-    """The flattened positions of a problem, which the model and the primitive ask for."""
+    """Return the flattened positions of a problem, which both the model and the primitive need."""
     return Flat(problem)

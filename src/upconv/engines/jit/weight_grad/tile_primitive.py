@@ -38,15 +38,15 @@ from .tile_schedule import TilePlan, tile_plan
 from .tile_tables import tables_of
 
 _AT_ONCE = 16
-"""Chunks of 32 positions whose panels of g, of 32 channels, stay in the first cache."""
+"""Number of chunks of 32 positions for which 32 channels of g stay in the first cache."""
 
 
 class TileWeightGrad:
-    """A weight gradient, compiled and laid out. Where some sums are not finite, `other` makes the
-    primitive that computes them again: a zero between rows may have met infinity or NaN."""
+    """A weight gradient, compiled and laid out. If some sums are not finite, a primitive built by
+    `other` computes everything again: a zero between rows may have met infinity or NaN."""
 
     rounds = True
-    """Packing rounds what it reads."""
+    """Packing rounds the operands."""
 
     def __init__(
         self, problem: Problem, threads: int, cpu: Cpu, other: Callable[[], Primitive]
@@ -84,7 +84,7 @@ class TileWeightGrad:
         self.description = str(plan)
 
     def pack(self, weight: Array) -> Array:
-        """Nothing of a weight gradient is packed beforehand."""
+        """Return the weight: a weight gradient packs nothing beforehand."""
         return weight
 
     def run(self, out: Array, a: Array, b: Any, *_: Maybe) -> None:
@@ -95,7 +95,7 @@ class TileWeightGrad:
         )
         before = None
         if dw is out and self.problem.accumulate:
-            memory.require(out.nbytes, "a copy of what the result holds")
+            memory.require(out.nbytes, "a copy of the result's old values")
             before = out.copy()
         x, g = lying_well("x", b, layout), lying_well("grad", a, layout)
         with Workspace(self.workspace_bytes) as scratch:
@@ -112,13 +112,13 @@ class TileWeightGrad:
             out[...] = dw
 
     def close(self) -> None:
-        """Close the primitive that computes what is not finite."""
+        """Close the primitive for results that are not finite."""
         if self._made_other is not None:
             self._made_other.close()
 
     def _strides(self, side: str, array: Array) -> dict[str, int]:
-        """The address of an operand and its strides: `step` leads to the next position, of g to
-        that of a phase."""
+        """Return the address of an operand and its strides. `step` leads to the next position, for
+        g to the next position of a phase."""
         steps = strides(side, array, self.problem.layout)
         apart = self.problem.axes[-1].stride if side == "g" else 1
         step = steps[f"{side}_position"] * apart
@@ -126,7 +126,7 @@ class TileWeightGrad:
 
 
 def _codes(problem: Problem, cpu: Cpu) -> dict[str, tuple[Code, str]]:
-    """The code of a class of problems, and a name in it, by the argument that has its address."""
+    """Return the code of a class of problems and a function's name in it, by argument name."""
     stored = STORED[problem.dtype]
     stride, finish = problem.axes[-1].stride, Finish(FLOAT, stored)
     read = I16 if stored == BFLOAT else stored  # packed as bits
@@ -147,22 +147,22 @@ def _codes(problem: Problem, cpu: Cpu) -> dict[str, tuple[Code, str]]:
 
 
 def _together(channels: int) -> list[int]:
-    """Blocks of channels that are multiplied at once: two, and one where their number is odd."""
+    """Return the numbers of blocks multiplied at once: two, and one if their number is odd."""
     blocks = ceil(channels / ROWS)
     return [2] * (blocks > 1) + [1] * (blocks % 2)
 
 
 def _layout(plan: TilePlan, cpu: Cpu) -> tuple[dict[str, int], int]:
-    """The offsets of the parts of a thread's memory, and its bytes.
+    """Return the offsets of the parts of a thread's memory, and its bytes.
 
-    No two rows of a tile share a set of the first cache where it can be helped: their distance is
-    an odd number of lines.
+    The distance of rows of a tile is an odd number of cache lines, so that they share few sets of
+    the first cache.
     """
     spare = SUMS + (plan.unit_bytes if plan.single else 0)
-    # One line more than positions need: vectors may be stored beyond the last.
+    # One line more than positions need, because vectors may be stored past the last position.
     g_row = (plan.chunks * PAIRS * 2 + ROW_BYTES) | ROW_BYTES
     g_panel = spare + plan.block_bytes
-    x_panel = g_panel + 2 * ROWS * g_row + ROW_BYTES  # a pair that is half before the first one
+    x_panel = g_panel + 2 * ROWS * g_row + ROW_BYTES  # space for a pair half before the first
     registers = x_panel + plan.part * plan.x_bytes
     layout = {
         "spare": spare, "g_panel": g_panel, "g_row": g_row, "x_panel": x_panel,
@@ -173,8 +173,8 @@ def _layout(plan: TilePlan, cpu: Cpu) -> tuple[dict[str, int], int]:
 
 
 def _results(plan: TilePlan, problem: Problem) -> dict[str, int]:
-    """Bytes between results in dw, and between sums: those are [row][tap][column] where taps lie
-    side by side in dw, or [tap][row][column]."""
+    """Return the bytes between results in dw, and between sums. Sums are [row][tap][column] if taps
+    are adjacent in dw, else [tap][row][column]."""
     _, by_x, by_g, *_, by_tap = weight_strides(problem, forward=True)
     item, inside = problem.dtype.itemsize, by_tap == 1
     rows, taps = (plan.taps, 1) if inside else (1, ROWS)

@@ -1,8 +1,8 @@
 """Panels of a weight gradient on tile registers: packing both operands as bfloat16, and the
 products of one tap.
 
-A panel of g has a row for each channel. A panel of x has pairs of positions of 16 channels: one
-panel those that begin at even positions, and perhaps a second one those at odd ones. What is stored
+A panel of g has a row for each channel. A panel of x has pairs of positions for 16 channels: pairs
+that begin at even positions, and in a second panel, if needed, pairs at odd positions. Data stored
 as bfloat16 is read as 16-bit integers.
 """
 
@@ -25,23 +25,23 @@ from ..transpose import as_bits, paired, transposed
 from ..values import BFLOAT, I16, I32, Value, vector
 
 PACK = signature(
-    "dst* src* active length zeros"  # of each channel so many numbers, and zeros behind them
-    " line step"  # bytes from one channel to the next, or from one number
-    " dst_row"  # bytes from one channel of g to the next, from 16 channels of x
-    " head"  # of x: numbers that the first pair lacks
+    "dst* src* active length zeros"  # of each channel `length` numbers, and zeros after them
+    " line step"  # bytes from one channel to the next, and from one number to the next
+    " dst_row"  # bytes from one channel of g to the next, or from 16 channels of x to the next
+    " head"  # for x: numbers that the first pair lacks
 )
 PRODUCTS = signature(
-    "a* a_row b* b_block chunks"  # g and x: the latter 32 positions each
-    " sums* sums_row sums_a sums_b fresh"  # fresh: 1 where they begin with zero
+    "a* a_row b* b_block chunks"  # g and x, in chunks of 32 positions
+    " sums* sums_row sums_a sums_b fresh"  # fresh: 1 if sums begin at zero
     " registers*"
 )
 REGISTER_BYTES = REGISTERS * TILE_BYTES
-_UNROLLED = 16  # strides up to which vectors are picked from vectors
+_UNROLLED = 16  # the largest stride for which shuffles pick numbers from vectors
 
 
 @compiled("products", kept=8)
 def products_code(module: Module, rows: int, columns: int, cpu: Cpu) -> None:
-    """sums += a b for `rows` blocks of channels of g, by `columns` of x, one or two each."""
+    """sums += a b for `rows` blocks of channels of g by `columns` blocks of x, one or two each."""
     emit_product(module)
     with module.function("products", PRODUCTS) as f:
         tiles = TileRegisters(f, module, f["registers"])
@@ -73,7 +73,7 @@ def products_code(module: Module, rows: int, columns: int, cpu: Cpu) -> None:
 
 @compiled("pack", kept=16)
 def rows_code(module: Module, stored: str, stride: int, cpu: Cpu) -> None:
-    """Packs channels-first data of g: of each row every number of a stride."""
+    """Pack channels-first data of g: from each row, every `stride`-th number."""
     lanes = cpu.lanes(2) if stride <= _UNROLLED else 1
     with module.function("pack", PACK) as f, f.loop(0, f["active"]) as channel:
         src = f["src"] + channel.index * f["line"]
@@ -81,7 +81,7 @@ def rows_code(module: Module, stored: str, stride: int, cpu: Cpu) -> None:
         with f.loop(0, f["length"] + f["zeros"], lanes) as loop:
             rest = f["length"] - loop.index
             number, to = f.at(src, loop.index * stride, stored), f.at(dst, loop.index, I16)
-            # The last number of a stride is not followed by others.
+            # No other numbers follow the last one of a stride.
             whole = rest >= lanes + (1 < stride <= _UNROLLED)
             with f.when(whole):
                 f.store(_picked(f, stored, stride, lanes, number, None), to)
@@ -93,7 +93,8 @@ def rows_code(module: Module, stored: str, stride: int, cpu: Cpu) -> None:
 def _picked(
     f: Function, stored: str, stride: int, lanes: int, src: Value, count: Value | None
 ) -> Value:
-    """Every number of a stride as bits of bfloat16: of the first `count` numbers, else zeros."""
+    """Pick every `stride`-th number as bfloat16 bits, from the first `count` numbers if given; the
+    others are zeros."""
     kind, picked = vector(stored, lanes), f.constant(vector(I16, lanes), 0)
     if lanes == 1:
         return as_bits(f, f.load(stored, src), BFLOAT) if count is None else Value(I16, "0")
@@ -101,7 +102,7 @@ def _picked(
         if count is None:
             line = f.load(kind, f.at(src, i, stored))
         else:
-            # Of no lanes, an address stays within: of an unmapped page they are very slow.
+            # Without lanes, the address stays inside: a masked load of unmapped pages is very slow.
             at = f.at(src, f.select(count > i, f.integer(i), 0), stored)
             line = f.load_lanes(kind, at, f.lanes_below(count - i, lanes))
         line = as_bits(f, line, BFLOAT)
@@ -113,7 +114,7 @@ def _picked(
 
 @compiled("pack", kept=8)
 def columns_code(module: Module, stored: str, cpu: Cpu) -> None:
-    """Packs channels-last data of g: pairs of positions are transposed as 32-bit numbers."""
+    """Pack channels-last data of g: pairs of positions are transposed as 32-bit numbers."""
     lanes = cpu.lanes(4)
     kind = vector(stored, lanes)
     with module.function("pack", PACK) as f:
@@ -144,7 +145,7 @@ def columns_code(module: Module, stored: str, cpu: Cpu) -> None:
 
 @compiled("pack", kept=8)
 def pairs_first_code(module: Module, stored: str, cpu: Cpu) -> None:
-    """Packs channels-first data of x: pairs of positions are transposed as 32-bit numbers."""
+    """Pack channels-first data of x: pairs of positions are transposed as 32-bit numbers."""
     lanes = cpu.lanes(4)
     kind, words = vector(stored, 2 * lanes), vector(I32, lanes)
     with module.function("pack", PACK) as f:
@@ -160,7 +161,7 @@ def pairs_first_code(module: Module, stored: str, cpu: Cpu) -> None:
                 return f.load(kind, src + f["line"] * i)
 
             def load_some(i: int) -> Value:
-                # What lies in columns without a channel does not matter.
+                # The values in columns without a channel do not matter.
                 place = src + f["line"] * f.min(f.integer(i), active - 1)
                 return f.load_lanes(kind, place, mask)
 
@@ -175,7 +176,7 @@ def pairs_first_code(module: Module, stored: str, cpu: Cpu) -> None:
 
 @compiled("pack", kept=8)
 def pairs_last_code(module: Module, stored: str, cpu: Cpu) -> None:
-    """Packs channels-last data of x: two positions are interleaved."""
+    """Pack channels-last data of x: two positions are interleaved."""
     lanes = cpu.lanes(4)
     kind = vector(stored, lanes)
     with module.function("pack", PACK) as f:

@@ -1,8 +1,8 @@
 """The schedule of a weight gradient on tile registers.
 
 Rows of a tile are channels of g, its columns are channels of x, and it sums over 32 positions. A
-*unit* is 32 channels of g with a *part* of the channels of x, and all taps. A job does some units
-of a *set* of spatial blocks, and packs what they need into memory of its thread.
+*unit* is 32 channels of g with a *part* of the channels of x, and all taps. A job computes some
+units of a *set* of spatial blocks, and packs the data they need into memory of its thread.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ..cpu import Cpu
 from ..tiles.operations import PAIRS, ROW_BYTES, ROWS, TILE_BYTES
 from .tile_geometry import Flat, flat_of
 
-_JOBS = 8  # that there should be
+_JOBS = 8  # the desired number of jobs
 _SUMS = 4 << 20  # bytes of the sums of all sets
 _MOST_TAPS = 1024
-_MOST_ZEROS = 32  # positions for each one of x, so that work stays within bounds
+_MOST_ZEROS = 32  # flattened positions per position of x, which bounds the work
 _BLOCKS = 16, 24, 32, 48  # chunks of a spatial block
 
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
-    """`sets` of `works` spatial blocks of `chunks` times 32 positions, `part` blocks of 16 channels
-    of x that a thread has packed, and cycles of one thread."""
+    """The schedule: `sets` sets of `works` spatial blocks of `chunks` times 32 positions. A thread
+    packs `part` blocks of 16 channels of x. `cycles` counts one thread."""
 
     flat: Flat
     groups: int
@@ -43,22 +43,22 @@ class TilePlan:
 
     @property
     def parts(self) -> int:
-        """Parts of the channels of x of a group."""
+        """Number of parts of the channels of x of a group."""
         return ceil(ceil(self.x / ROWS) / self.part)
 
     @property
     def units(self) -> int:
-        """Units of all groups."""
+        """Number of units of all groups."""
         return self.groups * self.parts * ceil(self.g / (2 * ROWS))
 
     @property
     def single(self) -> bool:
-        """Whether one spatial block is all: then no sums are kept from one to the next."""
+        """Whether there is one spatial block, so that no sums are kept from one to the next."""
         return self.sets * self.works == 1
 
     @property
     def jobs(self) -> int:
-        """Jobs of a set."""
+        """Number of jobs of a set."""
         return min(self.units, ceil(_JOBS / self.sets))
 
     @property
@@ -73,23 +73,23 @@ class TilePlan:
 
     @property
     def x_positions(self) -> int:
-        """Positions of a panel of x: those of a spatial block, and what shifts reach."""
+        """Positions of a panel of x: a spatial block, and the positions that shifts reach."""
         return self.chunks * PAIRS + self.flat.high - self.flat.low
 
     @property
     def parities(self) -> int:
-        """1 where pairs begin at even positions only, else 2."""
+        """1 if pairs begin only at positions of one parity, else 2."""
         return self.flat.parities
 
     @property
     def parity_bytes(self) -> int:
-        """Bytes of a panel of x of one parity, an odd number of lines. Vectors may be stored a tile
-        beyond the last position."""
+        """Bytes of a panel of x of one parity, an odd number of cache lines. Vectors may be stored
+        up to a tile past the last position."""
         return (ceil(self.x_positions / 2) * ROW_BYTES + TILE_BYTES) | ROW_BYTES
 
     @property
     def x_bytes(self) -> int:
-        """Bytes of the panels of x of 16 channels."""
+        """Bytes of the panels for 16 channels of x."""
         return self.parities * self.parity_bytes | ROW_BYTES
 
     def __str__(self) -> str:
@@ -99,18 +99,18 @@ class TilePlan:
 
 
 def refusal(problem: Problem) -> str | None:
-    """Why tile registers do not compute a weight gradient, or None."""
+    """Return why tile registers cannot compute a weight gradient, or None."""
     if prod(problem.kernel) > _MOST_TAPS:
-        return f"tiles sum up to {_MOST_TAPS} taps at a time"
+        return f"tiles take at most {_MOST_TAPS} taps"
     positions = problem.batch * prod(problem.size)
     if flat_of(problem).chunks > _MOST_ZEROS * ceil(positions / PAIRS):
-        return "with zeros between its rows the input would be many times as long"
+        return "zeros between its rows would make the input many times as long"
     return None
 
 
 @lru_cache(maxsize=64)
 def tile_plan(problem: Problem, cpu: Cpu) -> TilePlan:
-    """The cheapest schedule."""
+    """Return the cheapest schedule."""
     return min(_plans(problem, cpu), key=lambda plan: plan.cycles)
 
 
@@ -135,7 +135,7 @@ def _plans(problem: Problem, cpu: Cpu) -> Iterator[TilePlan]:
 
 
 def _counted(problem: Problem, plan: TilePlan, cpu: Cpu) -> TilePlan:
-    """A plan with its cycles: products, sums on their way, packing, and results."""
+    """Return a plan with its cycles: products, loading and storing sums, packing, and results."""
     costs, blocks = cpu.costs.weight_grad, ceil(plan.x / ROWS) * ceil(plan.g / ROWS)
     tiles = plan.groups * blocks * plan.taps
     spatial = plan.sets * plan.works

@@ -1,8 +1,8 @@
 """The tables of a weight gradient on tile registers, which tile_driver.py walks.
 
-A *piece* is a run of an operand's numbers that lie one after another in a panel, with the zeros
-behind them; pieces of length 0 are zeros alone. A panel has its pieces in ascending order: one may
-overwrite zeros of the next one's place.
+A *piece* is a run of an operand's numbers that are consecutive in a panel, with the zeros after
+them; a piece of length 0 has only zeros. Pieces of a panel are in ascending order, since the zeros
+of a piece may reach into the next one, which overwrites them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .tile_schedule import TilePlan
 JOB = ("units", "count")
 SET = ("works", "count", "sums")
 UNIT = ("key", "x", "x_count", "g", "g_count", "sums", "blocks", "block_count")
-"""Channels of both operands and their counts, and the unit's blocks of dw."""
+"""The first channels of both operands and their counts, and the unit's blocks of dw."""
 PIECE = ("image", "position", "length", "zeros", "at")
 RANGE = ("first", "count")
-"""Pieces of a panel: those of x for each spatial block, then those of each class of phases."""
+"""Pieces of a panel: of x for each spatial block, then of g for each class of phases."""
 PHASE = ("ranges", "position", "taps", "count")
 TAP = ("number", "place")
-"""A tap, and bytes from the panel of x to the first pair that it meets."""
+"""A tap, and the bytes from the panel of x to the first pair that it meets."""
 TABLES = {
     "jobs": JOB, "sets": SET, "units": UNIT, "blocks": BLOCK, "pieces": PIECE, "ranges": RANGE,
     "phases_of_g": PHASE, "taps": TAP,
@@ -34,7 +34,7 @@ TABLES = {
 
 
 def tables_of(plan: TilePlan, problem: Problem) -> dict[str, Numbers]:
-    """The tables by name."""
+    """Return the tables by name."""
     starts = np.arange(0, plan.units, -(-plan.units // plan.jobs))
     jobs = np.stack([starts, np.diff(starts, append=plan.units)], 1)
     numbers = np.arange(plan.sets)
@@ -45,7 +45,7 @@ def tables_of(plan: TilePlan, problem: Problem) -> dict[str, Numbers]:
 
 
 def _units(plan: TilePlan, problem: Problem) -> dict[str, Numbers]:
-    """The units, with those that share channels of x side by side, and their blocks."""
+    """Return the units and their blocks; units that share channels of x are adjacent."""
     by_group, by_x, by_g, *_ = weight_strides(problem, forward=True)
     item, width = problem.dtype.itemsize, plan.part * ROWS
     units: list[tuple[int, ...]] = []
@@ -66,7 +66,7 @@ def _units(plan: TilePlan, problem: Problem) -> dict[str, Numbers]:
 
 
 def _positions(plan: TilePlan) -> dict[str, Numbers]:
-    """The pieces of all panels, and the phases of g."""
+    """Return the pieces of all panels, and the phases of g."""
     flat, spatial = plan.flat, plan.sets * plan.works
     starts = np.arange(spatial) * plan.chunks * PAIRS
     listed = [_pieces(flat.rows_of_x(), starts - flat.high, plan.x_positions)]
@@ -93,10 +93,10 @@ def _positions(plan: TilePlan) -> dict[str, Numbers]:
 
 
 def _pieces(rows: Rows, starts: Numbers, length: int) -> tuple[Numbers, Numbers]:
-    """The pieces of rows in panels of `length` positions, and the first piece of each panel."""
+    """Return the pieces of rows in panels of `length` positions, and each panel's first piece."""
     ends = rows.flat + rows.lengths
     first, last = ends.searchsorted(starts, "right"), rows.flat.searchsorted(starts + length)
-    counts = 1 + np.maximum(last - first, 0)  # one more for the zeros before the first
+    counts = 1 + np.maximum(last - first, 0)  # one more for the zeros before the first row
     firsts = np.append(0, counts.cumsum())
     panel = np.repeat(np.arange(len(starts)), counts)
     inside = np.arange(firsts[-1]) - firsts[panel]
