@@ -221,7 +221,7 @@ class Kernel:
         self.order.end(packing)
 
     def _begin(self, weight: Array) -> tuple[Array, Block, Array]:
-        """Return memory for what a call packs, the arguments of the packing code, and its source."""
+        """Return memory for what a call packs, the arguments of packing, and what that reads."""
         begun: tuple[Array, Block, Array] = self.order.begin(weight)
         return begun
 

@@ -86,7 +86,7 @@ class Packer:
         stored, move = STORED[weight.dtype], None
         kept, columns, count = {2: I16, 4: FLOAT, 8: DOUBLE}[compute.itemsize], channels, 1
         self.pieces_code: Callable[[], Code] | None = None
-        """Compiles `pack_pieces`, which takes the arguments of `work`; None if pieces are gathered."""
+        """Compiles `pack_pieces`, which takes the arguments of `work`; None for gathered pieces."""
         if transposed_taps is None:
             move, part = gather_code(stored, kept, cpu), _PART
             self._code = packing_code(kept, cpu)
@@ -129,8 +129,8 @@ class Packer:
         return packed
 
     def begin(self, weight: Array, nbytes: int = 0) -> tuple[Array, Block, Array]:
-        """Return memory for a packed weight, or for `nbytes` of its pieces, the arguments of `work`,
-        and the array that it reads."""
+        """Return memory for a packed weight (or for `nbytes` of its pieces), the arguments of
+        `work`, and the array that it reads."""
         nbytes = nbytes or self.nbytes
         memory.require(nbytes, "the packed weight")
         if not weight.flags.c_contiguous:

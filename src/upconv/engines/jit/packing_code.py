@@ -52,8 +52,8 @@ def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
 
 @compiled("pack", "pack_pieces", kept=16, opt=1)
 def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) -> None:
-    """Code for lanes that lie far apart. A part of a piece has some columns (adjacent taps and input
-    channels) of all lanes of a block. `past` writes past the caches."""
+    """Code for lanes that lie far apart. A part of a piece has some columns (adjacent taps and
+    input channels) of all lanes of a block. `past` writes past the caches."""
     _emit_part(module, element, past, cpu)
     _emit_packs(module)
 
