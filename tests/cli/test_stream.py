@@ -125,7 +125,7 @@ REFUSED = {
     "sound as the input": (in_fours("mel.wav", "y.npy"),
      "'mel.wav' ends in .wav, which the command does not read; it reads .npy, raw numbers"),
     "text as the input": (in_fours("mel.csv", "y.npy"), "ends in .csv"),
-    "axis": (in_fours("mel.npy", "y.npy", "--axis", "1"), "open along axis 1"),
+    "axis": (in_fours("mel.npy", "y.npy", "--axis", "1"), "dynamic along axis 1"),
     "shape": (in_fours("flat.npy", "y.npy"), "of 3 axes"),
 }  # fmt: skip
 
