@@ -151,7 +151,7 @@ def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -
 
 def _require_processor(layers: Sequence[Layer], precision: str, dtype: DType) -> None:
     """Refuse options that only a GPU supports, and types whose package is not installed."""
-    dtype_of(dtype.value)  # raises for bfloat16 where ml_dtypes is missing
+    dtype_of(dtype.value)  # raises for bfloat16 if ml_dtypes is missing
     if precision == "tf32":
         words = "TF32 is a type of GPUs; add --device cuda"
         raise BadParameter(words, param_hint="--precision")

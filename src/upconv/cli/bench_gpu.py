@@ -93,7 +93,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise EngineMissing("bench --device cuda compares with PyTorch: install it") from None
+        raise EngineMissing("bench --device cuda needs PyTorch: install it") from None
     Cudnn().fingerprint()  # raises if there is no GPU or no cuDNN
     return torch
 

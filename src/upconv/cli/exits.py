@@ -1,7 +1,7 @@
 """Exit codes and error messages of commands.
 
     0  success
-    1  findings: a wrong result, a difference, a message of lint
+    1  findings: a wrong result, a difference, a finding of lint
     2  an error: wrong usage, bad input, a missing engine or extra
     130 interrupted (Ctrl-C), 141 closed pipe, 143 terminated: as in shells
 

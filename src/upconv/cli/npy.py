@@ -39,7 +39,7 @@ def read_all(path: Path | None) -> dict[str, Array] | None:
         raise
     except Exception as error:  # NumPy and zipfile raise a dozen kinds of errors
         reason: Any = getattr(error, "strerror", None) or " ".join(str(error).split())
-        if "allow_pickle" in reason:  # NumPy advises to unpickle the file
+        if "allow_pickle" in reason:  # NumPy advises unpickling the file
             reason = "it is neither a .npy nor a .npz of numbers; objects are never unpickled"
         raise FileError(f"Cannot read {name}: {reason or type(error).__name__}"[:400]) from None
 

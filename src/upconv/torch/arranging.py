@@ -157,7 +157,7 @@ def _layer_norm(
 ) -> Arranged:  # fmt: skip
     _require_channels_last(x)
     if len(normalized_shape) > 1:
-        raise ArgumentError("normalized_shape", str(tuple(normalized_shape)), "the channels alone")
+        raise ArgumentError("normalized_shape", str(tuple(normalized_shape)), "only the channels")
     scale = None if weight is None else array(weight.detach())
     offset = None if bias is None else array(bias.detach())
     return Arranged(network.layer_norm(x.value, scale, offset, eps), x.axes)
@@ -190,7 +190,7 @@ def _lstm(
 ) -> Any:  # fmt: skip
     """Add the layers of an LSTM one after another, along the only spatial axis."""
     if bidirectional:
-        raise EngineRefusal("it runs in both directions, and so reads all positions")
+        raise EngineRefusal("it runs in both directions, so it reads all positions")
     if dropout and train:
         raise EngineRefusal("its dropout is random. Call model.eval()")
     per_layer = 4 if has_biases else 2

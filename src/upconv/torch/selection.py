@@ -35,7 +35,7 @@ MOST_RUNS = 30
 """Maximum number of inference runs of the model, and of training steps."""
 
 _LONG, _RUNS_OF_CHOICE = 0.15, (20, 11)
-"""Seconds of a long run, and the runs that choose between two ways: for short and long models."""
+"""Seconds of a long run; runs that choose between two ways, for short and for long models."""
 
 _MOST_ROUNDS = 4
 _MOST_REASONS = 8
@@ -241,7 +241,7 @@ class Selection:
     # The report -----------------------------------------------------------------------------------
 
     def _report(self, choice: Choice) -> Report:
-        """Return the report: a row for each part, layer, and reason to leave operations."""
+        """Return the report: rows for parts, for layers, and for reasons to leave operations."""
         inside = {name: row.name for row in self.parts for name in row.details["layers"]}
         if choice.name == PARTS:
             self.parts = [replace(row, by="upconv") for row in self.parts]

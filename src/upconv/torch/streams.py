@@ -23,7 +23,7 @@ def stream(
     model: Any, example: Any, *, axis: int = -1, chunk: int | None = None,
     precision: str = "float32", threads: int | None = None, algorithm: str = "auto",
 ) -> ModuleStream:  # fmt: skip
-    """Stream a module along an axis of its inputs: `push(chunk)` each chunk, then `finish()`.
+    """Stream a module along an axis of its inputs: `push` each chunk as it comes, then `finish`.
 
     model: a module, in eval mode, whose operations are local along the axis. Its parameters are
         copied. example: the model's arguments: a float32 tensor, a tuple of positional arguments or

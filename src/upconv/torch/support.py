@@ -112,7 +112,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         for tensor in [*values, *inputs.values()]:
             _check(tensor, values[0].dtype)
         if not inputs:
-            raise ArgumentError("the operands", "no tensor that changes", "at least one")
+            raise ArgumentError("every operand", "constant", "one that changes")
         names = {source: f"x{number}" for number, source in enumerate(inputs)}
         network = Network({names[source]: _open(value.shape) for source, value in inputs.items()})
         results = self._added(network, node, names)
@@ -126,7 +126,9 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
                 _check_weight(node, source, value_of(node))
             elif isinstance(value, (list, tuple)):
                 if row_of(source) is None:
-                    raise ArgumentError("an operand", f"of {name_of(source)}", "of the table")
+                    raise ArgumentError(
+                        "an operand", f"of {name_of(source)}", "of a known operation"
+                    )
                 self._collect(source, inputs)
             elif isinstance(value, torch.Tensor):
                 inputs[source] = value

@@ -86,7 +86,7 @@ def dense_strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
         strides[axis] = step
-        step *= shape[axis] if last else max(1, shape[axis])  # PyTorch does both for empty tensors
+        step *= shape[axis] if last else max(1, shape[axis])  # as in PyTorch for empty tensors
     return tuple(strides)
 
 

@@ -92,7 +92,7 @@ class Trace:
             self._refuse(f"{type(self._model).__name__}'s results", reason)
         outputs = [leaf for leaf in leaves if isinstance(leaf, Traced)]
         if not outputs or len(outputs) < sum(isinstance(leaf, torch.Tensor) for leaf in leaves):
-            raise ArgumentError("the model's result", brief(results), "results of the inputs")
+            raise ArgumentError("the model's result", brief(results), "tensors from the inputs")
         self._network.output(*(output.arranged.value for output in outputs))
         numbers = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Traced)]
         kept = [None if isinstance(leaf, Traced) else leaf for leaf in leaves]
