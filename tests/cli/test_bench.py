@@ -310,7 +310,8 @@ def test_layer_files_that_are_no_files(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("names", "words"), [("nothing", "'nothing'"), ("", "names nothing"), (" ,", "names nothing")]
+    ("names", "words"),
+    [("nothing", "'nothing'"), ("", "contains no name"), (" ,", "contains no name")],
 )
 @pytest.mark.parametrize(
     ("option", "known"),

@@ -112,7 +112,7 @@ def test_without_a_place_for_the_result_it_ends_at_once(folder):
             ("model.onnx", "a.onnx", "--inputs", "named.npz"),
             "--inputs is given for 'data'; expected the model's inputs: 'x'.",
         ),
-        (("inputs.npz", "--dry-run"), "no ONNX model"),
+        (("inputs.npz", "--dry-run"), "not an ONNX model"),
     ],
 )
 def test_a_mistake_is_told_and_nothing_is_written(folder, arguments, words):

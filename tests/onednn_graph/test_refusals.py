@@ -49,14 +49,14 @@ ATTRIBUTES = [
     ({"groups": 0}, ArgumentError, "groups is 0; expected an integer >= 1."),
     ({"groups": True}, DTypeError, "groups is True (bool); expected an integer."),
     ({"groups": 3}, ArgumentError,
-     ("groups is 3; expected a divisor of 2, the weight's whole channels. The weight's shape is"
+     ("groups is 3; expected a divisor of 2, the weight's undivided channels. The weight's shape is"
       " (3, 4, 2).")),
     ({"auto_pad": "same_upper"}, ArgumentError,
-     ("auto_pad is 'same_upper'; expected one of None, VALID, SAME_UPPER, SAME_LOWER. So rule"
-      " 'library' has it.")),
+     ("auto_pad is 'same_upper'; expected one of None, VALID, SAME_UPPER, SAME_LOWER, by rule"
+      " 'library'.")),
     ({"auto_pad": "VALID", "rule": "document"}, ArgumentError,
-     ("auto_pad is 'VALID'; expected one of none, valid, same_upper, same_lower. So rule"
-      " 'document' has it.")),
+     ("auto_pad is 'VALID'; expected one of none, valid, same_upper, same_lower, by rule"
+      " 'document'.")),
     ({"auto_pad": 1}, DTypeError, "auto_pad is 1 (int); expected text."),
     ({"rule": "docs"}, ArgumentError, "rule is 'docs'; expected one of 'library', 'document'."),
     ({"data_format": "NHWC"}, ArgumentError,
@@ -78,17 +78,17 @@ SHAPED = [
     ("ConvTranspose", {"output_padding": [2]}, None,
      "output_padding[0] is 2; expected less than the stride = 2. oneDNN Graph refuses more."),
     ("ConvTransposeBackwardData", {"output_padding": [1]}, None,
-     ("output_padding is [1]; expected None. The library has no such attribute for gradients:"
-      " rule='document' has.")),
+     ("output_padding is [1]; expected None. The library has no such attribute for gradients;"
+      " rule='document' does.")),
     ("ConvTranspose", {}, [(1, 5, 3), (3, 4, 2)],
      ("channels of src is 3; expected 2, by the weight (3, 4, 2) and groups. See data_format and"
       " weights_format.")),
     ("Convolution", {}, [(1, 11, 5), (3, 4, 2)],
      "channels of src is 5; expected 4, by the weight (3, 4, 2) and groups. ..."),
     ("ConvTranspose", {}, [(5, 2), (4, 2)],
-     "src.shape is (5, 2); expected 3 to 5 dimensions: batch, channels and one to three of space."),
+     "src.shape is (5, 2); expected 3 to 5 dimensions: batch, channels and 1 to 3 spatial axes."),
     ("ConvTranspose", {}, [(1, 5, 2), (3, 3, 4, 2)],
-     "the weight's shape is (3, 3, 4, 2); expected 3 dimensions, as the data have."),
+     "the weight's shape is (3, 3, 4, 2); expected 3 dimensions, like the data."),
     ("ConvTranspose", {}, [(1, 5, 2), (0, 4, 2)],
      "weights_shape[0] is 0; expected an integer >= 1."),
     ("ConvTranspose", {}, [(1, 5, 2), (3, 4, 2), (2,)], "bias... is (2,); expected (4,)..."),
@@ -112,7 +112,7 @@ SHAPED = [
     (GRADIENT, {}, [(1, 5, 2), (2, 11, 4)],
      "the batch size is 1 in src and 2 in diff_dst; expected one size."),
     (GRADIENT, {}, [(1, 5, 2), (1, 11, 1, 4)],
-     "diff_dst.shape is (1, 11, 1, 4); expected 3 dimensions, as src has."),
+     "diff_dst.shape is (1, 11, 1, 4); expected 3 dimensions, like src."),
     (GRADIENT, {"out": np.ones((3, 4, 1), np.float32)}, None,
      "out.shape is (3, 4, 1); expected (3, 4, 2). ..."),
 ]  # fmt: skip

@@ -99,16 +99,16 @@ def test_weight_normalisation_is_computed(numerator: str, dtype: type) -> None:
 
 
 REFUSED = {
-    "c = Neg(x)": "'c' is made by a Neg node when the model runs.",
-    "c = Identity(x)": "'c' is made by a Identity node",
-    "c = Relu(w)": "'c' is made by a Relu node",
-    "a = DequantizeLinear(q, s) c = Neg(a)": "'c' is made by a Neg node",
-    "c = DequantizeLinear(q, s)": "'c' is made by a DequantizeLinear node",
-    "c, d = Split<axis = 2>(w)": "'c' is made by a Split node",
-    "c = Transpose<perm = [0, 0, 1]>(w)": "'c' is made by a Transpose node",
-    "c = Cast<to = 8>(w)": "'c' is made by a Cast node",
-    "c = Div(w, zero)": "'c' is made by a Div node",
-    "c = Add(wide, tall)": "'c' is made by a Add node",
+    "c = Neg(x)": "'c' is computed by a Neg node when the model runs.",
+    "c = Identity(x)": "'c' is computed by a Identity node",
+    "c = Relu(w)": "'c' is computed by a Relu node",
+    "a = DequantizeLinear(q, s) c = Neg(a)": "'c' is computed by a Neg node",
+    "c = DequantizeLinear(q, s)": "'c' is computed by a DequantizeLinear node",
+    "c, d = Split<axis = 2>(w)": "'c' is computed by a Split node",
+    "c = Transpose<perm = [0, 0, 1]>(w)": "'c' is computed by a Transpose node",
+    "c = Cast<to = 8>(w)": "'c' is computed by a Cast node",
+    "c = Div(w, zero)": "'c' is computed by a Div node",
+    "c = Add(wide, tall)": "'c' is computed by a Add node",
 }
 
 
@@ -126,7 +126,7 @@ def test_what_may_be_fed_and_what_is_left_out_are_not_constant() -> None:
     found = folded("y = Add(x, w)", signature="g (float[2] x, float[2] w = {1, 2}) => (float[2] y)")
     assert found.reason == "'w' is an input of its graph."
     assert folded("y = Add(x, x)").reason == "'x' is an input of its graph."
-    assert constant_value(None).reason == "The input is left out."
+    assert constant_value(None).reason == "The input is absent."
 
 
 def test_constants_of_outer_graphs_are_folded_in_subgraphs() -> None:
@@ -149,7 +149,7 @@ def test_what_depends_on_the_callers_attribute_is_not_constant() -> None:
             c = Constant <value_int: int = @k> () y = Add(x, c) }"""
     (function,) = ir.from_onnx_text(text).functions.values()
     found = constant_value(function[0].outputs[0])
-    assert found.reason == "'c' is made by a Constant node when the model runs."
+    assert found.reason == "'c' is computed by a Constant node when the model runs."
 
 
 @pytest.mark.parametrize(("channels", "w", "b", "said"), [

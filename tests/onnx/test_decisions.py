@@ -141,7 +141,7 @@ def test_other_layers_and_arguments_are_refused(source: onnx.ModelProto, saved: 
     with pytest.raises(ArgumentError, match=r"the parts .*'elsewhere'"):
         Session(source, threads=2, decisions=saved)
     for more in ({"layers": []}, {"measure": False}):
-        with pytest.raises(ArgumentError, match="given beside decisions; expected one of the two"):
+        with pytest.raises(ArgumentError, match="given with decisions; expected one of the two"):
             Session(source, threads=2, decisions=saved, **more)
     with pytest.raises(ArgumentError, match="remeasure is True; expected decisions"):
         Session(source, remeasure=True)

@@ -104,7 +104,7 @@ def test_data_outside_the_folder_is_refused(location: str, tmp_path: Path) -> No
 WRONG = {
     "missing": ({"location": "none"}, FileError, "No such file"),
     "pipe": ({"location": "pipe"}, FileError, "not a regular file"),
-    "short": ({"location": "w", "offset": "8"}, FileError, "has 96 bytes; it ends at 104"),
+    "short": ({"location": "w", "offset": "8"}, FileError, "has 96 bytes; the data ends at 104"),
     "length": ({"location": "w", "length": "95"}, ModelError, "has 95 bytes; expected 96 for"),
     "negative": ({"location": "w", "offset": "-8"}, ModelError, "cannot be|cannot hold"),
     "nowhere": ({}, FileError, "is a directory; expected a file"),

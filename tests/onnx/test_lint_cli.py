@@ -166,7 +166,7 @@ def test_rules_are_explained():
     assert [rule["rule"] for rule in listed["rules"]] == [c for c in RULES if c[3] == "1"]
     assert "--explain is 'UPX'" in failed(called("lint", "--explain", "UPX"), 2)
     said = failed(called("lint", "--explain", "UPC1", "--output-format", "sarif"), 2)
-    assert "it is text or json" in said
+    assert "it must be text or json" in said
 
 
 def test_a_file_that_does_not_exist_is_an_error_before_any_is_checked(folder):
@@ -193,10 +193,10 @@ def test_a_terminal_gets_no_escapes_and_no_letters_that_it_lacks(folder):
     ("arguments", "words"),
     [
         (["clean.onnx", "--select", "UPX"], "'UPX'"),
-        (["clean.onnx", "--select", ""], "names nothing"),
+        (["clean.onnx", "--select", ""], "contains no name"),
         (["clean.onnx", "--input-shape", "x"], "NAME:SIZES"),
         (["clean.onnx", "--input-shape", "x:1,2,3,4"], "--input-shape['x'] is (1, 2, 3, 4)"),
-        (["clean.onnx", "--input-shape", "x:2,16,5,7", "--fix"], "for all input shapes"),
+        (["clean.onnx", "--input-shape", "x:2,16,5,7", "--fix"], "covers all input shapes"),
     ],
 )
 def test_usage(folder, arguments, words):

@@ -204,7 +204,7 @@ def test_a_candidate_that_ends_its_process_is_refused_and_the_next_is_tried(
     monkeypatch.setattr(select.Selecting, "check", lambda *_: CHECKED)
     found = optimize(model())
     refused = [one for layer in found.layers for one in layer.candidates if one.refusal]
-    ended = [one for one in refused if "ended its process (SIGABRT" in str(one.refusal)]
+    ended = [one for one in refused if "process ended (SIGABRT" in str(one.refusal)]
     assert ended
     assert {layer.chosen for layer in found.layers} <= {"sub_pixel:unfolded", ORIGINAL}
     assert found.layers[0].candidate("sub_pixel:unfolded").seconds  # behind it in the row
@@ -272,7 +272,7 @@ def test_layers_within_nodes_are_left_as_they_are(clock: Clock) -> None:
     assert [(layer.shapes, layer.chosen) for layer in found.layers] == [
         ((), ORIGINAL), ((), ORIGINAL), (((2, 8, 10, 14),), "sub_pixel:unfolded"),
     ]  # fmt: skip
-    assert "it stands in a body" in found.layers[0].why
+    assert "it is inside a body" in found.layers[0].why
     assert found.verified
 
 

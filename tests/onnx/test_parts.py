@@ -225,7 +225,7 @@ REFUSALS = {
     "Resize": (
         [node("Resize", "", "a")],
         {"a": np.float32([1, 1, 1.5, 1.5])},
-        "Its factors, [1.0, 1.0, 1.5, 1.5], are not whole.",
+        "Its factors, [1.0, 1.0, 1.5, 1.5], are not integers.",
     ),
     "Softmax": ([node("Softmax", axis=2)], {}, "axis 2, not 1"),
     "Slice": (

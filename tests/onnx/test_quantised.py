@@ -243,4 +243,4 @@ def test_a_pad_of_integers_stays() -> None:
         { p = Pad(x, pads) c = DequantizeLinear(p, one, zero)
           [deconv] y = ConvTranspose<strides=[2], pads=[3,3]>(c, w) }"""
     )
-    assert "puts integers on quantised ones" in refusal(before, "fold_pad")
+    assert "adds integers to quantised ones" in refusal(before, "fold_pad")

@@ -53,7 +53,7 @@ def test_the_text_has_a_row_per_layer_and_ends_in_the_verdict() -> None:
     assert lines[-1].startswith("verdict")
     slow = replace(cases.sample(), whole=(WholeResult(1.0123, 0.9996, Ratio(1.01, 1.0, 1.02)),))
     assert "whole model     1.01 s before, 1.00 s after: 1.01 times as fast" in as_text(slow)
-    assert "From 1.01 s to 1.00 s a call" in as_html(slow)
+    assert "From 1.01 s to 1.00 s per call" in as_html(slow)
     assert all(line.isascii() for line in lines)
 
 

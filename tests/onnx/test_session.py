@@ -145,7 +145,7 @@ def test_layers_that_are_not_ours() -> None:
     assert [each.kind for each in rows.values() if each.upconv] == ["ConvTranspose"]
     assert "'fed' is an input of its graph" in rows["y"].why
     assert "'bias' is an input of its graph" in rows["v"].why
-    assert "made by a DequantizeLinear node" in rows["e"].why
+    assert "computed by a DequantizeLinear node" in rows["e"].why
     feeds = {"x": weight(1, 1, 3), "fed": weight(1, 1, 2), "bias": weight(1)}
     feeds["choose"] = np.array(True)
     same(found.run(None, feeds), plain(made, feeds))

@@ -238,7 +238,7 @@ def test_bad_arguments() -> None:
     other = model("(double[1, 4, T] x) => (double[1, 4, T] y) { y = Relu(x) }")
     plane = model("(float[1, 4, H, T] x) => (float[1, 4, H, T] y) { y = Relu(x) }")
     for proto, words in (
-        (fixed, "open along axis -1. Export"), (other, "expected float32"), (plane, "shapes="),
+        (fixed, "dynamic along axis -1. Export"), (other, "expected float32"), (plane, "shapes="),
     ):  # fmt: skip
         with pytest.raises(ArgumentError, match=words):
             uo.stream(proto)

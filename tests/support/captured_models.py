@@ -277,7 +277,7 @@ MODELS = {
     )
 }  # fmt: skip
 LEFT_ALONE = {
-    "DataDependent": "torch.export cannot follow its forward",
+    "DataDependent": "torch.export cannot trace its forward",
     "Counting": "its forward changes the model or its inputs",
     "Buffered": "its forward changes the model or its inputs",
     "Hooked": "an inner Block has hooks",

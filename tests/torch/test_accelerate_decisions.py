@@ -29,7 +29,7 @@ def saved(tmp_path, layers_are_faster):
 
 
 def refused(kind, match, path, example_inputs=None, **more) -> None:
-    """The file is refused and kept, and the model stays PyTorch's."""
+    """The file is refused and kept, and PyTorch still computes the model."""
     model, before = dcgan(), path.read_bytes()
     with pytest.raises(kind, match=match):
         ut.accelerate(model, example_inputs, decisions=path, **more)
@@ -120,9 +120,9 @@ def test_a_model_whose_decisions_cannot_be_written_is_restored(
 
 def test_inputs_and_decisions_that_do_not_go_together_are_refused(saved) -> None:
     x = torch.randn(2, 6, 1, 1)
-    refused(ArgumentError, "example_inputs is given beside decisions; expected either", saved, x)
+    refused(ArgumentError, "example_inputs is given with decisions; expected either", saved, x)
     for given in ((), (x,)):
-        with pytest.raises(ArgumentError, match="remeasure is True; expected decisions beside it"):
+        with pytest.raises(ArgumentError, match="remeasure is True; expected decisions, the file"):
             ut.accelerate(dcgan(), *given, remeasure=True)
     refused(ArgumentError, "remeasure is True; .* and example_inputs", saved, remeasure=True)
     refused(ArgumentError, "remeasure is 1", saved, x, remeasure=1)

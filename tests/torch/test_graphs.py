@@ -171,12 +171,12 @@ def test_a_part_that_is_not_faster_or_differs_stays_and_the_log_says_why(
     with torch.no_grad():
         monkeypatch.setattr(measuring, "required_gain", lambda _: float("inf"))
         assert close(compiled(model)(x), model(x))
-        assert "stays PyTorch's: it is not faster" in caplog.text
+        assert "stays with PyTorch: it is not faster" in caplog.text
         torch.compiler.reset()
         sigmoid = lambda network, x: network.activation(x, "sigmoid")  # noqa: E731
         monkeypatch.setitem(network_rules.ROWS, "tanh", sigmoid)
         assert close(compiled(model)(x), model(x))
-        assert "stays PyTorch's: its result 1 differs" in caplog.text
+        assert "stays with PyTorch: its result 1 differs" in caplog.text
 
 
 @pytest.mark.skipif(OLD, reason="PyTorch 2.4's Dynamo does not look into modules")

@@ -265,11 +265,14 @@ def _across(y):
 
 
 REFUSED = {
-    "recurrent": (Calls(_recurrent), "gru: of recurrent layers a network has LSTMs alone"),
+    "recurrent": (Calls(_recurrent), "gru: the only recurrent layer of a network is the LSTM"),
     "both directions": (Recurrent(bidirectional=True), "lstm in lstm: it runs in both directions"),
     "projected": (Recurrent(proj_size=2), "lstm in lstm: its results are projected"),
-    "the last state": (Calls(_last_state), "results: the state of a recurrent layer is known at"),
-    "a state": (Calls(_started), "lstm: its state begins with other numbers than 0"),
+    "the last state": (
+        Calls(_last_state),
+        "results: the state of a recurrent layer is known only",
+    ),
+    "a state": (Calls(_started), "lstm: its initial state is not 0"),
     "over the batch": (Calls(_across), "lstm: it does not run along time"),
     "norm over time": (nn.Sequential(nn.Conv1d(4, 4, 1), nn.GroupNorm(2, 4)), "norm at 1: mean"),
     "instance norm": (nn.Sequential(nn.Conv1d(4, 4, 1), nn.InstanceNorm1d(4)), "norm at 1: mean"),

@@ -1,6 +1,6 @@
-"""The command line, which `app` assembles. Every command has a file of its name.
+"""The command line: `app` assembles the commands, and most commands have a module of their own.
 
-`onnx` has optimize, rewrite and verify. `options` holds shared options, parsers and the form of
-help, `npy` arrays in files, `report` output, `exits` exit codes, `bench_layers` the layers and
-candidates of `bench`. Nothing here computes: commands call the library.
+`onnx` holds optimize, rewrite and verify. `options` holds shared options, their parsers and the
+help layout. `npy` reads and writes arrays, `report` prints results, and `exits` sets exit codes.
+`bench_layers` holds the layers and candidates of `bench`. The commands only call the library.
 """

@@ -1,4 +1,4 @@
-"""The commands assembled, with their common options --version and --traceback, and exit codes."""
+"""The command-line application: all commands, --version, --traceback and exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TRACEBACK = "--traceback"
 
 
 class _Commands(TyperGroup):
-    """The group of commands: it accepts --traceback anywhere, and ends with an exit code."""
+    """Command group that accepts --traceback anywhere and turns errors into exit codes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         count = args.index("--") if "--" in args else len(args)
@@ -44,7 +44,7 @@ app = Typer(
     name="upconv",
     cls=_Commands,
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help: it goes through pipes, and rich stays unloaded
+    rich_markup_mode=None,  # plain help works in pipes and does not load rich
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -69,7 +69,7 @@ def _callback(
         Option(
             _TRACEBACK,
             envvar="UPCONV_TRACEBACK",
-            help="Show the traceback of an error; may stand anywhere.",
+            help="Show the traceback of an error; may appear anywhere.",
         ),
     ] = False,
 ) -> None:

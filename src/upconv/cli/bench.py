@@ -2,8 +2,8 @@
 
 1. An engine that refuses the layer is skipped with its reason, and so is a library that cannot
    compute it or is not installed.
-2. An engine that fails, or a candidate with wrong results, is a fault: shown, and never timed.
-3. `upconv.timing` times the others in interleaved rounds, after a rest.
+2. An engine that fails, or a candidate with wrong results, is a fault: it is shown, never timed.
+3. `upconv.timing` times the others in interleaved rounds, with a rest before each sample.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from . import doctor, options, report
 from .bench_layers import PEERS, Candidate, Case, Layer, engine, read
 from .exits import FINDINGS, say
 
-_ANY_WIDTH = 10_000  # columns of a file or pipe: a row stays on one line
+_ANY_WIDTH = 10_000  # columns of a file or pipe, so that a row stays on one line
 _QUICK_SECONDS = 0.05
 _QUICK_MULTIPLY_ADDS = 150_000_000
 _SHORT = {"reference": "ref", "onnxruntime": "ort", "openvino": "ov"}
@@ -48,7 +48,7 @@ def bench(
         Path | None, Option(metavar="FILE", help="Layers to measure, in JSON.")
     ] = None,
     quick: Annotated[
-        bool, Option("--quick", help="Measure only the small layers, in some seconds.")
+        bool, Option("--quick", help="Measure only the small layers, in a few seconds.")
     ] = False,
     only: Annotated[Any, _names("Measure only these layers.")] = None,
     engines: Annotated[Any, _names("Engines to measure (default: all available).")] = None,
@@ -60,7 +60,7 @@ def bench(
         float, Option(min=0.0, max=3600.0, metavar="S", help="Time per candidate and layer.")
     ] = 0.3,
     device: Annotated[
-        Literal["cpu", "cuda"], Option(help="Where to compute; cuda: cuDNN beside PyTorch.")
+        Literal["cpu", "cuda"], Option(help="Where to compute; cuda compares cuDNN with PyTorch.")
     ] = "cpu",
     precision: Annotated[
         Literal["float32", "tf32"], Option(help="Type of float32 products; tf32 needs a GPU.")
@@ -72,9 +72,9 @@ def bench(
     The other libraries are PyTorch, ONNX Runtime and OpenVINO. Every result is verified against the
     reference engine in float64 before it is timed; a wrong one is shown as WRONG and the exit code
     is 1. Times are the best and the median of interleaved rounds. Efficiency is the direct roofline
-    time over the best time. It exceeds 1 where Winograd's algorithm multiplies less, or where the
-    data stays in the caches. "x torch" is the speed relative to PyTorch's; memory is that of the
-    result and the scratch memory of a call.
+    time over the best time. It exceeds 1 if Winograd's algorithm saves multiplications, or if the
+    data stays in the caches. "x torch" is the speed relative to PyTorch. "memory" is the size of
+    the result and of a call's scratch memory.
 
     \b
     Examples:
@@ -150,8 +150,8 @@ def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -
 
 
 def _require_processor(layers: Sequence[Layer], precision: str, dtype: DType) -> None:
-    """Refuse options that only a GPU supports, and types that are not installed."""
-    dtype_of(dtype.value)  # raises for bfloat16 where ml_dtypes is missing
+    """Refuse options that only a GPU supports, and types whose package is not installed."""
+    dtype_of(dtype.value)  # raises for bfloat16 if ml_dtypes is missing
     if precision == "tf32":
         words = "TF32 is a type of GPUs; add --device cuda"
         raise BadParameter(words, param_hint="--precision")
@@ -170,10 +170,10 @@ def _require_known(option: str, wanted: Sequence[str], known: Sequence[str]) -> 
 
 @dataclass(slots=True)
 class Result:
-    """One candidate on one layer; the fields are those of the JSON document.
+    """Result of one candidate on one layer, with the fields of the JSON document.
 
-    rounds_seconds: seconds per call, the best of every round; empty where it was not measured.
-    reason: why it was not. fault: whether the reason is a wrong result or an engine that failed.
+    rounds_seconds: best seconds per call in every round; empty for an unmeasured candidate.
+    reason: why it was not measured. fault: whether the result is wrong or the engine failed.
     efficiency: the roofline time over the best time, for upconv's engines. speeds: the best time
     of each group over the best time of this candidate.
     """

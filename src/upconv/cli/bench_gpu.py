@@ -1,13 +1,13 @@
-"""`upconv bench --device cuda`: layers in cuDNN through upconv, beside PyTorch's own call.
+"""`upconv bench --device cuda`: compare upconv's cuDNN engine with PyTorch's own call.
 
 Both compute the same arrays in the same memory order. Results are verified against PyTorch in
 float64 before they are timed. Both sides use their fastest measured plan: upconv by tuning,
-PyTorch by `torch.backends.cudnn.benchmark`. Two times are taken:
+PyTorch by `torch.backends.cudnn.benchmark`. Each side has two times per call:
 
-    on the device    ten calls in a CUDA graph, replayed: time of the GPU, without the processor
-    a call           calls one after the other, between two events: time in an eager program
+    on the device    ten calls in a CUDA graph that is replayed: GPU time without CPU overhead
+    a call           successive calls between two events: time in an eager program
 
-The peak is the rate of a matrix product and of a copy of 1 GiB on this GPU, in the measured type.
+The peaks are the rates of a matrix product in the measured type and of a copy on this GPU.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _CALLS, _REPLAYS, _ROUNDS, _EAGER = 10, 2, 3, 20
 
 @dataclass(slots=True)
 class Line:
-    """One layer in one memory order; the fields are those of the JSON document.
+    """Times of one layer in one memory order, with the fields of the JSON document.
 
-    seconds, torch_seconds: on the device, per call, the best of some rounds. call_seconds,
-    torch_call_seconds: eager calls. error: the largest, as a multiple of the allowed rounding.
+    seconds, torch_seconds: best time of a call on the device. call_seconds, torch_call_seconds:
+    best time of an eager call. error: the largest error, as a multiple of the allowed rounding.
     """
 
     layer: str
@@ -93,8 +93,8 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise EngineMissing("bench --device cuda measures beside PyTorch: install it") from None
-    Cudnn().fingerprint()  # raises where there is no GPU, or no cuDNN
+        raise EngineMissing("bench --device cuda needs PyTorch: install it") from None
+    Cudnn().fingerprint()  # raises if there is no GPU or no cuDNN
     return torch
 
 
@@ -146,12 +146,12 @@ class _Tensors(NamedTuple):
         return cls(draw(a), draw(b, scale), bias, draw(problem.result_shape))
 
     def changed(self, change: Callable[[Any], Any]) -> _Tensors:
-        """Return what `change` makes of each."""
+        """Return these tensors with `change` applied to each."""
         return _Tensors(*(None if tensor is None else change(tensor) for tensor in self))
 
 
 def _ours(problem: Problem, tensors: _Tensors) -> tuple[Callable[[], None], str]:
-    """Return a run of the fastest plan, a weight being packed once, and the plan's description."""
+    """Return a call of the fastest plan, with a packed weight, and the plan's description."""
     arrays = tensors.changed(lambda tensor: library("torch").array("x", tensor))
     engine = Cudnn(tune="limited_workspace").bound(library("torch"), 0)
     call = execution.prepared_problem(problem, engine, 1)
@@ -166,7 +166,7 @@ def _error(torch: Any, problem: Problem, tensors: _Tensors) -> float:
     value = _peer(torch, problem, wide)()
     magnitude = _peer(torch, problem, wide.changed(lambda tensor: tensor.abs()))()
     result = _view(problem, tensors.out)
-    # The sums are stored once before a bias that is added by a kernel of its own.
+    # A separate kernel may add the bias; it stores the sums once more.
     bare = _peer(torch, problem, wide._replace(bias=None))()
     stored = value.abs() + bare.abs()
     allowed = testing.tolerance(problem) * magnitude + problem.dtype.epsilon * stored
@@ -175,8 +175,10 @@ def _error(torch: Any, problem: Problem, tensors: _Tensors) -> float:
 
 
 def _view(problem: Problem, tensor: Any) -> Any:
-    """Return data or a weight as PyTorch's call takes it; one axis with channels last becomes
-    two."""
+    """Return data or a weight as PyTorch's call expects it.
+
+    With channels last, a single spatial axis becomes two.
+    """
     if tensor.shape != problem.weight_shape or problem.direction is not Direction.WEIGHT_GRAD:
         tensor = tensor.permute(problem.layout.to_ncx(problem.rank))
     return tensor.unsqueeze(2) if _widened(problem) else tensor
@@ -187,7 +189,7 @@ def _widened(problem: Problem) -> bool:
 
 
 def _peer(torch: Any, problem: Problem, tensors: _Tensors) -> Callable[[], Any]:
-    """Return PyTorch's call on the same memory, with its weight in the memory order of the data."""
+    """Return PyTorch's call on the same memory, with the weight in the memory order of the data."""
     last = problem.layout is DataLayout.NXC
     form = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -217,7 +219,7 @@ def _peer(torch: Any, problem: Problem, tensors: _Tensors) -> Callable[[], Any]:
 
 
 def _on_device(torch: Any, call: Callable[[], object]) -> float:
-    """Return the seconds of a call in a CUDA graph of several calls."""
+    """Return the seconds per call in a CUDA graph of several calls."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -245,7 +247,7 @@ def _peak(torch: Any, dtype: DType) -> tuple[float, float]:
 
 
 def _means(lines: Sequence[Line]) -> Iterator[tuple[str, float]]:
-    """Yield geometric means of PyTorch's time over upconv's, by memory order."""
+    """Yield the geometric means of PyTorch's time over upconv's, for each memory order."""
     for layout in DataLayout:
         rows = [r for r in lines if r.layout == layout.value and r.seconds and r.torch_seconds]
         if rows:

@@ -4,9 +4,9 @@ The layers come from `layers.json` beside this file, or from a user's file: a JS
 "layers" is a list of objects with the fields of `Layer`. A wrong layer raises a `FileError` that
 names file, layer and field.
 
-Each library is imported only inside its function. It gets the same arrays, and prepares its
-weights outside the timing. PyTorch runs in both memory orders, under inference_mode. ONNX Runtime
-and OpenVINO run as in `upconv optimize`.
+Each library is imported only inside its function. All libraries get the same arrays and prepare
+their weights before the timing starts. PyTorch runs in both memory orders, under inference_mode.
+ONNX Runtime and OpenVINO run as in `upconv optimize`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _LEAST = {"p": -LIMIT, "op": 0}
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: batch, channels, spatial size, and per axis kernel, stride, padding, output
-    padding, dilation; groups. `conv`: an ordinary convolution."""
+    """One layer: batch, channels, spatial size, groups, and for each axis kernel, stride, padding,
+    output padding and dilation. `conv`: whether it is an ordinary convolution."""
 
     name: str
     n: int
@@ -65,11 +65,11 @@ class Layer:
     def problem(self, dtype: DType, direction: Direction = Direction.FORWARD) -> Problem:
         """Return the problem of the result, with a bias, or of a gradient.
 
-        Raises `ArgumentError` if there is none.
+        Raises `ArgumentError` if the geometry is invalid.
         """
         columns = [self.size, self.k, self.s, self.d, self.p, self.p]
         channels, bias = (self.ic, self.oc), direction is Direction.FORWARD
-        if self.conv:  # the gradient of its transpose, whose input it makes
+        if self.conv:  # an ordinary convolution is the input gradient of its transpose
             axes = tuple(convolved(*axis) for axis in zip(*columns, strict=True))
             channels, direction = channels[::-1], _OF_CONV[direction]
         else:
@@ -85,7 +85,7 @@ _OF_CONV = {
 
 
 def read(path: Path = _BUILT_IN) -> list[Layer]:
-    """Read the layers of a file, by default of upconv's own; raises `FileError`."""
+    """Read the layers of a file, by default upconv's own; raises `FileError`."""
     with reported(str(path), "read"), opened(path) as file:
         data = file.read()
     try:
@@ -114,7 +114,7 @@ def _layer(entry: object, where: str) -> Layer:
         raise FileError(f"{where}: {brief(key)} is {fault}; expected {', '.join(wanted)}.")
     name, size = entry["name"], entry["size"]
     if not isinstance(name, str) or not 0 < len(name) <= 64 or not name.isprintable():
-        raise FileError(f"{where}: 'name' is {brief(name)}; expected 1 to 64 printable letters.")
+        raise FileError(f"{where}: 'name' is {brief(name)}; expected 1 to 64 printable characters.")
     where = f"{where} ({name})"
     if not isinstance(size, list) or not 1 <= len(size) <= 8:
         raise FileError(f"{where}: 'size' is {brief(size)}; expected a list of 1 to 8 integers.")
@@ -128,7 +128,7 @@ def _layer(entry: object, where: str) -> Layer:
         layer = Layer(name=name, conv=conv, **single, **per_axis)
         problem = layer.problem(DType.FLOAT64)
         if not prod(problem.y_shape):
-            raise ArgumentError("'p'", str(layer.p), "less, as no output is left")
+            raise ArgumentError("'p'", str(layer.p), "less, because no output is left")
         memory.require(2 * problem.nbytes, "'size': measuring this layer")
     except (ArgumentError, MemoryLimitError) as error:
         raise FileError(f"{where}: {error}") from None
@@ -169,7 +169,7 @@ class Case:
 
     @cached_property
     def operands(self) -> testing.Operands:
-        """Operands; `before` is NaN, so that an unwritten element is wrong."""
+        """Random operands; `before` is NaN, so that an unwritten element counts as wrong."""
         operands = testing.operands(self.problem, seed=7)
         operands.before.fill(np.nan)
         return operands
@@ -184,7 +184,7 @@ class Case:
 
     @property
     def tolerance(self) -> float:
-        """Largest `error` of rounding, in sums and in the stored result."""
+        """Largest `error` that rounding of the sums and of the stored result explains."""
         return testing.tolerance(self.problem) + self.problem.dtype.epsilon
 
     def error(self, result: Array) -> float:
@@ -198,9 +198,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A computation of a case: `run` runs it once, `array` makes a NumPy array of its result.
+    """A computation of a case: `run` runs it once, and `array` converts its result to NumPy.
 
-    group: the library, which may have several candidates. workspace_bytes: None if not known.
+    group: the library, which may have several candidates. workspace_bytes: None if unknown.
     """
 
     name: str
@@ -209,14 +209,14 @@ class Candidate:
     array: Callable[[Any], Array] = np.asarray
     workspace_bytes: int | None = None
     require: Callable[[], None] = lambda: None
-    """Raises `EngineError` if another engine than the named one computed the latest run."""
+    """Raises `EngineError` if an engine other than the named one computed the latest run."""
 
 
 def engine(name: str, case: Case, threads: int) -> Candidate:
     """Return an engine of upconv as a candidate; raises `EngineRefusal`.
 
-    The weight of a forward result is packed beforehand, that of a gradient in every call, because
-    training changes it.
+    A forward candidate packs its weight beforehand. A gradient candidate packs it in every call,
+    because training changes the weight.
     """
     chosen, operands, result = load(name), case.operands, case.operands.before.copy()
     refusal = chosen.refuses(case.problem)
@@ -251,7 +251,7 @@ def _torch(case: Case, threads: int) -> Sequence[Candidate]:
 def _torch_candidate(name: str, case: Case, order: Any) -> Candidate:
     import torch
 
-    def tensor(array: Array) -> Any:  # PyTorch reads no bfloat16 from NumPy, but converts to it
+    def tensor(array: Array) -> Any:  # PyTorch cannot read bfloat16 from NumPy
         kind = getattr(torch, case.dtype.value)
         return torch.from_numpy(array.astype(np.float64)).to(kind, memory_format=order)
 
@@ -284,7 +284,7 @@ def _onnx_model(case: Case) -> bytes:
     from onnx import numpy_helper, parser
 
     if case.direction is not Direction.FORWARD or case.dtype is not DType.FLOAT32:
-        raise EngineRefusal("it is measured forward and in float32 only")
+        raise EngineRefusal("bench measures it only forward and in float32")
     layer, operands = case.layer, case.operands
     model = parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17]>
         layer (float{[*case.problem.x_shape]} x) => (float{[*case.problem.y_shape]} y) {{

@@ -1,6 +1,6 @@
-"""`upconv doctor`: installed packages, engines with the reasons of missing ones, and faults.
+"""`upconv doctor`: show installed packages, available engines, and faults.
 
-Versions come from the metadata of packages, so that no large package is imported.
+Versions come from package metadata, so no large package is imported.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _OPTIONAL = ("typer", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch",
              "cupy-cuda13x", "dask")  # fmt: skip
 
 _THREADS = ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS")
-"""Variables of the number of threads, in the order of `upconv.threads`."""
+"""Variables that set the number of threads, in the order in which `upconv.threads` reads them."""
 
 _OURS = (*_THREADS[:1], "UPCONV_CACHE_BYTES", "UPCONV_CACHE_DIR", "UPCONV_CACHE_ENTRIES",
          "UPCONV_ENGINE", "UPCONV_JIT_CPU", "UPCONV_ONEDNN_PATH", "UPCONV_TRACEBACK",
          "UPCONV_TUNE", "UPCONV_TUNING_FILE")  # fmt: skip
-"""All variables of upconv."""
+"""All environment variables of upconv."""
 
 _ALSO_READ = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NO_COLOR")
 
@@ -58,7 +58,7 @@ def doctor(*, output_format: OutputFormat = "text") -> None:
     """Show what is installed, which engines work, and what is wrong.
 
     Every installed engine computes a small layer. The machine's roofline (peak FLOP/s and
-    bandwidth) is measured once, in a second, and remembered. The exit code is 1 when something is
+    bandwidth) is measured once, which takes a second, and stored. The exit code is 1 if anything is
     wrong.
 
     \b
@@ -77,7 +77,7 @@ def doctor(*, output_format: OutputFormat = "text") -> None:
             limits = roofline(threads, measure=True)
         kept = tuning_info()
     findings += [*_faults(), *(str(message.message) for message in messages)]
-    if threads is not None:  # without a number of threads nothing can compute
+    if threads is not None:  # no engine can compute without a number of threads
         findings += _checked(statuses, threads)
     fields = facts(threads) | {
         "engines": statuses,
@@ -108,7 +108,7 @@ def _rows(fields: dict[str, Any], limits: Limits | None) -> list[tuple[str, str]
         ("threads", f"{fields['threads'] or 'unknown'}, from {fields['threads_from']}"),
         ("memory available", memory.readable(fields["memory_available_bytes"])),
         ("roofline", rates or unknown),
-        ("cache directory", f"{directory}{'' if directory.exists() else ' (not there yet)'}"),
+        ("cache directory", f"{directory}{'' if directory.exists() else ' (does not exist yet)'}"),
         ("tuning file", f"{tuning.file}: {tuning.winners} winners"),
         *fields["environment"].items(),
         *(("FINDING", finding) for finding in fields["findings"]),
@@ -121,7 +121,7 @@ def _available(status: EngineStatus) -> str:
 
 
 def _libdnnl() -> str:
-    """Return the copy of oneDNN that upconv uses, or how to install one."""
+    """Describe the oneDNN library that upconv uses, or say how to install one."""
     try:
         library = runtime()
     except EngineMissing as missing:
@@ -151,11 +151,11 @@ def _faults() -> Iterator[str]:
     if directory.exists() and not directory.is_dir():
         yield f"the cache directory {directory} is not a directory; set UPCONV_CACHE_DIR"
     elif directory.exists() and not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
-        yield f"the cache directory {directory} cannot be written; fix its owner"
+        yield f"the cache directory {directory} cannot be read and written; fix its permissions"
 
 
 def _checked(statuses: tuple[EngineStatus, ...], threads: int) -> Iterator[str]:
-    """Compare a small layer, computed by every available engine, with its definition."""
+    """Yield a finding for each engine that fails on a small layer or computes it wrongly."""
     axes = (Axis(4, 3, stride=2, crop_begin=1), Axis(5, 4, stride=2, crop_end=1))
     problem = Problem(Direction.FORWARD, axes, 2, 6, 4, groups=2, bias=True)
     for status in statuses:
@@ -172,7 +172,7 @@ def _checked(statuses: tuple[EngineStatus, ...], threads: int) -> Iterator[str]:
 
 
 def version_of(package: str) -> str | None:
-    """Return the installed version of a package, None if it is not installed."""
+    """Return the installed version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -180,7 +180,7 @@ def version_of(package: str) -> str | None:
 
 
 def facts(threads: int | None) -> dict[str, Any]:
-    """Return the facts that a measurement depends on, also for the document of `bench`."""
+    """Return the facts that a measurement depends on; the document of `bench` contains them too."""
     versions = {package: version_of(package) for package in (*REQUIRED, *_OPTIONAL)}
     show: Callable[..., Any] = np.show_config
     blas = show(mode="dicts")["Build Dependencies"]["blas"]
@@ -205,8 +205,7 @@ def facts(threads: int | None) -> dict[str, Any]:
 
 
 def _processor() -> dict[str, str]:
-    """Return the CPU's name for compilers, its model, and the tile registers that this process may
-    use."""
+    """Return the CPU's compiler name, its model, and the tile registers it may use here."""
     model = processor_model()
     try:
         from llvmlite import binding

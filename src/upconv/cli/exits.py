@@ -1,12 +1,12 @@
-"""The end of a command: exit codes, and messages about errors.
+"""Exit codes and error messages of commands.
 
     0  success
-    1  findings: a wrong result, a difference, a message of lint
-    2  an error: wrong usage, bad input, an engine or an extra that is missing
+    1  findings: a wrong result, a difference, a finding of lint
+    2  an error: wrong usage, bad input, a missing engine or extra
     130 interrupted (Ctrl-C), 141 closed pipe, 143 terminated: as in shells
 
-An error that upconv raises on purpose, and a warning, is one line on stderr. Every other exception
-is a bug and keeps its traceback.
+Warnings and the errors that upconv raises on purpose are printed as one line on stderr. Every other
+exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def say(text: str) -> None:
 def ended(*, traceback: bool) -> Iterator[None]:
     """End a command with its exit code and at most one line on stderr.
 
-    traceback: raise errors of the library instead, so that Python shows the traceback.
+    traceback: re-raise the library's errors, so that Python shows the traceback.
     """
     with suppress(ValueError):  # not the main thread: its owner handles signals
         signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _raise_again
-    # A warning is one line, without a line of the library.
+    # Print a warning as one line, without its file name and source line.
     warnings.showwarning = lambda words, *_: say(f"warning: {' '.join(str(words).split())}")
     try:
         yield
@@ -64,7 +64,7 @@ def ended(*, traceback: bool) -> Iterator[None]:
         sys.exit(_BROKEN_PIPE)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _FULL and not error.filename:
-            sys.stdout = None  # its buffer would fail again while Python shuts down
+            sys.stdout = None  # flushing it would fail again while Python shuts down
             error = FileError(f"Cannot write the standard output: {error.strerror}.")
         expected = traceback and isinstance(error, UpconvError | MemoryError)
         message = "" if expected else _message(error)
@@ -78,13 +78,13 @@ def ended(*, traceback: bool) -> Iterator[None]:
 
 
 def _message(error: Any) -> str:
-    """Return the message of an error; "" for a bug, and for the help text."""
+    """Return the message of an error; "" for a bug or a request for help."""
     if isinstance(error, ArgumentError):
         name, bracket, index = error.argument.partition("[")  # sizes['x']
         error = error.renamed(error.argument, _OPTIONS.get(name, name) + bracket + index)
     if isinstance(error, UpconvError | MemoryError):
         return str(error) or "out of memory"
-    # Typer may contain click or import it; its UsageError is reached this way.
+    # Typer either contains click or imports it. This finds its UsageError in both cases.
     usage: Any = typer.BadParameter.__base__
     if not isinstance(error, usage) or type(error).__name__ == "NoArgsIsHelpError":
         return ""
@@ -96,12 +96,12 @@ def _message(error: Any) -> str:
 def _terminate(*_: object) -> None:
     """Unwind on SIGTERM as on Ctrl-C, so that temporary files are removed."""
     if getattr(getattr(sys.modules.get("numpy"), "__spec__", None), "_initializing", False):
-        os._exit(_TERMINATED)  # a half-imported NumPy can crash Python at its end
+        os._exit(_TERMINATED)  # a half-imported NumPy can crash Python at exit
     sys.exit(_TERMINATED)
 
 
 def _raise_again(lost: Any) -> None:
-    """Raise the exception of a signal again if it was raised in a finaliser or callback."""
+    """Raise the exception of a signal again if a finaliser or a callback swallowed it."""
     if not isinstance(lost.exc_value, KeyboardInterrupt | SystemExit):
         sys.__unraisablehook__(lost)
     elif hasattr(signal, "setitimer"):

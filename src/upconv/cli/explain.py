@@ -1,4 +1,4 @@
-"""`upconv explain`: the shape of a layer's result, its engine, memory and times."""
+"""`upconv explain`: show a layer's output shape, engine, memory and times."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def explain(
     threads: options.Threads = None,
     algorithm: Annotated[
         Literal["auto", "direct", "winograd"],
-        Option(help="Algorithm; auto takes the one that is predicted to be faster."),
+        Option(help="Algorithm; auto picks the one that is predicted to be faster."),
     ] = "auto",
     precision: Annotated[
         Literal["float32", "bfloat16"] | None,
@@ -61,7 +61,7 @@ def explain(
     ] = None,
     tune: Annotated[
         bool,
-        Option("--tune", help="Measure engines and their variants, and remember the fastest."),
+        Option("--tune", help="Measure engines and their variants, and store the fastest."),
     ] = False,
     stride: Annotated[Any, _per_axis("S", "Stride")] = "1",
     padding: Annotated[Any, Option(parser=options.padding, metavar="P", help=_PADDING)] = "0",
@@ -83,9 +83,10 @@ def explain(
     """Show the output shape, engine, memory and time of a layer.
 
     "direct roofline" is the time of a direct algorithm at the peak FLOP/s and the bandwidth of this
-    machine, which are measured once, in a second, and remembered. "predicted" is the time by the
-    engine's model; Winograd's algorithm multiplies less, and may be faster than the direct
-    roofline. The exit code is 2 when no engine, or not the chosen one, takes the layer.
+    machine. Both are measured once, which takes a second, and stored. "predicted" is the estimate
+    of the engine's cost model. Winograd's algorithm needs fewer multiplications, and may be faster
+    than the direct roofline. The exit code is 2 if no engine, or not the chosen one, can compute
+    the layer.
 
     \b
     Examples:
@@ -124,9 +125,9 @@ def explain(
 
 
 _LEFT_OUT = ("accumulate", "rounded", "epilogue")
-"""Fields of a problem in whose place the document has the precision and the epilogue's parts.
+"""Fields of a problem that the document replaces by the precision and the parts of the epilogue.
 
-Slopes and a second result are impossible here.
+The command offers neither slopes per channel nor a second result.
 """
 
 

@@ -45,9 +45,9 @@ def lint(
     input_shape: options.InputShapes = None,
     fail_on: Annotated[
         Literal["error", "warning", "note"],
-        Option(help="The least severity that makes the exit code 1."),
+        Option(help="The lowest severity that makes the exit code 1."),
     ] = "warning",
-    exit_zero: Annotated[bool, Option("--exit-zero", help="End with 0 despite findings.")] = False,
+    exit_zero: Annotated[bool, Option("--exit-zero", help="Exit with 0 despite findings.")] = False,
     output_format: Annotated[
         Literal["text", "json", "sarif", "github"], Option(help="Format of the output on stdout.")
     ] = "text",
@@ -64,8 +64,8 @@ def lint(
 ) -> None:
     """Find mistakes in the transposed convolutions of ONNX models.
 
-    The exit code is 1 when there are findings of --fail-on or worse, 2 when a file cannot be read.
-    [tool.upconv.lint] in pyproject.toml and the metadata of a node can also ignore rules.
+    The exit code is 1 if a finding is at least as severe as --fail-on, and 2 if a file cannot be
+    read. [tool.upconv.lint] in pyproject.toml and the metadata of a node can also ignore rules.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def lint(
 
     shapes = options.input_shapes(input_shape)
     if fix and shapes:
-        words = "with --fix, which is for all input shapes"
+        words = "not allowed with --fix, which covers all input shapes"
         raise BadParameter(words, param_hint="--input-shape")
     selected, ignored = (
         [code for codes in option or () for code in codes] for option in (select, ignore)
@@ -89,7 +89,7 @@ def lint(
     chosen(selected, ignored)  # refuse unknown rules even if there is no model
     left_out = _left_out(Path.cwd())
     keywords = {"runtime": runtime, "select": selected} | ({} if fix else {"sizes": shapes})
-    files = dict.fromkeys(_files(paths or [Path()]))  # all of them, before the first is fixed
+    files = dict.fromkeys(_files(paths or [Path()]))  # find all files before the first is fixed
     reports = [_checked(f, fix, ignore=[*ignored, *left_out(f)], **keywords) for f in files]
     if not reports:
         say("no .onnx file was found")
@@ -106,7 +106,7 @@ def _explain(code: str, output_format: str) -> NoReturn:
     from ..onnx.linting import chosen
 
     if output_format not in ("text", "json"):
-        raise BadParameter("with --explain it is text or json", param_hint="--output-format")
+        raise BadParameter("with --explain, it must be text or json", param_hint="--output-format")
     try:
         rules = chosen([code])
     except ArgumentError as error:
@@ -117,7 +117,7 @@ def _explain(code: str, output_format: str) -> NoReturn:
 
 
 def _checked(file: Path, fix: bool, **keywords: Any) -> Findings:
-    """Return the findings in a file; a file that cannot be read is a finding."""
+    """Return the findings in a file; an unreadable file is itself a finding."""
     from ..onnx import linting
 
     try:
@@ -129,7 +129,7 @@ def _checked(file: Path, fix: bool, **keywords: Any) -> Findings:
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield files, and sorted files of folders without hidden folders and environments."""
+    """Yield the files, and sorted models in folders; skip hidden folders and environments."""
     for path in paths:
         if not path.exists():
             raise FileError(f"Cannot read {brief(str(path))}: No such file or directory.")
@@ -160,14 +160,14 @@ _TABLE = "tool.upconv.lint in pyproject.toml"
 
 
 def _left_out(folder: Path) -> Callable[[Path], list[str]]:
-    """Return a function from files to the rules that the nearest pyproject.toml ignores.
+    """Return a function that gives the rules that the nearest pyproject.toml ignores for a file.
 
         [tool.upconv.lint]
         ignore = ["UPC4"]
         per-file-ignores = { "models/legacy/*.onnx" = ["UPC001"] }
 
     Patterns are relative to the folder of pyproject.toml, or match a file's name. Raises
-    `FileError` for a file that is not TOML, `ArgumentError` for wrong settings.
+    `FileError` for a file that is not TOML, and `ArgumentError` for wrong settings.
     """
     root, table = _settings(folder)
     per_file = table.get("per-file-ignores", {}) if isinstance(table, dict) else None

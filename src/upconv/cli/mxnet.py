@@ -86,7 +86,7 @@ def run(
     draw = np.random.default_rng(seed).standard_normal
     arrays: dict[str, Any] = {name: draw(shape) for name, shape in sizes.items()}
     read = npy.read_all(inputs) or {}
-    if "" in read:  # a .npy is the first input
+    if "" in read:  # a .npy file holds the first input
         read = dict.fromkeys(model.inputs[:1], read[""])
     arrays |= {name: read[name] for name in model.inputs if name in read}
     _require_all(model, arrays)
@@ -115,8 +115,8 @@ def to_onnx(
         list[str] | None,
         Option(
             metavar="NAME:SIZES",
-            help="Shape of an input, such as data:1,3,64,64; may be repeated. A name leaves a size"
-            " open: data:N,3,64,64.",
+            help="Shape of an input, such as data:1,3,64,64; may be repeated. A name makes a size"
+            " dynamic: data:N,3,64,64.",
         ),
     ] = None,
     opset: Annotated[int, Option(min=17, metavar="N", help="Version of ONNX's operator set.")] = 17,
@@ -153,7 +153,7 @@ def _load(symbol: Path, params: Path | None) -> Any:
 
 
 def _require_all(model: Any, names: Container[str]) -> None:
-    """Raise a usage error for an input without an array and a shape."""
+    """Raise a usage error for an input that has neither an array nor a shape."""
     missing = [name for name in model.inputs if name not in names]
     if missing:
         inputs = model.described_inputs()[:400]

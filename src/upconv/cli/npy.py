@@ -1,4 +1,4 @@
-"""Arrays in .npy and .npz files: read without pickles, within memory, and written completely.
+"""Read arrays from .npy and .npz files, without pickles, and write complete .npz files.
 
 The size of an unpacked archive is first compared with the available memory. An array whose header
 declares more than the file holds is never filled. A faulty file raises a `FileError` that names it.
@@ -23,9 +23,9 @@ _OVERWRITE = "Overwrite it with --force."
 
 
 def read_all(path: Path | None) -> dict[str, Array] | None:
-    """Return every array of a .npz by its name, or the array of a .npy by ""; None without a file.
+    """Return the arrays of a .npz by name, or the array of a .npy under ""; None without a file.
 
-    Raises `FileError`, or `MemoryLimitError` for arrays that would not fit.
+    Raises `FileError`, or `MemoryLimitError` for arrays that do not fit into memory.
     """
     if path is None:
         return None
@@ -37,9 +37,9 @@ def read_all(path: Path | None) -> dict[str, Array] | None:
             return {"": content} if isinstance(content, np.ndarray) else _unpacked(name, content)
     except (FileError, MemoryLimitError):
         raise
-    except Exception as error:  # NumPy and zipfile raise a dozen kinds
+    except Exception as error:  # NumPy and zipfile raise a dozen kinds of errors
         reason: Any = getattr(error, "strerror", None) or " ".join(str(error).split())
-        if "allow_pickle" in reason:  # NumPy advises to unpickle the file
+        if "allow_pickle" in reason:  # NumPy advises unpickling the file
             reason = "it is neither a .npy nor a .npz of numbers; objects are never unpickled"
         raise FileError(f"Cannot read {name}: {reason or type(error).__name__}"[:400]) from None
 
@@ -64,7 +64,7 @@ def place(
     model: Path | None = None,
     option: str = "--output",
 ) -> Path | None:
-    """Check and return the path of a result before any work; None if it has no name.
+    """Check and return the path of a result before any work; None without a name.
 
     `inputs` and the files of `model`, including its external data, are never overwritten.
     """
@@ -89,7 +89,7 @@ def write(path: Path, arrays: Mapping[str, Array], *, force: bool) -> None:
     with (
         reported(str(path)),
         published(path, force=force, overwrite=_OVERWRITE) as file,
-        zipfile.ZipFile(file, "w") as archive,  # np.savez takes names as keywords, but not all
+        zipfile.ZipFile(file, "w") as archive,  # np.savez cannot take every name
     ):
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

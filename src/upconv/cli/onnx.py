@@ -20,7 +20,7 @@ from .report import finish
 def optimize(
     model: Annotated[Path, Argument(metavar="IN", help="The model to make faster: .onnx.")],
     output: Annotated[
-        Path | None, Argument(metavar="OUT", help="The model to write; or --dry-run.")
+        Path | None, Argument(metavar="OUT", help="The model to write; omit it with --dry-run.")
     ] = None,
     *,
     dry_run: Annotated[bool, Option("--dry-run", help="Measure, but write no model.")] = False,
@@ -52,7 +52,7 @@ def optimize(
     ] = None,
     remeasure: Annotated[
         bool,
-        Option("--remeasure", help="Measure and write --decisions if they do not hold here."),
+        Option("--remeasure", help="Measure and write --decisions if they do not apply here."),
     ] = False,
     session: Annotated[
         Path | None,
@@ -61,12 +61,12 @@ def optimize(
     force: options.Force = False,
     output_format: options.OutputFormat = "text",
 ) -> None:
-    """Make an ONNX model faster, measured and verified.
+    """Make an ONNX model faster; every change is measured and verified.
 
-    Every form of every transposed convolution is measured in the runtime that will run the model.
-    Forms that are faster beyond the noise are kept, and the model is verified and measured. A model
-    that no form makes faster is written unchanged. If --input-shape gives several shapes of an
-    input, a form must be faster at all of them.
+    Every equivalent form of every transposed convolution is measured in the runtime that will run
+    the model. Forms that are faster beyond the noise are kept, and the new model is verified and
+    measured. A model that no form makes faster is written unchanged. If --input-shape gives several
+    shapes of an input, a form must be faster at all of them.
 
     \b
     Examples:
@@ -76,7 +76,7 @@ def optimize(
       upconv optimize vocoder.onnx --dry-run --input-shape mel:1,80,200
     """
     if output is None and not dry_run:
-        raise BadParameter("no file is named; name one, or give --dry-run", param_hint="OUT")
+        raise BadParameter("no output file is given; name one, or add --dry-run", param_hint="OUT")
     output = None if dry_run else output
     sizes = options.shape_sets(input_shape)
     written: list[Path] = []  # refuse wrong names before minutes of measuring
@@ -137,16 +137,18 @@ def rewrite(
     ] = None,
     rule: Annotated[
         Literal["spec", "onnxruntime", "openvino"] | None,
-        Option(help="The reading of auto_pad and output_shape (default: ONNX's)."),
+        Option(help="How to read auto_pad and output_shape (default: as ONNX specifies)."),
     ] = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print the steps, write nothing.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Print the steps and write nothing.")
+    ] = False,
     force: options.Force = False,
     output_format: options.OutputFormat = "text",
 ) -> None:
     """Rewrite an ONNX model with passes, or within a runtime's limits.
 
-    Values stay the same up to rounding. The exit code is 1 if nodes still break the profile; the
-    command names them with the reasons, and writes nothing.
+    Values stay the same up to rounding. The exit code is 1 if nodes still break the profile. The
+    command then names these nodes and the reasons, and writes nothing.
 
     \b
     Examples:
@@ -211,8 +213,8 @@ def verify(
 
     An output of B may differ from A in float64 by twice A's own error and a few roundings. Integers
     must be equal, and quantised outputs must agree within one step. The exit code is 1 if an output
-    differs; the command names the first layer that differs. Open dimensions of inputs are 1 for the
-    first axis and 32 for the others, unless --input-shape says otherwise.
+    differs; the command names the first layer that differs. A dynamic input dimension is 1 on the
+    first axis and 32 on the others, unless --input-shape sets it.
 
     \b
     Examples:

@@ -1,8 +1,8 @@
-"""Types of options that several commands share, parsers of their values, and the layout of help.
+"""Option types that several commands share, parsers of their values, and the help layout.
 
-A command's parameter has one of these types, or an option of its own that its file declares. The
-parsers turn text into arguments of the library and do not check their meaning: the library refuses
-a stride of 0. Text that cannot be read is a usage error.
+A command's parameter has one of these types, or its own module declares the option. The parsers
+turn text into library arguments without checking their meaning: the library refuses a stride of 0.
+Text that cannot be parsed is a usage error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ends = int | tuple[int, int]
 
 
 def shape(text: str) -> tuple[int, ...]:
-    """Parse a shape, as 1,64,32,32 or 1x64x32x32."""
+    """Parse a shape, such as 1,64,32,32 or 1x64x32x32."""
     return tuple(_integer(part, text) for part in re.split(r"[,x]", text.strip()))
 
 
@@ -45,15 +45,15 @@ def padding(text: str) -> int | str | tuple[Ends, ...]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Parse names separated by commas; duplicates count once, and one name is required."""
+    """Parse at least one comma-separated name; duplicates count once."""
     unique = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not unique:
-        raise BadParameter(f"{text!r} names nothing; expected one name or more, as in a,b")
+        raise BadParameter(f"{text!r} contains no name; expected at least one, as in a,b")
     return unique
 
 
 def dimensions(text: str) -> tuple[int | str, ...]:
-    """Parse a shape in which names stand for open sizes, as N,3,H,W."""
+    """Parse a shape in which names stand for dynamic sizes, such as N,3,H,W."""
     if re.fullmatch(r"[0-9x]+", text):
         return shape(text)
     parts = [part.strip() for part in text.split(",")]
@@ -61,7 +61,7 @@ def dimensions(text: str) -> tuple[int | str, ...]:
 
 
 def shape_sets(texts: Sequence[str] | None, parse: Any = shape) -> list[dict[str, Any]]:
-    """Parse sets of shapes by name: n shapes make n sets, and a single shape is in all of them.
+    """Parse sets of named shapes: n shapes of a name make n sets; a single shape joins every set.
 
     A name may contain colons.
 
@@ -83,7 +83,7 @@ def shape_sets(texts: Sequence[str] | None, parse: Any = shape) -> list[dict[str
 
 
 def input_shapes(texts: Sequence[str] | None, parse: Any = shape) -> dict[str, Any]:
-    """Parse shapes by name, each name once."""
+    """Parse named shapes; each name may have one shape."""
     first, *others = shape_sets(texts, parse)
     if others:
         raise BadParameter("a name has two shapes", param_hint="--input-shape")
@@ -91,7 +91,7 @@ def input_shapes(texts: Sequence[str] | None, parse: Any = shape) -> dict[str, A
 
 
 def use_threads(threads: int | None) -> None:
-    """Set the number of threads, also for NumPy's BLAS; None leaves it unchanged."""
+    """Set the number of threads (None: unchanged), also for NumPy's BLAS."""
     from threadpoolctl import threadpool_limits
 
     if threads is not None:
@@ -118,7 +118,7 @@ Activation = Annotated[
         metavar="NAME", help="relu, leaky_relu (or leaky_relu:0.2), tanh, sigmoid, silu or gelu."
     ),
 ]
-LayerDirection = Annotated[Direction, Option(help="The result, or a gradient of the layer.")]
+LayerDirection = Annotated[Direction, Option(help="Compute the result or a gradient.")]
 ElementType = Annotated[DType, Option(help="Element type of the arrays.")]
 Force = Annotated[bool, Option("--force", "-f", help="Overwrite the output if it exists.")]
 InputShapes = Annotated[
@@ -146,7 +146,7 @@ class Command(TyperCommand):
     """A command whose help shows `IN` where typer shows `{IN}` and `IN <path>`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words of a call; an error about them gets this command as its context."""
+        """Parse the arguments; an error without a context gets this command's context."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:

@@ -24,7 +24,7 @@ def finish(
 ) -> NoReturn:  # fmt: skip
     """Print the results of a command, and end it with an exit code.
 
-    fields: the fields of the JSON document. lines, talk: the text on stdout and on stderr.
+    fields: the fields of the JSON document. lines: text on stdout. talk: text on stderr.
     """
     if output_format == "json":
         text(document(command, fields))
@@ -43,7 +43,7 @@ def document(command: str, fields: Mapping[str, Any]) -> str:
 
 
 def text(words: str) -> None:
-    """Print on stdout; `exits.ended` reports a full disk, or a closed pipe."""
+    """Print on stdout; `exits.ended` reports a full disk or a closed pipe."""
     if sys.stdout is None:
         raise FileError("Cannot write the standard output: it is closed.")
     sys.stdout.write(words + "\n")

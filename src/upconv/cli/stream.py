@@ -1,4 +1,4 @@
-"""`upconv stream`: run a model chunk by chunk, from files or pipes, with its real-time factor."""
+"""`upconv stream`: run a model chunk by chunk on files or pipes, and show its real-time factor."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def stream(
         Option(metavar="C", help="Positions of the input per chunk, or a time (default: 20ms)."),
     ] = None,
     rate: Annotated[
-        int | None, Option(min=1, metavar="HZ", help="Positions of the result per second.")
+        int | None, Option(min=1, metavar="HZ", help="Result positions per second.")
     ] = None,
     axis: Annotated[int, Option(metavar="A", help="The time axis of the input.")] = -1,
     input_format: Annotated[
@@ -56,15 +56,15 @@ def stream(
     ] = None,
     format_: Annotated[_Format, Option("--format", help="Number format of raw results.")] = "f32",
     precision: Annotated[
-        Literal["float32", "bfloat16"], Option(help="Type of all inner values.")
+        Literal["float32", "bfloat16"], Option(help="Type of all intermediate values.")
     ] = "float32",
     threads: options.Threads = None,
     force: options.Force = False,
 ) -> None:
     """Compute an ONNX model chunk by chunk along time.
 
-    In raw inputs and results, all numbers of a position are side by side. The last line on stderr
-    shows how much faster than real time the model ran, and when its first result came.
+    Raw inputs and results hold all numbers of a position side by side. The last line on stderr
+    shows the real-time factor and the computing time until the first result.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def stream(
             raise BadParameter(f"{words} of positions", param_hint="--rate")
         chunk = _CHUNK
     if input_format is not None and _is_npy(source):
-        raise BadParameter("a .npy file tells its own", param_hint="--input-format")
+        raise BadParameter("a .npy file states its own", param_hint="--input-format")
     from ..onnx import stream as streamed
 
     began = time.perf_counter()
@@ -111,13 +111,13 @@ def _positions(chunk: str, rate: int | None, factor: Fraction) -> int:
     if match[2] is None:
         return int(match[1])
     if rate is None:
-        words = f"{chunk} is a time: --rate must say how many positions a second has"
+        words = f"{chunk} is a time: --rate must give the positions per second"
         raise BadParameter(words, param_hint="--chunk")
     return max(1, round(int(match[1]) * rate / (1000 * factor)))
 
 
 def _refuse_formats(name: str, option: str, verb: str, formats: str, pipe: str) -> None:
-    """Raise for a file of a known format that would be taken for raw numbers."""
+    """Refuse a file of a known format, which would be read or written as raw numbers."""
     suffix = Path(name).suffix.lower()
     if suffix in _FORMATS and suffix not in formats:
         words = f"{brief(name)} ends in {suffix}, which the command does not {verb}; it {verb}s"
@@ -155,7 +155,7 @@ def _chunks(source: str, kind: str, speech: Any, axis: int, size: int) -> Iterat
     ):
         while data := file.read(size * width):  # a whole chunk, or the rest
             if len(data) % width:
-                words = f"has {len(data) % width} bytes behind the last position of {width} bytes"
+                words = f"has {len(data) % width} bytes after the last position of {width} bytes"
                 raise FileError(f"{brief(source)} {words}.")
             rows = np.frombuffer(data, dtype).reshape(-1, *rest)
             chunk = np.ascontiguousarray(np.moveaxis(rows, 0, number), np.float32)
@@ -181,7 +181,7 @@ def _written(path: Path | None, kind: str, rate: int | None, force: bool) -> Ite
             np.save(file, np.concatenate(parts, -1))
         elif kind == "wav":
             with wave.open(file, "wb") as audio:
-                audio.setnchannels(1)  # until the first samples tell
+                audio.setnchannels(1)  # a placeholder until the first samples come
                 audio.setsampwidth(2)
                 audio.setframerate(rate or 1)
                 yield lambda part: _add_frames(audio, part)
@@ -210,7 +210,7 @@ def _raw(part: Any, kind: str) -> bytes:
 
 
 class _Clock:
-    """Clock for the time of chunks, and for the time until the first result."""
+    """Clock of the computing time, in total and until the first result."""
 
     def __init__(self) -> None:
         self.began, self.seconds, self.samples = time.perf_counter(), 0.0, 0

@@ -20,7 +20,7 @@ from .operands import Attributes, Data, Operands, operands
 
 EngineChoice = str | Engine | None
 Read = Callable[..., Operands]
-"""`operands` of one function, which takes the shapes of the weight and of the data."""
+"""`operands` for one function; it takes the shapes of the weight and of the data."""
 _CONV_TRANSPOSE, _CONVOLUTION = Operation.CONV_TRANSPOSE, Operation.CONVOLUTION_BACKWARD_DATA
 
 
@@ -34,11 +34,11 @@ def convtranspose(
     out: Array | None = None,
     **attributes: Unpack[Attributes],
 ) -> Array:
-    """ConvTranspose: transposed convolution of `src`, in positions: s(I-1) + d(k-1) + 1 - pads.
+    """ConvTranspose: transposed convolution of `src`, with s(I-1) + d(k-1) + 1 - pads positions.
 
     src: (N, *size, C_in), or (N, C_in, *size) with data_format "NCX"; one to three spatial axes.
     weights: (*k, C_out/groups, C_in) in "XOI", (C_in, C_out/groups, *k) in "IOX". With
-        rule="document" it is C_in that is divided by the groups: (C_in/groups, C_out, *k).
+        rule="document", C_in is divided by the groups: (C_in/groups, C_out, *k).
     bias: (C_out,).
     output_padding: positions added at the end, less than the stride.
     attributes: see `Attributes`; strides are required.
@@ -47,8 +47,8 @@ def convtranspose(
     Arrays are float16, bfloat16, float32 or float64, of any strides and all of one dtype.
 
     Returns dst: (N, *out, C_out), or (N, C_out, *out).
-    Raises `ArgumentError` (`ShapeError`, `DTypeError`) for what does not fit together, also where
-    libdnnl aborts; `EngineRefusal`; `MemoryLimitError`.
+    Raises `ArgumentError` (`ShapeError`, `DTypeError`) for arguments that do not fit together, even
+    where libdnnl aborts; `EngineRefusal`; `MemoryLimitError`.
 
     >>> x = np.array([1, 2, 3], np.float32).reshape(1, 3, 1)
     >>> w = np.array([1, 10, 100], np.float32).reshape(3, 1, 1)
@@ -71,8 +71,8 @@ def convtranspose_backward_data(
     """ConvTransposeBackwardData: the gradient of `convtranspose` with respect to src.
 
     diff_dst: the gradient with respect to dst, and of its shape. weights and attributes: as in
-    `convtranspose`, but output_padding is accepted with rule="document" alone: the library has no
-    such attribute here, and the size follows from diff_dst. Dilations are computed; libdnnl aborts.
+    `convtranspose`, but output_padding is accepted only with rule="document": the library has no
+    such attribute, and the size follows from diff_dst. Dilations are supported; libdnnl aborts.
 
     Returns diff_src. Raises what `convtranspose` raises.
 
@@ -98,17 +98,17 @@ def convtranspose_backward_weights(
     """ConvTransposeBackwardWeights: the gradient of `convtranspose` with respect to its weights.
 
     src: as in `convtranspose`. diff_dst: the gradient with respect to dst, and of its shape.
-    weights_shape: the shape of the weights, as in `convtranspose`. output_padding: with
-    rule="document" alone. The pads of auto_pad are those of the forward operation; libdnnl's are
-    not always, and its gradient is then wrong.
+    weights_shape: the shape of the weights, as in `convtranspose`. output_padding: only
+    with rule="document". The pads of auto_pad are those of the forward operation; libdnnl sometimes
+    uses others, and its gradient is then wrong.
 
     Returns diff_weights, of weights_shape. Raises what `convtranspose` raises.
 
     >>> x, g = np.ones((1, 3, 1), np.float32), np.arange(6, dtype=np.float32).reshape(1, 6, 1)
-    >>> found = convtranspose_backward_weights(
+    >>> gradient = convtranspose_backward_weights(
     ...     x, g, weights_shape=(3, 1, 1), strides=[2], pads_begin=[1]
     ... )
-    >>> found.ravel()
+    >>> gradient.ravel()
     array([4., 6., 9.], dtype=float32)
     """
     _require_documented(output_padding, attributes.get("rule"))
@@ -131,8 +131,8 @@ def convolution(
 
     src: (N, *size, C), or (N, C, *size) with data_format "NCX".
     weights: (*k, C/groups, F) in "XIO", (F, C/groups, *k) in "OIX". bias: (F,).
-    The attributes are those of `convtranspose`, without output_padding. SAME is the library's by
-    either rule: the document gives no formula here.
+    The attributes are those of `convtranspose`, without output_padding. Both rules use the
+    library's SAME, because the document gives no formula here.
 
     Returns dst: (N, *out, F), or (N, F, *out). Raises what `convtranspose` raises.
 
@@ -159,12 +159,12 @@ def convolution_backward_data(
     It is the transposed convolution of diff_dst.
 
     diff_dst: the gradient with respect to dst, and of its shape. weights: as in `convolution`.
-    dst_shape: the whole shape of the result in the order of data_format, N and C included; several
-        are possible where the stride is more than 1. None is the size of `convtranspose`:
-        s(I-1) + d(k-1) + 1 - pads + output_padding. Where dst_shape is given, output_padding counts
-        in the document's SAME alone.
-    The other attributes are those of `convtranspose`. Any groups are computed; libdnnl refuses
-    more than one.
+    dst_shape: the full shape of the result in the order of data_format, including N and C; several
+        are possible if the stride is more than 1. None is the size of `convtranspose`:
+        s(I-1) + d(k-1) + 1 - pads + output_padding. If dst_shape is given, output_padding affects
+        only the document's SAME.
+    The other attributes are those of `convtranspose`. Any number of groups is supported; libdnnl
+    refuses more than one.
 
     Returns diff_src. Raises what `convtranspose` raises.
 
@@ -204,16 +204,16 @@ def convolution_backward_weights(
 
 
 def _require_documented(output_padding: object, rule: object) -> None:
-    """Refuse output_padding where only the document has it."""
+    """Refuse output_padding if only the document has it."""
     if output_padding is not None and rule != Rule.DOCUMENT.value:
-        remedy = "The library has no such attribute for gradients: rule='document' has."
+        remedy = "The library has no such attribute for gradients; rule='document' does."
         raise ArgumentError("output_padding", brief(output_padding), "None", remedy)
 
 
 def _forward(
     read: Read, name: str, x: Any, weights: Any, bias: Any, engine: EngineChoice, out: Array | None
 ) -> Array:
-    """y of x and the weight; `name` is the caller's for x."""
+    """Return y of x and the weight; `name` is the caller's name for x."""
     x, weights = as_array(name, x), as_array("weights", weights)
     operation = read(weights.shape, {"x": Data(name, x.shape)})
     weight = operation.library_weight(weights)
@@ -223,7 +223,7 @@ def _forward(
 def _input_gradient(
     read: Read, name: str, y: Any, weights: Any, bias: Any, engine: EngineChoice, out: Array | None
 ) -> Array:
-    """x of y and the weight: an ordinary convolution, which calls the weight's axes O and I."""
+    """Return x of y and the weight: an ordinary convolution, whose weight has O and I swapped."""
     y, weights = as_array(name, y), as_array("weights", weights)
     operation = read(weights.shape, {"y": Data(name, y.shape)})
     keywords = operation.layer.keywords()
@@ -234,13 +234,13 @@ def _input_gradient(
 def _weight_gradient(
     operation: Operands, x: Array, y: Array, engine: EngineChoice, out: Array | None
 ) -> Array:
-    """The gradient of the weight, in the caller's order."""
+    """Return the gradient of the weight, in the caller's order."""
     layer = operation.layer
     channels = layer.layout.to_ncx(len(layer.axes))[1]
     shape = layer.weight_layout.shape(
         x.shape[channels], y.shape[channels] // layer.groups, layer.kernel
     )
-    unread = np.broadcast_to(x.dtype.type(0), shape)  # only the weight's shape is looked at
+    unread = np.broadcast_to(x.dtype.type(0), shape)  # only the weight's shape is used
     gradients = conv_transpose_backward(
         y, x, unread, **layer.keywords(), needs=("weight",), engine=engine
     )

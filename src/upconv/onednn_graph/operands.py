@@ -1,6 +1,6 @@
 """One oneDNN Graph operation as a transposed convolution: x, y and the weight, and its axes.
 
-All names here are a transposed convolution's: x has I positions and C_in channels, y has O
+All names here are of a transposed convolution: x has I positions and C_in channels, y has O
 positions and C_out channels, the weight couples them. Every operation is a derivative of that form:
 
     operation                       x           y           makes
@@ -11,8 +11,8 @@ positions and C_out channels, the weight couples them. Every operation is a deri
     ConvolutionBackwardData         diff_dst    diff_src    y
     ConvolutionBackwardWeights      diff_dst    src         the weight
 
-By the document a grouped weight of ConvTranspose in IOX is (C_in/groups, C_out, *k), and group j
-owns the j-th block of C_out; the library takes (C_in, C_out/groups, *k).
+In the document a grouped weight of ConvTranspose in IOX is (C_in/groups, C_out, *k), and group j
+has the j-th block of C_out. The library expects (C_in, C_out/groups, *k).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Attributes(TypedDict, total=False):
     """The attributes that all six operations have.
 
     strides, pads_begin, pads_end, dilations: one integer per spatial axis. Strides are required;
-        pads left out are 0 and dilations, which count from 1, are 1.
+        omitted pads are 0, and omitted dilations are 1.
     auto_pad: None; "SAME_UPPER", "SAME_LOWER", "VALID" or "None" with rule="library", in lower case
         with rule="document". All but None replace the pads.
-    groups: 1 where left out. data_format: "NXC", or "NCX".
+    groups: 1 if omitted. data_format: "NXC", or "NCX".
     weights_format: "XOI", or "IOX", of a ConvTranspose; "XIO", or "OIX", of a Convolution.
-    rule: "library", or "document": whose reading counts where libdnnl and oneDNN's document differ
+    rule: "library", or "document": which reading applies where libdnnl and oneDNN's document differ
         (docs/onednn-graph.md).
     """
 
@@ -75,17 +75,17 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """`layer` is the transposed convolution; `regrouped`: the caller's weight is the document's."""
+    """`layer` is the transposed convolution; `regrouped`: whether the weight is the document's."""
 
     layer: Layer
     regrouped: bool
 
     def library_weight(self, weight: Array) -> Array:
-        """The caller's weight as the library orders it: a view, or a copy where regrouped."""
+        """Return the caller's weight in the library's order: a view, or a copy if regrouped."""
         return self._regroup(weight, 0) if self.regrouped else weight
 
     def caller_weight(self, weight: Array) -> Array:
-        """A weight in the library's order as the caller's rule has it."""
+        """Convert a weight from the library's order to the order of the caller's rule."""
         return self._regroup(weight, 1) if self.regrouped else weight
 
     def _regroup(self, weight: Array, axis: int) -> Array:
@@ -107,8 +107,8 @@ def operands(
 ) -> Operands:
     """Return an operation's problem, from the shapes of its weight and of x, y or both (`tensors`).
 
-    `usual`: SAME is the library's by either rule, as for Convolution, which the document leaves
-    open. Raises `ArgumentError` or `ShapeError` for what does not fit together.
+    `usual`: both rules use the library's SAME, as for Convolution, which the document does not
+    define. Raises `ArgumentError` or `ShapeError` for arguments that do not fit together.
     """
     for name in attributes.keys() - Attributes.__annotations__.keys():
         known = ", ".join(Attributes.__annotations__)
@@ -150,15 +150,15 @@ def operands(
 
 
 def _rank(tensors: Mapping[str, Data]) -> int:
-    """Spatial axes of the operands, which must agree."""
+    """Number of spatial axes of the operands, which must agree."""
     first, *others = tensors.values()
     rank = len(first.shape) - 2
     if not 1 <= rank <= 3:
-        expected = "3 to 5 dimensions: batch, channels and one to three of space"
+        expected = "3 to 5 dimensions: batch, channels and 1 to 3 spatial axes"
         raise ShapeError(f"{first.name}.shape", str(first.shape), expected)
     for data in others:
         if len(data.shape) != rank + 2:
-            expected = f"{rank + 2} dimensions, as {first.name} has"
+            expected = f"{rank + 2} dimensions, like {first.name}"
             raise ShapeError(f"{data.name}.shape", str(data.shape), expected)
     return rank
 
@@ -168,12 +168,12 @@ def _channels(
 ) -> tuple[int, int, Shape]:
     """C_in, C_out and the kernel of a weight."""
     if len(shape) != rank + 2:
-        expected = f"{rank + 2} dimensions, as the data have"
+        expected = f"{rank + 2} dimensions, like the data"
         raise ShapeError("the weight's shape", str(shape), expected)
     i, o, *kernel = (shape[axis] for axis in order.to_iox(rank))
     divided = o if documented else i
     if divided % groups:
-        expected = f"a divisor of {divided}, the weight's whole channels"
+        expected = f"a divisor of {divided}, the weight's undivided channels"
         raise ArgumentError("groups", str(groups), expected, f"The weight's shape is {shape}.")
     return (i * groups, o, tuple(kernel)) if documented else (i, o * groups, tuple(kernel))
 
@@ -199,13 +199,12 @@ def _check_batch(tensors: Mapping[str, Data], layout: DataLayout) -> None:
 
 
 def _auto_pad(value: object, rule: Rule) -> AutoPad:
-    """auto_pad as the rule spells it; None is no auto_pad."""
+    """Parse auto_pad in the spelling of the rule; None is no auto_pad."""
     if value is None:
         return AutoPad.NONE
     words = {mode.value.lower() if rule is Rule.DOCUMENT else mode.value: mode for mode in AutoPad}
     word = arguments.text("auto_pad", value)
     if word not in words:
-        raise ArgumentError(
-            "auto_pad", repr(word), f"one of {', '.join(words)}", f"So rule {rule.value!r} has it."
-        )
+        expected = f"one of {', '.join(words)}, by rule {rule.value!r}"
+        raise ArgumentError("auto_pad", repr(word), expected)
     return words[word]

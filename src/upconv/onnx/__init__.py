@@ -1,11 +1,11 @@
-"""The ONNX front end: models with transposed convolutions checked, rewritten, run and made faster.
+"""The ONNX front end: check, rewrite, run and speed up models with transposed convolutions.
 
     import upconv.onnx
     rewritten = upconv.onnx.rewrite("model.onnx", ["fold_batch_norm", "replace_deconv"])
     upconv.onnx.save(rewritten, "rewritten.onnx")
 
 Needs onnx, onnx-ir and ONNX Runtime: `pip install '.[onnx]'` in a checkout of upconv. OpenVINO is
-used where it is installed.
+used if it is installed.
 """
 
 from __future__ import annotations

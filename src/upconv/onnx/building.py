@@ -1,7 +1,7 @@
-"""New nodes in a model, all named afresh.
+"""New nodes in a model, all with unused names.
 
-Open sizes and an open batch stay open: shapes are written with 0 and -1 where ONNX allows it, else
-computed from the value's shape. Of the operators written here only Split differs between opsets.
+Dynamic sizes stay dynamic: shapes are written with 0 and -1 where ONNX allows it, else computed
+from the value's shape. Of the operators written here, only Split differs between opsets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Builder:
         self._model, self._node, self._opset, self._origin = model, node, opset, origin
         names = [value.name for value in values(model)]
         names += [present.name for body in roots(model) for present in body.all_nodes()]
-        self._taken = set(names)  # one space for nodes and values, so that nothing can clash
+        self._taken = set(names)  # one name space for nodes and values, so that names cannot clash
         self._nodes: list[ir.Node] = []
 
     def op(
@@ -67,7 +67,7 @@ class Builder:
         return value
 
     def integers(self, entries: Iterable[int]) -> ir.Value:
-        """A constant vector of int64, as shapes and axes are."""
+        """Add a constant int64 vector, such as a shape or axes."""
         return self.constant(np.array(list(entries), np.int64), "shape")
 
     def deconv(
@@ -93,19 +93,19 @@ class Builder:
         )
 
     def cut(self, x: ir.Value, crops: Crops) -> ir.Value:
-        """x without some positions at the ends of its spatial axes."""
+        """Cut positions off the ends of the spatial axes of x."""
         ends = [(a, -b or _TO_THE_END, axis) for axis, (a, b) in enumerate(crops, 2) if a or b]
         return self.op("Slice", [x, *map(self.integers, zip(*ends, strict=True))]) if ends else x
 
     def split(self, x: ir.Value, parts: int, axis: int) -> Sequence[ir.Value]:
-        """x in equal parts along one axis."""
+        """Split x into equal parts along one axis."""
         count = parts if self._opset >= 18 else None
         return self._put("Split", [x], {"axis": axis, "num_outputs": count}, outputs=parts)
 
     def shuffle(
         self, x: ir.Value, strides: Sequence[int], channels: int, mode: str, *, may_be_empty: bool
     ) -> ir.Value:
-        """Depth to space: (N, prod(s)*channels, *n) as (N, channels, *(n*s)), for any rank.
+        """Add depth to space of any rank: (N, prod(s)*channels, *n) to (N, channels, *(n*s)).
 
         mode: phase r of channel c is channel c*s + r ("CRD") or r*C + c ("DCR").
         may_be_empty: N may be 0, where Reshape cannot infer a length that is written as -1.
@@ -113,7 +113,7 @@ class Builder:
         rank = len(strides)
         if rank == 2 and strides[0] == strides[1]:
             return self.op("DepthToSpace", [x], blocksize=strides[0], mode=mode)
-        # One size may be open in a shape that is written down; where more are, it is computed.
+        # A constant shape may leave one size dynamic; with more of them the shape is computed.
         sizes: Sequence[int] | ir.Value = [-1]
         larger = sizes
         if rank > 1:
@@ -139,7 +139,7 @@ class Builder:
         return self.op("Reshape", [x, shape], x.dtype)
 
     def squeeze(self, x: ir.Value, axes: Sequence[int], *, undo: bool = False) -> ir.Value:
-        """x without some axes of length 1; `undo` inserts them instead."""
+        """Remove axes of length 1 from x; `undo` inserts them instead."""
         return self.op("Unsqueeze" if undo else "Squeeze", [x, self.integers(axes)])
 
     def replace(self, old: ir.Value, new: ir.Value, dead: Sequence[ir.Node]) -> None:

@@ -4,8 +4,8 @@
 2. ONNX's checker. It refuses three things that runtimes accept, and that are allowed here:
    operators that ONNX does not define (TensorRT's plugins are in ONNX's domain); inputs and outputs
    without a declared type or shape; data outside the model, which `models` checks.
-3. No declared size is negative: ONNX's shape inference ends the process over one (onnx issue 8481).
-   Exporters write -1 for an open size, and -1 is read as an open size.
+3. No declared size is negative: it makes ONNX's shape inference end the process (onnx issue 8481).
+   Only -1 is allowed, and read as a dynamic size, because exporters write it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def require_sound(model: ir.Model) -> None:
         try:
             body.sort()
         except ValueError:
-            raise ModelError("Its nodes stand in a cycle: some need their own results.") from None
+            raise ModelError("Its nodes form a cycle: some need their own results.") from None
     for value in values(model):
         least = min((n for n in value.shape or () if isinstance(n, int)), default=0)
         if least < -1:
@@ -62,14 +62,14 @@ def _require_versions(model: ir.Model) -> None:
         what = f"opset {min(opsets)} and IR version {model.ir_version}"
         expected = f"expected {OLDEST_OPSET} and {OLDEST_IR_VERSION} or later"
         remedy = "Convert it with onnx.version_converter.convert_version."
-        raise ModelError(f"It is of {what}; {expected}. {remedy}")
+        raise ModelError(f"It has {what}; {expected}. {remedy}")
     if max(opsets) > NEWEST_OPSET:
-        words = f"the installed onnx knows {NEWEST_OPSET} and earlier"
-        raise ModelError(f"It is of opset {max(opsets)}; {words}.")
+        words = f"the installed onnx supports opset {NEWEST_OPSET} and earlier"
+        raise ModelError(f"It has opset {max(opsets)}; {words}.")
 
 
 def _tolerable(model: ir.Model) -> ir.Model:
-    """A copy that passes the checker where runtimes accept a model that it refuses."""
+    """Return a copy in which the checker accepts everything that runtimes accept."""
     copy = model.clone()
     for body in roots(copy):
         for node in body.all_nodes():

@@ -46,7 +46,7 @@ class Constant:
 def constant_value(value: ir.Value | None) -> Constant:
     """Return the constant array of `value`, or the reason why it has none; never raises."""
     if value is None:
-        return Constant(None, "The input is left out.")
+        return Constant(None, "The input is absent.")
     name, node = brief(value.name), value.producer()
     if value.is_graph_input():
         return Constant(None, f"{name} is an input of its graph.")
@@ -56,11 +56,11 @@ def constant_value(value: ir.Value | None) -> Constant:
             array = tensor.numpy().view()
             array.flags.writeable = False
             return Constant(array)
-    except Exception as error:  # a file may be gone, and onnx-ir raises any kind
+    except Exception as error:  # a file may be gone, and onnx-ir may raise any error
         return Constant(None, f"{name} cannot be read: {brief(str(error))}.")
     if node is None:
         return Constant(None, f"{name} has no data.")
-    return Constant(None, f"{name} is made by a {node.op_type} node when the model runs.")
+    return Constant(None, f"{name} is computed by a {node.op_type} node when the model runs.")
 
 
 def fold(model: ir.Model) -> None:

@@ -11,7 +11,7 @@ DEFAULT_DOMAINS = ("", "ai.onnx")  # the two spellings of the domain of ONNX's o
 
 
 def roots(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
-    """The model's own graph, and its functions: all other graphs are in these."""
+    """Yield the model's own graph and its functions, which contain all other graphs."""
     yield model.graph
     yield from model.functions.values()
 
@@ -22,7 +22,7 @@ def opset_of(model: ir.Model, body: ir.Graph | ir.Function) -> int:
 
 
 def values(model: ir.Model) -> Iterator[ir.Value]:
-    """All values of a model, also in subgraphs and functions."""
+    """Yield all values of a model, also in subgraphs and functions."""
     for body in (*model.graphs(), *(function.graph for function in model.functions.values())):
         yield from body.inputs
         yield from body.initializers.values()
@@ -36,12 +36,12 @@ def is_op(node: ir.Node | None, *kinds: str) -> TypeGuard[ir.Node]:
 
 
 def named(node: ir.Node) -> str:
-    """A node's name, its first output's where it has none, else its operator."""
+    """A node's name; without one, its first output's name, else its operator."""
     return node.name or next((str(y.name) for y in node.outputs), node.op_type)
 
 
 def follower(y: ir.Value) -> ir.Node | None:
-    """The one node that reads y, in the graph that makes it; None where others see y too."""
+    """The only node that reads y, in the graph that computes y; None if y has other uses."""
     uses, producer = list(y.uses()), y.producer()
     if len(uses) != 1 or y.is_graph_output() or producer is None:
         return None
@@ -54,7 +54,7 @@ def remove(dead: Iterable[ir.Node]) -> None:
     while waiting:
         node = waiting.pop()
         if node.graph is None:
-            continue  # two others used it, or `dead` contains it too
+            continue  # already removed: two nodes used it, or `dead` contains it
         read = dict.fromkeys(value for value in node.inputs if value is not None)
         node.graph.remove(node, safe=True)
         for value in read:

@@ -1,13 +1,13 @@
-"""The inputs and results of a model: checks of arrays, and random ones that fit.
+"""The inputs of a model: checks of arrays, and random arrays that fit.
 
     floats            standard normal
-    bool              either, evenly
-    uint8, int8       all their values, as pixels and quantised data have them
-    other integers    0 or 1: an index, a length or a flag that is seldom out of range
+    bool              true or false, equally likely
+    uint8, int8       all values, as in pixels and quantised data
+    other integers    0 or 1, which is rarely out of range for an index, a length or a flag
 
-An open dimension gets the first of these sizes that is known: that of the input or of the symbol in
-`sizes`; that of another input with the same symbol; 1 for the first axis, `OPEN` for others. Values
-depend on the seed and the input's name alone, so two models get the same values.
+A dynamic dimension gets the first known size of these: that of the input or the symbol in `sizes`;
+that of another input with the same symbol; 1 for the first axis, `OPEN` for others. Values depend
+only on the seed and the input's name, so two models get the same values.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def inputs_of(model: ir.Model) -> tuple[ir.Value, ...]:
 
 
 def dtype_of(value: ir.Value) -> np.dtype[Any] | None:
-    """NumPy's dtype of a tensor of numbers, None for anything else."""
+    """NumPy's dtype of a tensor of numbers; None for anything else."""
     kind = value.dtype if isinstance(value.type, ir.TensorType) else None
     if kind is None or kind in (ir.DataType.UNDEFINED, ir.DataType.STRING):
         return None
@@ -52,7 +52,7 @@ def declared(value: ir.Value) -> str:
 
 
 def fits(shape: Sequence[int], declared: ir.Shape | None) -> bool:
-    """Whether a shape is one that the declared one allows; symbols are not compared."""
+    """Whether the declared shape allows a shape; symbols are not compared."""
     if declared is None:
         return True
     pairs = zip(shape, declared, strict=False)
@@ -60,7 +60,7 @@ def fits(shape: Sequence[int], declared: ir.Shape | None) -> bool:
 
 
 def fitting(inputs: Sequence[ir.Value], feeds: Mapping[str, Any]) -> dict[str, Array]:
-    """`feeds` in the order of the inputs, C-contiguous; raises where they differ from the model."""
+    """Return `feeds` in the order of the inputs, C-contiguous; raise if they do not fit."""
     _require_inputs(inputs, feeds)
     arrays: dict[str, Array] = {}
     for value in inputs:
@@ -97,13 +97,13 @@ def feeds(
     *,
     seed: int = 0,
 ) -> dict[str, Array]:
-    """An array for every input of a model (or of these inputs alone).
+    """Return an array for every input of a model, or for each of the inputs in a list.
 
     sizes: the full shape of an input by its name, or the size of a symbolic dimension by its name.
     given: arrays for some inputs, used as they are.
 
     Raises `ArgumentError` for an unknown name, `ShapeError` for a shape that the model does not
-    allow, `DTypeError` for an input that is no tensor of numbers, `MemoryLimitError`.
+    allow, `DTypeError` for an input that is not a tensor of numbers, and `MemoryLimitError`.
     """
     if not isinstance(seed, int) or seed < 0:
         raise ArgumentError("seed", brief(seed), "an integer >= 0")
@@ -121,7 +121,7 @@ def feeds(
     stated = by_name("sizes", sizes) | {name: array.shape for name, array in arrays.items()}
     shapes = input_shapes(inputs, stated)
     dtypes = {str(value.name): _dtype(value) for value in inputs if value.name not in arrays}
-    # Narrow floats are drawn in float32 first, one input after the other: one array more at most.
+    # Narrow floats are drawn in float32 first, one input at a time: at most one extra array.
     counts = {name: prod(shapes[name]) for name in dtypes}
     total = sum(count * dtypes[name].itemsize for name, count in counts.items())
     memory.require(
@@ -136,14 +136,14 @@ def feeds(
 def input_shapes(
     inputs: Sequence[ir.Value], sizes: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of every input, with no open dimension; raises what `feeds` raises."""
+    """Return the shape of every input, without dynamic sizes; raises what `feeds` raises."""
     stated = {name: as_shape(f"sizes[{brief(name)}]", size) for name, size in sizes.items()}
     symbols, shapes = _symbols(inputs, stated), {}
     for value in inputs:
         name, dims = str(value.name), value.shape
         if dims is None and name not in stated:
             what = f"The shape of input {brief(name)}"
-            raise ShapeError(what, "not told by the model", "a shape", "Give it in sizes.")
+            raise ShapeError(what, "not declared by the model", "a shape", "Give it in sizes.")
         known = [d if isinstance(d, int) else symbols.get(d.value or "") for d in dims or ()]
         drawn = ((OPEN if i else 1) if d is None else d for i, d in enumerate(known))
         shape = stated.get(name) or tuple(drawn)
@@ -158,7 +158,7 @@ def input_shapes(
 
 
 def _symbols(inputs: Sequence[ir.Value], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Symbol -> size, by its own name first, then by the shapes of inputs."""
+    """Return the sizes of symbols: from their own names first, then from the shapes of inputs."""
     dims = {str(v.name): [getattr(d, "value", None) for d in v.shape or ()] for v in inputs}
     known = {symbol for symbols in dims.values() for symbol in symbols if symbol}
     symbols: dict[str, int] = {}

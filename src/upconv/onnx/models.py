@@ -1,12 +1,12 @@
-"""Models read and written: an `ir.Model` from the file to the file.
+"""Read models into `ir.Model`, and write them.
 
 1. `load` and `from_model` check a model before its use (`checker`), sort nodes that are out of
    order, and fold constants (`constants`).
 2. Data outside the model's file must lie in the model's folder, or below it. If the model or its
    data is a link, as in the caches of model hubs, the data may lie beside the target of the model's
    link. Initialisers above `SMALL` bytes stay in their file, which is memory mapped.
-3. `save` writes one file, or two where protobuf cannot hold the model: `<name>.data` beside it has
-   the large tensors. Each appears complete, the model last; no file a model came from is touched.
+3. `save` writes one file, or two if protobuf cannot hold the model: `<name>.data` beside it has
+   the large tensors. Each file appears complete, the model last. Sources are never overwritten.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .checker import require_sound
 from .constants import fold
 from .graphs import DEFAULT_DOMAINS, named, roots
 
-MOST_BYTES = (1 << 31) - 1  # of one message of protobuf
+MOST_BYTES = (1 << 31) - 1  # of one protobuf message
 INLINE_BYTES = MOST_BYTES - (64 << 20)
-"""Most bytes of weights for one file; the rest of the message is for the graph."""
+"""Maximum bytes of weights in one file; the rest of the message is for the graph."""
 
 SMALL = 1024  # bytes: the checker and inference may read the values of such a tensor
 _SHRUNK = 8  # a number of 8 bytes takes at least 1 in protobuf's lists
@@ -46,10 +46,10 @@ Source: TypeAlias = ModelProto | ir.Model | bytes | str | os.PathLike[str]
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
-    """The model in a file of ONNX's binary form.
+    """Load the model in a file of ONNX's binary form.
 
-    Raises `FileError` for a path that cannot be read or is no regular file, and `ModelError` for a
-    file that is no model, is damaged, or breaks ONNX's rules.
+    Raises `FileError` for a path that cannot be read or is not a regular file, and `ModelError` for
+    a file that is not a model, is damaged, or breaks ONNX's rules.
 
     >>> load("/nowhere/model.onnx")
     Traceback (most recent call last):
@@ -61,8 +61,8 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         with opened(full) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MOST_BYTES:
-                raise FileError(f"{brief(str(full))} has {size} bytes; a model has {MOST_BYTES}.")
-            memory.require(3 * size, f"the model {brief(str(full))}")  # bytes, parsed, and read
+                raise FileError(f"{brief(str(full))} has {size} bytes; the limit is {MOST_BYTES}.")
+            memory.require(3 * size, f"the model {brief(str(full))}")  # bytes, message, model
             data = file.read(MOST_BYTES)
     with _named(brief(name)):
         return _read(data, full)
@@ -90,12 +90,12 @@ def from_model(model: Source) -> ir.Model:
 
 
 def sources(model: ir.Model) -> tuple[Path, ...]:
-    """The files that a model was read from: its own first, then those with data outside it."""
+    """The files that a model was read from: its own first, then those with external data."""
     return tuple(model.graph.meta.get(_SOURCES, ()))
 
 
 def files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """The files that the model at `path` is read from; `path` alone if it is no model."""
+    """The files that the model at `path` is read from; only `path` if it is not a model."""
     try:
         return sources(load(path))
     except ModelError:
@@ -103,9 +103,9 @@ def files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
 
 
 def to_proto(model: ir.Model) -> ModelProto:
-    """The model as one ModelProto, with all of its data inside.
+    """Return the model as one ModelProto that contains all of its data.
 
-    Raises `ModelError` for a model that protobuf cannot hold, and `FileError` where outside data is
+    Raises `ModelError` for a model that protobuf cannot hold, and `FileError` if external data is
     missing.
     """
     with _named("The model"):
@@ -113,7 +113,7 @@ def to_proto(model: ir.Model) -> ModelProto:
 
 
 def save(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, ...]:
-    """Write a model, whole or not at all; return the files written, the model's first.
+    """Write a complete model or nothing; return the written files, the model's first.
 
     model: the result of `load`, `optimize` or `rewrite`, a ModelProto, or an `ir.Model`.
     path: links are followed. Only `force` overwrites an existing file. Files that the model was
@@ -143,7 +143,7 @@ def save(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> tu
             staged = Path(folder, target.name)
             ir.save(model, staged, "protobuf", beside.name, size_threshold_bytes=SMALL)
             staged.with_name(beside.name).replace(beside)
-            staged.replace(target)  # last: a reader that finds the model finds both
+            staged.replace(target)  # last, so that a reader of the model finds both
         return targets
 
 
@@ -171,7 +171,7 @@ def _inside(model: ir.Model) -> ModelProto:
 
 @contextmanager
 def stored(model: ir.Model) -> Iterator[bytes | str]:
-    """A model as runtimes take it: its bytes, or the path of a file while the block lasts."""
+    """Yield a model in a form that runtimes accept: its bytes, or the path of a temporary file."""
     if _nbytes(model) <= INLINE_BYTES:
         yield to_proto(model).SerializeToString()
         return
@@ -180,7 +180,7 @@ def stored(model: ir.Model) -> Iterator[bytes | str]:
 
 
 def digest(model: ir.Model) -> str:
-    """SHA-256 of all that a model holds, wherever its weights are stored."""
+    """SHA-256 of the contents of a model, wherever its weights are stored."""
     total, copy = hashlib.sha256(), model.clone()
     for graph in copy.graphs():
         for name, value in graph.initializers.items():
@@ -203,13 +203,13 @@ def _read(data: bytes, path: Path | None) -> ir.Model:
     try:
         proto = ModelProto.FromString(data)
     except DecodeError as error:
-        raise ModelError(f"It is no ONNX model, or was cut short: {error}.") from None
+        raise ModelError(f"It is not an ONNX model, or was cut short: {error}.") from None
     if not proto.HasField("graph"):
-        raise ModelError("It holds no graph: it is empty, or no ONNX model.")
+        raise ModelError("It holds no graph: it is empty, or not an ONNX model.")
     if proto.training_info:
-        warnings.warn("The model's information for training is dropped.", stacklevel=4)
+        warnings.warn("The model's training information is dropped.", stacklevel=4)
     if proto.graph.sparse_initializer:
-        raise ModelError("It has sparse initialisers, which are not read; write them out as dense.")
+        raise ModelError("It has sparse initialisers, which are not supported; make them dense.")
     for owner in (proto, *proto.functions):
         versions = {o.version for o in owner.opset_import if o.domain in DEFAULT_DOMAINS}
         if len(versions) > 1:
@@ -218,7 +218,7 @@ def _read(data: bytes, path: Path | None) -> ir.Model:
             entry.domain = "" if entry.domain in DEFAULT_DOMAINS else entry.domain
     model = ir.from_proto(proto)
     if len(model.graph.initializers) < len(proto.graph.initializer):
-        raise ModelError("Two initialisers have one name, or one has none.")
+        raise ModelError("Two initialisers have the same name, or one has none.")
     return _checked(model, path)
 
 
@@ -246,7 +246,7 @@ def _bytes(proto: ModelProto) -> bytes:
     try:
         data: bytes = proto.SerializeToString()
     except EncodeError:
-        raise ModelError(f"It has more than {MOST_BYTES} bytes, or is nested too deep.") from None
+        raise ModelError(f"It has more than {MOST_BYTES} bytes, or is nested too deeply.") from None
     return data
 
 
@@ -259,7 +259,7 @@ def _named(where: str) -> Iterator[None]:
         raise type(error)(f"{where}: {error}") from None
     except UpconvError:
         raise
-    except Exception as error:  # onnx-ir raises any kind for a model that it cannot hold
+    except Exception as error:  # onnx-ir may raise any error for a model that it cannot hold
         deepest: BaseException = error
         while deepest.__cause__ is not None:
             deepest = deepest.__cause__
@@ -271,15 +271,15 @@ def _named(where: str) -> Iterator[None]:
 def _settled(
     tensor: ir.TensorProtocol, path: Path | None, files: set[Path], most: int = SMALL
 ) -> ir.TensorProtocol:
-    """Check that a tensor has the data it declares; outside data up to `most` bytes is read."""
+    """Check that a tensor has the declared data; read up to `most` bytes of external data."""
     if isinstance(tensor, ir.ExternalTensor):
         tensor = _outside(tensor, path, files)
         return tensor if tensor.nbytes > most else _in_memory(tensor)
     if not isinstance(tensor, ir.serde.TensorProtoTensor) or tensor.dtype == ir.DataType.STRING:
         return tensor
     if tensor.nbytes > _SHRUNK * tensor.raw.ByteSize():
-        raise ModelError(f"It declares {tensor.nbytes} bytes, and has fewer.")
-    return ir.Tensor(tensor.numpy(), tensor.dtype, **_labels(tensor))  # not the caller's own
+        raise ModelError(f"It declares {tensor.nbytes} bytes, but has fewer.")
+    return ir.Tensor(tensor.numpy(), tensor.dtype, **_labels(tensor))  # not the caller's own tensor
 
 
 def _labels(tensor: Any) -> dict[str, Any]:
@@ -293,14 +293,14 @@ def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 
 def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> ir.ExternalTensor:
-    """The tensor with the real path of its file, whose data is not read."""
+    """Return the tensor with the real path of its file, without reading the data."""
     if path is None and tensor.base_dir:
         path = Path(tensor.base_dir, "model").absolute()
     if path is None:
         raise ModelError("Its data lies in a file; load the model by its path.")
     offset, length = tensor.offset or 0, tensor.nbytes
     if tensor.dtype == ir.DataType.STRING or min(offset, *tensor.shape.numpy(), 0) < 0:
-        raise ModelError(f"It is {tensor.dtype}{tensor.shape} at byte {offset}, which cannot be.")
+        raise ModelError(f"It is {tensor.dtype}{tensor.shape} at byte {offset}, which is invalid.")
     if tensor.length not in (None, length):
         raise ModelError(f"It has {tensor.length} bytes; expected {length} for {tensor.shape}.")
     location = str(tensor.location)
@@ -312,7 +312,7 @@ def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> 
     with reported(str(file), "read"), opened(file) as opened_file:
         size = os.fstat(opened_file.fileno()).st_size
     if size < offset + length:
-        raise FileError(f"{brief(str(file))} has {size} bytes; it ends at {offset + length}.")
+        raise FileError(f"{brief(str(file))} has {size} bytes; the data ends at {offset + length}.")
     files.add(file)
     fields = {"shape": tensor.shape, **_labels(tensor)}
     return ir.ExternalTensor(file, offset, length, tensor.dtype, **fields)

@@ -1,7 +1,7 @@
 """ConvTranspose nodes of a model, parsed for passes, rules and trials.
 
 Runtimes read auto_pad and output_shape differently (see `upconv.dialects.onnx`). A node is read by
-the requested rule, by default ONNX's text; `departures` names the rules that read it differently.
+the requested rule, by default ONNX's text. `departures` names the rules that read it differently.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .constants import Constant, constant_value
 from .graphs import is_op, named, opset_of, roots
 
 ANY_SIZE = 1 << 24
-"""The size of an axis that the model leaves open. A power of two: no stride it meets is larger."""
+"""Assumed size of a dynamic axis: a power of two that exceeds all strides in practice."""
 
 _READ = {
     *("kernel_shape", "strides", "pads", "dilations", "output_padding", "output_shape"),
@@ -33,12 +33,12 @@ Sizes = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConvTransposeNode:
-    """A ConvTranspose node, y = conv_transpose(x, w) + b, with all that is known about it.
+    """A ConvTranspose node, y = conv_transpose(x, w) + b, with everything that is known about it.
 
-    `sizes` are x's spatial sizes, None where unknown: the axis then has `ANY_SIZE`, and its kernel,
-    stride, dilation and crops hold for all. `weight` is w's value, or why it has none. `departures`
-    are the rules that give the node another value. `x`, `w`, `b` and `y` are looked up at each use:
-    rewriting an earlier node replaces the values that this node reads.
+    `sizes` are x's spatial sizes, with None if unknown: the axis then has `ANY_SIZE`, and kernel,
+    stride, dilation and crops hold for every size. `weight` is w's value, or why it has none.
+    `departures` are the rules that give the node another value. `x`, `w`, `b` and `y` are looked up
+    at each use, because rewriting an earlier node replaces the values that this node reads.
     """
 
     node: ir.Node
@@ -50,7 +50,7 @@ class ConvTransposeNode:
 
     @property
     def name(self) -> str:
-        """The node's name, or its output's where it has none."""
+        """The node's name, or its output's name if it has none."""
         return named(self.node)
 
     @property
@@ -103,8 +103,8 @@ class ConvTransposeNode:
 class Unreadable:
     """A ConvTranspose node that cannot be read, and why, in one sentence.
 
-    `wrong` says that ONNX, or the rule it was read by, does not allow such a node; else something
-    about it cannot be known from the model.
+    `wrong` is true if ONNX, or the rule for reading it, does not allow such a node. Otherwise the
+    model does not say enough about it.
     """
 
     node: ir.Node
@@ -116,9 +116,9 @@ class Unreadable:
 def conv_transpose_nodes(
     model: ir.Model, rule: Rule | None = None, only: Callable[[ir.Node], bool] | None = None
 ) -> list[ConvTransposeNode | Unreadable]:
-    """All ConvTranspose nodes of a model, in its subgraphs and functions too, in order.
+    """Return all ConvTranspose nodes of a model, its subgraphs and functions, in order.
 
-    only: chooses among the nodes; None takes them all.
+    only: a function that selects nodes; None selects all.
 
     >>> import onnx_ir as ir
     >>> model = ir.from_onnx_text('''<ir_version: 8, opset_import: ["": 17]>
@@ -143,7 +143,7 @@ def conv_transpose_nodes(
 
 
 def read(node: ir.Node, opset: int, rule: Rule | None = None) -> ConvTransposeNode | Unreadable:
-    """One ConvTranspose node, read by `rule`, by ONNX's text if None."""
+    """Read a ConvTranspose node by `rule`, or by ONNX's text if that is None."""
     try:
         return _read(node, opset, rule)
     except (UpconvError, _UnknownError) as error:
@@ -152,7 +152,7 @@ def read(node: ir.Node, opset: int, rule: Rule | None = None) -> ConvTransposeNo
 
 
 def known_sizes(value: ir.Value | None) -> Sizes | None:
-    """The sizes that a value declares, None where open; None where not even the rank is known."""
+    """The sizes that a value declares, with None for dynamic ones; None if the rank is unknown."""
     if value is None or value.shape is None:
         return None
     return tuple(d if isinstance(d, int) and d >= 0 else None for d in value.shape)
@@ -179,7 +179,7 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
     """The attributes that the node states, by ONNX's names."""
     parameters = [name for name, attribute in node.attributes.items() if attribute.is_ref()]
     if parameters:
-        raise _UnknownError(f"its {parameters[0]} is a parameter of the function it stands in")
+        raise _UnknownError(f"its {parameters[0]} is a parameter of the function that contains it")
     return {name: node.attributes[name].value for name in node.attributes if name in _READ}
 
 
@@ -208,11 +208,11 @@ def _sizes(x: ir.Value, rank: int) -> Sizes:
 def _layer(
     kernel: tuple[int, ...], sizes: Sizes, attributes: dict[str, Any], opset: int, rule: Rule | None
 ) -> tuple[Layer, tuple[Rule, ...]]:
-    """The layer by one rule, and the rules by which it has other crops."""
+    """Return the layer by one rule, and the rules that give it other crops."""
     if "output_shape" in attributes and None in sizes:
         raise _UnknownError(
-            "it has an output_shape, and the size of its input, on which its crops then depend, is"
-            " not known; give the sizes of the model's inputs"
+            "it has an output_shape, so its crops depend on the size of its input, which is not"
+            " known; give the sizes of the model's inputs"
         )
     size = tuple(ANY_SIZE if size is None else size for size in sizes)
 
@@ -223,7 +223,7 @@ def _layer(
         try:
             return by(one).crops
         except UpconvError:
-            return None  # a refusal is no other reading
+            return None  # a refusal is not another reading
 
     layer = by(rule or Rule.SPEC)
     return layer, tuple(other for other in Rule if crops(other) not in (None, layer.crops))

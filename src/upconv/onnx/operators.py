@@ -1,11 +1,11 @@
-"""ConvTranspose by ONNX's specification: on NumPy arrays, and in ONNX's evaluator.
+"""ConvTranspose as ONNX specifies it, on NumPy arrays and in ONNX's evaluator.
 
 Operands are checked here, so that errors name X, W, B and ONNX's attributes. These operators of the
-evaluator are wrong or missing, and replaced:
+evaluator are wrong or missing, and are replaced:
 
     ConvTranspose       is wrong for groups with a bias or with several output channels; it ignores
                         `output_shape` without auto_pad
-    Conv                pads by other rules than ONNX's
+    Conv                does not pad as ONNX specifies
     BatchNormalization  in opset 13 always trains, whatever outputs the node has
     DequantizeLinear    is missing before opset 19
 """
@@ -46,12 +46,12 @@ def conv_transpose(
 ) -> Array:
     """ONNX's ConvTranspose: the output of a node with these attributes and operands.
 
-    X: (N, C, *size). W: (C, M/group, *kernel). B: (M,) or None. All float16, float32, float64 or,
-        from opset 22 on, bfloat16 (ml_dtypes), and of one type.
-    attributes: strides, pads, dilations, output_padding, output_shape, auto_pad and group as in a
-        model, lists, bytes and all; None is one that is absent. `pads` lists all begins, then all
-        ends. `rule` is the reading where runtimes differ: "spec", "onnxruntime" or "openvino".
-    opset: of the node; the sides of odd totals were exchanged in opset 11.
+    X: (N, C, *size). W: (C, M/group, *kernel). B: (M,) or None. All have one type: float16,
+        float32, float64 or, from opset 22 on, bfloat16 (ml_dtypes).
+    attributes: strides, pads, dilations, output_padding, output_shape, auto_pad and group in the
+        form of a model, including lists and bytes; None means absent. `pads` lists all begins, then
+        all ends. `rule` selects a reading if runtimes differ: "spec", "onnxruntime" or "openvino".
+    opset: the node's opset; opset 11 exchanged the sides of odd totals.
     engine: as in `upconv.conv_transpose`.
 
     Returns (N, M, *output_size), of X's type. Raises `ArgumentError` (`ShapeError`, `DTypeError`)
@@ -71,7 +71,7 @@ def conv_transpose(
             words = f"{rank} axes: {axes}", "One of length 1 is an axis."
             raise ShapeError(f"{name}.shape", str(operand.shape), *words)
     if str(x.dtype) == "bfloat16" and opset in range(BFLOAT16_SINCE):
-        raise DTypeError("X.dtype", "bfloat16", "another", f"So says opset {opset}.")
+        raise DTypeError("X.dtype", "bfloat16", f"a type of opset {opset}")
     kernel = w.shape[2:] if kernel_shape is None else kernel_shape
     layer = from_onnx(x.shape[2:], kernel, opset=opset, **attributes)
     if layer.kernel != w.shape[2:]:
@@ -84,7 +84,7 @@ def conv_transpose(
 
 
 def conv_keywords(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """A Conv's attributes, but kernel_shape, as `upconv.conv` has them."""
+    """Convert a Conv's attributes, except kernel_shape, to keywords of `upconv.conv`."""
     mode = arguments.member("auto_pad", attributes.get("auto_pad") or "NOTSET", AutoPad)
     pads = attributes.get("pads") or ()
     padding: Any = tuple(zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=False)) or 0
@@ -98,10 +98,10 @@ def conv_keywords(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def conv(x: Array, w: Array, b: Array | None = None, **attributes: Any) -> Array:
-    """Conv: x (N, C, *size), w (M, C/group, *kernel), b (M,)."""
+    """Compute a Conv: x (N, C, *size), w (M, C/group, *kernel), b (M,)."""
     rank, kernel, pads = x.ndim - 2, attributes.get("kernel_shape"), attributes.get("pads")
-    if x.ndim != w.ndim:  # upconv would take x without a batch
-        raise ShapeError("X.shape", str(x.shape), f"{w.ndim} axes, as many as the weight has")
+    if x.ndim != w.ndim:  # upconv would accept x without a batch
+        raise ShapeError("X.shape", str(x.shape), f"{w.ndim} axes, like the weight")
     if kernel is not None and tuple(kernel) != w.shape[2:]:
         raise ShapeError("kernel_shape", str(list(kernel)), f"{w.shape[2:]}, the weight's")
     if pads is not None and len(pads) != 2 * rank:
@@ -110,7 +110,7 @@ def conv(x: Array, w: Array, b: Array | None = None, **attributes: Any) -> Array
 
 
 def evaluator_operators(rule: str, opset: int) -> list[type[Any]]:
-    """Classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`, which looks up their names."""
+    """Classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`, which finds them by name."""
 
     def operator(name: str, compute: Callable[..., Array], **options: Any) -> type[Any]:
         def run(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:
@@ -125,7 +125,7 @@ def evaluator_operators(rule: str, opset: int) -> list[type[Any]]:
 
     options = {"rule": rule, "opset": opset, "engine": "reference"}
     classes = [operator("Conv", conv), operator("ConvTranspose", conv_transpose, **options)]
-    # The newer operator is right before its opset too: its defaults are what older nodes mean.
+    # The newer operator also suits older nodes, because its defaults match their meaning.
     for kind, since in ((BatchNormalization_14, 14), (DequantizeLinear_19, 19)):
         if opset < since:
             name = kind.__name__.partition("_")[0]

@@ -1,7 +1,7 @@
-"""`rewrite`: passes or a profile over a whole model, with the outcome at every node.
+"""`rewrite`: apply passes or a profile to a whole model, and report the outcome at every node.
 
-A profile is a list of limits; a limit has a test for nodes that break it, and the pass that
-rewrites such a node. `docs/onnx-rewrite.md` has the source of every limit.
+A profile is a list of limits. A limit has a test for nodes that break it, and the pass that
+rewrites such a node. `docs/onnx-rewrite.md` gives the source of every limit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .passes.quantised import bias, weight
 class Rewritten:
     """A rewritten copy of a model, and one `Step` per pass and node: fired, or why not.
 
-    left: the nodes that still break the profile, each with the reason, if one was asked for.
+    left: the nodes that still break the requested profile, each with the reason.
     """
 
     model: ir.Model
@@ -52,22 +52,22 @@ def rewrite(
     rule: object = None,
     only: Callable[[ir.Node], bool] | None = None,
 ) -> Rewritten:
-    """A copy of `model` whose ConvTranspose nodes have been through passes, in order.
+    """Return a copy of `model` with passes applied to its ConvTranspose nodes, in order.
 
     model: a path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not
         changed.
-    passes: one name out of `upconv.onnx.PASSES`, or a list of names and of passes of your own;
-        None: replace_deconv and sub_pixel.
-    profile: in place of passes, the name of a runtime ("tflite", "coreml", "tensorrt", "webnn"):
+    passes: a name from `upconv.onnx.PASSES`, or a list of such names and of your own passes; None
+        means replace_deconv and sub_pixel.
+    profile: instead of passes, the name of a runtime ("tflite", "coreml", "tensorrt", "webnn"):
         rewrites nodes beyond its limits (see `docs/onnx-rewrite.md`).
-    rule: the reading of auto_pad and output_shape: "spec", "onnxruntime" or "openvino". None
-        follows ONNX's text, and leaves nodes alone that a runtime reads differently.
-    only: chooses among the nodes; not with a profile.
+    rule: how to read auto_pad and output_shape: as "spec", "onnxruntime" or "openvino". None
+        follows ONNX's text, and leaves nodes unchanged that a runtime reads differently.
+    only: a function that selects nodes; not allowed with a profile.
 
     Values stay the same up to rounding; nothing is measured here (see `optimize`).
 
-    Raises `ModelError` and `FileError` for a model that cannot be read, `ArgumentError` for a
-    name that is no pass or profile, or for both at once.
+    Raises `ModelError` and `FileError` for a model that cannot be read, and `ArgumentError` for an
+    unknown pass or profile, or if both are given.
 
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, L] x) => (float[1, 1, M] y)'
     >>> text += "<float[1, 1, 2] w = {1, 1}> { y = ConvTranspose<strides = [2]>(x, w) }"
@@ -80,7 +80,7 @@ def rewrite(
     reader = None if rule is None else arguments.member("rule", rule, Rule)
     if profile is not None:
         if passes is not None or only is not None:
-            raise ArgumentError("profile", brief(profile), "given without passes and only")
+            raise ArgumentError("profile", brief(profile), "no passes and no `only` with it")
         copy = from_model(model)
         return Rewritten(copy, *_apply_profile(copy, profile, reader))
     wanted: Any = ("replace_deconv", "sub_pixel") if passes is None else passes
@@ -95,7 +95,7 @@ def rewrite(
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A kind of node that must not be left: its test, its words, and the pass that removes it."""
+    """A limit of a runtime: a test for nodes that break it, its text, and the pass that helps."""
 
     broken_by: Callable[[ConvTransposeNode], bool]
     words: str
@@ -103,7 +103,7 @@ class Limit:
 
 
 def _neither_valid_nor_same(conv: ConvTransposeNode) -> bool:
-    """Not VALID, no pads, nor SAME: a result of s positions per input, the odd one at the end."""
+    """Whether the pads are not VALID (none) or SAME (s results per input, the odd pad last)."""
     same = [
         ((a.kernel - a.stride) // 2, (a.kernel - a.stride + 1) // 2) if a.kernel >= a.stride else ()
         for a in conv.axes
@@ -142,7 +142,7 @@ LIMITS: dict[str, Limit] = {
         "no_output_padding",
     ),
     "VALID or SAME": Limit(
-        _neither_valid_nor_same, "its pads are neither none nor those of SAME", "no_pads"
+        _neither_valid_nor_same, "its pads are neither zero nor those of SAME", "no_pads"
     ),
     "constant": Limit(_is_computed, "its weight or bias is computed"),
 }
@@ -164,7 +164,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
 def _apply_profile(
     model: ir.Model, profile: str, rule: Rule | None
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    """Rewrite `model` itself: the steps, and the nodes that are still beyond a limit, with why."""
+    """Rewrite `model` in place; return the steps, and why nodes are still beyond a limit."""
     if not isinstance(profile, str) or profile not in PROFILES:
         raise ArgumentError("profile", brief(profile), f"one of {', '.join(PROFILES)}")
     limits = [LIMITS[name] for name in PROFILES[profile]]

@@ -2,7 +2,7 @@
 
 Inference gives a negative size to a transposed convolution whose pads exceed its output. A Slice
 after it then fails an assertion in onnx's code, which ends the process (onnx issue 8481). Models
-with both operators are therefore inferred in a worker's process.
+with both operators are therefore inferred in a worker process.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .runtimes import borrowed
 def inferred(
     model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]] | None = None
 ) -> dict[str, ir.Value]:
-    """The values of a copy of a model, its subgraphs included, by name: their types and shapes.
+    """Return the values of a model and its subgraphs by name, with inferred types and shapes.
 
-    shapes: shapes of inputs that replace the declared ones. A name that two subgraphs give to
-        different values is not in the table. Where inference fails, the declared shapes are.
+    shapes: shapes of inputs that replace the declared ones. The table omits a name that two
+        subgraphs give to different values. If inference fails, it has the declared shapes.
     """
     try:
         result = _infer(_skeleton(model, shapes or {}))
-    except Exception:  # foreign code; without its answer the declared shapes must do
+    except Exception:  # foreign code; the declared shapes are the fallback
         result = model
     table: dict[str, ir.Value] = {}
     unclear = set()

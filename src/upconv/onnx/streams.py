@@ -1,4 +1,4 @@
-"""`stream`: an ONNX model computed in chunks along an axis, as one network."""
+"""`stream`: run an ONNX model chunk by chunk along an axis, as one network."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from .nodes import Sizes, known_sizes
 from .session.arranging import translate_arranged
 from .session.units import units
 
-_LENGTH = 64  # of the inputs at which a model is captured first
+_LENGTH = 64  # of the inputs in the first capture
 _REMEDY = "Run the model on whole inputs, or stream the part before it."
 _SIZES = (
     "Gather", "Floor", "Ceil", "Mod", "ConstantOfShape", "Expand", "Range", "Where", "Equal",
     "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or", "Max", "Min", "Abs",
     "ReduceProd", "ReduceMax", "Trunc", "Round", "Size", "Reciprocal",
 )  # fmt: skip
-"""Operators by which exporters compute sizes."""
+"""Operators with which exporters compute sizes."""
 
 
 def stream(
@@ -40,15 +40,15 @@ def stream(
     threads: int | None = None, algorithm: str = "auto",
     shapes: Mapping[str, Sequence[int | None]] | None = None,
 ) -> FileStream:  # fmt: skip
-    """Stream a model along an axis of its inputs: `push(chunk)` as they come, then `finish()`.
+    """Stream a model along an axis of its inputs: `push` each chunk as it comes, then `finish`.
 
     model: a path, the bytes of a file, a ModelProto or an `onnx_ir.Model`, whose operations are
-        local along the axis. Its inputs are float32, and the axis is open in all of them.
-    axis: of every input. chunk: the length of input that kernels are chosen for; None: the length
-        of the first push. precision, threads, algorithm: as in `Network.stream`. shapes: of inputs
-        with other open sizes than the batch, by name, None at the axis.
+        local along the axis. Its inputs are float32, and the axis is dynamic in all of them.
+    axis: the axis of every input. chunk: the input length for which kernels are chosen; None takes
+        the length of the first push. precision, threads, algorithm: as in `Network.stream`. shapes:
+        by name, shapes of inputs with more dynamic sizes than batch and axis; None at the axis.
 
-    Results equal those of the model on the whole input. No position is computed twice.
+    The results are those of the model on the whole input. No value is computed twice.
 
     Raises `EngineRefusal` for a model that cannot be streamed, and names the node. Raises what
     `load` raises, and `ArgumentError` for arguments that do not fit the model.
@@ -69,7 +69,7 @@ def stream(
 
 
 class FileStream(ModelStream):
-    """A model of a file in progress, made by `stream`; see `ModelStream`."""
+    """A stream of an ONNX model, made by `stream`; see `ModelStream`."""
 
     __slots__ = ()
 
@@ -84,10 +84,10 @@ class FileStream(ModelStream):
         return list(self.captured.structure)
 
     def push(self, *chunks: Any, **named: Any) -> Any:
-        """All results that no later input can change and that were not returned yet.
+        """Return all results that no later input can change and that were not returned yet.
 
-        chunks: a float32 array for each input in order, or all by name. Their lengths along the
-        axis are one, which may be 0. Returns an array, or a tuple for several outputs.
+        chunks: a float32 array for each input in order, or all by name. All have one length along
+        the axis, which may be 0. Returns an array, or a tuple for several outputs.
         """
         if named:
             names = self.input_names
@@ -99,11 +99,11 @@ class FileStream(ModelStream):
         return super().push(*chunks)
 
     def converted(self, chunks: Sequence[Any]) -> list[Array]:
-        """The chunks of a push as the network's inputs."""
+        """Convert the chunks of a push to inputs of the network."""
         return self.arrays(chunks)
 
     def given_back(self, results: Any) -> Any:
-        """An array, or a tuple for several outputs."""
+        """Return an array, or a tuple for several outputs."""
         arrays = self.results(results)
         return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
@@ -111,7 +111,7 @@ class FileStream(ModelStream):
 def _signature(
     inputs: Sequence[ir.Value], axis: int, shapes: dict[str, Sequence[int | None]]
 ) -> Signature:
-    """The inputs, with the extent 0 along the stream's axis and an open batch as 1."""
+    """Return the inputs, with size 0 along the stream's axis and 1 for a dynamic batch."""
     known, axes = {}, {}
     for name in shapes:
         if name not in (names := [str(value.name) for value in inputs]):
@@ -125,8 +125,8 @@ def _signature(
         number = integer("axis", axis, -rank, rank - 1) % max(1, rank)
         extents = known_sizes(value) or ()
         if extents[number] is not None:
-            remedy = "Export the model with this axis open."
-            raise ArgumentError(argument, got, f"open along axis {axis}", remedy)
+            remedy = "Export the model with this axis dynamic."
+            raise ArgumentError(argument, got, f"dynamic along axis {axis}", remedy)
         axes[name] = declared_axes(rank, number)
         stated = shapes.get(name, extents)
         fits = isinstance(stated, list | tuple) and len(stated) == rank
@@ -137,14 +137,14 @@ def _signature(
                  for i, n in enumerate(stated)]  # fmt: skip
         if None in sizes:
             remedy = f"Pass shapes={{{name!r}: (...)}}."
-            expected = f"known but for the batch and axis {axis}"
+            expected = f"known except for the batch and axis {axis}"
             raise ArgumentError(argument, got, expected, remedy)
         known[name] = as_shape(name, [n or 0 for n in sizes])
     return Signature(known, axes)
 
 
 def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -> Captured:
-    """The network of a model for inputs of known sizes."""
+    """Return the network of a model for inputs of known sizes."""
     model = source.clone()
     for value in inputs_of(model):
         name = str(value.name)
@@ -170,7 +170,7 @@ def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -
     outputs = []
     for y in model.graph.outputs:
         if y not in values:
-            raise ArgumentError(f"output {brief(y.name)}", "constant", "made of the inputs")
+            raise ArgumentError(f"output {brief(y.name)}", "constant", "computed from the inputs")
         outputs.append(values[y])
     network.output(*(output.value for output in outputs))
     names = [str(y.name) for y in model.graph.outputs]
@@ -178,7 +178,7 @@ def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -
 
 
 def _fold_sizes(model: ir.Model) -> None:
-    """Replace nodes that compute with the inputs' shapes by constants, in the graph's order."""
+    """Replace nodes that compute on the inputs' shapes by constants, in the graph's order."""
     opset = model.opset_imports[""]
     for node in list(model.graph):
         if is_op(node, "Shape") and (sizes := _sizes(node.inputs[0])) is not None:
@@ -200,7 +200,7 @@ def _sizes(value: ir.Value | None) -> Sizes | None:
 
 
 def _infer(node: ir.Node, opset: int) -> None:
-    """Give the outputs of a node their types and shapes, where ONNX can tell these."""
+    """Set the types and shapes of a node's outputs, if ONNX can infer them."""
     types, data = {}, {}
     for x in {x for x in node.inputs if x is not None}:
         array = constant_value(x).array

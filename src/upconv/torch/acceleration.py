@@ -1,4 +1,4 @@
-"""`accelerate`, `report` and `restore`: whole models, in parts or by layers."""
+"""`accelerate`, `report` and `restore` for whole models, in parts or layer by layer."""
 
 from __future__ import annotations
 
@@ -43,23 +43,22 @@ def accelerate(
     filter_fn: Callable[[str, Any], bool] | None = None,
     progress: Progress | None = None,
 ) -> Model:
-    """Let upconv compute the parts or layers of a model that it computes faster, in place.
+    """Change a model in place, so that upconv computes the parts or layers where it is faster.
 
     model: a module; it is changed and returned. Parameters, buffers and `state_dict` stay. A model
-        that is not faster is returned unchanged.
+        that upconv does not make faster is returned unchanged.
     example_inputs: arguments of the model: a tensor, a tuple of positional arguments or a dict of
-        keywords. A list holds at most four such inputs, of which the largest is timed. The model
-        runs at most 30 times, and 30 training steps.
-    decisions: a file that `report(model).save` wrote; its decisions are applied, and nothing is
-        measured. They hold for the layers, processor, threads, versions and, if asked for, training
-        that they were measured with: others are refused.
-    remeasure: measure again if the file of `decisions` is missing or holds for other conditions,
-        and write it. Give `example_inputs` as well.
-    training: measure training steps too, and let upconv compute the results that it computes faster
-        there.
-    seconds: the time limit: after it only the first run of the model may begin.
-    filter_fn: called with the name and the module of each convolution; upconv computes those for
-        which it returns True.
+        keywords. A list may hold up to four such inputs; the largest is timed. The model runs at
+        most 30 times for inference and for 30 training steps.
+    decisions: a file that `report(model).save` wrote; its decisions are applied without measuring.
+        They are refused for other layers, processors, thread counts or versions than those of the
+        measurement, and for training unless it was measured.
+    remeasure: if the file of `decisions` is missing or was measured under other conditions, measure
+        and write it. This needs `example_inputs` as well.
+    training: also measure training steps, and let upconv compute the results where it is faster.
+    seconds: the time limit. After it, only the first run of the model may still begin.
+    filter_fn: called with the name and the module of each convolution; upconv may compute those
+        for which it returns True.
     progress: called with the name of a step, its number from 1, and the number of steps. Without
         it, a line on stderr shows the progress if stderr is a terminal.
 
@@ -74,10 +73,10 @@ def accelerate(
     _check_model(model)
     training, seconds = boolean("training", training), number("seconds", seconds, 0)
     if boolean("remeasure", remeasure) and (example_inputs is None or decisions is None):
-        expected = "decisions beside it, the file to write, and example_inputs"
+        expected = "decisions, the file to write, and example_inputs"
         raise ArgumentError("remeasure", "True", expected)
     if not remeasure and (example_inputs is None) == (decisions is None):
-        got = "None" if decisions is None else "given beside decisions"
+        got = "None" if decisions is None else "given with decisions"
         raise ArgumentError("example_inputs", got, "either example_inputs or decisions")
     examples = _examples(example_inputs)
     restore(model)
@@ -107,7 +106,7 @@ def accelerate(
 
 
 def report(model: Any) -> Report:
-    """The decisions of `accelerate` about a model.
+    """Return the decisions that `accelerate` made for a model.
 
     Raises `ArgumentError` for a model that was not accelerated.
 
@@ -122,7 +121,7 @@ def report(model: Any) -> Report:
 
 
 def restore(model: Model) -> Model:
-    """Give a model and its modules their original classes and forward back; parameters stay.
+    """Restore the original classes and forward of a model and its modules; parameters stay.
 
     >>> layer = nn.Conv1d(1, 1, 3)
     >>> restore(layer) is layer
@@ -142,7 +141,7 @@ def _check_model(model: Any) -> None:
 
 
 def _examples(example_inputs: Any) -> list[Example]:
-    """Example inputs as positional arguments and keywords."""
+    """Return the example inputs as positional arguments and keywords."""
     inputs = example_inputs if isinstance(example_inputs, list) else [example_inputs]
     if not 0 < len(inputs) <= _MOST_EXAMPLES:
         got = f"a list of {len(inputs)}" if inputs else "an empty list"
@@ -153,7 +152,7 @@ def _examples(example_inputs: Any) -> list[Example]:
 
 
 def _refused(model: Any, filter_fn: Callable[[str, Any], bool] | None) -> frozenset[str]:
-    """The names of the convolutions that a filter leaves out."""
+    """Return the names of the convolutions that a filter excludes."""
     function("filter_fn", filter_fn, "(name, module)")
     if filter_fn is None:
         return frozenset()
@@ -178,7 +177,7 @@ def _check_rows(path: Any, saved: Report, layers: list[str]) -> None:
     """Raise `FileError` for rows of other layers, and for a row whose details are invalid."""
     names = [row.name for row in saved.rows if "inference" in row.details]
     if names != layers:
-        text = f"it has rows of the layers {brief(names)}, the model has {brief(layers)}"
+        text = f"its rows are for the layers {brief(names)}, the model has {brief(layers)}"
         raise FileError(f"Cannot read {brief(os.fspath(path))}: it is damaged, {text}.")
     for row in saved.rows:
         inference, training = row.details.get("inference", False), row.details.get("training", 0)

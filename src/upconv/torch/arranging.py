@@ -1,8 +1,9 @@
-"""The table of operations for tensors whose axes have any order.
+"""The table of operations for tensors with any order of axes.
 
-A row takes a network and the arguments of PyTorch's function, in which values are `Arranged`.
-`MOVES` are operators that move axes. `FUNCTIONS` are traced before PyTorch divides them. All other
-rows come from `network_rules`: they are pointwise, along one axis, or for (N, C, *size) alone.
+A row takes a network and the arguments of PyTorch's function, with `Arranged` instead of tensors.
+`MOVES` holds operators that move axes. `FUNCTIONS` holds functions that are traced before PyTorch
+decomposes them. All other rows come from `network_rules`: they are pointwise, work along one axis,
+or take only (N, C, *size).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _POINTWISE = {
 }  # fmt: skip
 """Rows whose results do not depend on the order of axes."""
 _ALONG = {"cat": 1, "slice": 1, "narrow": 1, "_softmax": 1, "split": 2, "split_with_sizes": 2}
-"""Rows with an axis among their arguments, at this index."""
+"""Name of a row that works along one axis -> index of that argument."""
 _RENAMED = {"_softmax": "softmax", "fused_convolution": "convolution"}
 
 
@@ -63,7 +64,7 @@ def _per_channel(like: Arranged, operand: Any) -> Any:
 
 
 def _along(row: Row, index: int, network: Network, *args: Any, **kwargs: Any) -> Any:
-    """Call a row along one axis, at any position in the order."""
+    """Call a row that works along one axis, wherever that axis is in the order."""
     operands = _operands(args)
     axes = common_axes(operands)
     if len(args) <= index and "dim" not in kwargs:
@@ -77,7 +78,7 @@ def _along(row: Row, index: int, network: Network, *args: Any, **kwargs: Any) ->
 
 
 def _plain(row: Row, network: Network, *args: Any, **kwargs: Any) -> Arranged:
-    """Call a row that takes (N, C, *size) alone."""
+    """Call a row that takes only (N, C, *size)."""
     axes = tuple(range(len(_operands(args)[0].plain().shape)))
     args = tree_map_only(Arranged, Arranged.plain, args)
     return Arranged(row(network, *args, **kwargs), axes)
@@ -143,7 +144,7 @@ MOVES: dict[str, Row] = {
 
 
 def _linear(network: Network, x: Arranged, weight: Any, bias: Any = None) -> Arranged:
-    """A fully connected layer over the last axis: a convolution of one tap."""
+    """Add a fully connected layer over the last axis: a convolution with one tap."""
     _require_channels_last(x)
     kernel = weight.detach().reshape(*weight.shape, *[1] * (len(x.value.shape) - 2))
     bias = None if bias is None else array(bias.detach())
@@ -156,7 +157,7 @@ def _layer_norm(
 ) -> Arranged:  # fmt: skip
     _require_channels_last(x)
     if len(normalized_shape) > 1:
-        raise ArgumentError("normalized_shape", str(tuple(normalized_shape)), "the channels alone")
+        raise ArgumentError("normalized_shape", str(tuple(normalized_shape)), "only the channels")
     scale = None if weight is None else array(weight.detach())
     offset = None if bias is None else array(bias.detach())
     return Arranged(network.layer_norm(x.value, scale, offset, eps), x.axes)
@@ -164,7 +165,7 @@ def _layer_norm(
 
 def _require_channels_last(x: Arranged) -> None:
     if not x.channels_last():
-        raise EngineRefusal("its last axis is not that of the channels, so it reads positions")
+        raise EngineRefusal("its last axis is not the channel axis, so it reads positions")
 
 
 def _glu(network: Network, x: Arranged, dim: int = -1) -> Arranged:
@@ -180,7 +181,7 @@ def _attention(*_: Any, **__: Any) -> Any:
 
 
 class LastState:
-    """Stands for the state of a recurrent layer after the last position."""
+    """Placeholder for the state of a recurrent layer after the last position."""
 
 
 def _lstm(
@@ -189,14 +190,14 @@ def _lstm(
 ) -> Any:  # fmt: skip
     """Add the layers of an LSTM one after another, along the only spatial axis."""
     if bidirectional:
-        raise EngineRefusal("it runs in both directions, and so reads all positions")
+        raise EngineRefusal("it runs in both directions, so it reads all positions")
     if dropout and train:
-        raise EngineRefusal("it drops numbers at random. Call model.eval()")
+        raise EngineRefusal("its dropout is random. Call model.eval()")
     per_layer = 4 if has_biases else 2
     if len(weights) != per_layer * layers:
         raise EngineRefusal("its results are projected")
     if any(isinstance(tensor, Arranged) or bool(tensor.any()) for tensor in state):
-        raise EngineRefusal("its state begins with other numbers than 0")
+        raise EngineRefusal("its initial state is not 0")
     _require_channels_last(x)
     if x.axes[1 if batch_first else 0] != 2 or len(x.value.shape) != 3:
         raise EngineRefusal("it does not run along time")
@@ -209,8 +210,8 @@ def _lstm(
 
 def _recurrent(*_: Any, **__: Any) -> Any:
     raise EngineRefusal(
-        "of recurrent layers a network has LSTMs alone. Stream what is before and behind it, and "
-        "call it with its state in between"
+        "the only recurrent layer of a network is the LSTM. Stream the layers before and after "
+        "this one, and call this one with its state in between"
     )
 
 
@@ -223,4 +224,4 @@ FUNCTIONS: dict[str, Row] = {
     "dropout": partial(_pointwise, ROWS["dropout"]),
     **dict.fromkeys(("scaled_dot_product_attention", "multi_head_attention_forward"), _attention),
 }  # fmt: skip
-"""Functions of PyTorch's by name."""
+"""PyTorch's functions by name."""

@@ -1,10 +1,10 @@
 """`Capture`: a model's forward without gradients as a graph, in which parts are networks.
 
-`torch.export` runs the forward on tensors without data, and `parts.hand_over` replaces the largest
-parts of its graph. What remains are ATen operators, in order.
+`torch.export` runs the forward on fake tensors, and `parts.hand_over` replaces the largest parts of
+its graph. The remaining nodes are ATen operators, in order.
 
-A capture serves inputs of one structure and of all sizes for which export's guards hold. It reads
-the model's parameters and buffers anew in each call.
+A capture is valid for inputs of one structure, and for all sizes that satisfy export's guards. Each
+call reads the model's current parameters and buffers.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _NAMES = {"math": math, "max": max, "min": min, "abs": abs, "int": int, "float":
 
 
 class Capture:
-    """The graph of a model's forward for inputs like some examples.
+    """The graph of a model's forward for inputs like the examples.
 
     forward: takes the tensors among the inputs. refused: names of layers that no part may contain.
-    parts: those that networks compute. left: why PyTorch computes the other nodes, by name.
+    parts: the parts that networks compute. left: why PyTorch computes the other nodes, by name.
 
     Raises `Unwatchable` for a forward that cannot be captured.
     """
@@ -59,7 +59,7 @@ class Capture:
         self._kinds = [_kind(read()) for read in self._readers]
         self.left: dict[str, str] = {}
         filtered = {
-            node: "filter_fn leaves it out"
+            node: "filter_fn excludes it"
             for node in module.graph.nodes
             if node.op == "call_function" and is_convolution(node) and layer_of(node) in refused
         }
@@ -74,7 +74,7 @@ class Capture:
             return False
 
     def state(self) -> list[Tensor] | None:
-        """Return the model's tensors that the graph reads; None if it is not valid for them."""
+        """Return the model's tensors that the graph reads; None if the graph does not fit them."""
         if not all(number.holds() for number in self._numbers):
             return None
         tensors = [read() for read in self._readers]
@@ -95,7 +95,7 @@ def _kind(tensor: Any) -> Any:
 
 
 class _Number:
-    """A buffer that holds one integer, such as a stride, and its value at the capture."""
+    """A buffer that holds one integer, such as a stride, with its value when captured."""
 
     def __init__(self, buffers: dict[str, Any], name: str) -> None:
         self._buffers, self._name, self._dtype = buffers, name, buffers[name].dtype
@@ -123,10 +123,10 @@ def _numbers(model: Any) -> list[_Number]:
 
 
 class _Flat(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped here
-    """A model as a module whose arguments are tensors.
+    """A module that calls a model with tensors as its only arguments.
 
-    numbers: buffers whose values the graph may depend on. During the trace they are constants, as a
-    trace only knows the values of constants, and values computed from these.
+    numbers: buffers whose values the graph may depend on. They are constants during the trace,
+    which knows only the values of constants and of results computed from them.
     """
 
     def __init__(self, model: Any, call: Callable[..., Any], numbers: list[_Number]) -> None:
@@ -145,15 +145,15 @@ def _exported(
 ) -> tuple[Any, list[_Number]]:
     """Export a forward; return the program and the numbers that its graph depends on.
 
-    The first attempt leaves all sizes open. The second fixes the sizes and the numbers.
+    The first attempt keeps all sizes dynamic. The second fixes the sizes and the numbers.
 
-    Recurrent layers are traced step by step, which fixes the length in any case. With open sizes a
-    step takes ten times as long: a GRU over 255 positions took 32 s and not 1.2 s (PyTorch 2.13).
+    Recurrent layers are traced step by step, which fixes the length in any case. Dynamic sizes make
+    this trace far slower: a GRU over 255 positions took 32 s instead of 1.2 s (PyTorch 2.13).
     """
     reason, recurrent = "", any(isinstance(m, torch.nn.RNNBase) for m in model.modules())
     for is_open in (False,) if recurrent else (True, False):
-        # New tensors, as the user's may be parameters or share memory. Each attempt has its own, as
-        # export marks the open sizes on the tensor.
+        # Use new tensors, because the user's may be parameters or share memory. Each attempt needs
+        # its own, because export marks the dynamic sizes on the tensor.
         inputs = tuple(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in examples)
         shapes = (tuple(map(_open_sizes, inputs)),) if is_open else None
         numbers = [] if is_open else _numbers(model)
@@ -163,9 +163,9 @@ def _exported(
                 warnings.simplefilter("ignore")  # after a failure export prints the partial graph
                 program = torch.export.export(module, inputs, strict=False, dynamic_shapes=shapes)
                 return program, numbers
-        except Exception as error:  # a model's code may raise any error without data
+        except Exception as error:  # a model's code may raise any error on fake tensors
             reason = f"{type(error).__name__}: {brief((str(error).splitlines() or [''])[0])}"
-    raise Unwatchable(f"torch.export cannot follow its forward, {reason}")
+    raise Unwatchable(f"torch.export cannot trace its forward, {reason}")
 
 
 def _open_sizes(x: Tensor) -> dict[int, Any]:
@@ -176,7 +176,7 @@ def _checked(program: Any) -> Any:
     """Return the program if its graph does what the forward does, else raise `Unwatchable`."""
     outputs = program.graph_signature.output_specs
     if any(output.kind is not OutputKind.USER_OUTPUT for output in outputs):
-        raise Unwatchable("its forward exchanges its buffers")
+        raise Unwatchable("its forward replaces its buffers")
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is FUSED:
             node.target = torch.ops.aten.convolution.default  # a layer that `accelerate` swapped
@@ -199,7 +199,7 @@ def _guard(program: Any, examples: Sequence[Tensor]) -> Callable[[Any], object]:
                 if getattr(bounds.upper, "is_Integer", False):
                     conditions.append(f"{actual} <= {int(bounds.upper)}")
     text = " and ".join(f"({condition})" for condition in [*conditions, *(written or ())])
-    # Export writes its guards as Python expressions, of sizes alone.
+    # Export writes its guards as Python expressions that contain only sizes.
     guard: Callable[[Any], object] = eval(f"lambda L: {text}", dict(_NAMES))  # noqa: S307
     return guard
 
@@ -211,7 +211,7 @@ def _is_input(spec: Any) -> bool:
 def _state(program: Any, model: Any) -> dict[Any, Callable[[], Any]]:
     """Return a reader for every placeholder that is not an input.
 
-    It reads the tensor where its module holds it at the time of the call.
+    The reader gets the tensor that the module holds at the time of the call.
     """
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     readers: dict[Any, Callable[[], Any]] = {}
@@ -224,12 +224,12 @@ def _state(program: Any, model: Any) -> dict[Any, Callable[[], Any]]:
         elif spec.kind is InputKind.CONSTANT_TENSOR:
             readers[nodes[spec.arg.name]] = partial(program.constants.get, spec.target)
         elif not _is_input(spec):
-            raise Unwatchable(f"torch.export gives its graph a {spec.kind.name.lower()}")
+            raise Unwatchable(f"torch.export adds a {spec.kind.name.lower()} to its graph")
     return readers
 
 
 _CHECKS = (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten.detach_.default)
-"""Operators that export adds: their effects are invisible to the caller."""
+"""Operators that export adds; the caller cannot see their effects."""
 
 
 def _erase_unused(graph: Any, readers: dict[Any, Any]) -> dict[Any, Any]:

@@ -1,7 +1,7 @@
-"""Kernels of the operators for CPU tensors: upconv computes, or PyTorch's operator does.
+"""Kernels of the operators for CPU tensors: they call upconv or PyTorch's operator.
 
-PyTorch's operator is called for other devices, and where upconv only has its reference engine. It
-is also called for dtypes and shapes that upconv does not take, so that it raises its errors.
+PyTorch's operator serves other devices, and problems that only upconv's reference engine computes.
+It also gets dtypes and shapes that upconv does not support, and raises its own errors for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ATEN_BACKWARD = torch.ops.aten.convolution_backward.default
 
 
 def activated(y: Tensor, activation: str) -> Tensor:
-    """Apply an activation, named as in `upconv.conv_transpose`, by PyTorch's own function."""
+    """Apply an activation, named as in `upconv.conv_transpose`, with PyTorch's own function."""
     name, _, slope = activation.partition(":")
     parameters = (float(slope),) if slope else ()
     return getattr(torch.nn.functional, name)(y, *parameters) if name else y
@@ -31,7 +31,7 @@ def by_pytorch(
     x: Tensor, weight: Tensor, bias: Tensor, arguments: Any, residual: Tensor = None,
     activation: str = "",
 ) -> Tensor:  # fmt: skip
-    """Return the fused operator's result by PyTorch's operators; `arguments`: see `forward`."""
+    """Compute the fused operator with PyTorch's operators; `arguments`: see `forward`."""
     y = ATEN(x, weight, bias, *arguments)
     if y.device.type == "cpu":
         y = formatted(y, channels_last(x) or channels_last(weight))
@@ -50,7 +50,7 @@ class _Call(NamedTuple):
     residual: View | None
 
 
-_BY_PYTORCH = "PyTorch's operator is to be called"
+_BY_PYTORCH = "PyTorch's operator computes the call"
 
 
 def forward(
@@ -60,9 +60,9 @@ def forward(
     """Return (N, F, *out_size), channels-last if x or weight is, else contiguous.
 
     x: (N, C, *size). weight: (C, F/groups, *kernel) if transposed, else (F, C/groups, *kernel).
-    bias: (F,) or None. arguments: the six of `aten::convolution` after its operands.
-    residual: None, or of the result's shape; it is added before the activation.
-    keep: whether the packed weight may be kept for the next call, as it may not in training.
+    bias: (F,) or None. arguments: the six that `aten::convolution` takes after its
+    operands. residual: None, or of the result's shape; it is added before the activation.
+    keep: whether the next call may reuse the packed weight; training forbids it.
     """
     if x.dtype is not weight.dtype or not weight.numel():
         return by_pytorch(x, weight, bias, arguments, residual, activation)
@@ -97,7 +97,7 @@ def _prepared(
     result: Result, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor,
     packings: Packings | None,
 ) -> _Call | None:  # fmt: skip
-    """Prepare a call; None where PyTorch's operator is to be called."""
+    """Prepare a call; None if PyTorch's operator must compute it."""
     call = packing.packed_call(result.problem, weight, thread_count(), packings)
     if call is None:
         return None
@@ -113,7 +113,7 @@ def _prepared(
 
 
 def input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
-    """The gradient of an input of spatial size `size`; channels-last if g or the weight is."""
+    """Return the gradient of an input of size `size`; channels-last if g or the weight is."""
     result = input_result(g, weight, size, arguments)
     call = None if result is None else packing.packed_call(result.problem, weight, thread_count())
     if call is None or result is None:
@@ -125,7 +125,7 @@ def input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
 
 
 def weight_grad(g: Tensor, x: Tensor, kernel: Any, *arguments: Any) -> Tensor:
-    """The gradient of a weight with `kernel` taps; channels-last if g and x are."""
+    """Return the gradient of a weight with `kernel` taps; channels-last if g and x are."""
     result = weight_result(g, x, kernel, arguments)
     call = None if result is None else packing.prepared(result.problem, thread_count())
     if call is None or result is None:
@@ -138,13 +138,13 @@ def weight_grad(g: Tensor, x: Tensor, kernel: Any, *arguments: Any) -> Tensor:
 
 
 def input_grad_by_pytorch(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
-    """`input_grad` by PyTorch's operator, on any device."""
+    """Compute `input_grad` with PyTorch's operator, on any device."""
     x = g.new_empty(1).expand(_input_shape(g, weight, size, Geometry.of(arguments)))
     return ATEN_BACKWARD(g, x, weight, None, *arguments, (True, False, False))[0]
 
 
 def weight_grad_by_pytorch(g: Tensor, x: Tensor, kernel: Any, *arguments: Any) -> Tensor:
-    """`weight_grad` by PyTorch's operator, on any device."""
+    """Compute `weight_grad` with PyTorch's operator, on any device."""
     weight = g.new_empty(1).expand(_weight_shape(g, x, kernel, Geometry.of(arguments)))
     return ATEN_BACKWARD(g, x, weight, None, *arguments, (False, True, False))[1]
 
@@ -163,13 +163,13 @@ class Result(NamedTuple):
     shape: tuple[int, ...]
     last: bool
     exchanged: bool = False
-    """Whether the problem takes the operands in the other order."""
+    """Whether the problem takes the operands in reverse order."""
 
 
 def forward_result(
     x: Tensor, weight: Tensor, bias: Tensor, arguments: Any, residual: Tensor, activation: str
 ) -> Result | None:
-    """Return the layer's result; None where PyTorch's operator is to be called."""
+    """Return the layer's result; None if PyTorch's operator must compute it."""
     last = channels_last(x) or channels_last(weight)
     epilogue = bias is not None, residual is not None, activation
     operands = Operands(tuple(x.shape), tuple(weight.shape), x.dtype, last, *epilogue)
@@ -184,7 +184,7 @@ def forward_result(
 
 
 def input_result(g: Tensor, weight: Tensor, size: Any, arguments: Any) -> Result | None:
-    """Return the gradient of the input; None where PyTorch's operator is to be called."""
+    """Return the gradient of the input; None if PyTorch's operator must compute it."""
     geometry, last = Geometry.of(arguments), channels_last(g) or channels_last(weight)
     direction = Direction.INPUT_GRAD if geometry.transposed else Direction.FORWARD
     shape = _input_shape(g, weight, size, geometry)
@@ -194,7 +194,7 @@ def input_result(g: Tensor, weight: Tensor, size: Any, arguments: Any) -> Result
 
 
 def weight_result(g: Tensor, x: Tensor, kernel: Any, arguments: Any) -> Result | None:
-    """Return the gradient of the weight; None where PyTorch's operator is to be called."""
+    """Return the gradient of the weight; None if PyTorch's operator must compute it."""
     geometry, last = Geometry.of(arguments), channels_last(g) and channels_last(x)
     shape = _weight_shape(g, x, kernel, geometry)
     operands = Operands(tuple(x.shape), shape, x.dtype, last)

@@ -1,13 +1,13 @@
-"""The kernels of the operators on CUDA tensors: PyTorch's own, or cuDNN by upconv.
+"""Kernels of the operators for CUDA tensors: they call upconv's cuDNN engine or PyTorch.
 
-Both call cuDNN, but differently: upconv adds bias, residual and activation in the same kernel where
-the library fuses them, and chooses among more plans. Only a measurement shows which is faster. So a
+Both call cuDNN, but differently: upconv adds bias, residual and activation in the same kernel if
+cuDNN can fuse them, and chooses among more plans. Only a measurement shows which is faster. So each
 signature is measured once, as PyTorch measures its own algorithms: in the first call under
 `torch.backends.cudnn.benchmark = True`, and never while a CUDA graph is captured. PyTorch computes
-signatures that were not measured or not faster by 3%, and all calls under autocast.
+all calls under autocast, and all signatures for which upconv was not measured or not 3% faster.
 
-PyTorch's settings hold for both: whether cuDNN is enabled, whether results must be equal in every
-run, and whether TF32 is allowed.
+Both obey PyTorch's settings: whether cuDNN is enabled, whether results must be deterministic, and
+whether TF32 is allowed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _MOST_CHOICES = 4096
 
 
 _choices: dict[tuple[Any, ...], Kernel | None] = {}
-"""The faster kernel by everything that a choice depends on: upconv's, or None for PyTorch's."""
+"""Signature of a call -> the faster kernel: upconv's, or None for PyTorch's."""
 
 
 def forget() -> None:
-    """Measure every signature anew."""
+    """Forget the measurements, so that every signature is measured again."""
     _choices.clear()
 
 
@@ -49,7 +49,7 @@ def forward(
     x: Tensor, weight: Tensor, bias: Tensor, arguments: Any, residual: Tensor = None,
     activation: str = "",
 ) -> Tensor:  # fmt: skip
-    """`compute.forward` on a CUDA device."""
+    """Compute `compute.forward` on a CUDA device."""
     epilogue = residual, activation
     return _run(
         "forward",
@@ -61,7 +61,7 @@ def forward(
 
 
 def input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
-    """`compute.input_grad` on a CUDA device."""
+    """Compute `compute.input_grad` on a CUDA device."""
     return _run(
         "input_grad",
         (g, weight),
@@ -72,7 +72,7 @@ def input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
 
 
 def weight_grad(g: Tensor, x: Tensor, kernel: Any, *arguments: Any) -> Tensor:
-    """`compute.weight_grad` on a CUDA device."""
+    """Compute `compute.weight_grad` on a CUDA device."""
     return _run(
         "weight_grad",
         (g, x),
@@ -89,7 +89,7 @@ def _run(
     """Call upconv's kernel if it was faster in the first call, else PyTorch's."""
     kernel = None
     settings = torch.backends.cudnn
-    autocasts = torch.is_autocast_enabled("cuda")  # it casts for PyTorch's operator
+    autocasts = torch.is_autocast_enabled("cuda")  # autocast serves PyTorch's operator only
     if settings.enabled and (settings.benchmark or _choices) and not autocasts:
         frozen = tuple(tuple(v) if isinstance(v, list | tuple) else v for v in arguments)
         described = tuple(map(_described, operands))
@@ -104,7 +104,7 @@ def _run(
 
 
 def _deterministic() -> bool:
-    """Whether PyTorch asks for results that are the same in every run."""
+    """Whether PyTorch's settings ask for results that are the same in every run."""
     asked = torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
     return bool(asked)
 
@@ -115,7 +115,7 @@ def _tf32() -> bool:
     precision = getattr(getattr(settings, "conv", None), "fp32_precision", None)
     if precision in (None, "none"):
         return bool(settings.allow_tf32)
-    return bool(precision == "tf32")  # where this was set, the older flag cannot be read
+    return bool(precision == "tf32")  # once this is set, the older flag cannot be read
 
 
 def _described(tensor: Tensor | None) -> Any:
@@ -137,7 +137,7 @@ def _measured(
         by_upconv = _kernel(result, operands)
         calls = [partial(call, *operands) for call in (by_upconv, by_pytorch)]
         if calls[0]().stride() != calls[1]().stride():
-            return None  # compilers rely on PyTorch's
+            return None  # compilers rely on PyTorch's strides
         best = [1e9, 1e9]
         library, device = _library(operands[0])
         for call in calls:
@@ -147,7 +147,7 @@ def _measured(
                 once = library.seconds(call, 1, device)
                 count = min(max(int(_SECONDS / max(once, 1e-6)), 1), 100)
                 best[i] = min(best[i], library.seconds(call, count, device))
-    except (EngineError, MemoryLimitError) as error:  # EngineMissing is the first
+    except (EngineError, MemoryLimitError) as error:  # EngineMissing is an EngineError
         if isinstance(error, EngineMissing):
             warnings.warn(f"PyTorch computes CUDA tensors: {error}", RuntimeWarning, stacklevel=5)
         return None
@@ -169,13 +169,13 @@ def _array(tensor: Tensor, order: tuple[int, ...] | None = None) -> DeviceArray:
 
 
 def _kernel(result: Result, operands: tuple[Any, ...]) -> Kernel:
-    """Return the function that computes a result from operands like these by cuDNN."""
+    """Return the function that computes a result from operands like these with cuDNN."""
     problem, order = result.problem, axis_order(result.problem)
     if problem.dtype is DType.FLOAT32 and _tf32():
         problem = problem.replace(tf32=True)
     asked = Cudnn(tune="limited_workspace", deterministic=_deterministic())
     call = prepared_problem(problem, asked.bound(*_library(operands[0])), 1)
-    # The orders of axes of the result and of the operands: weights and biases keep theirs.
+    # The axis orders of the result and of the operands; weights and biases keep their order.
     makes_weight = problem.direction is Direction.WEIGHT_GRAD
     orders = (None, order, order) if makes_weight else (order, order, None, None, order)
 

@@ -1,15 +1,15 @@
-"""`Forward`: the `forward` of an accelerated model, which runs a captured graph where it may.
+"""`Forward`: the `forward` of an accelerated model, which runs a captured graph if it may.
 
 It is an attribute of the model, so the model keeps its class, and PyTorch calls the model's hooks
 around it. A call runs the original forward, through the model's modules, unless
 
 1. no gradient is recorded, and no autocast, trace, compiler, transform or mode is active,
 2. all inputs are plain values and different, dense tensors on the CPU,
-3. a capture for inputs of this structure exists and takes their sizes,
+3. a capture for inputs of this structure exists and is valid for their sizes,
 4. the model has not changed since it was captured, see `Snapshot`.
 
-A model is captured at its first call with a structure, up to `_MOST_CAPTURES` times. That call runs
-the original forward as well, and later calls use the graph if the results agree.
+The first call with a new structure captures the model, up to `_MOST_CAPTURES` times. That call also
+runs the original forward, and later calls use the graph if the results agree.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Forward:
     """The forward of an accelerated model.
 
     refused: names of layers that no part may contain. reason: why the latest call was not captured;
-    "" if it was. A copy of the model gets its own forward, which captures anew.
+    "" if it was. A copy of the model gets its own forward without captures.
     """
 
     def __init__(self, model: Any, refused: frozenset[str] = frozenset()) -> None:
@@ -81,7 +81,7 @@ class Forward:
         return type(self._model).forward.__get__(self._model)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's result."""
+        """Return the model's result."""
         if torch.compiler.is_compiling() or not self._is_plain():
             return self.original(*args, **kwargs)
         inputs: list[Tensor] = []
@@ -114,7 +114,7 @@ class Forward:
         return capture
 
     def watch(self) -> None:
-        """Take the model's current state for the captured one."""
+        """Record the model's current state as the captured one."""
         self._snapshot = Snapshot(self._model)
 
     def capture(self, args: Any, kwargs: Any) -> Capture:
@@ -122,7 +122,7 @@ class Forward:
         inputs: list[Tensor] = []
         _structure((args, kwargs), inputs)
         if not inputs:
-            raise Unwatchable("no tensor is among its inputs")
+            raise Unwatchable("its inputs contain no tensor")
 
         def call(*flat: Tensor) -> Any:
             tensors = iter(flat)
@@ -134,7 +134,7 @@ class Forward:
         return Capture(self._model, call, inputs, self._refused)
 
     def _is_plain(self) -> bool:
-        """Whether no mode is active that a graph would miss, or that must see all modules."""
+        """Whether no mode is active that a graph would ignore, or that must see all modules."""
         return not (
             torch.is_autocast_enabled("cpu")
             or torch.jit.is_tracing()
@@ -146,7 +146,7 @@ class Forward:
         )
 
     def _first(self, key: Key, inputs: list[Tensor], args: Any, kwargs: Any) -> Any:
-        """Return the result for inputs of new sizes, after capturing the model if it must be."""
+        """Return the result for inputs of new sizes; capture the model if that is necessary."""
         form = _form(key[0], inputs)
         for known, capture in self._captures:
             if known == form and (capture is None or capture.takes(inputs)):
@@ -156,21 +156,21 @@ class Forward:
             self._remember(key, None)
         elif self._may_capture() and self._lock.acquire(blocking=False):
             try:
-                return self._captured_anew(key, form, inputs, args, kwargs)
+                return self._with_new_capture(key, form, inputs, args, kwargs)
             finally:
                 self._lock.release()
         return self.original(*args, **kwargs)
 
     def _may_capture(self) -> bool:
-        """Whether the model can be captured now: it has not changed, and infers."""
+        """Whether the model can be captured now: it is in inference and has not changed."""
         if torch.is_grad_enabled() or self._model.training:
             return False
         return self._snapshot is None or self._snapshot.holds()
 
-    def _captured_anew(
+    def _with_new_capture(
         self, key: Key, form: Key, inputs: list[Tensor], args: Any, kwargs: Any
     ) -> Any:
-        """Return the result of the original forward, and compare a new capture's with it."""
+        """Return the original forward's result, and compare a new capture's result with it."""
         capture, random = None, torch.get_rng_state()
         watch = Watch(self._model, inputs)
         result = self.original(*args, **kwargs)
@@ -191,7 +191,7 @@ class Forward:
     def _difference(self, capture: Capture, inputs: Any, expected: Any, random: Tensor) -> str:
         """Return how a graph's results differ from the expected ones; "" if they agree."""
         if not capture.parts:
-            return "no part of its graph is one that a network computes"
+            return "a network can compute no part of its graph"
         torch.set_rng_state(random)
         try:
             results = capture(capture.state() or [], inputs)
@@ -240,7 +240,7 @@ def difference(results: Any, expected: Any) -> str:
 
 
 def _structure(value: Any, inputs: list[Tensor]) -> Any:
-    """A hashable form of inputs without their tensors; the tensors are added to `inputs`."""
+    """Return a hashable form of the inputs without tensors; append the tensors to `inputs`."""
     kind = type(value)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         if not value.is_cpu or value.layout is not torch.strided:

@@ -18,8 +18,8 @@ Sizes = int | Sequence[int]
 """A number per axis; a single number stands for all axes."""
 
 Arguments = tuple[Any, ...]
-"""The arguments of `aten::convolution` after its operands. If the padding is a word, only PyTorch's
-function can compute the call or raise the error for it."""
+"""The arguments of `aten::convolution` after its operands. If the padding is a string, only
+PyTorch's function can compute the call or raise the error for it."""
 
 
 def conv(
@@ -31,14 +31,14 @@ def conv(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Compute `torch.nn.functional.conv1d`, `conv2d` or `conv3d`, by the weight's axes, by upconv.
+    """Compute `torch.nn.functional.conv1d`, `conv2d` or `conv3d` with upconv.
 
-    input: (N, C, *size) or (C, *size). weight: (F, C/groups, *kernel). bias: (F,). float16,
-    bfloat16, float32 and float64 on the CPU; other tensors, and what PyTorch refuses, go to
-    PyTorch's function, which raises its errors.
+    input: (N, C, *size) or (C, *size). weight: (F, C/groups, *kernel). bias: (F,). upconv computes
+    float16, bfloat16, float32 and float64 on the CPU. Other tensors and invalid arguments go to
+    PyTorch's function, which raises its own errors.
 
-    Raises `DTypeError` for a weight that is no tensor, `ShapeError` for one of other than 3 to 5
-    axes.
+    Raises `DTypeError` for a weight that is not a tensor, and `ShapeError` for a weight that does
+    not have 3 to 5 axes.
 
     >>> import torch
     >>> conv(torch.tensor([[[1.0, 2.0, 4.0]]]), torch.tensor([[[-1.0, 1.0]]]))
@@ -58,7 +58,7 @@ def conv_transpose(
     groups: int = 1,
     dilation: Sizes = 1,
 ) -> Tensor:
-    """Compute `torch.nn.functional.conv_transpose1d`, `2d` or `3d`; see `conv`.
+    """Compute `torch.nn.functional.conv_transpose1d`, `2d` or `3d` with upconv; see `conv`.
 
     input: (N, C, *size) or (C, *size). weight: (C, F/groups, *kernel). bias: (F,).
 
@@ -72,7 +72,7 @@ def conv_transpose(
 
 
 def _kernel(weight: Tensor) -> Sequence[int]:
-    """The spatial sizes of a weight."""
+    """Return the spatial sizes of a weight."""
     if not isinstance(weight, torch.Tensor):
         raise DTypeError("weight", f"of type {type(weight).__name__}", "a torch.Tensor")
     if not 3 <= weight.dim() <= 5:
@@ -89,9 +89,10 @@ def geometry(
     output_padding: Any,
     groups: Any,
 ) -> Arguments:
-    """Return the six arguments of the operators, from ints or one int per axis.
+    """Return the six arguments of the operators from single ints or ints per axis.
 
-    padding: also "valid" or "same". It stays a word if its two sides differ or PyTorch refuses it.
+    padding: may be "valid" or "same". It stays a string if its two sides differ or PyTorch refuses
+    it.
     """
     rank = len(kernel)
     stride, dilation = _per_axis(stride, rank), _per_axis(dilation, rank)
@@ -108,7 +109,7 @@ def geometry(
 
 
 def same_pads(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return the zeros before and after each axis by which a result has the input's size."""
+    """Return the zeros before and after each axis that give the result the input's size."""
     axes = zip(kernel, dilation, strict=True)
     return tuple(same_padding(1, k, 1, d, upper=True) for k, d in axes)
 
@@ -123,8 +124,8 @@ def _per_axis(value: Any, rank: int) -> Any:
 def only_pytorch(x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Arguments) -> bool:
     """Whether only PyTorch's function can compute a call or its derivative.
 
-    `register_autograd` serves neither transforms of `torch.func` nor forward-mode differentiation;
-    `torch.onnx.export` knows PyTorch's operators only.
+    `register_autograd` supports neither transforms of `torch.func` nor forward-mode
+    differentiation, and `torch.onnx.export` knows only PyTorch's operators.
     """
     if not isinstance(x, torch.Tensor) or isinstance(arguments[1], str) or weight.is_complex():
         return True
@@ -148,7 +149,7 @@ def convolved(
 ) -> Tensor:
     """Compute a convolution with or without a batch axis.
 
-    mask: the results that upconv computes, where gradients are recorded.
+    mask: the results that upconv computes if gradients are recorded.
     """
     batched = x.dim() != weight.dim() - 1
     if not batched:
@@ -161,7 +162,7 @@ def convolved(
 
 
 def by_function(x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Arguments) -> Tensor:
-    """A convolution by PyTorch's function."""
+    """Compute a convolution with PyTorch's function."""
     stride, padding, dilation, transposed, output_padding, groups = arguments
     name = f"conv{'_transpose' if transposed else ''}{weight.dim() - 2}d"
     rest = (output_padding, groups, dilation) if transposed else (dilation, groups)

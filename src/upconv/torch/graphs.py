@@ -1,9 +1,9 @@
 """Graphs: `rewrite` for exported ATen graphs, and the backend of `torch.compile`.
 
 Both read the same nodes: PyTorch's functions in graphs of Dynamo, ATen's operators in graphs of
-`torch.export`. The backend hands the largest parts to networks if no gradient is asked for. Every
-other convolution becomes one of upconv's operators. In exported graphs all convolutions do,
-together with a residual that is added and an activation.
+`torch.export`. If no gradient is needed, the backend hands the largest parts to networks. It
+replaces other convolutions by upconv's operators where these are faster. `rewrite` replaces all
+convolutions. For inference, a residual and an activation that follow are fused.
 """
 
 from __future__ import annotations
@@ -56,15 +56,14 @@ class _Match:
 
 
 def rewrite(program: Any) -> Any:
-    """Have upconv compute the convolutions of an exported program, for inference, in place.
+    """Replace the convolutions of an exported program by upconv's operators, in place.
 
     program: the result of `torch.export.export`, before or after `run_decompositions`. Convolutions
-    on the CPU in floating types become `torch.ops.upconv.fused_convolution`, together with a
-    residual of the same shape and an activation that follow. Nothing is measured.
+    on the CPU in floating types become `torch.ops.upconv.fused_convolution`, which includes a
+    following residual of the same shape and a following activation. The operator has no gradient.
+    Nothing is measured.
 
-    Returns `program`.
-
-    Raises `DTypeError` for anything else.
+    Returns `program`. Raises `DTypeError` if it is not an exported program.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.ConvTranspose1d(1, 1, 2, stride=2), nn.ReLU()).eval()
@@ -82,12 +81,12 @@ def rewrite(program: Any) -> Any:
 def backend(
     module: fx.GraphModule, example_inputs: list[Tensor], *, options: Any = None, **others: Any
 ) -> Any:
-    """The backend of `torch.compile(model, backend="upconv")`.
+    """Compile a graph for `torch.compile(model, backend="upconv")`.
 
-    Without gradients the largest parts that a `Network` computes become one call each; with
-    gradients single convolutions do. Each is measured once for its shapes, by PyTorch and by
-    upconv. The graph then goes to Inductor, or to the backend that `options={"then": name}` names.
-    The logger "upconv.torch" reports at level INFO which parts upconv computes, and why not others.
+    Without gradients, each of the largest parts that a `Network` can compute becomes one call. With
+    gradients, single convolutions do. Each is measured once for its shapes, in PyTorch and upconv.
+    The graph then goes to Inductor, or to the backend that `options={"then": name}` names. The
+    logger "upconv.torch" reports at level INFO which parts upconv computes, and why not others.
 
     >>> model = torch.nn.ConvTranspose1d(1, 1, 2, stride=2).eval()
     >>> fast = torch.compile(model, backend=backend, options={"then": "eager"})
@@ -105,14 +104,14 @@ def backend(
     constant = [x for node, x in pairs if node in weights and isinstance(x, torch.nn.Parameter)]
     then = torch._dynamo.lookup_backend((options or {}).get("then", "inductor"))
     call = partial(then(module, example_inputs, **others))
-    # The packed weights last as long as the call, of whatever size they are.
+    # The call keeps the packed weights alive, whatever their size.
     packed = [] if graded else [packing.owned(weight, None) for weight in constant]
     call.held = (parts, packed)  # type: ignore[attr-defined]
     return call
 
 
 def _is_graded(module: fx.GraphModule, inputs: list[Tensor]) -> bool:
-    """Whether gradients of a graph may be asked for."""
+    """Whether the caller may ask for gradients of a graph."""
     recording = torch.is_grad_enabled() or any(
         node.target is torch._C._set_grad_enabled and node.args[0] is True
         for node in module.graph.nodes
@@ -121,17 +120,17 @@ def _is_graded(module: fx.GraphModule, inputs: list[Tensor]) -> bool:
 
 
 def _parts(module: fx.GraphModule, inputs: list[Tensor]) -> list[Part]:
-    """Hand over the parts that are right and faster; PyTorch computes the others."""
+    """Hand over the parts that are right and faster; leave the others to PyTorch."""
     left: dict[str, str] = {}
     parts, kept = hand_over(module, left=left), []
     for name, reason in left.items():
-        _LOG.info("%s stays PyTorch's: %s", name, reason)
+        _LOG.info("%s stays with PyTorch: %s", name, reason)
     known = dict(zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True))
     for part in parts:
         reason = _slower(part, known)
         what = f"A part of {part.layers} convolutions"
         if reason:
-            _LOG.info("%s stays PyTorch's: %s", what, reason)
+            _LOG.info("%s stays with PyTorch: %s", what, reason)
             part.put_back()
         else:
             _LOG.info("%s is computed by a network.", what)
@@ -140,7 +139,7 @@ def _parts(module: fx.GraphModule, inputs: list[Tensor]) -> list[Part]:
 
 
 def _slower(part: Part, known: dict[fx.Node, Tensor]) -> str:
-    """Return why PyTorch keeps a part, measured on random data; "" if the network takes it."""
+    """Return why a part stays with PyTorch, measured on random data; "" if it does not."""
     inputs, weights = (list(nodes) for nodes in part.node.args[:2])
     operands = [_random(value_of(node)) for node in inputs]
     constants = [
@@ -160,13 +159,13 @@ def _slower(part: Part, known: dict[fx.Node, Tensor]) -> str:
 
 
 def _random(like: Tensor) -> Tensor:
-    """Return random data with the sizes and strides of a tensor without data."""
+    """Return random data with the sizes and strides of a fake tensor."""
     sizes = _sizes(like.shape), _sizes(like.stride())
     return torch.empty_strided(*sizes, dtype=like.dtype).normal_()
 
 
 def _rewritten(module: fx.GraphModule, *, graded: bool, measured: bool) -> set[Any]:
-    """Put upconv's operators into a graph; return the nodes of their weights."""
+    """Insert upconv's operators into a graph; return the nodes of their weights."""
     graph, weights = module.graph, set()
     for node in list(graph.nodes):
         match = _convolution(node)
@@ -184,7 +183,7 @@ def _rewritten(module: fx.GraphModule, *, graded: bool, measured: bool) -> set[A
 
 
 def _replace(graph: Any, match: _Match, mask: int, graded: bool) -> None:
-    """Turn the last node into the new operator; its name stays, as graph signatures hold it."""
+    """Turn the last node into the new operator; it keeps the name that graph signatures hold."""
     last = match.last
     operands = (match.x, match.weight, match.bias, *match.arguments)
     last.op, last.kwargs = "call_function", {}
@@ -241,7 +240,7 @@ def _only_user(node: Any) -> Any:
 
 
 def _is_sum(node: Any, part: Any) -> bool:
-    """Whether a node adds another tensor of the same kind to a part."""
+    """Whether a node adds another tensor of the same dtype and shape to a part."""
     if name_of(node) != "add" or len(node.args) != 2 or node.kwargs:
         return False
     one, other = map(value_of, node.args)
@@ -268,7 +267,7 @@ def _choice(match: _Match, graded: bool) -> int:
     arguments = tuple(tuple(v) if isinstance(v, (list, tuple)) else v for v in match.arguments)
     stride, padding, dilation, _, output_padding, _ = arguments
     if not all(isinstance(axis, int) for axis in (*stride, *padding, *dilation, *output_padding)):
-        return 0  # it depends on an open size: a node of the graph, which is no number
+        return 0  # an entry depends on a dynamic size: it is a graph node, not a number
     shapes = [(_sizes(tensor.shape), _sizes(tensor.stride())) for tensor in (x, weight)]
     flows = graded and bool(x.requires_grad)
     trained = graded and bool(weight.requires_grad)
@@ -277,7 +276,7 @@ def _choice(match: _Match, graded: bool) -> int:
 
 
 def _sizes(sizes: Any) -> tuple[int, ...]:
-    """Return sizes as numbers; a symbol has the value that it was traced with."""
+    """Return sizes as numbers; a symbol has the value of the trace."""
     return tuple(size if type(size) is int else int(size.node.hint) for size in sizes)
 
 

@@ -1,10 +1,10 @@
 """`Conv1d/2d/3d` and `ConvTranspose1d/2d/3d`: PyTorch's modules, computed by upconv.
 
-They derive from PyTorch's, so constructors, parameters, `state_dict`, printing and `isinstance` are
-theirs. `accelerate` turns a model's layers into these by assigning the class.
+They derive from PyTorch's modules, and inherit their constructors, parameters, `state_dict` and
+printing. `accelerate` turns a model's layers into these modules by assigning the class.
 
-For inference a module owns its packed weight: it is packed anew when the parameter changes, and
-dropped by `train()`, by `.to()` and with the module.
+For inference a module owns its packed weight. It packs the weight again when the parameter changes,
+and drops the packed weight in `train()` and `.to()`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from .tensors import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Acceleration:
-    """The results of a layer that upconv computes: of an accelerated layer some, else all."""
+    """The results of a layer that upconv computes: some for an accelerated layer, else all."""
 
     inference: bool = True
     training: int = ResultMask.ALL
-    """A `ResultMask` of the results that upconv computes where gradients are recorded."""
+    """A `ResultMask` of the results that upconv computes if gradients are recorded."""
 
 
 _EVERYTHING = Acceleration()
 
 LAYER_ATTRIBUTES = ("_acceleration", "_packed", "_baked")
-"""Attributes of the modules beyond those of PyTorch's modules; None or missing if unset."""
+"""Attributes that upconv adds to PyTorch's modules; None or missing if unset."""
 
 
 class Layer:
@@ -53,8 +53,8 @@ class Layer:
 
     def __prepare_scriptable__(self) -> Any:
         raise RuntimeError(
-            "torch.jit.script does not read modules of upconv.torch. Trace the model, or"
-            " upconv.torch.restore it first."
+            "torch.jit.script cannot compile modules of upconv.torch. Trace the model, or"
+            " call upconv.torch.restore(model) first."
         )
 
 
@@ -69,7 +69,7 @@ class Conv1d(Layer, nn.Conv1d):  # type: ignore[misc]  # PyTorch is untyped here
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """(N, C, *size) or (C, *size) to the same with F channels and the output's size."""
+        """Map (N, C, *size) or (C, *size) to F channels and the output size."""
         return _computed(self, input)
 
 
@@ -96,7 +96,7 @@ class ConvTranspose1d(Layer, nn.ConvTranspose1d):  # type: ignore[misc]
     """
 
     def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        """(N, C, *size) or (C, *size) to the same with F channels, of `output_size` if given."""
+        """Map (N, C, *size) or (C, *size) to F channels and `output_size` or the default size."""
         return _computed(self, input, output_size)
 
 
@@ -113,7 +113,7 @@ class ConvTranspose3d(Layer, nn.ConvTranspose3d):  # type: ignore[misc]
 
 
 def _computed(layer: Any, x: Tensor, *output_size: Any) -> Tensor:
-    """A layer's result, by upconv or by PyTorch."""
+    """Return a layer's result, computed by upconv or PyTorch."""
     if layer.padding_mode != "zeros":
         return super(Layer, layer).forward(x, *output_size)
     weight, bias = weight_of(layer), layer.bias
@@ -132,19 +132,19 @@ def _computed(layer: Any, x: Tensor, *output_size: Any) -> Tensor:
     if graded:
         return convolved(x, weight, bias, arguments, mask)
     if not layer.training and weight.is_cpu and not _in_graph():
-        # The layer holds the packed weight, so both end together.
+        # The layer holds the packed weight, so both have the same lifetime.
         vars(layer)["_packed"] = owned(weight, vars(layer).get("_packed"))
     return convolved(x, weight, bias, arguments)
 
 
 def layer_geometry(layer: Any, kernel: Sequence[int]) -> Arguments:
-    """The six arguments of the operators for a layer as it is now."""
+    """Return the six arguments of the operators from a layer's current attributes."""
     axes = layer.stride, layer.padding, layer.dilation
     return geometry(kernel, *axes, layer.transposed, layer.output_padding, layer.groups)
 
 
 def weight_of(layer: Any) -> Tensor:
-    """Return a layer's weight; a parametrized one is computed anew only if its sources change."""
+    """Return a layer's weight; recompute a parametrized one only if its sources have changed."""
     lists = layer._modules.get("parametrizations")
     parametrization = None if lists is None else lists._modules.get("weight")
     if parametrization is None or not all(map(_is_fixed, parametrization.modules())):
@@ -154,7 +154,7 @@ def weight_of(layer: Any) -> Tensor:
 
 
 def _is_fixed(module: Any) -> bool:
-    """Whether part of a parametrization always computes the same value, from its own tensors."""
+    """Whether part of a parametrization depends on nothing but its own tensors."""
     known = type(module).__module__ in (parametrizations.__name__, parametrize.__name__)
     hooks = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
     patched = "forward" in vars(module) or any(getattr(module, name) for name in hooks)
@@ -162,7 +162,7 @@ def _is_fixed(module: Any) -> bool:
 
 
 class CachedWeightNorm(WeightNorm):  # type: ignore[misc]
-    """The hook of the old `weight_norm`, which computes the weight anew only when it changes."""
+    """A hook of the old `weight_norm` that recomputes the weight only if its sources change."""
 
     def __call__(self, module: Any, inputs: Any) -> None:
         """Set the module's weight."""
@@ -172,7 +172,7 @@ class CachedWeightNorm(WeightNorm):  # type: ignore[misc]
 
 
 def _derived(layer: Any, sources: list[Tensor], make: Callable[[], Any]) -> Any:
-    """Return a value computed from some tensors, anew only if one of them has changed."""
+    """Return a value computed from tensors; recompute it only if one of them has changed."""
     graded = torch.is_grad_enabled() and any(source.requires_grad for source in sources)
     if graded or _in_graph() or not all(source.is_cpu for source in sources):
         return make()
@@ -188,12 +188,12 @@ def _derived(layer: Any, sources: list[Tensor], make: Callable[[], Any]) -> Any:
 
 
 def _in_graph() -> bool:
-    """Whether this call is traced into a graph, where values of weights are no constants."""
+    """Whether this call is traced into a graph, in which weight values are not constants."""
     return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
 def _watched(sources: list[Tensor], value: Any) -> list[Tensor]:
-    """Return the sources and the value, as users may write to the weight that a hook sets."""
+    """Return the sources and the value: users may write to the weight that a hook sets."""
     return [*sources, value] if isinstance(value, torch.Tensor) else sources
 
 

@@ -2,10 +2,10 @@
 
 A row is a function of a network and of the node's arguments, in the order of PyTorch's function or
 of ATen's operator. Activations are `Value`s, weights are tensors. A row returns the node's `Value`,
-or a list of them, and raises an `UpconvError` for what a network does not compute.
+or a list of them. It raises an `UpconvError` for an operation that a network cannot compute.
 
-`ROWS` holds the rows by name. "functional." begins the name of a function of `torch.nn.functional`
-whose arguments stand in another order than those of ATen's operator of the same name.
+`ROWS` holds the rows by name. A name that begins with "functional." is a function of
+`torch.nn.functional` whose argument order differs from that of ATen's operator of the same name.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def _instance_norm(
     if not use_input_stats:
         return _batch_norm(network, x, weight, bias, mean, variance, False, eps=eps)
     if mean is not None:
-        raise ArgumentError("instance norm", "with statistics to update", "none, or saved ones")
+        raise ArgumentError("instance norm", "updating statistics", "no statistics, or saved ones")
     return network.instance_norm(x, _array("weight", weight), _array("bias", bias), eps)
 
 
 def _statistics_first(row: Row) -> Row:
-    """Return a row with the order of arguments of `torch.nn.functional`."""
+    """Return a row with the argument order of `torch.nn.functional`."""
 
     def reordered(
         network: Network, x: Any, running_mean: Any = None, running_var: Any = None,
@@ -149,12 +149,12 @@ def _pow(network: Network, x: Any, exponent: Any) -> Value:
 def _softmax(network: Network, x: Any, dim: Any = None, *rest: Any, dtype: Any = None) -> Value:
     network_axis(x, 0 if dim is None else dim, channels=True)
     if dtype is not None or any(isinstance(argument, torch.dtype) for argument in rest):
-        raise ArgumentError("dtype", "another one", "None")
+        raise ArgumentError("dtype", "given", "None")
     return network.softmax(x)
 
 
 def _softplus(network: Network, x: Any, beta: Any = 1, threshold: Any = 20) -> Value:
-    if beta != 1 or threshold < 15:  # beyond it x itself, which float32 cannot tell apart from 15
+    if beta != 1 or threshold < 15:  # above it the result is x, which is exact in float32 from 15
         raise ArgumentError("softplus", f"beta={beta}, threshold={threshold}", "beta=1, 20")
     return network.activation(x, "softplus")
 
@@ -224,7 +224,7 @@ def _slice(
 
 
 def _split(network: Network, x: Any, sizes: Any, dim: Any = 0) -> list[Value]:
-    """Split the channels, by one size for all results or by a list of sizes."""
+    """Split the channels into results of one size, or of the sizes in a list."""
     network_axis(x, dim, channels=True)
     if not isinstance(sizes, (list, tuple)):
         starts = range(0, x.channels, sizes)
@@ -258,7 +258,7 @@ def _pad(network: Network, x: Any, pad: Any, mode: Any = "constant", value: Any 
     ends = list(zip(pad[::2], pad[1::2], strict=True))
     if any(map(any, ends[rank:])) or (value and mode == "constant"):
         got = f"pad={tuple(pad)}, value={value}"
-        raise ArgumentError("pad", got, "zeros at the ends of positions")
+        raise ArgumentError("pad", got, "zeros at the ends of spatial axes")
     amounts = tuple(ends[axis] if axis < len(ends) else (0, 0) for axis in reversed(range(rank)))
     return network.pad(x, amounts, mode)
 

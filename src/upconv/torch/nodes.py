@@ -1,4 +1,4 @@
-"""Nodes of FX graphs by the table of operations: their rows, and the memory they write in place."""
+"""Nodes of FX graphs: their rows in the table of operations, and the memory that they write."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def writes(node: fx.Node) -> list[fx.Node]:
 def add_node(network: Network, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Add the operation of a node to a network.
 
-    args, kwargs: the node's arguments, `Value`s or tensors in place of nodes.
+    args, kwargs: the node's arguments, with `Value`s or tensors in place of nodes.
 
-    Raises an `UpconvError` where there is no row, or where the row does not take the arguments.
+    Raises an `UpconvError` if there is no row, or if the row does not accept the arguments.
     """
     row = row_of(node)
     name = name_of(node) or node.target
@@ -99,7 +99,7 @@ def add_node(network: Network, node: fx.Node, args: Sequence[Any], kwargs: dict[
 
 
 def _plain(name: str) -> str:
-    """Return the name without the mark of an in-place function, as in "relu_" or "iadd"."""
+    """Return a function's name without its in-place mark, as in "relu_" or "iadd"."""
     if name in ROWS:
         return name
     return _IN_PLACE.get(name, name.removesuffix("_"))

@@ -1,18 +1,18 @@
-"""The operators of `torch.ops.upconv`, transposed convolution and ordinary alike.
+"""The operators of `torch.ops.upconv` for transposed and ordinary convolutions.
 
     convolution              y from x, w and b; differentiable
     convolution_input_grad   dx from g and w
     convolution_weight_grad  dw from g and x
     fused_convolution        activation(y + residual), for inference. It has no derivative, and
-                             packs the weight of repeated calls once.
+                             repeated calls share a packed weight.
 
 Every operator takes the arguments of `aten::convolution` (stride, padding, dilation, transposed,
 output_padding, groups) after its operands. The last argument of `convolution`, `ours`, is the
 `ResultMask` of the results that upconv computes; PyTorch's operators compute the others. On a GPU
-upconv computes if it was measured to be faster (`cuda`), on other devices PyTorch computes.
+upconv computes a result if a measurement shows that it is faster (`cuda`). On other devices PyTorch
+computes. Derivatives of the gradients use PyTorch's operators, so derivatives of every order exist.
 
-Derivatives of the gradients use PyTorch's operators, so there are derivatives of every order.
-Importing this module registers the operators: PyTorch's registry is the only one there is.
+Importing this module registers the operators, because PyTorch's registry is global.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _SCHEMAS = {
 }
 
 
-# Kernels take PyTorch's flat arguments: the operands, six arguments and what is behind them.
+# Kernels take PyTorch's flat arguments: the operands, the six arguments and any further ones.
 
 
 def _differentiable(kernel: Any) -> Any:
-    """Return the kernel of `convolution`, or PyTorch's where `ours` leaves its result out."""
+    """Return the kernel of `convolution`; PyTorch computes if `ours` excludes its result."""
 
     def call(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
         by_upconv = not rest[6:] or rest[6] & ResultMask.FORWARD
@@ -65,7 +65,7 @@ def _fused(kernel: Any) -> Any:
 def _fake(kernel: Any, joined: Any) -> Any:
     """Return a fake kernel: PyTorch's shapes and checks; on the CPU upconv's memory formats.
 
-    joined: `any` or `all` of the first two operands are channels-last where the result is.
+    joined: `any` or `all`. The result is channels-last if any or all of the first two operands are.
     """
 
     def call(*arguments: Any) -> Tensor:
@@ -91,7 +91,7 @@ def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
 
 
 def _backward(ctx: Any, g: Tensor) -> Any:
-    """Return the gradients of x, weight and bias; upconv computes those of the mask."""
+    """Return the gradients of x, weight and bias; upconv computes those in the mask."""
     x, weight = ctx.saved_tensors
     arguments, mask = ctx.arguments[:6], ResultMask(ctx.arguments[6])
     wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
@@ -177,7 +177,7 @@ _DERIVATIVES = {
 
 
 def _register() -> None:
-    # Results have strides that follow from the operands', so compilers must not change those.
+    # The strides of results follow from those of operands, which compilers must not change.
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
     for name, (on_cpu, on_cuda, anywhere, fake) in _KERNELS.items():
         _LIBRARY.define(name + _SCHEMAS[name], tags=tags)

@@ -1,17 +1,17 @@
-"""Weights packed once, for inference: the prepared calls of a weight, by the weight's address.
+"""Pack weights once, for inference, and find a weight's prepared calls by its address.
 
 A `Packed` holds the calls prepared for one weight: for each signature, a primitive and the packed
 weight. It is valid for one `Version` of the weight, with the key (data_ptr, _version, shape,
 strides, dtype). It holds an alias of the weight's memory, so that no other tensor can get the
 address. `_version` counts the writes that PyTorch knows of. It misses writes through `.data`,
 through NumPy and by other processes, and writes to tensors made in inference mode. So up to 64
-elements, spread over the weight, are compared as well.
+elements, spread over the weight, are compared too.
 
-1. A module owns the `Packed` of its weight: both end together.
+1. A module owns the `Packed` of its weight: both have the same lifetime.
 2. A small table holds the latest weights without such a module, up to `_MOST_BYTES` in all.
-   The first call with a weight does not pack it, as a training has a new weight in every step.
-   The second call with the same key packs.
-3. Calls of one weight share packed weights, as most sizes pack alike. There are at most
+   The first call with a weight does not pack it, because training changes it in every step.
+   The second call with the same key packs it.
+3. Calls of one weight share packed weights, because most sizes pack alike. There are at most
    `_MOST_CALLS` calls. They hold at most `_MOST_BYTES`, or eight packed weights if that is more.
 
 `counts()` returns how often weights were packed.
@@ -39,7 +39,7 @@ _PROBES = 64
 
 
 class Version:
-    """A tensor's memory and values at one moment; None in copies and pickles, which have others."""
+    """A tensor's memory and values at one moment; None in copies and pickles."""
 
     __slots__ = ("_key", "_memory", "_probe", "alias")
 
@@ -84,15 +84,15 @@ class Packed(Version):
         return self.nbytes * (1 + len(_distinct(self.calls.values())))
 
     def keep(self, signature: Any, call: Any) -> None:
-        """Keep a prepared call; the oldest ones give way if there are too many."""
+        """Keep a prepared call; drop the oldest ones if there are too many."""
         most = max(_LEAST_CALLS, _MOST_BYTES // max(1, self.nbytes))
         calls = [*self.calls.items(), (signature, call)][-_MOST_CALLS:]
         while len(_distinct(call for _, call in calls)) > most:
             del calls[0]
-        self.calls = dict(calls)  # replaced: other threads may read the old one
+        self.calls = dict(calls)  # a new dict, because other threads may read the old one
 
     def cast(self, dtype: Any) -> Tensor:
-        """The weight in another dtype, made once."""
+        """Return the weight in another dtype; it is converted once."""
         weight = self.casts.get(dtype)
         if weight is None:
             weight = self.casts[dtype] = self.alias.to(dtype)
@@ -100,24 +100,24 @@ class Packed(Version):
 
 
 def _distinct(calls: Iterable[Any]) -> set[int]:
-    """The packed weights of some calls, by their identity."""
+    """Return the identities of the packed weights of some calls."""
     return {id(call.packed.weight) for call in calls if hasattr(call, "packed")}
 
 
 def _key_of(tensor: Tensor) -> tuple[Any, ...]:
-    """A key that changes when a tensor is written in place, or its memory exchanged."""
+    """Return a key that changes when a tensor is written in place or gets other memory."""
     version = -1 if tensor.is_inference() else tensor._version
     return tensor.data_ptr(), version, tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _spread(weight: Tensor) -> NDArray[Any]:
-    """Return a sample of elements spread over the weight, from all its longest rows if possible."""
+    """Return elements spread over the weight's memory; none if the weight is not dense."""
     values = array(weight) if weight.dtype in DTYPES and weight.numel() else np.zeros(0)
     order = sorted(range(values.ndim), key=lambda axis: -values.strides[axis])
     dense = values.transpose(order)
     if not dense.flags.c_contiguous:
         return dense.reshape(-1)[:0]
-    step = -(-dense.size // _PROBES) | 1  # odd: sizes are powers of two
+    step = -(-dense.size // _PROBES) | 1  # odd, because sizes are powers of two
     return dense.reshape(-1)[::step]
 
 
@@ -161,7 +161,7 @@ def look_up(weight: Tensor) -> Packed | None:
 
 
 def prepared(problem: Problem, threads: int, *, once: bool = True) -> PreparedCall | None:
-    """Return the call that computes a problem; None for the reference engine, as it is slow."""
+    """Return the call that computes a problem; None for the slow reference engine."""
     call = prepared_problem(problem, None, threads, Algorithm.AUTO, once=once)
     return None if call.engine.name == "reference" else call
 
@@ -185,7 +185,7 @@ def packed_call(
 
 
 def counts() -> int:
-    """The number of times that a weight was packed in this process."""
+    """Return the number of times that weights were packed in this process."""
     return _count
 
 

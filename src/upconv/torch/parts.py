@@ -2,12 +2,12 @@
 
     torch.ops.upconv.network(inputs, weights, key) -> results
 
-`hand_over` finds the parts by PyTorch's partitioner and puts the calls into the graph. `key` names
-a `Part`, which the graph module holds. Equal parts of equal graphs get equal keys in every process,
-so that compiled graphs of PyTorch's caches find theirs.
+`hand_over` finds the parts with PyTorch's partitioner and inserts the calls into the graph. `key`
+names a `Part`, which the graph module holds. Equal parts of equal graphs get equal keys in every
+process, so that compiled graphs in PyTorch's caches find their parts.
 
-A part builds its network from the weights' values in the first call, and again when a weight was
-written or exchanged. If no network takes the values or sizes of a call (NaN among weights, an
+A part builds its network from the weights' values in the first call, and again after a weight was
+written or replaced. If no network accepts the values or sizes of a call (NaN among weights, an
 empty batch), PyTorch's functions compute the part, and `Part.reason` says why.
 """
 
@@ -41,9 +41,9 @@ _counts: Counter[str] = Counter()
 class Part:
     """Nodes of a graph that one network computes.
 
-    operations: their names, in order. layers: the number of convolutions. node: the call in the
-    graph. module: the nodes as a PyTorch module. reason: why PyTorch computed the latest call that
-    the network refused; "" if there was none.
+    operations: the names of the nodes, in order. layers: the number of convolutions. node: the
+    call in the graph. module: the nodes as a PyTorch module. reason: why the network refused a
+    call, which PyTorch then computed; "" if it refused none.
     """
 
     def __init__(self, nodes: list[fx.Node], weights: set[fx.Node]) -> None:
@@ -77,7 +77,7 @@ class Part:
     def _inserted(
         self, nodes: list[fx.Node], sources: list[fx.Node], results: list[fx.Node]
     ) -> fx.Node:
-        """Replace the last node by the operator's call, and erase the others."""
+        """Insert the operator's call after the last node, and erase the nodes."""
         graph = nodes[0].graph
         pairs = list(zip(sources, self._is_weight, strict=True))
         inputs = [source for source, is_weight in pairs if not is_weight]
@@ -125,13 +125,13 @@ class Part:
         return list(self.module(*self._merged(inputs, weights)))
 
     def fake(self, inputs: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
-        """Return results without values, in the memory formats that `run` gives them."""
+        """Return fake results in the memory formats of `run`."""
         results = self.by_pytorch(inputs, weights)
         pairs = zip(results, self._last, strict=True)
         return [new_result(result.shape, result, last) for result, last in pairs]
 
     def run(self, inputs: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
-        """Return the network's results, or PyTorch's if no network takes these operands."""
+        """Return the network's results, or PyTorch's if no network accepts these operands."""
         try:
             network = self._network(weights)
             arrays = [array(tensor.to(torch.float32)) for tensor in inputs]
@@ -154,7 +154,7 @@ class Part:
     def build(self, weights: list[Tensor]) -> Network:
         """Return the network with the weights' current values.
 
-        Raises `ArgumentError` for weights that no network takes.
+        Raises `ArgumentError` for weights that no network accepts.
         """
         declared = {
             f"x{number}": tuple(map(known_size, x.shape)) for number, x in enumerate(self._inputs)
@@ -185,7 +185,7 @@ class _Current(NamedTuple):
 
 
 class _Building(fx.Interpreter):  # type: ignore[misc]
-    """Runs a part's module on values of a network; values of weights alone are computed."""
+    """Runs a part's module on network values; operations on weights alone give tensors."""
 
     def __init__(self, module: fx.GraphModule, network: Network) -> None:
         super().__init__(module)
@@ -209,17 +209,17 @@ def hand_over(
     refused: Mapping[fx.Node, str] = MappingProxyType({}),
     left: dict[str, str] | None = None,
 ) -> list[Part]:
-    """Replace the largest parts of a graph that networks compute by one call each, in place.
+    """Replace each of the largest parts that networks can compute by one call, in place.
 
-    module: a graph of PyTorch's functions or of ATen's operators, whose nodes know their values
+    module: a graph of PyTorch's functions or of ATen's operators, whose nodes hold their values
     (`meta["val"]` or `meta["example_value"]`). Parameters and buffers are weights: `get_attr` nodes
     and inputs that Dynamo lifted; `weights` names further inputs. A part has at least one
     convolution, and its values are float32 or bfloat16 on the CPU.
 
-    refused: nodes that stay, and why. left: receives, for each node that stays, the reason.
+    refused: nodes that stay, with the reasons. left: receives a reason for each node that stays.
 
-    Returns the parts, which `module` holds. Whatever outlives the module must hold them, too. They
-    take no gradients.
+    Returns the parts, which `module` holds. An object that outlives the module must hold them too.
+    Parts have no gradients.
     """
     _turn_slices_into_methods(module.graph)
     support = Support(module, set(weights), refused)
@@ -252,9 +252,9 @@ def hand_over(
 
 
 def _turn_slices_into_methods(graph: fx.Graph) -> None:
-    """Hide slices of tensors from the partitioner, which takes every `getitem` for a tuple's entry.
+    """Hide slices of tensors from the partitioner, which treats each `getitem` as a tuple's entry.
 
-    It would move a slice to the part of its tensor and back to that of its size, without end.
+    It would endlessly move a slice between the part of its tensor and the part of its size.
     """
     for node in graph.find_nodes(op="call_function", target=operator.getitem):
         if isinstance(value_of(node.args[0]), torch.Tensor):
@@ -333,7 +333,7 @@ def _part(key: str) -> Part:
     part = _parts.get(key)
     if part is None:
         raise EngineError(
-            "This graph calls a part of another process, or one that was let go of. "
+            "This graph calls a part of another process, or one that was deleted. "
             "Compile or accelerate the model again."
         )
     return part
@@ -342,7 +342,7 @@ def _part(key: str) -> Part:
 def _no_gradient(*_: Any) -> Any:
     raise EngineError(
         "A part that a network computes has no gradient. Call the model under torch.no_grad(), or "
-        "compile it where gradients are recorded."
+        "compile it with gradients enabled."
     )
 
 

@@ -1,4 +1,4 @@
-"""From a call of an operator to a `Problem`: shapes, dtype and layout, remembered per signature.
+"""Convert an operator's call to a `Problem`: shapes, dtype and layout, cached per signature.
 
 An ordinary convolution is the input gradient of the transposed one with the same weight. So both
 have one problem, and each result is one of its directions:
@@ -6,7 +6,7 @@ have one problem, and each result is one of its directions:
     result                 transposed     ordinary
     forward                FORWARD        INPUT_GRAD
     gradient of the input  INPUT_GRAD     FORWARD
-    gradient of the weight WEIGHT_GRAD    WEIGHT_GRAD, its operands exchanged
+    gradient of the weight WEIGHT_GRAD    WEIGHT_GRAD with exchanged operands
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Operands(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def forward_problem(operands: Operands, geometry: Geometry) -> Problem | None:
-    """Return the problem of a layer's result; None for empty tensors and what PyTorch refuses."""
+    """Return the problem of a layer's result; None for empty tensors and invalid calls."""
     if operands.dtype not in DTYPES or not _regular(operands, geometry):
         return None
     layout = DataLayout.NXC if operands.last else DataLayout.NCX
@@ -78,7 +78,7 @@ def forward_problem(operands: Operands, geometry: Geometry) -> Problem | None:
     keywords = Keywords(*axes, groups, None, layout.value, weight_layout)
     try:
         return _problem(operands, geometry, keywords, layout)
-    except (ArgumentError, EngineMissing):  # the second for bfloat16 without ml_dtypes
+    except (ArgumentError, EngineMissing):  # EngineMissing: bfloat16 without ml_dtypes
         return None
 
 
@@ -100,7 +100,7 @@ def _problem(
 
 
 def _regular(operands: Operands, geometry: Geometry) -> bool:
-    """Whether the call is valid in PyTorch, too, and its operands are not empty."""
+    """Whether PyTorch also accepts the call, and its operands are not empty."""
     rank = len(operands.x) - 2
     entries = (geometry.stride, geometry.padding, geometry.dilation, geometry.output_padding)
     if not 1 <= rank <= 3 or len(operands.weight) != rank + 2:

@@ -2,7 +2,7 @@
 
 1. The model's forward is captured as a graph, in which networks compute the largest parts.
 2. If that fails or is not faster, single layers are measured inside the model.
-3. PyTorch and the parts, or the layers, run alternately. The faster stays if its results agree.
+3. PyTorch and the parts, or the layers, run alternately. The faster is kept if its results agree.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from .trials import Budget, Example
 PYTORCH, PARTS, LAYERS = "PyTorch", "parts", "layers"
 
 MOST_RUNS = 30
-"""Runs of the model for inference at most, and as many training steps."""
+"""Maximum number of inference runs of the model, and of training steps."""
 
 _LONG, _RUNS_OF_CHOICE = 0.15, (20, 11)
-"""Runs that choose between two ways; fewer for models that take longer than so many seconds."""
+"""Seconds of a long run; runs that choose between two ways, for short and for long models."""
 
 _MOST_ROUNDS = 4
 _MOST_REASONS = 8
 
 
 class Selection:
-    """Measures a model by PyTorch, in parts and with layers, and installs what is fastest."""
+    """Measures a model in PyTorch, in parts and with layers, and installs the fastest way."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Selection:
 
     def result(self, training: bool) -> Report:
         """Return the decisions; afterwards no layer and no part is installed."""
-        if self.model.training:  # else its modules may have different modes, which stay
+        if self.model.training:  # otherwise the modules keep their modes, which may differ
             self.model.eval()
         with torch.no_grad():
             choice = Choice(PYTORCH, (Outcome(PYTORCH),), 0)
@@ -105,16 +105,16 @@ class Selection:
                     watch.unchanged()
                     captures.append(self._forward.adopted(args, keywords))
         except Unwatchable as error:
-            self.why = f"no graph stands for the model: {error}"
+            self.why = f"no graph represents the model: {error}"
             return False
         parts = [part for capture in captures for part in capture.parts]
         self.parts = [_part_row(number, part) for number, part in enumerate(parts, 1)]
         self.left = Counter(why for capture in captures for why in capture.left.values())
-        self.why = "" if parts else "no part of its graph is one that a network computes"
+        self.why = "" if parts else "a network can compute no part of its graph"
         return bool(parts)
 
     def _check_others(self) -> None:
-        """Compare the results of parts on the examples that are not timed."""
+        """Compare the results of the parts with PyTorch's on the examples that are not timed."""
         for example in self.examples:
             if example is not self.timed and not self.parts_why:
                 results = []
@@ -126,7 +126,7 @@ class Selection:
         self._switch(PYTORCH)
 
     def _measure_layers(self) -> None:
-        """Measure each layer in place; fills `_taken`."""
+        """Measure each layer in place, and fill `_taken`."""
         rounds = min(_MOST_ROUNDS, (self.budget.runs - 1 - self._runs) // 2)
         table = trials.measured(self.model, self.layers, self.timed, self.budget, rounds)
         for layer, samples in table.items():
@@ -169,7 +169,7 @@ class Selection:
         return any(p.dtype in (torch.bfloat16, torch.float16) for p in self.model.parameters())
 
     def _in_float32(self) -> list[Any]:
-        """Return the results of a copy of the model in float32; none if the copy does not run."""
+        """Return the results of a float32 copy of the model; no results if the copy fails."""
         self._switch(PYTORCH)
 
         def wide(value: Any) -> Any:
@@ -191,7 +191,7 @@ class Selection:
         return results
 
     def _switch(self, name: str) -> None:
-        """Let the model run in one of the ways."""
+        """Make the model run in one of the ways: PyTorch, parts or layers."""
         set_forward(self.model, None)
         for layer in self.layers:
             layer.remove()
@@ -205,7 +205,7 @@ class Selection:
     # Training -------------------------------------------------------------------------------------
 
     def _measure_training(self) -> None:
-        """Choose what upconv computes in training, and enter it in the rows if steps are faster."""
+        """Choose the results that upconv computes in training; keep them if steps are faster."""
         self.model.train()
         step = partial(_step, self.model, self.timed)
         self.budget.runs -= 1
@@ -241,7 +241,7 @@ class Selection:
     # The report -----------------------------------------------------------------------------------
 
     def _report(self, choice: Choice) -> Report:
-        """Return the report, with a row for each part, layer and kind of remaining operation."""
+        """Return the report: rows for parts, for layers, and for reasons to leave operations."""
         inside = {name: row.name for row in self.parts for name in row.details["layers"]}
         if choice.name == PARTS:
             self.parts = [replace(row, by="upconv") for row in self.parts]
@@ -264,7 +264,7 @@ class Selection:
 
 
 def _elements(example: Example) -> int:
-    """The number of elements of all tensors in an example."""
+    """Return the number of elements of all tensors in an example."""
     leaves = tree_leaves(example)
     return sum(int(leaf.numel()) for leaf in leaves if isinstance(leaf, torch.Tensor))
 
@@ -285,7 +285,7 @@ def _part_row(number: int, part: Any) -> Row:
 
 
 def _step(model: Any, example: Example) -> None:
-    """Run forward and backward of the mean square of all results."""
+    """Run a training step whose loss is the sum of the mean squares of all results."""
     with torch.enable_grad():
         results = tree_leaves(model(*example[0], **example[1]))
         tensors = [result for result in results if isinstance(result, torch.Tensor)]
@@ -297,7 +297,7 @@ def _step(model: Any, example: Example) -> None:
 
 
 def set_forward(model: Any, forward: Forward | None) -> None:
-    """Install a forward in a model, or with None remove it."""
+    """Install a forward in a model; None removes it."""
     if isinstance(vars(model).get("forward"), Forward):
         del vars(model)["forward"]
     if forward is not None:
@@ -305,7 +305,7 @@ def set_forward(model: Any, forward: Forward | None) -> None:
 
 
 def install(model: Any, layers: list[Candidate], forward: Forward, report: Report) -> None:
-    """Let upconv compute the parts and the layers that a report says."""
+    """Install the parts and the layers that a report assigns to upconv."""
     rows = {row.name: row.details for row in report.rows if "inference" in row.details}
     for layer in layers:
         details = rows.get(layer.name, {})

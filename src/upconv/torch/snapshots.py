@@ -1,9 +1,9 @@
-"""`Snapshot`: everything but tensors that a captured graph relies on in a model.
+"""`Snapshot`: the state of a model, except tensors, on which a captured graph relies.
 
-A capture freezes what Python code reads: attributes, children, modes and hooks of all modules. The
-snapshot compares them with the model before each call, at less than a microsecond per module. It
-looks into lists, sets, dicts and plain objects (configurations) that are attributes. It does not
-compare other values that code reads, such as global variables.
+A capture freezes the values that Python code reads: attributes, children, modes and hooks of all
+modules. The snapshot compares them with the model before each call, in less than a microsecond per
+module. It looks into attributes that are lists, sets, dicts and plain objects (configurations). It
+does not compare other values that code reads, such as global variables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HOOKS_OF_ALL = (
 
 
 class _Anything:
-    """Equals everything: stands for a tensor, which is read anew in each call."""
+    """Equals everything: stands for a tensor, which each call reads again."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -46,7 +46,7 @@ _ANYTHING = _Anything()
 
 
 class Unwatchable(Exception):
-    """A model that a graph cannot stand for; the message says why."""
+    """A model that no graph can represent; the message says why."""
 
 
 class Snapshot:
@@ -75,7 +75,7 @@ class Snapshot:
             return False
         try:
             return all(saved == [*now] for saved, now in self._values)
-        except (RuntimeError, TypeError, ValueError):  # a tensor's comparison is no bool
+        except (RuntimeError, TypeError, ValueError):  # a comparison of tensors is not a bool
             return False
 
     def _add_module(self, module: Any, *, inner: bool) -> None:
@@ -113,7 +113,7 @@ class Snapshot:
                 raise Unwatchable(f"an inner {type(module).__name__} has hooks")
 
     def _add(self, value: Any, depth: int) -> None:
-        """Watch what can change inside an attribute."""
+        """Watch the contents of an attribute that can change."""
         if isinstance(value, nn.Module):
             if value not in self._modules:
                 raise Unwatchable(f"a {type(value).__name__} is kept outside the model's children")

@@ -1,4 +1,4 @@
-"""`stream`: a whole module by chunks along an axis, as one network."""
+"""`stream`: run a whole module chunk by chunk along an axis, as one network."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def stream(
     model: Any, example: Any, *, axis: int = -1, chunk: int | None = None,
     precision: str = "float32", threads: int | None = None, algorithm: str = "auto",
 ) -> ModuleStream:  # fmt: skip
-    """Stream a module along an axis of its inputs: `push(chunk)` as they come, then `finish()`.
+    """Stream a module along an axis of its inputs: `push` each chunk as it comes, then `finish`.
 
     model: a module, in eval mode, whose operations are local along the axis. Its parameters are
         copied. example: the model's arguments: a float32 tensor, a tuple of positional arguments or
-        a dict of keywords. All sizes but those of the axis and the batch stay as in the example.
-    axis: of every tensor of the example. chunk: the length of input that kernels are chosen for;
-        with None that of the first push. precision, threads, algorithm: as in `Network.stream`.
+        a dict of keywords. Only the sizes of the axis and the batch may differ from the example.
+    axis: the axis of every input. chunk: the input length for which kernels are chosen; None takes
+        the length of the first push. precision, threads, algorithm: as in `Network.stream`.
 
-    Results are those of the model on the whole input, and nothing is computed twice.
+    The results are those of the model on the whole input. No value is computed twice.
 
     Raises `EngineRefusal` for a model that cannot be streamed. The message names the module.
 
@@ -44,7 +44,7 @@ def stream(
     if not isinstance(model, nn.Module):
         raise ArgumentError("model", f"of type {type(model).__name__}", "a torch.nn.Module")
     if "_report" in vars(model):
-        raise ArgumentError("model", "accelerated", "one without", "Call restore(model) first.")
+        raise ArgumentError("model", "accelerated", "the original", "Call restore(model) first.")
     names, tensors = _listed(example)
     signature, length = _signature(names, tensors, axis)
 
@@ -62,20 +62,20 @@ def stream(
 
 
 class ModuleStream(ModelStream):
-    """A module in progress, made by `stream`; see `ModelStream`."""
+    """A stream of a module, made by `stream`; see `ModelStream`."""
 
     __slots__ = ("_tensors",)
 
     def __init__(self, *arguments: Any) -> None:
-        """At the begin; call `stream` instead."""
-        self._tensors = True  # whether the latest chunks were tensors, so that results are
+        """Begin a stream; call `stream` instead."""
+        self._tensors = True  # whether the latest chunks, and so the results, are tensors
         super().__init__(*arguments)
 
     def push(self, *chunks: Any) -> Any:
-        """All results that no later input can change and that were not returned yet.
+        """Return all results that no later input can change and that were not returned yet.
 
-        chunks: a float32 tensor or array for each input of the example, in order, of one length
-        along the axis, which may be 0. Returns the model's results, as tensors if chunks are.
+        chunks: a float32 tensor or array for each input of the example, in order. All have one
+        length along the axis, which may be 0. The results are tensors if any chunk is a tensor.
         """
         return super().push(*chunks)
 
@@ -85,14 +85,14 @@ class ModuleStream(ModelStream):
         return other
 
     def converted(self, chunks: Sequence[Any]) -> list[Array]:
-        """The chunks of a push as the network's inputs."""
+        """Convert the chunks of a push to inputs of the network."""
         self._tensors = any(isinstance(chunk, torch.Tensor) for chunk in chunks)
         return self.arrays(
             [_array(chunk) if isinstance(chunk, torch.Tensor) else chunk for chunk in chunks]
         )
 
     def given_back(self, results: Any) -> Any:
-        """The results in the structure of the model's."""
+        """Return the results in the structure of the model's result."""
         leaves, indices, spec = self.captured.structure
         leaves = list(leaves)
         for index, result in zip(indices, self.results(results), strict=True):

@@ -1,7 +1,7 @@
 """`Support`: the nodes of an FX graph that a network computes, and why it refuses the others.
 
-Each node is tried alone: its row of the table adds it to a network whose inputs have the shapes
-that the graph knows. The shape of the result must be PyTorch's.
+Each node is tried on its own. Its row of the table adds it to a network whose inputs have the
+shapes recorded in the graph. The result must have the same shape as in PyTorch.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .tensors import Tensor
 
 
 def value_of(node: Any) -> Any:
-    """Return the value of a node: a tensor without data, a list, or a number; None if unknown."""
+    """Return the value of a node: a fake tensor, a list or a number; None if unknown."""
     meta = node.meta if isinstance(node, fx.Node) else {}
     return meta.get("val", meta.get("example_value"))
 
 
 class Support(OperatorSupportBase):  # type: ignore[misc]
-    """Judges the nodes of one graph for parts of one dtype.
+    """Decides which nodes of a graph can join parts of one dtype.
 
-    weights: the nodes that depend on parameters and buffers only. refused: nodes that are left to
-    PyTorch, and why.
+    weights: the nodes that depend only on parameters and buffers. refused: the nodes that are left
+    to PyTorch, with the reasons.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         return any(getattr(value, "dtype", None) is self.dtype for value in values)
 
     def is_node_supported(self, _: Any, node: fx.Node) -> bool:
-        """Whether a network computes the node, in the dtype."""
+        """Whether a network can compute the node in this dtype."""
         if node.op not in ("call_function", "call_method") or node in self.weights:
             return False
         if node not in self._reasons:
@@ -75,12 +75,12 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         self._reasons.update(dict.fromkeys(nodes, reason))
 
     def is_ordered(self, node: fx.Node) -> bool:
-        """Whether a node must keep its place in the order, as memory that it uses is written."""
+        """Whether a node must keep its place in the order: memory that it uses is written."""
         operands = (node, *node.all_input_nodes)
         return bool(writes(node)) or any(operand in self._written for operand in operands)
 
     def reasons(self) -> dict[str, str]:
-        """Return why each node that is in no part is left to PyTorch."""
+        """Return the reason why PyTorch computes a node, for each node outside the parts."""
         alone = "no convolution is next to it"
         return {
             f"{node.name} ({name_of(node) or node.target})": reason or alone
@@ -93,14 +93,14 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         if row_of(node) is None:
             return "a network has no such operation"
         if node in self._written or any(source in self._written for source in node.all_input_nodes):
-            return "memory that it reads or gives is written in place"
+            return "memory that it reads or returns is written in place"
         try:
             results, values = self._tried(node)
         except UpconvError as error:
             return str(error)
         expected = [_open(value.shape) for value in values]
         if [result.shape for result in results] != expected:
-            return f"its shape is {expected}, a network's {[result.shape for result in results]}"
+            return f"its shape is {expected}, a network's is {[result.shape for result in results]}"
         self._dtypes[node] = values[0].dtype
         return ""
 
@@ -112,21 +112,23 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         for tensor in [*values, *inputs.values()]:
             _check(tensor, values[0].dtype)
         if not inputs:
-            raise ArgumentError("the operands", "no tensor that changes", "one at least")
+            raise ArgumentError("every operand", "constant", "one that changes")
         names = {source: f"x{number}" for number, source in enumerate(inputs)}
         network = Network({names[source]: _open(value.shape) for source, value in inputs.items()})
         results = self._added(network, node, names)
         return (results if isinstance(results, list) else [results]), values
 
     def _collect(self, node: fx.Node, inputs: dict[fx.Node, Any]) -> None:
-        """Collect a node's operands that change between calls; of a list, those of its node."""
+        """Collect a node's operands that change between calls, also those inside lists."""
         for source in node.all_input_nodes:
             value = value_of(source)
             if source in self.weights:
                 _check_weight(node, source, value_of(node))
             elif isinstance(value, (list, tuple)):
                 if row_of(source) is None:
-                    raise ArgumentError("an operand", f"of {name_of(source)}", "of the table")
+                    raise ArgumentError(
+                        "an operand", f"of {name_of(source)}", "of a known operation"
+                    )
                 self._collect(source, inputs)
             elif isinstance(value, torch.Tensor):
                 inputs[source] = value
@@ -175,12 +177,12 @@ def _tensors(node: fx.Node) -> list[Tensor]:
 
 
 def _open(shape: Any) -> tuple[int | None, ...]:
-    """Return a shape with None for sizes that are symbols."""
+    """Return a shape with None for symbolic sizes."""
     return tuple(map(known_size, shape))
 
 
 def known_size(size: Any) -> int | None:
-    """Return a constant size, also of a symbol with a constant value; else None."""
+    """Return a size if it is constant, even if it is written as a symbol; else None."""
     if type(size) is int:
         return size
     known = size.node.maybe_as_int()
@@ -221,7 +223,7 @@ def _written(nodes: list[fx.Node]) -> set[fx.Node]:
 
 
 def _is_alone(node: fx.Node) -> bool:
-    """Whether a node's memory is read by its only user alone, directly or through views."""
+    """Whether only one node reads a node's memory, directly or through views."""
     while node.op.startswith("call_") and row_of(node) is not None and len(node.users) == 1:
         if not is_view(node):
             return True

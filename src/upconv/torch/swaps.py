@@ -1,8 +1,8 @@
-"""Layers of a model that upconv can compute, and swapping their classes.
+"""Find the layers of a model that upconv can compute, and swap their classes.
 
 Modules stay the same objects; only their class changes. So `state_dict`, optimisers and hooks stay,
-and pickling and copying work as before. PyTorch derives a class for each parametrized module from
-the layer's class; a copy of it with upconv's base replaces it.
+and pickling and copying work as before. For each parametrized module PyTorch derives a class from
+the layer's class. A copy of that class with upconv's base replaces it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Candidate:
 
     @property
     def kind(self) -> str:
-        """The name of the layer's class, without what a parametrization adds."""
+        """The name of the layer's class before any parametrization."""
         return str(parametrize.type_before_parametrizations(self.layer).__name__)
 
     @property
@@ -45,14 +45,14 @@ class Candidate:
         _set_hooks(self.layer, CachedWeightNorm)
 
     def remove(self) -> None:
-        """Give the layer its class back; packed weights stay."""
+        """Restore the layer's class; packed weights stay."""
         if vars(self.layer).pop("_acceleration", None) is not None:
             self.layer.__class__ = self.original
             _set_hooks(self.layer, WeightNorm)
 
 
 def remove(layer: Any) -> None:
-    """Give a layer its class and hooks back, if it was accelerated; drop its packed weight.
+    """Restore the class and hooks of an accelerated layer, and drop its packed weight.
 
     Parametrizations that were added or removed since the layer was accelerated stay as they are.
     """
@@ -67,14 +67,14 @@ def remove(layer: Any) -> None:
 
 
 def _rebased(kind: Any, base: Any) -> Any:
-    """Return `base`; for a parametrized module, the class that PyTorch derived, with that base."""
+    """Return `base`; for a parametrized module, a copy of PyTorch's class with that base."""
     if kind in ORIGINALS or kind in ACCELERATED:
         return base
     return type(kind.__name__, (base,), dict(vars(kind)))
 
 
 def _set_hooks(layer: Any, kind: type) -> None:
-    """Give the hooks of `torch.nn.utils.weight_norm`, the old one, another class."""
+    """Set the class of the hooks of the old `torch.nn.utils.weight_norm`."""
     for hook in layer._forward_pre_hooks.values():
         if isinstance(hook, WeightNorm):
             hook.__class__ = kind
@@ -95,7 +95,7 @@ ACCELERATED: dict[type, type] = {original: layer for layer, original in ORIGINAL
 
 
 def _known(module: Any) -> bool:
-    """Whether upconv computes a module: its weight is plain or uses PyTorch's parametrizations."""
+    """Whether upconv computes a module; only PyTorch's own parametrizations are supported."""
     if parametrize.is_parametrized(module):
         lists = module.parametrizations
         modules = {type(step).__module__ for steps in lists.values() for step in steps}

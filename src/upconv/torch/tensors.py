@@ -1,4 +1,4 @@
-"""Tensors as NumPy arrays of the same memory, and their memory formats."""
+"""Views of tensors as NumPy arrays of the same memory, and memory formats of tensors."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class View(NamedTuple):
-    """Shape, strides and dtype of the arrays on tensors of one shape and strides.
+    """Shape, strides and dtype of the arrays that view tensors of one shape and strides.
 
-    `Tensor.numpy()` would mark the tensor's memory as not resizable for good. So the array uses the
-    tensor's address, and keeps the tensor alive.
+    `Tensor.numpy()` would permanently mark the tensor's memory as not resizable. So the array uses
+    the tensor's address, and keeps the tensor alive.
     """
 
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ class View(NamedTuple):
         if not pointer:
             raise RuntimeError("The tensor's storage was freed: it has no memory to compute on.")
         memory = MEMORY.from_address(pointer)
-        memory.owner = tensor  # the array holds the memory, and the memory the tensor
+        memory.owner = tensor  # the array holds the memory, and the memory holds the tensor
         return np.ndarray(self.shape, self.dtype, memory, 0, self.strides)
 
 
@@ -86,7 +86,7 @@ def dense_strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
         strides[axis] = step
-        step *= shape[axis] if last else max(1, shape[axis])  # PyTorch does both for empty tensors
+        step *= shape[axis] if last else max(1, shape[axis])  # as in PyTorch for empty tensors
     return tuple(strides)
 
 

@@ -1,13 +1,13 @@
-"""PyTorch's own threads, on which upconv's work runs beside PyTorch's operators.
+"""Run upconv's work on the threads of PyTorch's operators.
 
-PyTorch's threads spin for milliseconds after each operator. If the next layer is upconv's, its own
-threads would compete with them for the processors. So upconv hands its work to PyTorch, by a
-function of PyTorch's stable C interface (2.10 and later):
+PyTorch's threads spin for milliseconds after each operator. If upconv computes the next layer, its
+own threads would compete with them for the processors. So upconv hands its work to PyTorch, through
+a function of PyTorch's stable C interface (2.10 and later):
 
     torch_parallel_for(int64_t begin, int64_t end, int64_t grain, void (*work)(int64_t, int64_t,
                        void *), void *context)
 
-An older PyTorch has no such function; with it upconv's own threads do the work.
+An older PyTorch has no such function; upconv's own threads then do the work.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _TorchPool:
         self._code: Code | None = None
 
     def run(self, work: int, argument: int, threads: int) -> None:
-        """Call the function at the address `work` on so many threads, the caller included."""
+        """Call the function at the address `work` on `threads` threads, including the caller."""
         if self._code is None:
             self._code = _adapter()
         context = (ctypes.c_void_p * 2)(work, argument)
@@ -61,7 +61,7 @@ class _TorchPool:
             raise RuntimeError("PyTorch's torch_parallel_for failed.")
 
     def awake(self) -> bool:
-        """Whether PyTorch has more than the calling thread."""
+        """Whether PyTorch has threads besides the calling one."""
         return bool(torch.get_num_threads() > 1)
 
 

@@ -1,10 +1,10 @@
-"""Tracing a module's forward into a network: tensors without data run through its Python code.
+"""Trace a module's forward into a network, by running tensors without data through its code.
 
-PyTorch computes values that depend on parameters and buffers alone, so `weight_norm` and sizes
-that a model holds in buffers are numbers. ATen's operators on traced tensors add nodes, by the
-table of operations. Some functions add nodes before PyTorch divides them into operators.
+PyTorch computes values that depend only on parameters and buffers, so `weight_norm` and sizes that
+a model holds in buffers are numbers. ATen operators on traced tensors add nodes by the table of
+operations. Some functions add nodes before PyTorch decomposes them into operators.
 
-The traced sizes are those of one input. `model_streams` compares the traces of several.
+A trace has the sizes of one input. `model_streams` compares the traces of several inputs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Traced(torch.Tensor):  # type: ignore[misc]  # PyTorch is untyped here
 
     @staticmethod
     def of(trace: Trace, arranged: Arranged) -> Traced:
-        """The tensor of a value."""
+        """Return a traced tensor for a value of the network."""
         size, kind = arranged.shape, {"dtype": torch.float32, "device": "cpu"}
         result: Traced = torch.Tensor._make_wrapper_subclass(Traced, size, **kind)
         result.trace, result.arranged, result.family = trace, arranged, [result]
@@ -71,9 +71,9 @@ class Trace:
     def captured(
         self, axes: Mapping[str, Any], arguments: Callable[[list[Traced]], tuple[Any, Any]]
     ) -> Captured:
-        """The network of the model's forward.
+        """Return the network of the model's forward.
 
-        axes: of the inputs. arguments: those of the forward, for the traced inputs.
+        axes: the axes of each input. arguments: makes the forward's arguments of the traced inputs.
         """
         values = zip(self._network.inputs.values(), axes.values(), strict=True)
         inputs = [Traced.of(self, Arranged(value, input_axes)) for value, input_axes in values]
@@ -83,16 +83,16 @@ class Trace:
                 results = self._model(*args, **kwargs)
             except UpconvError:
                 raise
-            except Exception as error:  # a model's code may raise any error without data
+            except Exception as error:  # a model's code may raise any error on tensors without data
                 reason = f"{type(error).__name__}: {brief(str(error))}"
                 self._refuse(f"{type(self._model).__name__}'s forward", reason)
         leaves, structure = tree_flatten(results)
         if any(isinstance(leaf, arranging.LastState) for leaf in leaves):
-            reason = "the state of a recurrent layer is known at the end alone. Return its results"
+            reason = "the state of a recurrent layer is known only at the end. Return its results"
             self._refuse(f"{type(self._model).__name__}'s results", reason)
         outputs = [leaf for leaf in leaves if isinstance(leaf, Traced)]
         if not outputs or len(outputs) < sum(isinstance(leaf, torch.Tensor) for leaf in leaves):
-            raise ArgumentError("the model's result", brief(results), "tensors made of the inputs")
+            raise ArgumentError("the model's result", brief(results), "tensors from the inputs")
         self._network.output(*(output.arranged.value for output in outputs))
         numbers = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Traced)]
         kept = [None if isinstance(leaf, Traced) else leaf for leaf in leaves]
@@ -117,7 +117,7 @@ class Trace:
             self._refuse(str(func), "a network has no such operation")
         aliases = [(i, argument.alias_info) for i, argument in enumerate(func._schema.arguments)]
         written = [i for i, alias in aliases if alias is not None and alias.is_write]
-        if name.endswith("_like") or name.startswith("new_"):  # of a shape alone
+        if name.endswith("_like") or name.startswith("new_"):  # depends only on a shape
             return func(torch.empty(()).expand(args[0].shape), *args[1:], **kwargs)
         if name in _COPIES and kwargs.get("dtype") in (None, torch.float32):
             result = Traced.of(self, args[0].arranged)
@@ -136,11 +136,11 @@ class Trace:
         return result
 
     def _written(self, name: str, targets: list[Any], result: Traced) -> Traced:
-        """Give the tensor that an operator writes in place its new value, and return it."""
+        """Give the tensor that an operator writes its new value, and return the tensor."""
         if len(targets) != 1 or not isinstance(targets[0], Traced) or len(targets[0].family) > 1:
             self._refuse(name, "it writes in place to memory that other tensors share")
         if targets[0].shape != result.shape:
-            self._refuse(name, "its result has another shape than the tensor that it writes")
+            self._refuse(name, "its result differs in shape from the tensor that it writes")
         targets[0].arranged = result.arranged
         return targets[0]
 
@@ -151,7 +151,7 @@ class Trace:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Keep the stack of modules whose forward runs, by hooks."""
+        """Maintain the stack of modules whose forward runs, with hooks."""
 
         def entering(name: str) -> Callable[..., None]:
             return lambda *_: self._modules.append(name)

@@ -1,9 +1,9 @@
-"""Measuring layers: in place for inference, on random data for training.
+"""Measure layers: in place for inference, on random data for training.
 
-For inference the model runs with PyTorch's layers and with upconv's in turn. Hooks take each
-layer's time inside the running model, so that caches, threads and memory are those of real use. A
-layer is taken if its results agree and it is surely faster, by the rules of `measuring`. A `Budget`
-bounds the time and the runs of the model.
+For inference the model runs alternately with PyTorch's layers and with upconv's. Hooks time each
+layer inside the running model, so that caches, threads and memory are as in real use. A layer is
+selected if its results agree and it is faster beyond the noise, by the rules of `measuring`. A
+`Budget` bounds the time and the runs of the model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(slots=True)
 class Budget:
-    """The runs of the model that are left, and their latest begin, by `time.perf_counter`."""
+    """The remaining runs of the model, and when the last may begin, by `time.perf_counter`."""
 
     deadline: float
     runs: int
@@ -40,18 +40,18 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds that are left; 0 where none are."""
+        """Seconds that are left; 0 after the deadline."""
         return max(0.0, self.deadline - time.perf_counter())
 
     def run(self, model: Any, example: Example) -> Any:
-        """The model's result for an example."""
+        """Run the model on an example, and count the run."""
         self.runs -= 1
         return model(*example[0], **example[1])
 
 
 @dataclass(slots=True, eq=False)
 class Samples:
-    """A layer's seconds per run of the model, by PyTorch and by upconv, and why it is not taken."""
+    """A layer's seconds per run of the model, by PyTorch and by upconv, and why it is rejected."""
 
     before: list[float] = field(default_factory=list)
     after: list[float] = field(default_factory=list)
@@ -59,12 +59,12 @@ class Samples:
 
     @property
     def ratio(self) -> Ratio | None:
-        """The speed of the layer over PyTorch's; None for one that was not called or not timed."""
+        """The layer's speed relative to PyTorch; None if it was not called or not timed."""
         timed = self.before and self.after and all((*self.before, *self.after))
         return Ratio.between(self.before, self.after) if timed else None
 
     def verdict(self) -> tuple[bool, str]:
-        """Whether the layer is taken, and why not."""
+        """Return whether the layer is selected, and why not."""
         if self.why or not (self.before and self.after):
             return False, self.why or "no time was left"
         if self.ratio is None:
@@ -74,7 +74,7 @@ class Samples:
         return name == "upconv", whys.get("upconv", "")
 
     def seconds(self) -> tuple[float | None, float | None]:
-        """The layer's seconds by PyTorch and by upconv, as reports state them; None if unknown."""
+        """Return the layer's seconds by PyTorch and by upconv for reports; None if unknown."""
         before, after = (undisturbed(s) if s else None for s in (self.before, self.after))
         return before or None, after or None
 
@@ -91,7 +91,7 @@ def measured(
             if not budget.left or budget.runs < 2:
                 break
             budget.progress("measuring the layers, round", i + 1, rounds)
-            for by_upconv in (i % 2 == 0, i % 2 == 1):  # the second finds other caches
+            for by_upconv in (i % 2 == 0, i % 2 == 1):  # the second finds other data in the caches
                 _timed_run(model, example, table, by_upconv, budget)
     for layer in layers:
         layer.remove()
@@ -153,7 +153,7 @@ def _watched(layers: Iterable[Candidate], hook: Callable[..., None]) -> Iterator
 
 
 def is_faster(slow: Callable[[], object], fast: Callable[[], object], seconds: float) -> bool:
-    """Whether the second of two calls is surely faster, by interleaved samples."""
+    """Whether the second call is faster than the first beyond the noise, when interleaved."""
     rounds = interleaved([slow, fast], seconds)
     return Ratio.of(rounds, 1).low > required_gain(len(rounds.again))
 
@@ -177,8 +177,8 @@ def signatures(layers: list[Candidate], step: Callable[[], None]) -> dict[Any, l
 class Case:
     """Operands of one call in a training step.
 
-    arguments: the six of the operators. flows, trained: whether the gradient of the input, and that
-    of the weight, are computed.
+    arguments: the six arguments of the operators. flows, trained: whether the gradients of the
+    input and of the weight are computed.
     """
 
     x: Tensor
@@ -195,10 +195,10 @@ class Case:
 
 
 def choice(cases: list[Case]) -> ResultMask:
-    """Which results of a training step upconv computes faster in all cases.
+    """Return the results of a training step that upconv computes faster in all cases.
 
-    Forward, gradient of the input and gradient of the weight are measured one by one on random
-    data. Then the chosen ones are measured together, as autograd calls them.
+    The forward result and both gradients are measured one by one on random data. The chosen ones
+    are then measured together, as autograd calls them.
     """
     chosen = ResultMask.ALL
     for case in cases:
@@ -214,7 +214,7 @@ def choice(cases: list[Case]) -> ResultMask:
 
 
 def _step(case: Case, mask: int) -> Callable[[], object]:
-    """Return a function that runs forward and backward of one call, by autograd."""
+    """Return a function that runs one call forward and backward with autograd."""
     x = case.x.detach().requires_grad_(case.flows)
     weight = case.weight.detach().requires_grad_(case.trained)
     g = torch.randn_like(ATEN(case.x, case.weight, None, *case.arguments))
@@ -232,7 +232,7 @@ def _step(case: Case, mask: int) -> Callable[[], object]:
 
 
 def case_of(candidate: Candidate, shape: Any, strides: Any, dtype: Any, graded: bool) -> Case:
-    """Random operands like those of a call."""
+    """Return random operands like those of a call."""
     layer = candidate.layer
     x = torch.empty_strided(shape, strides, dtype=dtype).normal_()
     weight = torch.randn(candidate.weight_shape, dtype=dtype)

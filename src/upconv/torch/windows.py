@@ -1,4 +1,4 @@
-"""Rows of the table of operations for pools and resampling; see `network_rules`."""
+"""Rows of the table of operations for pooling and resampling; see `network_rules`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _check_rank(x: Any, rank: int) -> None:
 
 
 def _window(value: Any) -> Any:
-    """Return a window's sizes as the builder takes them; a single size stands for all axes."""
+    """Return a window's sizes for the builder; a single size stands for all axes."""
     if isinstance(value, (list, tuple)):
         return value[0] if len(value) == 1 else tuple(value)
     return value
@@ -111,7 +111,8 @@ def _factors(x: Any, size: Any, scales: Any) -> tuple[int, ...]:
         listed = scales if isinstance(scales, (list, tuple)) else (scales,) * len(extents)
         if len(listed) == len(extents) and all(float(scale).is_integer() for scale in listed):
             return tuple(map(int, listed))
-    raise ArgumentError("resampling", f"to {size or scales} from {tuple(extents)}", "whole factors")
+    got = f"to {size or scales} from {tuple(extents)}"
+    raise ArgumentError("resampling", got, "integer factors")
 
 
 _RANKS = (1, 2, 3)

@@ -1,4 +1,4 @@
-"""The linter of transposed convolutions in ONNX models."""
+"""The linter for transposed convolutions in ONNX models."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .rules import RULES, Rule, chosen
 
 __all__ = ["RULES", "Finding", "Findings", "Rule", "Severity", "chosen", "fix", "lint"]
 
-_SUPPRESSED = "upconv.lint.ignore"  # in the metadata of a node, or of the model: rules' codes
-_MOST_ROUNDS = 16  # of repairs: one can make room for another at the same node
+_SUPPRESSED = "upconv.lint.ignore"  # the codes of rules, in the metadata of a node or of the model
+_MOST_ROUNDS = 16  # of repairs: one repair can enable another at the same node
 
 
 def lint(
@@ -38,18 +38,18 @@ def lint(
     ignore: Iterable[str] = (),
     sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> Findings:
-    """Everything that the rules find in a model.
+    """Return everything that the rules find in a model.
 
     model: a path, the bytes of a file, a ModelProto or an `ir.Model`; it is not changed.
     runtime: "onnxruntime" or "openvino", the one that will run the model: its refusals are errors,
-        and refusals of the other are left out. None warns of the refusals of both; "spec" leaves
-        both out.
+        and refusals of the other are omitted. None warns about the refusals of both; "spec" omits
+        both.
     select, ignore: codes of rules, or prefixes of codes: "UPC1" is all of UPC101 to UPC199. An
         empty `select` selects all rules; `ignore` wins over `select`.
-    sizes: input name -> its full shape, or symbol -> its size, where the model leaves sizes open.
+    sizes: input name -> its full shape, or symbol -> its size, for dynamic sizes.
 
-    Raises `ModelError` or `FileError` for a model that cannot be read, `ArgumentError` or
-    `ShapeError` for the rest.
+    Raises `ModelError` or `FileError` for a model that cannot be read, and `ArgumentError` or
+    `ShapeError` for the other arguments.
 
     >>> text = '''<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, 8] x) => (float[N, 1, M] y)
     ...     <float[1, 1, 3] w = {1, 1, 1}> { y = ConvTranspose<strides = [2]>(x, w) }'''
@@ -73,8 +73,8 @@ def fix(
 ) -> Findings:
     """Repair a model's file and lint it again: `fixed` has the findings that are gone.
 
-    The repaired model computes the same, up to rounding. It replaces the file, whole or not at all;
-    without a repair the file is not touched.
+    The repaired model computes the same, up to rounding. It replaces the file completely or not at
+    all; without a repair the file stays as it is.
 
     Raises what `lint` raises, and `FileError` for a model that has weights in other files.
     """
@@ -87,7 +87,7 @@ def fix(
             break
     if fixed:
         if len(sources(model)) > 1:
-            words = "has weights in other files: `upconv rewrite IN OUT --passes NAME` does it"
+            words = "has weights in other files: use `upconv rewrite IN OUT --passes NAME`"
             raise FileError(f"{brief(os.fspath(path))} {words}.")
         data = to_proto(model).SerializeToString()
         with reported(os.fspath(path)), published(Path(path).resolve(), force=True) as file:
@@ -105,14 +105,14 @@ def _repaired(model: ir.Model, finding: Finding, reading: Reading | None) -> boo
 def _inferred(
     model: ir.Model, reading: Reading | None, sizes: Mapping[str, Sequence[int]]
 ) -> Iterator[Context]:
-    """The nodes that rules check, with inferred shapes in place of the model's open ones."""
+    """Yield the nodes that rules check, with inferred shapes in place of dynamic ones."""
     table, declared = inferred(model, _shapes(model, sizes)), {}
     outputs = [value for node in model.graph.all_nodes() for value in node.outputs]
     for value in (*model.graph.inputs, *outputs):
         declared[value] = known_sizes(value)
         known = table.get(str(value.name))
         if known is not None:
-            with suppress(ValueError):  # the declared shape stays where the two contradict
+            with suppress(ValueError):  # the declared shape stays if the two contradict
                 value.merge_shapes(known.shape)
     return contexts(model, reading, declared)
 
@@ -120,7 +120,7 @@ def _inferred(
 def _shapes(
     model: ir.Model, sizes: Mapping[str, Sequence[int]]
 ) -> dict[str, list[int | str | None]]:
-    """The shapes of the inputs, with the sizes that `sizes` has by name or by symbol."""
+    """Return the shapes of the inputs, with sizes that `sizes` gives by name or by symbol."""
     inputs = [value for value in model.graph.inputs if value.shape is not None]
     shapes: dict[str, list[int | str | None]] = {}
     for value, (name, shape) in zip(inputs, input_shapes(inputs, sizes).items(), strict=True):

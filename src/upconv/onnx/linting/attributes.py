@@ -72,8 +72,8 @@ def same_of_open_size(context: Context) -> Iterator[str]:
 def declared_shape(context: Context) -> Iterator[str]:
     """The shape that the model declares for the output is not the true one.
 
-    Checkers and converters believe the declared shape; runtimes warn, plan memory by it, or fail.
-    ONNX's own shape inference writes wrong ones for auto_pad SAME with output_padding, or with a
+    Checkers and converters trust the declared shape; runtimes warn, plan memory by it, or fail.
+    ONNX's own shape inference writes wrong shapes for auto_pad SAME with output_padding, or with a
     kernel smaller than the stride.
 
     Fix: Remove the declared shape (`upconv lint --fix`), or declare the true one.
@@ -111,19 +111,19 @@ def quantised_axis(context: Context) -> Iterator[str]:
 def training_batch_norm(context: Context) -> Iterator[str]:
     """A BatchNormalization in training mode follows.
 
-    It normalises by the statistics of the batch that it is given, so the output of one image
-    depends on the others, and a single image can blow up. The model was exported in training mode.
+    It normalises with the statistics of the current batch, so the output of one image depends on
+    the others, and a single image can blow up. The model was exported in training mode.
 
     Fix: Export in evaluation mode (`model.eval()` in PyTorch).
     """
-    stated = context.conv.opset >= 14  # which gave BatchNormalization the attribute
+    stated = context.conv.opset >= 14  # opset 14 added the attribute
     for node in (use.node for use in context.conv.y.uses()):
         trained = any(value.name for value in node.outputs[1:])
         trains = attribute(node, "training_mode") if stated else trained
         if is_op(node, "BatchNormalization") and trains:
             yield (
                 f"The BatchNormalization {quoted(node.name)} that follows is in training mode: it"
-                " normalises by the current batch and cannot be folded."
+                " normalises with the current batch and cannot be folded."
             )
 
 
@@ -134,8 +134,8 @@ def refused_geometry(context: Context) -> Iterator[str]:
     ONNX allows below the dilation and PyTorch exports; an output_shape that exceeds the computed
     size by a stride or more; and empty outputs. OpenVINO has at most three spatial axes.
 
-    Fix: `upconv lint --fix`, or `upconv rewrite IN OUT --passes no_output_padding`, says such an
-    output padding as less padding, or as zero taps. Otherwise ask for a size that the input
+    Fix: `upconv lint --fix`, or `upconv rewrite IN OUT --passes no_output_padding`, writes
+    such an output padding as less padding, or as zero taps. Otherwise ask for a size that the input
     produces, or run the model in the other runtime.
     """
     for runtime in (Reading.ONNXRUNTIME, Reading.OPENVINO):
@@ -162,23 +162,23 @@ def empty_bias_name(context: Context) -> Iterator[str]:
 def element_type(context: Context) -> Iterator[str]:
     """ONNX Runtime has no kernel for the element type.
 
-    It has no ConvTranspose of float64 or bfloat16 on the CPU. OpenVINO takes float64, and computes
-    in a lower precision.
+    It has no ConvTranspose of float64 or bfloat16 on the CPU. OpenVINO accepts float64, but
+    computes in a lower precision.
 
     Fix: Export in float32 or float16, or run the model with `upconv.onnx.Session`.
     """
     conv = context.conv
     dtype = conv.x.dtype or conv.w.dtype
     if dtype in _UNSUPPORTED and context.concerns(Reading.ONNXRUNTIME):
-        yield f"The element type is {dtype}, which ONNX Runtime has no kernel for on the CPU."
+        yield f"The element type is {dtype}, for which ONNX Runtime has no kernel on the CPU."
 
 
 def foldable_neighbour(context: Context) -> Iterator[str]:
     """A neighbouring operator can be folded into the node.
 
     Weight and bias can hold a BatchNormalization, or a scale or shift per channel, that follows;
-    pads and output_padding can hold a Pad or a Slice before or after. As an operator of its own
-    each reads and writes the whole array once more.
+    pads and output_padding can hold a Pad or a Slice before or after. As a separate
+    operator, each reads and writes the whole array once more.
 
     Fix: `upconv lint --fix`, or `upconv rewrite IN OUT --passes NAME` with the pass that the
     message names: fold_batch_norm, fold_pad or fold_slice.
@@ -223,10 +223,10 @@ def unknown_geometry(context: Context) -> Iterator[str]:
 def computed_weight(context: Context) -> Iterator[str]:
     """The weight is not constant.
 
-    Rules about weights could not check it, and no pass can fold or rewrite the node. An initialiser
+    Rules about weights cannot check it, and no pass can fold or rewrite the node. An initialiser
     that is also an input of the model may be replaced by the caller, so it is not constant.
 
-    Fix: Take initialisers out of the model's inputs; fold constants when exporting.
+    Fix: Remove initialisers from the model's inputs; fold constants when exporting.
     """
     conv = context.conv
     if conv.weight.array is None and not is_op(conv.w.producer(), "DequantizeLinear"):
@@ -236,12 +236,12 @@ def computed_weight(context: Context) -> Iterator[str]:
 def unreadable_file(context: Context) -> Iterator[str]:
     """The file cannot be read as an ONNX model.
 
-    It is damaged, not valid, of an opset that upconv does not support, or its weights are missing.
-    The other files are checked all the same; the exit code is 2.
+    It is damaged or invalid, has an opset that upconv does not support, or lacks its weights. The
+    other files are still checked; the exit code is 2.
 
-    Fix: The message says what is wrong; `onnx.checker.check_model` may tell more.
+    Fix: The message says what is wrong; `onnx.checker.check_model` may say more.
     """
-    return iter(())  # `upconv lint` reports it where it reads files: there is no node
+    return iter(())  # `upconv lint` reports it when it reads files: there is no node
 
 
 def _agree(one: Sizes, other: Sizes) -> bool:

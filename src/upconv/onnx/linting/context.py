@@ -23,7 +23,7 @@ READERS = {
 class Context:
     """One node, in the graph, subgraph or function `graph`; `declared` is its output's shape.
 
-    `runtime` is the one that the model is judged for, None for any.
+    `runtime` is the one for which the model is checked; None means any.
     """
 
     parsed: ConvTransposeNode | Unreadable
@@ -42,11 +42,11 @@ class Context:
         return cast(ConvTransposeNode, self.parsed)
 
     def concerns(self, runtime: Reading) -> bool:
-        """Whether the model is judged for this runtime, or for any."""
+        """Whether the model is checked for this runtime, or for any."""
         return self.runtime in (None, runtime)
 
     def readings(self) -> dict[Reading, ConvTransposeNode]:
-        """The node as the specification and the runtimes in question read it, without refusals."""
+        """The node as the specification and the checked runtimes read it, without refusals."""
         rules = [rule for rule in Reading if rule is Reading.SPEC or self.concerns(rule)]
         parsed = {rule: read(self.conv.node, self.conv.opset, rule) for rule in rules}
         return {rule: conv for rule, conv in parsed.items() if isinstance(conv, ConvTransposeNode)}
@@ -55,7 +55,7 @@ class Context:
 def contexts(
     model: ir.Model, runtime: Reading | None, declared: Mapping[ir.Value, Sizes | None]
 ) -> Iterator[Context]:
-    """The ConvTranspose nodes, in order; one that the runtime refuses is read by the spec."""
+    """Yield the ConvTranspose nodes; those that the runtime refuses are read by the spec."""
     for body in roots(model):
         opset = opset_of(model, body)
         for node in body.all_nodes():
@@ -77,16 +77,16 @@ def output_shape(conv: ConvTransposeNode) -> Sizes:
 
 
 def shape_in_words(shape: Sizes) -> str:
-    """A shape with ? for open sizes."""
+    """A shape as text, with ? for dynamic sizes."""
     return f"({', '.join('?' if size is None else str(size) for size in shape)})"
 
 
 def attribute(node: ir.Node, name: str) -> Any:
-    """The value of an attribute; None where it is absent, or a function's parameter."""
+    """The value of an attribute; None if it is absent, or a function's parameter."""
     entry = node.attributes.get(name)
     return None if entry is None or entry.is_ref() else entry.value
 
 
 def axes_in_words(axes: Sequence[int]) -> str:
-    """The spatial axes meant, for a sentence."""
+    """The name of these spatial axes in a sentence."""
     return f"spatial {'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(str, axes))}"

@@ -19,8 +19,8 @@ _WIDTH = 100
 class Severity(Enum):
     """The severity of a finding; the words are SARIF's levels.
 
-    ERROR: the model is wrong, or the runtime refuses it. WARNING: results may be other than meant.
-    NOTE: could be better, or could not be checked.
+    ERROR: the model is wrong, or the runtime refuses it. WARNING: results may not be as intended.
+    NOTE: the model could be better, or could not be checked.
     """
 
     ERROR = "error"
@@ -29,7 +29,7 @@ class Severity(Enum):
 
     @property
     def rank(self) -> int:
-        """0 for the worst."""
+        """The position in this order: 0 is the worst."""
         return list(Severity).index(self)
 
 
@@ -53,15 +53,15 @@ class Finding:
 
 
 def quoted(name: object) -> str:
-    """A name out of a model, between quotes, harmless and short enough for a sentence."""
+    """A model's name in quotes, without control characters and short enough for a sentence."""
     return neutral(brief(str(name)))
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All findings in one model: in the order of its nodes, then of the rules' codes.
+    """All findings in one model, in the order of its nodes, then of the rules' codes.
 
-    `model` is the path of the model's file, empty where it came from memory; `nodes` counts the
+    `model` is the path of the model's file, empty if it came from memory; `nodes` counts the
     ConvTranspose nodes. `fixed` are findings that were fixed and are gone. It is a sequence of
     `Finding`.
 
@@ -92,7 +92,7 @@ class Findings:
         return {**plain(self), "counts": _counts(self.findings)}
 
     def as_text(self) -> str:
-        """A report for people, of printable characters alone; no newline at its end."""
+        """A readable report of printable characters, without a newline at the end."""
         return text([self])
 
 

@@ -1,4 +1,4 @@
-"""Rules about how many taps make each output: checkerboards, gaps, borders.
+"""Rules about the number of taps per output: checkerboards, gaps, borders.
 
 docs/onnx-lint.md defines A[c, m, r], the gain of a phase r and the contrast, and says why.
 """
@@ -15,9 +15,9 @@ from ...arrays import Array
 from ..nodes import ANY_SIZE, ConvTransposeNode
 from .context import Context, axes_in_words
 
-_MOST_TAPS = 1 << 16  # and phases of an axis: listing them takes time and memory
+_MOST_TAPS = 1 << 16  # or phases of an axis: listing them takes time and memory
 _MOST_PHASES = 1 << 12  # over all axes
-CONTRAST = 0.25  # a larger one is a checkerboard; few people see half of it in a picture
+CONTRAST = 0.25  # a larger one is a checkerboard; half of it is rarely visible in an image
 EVEN = 0.05  # weights with a smaller contrast compensate an uneven overlap
 _SHOWN = 12  # phases of an axis in a message
 _DEVIATIONS = 5.0  # standard errors by which gains must differ, to exclude chance
@@ -26,10 +26,10 @@ _DEVIATIONS = 5.0  # standard errors by which gains must differ, to exclude chan
 def uneven_overlap(context: Context) -> Iterator[str]:
     """Some outputs are sums of more taps than their neighbours.
 
-    Where the kernel is not a multiple of the stride, the overlap is uneven: outputs at regular
-    intervals sum more products than those between them. Training can even that out, and often does
-    not; what remains is a checkerboard in images, and a tone at the frame rate in sound. Where the
-    weights are known and compensate it, nothing is reported.
+    If the kernel is not a multiple of the stride, the overlap is uneven: outputs at regular
+    intervals sum more products than those between them. Training can even this out, but often does
+    not. It then leaves a checkerboard in images, and a tone at the frame rate in sound. Nothing is
+    reported if the weights are known and compensate for it.
 
     Fix: Use a kernel that is a multiple of the stride (4 instead of 3 at stride 2) when the model
     is next trained, or upsample by interpolation followed by a convolution.
@@ -55,10 +55,10 @@ def checkerboard_weights(context: Context) -> Iterator[str]:
     For a constant input the outputs of one phase are larger than those of another, by more than
     25 % and by more than chance explains. The gain of a phase is the root mean square, over all
     pairs of input and output channels, of the sum of its taps. Kernels that are a multiple of the
-    stride can show it too. Borders are left out.
+    stride can show it too. Borders are ignored.
 
-    Fix: Look at the layer's output for a constant input; go on training, from weights whose phases
-    are scaled to the same gain if that is needed.
+    Fix: Look at the layer's output for a constant input. Continue training, if necessary from
+    weights whose phases are scaled to the same gain.
     """
     sums = phase_sums(context.conv)
     if sums is None:
@@ -81,8 +81,8 @@ def dead_phases(context: Context) -> Iterator[str]:
     """No tap reaches outputs at regular intervals, which hold only the bias.
 
     A kernel smaller than the stride, or a dilation that has a common divisor with it, leaves gaps
-    that do not depend on the input. Where every kernel is 1 the node only inserts zeros for a
-    filter that follows, and nothing is reported.
+    that do not depend on the input. If every kernel is 1, the node only inserts zeros for a filter
+    that follows, and nothing is reported.
 
     Fix: Use a kernel of at least the stride, and a dilation without a common divisor with it.
     """
@@ -113,7 +113,7 @@ def bias_only_border(context: Context) -> Iterator[str]:
 
 
 def phase_taps(conv: ConvTransposeNode) -> list[list[list[int]]]:
-    """The taps of every phase of every axis; empty where there are too many to list."""
+    """The taps of every phase of every axis; empty if there are too many to list."""
     if any(max(axis.kernel, axis.stride) > _MOST_TAPS for axis in conv.axes):
         return []
     unbounded = [replace(axis, size=ANY_SIZE) for axis in conv.axes]
@@ -121,11 +121,11 @@ def phase_taps(conv: ConvTransposeNode) -> list[list[list[int]]]:
 
 
 def phase_sums(conv: ConvTransposeNode) -> Array | None:
-    """A[c, m, r_1, r_2, ...], scaled; None without phases to compare, or a finite weight."""
+    """A[c, m, r_1, r_2, ...], scaled; None without phases to compare or a finite weight."""
     w, taps = conv.weight.array, phase_taps(conv)
     strided = [size for size, phases in zip(conv.sizes, taps, strict=False) if len(phases) > 1]
     if w is None or w.dtype.kind not in "fV" or not strided or 1 in strided:
-        return None  # 1: an axis of one position has borders alone
+        return None  # 1: an axis of one position has only borders
     if not all(map(all, taps)) or prod(map(len, taps)) > _MOST_PHASES:
         return None
     for i, phases in enumerate(taps, start=2):
@@ -136,14 +136,14 @@ def phase_sums(conv: ConvTransposeNode) -> Array | None:
 
 
 def gains_of(sums: Array) -> Array:
-    """The gain of every phase, (r_1, r_2, ...), where the largest is 1."""
+    """The gain of every phase, (r_1, r_2, ...), scaled so that the largest is 1."""
     power = np.square(sums).mean(axis=(0, 1))
     gains: Array = np.sqrt(power / power.max())
     return gains
 
 
 def _some(counts: Sequence[int]) -> str:
-    """The first counts in words: a stride can have thousands of phases."""
+    """The first counts as text, because a stride can have thousands of phases."""
     return " ".join(map(str, counts[:_SHOWN])) + (" ..." if len(counts) > _SHOWN else "")
 
 

@@ -1,4 +1,4 @@
-"""The rules. A code never changes its meaning and is never used again.
+"""The rules of the linter. A code never changes its meaning and is never reused.
 
     UPC0..   the output: checkerboards, gaps, borders
     UPC1..   the node: invalid, or read differently by different runtimes
@@ -30,7 +30,7 @@ from .context import Context
 from .findings import Finding, Severity
 
 Repair = Callable[[ir.Model, ir.Node, Reading | None], bool]
-"""Repairs a node of a model in place, which keeps its values up to rounding; whether it did."""
+"""Repairs a node in place, with the same values up to rounding; returns whether it did."""
 
 _CHECKERBOARD = "https://distill.pub/2016/deconv-checkerboard/"
 _OPERATORS = "https://onnx.ai/onnx/operators/onnx__"
@@ -41,7 +41,7 @@ _CONV_TRANSPOSE = f"{_OPERATORS}ConvTranspose.html"
 class Rule:
     """One rule: `check` yields sentences about a node, `repair` fixes the node, if it can.
 
-    `severity` holds for a model without a particular runtime; `more` is an address to read.
+    `severity` holds for a model without a particular runtime; `more` is the address of a page.
     """
 
     code: str
@@ -83,11 +83,11 @@ class Rule:
         return "\n\n".join(fill(part, 100, break_on_hyphens=False) for part in parts)
 
     def finding(self, message: str, context: Context | None = None) -> Finding:
-        """A sentence as a finding at a node; without one, at the whole file."""
+        """Return a sentence as a finding at a node, or without a context at the whole file."""
         texts, severity = self.as_json(), self.severity
         graph, node = ("", "") if context is None else context.location
         if context is not None and context.runtime is not None and self.code.startswith("UPC2"):
-            severity = Severity.ERROR  # the runtime that the model is judged for refuses it
+            severity = Severity.ERROR  # the runtime for which the model is checked refuses it
         remedy = texts["fix"], texts["fixable"]
         return Finding(self.code, self.slug, severity, node, graph, message, *remedy)
 
@@ -98,7 +98,7 @@ class Rule:
 
 
 def _by_pass(*names: str) -> Repair:
-    """A repair by the first of these passes that fires; `normalise` keeps the runtime's reading."""
+    """Return a repair by the first pass that fires; `normalise` keeps the runtime's reading."""
 
     def repair(model: ir.Model, node: ir.Node, reading: Reading | None) -> bool:
         suffix = f":{reading.value}" if reading else ""
@@ -114,7 +114,7 @@ def _drop_bias(model: ir.Model, node: ir.Node, reading: Reading | None) -> bool:
 
 
 def _drop_shape(model: ir.Model, node: ir.Node, reading: Reading | None) -> bool:
-    node.outputs[0].shape = None  # runtimes work it out
+    node.outputs[0].shape = None  # runtimes infer it
     return True
 
 
@@ -144,7 +144,7 @@ RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}
 
 
 def chosen(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]:
-    """The rules that are selected and not ignored; `ArgumentError` for a prefix of no code.
+    """Return the rules that are selected and not ignored; raise `ArgumentError` for unknown codes.
 
     >>> [rule.code for rule in chosen(["UPC00"], ["UPC001"])]
     ['UPC002', 'UPC003', 'UPC004']
@@ -163,7 +163,7 @@ def _prefixes(argument: str, codes: Any) -> tuple[str, ...]:
             or not prefix
             or not any(code.startswith(prefix) for code in RULES)
         ):
-            expected = "the code of a rule, or how some begin, such as UPC001 or UPC1"
+            expected = "the code of a rule, or a prefix of codes, such as UPC001 or UPC1"
             raise ArgumentError(
                 argument, brief(prefix), expected, "`upconv lint --explain UPC` lists them."
             )

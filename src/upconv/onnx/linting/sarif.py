@@ -1,7 +1,7 @@
-"""Findings as a SARIF 2.1.0 log, as code scanning services read it.
+"""Findings as a SARIF 2.1.0 log for code scanning services.
 
 A result names its rule by code and index, and its place by the model's file and a logical location,
-since a node has no line. SARIF's text has a syntax: braces are doubled, and brackets, which could
+because a node has no line. SARIF's text has a syntax: braces are doubled, and brackets, which could
 begin a link, become parentheses (OASIS SARIF 2.1.0, sections 3.11.5 and 3.11.6).
 """
 
@@ -68,7 +68,7 @@ def _result(finding: Finding, model: str) -> dict[str, Any]:
         "level": finding.severity.value,
         "message": {"text": _text(f"{finding.message} {finding.fix}")},
         "locations": [location],
-        "partialFingerprints": {"upconvPlace/v1": digest},  # stays as the model changes elsewhere
+        "partialFingerprints": {"upconvPlace/v1": digest},  # stays if the model changes elsewhere
     }
 
 

@@ -1,4 +1,4 @@
-"""`optimize`: a model in, a faster one out, verified; or the same one."""
+"""`optimize`: make a model faster and verify the result, or return the model unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["Optimization", "optimize"]
 
 Sizes = Mapping[str, Sequence[int]]
 
-_FOLDS = ("fold_batch_norm", "fold_pad", "fold_slice")  # which only take nodes away: they run first
+_FOLDS = ("fold_batch_norm", "fold_pad", "fold_slice")  # only remove nodes, so they run first
 _MOST_SECONDS = 3600.0
 _HINT = " upconv.onnx.Session may still be faster: it computes layers by upconv's kernels."
 
@@ -62,28 +62,28 @@ def optimize(
 
     model: a path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`; not changed.
     output: the path of the result, which is written in one step; a model that nothing makes faster
-        is written unchanged. None writes nothing. The model is in the result's `proto` too.
+        is written unchanged. None writes nothing. The result's `proto` holds the model too.
     runtime: the runtime that measures and verifies: "onnxruntime", "openvino", "openvino:f32", ...
-    input_shapes: shapes of inputs by name, sizes of symbols, where the model leaves them open; or
-        several such mappings: a layer is rewritten only where that pays at all of them.
+    input_shapes: shapes of inputs and sizes of symbols, by name, for dynamic dimensions; or several
+        such mappings: a layer is then rewritten only if it is faster at all of them.
     feeds: arrays to run the model on instead of random ones.
-    threads: of the runtime; None takes the runtime's setting, or `upconv.get_num_threads()`.
-    seed: of the random inputs.
-    seconds: spent on each layer and shape, and five times as much on the whole model.
-    float64: hold results against the model in float64, in a slow evaluator.
+    threads: threads of the runtime; None takes its own setting, or `upconv.get_num_threads()`.
+    seed: seed of the random inputs.
+    seconds: time spent on each layer and shape; the whole model gets five times as much.
+    float64: compare results with the model in float64, in a slow evaluator.
     session: also measure `upconv.onnx.Session` on the model.
     decisions: a file that `report.save` of an earlier result wrote; its decisions are applied and
-        verified, nothing is measured. Decisions of another model, runtime, processor, version,
-        number of threads or shape are refused.
-    remeasure: measure again where the file of `decisions` is missing or holds for something else,
+        verified without measuring. Decisions for another model, runtime, processor, version, number
+        of threads or shape are refused.
+    remeasure: if the file of `decisions` is missing or was measured under other conditions, measure
         and write it.
     force: overwrite `output`.
     time_limit: seconds that one run may take before its process is ended.
-    progress: called with the step that begins, its number from 1, and the number of steps. Without
-        it, a line on stderr shows the steps where stderr is a terminal.
+    progress: called with the name of a step, its number from 1, and the number of steps. Without
+        it, a line on stderr shows the progress if stderr is a terminal.
 
-    Raises `ModelError`, `FileError`, `ArgumentError`, `EngineMissing`, `EngineRefusal` where the
-    runtime does not take the model itself, `EngineError`, `MemoryLimitError`.
+    Raises `ModelError`, `FileError`, `ArgumentError`, `EngineMissing`, `EngineRefusal` if the
+    runtime refuses the model itself, `EngineError` and `MemoryLimitError`.
 
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 2, 3] x) => (float[1, 1, 6] y)'
     >>> text += "<float[2, 1, 2] w = {1, 2, 3, 4}> { y = ConvTranspose<strides = [2]>(x, w) }"
@@ -166,10 +166,10 @@ def _conditions(
 def _saved(
     path: FilePath | None, host: str, here: Mapping[str, Condition], remeasure: bool
 ) -> Report | None:
-    """Decisions to apply, if any."""
+    """Return the saved decisions to apply, if any."""
     if path is None:
         if remeasure:
-            raise ArgumentError("remeasure", "True", "decisions beside it, the file to write")
+            raise ArgumentError("remeasure", "True", "decisions, the file to write")
         return None
     saved = restored(path, host, here, remeasure)
     for row in saved.rows if saved else ():
@@ -205,7 +205,7 @@ def _result(name: str, layer: Layer | str, setup: Setup) -> LayerResult:
     try:
         tried = measured(layer, setup)
     except (EngineError, MemoryLimitError) as error:
-        return LayerResult(name, ORIGINAL, f"{setup.runtime} does not run it alone: {error}")
+        return LayerResult(name, ORIGINAL, f"{setup.runtime} cannot run it alone: {error}")
     (chosen, why), axes, groups = choose(tried), layer.conv.axes, layer.conv.groups
     channels, kind = layer.weight.array.shape[1] * groups, layer.weight.stored
     dtype = str(kind or layer.weight.array.dtype)

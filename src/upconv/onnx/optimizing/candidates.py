@@ -30,7 +30,7 @@ CANDIDATES: tuple[str, ...] = (
     "to_rank+sub_pixel:polyphase",
     "split_groups",
 )
-"""Names of passes, joined by + where one follows the other."""
+"""Names of passes; + joins passes that are applied in turn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +48,7 @@ class Setup:
 def apply(
     model: ir.Model, passes: str, rule: Rule, only: Callable[[ir.Node], bool] | None = None
 ) -> str | None:
-    """Rewrite a model's nodes by a candidate; the refusal of the first pass that does not fire."""
+    """Apply a candidate's passes to a model; return the refusal of the first that does not fire."""
     for name in passes.split("+"):
         steps = run(model, [PASSES[name]], rule=rule, only=only)
         if not any(step.fired for step in steps):
@@ -57,7 +57,7 @@ def apply(
 
 
 def measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
-    """The original, which raises where the runtime does not run it, and every candidate."""
+    """Return the original and every candidate; raise if the runtime cannot run the original."""
     trial = _Trial(layer, setup)
     models = {}
     for name in (ORIGINAL, *CANDIDATES):
@@ -72,7 +72,7 @@ def measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
 
 
 class _Trial:
-    """The trial of one layer's candidates; `refused` has the reasons of those that are out."""
+    """The trial of one layer's candidates; `refused` has the reasons of rejected ones."""
 
     def __init__(self, layer: Layer, setup: Setup) -> None:
         self.layer, self.setup = layer, setup
@@ -100,7 +100,7 @@ class _Trial:
     def _checked(
         self, models: Mapping[str, ir.Model], worker: Worker, stack: ExitStack
     ) -> list[tuple[Candidate, OpenModel]]:
-        """The candidates that run with correct values, up to one that ended the worker."""
+        """Return the candidates that run with correct values, up to one that ended the worker."""
         accepted: list[tuple[Candidate, OpenModel]] = []
         wanted: list[Any] = []
         for name, model in models.items():
@@ -126,7 +126,7 @@ class _Trial:
         return accepted
 
     def _judged(self, wanted: Sequence[Any], values: Sequence[Any]) -> tuple[str | None, float]:
-        """Why a candidate's values are wrong, and its largest error."""
+        """Return why a candidate's values are wrong, and its largest error."""
         [y] = self.layer.model.graph.outputs
         tolerances = Tolerances(precision=self.setup.runtime.working_precision())
         refusal, largest = None, 0.0
@@ -139,7 +139,7 @@ class _Trial:
         return refusal, largest
 
     def _timed(self, accepted: Sequence[tuple[Candidate, OpenModel]]) -> list[Candidate]:
-        """The accepted candidates with interleaved times, for each set of shapes."""
+        """Return the accepted candidates with interleaved times, for each set of shapes."""
         candidates = [candidate for candidate, _ in accepted]
         sessions = [session for _, session in accepted]
         for feeds in self.feeds:

@@ -1,10 +1,10 @@
-"""Every transposed convolution of a model, cut out as a separate model with the same sizes.
+"""Cut every transposed convolution out of a model, as a separate model with the same sizes.
 
-1. The node, the activation that follows it, and the DequantizeLinear and QuantizeLinear around a
-   quantised one are cut out, since runtimes compute them together.
-2. A run of the model for each set of input shapes tells the shape of the layer's input. It cannot
-   tell shapes inside functions and the bodies of If, Loop and Scan: nodes there are left unchanged.
-3. Open dimensions are open in the layer's model too: runtimes plan those differently.
+1. The cut contains the node, the activation that follows it, and the DequantizeLinear and
+   QuantizeLinear around a quantised node, because runtimes compute them together.
+2. A run of the model for each set of input shapes gives the shape of the layer's input. It cannot
+   give shapes inside functions and the bodies of If, Loop and Scan: nodes there stay unchanged.
+3. Dynamic dimensions stay dynamic in the layer's model, because runtimes plan them differently.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ..passes.quantised import Operand, weight
 from ..runtimes import Runtime, Worker
 from ..shapes import inferred
 
-MARK = "upconv.number"  # of a node's layer; in the node's `meta`, which no file holds
+MARK = "upconv.number"  # the number of a layer, in its node's `meta`, which no file holds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """A transposed convolution cut out of a model, as a `model` of one input; clone it.
+    """A transposed convolution cut out of a model, as a `model` with one input; clone it.
 
-    `conv` is read with the first set of input shapes; `shapes` are its input's, per set.
+    `conv` is read with the first set of input shapes; `shapes` are its input's shapes, per set.
     """
 
     conv: ConvTransposeNode
@@ -41,7 +41,7 @@ class Layer:
     shapes: tuple[tuple[int, ...], ...]
 
     def feeds(self, which: int) -> dict[str, Array]:
-        """Random inputs of the shape in one set of input shapes."""
+        """Return random inputs for one set of input shapes."""
         [x] = self.model.graph.inputs
         return feeds(self.model, {str(x.name): self.shapes[which]})
 
@@ -53,14 +53,14 @@ def mark(model: ir.Model) -> None:
 
 
 def marked(index: int) -> Callable[[ir.Node], bool]:
-    """A test for the node of this number and for nodes that replace it."""
+    """Return a test for the node with this number and for nodes that replace it."""
     return lambda node: node.meta.get(MARK) == index
 
 
 def layers(
     model: ir.Model, runtime: Runtime, inputs: Sequence[Mapping[str, Array]], worker: Worker
 ) -> list[tuple[ir.Node, Layer | str]]:
-    """Every transposed convolution of a marked model as a layer, or the reason why it is none."""
+    """Return every transposed convolution of a marked model as a layer, or why it is none."""
     nodes = conv_transpose_nodes(model, runtime.reading)
     declared = inferred(model)
     shapes = [_shapes(model, nodes, runtime, arrays, worker) for arrays in inputs]
@@ -81,7 +81,7 @@ def _shapes(
     arrays: Mapping[str, Array],
     worker: Worker,
 ) -> dict[int, tuple[int, ...]]:
-    """Shapes of the inputs of layers by number: rule 2."""
+    """Return the input shapes of layers by number (rule 2)."""
     copy = model.clone()
     computed = (value for node in copy.graph for value in node.outputs)
     values = {value.name: value for value in (*copy.graph.inputs, *computed)}
@@ -109,9 +109,9 @@ def _layer(
     declared: Mapping[str, ir.Value],
     rule: Rule,
 ) -> Layer:
-    """The layer of a node; `ValueError` and `Refusal` say why there is none."""
+    """Return the layer of a node; raise `ValueError` or `Refusal` if there is none."""
     if not shapes:
-        reason = "it stands in a body or function, or its input is constant: it cannot be measured"
+        reason = "it is inside a body or function, or its input is constant: it cannot be measured"
         raise ValueError(parsed.reason if isinstance(parsed, Unreadable) else reason)
     x, known = cast(ir.Value, parsed.node.inputs[0]), tuple(shapes)
     stated, x.shape = x.shape, ir.Shape(known[0])
@@ -122,7 +122,7 @@ def _layer(
     w = weight(sized)
     sizes = known_sizes(declared.get(str(x.name))) or ()
     sizes = sizes if len(sizes) == len(known[0]) else (None,) * len(known[0])
-    # Dimensions that the model leaves open stay open here, except the channels.
+    # Dynamic dimensions stay dynamic here, except the channels.
     opened = [n if i == 1 or sizes[i] == n else f"open{i}" for i, n in enumerate(known[0])]
     return Layer(sized, w, _cut_out(model, sized, opened, declared), known)
 
@@ -133,7 +133,7 @@ def _cut_out(
     shape: Sequence[int | str],
     declared: Mapping[str, ir.Value],
 ) -> ir.Model:
-    """The layer as a model; `ValueError` where it needs more than its input and constants."""
+    """Return the layer as a model; raise `ValueError` if it needs other values than its input."""
     x, y = conv.x, conv.y
     quantised = x.producer()
     if is_op(quantised, "DequantizeLinear") and quantised.inputs[0]:

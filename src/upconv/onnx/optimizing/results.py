@@ -1,7 +1,7 @@
 """Results of an optimisation: plain frozen values, from which text, JSON and reports are made.
 
-Times are seconds of undisturbed calls, sizes are bytes. Ratios are "before over after": above 1 is
-faster. Where something was measured for several sets of input shapes, it is a tuple in their order.
+Times are seconds of undisturbed calls, sizes are bytes. Ratios are before / after: above 1 is
+faster. Values for several sets of input shapes are tuples in the order of the sets.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from ..verifying import Run
 
 ORIGINAL = "original"
-SCHEMA = 4  # raised when a field of the JSON form changes its meaning
+SCHEMA = 4  # increased when a field of the JSON form changes its meaning
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One form of one layer: the names of `passes`, joined by +, or `ORIGINAL`.
 
-    `refusal` says why it was not measured. Otherwise `seconds` are those of a call, and `ratios`
+    `refusal` says why it was not measured. Otherwise `seconds` is the time of a call, and `ratios`
     compare it with the original, which has none. `error` is the largest error against float64,
     relative to the output's scale.
     """
@@ -41,7 +41,7 @@ class Candidate:
 
     @property
     def ratio(self) -> Ratio | None:
-        """The ratio at the input shapes where it gains least."""
+        """The ratio at the input shapes at which it gains least."""
         return min(self.ratios, key=lambda ratio: ratio.low, default=None)
 
 
@@ -49,8 +49,8 @@ class Candidate:
 class LayerResult:
     """One ConvTranspose node: its geometry, its candidates, the choice and the reason.
 
-    `axes` are how it was run at the first set of input shapes, `shapes` the shapes of its input. A
-    node that could not be read or measured has no candidates, and `why` says so.
+    `axes` are its axes at the first set of input shapes, `shapes` the shapes of its input. A node
+    that could not be read or measured has no candidates, and `why` gives the reason.
     """
 
     node: str
@@ -69,7 +69,7 @@ class LayerResult:
         return self.chosen != ORIGINAL
 
     def candidate(self, passes: str) -> Candidate:
-        """The candidate of this name; an empty one where none was tried."""
+        """The candidate with this name; an empty one if it was not tried."""
         return next((o for o in self.candidates if o.passes == passes), Candidate(passes))
 
     @property
@@ -94,7 +94,7 @@ class LayerResult:
 
 @dataclass(frozen=True, slots=True)
 class WholeResult:
-    """The seconds of a whole model, before and after, interleaved, at one set of input shapes."""
+    """The seconds of a whole model before and after, interleaved, at one set of input shapes."""
 
     before: float
     after: float
@@ -103,11 +103,11 @@ class WholeResult:
 
 @dataclass(frozen=True, slots=True)
 class Optimization:
-    """All that `optimize` did: per layer, for the whole model, and how it was verified.
+    """Everything that `optimize` did: for each layer, for the whole model, and to verify it.
 
     `inputs` are the shapes of the inputs by name, per set. `folded` are the steps taken before
-    anything was measured ("fold_batch_norm at /up1"). `whole` is empty where the model was not
-    measured again. `verified` is None where the model is unchanged, for then there was nothing to
+    anything was measured ("fold_batch_norm at /up1"). `whole` is empty if the model was not
+    measured again. `verified` is None if the model is unchanged, because there was nothing to
     verify; `checks` and `whole` then describe the last model that was tried.
     `session` is the report of `upconv.onnx.Session` if it was asked for. `written` is the output's
     path. The decisions hold under the `conditions`. `proto` is the model itself; text and JSON omit
@@ -145,7 +145,7 @@ class Optimization:
     def report(self) -> Report:
         """The decisions, to be printed, saved, and applied by `optimize(model, decisions=path)`.
 
-        Times of the whole model are sums over the sets of input shapes, its ratio is the least.
+        Times of the whole model are sums over the sets of input shapes; its ratio is the smallest.
         """
         rows, models = tuple(layer.row for layer in self.layers), self.whole
         ratio = min((one.ratio for one in models), key=lambda one: one.low, default=None)
@@ -155,5 +155,5 @@ class Optimization:
         return Report(self.runtime, rows, why, before, after, ratio, self.conditions)
 
     def as_json(self) -> dict[str, Any]:
-        """The same as data, by docs/schemas/optimize.json; null stands for infinity and NaN."""
+        """The result as data, by docs/schemas/optimize.json; null stands for infinity and NaN."""
         return {"schema": SCHEMA, **document(self), "report": self.report.as_json()}

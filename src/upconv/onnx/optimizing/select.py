@@ -1,9 +1,9 @@
-"""Which candidates the model keeps: chosen layer by layer, verified and measured as a whole.
+"""Select the candidates of a model: chosen layer by layer, verified and measured as a whole.
 
 1. `measuring.decide` chooses a layer's candidate.
 2. If the model with all of them is equal to the original, and faster beyond the noise, they stay.
-3. Else greedy add-back: layer by layer, the one that saves most first. A layer stays if the model
-   is equal and faster with it. At most `_MOST_ADDED` are tried: each needs a measurement.
+3. Otherwise greedy add-back adds layer by layer, the largest saving first. A layer stays if the
+   model is equal and faster with it. At most `_MOST_ADDED` are tried: each needs a measurement.
 4. A result that is not equal to the original and faster is discarded.
 """
 
@@ -26,18 +26,18 @@ from .extract import marked
 from .results import ORIGINAL, Candidate, LayerResult, WholeResult
 
 _MOST_ADDED = 12
-_WHOLE = 5.0  # how many times longer than one layer the whole model is measured
-_LOOK_AGAIN = 3.0  # how many times longer again, where the first times do not decide
+_WHOLE = 5.0  # times the measuring time of one layer
+_LOOK_AGAIN = 3.0  # times that, if the first measurement is undecided
 
 Kept = dict[int, str]
 """Number of a layer -> its candidate."""
 
 
 def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
-    """Rule 1: the candidate of a layer, and why."""
+    """Return the candidate of a layer, and why (rule 1)."""
     ratios = {one.passes: one.ratio for one in candidates if one.ratio is not None}
     if not ratios:
-        return ORIGINAL, "no rewriting of it could be measured"
+        return ORIGINAL, "none of its rewritings could be measured"
     name, _ = decide(ORIGINAL, {one.passes: one.ratios for one in candidates})
     if name != ORIGINAL:
         return name, f"{ratios[name]} as the original"
@@ -52,10 +52,10 @@ def faster(results: Sequence[WholeResult]) -> bool:
 
 
 class Selecting:
-    """The whole model of one optimisation: assembled, verified, measured.
+    """Assembles, verifies and measures the whole model of one optimisation.
 
-    prepared: the original with neighbours folded, its layers marked. After `select`, `model` is
-    None where it is unchanged; `checks` and `whole` describe the last trial.
+    prepared: the original with folded neighbours and marked layers. After `select`, `model` is
+    None if it is unchanged; `checks` and `whole` describe the last trial.
     """
 
     def __init__(self, original: ir.Model, prepared: ir.Model, setup: Setup) -> None:
@@ -69,9 +69,9 @@ class Selecting:
         self._sides = [Side(original, feeds, setup.limit) for feeds in setup.inputs]
 
     def repeat(self, layers: Sequence[LayerResult], saved: Report) -> None:
-        """Decide as an earlier run did, and verify; nothing is measured.
+        """Apply the decisions of an earlier run and verify the model, without measuring.
 
-        Raises `EngineError` where the model with these decisions is not equal to the original.
+        Raises `EngineError` if the model with these decisions is not equal to the original.
         """
         self.layers = tuple(layers)
         if saved.why:
@@ -115,18 +115,18 @@ class Selecting:
         )
 
     def assembled(self, kept: Mapping[int, str]) -> ir.Model:
-        """A copy of the prepared model whose layers, by number, are these candidates."""
+        """Return a copy of the prepared model with these candidates, by number of the layer."""
         copy = self.prepared.clone()
         for index, passes in kept.items():
             refusal = apply(copy, passes, self.setup.runtime.reading, marked(index))
-            if refusal is not None:  # it fired on the layer alone
+            if refusal is not None:  # although it fired on the layer alone
                 raise ModelError(f"ConvTranspose number {index} cannot be rewritten: {refusal}.")
         return copy
 
     def check(self, model: ir.Model) -> tuple[Run, ...]:
-        """The outputs of a model against the original's, at every set of input shapes.
+        """Compare a model's outputs with the original's, at every set of input shapes.
 
-        Where the runtime computes in 16 bits, whose roundings hide small faults, in f32 too.
+        If the runtime computes in 16 bits, whose roundings hide small faults, compare in f32 too.
         """
         runtime, float64 = self.setup.runtime, self.setup.float64
         lowered = runtime.working_precision() not in ("", "f32")
@@ -140,7 +140,7 @@ class Selecting:
         return tuple(checks)
 
     def compare(self, before: ir.Model, after: ir.Model) -> tuple[WholeResult, ...]:
-        """The times of two models, at every set of input shapes."""
+        """Time two models at every set of input shapes."""
         results = []
         for shapes, feeds in enumerate(self.setup.inputs):
             self.setup.say("measuring the whole model", shapes + 1, len(self.setup.inputs))
@@ -155,7 +155,7 @@ class Selecting:
         return tuple(results)
 
     def _timed(self, sessions: Sequence[OpenModel]) -> WholeResult:
-        """Time two models, and again for longer where the first times do not decide."""
+        """Time two models, and again for longer if the first times are undecided."""
         seconds = _WHOLE * self.setup.seconds
         rounds = timed(sessions, seconds)
         ratio = Ratio.of(rounds, 1)
@@ -165,7 +165,7 @@ class Selecting:
         return WholeResult(undisturbed(rounds.first), undisturbed(rounds.samples[1]), ratio)
 
     def _tried(self, before: ir.Model, kept: Kept) -> ir.Model | None:
-        """The model with these candidates, if equal to the original and faster than `before`."""
+        """Return the model with these candidates if it is equal to the original and faster."""
         model = self._equal(kept)
         if model is None:
             return None
@@ -173,21 +173,21 @@ class Selecting:
         return model if faster(self.whole) else None
 
     def _equal(self, kept: Kept) -> ir.Model | None:
-        """The model with these candidates, if equal to the original."""
+        """Return the model with these candidates if it is equal to the original."""
         model = self.assembled(kept)
         self.checks = self.check(model)
         self.remarks += [run.remark for run in self.checks if run.remark]
         for run in self.checks:
             if not run.equal:
                 what = "; ".join([*run.findings, *(str(o) for o in run.outputs if not o.equal)])
-                names = ", ".join(self.layers[i].node for i in kept) or "what is folded"
+                names = ", ".join(self.layers[i].node for i in kept) or "the folded nodes"
                 reason = what or "nothing was compared"
                 self.remarks.append(f"Not equal in {run.runtime} with {names}: {reason}.")
                 return None
         return model
 
     def _added_back(self, chosen: Kept) -> Kept:
-        """Rule 3."""
+        """Return the candidates that greedy add-back keeps (rule 3)."""
         kept: Kept = {}
         current = self.original
         order = sorted(chosen, key=lambda i: _saved(self.layers[i]), reverse=True)
@@ -200,6 +200,6 @@ class Selecting:
 
 
 def _saved(layer: LayerResult) -> float:
-    """The seconds that the layer's choice saves when it is alone."""
+    """The seconds that the layer's choice saves in the layer alone."""
     pairs = zip(layer.candidate(ORIGINAL).seconds, layer.best.ratios, strict=False)
     return sum(seconds * (1 - 1 / max(ratio.median, 1e-9)) for seconds, ratio in pairs)

@@ -14,18 +14,18 @@ from ..graphs import follower, is_op, named
 from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
 
 Rewriting = Callable[[Builder], None]
-"""Writes the nodes that replace the node, and perhaps its neighbours."""
+"""Function that writes the nodes that replace a node and perhaps its neighbours."""
 
 
 class Refusal(UpconvError):
-    """Why a pass does not rewrite a node, in one sentence."""
+    """The reason why a pass does not rewrite a node, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
     """One rewriting of ConvTranspose nodes and, for some passes, of their neighbours.
 
-    name: the name that users type, options included.
+    name: the name that users type, including options.
     match: returns the rewriting of a node; raises `Refusal` or another `UpconvError` as the reason.
     rule: the reading of auto_pad and output_shape; None: the reading of the run.
     """
@@ -35,7 +35,7 @@ class Pass:
     rule: Rule | None = None
 
     def refuses(self, conv: ConvTransposeNode) -> str | None:
-        """None where the pass rewrites the node; else why not, in one sentence."""
+        """Return why the pass does not rewrite the node, in one sentence; None if it does."""
         try:
             self.match(conv)
         except UpconvError as refusal:
@@ -45,7 +45,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The outcome of one pass at one node: `refusal` is None where it rewrote it."""
+    """The outcome of one pass at one node: `refusal` is None if it rewrote the node."""
 
     node: str
     by: str
@@ -84,16 +84,16 @@ def run(
 
 
 def _matched(pass_: Pass, conv: ConvTransposeNode | Unreadable, *, strict: bool) -> Rewriting:
-    """The rewriting of a node by a pass; strict: refuse nodes that rules read differently."""
+    """Return a pass's rewriting of a node; strict: refuse nodes that rules read differently."""
     if isinstance(conv, Unreadable):
         raise Refusal(conv.reason)
     if strict and conv.departures:
         who = " and ".join(rule.value for rule in conv.departures)
         what = "output_shape" if conv.has_output_shape else "auto_pad"
         raise Refusal(
-            f"{who} reads its {what} differently;"
-            " say by which rule it is meant, for all passes or by normalise:spec,"
-            " normalise:onnxruntime or normalise:openvino before them"
+            f"its {what} is read differently by {who};"
+            " choose a rule for all passes, or run normalise:spec, normalise:onnxruntime or"
+            " normalise:openvino before them"
         )
     return pass_.match(conv)
 

@@ -1,4 +1,4 @@
-"""A normalisation after a ConvTranspose in its weight and bias: `upconv.fold_batch_norm`.
+"""Fold a normalisation into the ConvTranspose before it: `upconv.fold_batch_norm`.
 
     z = (y - mean) * gamma / sqrt(var + eps) + beta,   y = conv_transpose(x, w) + b
 
@@ -29,7 +29,7 @@ _Affine = tuple[Array, Array, Array, Array, float]  # gamma, beta, mean and var 
 
 
 def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
-    """Cases 1 to 3."""
+    """Fold the normalisation that follows: cases 1 to 3."""
     original = _floats(weight(conv)).array
     words = attributes(conv.axes, conv.groups)
     w = original.astype(np.float64)
@@ -37,7 +37,7 @@ def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
     if conv.b is not None:
         b = _floats(operand(conv.b, "bias")).array.astype(np.float64)
     nodes: list[ir.Node] = []
-    value, reason = conv.y, "nobody, or not one node alone, reads its output"
+    value, reason = conv.y, "no node, or more than one, reads its output"
     while (node := follower(value)) is not None:
         try:
             if is_op(node, "BatchNormalization") and node.outputs:
@@ -45,7 +45,7 @@ def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
             elif is_op(node, "Mul", "Div", "Add", "Sub") and node.outputs:
                 *vectors, eps = _arithmetic(node, value, conv.rank, len(b))
             else:
-                raise Refusal(f"a {node.op_type} reads its output, which is no normalisation")
+                raise Refusal(f"a {node.op_type} reads its output, which is not a normalisation")
             w, b = folded(w, b, *vectors, eps=eps, groups=conv.groups)
         except UpconvError as refusal:
             reason = str(refusal)
@@ -79,11 +79,11 @@ def _rounded(array: Array, dtype: np.dtype) -> Array:
 
 
 def _batch_norm(node: ir.Node, y: ir.Value, channels: int) -> _Affine:
-    """Case 1."""
+    """Return the parameters of a BatchNormalization (case 1)."""
     if len(node.inputs) != 5 or node.inputs[0] is not y:
-        raise Refusal("the BatchNormalization after it is not of its output, or lacks parameters")
+        raise Refusal("the BatchNormalization after it has another input, or lacks parameters")
     if _number(node, "training_mode", 0) or any(value.name for value in node.outputs[1:]):
-        raise Refusal("the BatchNormalization after it is one for training")
+        raise Refusal("the BatchNormalization after it is in training mode")
     gamma, beta, mean, var = map(_constant, node.inputs[1:])
     for vector in (gamma, beta, mean, var):
         if vector.shape != (channels,):
@@ -92,7 +92,7 @@ def _batch_norm(node: ir.Node, y: ir.Value, channels: int) -> _Affine:
 
 
 def _arithmetic(node: ir.Node, y: ir.Value, rank: int, channels: int) -> _Affine:
-    """Case 2: of y and c, or of c and y."""
+    """Return the parameters of an operator on y and c, or on c and y (case 2)."""
     kind, first = node.op_type, node.inputs[0] is y
     if len(node.inputs) != 2 or node.inputs[0] is node.inputs[1] or (kind == "Div" and not first):
         raise Refusal(f"the {kind} after it is not linear in its output")
@@ -110,11 +110,11 @@ def _arithmetic(node: ir.Node, y: ir.Value, rank: int, channels: int) -> _Affine
 
 
 def _constant(value: ir.Value | None) -> Array:
-    array = constant(value, "what normalises its output")
+    array = constant(value, "the normalisation of its output")
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError):
-        raise Refusal("what normalises its output is no array of numbers") from None
+        raise Refusal("the normalisation after it has non-numeric parameters") from None
 
 
 def _number(node: ir.Node, name: str, absent: float) -> float:
@@ -122,5 +122,5 @@ def _number(node: ir.Node, name: str, absent: float) -> float:
     if attribute is None:
         return absent
     if attribute.is_ref() or not isinstance(attribute.value, (int, float)):
-        raise Refusal(f"the {name} of the {node.op_type} after it is no number known here")
+        raise Refusal(f"the {name} of the {node.op_type} after it is not a known number")
     return float(attribute.value)

@@ -1,19 +1,20 @@
-"""Pad and Slice around a ConvTranspose, as changes of its crops.
+"""Fold Pad and Slice around a ConvTranspose into its crops.
 
 A Pad of zeros or a Slice of step 1 adds (a, b) positions to the ends of an axis; negative numbers
-remove positions. With crops (p, q) and stride s the node alone computes the same as the two:
+remove positions. If the node has crops (p, q) and stride s, new crops replace the neighbour:
 
     before it    crops (p - s*a, q - s*b)   if the removed positions of x reach no output.      (1)
     after it     crops (p - a, q - b)       if no product reaches the added positions, and the
                                             bias is 0.                                          (2)
 
 In (1) each zero added to x shifts the result by s. Removed positions of x would still have met the
-kernel: folding is exact if k <= s, or if the output is cropped that far. In (2) a Pad's zeros stand
-where the longer result holds 0 and the bias. Several in a row are folded together. Nodes between
-them that are elementwise and keep 0 (QuantizeLinear and DequantizeLinear of one scale, Cast) stay.
+kernel: folding is exact if k <= s, or if the output is cropped that far. In (2) a Pad's zeros are
+at positions of the longer result that hold only the bias. Several neighbours in a row are folded
+together. Elementwise nodes between them that keep 0 (QuantizeLinear and DequantizeLinear of one
+scale, Cast) stay.
 
 ONNX must be able to express the new crops: no begin below 0, no end of -s or less, and an output
-that is not empty. If an axis is open and a Slice would leave nothing of it, the runtime refuses the
+that is not empty. If a Slice would leave nothing of a dynamic axis, the runtime refuses the
 rewritten model instead of returning an empty output.
 """
 
@@ -34,7 +35,7 @@ from .base import Refusal, Rewriting
 from .legalise import attributes
 from .quantised import again, bias, constant, is_transparent
 
-_FAR = (1 << 31) - 1  # as exporters write the end of an axis, whatever its size
+_FAR = (1 << 31) - 1  # exporters write this for the end of an axis of any size
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def fold_window(conv: ConvTransposeNode, kind: str) -> Rewriting:
         except UpconvError as refusal:
             reasons.append(str(refusal))
     if fold.x is conv.x and fold.y is conv.y:
-        none = f"no {kind} stands right before it, or after it as its only reader"
+        none = f"no {kind} is directly before it, or after it as its only reader"
         raise Refusal("; ".join(dict.fromkeys(filter(None, reasons))) or none)
 
     def write(builder: Builder) -> None:
@@ -87,7 +88,7 @@ def _before(conv: ConvTransposeNode, fold: _Folded, kind: str) -> _Folded:
     for axis, (begin, end) in zip(fold.axes, window, strict=True):
         earlier = behind(axis, begin, end)
         if earlier is None:
-            raise Refusal(f"what the {kind} before it takes off reaches the output")
+            raise Refusal(f"positions that the {kind} before it removes reach the output")
         axes.append(earlier)
     attributes(axes, conv.groups)
     return replace(fold, axes=tuple(axes), x=node.inputs[0], inner=inner)
@@ -113,9 +114,9 @@ def _after(conv: ConvTransposeNode, fold: _Folded, kind: str) -> _Folded:
 
 
 def _require_floats(kind: str, beside: Sequence[ir.Node], border: str) -> None:
-    """A 0 among integers need not stand for 0."""
+    """Refuse a Pad of integers, among which 0 need not stand for 0."""
     if kind == "Pad" and any(is_op(node, border) for node in beside):
-        raise Refusal("the Pad puts integers on quantised ones")
+        raise Refusal("the Pad adds integers to quantised ones")
 
 
 def _grown(conv: ConvTransposeNode, axis: Axis, window: tuple[int, int], kind: str) -> Axis:
@@ -125,20 +126,20 @@ def _grown(conv: ConvTransposeNode, axis: Axis, window: tuple[int, int], kind: s
         raise Refusal(f"the {kind} after it puts zeros where the longer result has values")
     b = bias(conv) if begin or end else None
     if b is not None and b.array.any():
-        raise Refusal(f"the {kind} after it puts zeros where its bias would stand")
+        raise Refusal(f"the {kind} after it puts zeros where its bias would be")
     return axis
 
 
 def _window(node: ir.Node, sizes: Sequence[int | None]) -> Crops:
-    """Per spatial axis, (a, b); `sizes` are the sizes of all axes of the node's input."""
+    """Return (a, b) per spatial axis; `sizes`: the sizes of all axes of the node's input."""
     kind, rank = node.op_type, len(sizes)
     if kind == "Pad":
         mode = node.attributes.get("mode")
         if mode is not None and (mode.is_ref() or mode.value != "constant"):
             raise Refusal("the Pad repeats or mirrors values; only zeros can be folded")
         value = node.inputs[2] if len(node.inputs) > 2 else None
-        if value is not None and constant(value, "what the Pad puts").any():
-            raise Refusal("the Pad puts another value than 0")
+        if value is not None and constant(value, "the value of the Pad").any():
+            raise Refusal("the Pad adds a value other than 0")
         pads = _integers(node, 1) or []
         begins, ends, steps = pads[: len(pads) // 2], pads[len(pads) // 2 :], None
     else:
@@ -148,7 +149,7 @@ def _window(node: ir.Node, sizes: Sequence[int | None]) -> Crops:
     stated = _integers(node, 3)
     axes = list(range(len(begins))) if stated is None else [axis % rank for axis in stated]
     if len(set(axes)) != len(axes) or not len(axes) == len(begins) == len(ends) <= rank:
-        raise Refusal(f"the {kind} names an axis twice, or not as many axes as begins and ends")
+        raise Refusal(f"the {kind} names an axis twice, or has unequal counts of axes and ends")
     pairs = dict(zip(axes, zip(begins, ends, strict=True), strict=True))
     if kind == "Slice":
         pairs = {axis: _cut(*pair, sizes[axis]) for axis, pair in pairs.items()}
@@ -161,18 +162,18 @@ def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
     length = _FAR if size is None else size
     first, last, _ = slice(start, end).indices(length)
     if size is None and (start < 0 or 0 <= end < length):
-        raise Refusal("the Slice counts from the other end of an axis whose size is open")
+        raise Refusal("the Slice counts from the other end of an axis of dynamic size")
     if last <= first and length:
         raise Refusal("the Slice leaves nothing")
     return -first, last - length
 
 
 def _integers(node: ir.Node, index: int) -> list[int] | None:
-    """The value of a constant input; None where it is left out."""
+    """Return the value of a constant input; None if it is absent."""
     value = node.inputs[index] if len(node.inputs) > index else None
     if value is None:
         return None
-    array = constant(value, "what its neighbour does")
+    array = constant(value, "an input of its neighbour")
     if array.dtype.kind != "i":
-        raise Refusal(f"input {index} of its neighbour holds no integers")
+        raise Refusal(f"input {index} of its neighbour does not hold integers")
     return list(array.reshape(-1).tolist())

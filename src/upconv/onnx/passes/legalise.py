@@ -1,4 +1,4 @@
-"""ConvTranspose nodes with fewer attributes, for runtimes that lack some.
+"""Rewrite ConvTranspose nodes with fewer attributes, for runtimes that lack some.
 
 Each pass computes the axes of an equivalent node, and the crop of its result. ONNX writes crops
 (p, q) as pads (p, max(q, 0)) and output padding max(-q, 0), for an output of at least one position;
@@ -33,17 +33,17 @@ Axes = Sequence[Axis]
 
 
 def normalise(conv: ConvTransposeNode) -> Rewriting:
-    """auto_pad and output_shape as pads, every attribute stated: all runtimes read these alike."""
+    """Write auto_pad and output_shape as pads, and all attributes: runtimes read these alike."""
     axes, stated = _axes(conv), conv.node.attributes
     if stated.keys() == attributes(axes, conv.groups).keys():
         pairs = zip(stated["output_padding"].as_ints(), axes, strict=True)
         if all(extra < axis.stride for extra, axis in pairs):
-            raise Refusal("its attributes say everything already")
+            raise Refusal("its attributes already say everything")
     return _rewriting(conv, axes)
 
 
 def no_output_padding(conv: ConvTransposeNode) -> Rewriting:
-    """Output padding as less padding at the end, or as zero taps: (1)."""
+    """Write output padding as less padding at the end, or as zero taps: (1)."""
     stated = any(conv.node.attributes.get_ints("output_padding", ()))
     if not stated and not any(axis.crop_end < 0 for axis in conv.axes):
         raise Refusal("it has no output padding")
@@ -51,7 +51,7 @@ def no_output_padding(conv: ConvTransposeNode) -> Rewriting:
 
 
 def symmetric_pads(conv: ConvTransposeNode) -> Rewriting:
-    """Unequal pads (P, Q) as (m, m), m = min(P, Q), and a Slice. Output padding stays."""
+    """Write unequal pads (P, Q) as (m, m), m = min(P, Q), and a Slice. Output padding stays."""
     stated = list(conv.node.attributes.get_ints("pads", ()))
     same = stated != [] and stated == stated[: conv.rank] * 2
     if same or all(p == max(q, 0) for p, q in conv.layer.crops):
@@ -60,7 +60,7 @@ def symmetric_pads(conv: ConvTransposeNode) -> Rewriting:
 
 
 def no_pads(conv: ConvTransposeNode) -> Rewriting:
-    """Pads (P, Q) as a Slice. Output padding stays."""
+    """Write pads (P, Q) as a Slice. Output padding stays."""
     if all(p == 0 and q <= 0 for p, q in conv.layer.crops):
         raise Refusal("it has no pads")
     return _padded_by(conv, lambda *_: 0)
@@ -77,7 +77,7 @@ def _padded_by(conv: ConvTransposeNode, amount: Callable[[int, int], int]) -> Re
 
 
 def no_dilation(conv: ConvTransposeNode) -> Rewriting:
-    """A kernel of k taps, d apart, as a kernel of d*(k-1) + 1 taps with zeros between."""
+    """Write a kernel of k taps, d apart, as a kernel of d*(k-1) + 1 taps with zeros between."""
     if all(axis.dilation == 1 for axis in conv.axes):
         raise Refusal("all its dilations are 1")
     axes, w = _axes(conv), weight(conv)
@@ -92,7 +92,7 @@ def no_dilation(conv: ConvTransposeNode) -> Rewriting:
 
 
 def to_rank(conv: ConvTransposeNode) -> Rewriting:
-    """One axis as two: an axis of length 1 in front, where s = k = d = 1 and nothing is cropped."""
+    """Write one axis as two: first an axis of length 1 with s = k = d = 1 and no crop."""
     if conv.rank >= 2:
         raise Refusal(f"it has {conv.rank} spatial axes, and 2 are enough")
     axes = _axes(conv)
@@ -109,11 +109,11 @@ def to_rank(conv: ConvTransposeNode) -> Rewriting:
 
 
 def split_groups(conv: ConvTransposeNode) -> Rewriting:
-    """One node per group: x, weight and bias split along channels, the results concatenated."""
+    """Write one node per group: split x, weight and bias along channels, and concatenate."""
     if conv.groups == 1:
         raise Refusal("it has one group")
     if conv.groups > MOST_GROUPS:
-        raise Refusal(f"it has {conv.groups} groups; more than {MOST_GROUPS} nodes serve nobody")
+        raise Refusal(f"it has {conv.groups} groups; more than {MOST_GROUPS} nodes are of no use")
     axes = _axes(conv)
     w, b, words = _longer(conv, axes), bias(conv), attributes(axes, 1)
 
@@ -128,16 +128,16 @@ def split_groups(conv: ConvTransposeNode) -> Rewriting:
 
 
 def attributes(axes: Axes, groups: int) -> dict[str, Any]:
-    """All attributes of a ConvTranspose; `TranslationError` for crops that they cannot express."""
+    """Return all attributes of a ConvTranspose; raise `TranslationError` for impossible crops."""
     return to_onnx(Layer(tuple(axes), groups), rule=Rule.ONNXRUNTIME.value)
 
 
 def _axes(conv: ConvTransposeNode, padding: bool = True) -> list[Axis]:
-    """The node's axes, with output padding below the stride, or none; the rest by (1)."""
+    """Return the node's axes with output padding below the stride, or none; (1) does the rest."""
     axes = []
     for axis in conv.axes:
         if -axis.crop_end >= (axis.stride if padding else 1):
-            d = axis.dilation if axis.kernel > 1 else 1  # of one tap it means nothing
+            d = axis.dilation if axis.kernel > 1 else 1  # it has no effect on a single tap
             t = -(axis.crop_end // d)
             crop_end = axis.crop_end + d * t
             axis = replace(axis, kernel=axis.kernel + t, dilation=d, crop_end=crop_end)
@@ -148,7 +148,7 @@ def _axes(conv: ConvTransposeNode, padding: bool = True) -> list[Axis]:
 def _rewriting(
     conv: ConvTransposeNode, axes: Axes, w: Operand | None = None, cuts: Crops = ()
 ) -> Rewriting:
-    """The node with these axes, another weight if one is given, and `cuts` off its result."""
+    """Write the node with these axes, the weight `w` if given, and `cuts` off its result."""
     if w is None and any(a.kernel > b.kernel for a, b in zip(axes, conv.axes, strict=True)):
         w = _longer(conv, axes)
     words = attributes(axes, conv.groups)
@@ -165,13 +165,13 @@ def _rewriting(
 
 
 def _require_small(conv: ConvTransposeNode, kernel: Sequence[int], per_tap: int = 0) -> None:
-    """`Refusal` for a kernel of much more taps than there were, or of many bytes."""
+    """Raise `Refusal` for a kernel with far more taps than before, or with many bytes."""
     ratio = prod(kernel) / prod(axis.kernel for axis in conv.axes)
     require_affordable(ratio, prod(kernel) * per_tap)
 
 
 def _longer(conv: ConvTransposeNode, axes: Axes) -> Operand:
-    """The weight, with zeros for the additional taps of these axes."""
+    """Return the weight with zeros for the additional taps of these axes."""
     _require_small(conv, [axis.kernel for axis in axes])
     w, pairs = weight(conv), zip(axes, conv.axes, strict=True)
     more = [(0, 0), (0, 0), *((0, longer.kernel - axis.kernel) for longer, axis in pairs)]

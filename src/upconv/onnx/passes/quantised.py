@@ -1,12 +1,12 @@
-"""Models quantised as QDQ: rules by which a pass keeps a layer fit for integer kernels.
+"""Models quantised as QDQ: rules by which a pass keeps a layer suitable for integer kernels.
 
 A runtime computes a layer in integers if DequantizeLinear produces its input and weight, and
 QuantizeLinear reads its output, perhaps after an activation. So
 
 1. a pass changes the integers of a weight or bias, and repeats or splits their scales and zero
-   points (`Operand`). It quantises nothing anew, so no value changes. Missing taps become the zero
+   points (`Operand`). It never quantises again, so no value changes. Missing taps become the zero
    point, which stands for 0;
-2. the nodes that read the output stay right behind the new nodes (`finish`), and the nodes that a
+2. the nodes that read the output stay directly after the new nodes (`finish`). The nodes that a
    pass adds after them (a shuffle, a cut) move integers, not floats;
 3. the nodes that a pass adds before them apply to the integers that the input is dequantised from.
 
@@ -35,9 +35,9 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataTy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operand:
-    """A constant weight or bias: `array`, or (`array`, its zero points taken off) * `scale`.
+    """A constant weight or bias: `array`, or for a quantised operand `array` * `scale`.
 
-    array: floats, or int32 for a quantised operand, where 0 stands for 0. scale, zero: one element,
+    array: floats, or int32 from which the zero points are subtracted. scale, zero: one element,
     or one per index along `axis`; None for floats. stored: the type of the integers.
     """
 
@@ -55,7 +55,7 @@ class Operand:
     def changed(
         self, array: Array, along: Callable[[Array], Array] = lambda v: v, axis: int | None = None
     ) -> Operand:
-        """The operand with another array; `along` maps the scales and zero points."""
+        """Return the operand with another array; `along` maps the scales and zero points."""
         if self.scale is None or self.zero is None or not self.per_channel:
             return replace(self, array=array)
         axis = self.axis if axis is None else axis
@@ -63,7 +63,7 @@ class Operand:
         return replace(self, array=array, scale=scale, zero=zero, axis=axis)
 
     def split(self, count: int) -> list[Operand]:
-        """The operand in equal parts along axis 0."""
+        """Split the operand into equal parts along axis 0."""
 
         def along(v: Array, i: int) -> Array:
             return v if self.axis else np.split(v, count)[i]
@@ -72,7 +72,7 @@ class Operand:
         return [self.changed(part, partial(along, i=i)) for i, part in parts]
 
     def write(self, builder: Builder, hint: str) -> ir.Value:
-        """The operand as a constant, dequantised where it has scales."""
+        """Write the operand as a constant, dequantised if it has scales."""
         if self.scale is None or self.zero is None:
             return builder.constant(self.array, hint)
         zero = _along(self.zero, self.array.ndim, self.axis)
@@ -85,7 +85,7 @@ class Operand:
 
 
 def constant(value: ir.Value | None, what: str) -> Array:
-    """The array of a value; `Refusal` where it has none."""
+    """Return the array of a value; raise `Refusal` if it has none."""
     known = constant_value(value)
     if known.array is None:
         raise Refusal(f"{what} is not constant: {known.reason}")
@@ -93,7 +93,7 @@ def constant(value: ir.Value | None, what: str) -> Array:
 
 
 def operand(value: ir.Value, what: str) -> Operand:
-    """The operand behind a value; `Refusal` where it is computed, or of another form."""
+    """Return the operand of a value; raise `Refusal` if it is computed or of another form."""
     node = value.producer()
     if is_op(node, "DequantizeLinear"):
         return _dequantised(node, what)
@@ -104,7 +104,7 @@ def operand(value: ir.Value, what: str) -> Operand:
 
 
 def weight(conv: ConvTransposeNode) -> Operand:
-    """The weight, (C, M/groups, *k), as the node's groups and input take it."""
+    """Return the weight, (C, M/groups, *k); raise `Refusal` if it does not fit the node."""
     w = operand(conv.w, "weight")
     if w.array.shape[0] % conv.groups:
         raise Refusal(f"its weight has {w.array.shape[0]} channels for {conv.groups} groups")
@@ -115,7 +115,7 @@ def weight(conv: ConvTransposeNode) -> Operand:
 
 
 def bias(conv: ConvTransposeNode) -> Operand | None:
-    """The bias, (M,), if there is one."""
+    """Return the bias, (M,), if there is one."""
     return None if conv.b is None else operand(conv.b, "bias")
 
 
@@ -143,7 +143,7 @@ def _along(vector: Array, rank: int, axis: int) -> Array:
 
 
 def is_transparent(node: ir.Node | None, *kinds: str) -> TypeGuard[ir.Node]:
-    """Whether a node is elementwise and makes 0 of 0, as parts of quantised pairs and casts do."""
+    """Whether a node is elementwise and maps 0 to 0, as casts and parts of quantised pairs do."""
     kinds = kinds or ("QuantizeLinear", "DequantizeLinear", "Cast")
     if not is_op(node, *kinds) or any(a.is_ref() for a in node.attributes.values()):
         return False
@@ -181,9 +181,9 @@ def finish(
     ys: Sequence[ir.Value],
     moved: Callable[[Sequence[ir.Value]], ir.Value],
 ) -> None:
-    """Replace the node by `moved`, which only moves elements, of the results.
+    """Replace the node by the results `ys` after `moved`, which only moves elements.
 
-    An activation that follows, a QuantizeLinear of one scale, or both, stay right behind the layer.
+    A following activation and QuantizeLinear of one scale stay directly after the layer.
     """
     y, nodes = conv.y, list[ir.Node]()
     activation = elementwise(y)

@@ -1,18 +1,18 @@
-"""A transposed convolution as ordinary convolutions and a shuffle, exactly.
+"""Rewrite a transposed convolution exactly, as ordinary convolutions and a shuffle.
 
     y = cut(shuffle(conv(x, W) + B))          W (s^n*M, C/g, *K),  B the bias, once per phase
 
 `upconv.subpixel` computes K, the zeros around x and the cut along each axis; weights without a tap
 are 0. Its forms, per node:
 
-    unfolded    one convolution with fewest taps; surplus results are cut off (k == s: K = 1)
-    folded      one convolution whose result begins where y does: no cut but at the end
+    unfolded    one convolution with the fewest taps; surplus results are cut off (k == s: K = 1)
+    folded      one convolution whose result begins where y does: a cut only at the end
     polyphase   one convolution per phase side by side, each with the taps of its phase
 
 Cases: 1. all strides 1: nothing to shuffle, the reversed kernel. 2. one stride for two axes: the
 operator DepthToSpace. 3. any other rank or strides: Reshape, Transpose, Reshape. 4. groups: the
 phases of a channel stay together (CRD), and so do the channels of a group. 5. crops beyond the
-kernel need fewer zeros than none: x is cut first. 6. an activation that follows goes before the
+kernel need a negative number of zeros: x is cut first. 6. a following activation moves before the
 shuffle, where runtimes fuse it with the convolution. 7. quantised models: see `quantised`; the
 integers of the weight are permuted.
 """
@@ -34,11 +34,11 @@ from ..nodes import ConvTransposeNode, known_sizes
 from .base import Refusal, Rewriting
 from .quantised import Operand, before, bias, finish, weight
 
-MOST_WASTE = 64.0  # multiplications for one needed; beyond that no runtime wins
-MOST_BYTES = 1 << 30  # of a rewritten weight; ONNX files end at twice that
-MOST_PHASES = 1 << 10  # that many convolutions, or channels for one
+MOST_WASTE = 64.0  # multiplications for one needed; beyond that no runtime gains
+MOST_BYTES = 1 << 30  # of a rewritten weight; the limit of ONNX files is twice that
+MOST_PHASES = 1 << 10  # as many convolutions, or channels for each channel
 MOST_STEPS = 1 << 20
-"""Phases times the positions they and the kernel span, per axis; more take minutes to lay out."""
+"""Maximum phases times the positions that they and the kernel span, per axis, to save time."""
 
 Forms = tuple[SubPixel, ...]  # one convolution: a form per axis
 
@@ -53,7 +53,7 @@ class Form(Enum):
 
 
 def sub_pixel(conv: ConvTransposeNode, form: Form = Form.LEAST) -> Rewriting:
-    """Cases 2 to 7."""
+    """Write the node as convolutions and a shuffle: cases 2 to 7."""
     if all(axis.stride == 1 for axis in conv.axes):
         raise Refusal("all its strides are 1, so there is nothing to shuffle: see replace_deconv")
     _require_few_phases(conv)
@@ -70,7 +70,7 @@ def sub_pixel(conv: ConvTransposeNode, form: Form = Form.LEAST) -> Rewriting:
 
 
 def replace_deconv(conv: ConvTransposeNode) -> Rewriting:
-    """Case 1: a convolution with the reversed kernel, padding d*(k-1) - crop."""
+    """Write the node as a convolution with the reversed kernel, padding d*(k-1) - crop: case 1."""
     if any(axis.stride > 1 for axis in conv.axes):
         raise Refusal(f"its strides are {[a.stride for a in conv.axes]}, not all 1: see sub_pixel")
     return _rewriting(conv, [tuple(map(folded, conv.axes))])
@@ -115,7 +115,7 @@ def _require_few_phases(conv: ConvTransposeNode) -> None:
     """Refuse large strides before any tap is laid out: a model can state any stride."""
     phases = prod(axis.stride for axis in conv.axes)
     if phases > MOST_PHASES:
-        raise Refusal(f"it has {phases} phases, and more than {MOST_PHASES} serve nobody")
+        raise Refusal(f"it has {phases} phases, and more than {MOST_PHASES} are of no use")
     for i, axis in enumerate(conv.axes):
         if axis.stride > 1 and axis.stride * (axis.stride + axis.extent) > MOST_STEPS:
             raise Refusal(
@@ -124,9 +124,9 @@ def _require_few_phases(conv: ConvTransposeNode) -> None:
 
 
 def require_affordable(ratio: float, nbytes: int) -> None:
-    """`Refusal` for too many multiplications per one needed, or too large a weight."""
+    """Raise `Refusal` for too many multiplications per one needed, or too large a weight."""
     if ratio > MOST_WASTE:
-        raise Refusal(f"it would multiply {ratio:.0f} times for each product needed")
+        raise Refusal(f"it would need {ratio:.0f} multiplications for each necessary one")
     if nbytes > MOST_BYTES:
         raise Refusal(f"its weight would take {nbytes} bytes")
 
@@ -145,7 +145,7 @@ def _convolution(
     if any(map(any, cuts)):  # case 5
         [x] = before(builder, x, lambda v: [builder.cut(v, cuts)])
     operands = [x, packed_w.write(builder, "weight"), conv.b]
-    if b is not None and phases > 1:  # each entry as often as its channel has phases
+    if b is not None and phases > 1:  # repeat each entry for the phases of its channel
         repeated = b.changed(np.repeat(b.array, phases), lambda v: np.repeat(v, phases))
         operands[2] = repeated.write(builder, "bias")
     return builder.conv(
@@ -157,7 +157,7 @@ def _convolution(
 
 
 def packed(w: Array, groups: int, forms: Sequence[SubPixel]) -> Array:
-    """The weight (C, M/g, *k) as a convolution's (s^n*M, C/g, *K), phases next to their channel.
+    """Return the weight (C, M/g, *k) as a convolution's (s^n*M, C/g, *K), phases by channel.
 
     >>> from upconv.geometry import Axis
     >>> form = folded(Axis(size=5, kernel=3, stride=1))

@@ -1,6 +1,6 @@
 """The report of an optimisation: a table for terminals, and one HTML file.
 
-Names come out of a model: control characters become escapes, and the template escapes markup.
+Names come from a model, so control characters become escapes, and the template escapes markup.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["as_html", "as_text", "write_report"]
 def as_html(found: Optimization | Mapping[str, Any]) -> str:
     """The report of an optimisation, or of its JSON form, as the text of one HTML file.
 
-    Raises `EngineMissing` where Jinja is not installed.
+    Raises `EngineMissing` if Jinja is not installed.
 
     >>> found = Optimization("<b>", "reference", 1, 17, (), (), (), (), None, (), "", 9, 9, "x",
     ...     {}, 1.0)
@@ -40,10 +40,10 @@ def as_html(found: Optimization | Mapping[str, Any]) -> str:
 
 
 def write_report(found: Optimization, path: str | Path, *, force: bool = False) -> None:
-    """Write the report to `path`, as a page (.html) or as JSON (.json), whole or not at all.
+    """Write the report to `path`, as a page (.html) or as JSON (.json), completely or not at all.
 
-    Raises `ArgumentError` for another ending, `FileError` where it cannot be written,
-    `EngineMissing` where Jinja is not installed.
+    Raises `ArgumentError` for another ending, `FileError` if it cannot be written, and
+    `EngineMissing` if Jinja is not installed.
     """
     target, name = Path(path), str(path)
     if target.suffix.lower() not in (".html", ".htm", ".json"):

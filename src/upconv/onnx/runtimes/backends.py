@@ -1,15 +1,15 @@
-"""Backends: a model in one runtime, in this process. `BACKENDS` has them by the runtime's name.
+"""`BACKENDS`: name of a runtime -> the class that runs a model in it, in this process.
 
-The reference is ONNX's evaluator with some operators of upconv's (`operators`): slow, and right.
+The reference is ONNX's evaluator with some of upconv's operators (`operators`): slow, but correct.
 With the precision f64 it computes the whole model in float64, which replaces every narrower float
-(8-bit storage aside) in
+(except 8-bit storage) in
 
 1. initialisers and tensors in attributes (Constant, ConstantOfShape);
 2. a Constant's bare numbers, and ConstantOfShape without a value, which are float32 by definition;
 3. attributes that name an element type: Cast's `to`, `dtype`, `output_dtype` and the like.
 
-A few operators (GridSample, DynamicQuantizeLinear) go through float32 inside. An output whose type
-shows that is not compared with float64.
+A few operators (GridSample, DynamicQuantizeLinear) use float32 internally. An output whose type
+shows this is not compared with float64.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class Backend(ABC):
 
     @abstractmethod
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
-        """Open a model, its bytes or a path."""
+        """Open a model, given as bytes or as a path."""
 
     @abstractmethod
     def run(self, feeds: Feeds) -> list[Any]:
-        """The outputs in the model's order, the caller's own."""
+        """Return the outputs, which the caller owns, in the model's order."""
 
     def bind(self, feeds: Feeds) -> Call:
-        """A call that runs the model on `feeds` again and again; it has run once."""
+        """Return a call that runs the model on `feeds` each time; it has run once."""
         self.run(feeds)
         return lambda: self.run(feeds)
 
 
 class _OnnxRuntime(Backend):
-    """A model in a session of ONNX Runtime, whose threads spin as they do by default."""
+    """A model in a session of ONNX Runtime, whose threads spin by default."""
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
         import onnxruntime
@@ -65,16 +65,16 @@ class _OnnxRuntime(Backend):
         )
         self._names = list(outputs)
         actual = self._session.get_providers()[0]
-        if actual != provider:  # it silently uses the CPU where a driver is missing
+        if actual != provider:  # it silently uses the CPU if a driver is missing
             raise EngineRefusal(
-                f"its {runtime.provider} does not work here; {actual} took the model"
+                f"its {runtime.provider} does not work here; {actual} would run the model"
             )
 
     def run(self, feeds: Feeds) -> list[Any]:
         return list(self._session.run(self._names, feeds))
 
     def bind(self, feeds: Feeds) -> Call:
-        """Outputs are bound again for each call: a model may be wrong about their shapes."""
+        """Bind the outputs again for each call: a model may declare wrong shapes."""
         session, binding = self._session, self._session.io_binding()
         for name, array in feeds.items():
             binding.bind_cpu_input(name, array)
@@ -89,7 +89,7 @@ class _OnnxRuntime(Backend):
 
 
 class _OpenVino(Backend):
-    """A model compiled by OpenVINO for one call after the other (the hint LATENCY).
+    """A model compiled by OpenVINO for successive calls (the hint LATENCY).
 
     OpenVINO computes float64 in float32.
     """
@@ -113,7 +113,7 @@ class _OpenVino(Backend):
         self._outputs = len(outputs)
 
     def run(self, feeds: Feeds) -> list[Any]:
-        """The outputs by index: an output that only renames another may have lost its name."""
+        """Return the outputs by index: one that only renames another may have lost its name."""
         request = self._request(feeds)
         return [_array(request.get_output_tensor(i)).copy() for i in range(self._outputs)]
 
@@ -122,7 +122,7 @@ class _OpenVino(Backend):
         return lambda: request.infer(share_outputs=True)
 
     def _request(self, feeds: Feeds) -> Any:
-        """A request that has computed the outputs for these inputs."""
+        """Return a request that has computed the outputs for these inputs."""
         request = self._compiled.create_infer_request()
         for name, array in feeds.items():
             if name in self._ports:
@@ -132,10 +132,10 @@ class _OpenVino(Backend):
 
 
 def _tensor(array: Array) -> Any:
-    """An array as OpenVINO's tensor, sharing its memory."""
+    """Return an array as OpenVINO's tensor, which shares its memory."""
     import openvino
 
-    shared = array if array.flags.writeable else array.copy()  # it takes no others
+    shared = array if array.flags.writeable else array.copy()  # it accepts no others
     if array.dtype != ml_dtypes.bfloat16:
         return openvino.Tensor(shared, shared_memory=True)
     return openvino.Tensor(
@@ -144,7 +144,7 @@ def _tensor(array: Array) -> Any:
 
 
 def _array(tensor: Any) -> Array:
-    """OpenVINO's tensor as an array of its type: OpenVINO shows bfloat16 as float16."""
+    """Return OpenVINO's tensor as an array of its type; OpenVINO shows bfloat16 as float16."""
     data: Array = tensor.data
     is_bfloat16 = tensor.element_type.get_type_name() == "bf16"
     return data.view(ml_dtypes.bfloat16) if is_bfloat16 else data
@@ -174,7 +174,7 @@ class _Reference(Backend):
         self._names = list(outputs)
 
     def run(self, feeds: Feeds) -> list[Any]:
-        """The outputs, copied: an Identity hands on the caller's own array, or a weight."""
+        """Return copies of the outputs: an Identity returns the caller's own array, or a weight."""
         arrays = {n: _wide_array(a) for n, a in feeds.items()} if self._wide else feeds
         with np.errstate(all="ignore"):  # models may compute infinities in all runtimes
             outputs = self._evaluator.run(self._names, arrays)

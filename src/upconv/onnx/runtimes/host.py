@@ -1,4 +1,4 @@
-"""The worker's process: the models that are open in it, by number, and its requests."""
+"""The worker process: its open models, by number, and its requests."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Host:
         self._numbers = count()
 
     def open(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> int:
-        """The number of a model, now open."""
+        """Open a model, and return its number."""
         number = next(self._numbers)
         self._open[number] = BACKENDS[runtime.name](model, runtime, outputs)
         return number
 
     def run(self, number: int, feeds: Feeds) -> list[Any]:
-        """The outputs of a model."""
+        """Return the outputs of a model."""
         return self._open[number].run(feeds)
 
     def bind(self, number: int, feeds: Feeds) -> None:
@@ -43,18 +43,18 @@ class Host:
         self._bound[number] = self._open[number].bind(feeds)
 
     def timed(self, numbers: Sequence[int], seconds: float) -> Rounds:
-        """Interleaved times of bound models."""
+        """Return interleaved times of bound models."""
         return interleaved([self._bound[number] for number in numbers], seconds)
 
     def openvino_precision(self, device: str) -> str:
-        """The type in which OpenVINO computes models of float32 on a device."""
+        """Return the type in which OpenVINO computes float32 models on a device."""
         import openvino
 
         kind = openvino.Core().get_property(device, "INFERENCE_PRECISION_HINT")
         return str(kind.get_type_name())
 
     def infer(self, model: bytes) -> bytes:
-        """A model with the shapes that follow from the shapes of its inputs."""
+        """Return a model with shapes inferred from the shapes of its inputs."""
         import onnx
 
         proto = onnx.load_from_string(model)
@@ -62,13 +62,13 @@ class Host:
         return bytes(inferred.SerializeToString())
 
     def session(self, model: bytes | str, threads: int, feeds: list[Feeds]) -> Any:
-        """The report of `upconv.onnx.Session`, measured on these inputs."""
+        """Return the report of `upconv.onnx.Session`, measured on these inputs."""
         from ..session import Session
 
         return Session(model, threads=threads, feeds=feeds).report()
 
     def close(self, number: int) -> None:
-        """Forget a model."""
+        """Close a model."""
         self._bound.pop(number, None)
         del self._open[number]
 
@@ -78,7 +78,7 @@ def main() -> None:
     _bound_memory()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # keep the output of runtimes out of the answers
-    if hasattr(os, "register_at_fork"):  # a process that it forks must not hold our end open
+    if hasattr(os, "register_at_fork"):  # a forked child must not hold our end open
         os.register_at_fork(after_in_child=lambda: os.close(answers.fileno()))
     requests: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def _listen(requests: queue.SimpleQueue[Any]) -> None:
-    """Queue requests; end the process, even amid a computation, when the caller is gone."""
+    """Queue requests; end the process, even during a computation, when the caller has ended."""
     while True:
         try:
             requests.put(pickle.load(sys.stdin.buffer))  # noqa: S301  # from the parent
@@ -106,12 +106,12 @@ def _described(error: Exception) -> tuple[str, str]:
     if isinstance(error, errors.ModelError | errors.EngineError):
         return type(error).__name__, str(error)
     if isinstance(error, MemoryError) or "bad_alloc" in str(error):
-        return "MemoryLimitError", f"Running the model took more memory than there is: {error}"
+        return "MemoryLimitError", f"Running the model needs more memory than there is: {error}"
     return "EngineError", one_line(error)
 
 
 def _bound_memory() -> None:
-    """Have allocations fail in this process before the machine runs out of memory."""
+    """Make allocations fail in this process before the machine runs out of memory."""
     if sys.platform != "win32":
         import resource
 

@@ -1,4 +1,4 @@
-"""Runtimes by name, and models that are open in them, each in a worker's process (`worker`)."""
+"""Runtimes by name, and models that are open in them, each in a worker process (`worker`)."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ _KINDS = {
     "reference": ("onnx.reference", "onnx", "(?P<precision>f64)?", "f64 or nothing"),
     "upconv": ("onnxruntime", "onnx", "", "nothing"),
 }
-"""Runtime -> the module that it needs; the extra with that module, or "" for the package of the
-runtime's name; the pattern of the rest of the word, whose groups are fields, and in words."""
+"""Runtime -> the module that it needs; the extra with that module, or "" for the package with the
+runtime's name; the pattern of the name's rest, whose groups are fields; the pattern in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A runtime, its device, precision and number of threads: one value and one word.
+    """A runtime, its device, precision and number of threads, as one value.
 
     name: one of `RUNTIMES`.
-    provider: of ONNX Runtime: CPU, CUDA, TensorRT, CoreML, DirectML or OpenVINO.
-    device: OpenVINO's name of a device ("GPU.1"), or the number of a provider's.
+    provider: ONNX Runtime's provider: CPU, CUDA, TensorRT, CoreML, DirectML or OpenVINO.
+    device: OpenVINO's name of a device ("GPU.1"), or the number of a provider's device.
     precision: "" leaves it to the runtime; OpenVINO has f32, f16 and bf16, the reference f64.
-    threads: None is `upconv.get_num_threads()` at the time a session is made.
-    rule: the reading of ConvTranspose ("spec" or a runtime's name), for the reference.
+    threads: None is `upconv.get_num_threads()` when a session is created.
+    rule: how the reference reads ConvTranspose: "spec" or a runtime's name.
 
     >>> str(Runtime("openvino", precision="f32")), Runtime("onnxruntime").provider
     ('openvino:f32', 'CPU')
@@ -79,7 +79,7 @@ class Runtime:
 
     @classmethod
     def parse(cls, text: str, argument: str = "runtime") -> Runtime:
-        """The runtime that `text` names; `ArgumentError` where it names none."""
+        """Return the runtime that `text` names; raise `ArgumentError` if there is none."""
         name, _, words = str(text).partition(":")
         if name not in _KINDS:
             raise ArgumentError(argument, brief(text), f"one of {', '.join(_KINDS)}")
@@ -94,13 +94,13 @@ class Runtime:
         return cls(name, **fields)
 
     def missing(self) -> str | None:
-        """Return why it cannot be used here, in a sentence with a remedy; None if it can."""
+        """Return why the runtime cannot be used, in a sentence with a remedy; None if it can."""
         module, extra, *_ = _KINDS[self.name]
         command = install_command(extra) if extra else f"pip install {self.name}"
         try:
             loaded = import_module(module)
-        except (ImportError, OSError) as error:  # OSError: a library of it that does not load
-            return f"The runtime {self.name} is not here ({one_line(error)}): {command}"
+        except (ImportError, OSError) as error:  # OSError: one of its libraries does not load
+            return f"The runtime {self.name} is not available ({one_line(error)}): {command}"
         if self.name == "onnxruntime":
             wanted, package = PROVIDERS[self.provider]
             here = loaded.get_available_providers()
@@ -111,30 +111,30 @@ class Runtime:
         return None
 
     def working_precision(self) -> str:
-        """Return the type in which it computes models of float32, such as "bf16"; "" is theirs."""
+        """Return the type in which it computes float32 models, such as "bf16"; "" is float32."""
         return self.precision or (_hint(self.device) if self.name == "openvino" else "")
 
     @property
     def reading(self) -> Rule:
-        """The rule by which it reads ConvTranspose."""
+        """The rule by which the runtime reads ConvTranspose."""
         return Rule(self.name if self.name in {rule.value for rule in Rule} else self.rule)
 
     @property
     def version(self) -> str:
-        """The version of its package."""
+        """The version of the runtime's package."""
         return str(getattr(import_module(_KINDS[self.name][0].split(".")[0]), "__version__", ""))
 
     @contextmanager
     def session(
         self, model: Source, *, worker: Worker | None = None, limit: float = TIME_LIMIT
     ) -> Iterator[OpenModel]:
-        """`model`, ready to run while the block lasts; the model is not changed.
+        """Yield `model`, ready to run within the block; the model is not changed.
 
         worker: the process to run in, for sessions that are timed against each other; without one
-            the session has a process to itself, where one run may take `limit` seconds.
+            the session has its own process, where one run may take `limit` seconds.
 
-        Raises `EngineRefusal` where the runtime does not take the model, `MemoryLimitError`, and
-        what `upconv.onnx.load` raises.
+        Raises `EngineRefusal` if the runtime refuses the model, `MemoryLimitError`, and what
+        `upconv.onnx.load` raises.
         """
         model = model if isinstance(model, ir.Model) else from_model(model)
         runtime = replace(self, threads=resolved(self.threads))
@@ -146,7 +146,7 @@ class Runtime:
             source = stack.enter_context(stored(model))
             outputs = [str(v.name) for v in model.graph.outputs]
             session = OpenModel(runtime, process, inputs_of(model), outputs)
-            words = EngineRefusal, "does not take the model", "open"
+            words = EngineRefusal, "refuses the model", "open"
             session.number = session.call(*words, source, runtime, outputs)
             try:
                 yield session
@@ -166,16 +166,16 @@ class OpenModel:
     number: int = -1
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs by name; raises `ArgumentError` for feeds that do not fit, `EngineError`."""
+        """Return the outputs by name; raises `EngineError`, or `ArgumentError` for wrong feeds."""
         arrays = self.call(EngineError, "failed", "run", self.number, fitting(self.inputs, feeds))
         return dict(zip(self.outputs, arrays, strict=True))
 
     def bind(self, feeds: Mapping[str, Any]) -> None:
-        """Take these inputs for `timed`; the model has run on them once when this returns."""
+        """Set the inputs for `timed`, and run the model on them once."""
         self.call(EngineError, "failed", "bind", self.number, fitting(self.inputs, feeds))
 
     def call(self, kind: type[EngineError], what: str, method: str, *arguments: Any) -> Any:
-        """Return the answer of the process; its `EngineError` becomes one of `kind`."""
+        """Return the answer of the process; convert its `EngineError` to `kind`."""
         try:
             return self.worker.call(method, *arguments)
         except EngineError as error:
@@ -184,7 +184,7 @@ class OpenModel:
 
 
 def timed(sessions: Sequence[OpenModel], seconds: float) -> Rounds:
-    """Interleaved times of bound sessions of one worker; slow models take more than `seconds`."""
+    """Time bound sessions of one worker, interleaved; slow models exceed `seconds`."""
     numbers = [session.number for session in sessions]
     rounds: Rounds = sessions[0].worker.call("timed", numbers, seconds, times=10 * len(sessions))
     return rounds
@@ -200,9 +200,9 @@ RUNTIMES = {name: Runtime(name) for name in _KINDS}
 
 
 def ready(runtime: str | Runtime, argument: str = "runtime") -> Runtime:
-    """The installed runtime of this name; errors call the argument `argument`.
+    """Return the installed runtime with this name; `argument` is the argument's name in errors.
 
-    Raises `ArgumentError` for an unknown name, `EngineMissing` where it is not installed.
+    Raises `ArgumentError` for an unknown name, and `EngineMissing` if it is not installed.
     """
     parsed = Runtime.parse(runtime, argument) if isinstance(runtime, str) else runtime
     if not isinstance(parsed, Runtime):

@@ -1,11 +1,11 @@
 """A process that runs models in other runtimes, so that a crash or hang does not reach this one.
 
 A runtime that aborts raises `EngineError` with its last line of output. A runtime that hangs raises
-one after a time limit. A runtime that needs too much memory fails to allocate at a bound. The
-process speaks pickles over its standard input and output, and ends when its input does.
+one after a time limit. A runtime that needs too much memory fails at a limit. The process exchanges
+pickles over its standard input and output, and ends when its input ends.
 
-Workers are kept and used again, since a start takes half a second. `multiprocessing` is not used:
-its spawn runs the caller's main module a second time.
+Workers are kept and reused, because a start takes half a second. `multiprocessing` is not used: its
+spawn runs the caller's main module a second time.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ from typing import IO, Any, cast
 from ... import errors
 from ...terminal import shortened
 
-TIME_LIMIT = 300.0  # seconds a runtime may take to make a session, or for one run
+TIME_LIMIT = 300.0  # seconds that a runtime may take to create a session, or for one run
 _MOST_IDLE = 2
 
 
 class Worker:
-    """One process, until it is closed; `limit` is the seconds that one call may take."""
+    """One process, until it is closed; one call may take `limit` seconds."""
 
     def __init__(self, limit: float = TIME_LIMIT) -> None:
         self.limit, self.owner = limit, os.getpid()
         self._lock = threading.Lock()
-        self._awakening = 60.0  # the first call takes longer: the process imports what it needs
+        self._startup = 60.0  # the first call takes longer: the process imports what it needs
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        self._process = subprocess.Popen(  # noqa: S603  # this Python, and a line of ours
+        self._process = subprocess.Popen(  # noqa: S603  # this Python, and our own code
             [sys.executable, "-P", "-c", f"from {__package__}.host import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             env={**os.environ, "PYTHONPATH": paths},
-            start_new_session=True,  # Ctrl-C reaches the caller alone; `kill` ends all children
+            start_new_session=True,  # Ctrl-C reaches only the caller; `kill` ends all children
         )
 
     @property
     def usable(self) -> bool:
-        """Whether it still runs, and is this process's and not one from before a fork."""
+        """Whether the process still runs, and was not started before a fork."""
         return self.owner == os.getpid() and self._process.poll() is None
 
     def call(self, method: str, *arguments: Any, times: float = 1.0) -> Any:
         """Call a method of the `Host`, and raise its errors.
 
-        Raises `EngineError` where the process ends or takes longer than `times` the limit.
+        Raises `EngineError` if the process ends or takes longer than `times` the limit.
         """
         with self._lock:
             if not self.usable:
-                raise errors.EngineError("the process that ran it has ended; make another session")
-            seconds = self.limit * times + self._awakening
+                raise errors.EngineError("the process that ran it has ended; open another session")
+            seconds = self.limit * times + self._startup
             to, back = cast("tuple[IO[bytes], Any]", (self._process.stdin, self._process.stdout))
             timer = threading.Timer(seconds, kill, [self._process.pid])
             deadline = time.monotonic() + seconds
@@ -74,12 +74,12 @@ class Worker:
             except (EOFError, OSError, pickle.UnpicklingError):
                 late = time.monotonic() >= deadline
                 raise self._ended(self.limit * times if late else None) from None
-            except BaseException:  # Ctrl-C: nobody waits for the result any more
+            except BaseException:  # Ctrl-C: no caller waits for the result any more
                 self.close()
                 raise
             finally:
                 timer.cancel()
-            self._awakening = 0.0
+            self._startup = 0.0
         if kind != "value":
             raise getattr(errors, kind)(value)
         return value
@@ -90,11 +90,11 @@ class Worker:
         last = self._stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
         self.close()
         if limit is not None:
-            return errors.EngineError(f"it did not come back within {limit:g} s and was ended")
+            return errors.EngineError(f"it did not return within {limit:g} s and was ended")
         cause = f"exit code {code}"
         with suppress(ValueError):
             cause = signal.Signals(-code).name
-        return errors.EngineError(f"it ended its process ({cause}): {shortened(last, 200)}")
+        return errors.EngineError(f"its process ended ({cause}): {shortened(last, 200)}")
 
     def close(self) -> None:
         """End the process at once."""
@@ -121,7 +121,7 @@ _idle_lock = threading.Lock()
 
 @contextmanager
 def borrowed(limit: float = TIME_LIMIT) -> Iterator[Worker]:
-    """A worker for the caller alone while the block lasts; kept for reuse if it still runs."""
+    """Yield a worker for the caller only; keep it for reuse if it still runs."""
     with _idle_lock:
         waiting = [worker for worker in _idle if worker.usable]
         worker = waiting.pop() if waiting else None

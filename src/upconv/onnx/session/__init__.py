@@ -1,4 +1,4 @@
-"""`Session`: a model in ONNX Runtime, with upconv for the parts that it computes faster."""
+"""`Session`: run a model in ONNX Runtime, with upconv for the parts that it computes faster."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ __all__ = ["NodeArg", "Report", "Row", "Session"]
 
 
 class Session:
-    """A model ready to run on the processor, used as ONNX Runtime's `InferenceSession`.
+    """A model ready to run on the processor, with the interface of `InferenceSession`.
 
-    ONNX Runtime runs the model. Parts of its main graph with convolutions in them are computed by
-    upconv as networks where that is faster, on ONNX Runtime's memory and threads. That is measured
-    here, on random inputs, in some seconds. Where the whole model is not faster, or computes other
-    values, ONNX Runtime runs the original model. `report()` has the decisions and their reasons.
+    ONNX Runtime runs the model. Where it is faster, upconv computes parts of the main graph that
+    contain convolutions, as networks, with ONNX Runtime's memory and threads. The constructor
+    measures this on random inputs, in a few seconds. If the whole model is not faster, or computes
+    other values, ONNX Runtime runs the original model. `report()` has the decisions and reasons.
 
     model: a path, the bytes of a file, a ModelProto or an `onnx_ir.Model`.
-    sess_options, providers, provider_options: as of `InferenceSession`; of the options, the number
-        of threads is taken, and the only provider is the processor's.
+    sess_options, providers, provider_options: as for `InferenceSession`; only the number of threads
+        is read from the options, and the only provider is the processor's.
     threads: by default the number in `sess_options`, else `upconv.get_num_threads()`.
-    input_shapes: the shapes to measure at, `{"mel": (1, 80, 100)}`, or a list of such: the sum of
-        the times decides. Sizes left open are 32, the first axis of an input 1.
-    feeds: inputs to measure on instead of random ones, as for `run`, or a list of such.
-    measure: False has upconv compute all parts, unmeasured and unchecked.
-    layers: the names of the parts that upconv computes, as another session's report has them;
-        nothing is measured. Without a name ONNX Runtime runs the model as it was given.
-    decisions: a file that `report().save` wrote; its decisions are applied, nothing is measured.
-        Decisions of another model, processor, version, number of threads or, if stated, shape are
+    input_shapes: the shapes to measure at, `{"mel": (1, 80, 100)}`, or a list of such dicts, whose
+        total time decides. A dynamic size is 32, or 1 on the first axis of an input.
+    feeds: inputs to measure on instead of random ones, as for `run`, or a list of such inputs.
+    measure: False makes upconv compute all parts, without measuring or checking them.
+    layers: the names of the parts that upconv computes, from another session's report; nothing is
+        measured. With an empty list ONNX Runtime runs the original model.
+    decisions: a file that `report().save` wrote; its decisions are applied without measuring.
+        Decisions for another model, processor, version, number of threads or, if stated, shape are
         refused.
-    remeasure: measure again where the file of `decisions` is missing or holds for something else,
+    remeasure: if the file of `decisions` is missing or was measured under other conditions, measure
         and write it.
-    progress: called with the step that begins, its number from 1, and the number of steps. Without
-        it, a line on stderr shows the steps where stderr is a terminal.
+    progress: called with the name of a step, its number from 1, and the number of steps. Without
+        it, a line on stderr shows the progress if stderr is a terminal.
 
     Inputs may change their shapes from run to run. `run` may be called from many threads at once.
-    The child of a fork makes a session of its own.
+    The child of a fork must create its own session.
 
     Raises `FileError` and `ModelError` for a model that cannot be read; `EngineRefusal` for a model
     that ONNX Runtime refuses, and for inputs or outputs that are not tensors of numbers;
@@ -92,9 +92,9 @@ class Session:
         self._threads = resolved(threads)
         if decisions is not None and (layers is not None or not measure):
             beside = "measure" if layers is None else "layers"
-            raise ArgumentError(beside, "given beside decisions", "one of the two")
+            raise ArgumentError(beside, "given with decisions", "one of the two")
         if remeasure and decisions is None:
-            raise ArgumentError("remeasure", "True", "decisions beside it, the file to write")
+            raise ArgumentError("remeasure", "True", "decisions, the file to write")
         import onnxruntime
 
         self._process = os.getpid()
@@ -134,11 +134,11 @@ class Session:
         return self._report
 
     def get_inputs(self) -> list[NodeArg]:
-        """The inputs that `run` must be given."""
+        """The inputs that `run` needs."""
         return [*map(NodeArg.of, self._inputs)]
 
     def get_outputs(self) -> list[NodeArg]:
-        """The outputs, in the order in which `run` gives them."""
+        """The outputs, in the order in which `run` returns them."""
         return [*map(NodeArg.of, self._outputs)]
 
     def get_providers(self) -> list[str]:
@@ -149,29 +149,29 @@ class Session:
         """The metadata of the model's file."""
         return self._metadata
 
-    @memory.bounded("what the model computes")
+    @memory.bounded("the data of the model")
     def run(
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         run_options: Any = None,
     ) -> list[Any]:
-        """The outputs of these names, all where there are none: arrays of the caller's own.
+        """Run the model; return the named outputs, or all, as arrays that the caller owns.
 
         input_feed: an array for each input by its name, or numbers in lists.
-        run_options: as of `InferenceSession`; all but logging is refused.
+        run_options: as for `InferenceSession`; options beyond logging are refused.
 
         Raises `ArgumentError` (`DTypeError`, `ShapeError`) for names and arrays that do not fit
-        the model, `EngineError` where it fails on them or the session is closed.
+        the model, and `EngineError` if it fails on them or the session is closed.
         """
         require_defaults("run_options", run_options, "RunOptions")
         runner = self._runner
         if runner is None:
-            raise EngineError("This session is closed. Make another one.")
+            raise EngineError("This session is closed. Create another one.")
         if os.getpid() != self._process:
             raise EngineError(
-                "This session was made before a fork, which ONNX Runtime's threads do not come"
-                " along into. Make one in the child."
+                "This session was created before a fork, and ONNX Runtime's threads do not exist"
+                " in the child. Create a session there."
             )
         names, arrays = self._known(output_names), self._arrays(input_feed)
         try:
@@ -183,7 +183,7 @@ class Session:
             return self._without_upconv(refused).run(names, arrays)
 
     def close(self) -> None:
-        """Let go of the model; a run that is under way in another thread ends as usual."""
+        """Release the model; a run in another thread finishes as usual."""
         self._runner = None
 
     def __enter__(self) -> Self:
@@ -197,7 +197,7 @@ class Session:
         return f"<Session with {sum(by_upconv)} of {len(by_upconv)} parts by upconv>"
 
     def _without_upconv(self, refused: Mapping[str, str]) -> Native:
-        """The original model, for shapes that some parts refuse; the report names the reasons."""
+        """Return the original model for shapes that parts refuse; the report names the reasons."""
         rows = (
             replace(row, why=f"ONNX Runtime computed some shapes: {refused[row.name]}")
             if row.name in refused
@@ -226,7 +226,7 @@ class Session:
 
     def _examples(self, shapes: Any, feeds: Any) -> list[dict[str, Array]]:
         if feeds is not None and shapes is not None:
-            raise ArgumentError("input_shapes", "given beside feeds", "one of the two")
+            raise ArgumentError("input_shapes", "given with feeds", "one of the two")
         name, stated = ("input_shapes", shapes or {}) if feeds is None else ("feeds", feeds)
         sets = stated if isinstance(stated, list | tuple) else [stated]
         if not sets or not all(isinstance(entry, Mapping) for entry in sets):
@@ -242,7 +242,7 @@ def _shapes(examples: Sequence[Mapping[str, Array]]) -> str:
 
 
 def _value(value: ir.Value) -> ir.Value:
-    """The declaration of a value, without the model that it is of."""
+    """Return the declaration of a value, without its model."""
     dtype = dtype_of(value)
     if dtype is None or dtype.kind == "c":
         words = f"{brief(value.name)} is not a tensor of real numbers"

@@ -1,8 +1,8 @@
-"""ONNX Runtime's C interface: the functions that a session with operators of ours needs.
+"""ONNX Runtime's C interface: the functions that a session with upconv's operators needs.
 
 ONNX Runtime's wheels hold its C library (from 1.20 on). `OrtApi` is a table of functions. Later
-versions only append to it, and ONNX Runtime's source asserts its size for each version: the indices
-below hold for all of them.
+versions only append to it, and ONNX Runtime's source asserts its size for each version, so the
+indices below are valid for all versions.
 
 Short calls keep the interpreter's lock: a thread that released it would wait to get it back.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 from ...errors import EngineError, EngineMissing, MemoryLimitError
 
-VERSION = 20  # of the interface: ONNX Runtime 1.20's
+VERSION = 20  # of the interface, as in ONNX Runtime 1.20
 
 _OUT, _SIZES = POINTER(pointer), POINTER(c_int64)
 
@@ -88,7 +88,7 @@ class Library:
         self.memory = self.output("CreateCpuMemoryInfo", _ARENA, _DEFAULT_MEMORY)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that returns a status; `EngineError` where it is not null."""
+        """Call a function that returns a status; raise `EngineError` if that is not null."""
         status = self.status(name, *arguments)
         if status:
             message = " ".join(self._message(status).decode(errors="replace").split())[:500]
@@ -104,7 +104,7 @@ class Library:
         return output.value or 0
 
     def status(self, name: str, *arguments: Any) -> int:
-        """Call a function that returns a status, 0 where all is well."""
+        """Call a function that returns a status; 0 means success."""
         return self._calls[name](*arguments) or 0
 
     def release(self, kind: str, handle: int) -> None:
@@ -112,7 +112,7 @@ class Library:
         self._release[kind](handle)
 
     def described(self, value: int) -> tuple[int, tuple[int, ...]]:
-        """ONNX's number of a tensor's element type, and its shape."""
+        """Return ONNX's number of a tensor's element type, and the tensor's shape."""
         shape = self.output("GetTensorTypeAndShape", value)
         try:
             kind, count = c_int(), c_size_t()
@@ -127,7 +127,7 @@ class Library:
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """The C library of the installed onnxruntime; `EngineMissing` where the wheel has none."""
+    """The C library of the installed onnxruntime; raise `EngineMissing` without one."""
     import onnxruntime
 
     names = {"win32": "onnxruntime.dll", "darwin": "libonnxruntime*.dylib"}

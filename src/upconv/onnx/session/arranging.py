@@ -1,6 +1,6 @@
-"""Rows for values with axes in any order: axes that move, arithmetic, layers over channels.
+"""Rows for values with any order of axes: moving axes, arithmetic, layers over channels.
 
-All other operators are rows of `network_rules.py`, for (N, C, *size) alone.
+All other operators are rows of `network_rules.py`, which take only (N, C, *size).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def translate_arranged(
         return
     read = {x: values[x] for x in unit.inputs if x in values}
     if not read:
-        raise EngineRefusal("no input of it depends on the inputs of the model")
+        raise EngineRefusal("none of its inputs depends on the inputs of the model")
     alike = (unit.operation or ("",))[0] == "activation" or node.op_type in _UNARY
     first = next(iter(read.values())).axes
     axes: Axes = first if alike else tuple(range(len(first)))
@@ -100,10 +100,10 @@ def _expand(call: Call) -> Arranged:
 
 
 def _binary(name: str, call: Call) -> Arranged:
-    """Arithmetic on values, and on constants of one number per channel."""
+    """Arithmetic on values, and on constants with one number per channel."""
     inputs, values = call.node.inputs, call.values
     operands = [values[x] for x in inputs if x is not None and x in values]
-    call.require(operands and len(inputs) == 2, "it has not two operands")
+    call.require(operands and len(inputs) == 2, "it does not have two operands")
     like = Arranged(operands[0].value, common_axes(operands))
     pair = (
         values[x].value if x is not None and x in values else like.per_channel(call.constant(i))
@@ -113,9 +113,9 @@ def _binary(name: str, call: Call) -> Arranged:
 
 
 def _matmul(call: Call) -> Arranged:
-    """A fully connected layer over the last axis: a convolution of one tap."""
+    """A fully connected layer over the last axis: a convolution with one tap."""
     x, weight = _x(call), call.constant(1)
-    call.require(weight.ndim == 2, "its second operand is no matrix of weights")
+    call.require(weight.ndim == 2, "its second operand is not a weight matrix")
     return _linear(call, x, weight.T, None)
 
 
@@ -129,7 +129,7 @@ def _gemm(call: Call) -> Arranged:
 
 
 def _linear(call: Call, x: Arranged, weight: Any, bias: Any) -> Arranged:
-    call.require(x.channels_last(), "the last axis of its input is not that of the channels")
+    call.require(x.channels_last(), "the last axis of its input is not the channel axis")
     kernel = weight.reshape(*weight.shape, *[1] * (len(x.value.shape) - 2))
     return Arranged(call.network.conv(x.value, kernel, bias), x.axes)
 
@@ -137,7 +137,7 @@ def _linear(call: Call, x: Arranged, weight: Any, bias: Any) -> Arranged:
 def _layer_norm(call: Call) -> Arranged:
     x = _x(call)
     last = call.attribute("axis", -1) in (-1, len(x.axes) - 1)
-    call.require(last and x.channels_last(), "it is taken over other axes than the channels")
+    call.require(last and x.channels_last(), "it normalises axes other than the channels")
     scale, offset = call.constant(1).reshape(-1), call.optional(2)
     offset = None if offset is None else offset.reshape(-1)
     return Arranged(
@@ -149,16 +149,16 @@ def _lstm(call: Call) -> Arranged:
     """An LSTM along the only spatial axis; its results have an axis of directions."""
     x = _x(call)
     forward = call.attribute("direction", "forward") == "forward"
-    call.require(forward, "it runs from the end to the begin, and so reads all positions")
+    call.require(forward, "it runs from the end to the beginning, so it reads all positions")
     rest = ("activations", "activation_alpha", "activation_beta", "clip", "input_forget")
     plain = not any(name in call.node.attributes for name in rest) and not call.has(7)
     call.require(plain, "it has other activations, a clip or peepholes")
-    call.require(not call.has(4), "it has lengths of its own for each image")
+    call.require(not call.has(4), "it has separate lengths for each image")
     states = [call.optional(i) for i in (5, 6)]
     zero = all(state is None or not np.any(state) for state in states)
-    call.require(zero, "its state begins with other numbers than 0")
+    call.require(zero, "its initial state is not 0")
     last = bool(call.attribute("layout", 0))
-    call.require(x.channels_last(), "the last axis of its input is not that of the channels")
+    call.require(x.channels_last(), "the last axis of its input is not the channel axis")
     along = x.axes[1 if last else 0] == 2 and len(x.value.shape) == 3
     call.require(along, "it does not run along time")
     weight, hidden = (_gates(call.constant(i)[0]) for i in (1, 2))
@@ -170,14 +170,14 @@ def _lstm(call: Call) -> Arranged:
 
 
 def _gates(rows: Any) -> Any:
-    """Rows of the gates i, o, f, g in the order i, f, g, o."""
+    """Reorder the rows of the gates i, o, f, g to i, f, g, o."""
     i, o, f, g = np.split(rows, 4)
     return np.concatenate([i, f, g, o])
 
 
 def _recurrent(*_: object) -> Any:
-    words = "Stream what is before and behind it, and run it with its state in between"
-    raise EngineRefusal(f"Of recurrent layers a network has LSTMs alone. {words}.")
+    words = "Stream the layers before and after it, and run it with its state in between"
+    raise EngineRefusal(f"The only recurrent layer of a network is the LSTM. {words}.")
 
 
 ROWS: dict[str, Row] = {

@@ -20,7 +20,7 @@ ARITHMETIC |= {"Max": "maximum", "Min": "minimum"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A node that is added to a network; values: the network's, for values of the model."""
+    """A node that is added to a network; values: model value -> network value."""
 
     network: Network
     node: ir.Node
@@ -48,16 +48,16 @@ class Call:
         return constant.array
 
     def optional(self, i: int) -> Array | None:
-        """The constant that is this input, None where the node has no such input."""
+        """The constant that is this input; None if the node has no such input."""
         return self.constant(i) if self.has(i) else None
 
     def attribute(self, name: str, default: Any) -> Any:
-        """The value of an attribute, the default where it is absent."""
+        """The value of an attribute, or the default if it is absent."""
         entry = self.node.attributes.get(name)
         return default if entry is None else entry.value
 
     def combined(self, name: str, first: Any, second: Any) -> Any:
-        """An operation of two values, or of a value and numbers on either side."""
+        """Combine two values, or a value and numbers on either side."""
         if not isinstance(first, Value):
             if name in ("sub", "div"):
                 return first - second if name == "sub" else first / second

@@ -1,7 +1,7 @@
-"""Which parts upconv computes: whole models with different parts, timed against ONNX Runtime.
+"""Choose the parts that upconv computes, by timing whole models against ONNX Runtime.
 
-`WAYS` are the partitions that are tried. Parts of the fastest one that make the model slower
-are left out. docs/onnx-session.md says why only whole models are timed.
+`WAYS` holds the partitions that are tried. Parts of the fastest one that slow the model down
+are left out. docs/onnx-session.md explains why only whole models are timed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ WAYS = {
     "parts of transposed layers": partial(parts_of, kinds=_TRANSPOSED),
     "transposed layers": partial(parts_of, kinds=_TRANSPOSED, alone=True),
 }
-"""The parts that upconv is handed over. The first way is taken where nothing is measured."""
+"""Partitions into parts for upconv. The first one is used if nothing is measured."""
 
-_SECONDS, _PART_SECONDS = 2.0, 1.0  # to time a way, and one without some part
-_LEAD = 1.5  # times as fast: such a way is not compared with others
-_MOST_PARTS = 6  # that are tried one by one
+_SECONDS, _PART_SECONDS = 2.0, 1.0  # to time a way, and a way without one part
+_LEAD = 1.5  # a way that is this many times as fast ends the search
+_MOST_PARTS = 6  # for which the model is timed without each
 
 Feeds = Mapping[str, Array]
 
@@ -61,13 +61,13 @@ class Assembly:
         memory.release()
 
     def partition(self, way: str) -> Partition:
-        """The parts that a way hands over."""
+        """The parts of a way."""
         if way not in self._ways:
             self._ways[way] = WAYS[way](self._simplified, threads=self._threads)
         return self._ways[way]
 
     def plain(self) -> Native:
-        """The model as it was given; raises `EngineRefusal` where ONNX Runtime refuses it."""
+        """The original model; raises `EngineRefusal` if ONNX Runtime refuses it."""
         try:
             with stored(self._model) as file:
                 return Native(file, self._threads)
@@ -87,9 +87,9 @@ class Assembly:
     def rows(
         self, way: str, chosen: Collection[Part], otherwise: str, whys: Mapping[str, str]
     ) -> tuple[Row, ...]:
-        """A row for each part of a way, then for each convolution in none.
+        """Return a row for each part of a way, then for each convolution outside the parts.
 
-        whys: why upconv does not compute some parts, by name; otherwise: the reason of the others.
+        whys: why upconv does not compute some parts, by name; otherwise: the reason for the others.
         """
         partition, details = self.partition(way), {"way": way}
         rows = []
@@ -104,7 +104,7 @@ class Assembly:
 
 
 def _simplified(model: ir.Model) -> ir.Model:
-    """The model after ONNX Runtime folded constants and shapes and removed idle nodes."""
+    """The model after ONNX Runtime folded constants and shapes and removed unused nodes."""
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
@@ -123,7 +123,7 @@ def _simplified(model: ir.Model) -> ir.Model:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Variant:
-    """A session with some parts of a way; without parts it is the model as it was given."""
+    """A session with some parts of a way; without parts it is the original model."""
 
     way: str
     parts: tuple[Part, ...]
@@ -134,8 +134,8 @@ class _Trial:
     """Variants of one model on examples of its inputs; `best` is the fastest one so far.
 
     Two variants exist at a time, so that memory holds few copies of the weights. before: seconds of
-    the model as it was given. ratio: how many times as fast the best one is. whys: the reasons why
-    ways were not chosen. failed: the reasons why parts could not compute the examples.
+    the original model. ratio: the speed of the best one relative to it. whys: the reasons why ways
+    were not chosen. failed: the reasons why parts could not compute the examples.
     """
 
     def __init__(self, assembly: Assembly, examples: Sequence[Feeds], progress: Progress) -> None:
@@ -152,7 +152,7 @@ class _Trial:
         return [y for feeds in self._examples for y in session.run(self._assembly.outputs, feeds)]
 
     def try_ways(self) -> None:
-        """Time each way against the fastest one before it, until one leads by far."""
+        """Time each way against the fastest earlier one, until one is far ahead."""
         known = set()
         for way in WAYS:
             if self.ratio is not None and self.ratio.low > _LEAD:
@@ -176,7 +176,7 @@ class _Trial:
                 failed |= session.refused
             else:
                 variant, what = _Variant(way, kept, session), f"timing the model with {way}"
-                self.whys |= self._duel(variant, what, _SECONDS)
+                self.whys |= self._compare(variant, what, _SECONDS)
                 break
         self.failed |= failed
 
@@ -187,10 +187,10 @@ class _Trial:
                 kept = tuple(other for other in self.best.parts if other is not part)
                 if kept:
                     variant = _Variant(self.best.way, kept, self._assembly.session(kept))
-                    self._duel(variant, f"timing the model without {part.name}", _PART_SECONDS)
+                    self._compare(variant, f"timing the model without {part.name}", _PART_SECONDS)
 
-    def _duel(self, other: _Variant, what: str, budget: float) -> dict[str, str]:
-        """Replace the best variant by another one if that is faster; the reason if it is not."""
+    def _compare(self, other: _Variant, what: str, budget: float) -> dict[str, str]:
+        """Make another variant the best one if it is faster; return the reason if it is not."""
         ways = [
             Way(name, partial(self.outputs, variant.session))
             for name, variant in ((self.best.way, self.best), (what, other))
@@ -210,11 +210,11 @@ class _Trial:
 def measured(
     assembly: Assembly, examples: Sequence[Feeds], progress: Progress
 ) -> tuple[Native, Report]:
-    """The fastest session of the model on examples of its inputs, and the report."""
+    """Return the fastest session of the model on examples of its inputs, and the report."""
     try:
         trial = _Trial(assembly, examples, progress)
     except EngineRefusal as refusal:
-        # It lacks a kernel, as for ConvTranspose in float64. upconv may compute that layer.
+        # A kernel is missing, such as ConvTranspose in float64. upconv may compute that layer.
         try:
             return unmeasured(assembly, None)
         except EngineError:
@@ -222,7 +222,7 @@ def measured(
     try:
         trial.outputs(trial.best.session)
     except EngineError as error:
-        remedy = "It was run to be measured: pass feeds that it takes, or measure=False."
+        remedy = "It was run to be measured: pass feeds that it accepts, or measure=False."
         raise EngineError(f"{error} {remedy}") from None
     trial.try_ways()
     trial.leave_out_slow_parts()
@@ -239,7 +239,7 @@ def measured(
 
 
 def decided(assembly: Assembly, report: Report) -> Native:
-    """The model as decided by an earlier session; `ArgumentError` for parts of another model."""
+    """Apply an earlier session's decisions; raise `ArgumentError` for parts of another model."""
     ways = {str(row.details.get("way")) for row in report.rows} or {next(iter(WAYS))}
     known = [way for way in WAYS if way in ways]
     if len(ways) != 1 or not known:
@@ -255,7 +255,7 @@ def decided(assembly: Assembly, report: Report) -> Native:
 
 
 def unmeasured(assembly: Assembly, names: Sequence[str] | None) -> tuple[Native, Report]:
-    """The model with the parts of these names, all parts if None, computed by upconv."""
+    """Return the model in which upconv computes the parts with these names, or all if None."""
     several = isinstance(names, list | tuple | set | frozenset)
     known: list[str] = []
     for way in WAYS:

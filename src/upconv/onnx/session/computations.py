@@ -10,15 +10,15 @@ from ...arrays import Array
 Shapes = tuple[tuple[int, ...], ...]
 Run = Callable[[Sequence[Array], Sequence[Array]], object]
 Prepare = Callable[[Shapes], tuple[Shapes, Run]]
-"""The result shapes for inputs of some shapes, and the function for the results."""
+"""Maps input shapes to the result shapes and the function that computes the results."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """A part: the names of its nodes' results, of its inputs and outputs, and its computation.
 
-    dtype: of its inputs and results. ends: the nodes beside it that no network has, each with the
-    reason.
+    dtype: the type of its inputs and results. ends: adjacent nodes that no network computes, each
+    with the reason.
     """
 
     name: str

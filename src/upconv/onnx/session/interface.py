@@ -1,4 +1,4 @@
-"""The arguments and answers of a session as ONNX Runtime's `InferenceSession` has them."""
+"""The arguments and return values of a session, as in ONNX Runtime's `InferenceSession`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import onnx_ir as ir
 from ...errors import ArgumentError, DTypeError, brief
 
 PROVIDER = "CPUExecutionProvider"
-_REMOTE = "AzureExecutionProvider"  # of all wheels; it has operators of its own alone
+_REMOTE = "AzureExecutionProvider"  # in all wheels; it only has operators of its own
 _FREE = (
     *("intra_op_num_threads", "inter_op_num_threads", "logid", "log_severity_level"),
     *("log_verbosity_level", "only_execute_path_to_fetches", "use_deterministic_compute"),
 )
-_INSTEAD = "Use onnxruntime.InferenceSession, or leave it as it is."
+_INSTEAD = "Use onnxruntime.InferenceSession, or keep the default."
 
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
-    """An input or output as ONNX Runtime tells it.
+    """An input or output as ONNX Runtime describes it.
 
-    type: "tensor(float)" and the like. shape: per axis a size, the name of an open one, or None.
+    type: such as "tensor(float)". shape: per axis a size, the name of a dynamic size, or None.
     """
 
     name: str
@@ -78,12 +78,12 @@ def require_defaults(argument: str, options: Any, name: str) -> None:
             continue
         value = getattr(options, option)
         if value != default:
-            expected = f"{default!r}: a Session has nothing else"
+            expected = f"{default!r}: a Session supports nothing else"
             raise ArgumentError(f"{argument}.{option}", brief(value), expected, _INSTEAD)
 
 
 def require_processor(providers: Any, options: Any) -> None:
-    """Refuse execution providers but for the processor's, and those that are not installed."""
+    """Refuse installed execution providers other than the processor's."""
     import onnxruntime
 
     listed = [PROVIDER] if providers is None else providers

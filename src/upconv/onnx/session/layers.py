@@ -1,6 +1,6 @@
-"""Convolutions of element types that networks do not compute, one by one, as plans.
+"""Single convolutions as plans, for element types that networks do not support.
 
-ONNX Runtime has no ConvTranspose of float64, float16 and bfloat16; with plans such models run.
+ONNX Runtime has no ConvTranspose of float64, float16 and bfloat16; plans let such models run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DTYPES = ("float16", "float64", "bfloat16")
 
 
 class Layer:
-    """A convolution; a plan is made for each shape, and shares the packed weight with others."""
+    """A convolution with a plan for each shape; the plans share the packed weight."""
 
     def __init__(
         self, node: ir.Node, opset: int, weight: Array, bias: Array | None, threads: int
@@ -63,7 +63,7 @@ class Layer:
 
 
 def parts_of(model: ir.Model, kinds: Sequence[str], threads: int) -> list[Part]:
-    """The parts of a model that are such layers."""
+    """Return the parts of a model that are such layers."""
     opset = model.graph.opset_imports.get("", 0)
     nodes = (node for node in model.graph if is_op(node, *kinds))
     return [part for node in nodes if (part := _part(node, opset, threads)) is not None]

@@ -1,8 +1,8 @@
-"""A session of ONNX Runtime's C library, in which upconv's operators are known.
+"""A session of ONNX Runtime's C library that knows upconv's operators.
 
 ONNX Runtime runs here on threads for which the caller waits (`interrupts`). Python handles signals
-in its main thread alone. Ctrl-C therefore ends the waiting and never interrupts an operator, whose
-error could not be passed to ONNX Runtime. The interpreter waits for these threads at its end.
+only in its main thread. Ctrl-C therefore ends the waiting and never interrupts an operator, whose
+error could not be passed to ONNX Runtime. The interpreter waits for these threads at exit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .operators import Kernel, array_at, domain
 
 
 class Native:
-    """A model on the processor; `EngineError` where ONNX Runtime refuses it.
+    """A model on the processor; raises `EngineError` if ONNX Runtime refuses it.
 
     model: the bytes of a file, or its path.
     """
@@ -37,12 +37,12 @@ class Native:
         weakref.finalize(self, library().release, "Session", self._session).atexit = False
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """The outputs of these names, the caller's own; feeds: C-contiguous, of all inputs."""
+        """Return the named outputs, which the caller owns; feeds: C-contiguous, for all inputs."""
         return interrupts.call(self._run, names, feeds)
 
     @property
     def refused(self) -> dict[str, str]:
-        """Why parts, by their names, could not compute the shapes of some run."""
+        """Name of a part -> why it could not compute the shapes of a run."""
         return {kernel.name: kernel.refused for kernel in self._kernels if kernel.refused}
 
     def _run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
@@ -81,7 +81,7 @@ def _names(names: Any) -> Any:
 
 
 def _value(array: Array) -> int:
-    """An array as ONNX Runtime's tensor, sharing its memory."""
+    """Return an array as ONNX Runtime's tensor, which shares its memory."""
     api, kind = library(), int(ir.DataType.from_numpy(array.dtype))
     sizes = (c_int64 * array.ndim)(*array.shape)
     tensor = array.ctypes.data, array.nbytes, sizes, array.ndim, kind
@@ -89,7 +89,7 @@ def _value(array: Array) -> int:
 
 
 def _result(value: int) -> Array:
-    """A tensor of ONNX Runtime as an array; released when no array needs it."""
+    """Return ONNX Runtime's tensor as an array; release it when no array needs it."""
     api = library()
     code, shape = api.described(value)
     array = array_at(value, shape, np.dtype(ir.DataType(code).numpy()))

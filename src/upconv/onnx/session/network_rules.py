@@ -1,7 +1,7 @@
-"""The table of ONNX's operators that a network has: `TABLE`, one row per operator.
+"""`TABLE`: the table of ONNX's operators that a network can compute, one row per operator.
 
-A row adds a node's operation to a network. It raises `EngineRefusal`, in one sentence, for what the
-network has no operation for; the builder's own errors say the rest.
+A row adds a node's operation to a network. It raises `EngineRefusal`, in one sentence, if the
+network has no such operation. The network's builder raises the other errors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Row = Callable[[Call], Any]
 
 
 def translate(network: Network, unit: Unit, values: dict[ir.Value, Any], opset: int) -> None:
-    """Add a unit to a network, and its results to `values`; `UpconvError` where it does not fit.
+    """Add a unit to a network, and its results to `values`; raise `UpconvError` if it does not fit.
 
     Every value of a network is float32.
     """
@@ -74,7 +74,7 @@ def _weight(call: Call) -> Array:
     weight = call.constant(1)
     call.require(weight.dtype == np.float32, f"Its weight is {weight.dtype}, not float32.")
     kernel = tuple(call.attribute("kernel_shape", ()))
-    call.require(kernel in ((), weight.shape[2:]), "kernel_shape is not that of the weight.")
+    call.require(kernel in ((), weight.shape[2:]), "Its kernel_shape is not that of the weight.")
     return weight
 
 
@@ -121,8 +121,8 @@ def _prelu(call: Call) -> Any:
 
 
 def _combined(name: str, call: Call) -> Any:
-    """An operation of two values, or of a value and a constant on either side."""
-    call.require(len(call.node.inputs) == 2, "It has not two operands.")
+    """Combine two values, or a value and a constant on either side."""
+    call.require(len(call.node.inputs) == 2, "It does not have two operands.")
     first, second = (constant_value(operand).array for operand in call.node.inputs)
     if second is not None:
         x = call.x(0)
@@ -131,7 +131,7 @@ def _combined(name: str, call: Call) -> Any:
     if first is not None:
         return call.combined(name, per_channel(y, first), y)
     x = call.x(0)
-    call.require(len(x.shape) == len(y.shape), "Its operands differ in their numbers of axes.")
+    call.require(len(x.shape) == len(y.shape), "Its operands differ in their number of axes.")
     return call.combined(name, x, y)
 
 

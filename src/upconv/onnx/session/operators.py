@@ -1,4 +1,4 @@
-"""Custom operators of ONNX Runtime, the nodes that stand for parts that upconv computes.
+"""Custom operators of ONNX Runtime, for the nodes that represent upconv's parts.
 
 ONNX Runtime calls `_compute` for such a node, on the thread that called `Run`. There is one
 operator per element type; a node's attribute `part` is the number of its `Kernel`. The operators
@@ -40,7 +40,7 @@ _COMPUTE = ctypes.CFUNCTYPE(c_int64, c_int64, pointer)
 
 
 class _CustomOp(ctypes.Structure):
-    """OrtCustomOp of `VERSION`: functions, null where ONNX Runtime has a default."""
+    """OrtCustomOp of `VERSION`: functions, or null for ONNX Runtime's default."""
 
     _fields_ = (("version", ctypes.c_uint32), *((name, pointer) for name in _FIELDS.split()))
 
@@ -52,7 +52,7 @@ def array_at(value: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 class Kernel:
-    """A part as an operator, named by `number`; `refused`: why it cannot compute some shapes."""
+    """A part as operator number `number`; `refused`: why it cannot compute some shapes."""
 
     def __init__(self, part: Part) -> None:
         self.name, self._part = part.name, part
@@ -77,27 +77,27 @@ class Kernel:
             run(xs, ys)
 
     def _result(self, api: Library, context: int, number: int, shape: tuple[int, ...]) -> Array:
-        """Memory of ONNX Runtime for a result."""
+        """Return ONNX Runtime's memory for a result."""
         sizes = (c_int64 * len(shape))(*shape)
         value = api.output("KernelContext_GetOutput", context, number, sizes, len(shape))
         return array_at(value, shape, self._dtype)
 
 
 class _OrtPool:
-    """ONNX Runtime's threads, lent for the time of one operator.
+    """ONNX Runtime's threads, lent for the duration of one operator.
 
-    They spin between its operators: other threads beside them would share the processors.
+    They spin between operators, so additional threads would compete with them for the processors.
     """
 
     def __init__(self, api: Library, context: int) -> None:
         self._api, self._context = api, context
 
     def awake(self) -> bool:
-        """They spin while a session runs."""
+        """Return True: the threads spin while a session runs."""
         return True
 
     def run(self, work: int, argument: int, threads: int) -> None:
-        """Have `work(argument, number of the call)` called `threads` times, on those free."""
+        """Call `work(argument, number of the call)` `threads` times, on the free threads."""
         self._api.call("KernelContext_ParallelFor", self._context, work, threads, 0, argument)
 
 
@@ -106,7 +106,7 @@ _kernels: WeakValueDictionary[int, Kernel] = WeakValueDictionary()  # sessions h
 
 
 def _create(op: int, api: int, info: int, kernel: int) -> int:
-    """A node's kernel is the number in its attribute."""
+    """Create a node's kernel: the number in its attribute."""
     number = ctypes.cast(kernel, ctypes.POINTER(c_int64))
     return library().status("KernelInfoGetAttribute_int64", info, b"part", number)
 
@@ -123,7 +123,7 @@ def _compute(kernel: int, context: int) -> int:
 
 @lru_cache(maxsize=1)
 def domain() -> int:
-    """The operators, of any number of inputs and outputs, to be added to a session's options."""
+    """Return the domain of the operators, to be added to a session's options."""
     api = library()
     operators = api.output("CreateCustomOpDomain", DOMAIN.encode())
     for dtype, code in {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}.items():
@@ -137,14 +137,14 @@ def domain() -> int:
             "GetOutputTypeCount": 1,
             "GetInputCharacteristic": _VARIADIC,
             "GetOutputCharacteristic": _VARIADIC,
-            # Least numbers of inputs and outputs, and whether they are of one type.
+            # Minimum numbers of inputs and outputs, and whether they have one type.
             **{name: 1 for name in _FIELDS.split() if name.startswith("GetVariadic")},
             "GetInputMemoryType": 0,  # the processor's
         }
         functions: dict[str, Any] = {
             "CreateKernelV2": _CREATE(_create),
             "KernelComputeV2": _COMPUTE(_compute),
-            # Nothing is to be done, and Python may be gone by then.
+            # There is nothing to do, and Python may have exited by then.
             "KernelDestroy": ctypes.pythonapi.Py_IsInitialized,
             **{key: _ANSWER(partial(int, answer)) for key, answer in answers.items()},
         }

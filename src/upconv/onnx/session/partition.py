@@ -1,8 +1,8 @@
-"""The partition of a graph: convex groups of units with a convolution in each.
+"""Partition a graph into convex groups of units, each with a convolution.
 
-A group is convex if no path leads out of it and back into it: then it can run as one node. Units
-that a network can compute, and that hang together, begin as groups of one. Along each value the
-groups of its maker and its reader are merged, unless another path leads from one to the other.
+A group is convex if no path leads out of it and back into it: then it can run as one node.
+Connected units that a network can compute begin as groups of one. For each value, the groups of its
+producer and its reader are merged, unless another path leads from one to the other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .units import Unit
 def partition(
     units: list[Unit], fitting: Collection[Unit], seeds: Collection[Unit]
 ) -> list[list[Unit]]:
-    """Convex groups of fitting units, each with a seed in it, in the order of the graph.
+    """Return convex groups of fitting units, each with a seed, in the order of the graph.
 
     units: all units of the graph, in an order in which they can run.
     """
@@ -46,7 +46,7 @@ def _near(
     fitting: Collection[Unit],
     seeds: Collection[Unit],
 ) -> set[int]:
-    """The fitting units that are connected with a seed by fitting units."""
+    """Return the fitting units that are connected to a seed through fitting units."""
     waiting = [i for i, unit in enumerate(units) if unit in seeds and unit in fitting]
     near = set(waiting)
     while waiting:
@@ -66,7 +66,7 @@ class _Groups:
         self._readers = readers
 
     def merge(self, a: int, b: int) -> None:
-        """Merge the groups of two units, the second of which reads from the first, if they may."""
+        """Merge the groups of two units if they may; the second unit reads from the first."""
         first, second = self.of[a], self.of[b]
         if first == second or self._detour(first, second):
             return
@@ -79,7 +79,7 @@ class _Groups:
         return {self.of[i] for i in self._readers[group]} - {group}
 
     def _detour(self, first: int, second: int) -> bool:
-        """Whether a path leads from one group to the other by way of a third one."""
+        """Whether a path leads from one group to the other through a third one."""
         latest = max(self._members[second])
         waiting = [*self._after(first) - {second}]
         known = set(waiting)
@@ -94,7 +94,7 @@ class _Groups:
 
 
 def boundary(group: list[Unit]) -> tuple[list[ir.Value], list[ir.Value]]:
-    """The values that a group reads from outside, constants aside, and those that others read."""
+    """Return the non-constant values that a group reads, and its values that others read."""
     nodes = {node for unit in group for node in unit.nodes}
     produced = {y: None for unit in group for node in unit.nodes for y in node.outputs}
     inputs = dict.fromkeys(x for unit in group for x in unit.inputs if x not in produced)

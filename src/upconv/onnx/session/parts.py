@@ -1,8 +1,8 @@
 """Parts of a model that upconv computes, and the model with an operator in place of each.
 
-A part is a convex group of nodes with a convolution in it, as a network. A node that the table of
+A part is a convex group of nodes with a convolution, as a network. A node that the table of
 `network_rules.py` or the network's builder refuses ends a part; reports state the reason. In a
-model of another element type than float32, a part is one convolution as a plan (`layers.py`).
+model whose element type is not float32, a part is one convolution as a plan (`layers.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Partition:
 
 
 def _prepared(network: Network, threads: int, shapes: Shapes) -> tuple[Shapes, Run]:
-    """An empty batch has the shapes of one image, but for the batch."""
+    """Prepare a network; an empty batch has the shapes of one image, except the batch size."""
     known = dict(zip(network.inputs, shapes, strict=True))
     if any(shape[:1] == (0,) for shape in shapes):
         graph = network.graph(**{name: (1, *shape[1:]) for name, shape in known.items()})
@@ -49,9 +49,9 @@ def _prepared(network: Network, threads: int, shapes: Shapes) -> tuple[Shapes, R
 
 
 def parts_of(model: ir.Model, kinds: Sequence[str], threads: int, alone: bool = False) -> Partition:
-    """The parts around convolutions of these kinds.
+    """Return the parts around convolutions of these kinds.
 
-    kinds: operators, as "Conv". alone: a part has one convolution, and the activation after it.
+    kinds: operators, such as "Conv". alone: a part has one convolution and the activation after it.
     """
     opset = model.graph.opset_imports.get("", 0)
     every = units(model.graph)
@@ -69,7 +69,7 @@ def parts_of(model: ir.Model, kinds: Sequence[str], threads: int, alone: bool = 
     parts += layers.parts_of(model, kinds, threads)
     inside = {name for part in parts for name in part.nodes}
     left = {
-        named(unit.last): (unit.last.op_type, refused.get(unit, "It is no part by itself."))
+        named(unit.last): (unit.last.op_type, refused.get(unit, "It is not a part by itself."))
         for unit in every
         if is_op(unit.last, "Conv", "ConvTranspose") and _result(unit.last) not in inside
     }
@@ -85,9 +85,9 @@ class _RefusedError(Exception):
 
 
 def _refusal(unit: Unit, kinds: Sequence[str], opset: int) -> str:
-    """Why no network can compute a unit, "" if one can."""
+    """Return why no network can compute a unit; "" if one can."""
     if is_op(unit.last, "Conv", "ConvTranspose") and unit.last.op_type not in kinds:
-        return "These parts are of other layers."
+        return "These parts contain only other layers."
     try:
         _network([unit], opset)
     except _RefusedError as error:
@@ -96,7 +96,7 @@ def _refusal(unit: Unit, kinds: Sequence[str], opset: int) -> str:
 
 
 def _network(group: list[Unit], opset: int) -> Network:
-    """A group as a network, whose inputs and outputs are those of the group in order."""
+    """Return a group as a network with the inputs and outputs of the group, in order."""
     inputs, outputs = boundary(group)
     shapes, reasons = {}, []
     for x in inputs:
@@ -123,7 +123,7 @@ def _network(group: list[Unit], opset: int) -> Network:
 
 
 def _declared(x: ir.Value) -> tuple[int | None, ...]:
-    """The shape of a group's input, as far as the model tells it."""
+    """Return the shape of a group's input, as far as the model declares it."""
     if x.dtype not in (None, ir.DataType.FLOAT):
         raise EngineRefusal("Its input is not float32.")
     extents = () if x.shape is None else tuple(n if isinstance(n, int) else None for n in x.shape)
@@ -143,7 +143,7 @@ def _declared(x: ir.Value) -> tuple[int | None, ...]:
 
 
 def _with_follower(unit: Unit, fitting: Mapping[Unit, None]) -> list[Unit]:
-    """A convolution, and the activation that alone reads its result."""
+    """Return a convolution and the activation that is the only reader of its result."""
     activation = follower(unit.last.outputs[0])
     if not is_op(activation, "LeakyRelu", "Relu", "Tanh", "Sigmoid", "PRelu", "Elu", "Gelu"):
         return [unit]
@@ -170,7 +170,7 @@ def _part(group: list[Unit], opset: int, threads: int, ends: tuple[str, ...]) ->
 
 
 def _ends(group: list[Unit], refused: Mapping[Unit, str]) -> tuple[str, ...]:
-    """The units beside a group that no network computes, with the reasons."""
+    """Return the units next to a group that no network computes, with the reasons."""
     inputs, outputs = boundary(group)
     nodes = [x.producer() for x in inputs] + [use.node for y in outputs for use in y.uses()]
     reasons = {unit.last: why for unit, why in refused.items()}
@@ -179,12 +179,12 @@ def _ends(group: list[Unit], refused: Mapping[Unit, str]) -> tuple[str, ...]:
 
 
 def _result(node: ir.Node) -> str:
-    """The name of the first value that a node makes, by which copies of the model know it."""
+    """The name of a node's first result, which identifies the node in copies of the model."""
     return next(str(y.name) for y in node.outputs if y.name)
 
 
 def with_operators(model: ir.Model, parts: Mapping[int, Part]) -> ir.Model:
-    """A copy of a model with an operator in place of each part, by the kernel's number."""
+    """Return a copy of a model with an operator for each part, by the kernel's number."""
     copy = model.clone()
     graph = copy.graph
     makers = {str(y.name): node for node in graph for y in node.outputs}

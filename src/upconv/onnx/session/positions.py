@@ -102,7 +102,7 @@ def softmax(call: Call) -> Any:
 
 
 def resize(call: Call) -> Any:
-    """Resize by whole factors, where output and input positions correspond as in the network."""
+    """Resize by integer factors, if positions correspond as in the network."""
     x, mode = call.x(), call.attribute("mode", "nearest")
     where = call.attribute("coordinate_transformation_mode", "half_pixel")
     rounding = call.attribute("nearest_mode", "round_prefer_floor")
@@ -118,11 +118,11 @@ def resize(call: Call) -> Any:
         sizes = call.constant(3).tolist()
         call.require(len(sizes) == len(x.shape) and None not in x.shape, "Its factors vary.")
         scales = np.array([after / before for after, before in zip(sizes, x.shape, strict=True)])
-    call.require("axes" not in call.node.attributes, "It resizes some axes alone (axes).")
+    call.require("axes" not in call.node.attributes, "It resizes only some axes (axes).")
     factors = [int(scale) for scale in scales]
     fits = len(factors) == len(x.shape) and factors[:2] == [1, 1] and min(factors) > 0
     integral = fits and bool((scales == factors).all())
-    call.require(integral, f"Its factors, {scales.tolist()}, are not whole.")
+    call.require(integral, f"Its factors, {scales.tolist()}, are not integers.")
     return call.network.upsample(x, tuple(factors[2:]), mode)
 
 

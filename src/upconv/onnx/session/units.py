@@ -19,14 +19,14 @@ from ..constants import constant_value
 from ..graphs import is_op
 
 Operation = tuple[Any, ...]
-"""A method of `Network`, and its arguments behind the value."""
+"""A method of `Network`, and its arguments after the value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """Nodes in order. `inputs` are all values that they read from outside, but for constants.
+    """Nodes in order. `inputs` are all values that they read from outside, except constants.
 
-    operation: of a pattern, which reads one value; None for a single node.
+    operation: the operation of a pattern, which reads one value; None for a single node.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -35,12 +35,12 @@ class Unit:
 
     @property
     def last(self) -> ir.Node:
-        """The node that makes the results."""
+        """The node that produces the results."""
         return self.nodes[-1]
 
 
 def units(graph: ir.Graph) -> list[Unit]:
-    """The units of a graph, in an order in which they can run."""
+    """Return the units of a graph, in an order in which they can run."""
     order = {node: number for number, node in enumerate(graph)}
     claimed: set[ir.Node] = set()
     result = []
@@ -54,7 +54,7 @@ def units(graph: ir.Graph) -> list[Unit]:
 
 
 def _inputs(node: ir.Node) -> tuple[ir.Value, ...]:
-    """The values of the node's graph that it or its subgraphs read, but for constants."""
+    """The values of the node's graph that it or its subgraphs read, except constants."""
     graphs = [graph for attribute in node.attributes.values() for graph in _graphs(attribute)]
     nodes = [node, *(deep for graph in graphs for deep in graph.all_nodes())]
     values = [value for reader in nodes for value in reader.inputs]
@@ -73,7 +73,7 @@ def _graphs(attribute: ir.Attr) -> list[ir.Graph]:
 # Patterns -----------------------------------------------------------------------------------------
 
 Match = tuple[ir.Value, Operation, list[ir.Node | None]]
-"""The value that a pattern reads, its operation, and its nodes, the last one aside."""
+"""The value that a pattern reads, its operation, and its nodes except the last."""
 
 
 def _pattern(last: ir.Node, order: dict[ir.Node, int]) -> Unit | None:
@@ -94,13 +94,13 @@ def _pattern(last: ir.Node, order: dict[ir.Node, int]) -> Unit | None:
 
 
 def _maker(value: ir.Value | None, *kinds: str) -> ir.Node | None:
-    """The node that makes a value, if it is of one of these kinds."""
+    """The node that produces a value, if it is of one of these kinds."""
     node = None if value is None else value.producer()
     return node if is_op(node, *kinds) else None
 
 
 def _split(node: ir.Node | None) -> tuple[ir.Value | None, Array | None]:
-    """The operand of a node that varies, and the one that is constant; (None, None) without one."""
+    """A node's variable operand and its constant operand; (None, None) if it has no such pair."""
     if node is not None and len(node.inputs) == 2:
         for x, c in (tuple(node.inputs), tuple(node.inputs[::-1])):
             array = constant_value(c).array
@@ -110,7 +110,7 @@ def _split(node: ir.Node | None) -> tuple[ir.Value | None, Array | None]:
 
 
 def _by_number(node: ir.Node | None, number: float) -> ir.Value | None:
-    """The operand of a node that varies, if the other one is this number."""
+    """A node's variable operand, if the other operand is this number."""
     x, array = _split(node)
     fits = array is not None and array.size == 1 and np.isclose(array.item(), number, rtol=1e-5)
     return x if fits else None
@@ -160,7 +160,7 @@ def _snake(last: ir.Node) -> Match | None:
 
 
 def _group_norm(last: ir.Node) -> Match | None:
-    """Reshape to (N, groups, -1), InstanceNormalization, Reshape to the shape of before."""
+    """Reshape to (N, groups, -1), InstanceNormalization, Reshape to the original shape."""
     norm = _maker(last.inputs[0], "InstanceNormalization")
     first = _maker(norm.inputs[0], "Reshape") if norm is not None else None
     if norm is None or first is None or first.inputs[0] is None:
@@ -217,4 +217,4 @@ PATTERNS: dict[str, tuple[Callable[[ir.Node], Match | None], ...]] = {
     "Reshape": (_group_norm,),
     "Transpose": (_layer_norm,),
 }
-"""The patterns by the operator that they end with."""
+"""The patterns, by their last operator."""

@@ -1,4 +1,4 @@
-"""Whether two models compute the same, checked by running both on the same inputs."""
+"""Check whether two models compute the same results, by running both on the same inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .differences import Comparison, Difference, Run, Tolerances, difference
 
 __all__ = ["Comparison", "Run", "Side", "compared", "verify"]
 
-_GROUP = 32  # inner values that become outputs together, in the search for the first difference
+_GROUP = 32  # intermediate values per run in the search for the first difference
 
 
 def verify(
@@ -43,21 +43,21 @@ def verify(
     equal. Results of QuantizeLinear and DequantizeLinear may be off by one step of the scale.
 
     a, b: a path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`; neither is
-        changed. `a` is taken as correct.
+        changed. `a` is assumed to be correct.
     runtimes: names ("onnxruntime", "openvino:f32", "reference") or `Runtime` values.
     sizes: the full shape of an input by its name, or the size of a symbolic dimension by its name;
         `upconv.onnx.inputs` has the defaults.
     feeds: arrays to use for some inputs, or all, instead of random ones.
-    seed: of the random inputs.
+    seed: seed of the random inputs.
     atol, rtol: if one is given, |b - a| <= atol + rtol * |a| is the rule for floats instead.
     float64: run `a` in float64; without it, floats may be off by 64 times those roundings.
-    threads: of the runtimes; None is the runtime's own, or `upconv.get_num_threads()`.
+    threads: threads of a runtime; None takes its own setting, or `upconv.get_num_threads()`.
     time_limit: seconds that one run may take before it is ended.
 
     Raises `ModelError` and `FileError` for models that cannot be read; `EngineMissing`;
-    `EngineRefusal` where a runtime does not take `a`; `EngineError` where it fails on `a`;
-    `ArgumentError` and its kinds for sizes and feeds; `MemoryLimitError`. A failure of `b` alone is
-    a finding, not an exception.
+    `EngineRefusal` if a runtime refuses `a`; `EngineError` if it fails on `a`; `ArgumentError` and
+    its subclasses for sizes and feeds; `MemoryLimitError`. A failure of only `b` is a finding, not
+    an exception.
 
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Neg(x)}'
     >>> model = ir.from_onnx_text(text)
@@ -87,7 +87,7 @@ def verify(
 
 
 def _findings(a: ir.Model, b: ir.Model) -> Iterator[str]:
-    """Sentences about inputs and outputs that one model lacks, or has in another order."""
+    """Yield sentences about inputs and outputs that one model lacks or has in another order."""
     for what, values, others in (
         ("input", inputs_of(a), inputs_of(b)),
         ("output", a.graph.outputs, b.graph.outputs),
@@ -109,7 +109,7 @@ class Side:
         self._results: dict[Runtime, Mapping[str, Any] | UpconvError] = {}
 
     def outputs(self, runtime: Runtime) -> Mapping[str, Any]:
-        """The model's results, or its error; computed once, since it may take minutes."""
+        """Return the model's results or raise its error; it runs once, which may take minutes."""
         if runtime not in self._results:
             try:
                 with runtime.session(self.model, limit=self.limit) as session:
@@ -122,7 +122,7 @@ class Side:
         return result
 
     def inner(self, runtime: Runtime, names: Sequence[str]) -> Mapping[str, Any]:
-        """Inner values by name, as outputs of a copy; the runtime fuses fewer nodes in the copy."""
+        """Return intermediate values by name, as outputs of a copy, in which less is fused."""
         copy = Side(self.model.clone(), self.feeds, self.limit)
         copy.model.graph.outputs[:] = [copy.values[name] for name in names]
         return copy.outputs(runtime)
@@ -168,7 +168,7 @@ def compared(
 def _first_layer(
     runtimes: Sequence[Runtime], a: Side, b: Side, tolerances: Tolerances
 ) -> Difference | None:
-    """The first inner value that differs; runtimes: of both models, then of `a` in float64."""
+    """Return the first intermediate value that differs; runtimes: for both, for `a` in float64."""
     outputs = {value.name for side in (a, b) for value in side.model.graph.outputs}
     names = [name for name in a.values if name in b.values and name not in outputs]
     for start in range(0, len(names), _GROUP):

@@ -1,4 +1,4 @@
-"""Differences of two values that should be equal: their size, and whether rounding explains them.
+"""Differences between values that should be equal: size, and whether rounding explains it.
 
     error    the largest distance of finite elements, divided by the scale.
     scale    the largest magnitude of a finite element.
@@ -39,16 +39,16 @@ _ROUNDING = {
     "bf16": 2.0**-5,
 }
 _FLOAT32 = 2.0**-19
-"""Of the largest value: 16 units in the last place of types with sums in their own precision, as
-convolutions by fast algorithms need; 4 of those whose sums are in float32."""
+"""Relative to the largest value: 16 units in the last place for types that sum in their own
+precision, because fast convolution algorithms need them; 4 for types that sum in float32."""
 
-_LOOSE = 64  # times the roundings, where there is no float64 result
-_COPIES = 80  # bytes that a comparison takes for each element
+_LOOSE = 64  # times the roundings, if there is no float64 result
+_COPIES = 80  # bytes that a comparison needs for each element
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
-    """The runtime asked for, and the precision in which it computes, "" for the model's own."""
+    """The requested tolerances, and the precision of the runtime; "" is the model's own."""
 
     atol: float | None = None
     rtol: float | None = None
@@ -65,10 +65,10 @@ _BY_ROUNDING = Tolerances()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value as two models have it: an output, or the result of a layer.
+    """The difference between two models in one value: an output, or the result of a layer.
 
     `node`, `op`, `shape` and `dtype` are the first model's. `rule` names the reference of the
-    error: "float64", "exact", "tolerance" or "a". `words` describe other differences than numbers.
+    error: "float64", "exact", "tolerance" or "a". `words` describes non-numeric differences.
     """
 
     name: str
@@ -97,14 +97,14 @@ class Difference:
 def difference(
     value: ir.Value, a: Any, b: Any, tolerances: Tolerances = _BY_ROUNDING, exact: Any = None
 ) -> Difference:
-    """The difference of a value.
+    """Return the difference between two models in a value.
 
     value: the value in the first model. a, b: the results of the two models; exact: the result of
     the first in float64, or None.
     """
     node = value.producer()
     at = str(value.name), (node and node.name) or "", node.op_type if node else ""
-    words = "it is no tensor in one of the two; sequences and optionals are not compared"
+    words = "it is not a tensor in one of the two; sequences and optionals are not compared"
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         if a.shape == b.shape:
             return _compared(at, _step(node), a, b, exact, tolerances)
@@ -114,7 +114,7 @@ def difference(
 
 
 def _step(node: ir.Node | None) -> float:
-    """The largest step between values that a quantisation leaves."""
+    """Return the largest step between neighbouring quantised values."""
     scale = node.inputs[1] if node and node.op_type == "DequantizeLinear" else None
     tensor = None if scale is None else ir.convenience.get_const_tensor(scale)
     if tensor is None:
@@ -128,7 +128,7 @@ def _compared(
     memory.require(_COPIES * a.size, f"Comparing {at[0]}")
     x, y = _wide(a, b)
     finite = np.isfinite(x) & np.isfinite(y)
-    torn = np.count_nonzero(~finite & (x != y) & ~(np.isnan(x) & np.isnan(y)))
+    mismatched = np.count_nonzero(~finite & (x != y) & ~(np.isnan(x) & np.isnan(y)))
     known = isinstance(exact, np.ndarray) and (exact.shape, exact.dtype) == (a.shape, np.float64)
     z = exact if known else x
     finite &= np.isfinite(z)
@@ -157,8 +157,8 @@ def _compared(
     words = ""
     if a.dtype != b.dtype:
         words = f"{a.dtype} became {b.dtype}"
-    elif torn:
-        words = f"{torn} of {a.size} elements are NaN or infinite in one of the two only"
+    elif mismatched:
+        words = f"{mismatched} of {a.size} elements are NaN or infinite in only one of the two"
     elif a.size and not x.size:
         words = "there is no finite element in either, so nothing is verified"
     shape, dtype, equal = a.shape, str(a.dtype), equal and not words
@@ -166,7 +166,7 @@ def _compared(
 
 
 def _wide(a: Array, b: Array) -> tuple[Array, Array]:
-    """Two arrays in float64 or complex128; for text, zeros and where it differs."""
+    """Return two arrays in float64 or complex128; for text, zeros and ones where it differs."""
     if a.dtype.kind not in "biufcV" or b.dtype.kind not in "biufcV":
         return np.zeros(a.shape), np.asarray(a != b, np.float64)
     x, y = (v.astype(np.complex128 if v.dtype.kind == "c" else np.float64) for v in (a, b))
@@ -179,10 +179,10 @@ def _largest(values: Array) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Both models in one runtime.
+    """Results of both models in one runtime.
 
-    `first_layer` is the first inner value that differs, if an output differs. `findings` say why
-    the second model does not run here, `remark` which comparison was impossible.
+    `first_layer` is the first intermediate value that differs, if an output differs. `findings` say
+    why the second model does not run here; `remark` says which comparison was impossible.
     """
 
     runtime: str
@@ -193,11 +193,11 @@ class Run:
 
     @property
     def equal(self) -> bool:
-        """Whether something was compared and all of it was equal."""
+        """Whether outputs were compared and all of them are equal."""
         return bool(self.outputs) and all(output.equal for output in self.outputs)
 
     def told(self) -> list[str]:
-        """Findings, words about outputs, and the first layer that differs, as sentences."""
+        """Return findings, words about outputs and the first differing layer as sentences."""
         outputs = [f"{output.name}: {output.words}" for output in self.outputs if output.words]
         sentences = [*self.findings, *outputs]
         if self.first_layer is not None:
@@ -207,7 +207,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two models, a and b, on the same inputs.
+    """The comparison of two models, a and b, on the same inputs.
 
     `findings` are sentences about the interfaces: inputs and outputs that are missing, or in
     another order. `inputs` are the shapes of the feeds.
@@ -220,7 +220,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether the models have the same interface and in every runtime the same outputs."""
+        """Whether the models have the same interface, and the same outputs in every runtime."""
         return not self.findings and all(run.equal for run in self.runs)
 
     def as_json(self) -> dict[str, Any]:
