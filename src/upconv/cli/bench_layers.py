@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.random  # before the first line of progress: while it loads, Ctrl-C may be lost
 
 from .. import memory, testing
 from ..arrays import Array
