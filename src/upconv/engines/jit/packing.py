@@ -29,6 +29,7 @@ from .kernel_arguments import Block, Blocks
 from .packing_code import (
     ARGUMENTS,
     channels_of_square,
+    few_taps,
     packing_code,
     pair_packing_code,
     transposed_packing_code,
@@ -93,7 +94,7 @@ class Packer:
         else:  # taps may be 0, if crops leave a result none
             count, part = len(pieces), _COLUMNS_OF_PART
             if kept == I16:
-                code: Any = partial(pair_packing_code, stored, max(1, transposed_taps))
+                code: Any = partial(pair_packing_code, stored, few_taps(transposed_taps, cpu))
                 square = channels_of_square(transposed_taps, cpu)
                 part = max(1, part // max(1, square * transposed_taps)) * square
                 columns = channels if transposed_taps else 0

@@ -59,10 +59,10 @@ def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) 
 
 
 @compiled("pack", "pack_pieces", kept=16, opt=1)
-def pair_packing_code(module: Module, stored: str, taps: int, past: bool, cpu: Cpu) -> None:
-    """The same for a weight of `taps` taps and type `stored`, packed as pairs of input channels in
+def pair_packing_code(module: Module, stored: str, few: int, past: bool, cpu: Cpu) -> None:
+    """The same for a weight of type `stored` and `few_taps`, packed as pairs of input channels in
     bfloat16. A part of a piece has some input channels."""
-    _emit_pairs(module, stored, taps, past, cpu)
+    _emit_pairs(module, stored, few, past, cpu)
     _emit_packs(module)
 
 
@@ -132,56 +132,64 @@ def _emit_part(module: Module, element: str, past: bool, cpu: Cpu) -> None:
         report_nonfinite(f, loop.results[0], a.address("bad"))
 
 
-def _emit_pairs(module: Module, stored: str, taps: int, past: bool, cpu: Cpu) -> None:
+def _emit_pairs(module: Module, stored: str, few: int, past: bool, cpu: Cpu) -> None:
     lanes = cpu.lanes(BYTES[I32])
-    channels = channels_of_square(taps, cpu)
+    channels = channels_of_square(few, cpu)
     with module.function("part", _PART, exported=False) as f:
         a, dst, src, active, width = _piece(f)
+        taps = f.integer(few) if few else a["taps"]
         first = f["part"] * a["part"]
         stop = f.min(a["channels"], first + a["part"])
+        square = _PairSquare(stored, few, lanes, taps)
         with (
             f.loop(0, width, lanes) as row,
             f.loop(first, stop, channels) as channel,
             f.loop(0, taps, lanes) as tap,
         ):
             left = active - row.index, a["channels"] - channel.index, taps - tap.index
-            # With few taps a row is read as long as two squares are wide, whatever it needs.
-            numbers = left[1] * taps >= 2 * lanes if taps <= lanes else left[2] >= lanes
-            whole = (left[0] >= lanes) & (left[1] >= channels) & numbers
+            # A row is read beyond its taps, where the weight has more channels.
             number = channel.index * taps + tap.index
-            place = channel.index * width * 2 + row.index * 4
+            enough = a["channels"] * taps - number >= (2 * lanes if few else taps + lanes)
+            whole = (left[0] >= lanes) & (left[1] >= channels) & enough
             here = f.at(src + row.index * a["src_lane"], number, stored)
+            place = channel.index * width * 2 + row.index * 4
             to = dst + (place + tap.index * a["row_channels"] * width * 2)
-            square = _PairSquare(stored, taps, lanes)
             for is_whole in (True, False):
                 with f.when(whole, holds=is_whole):
                     lines = square.lines(f, here, None if is_whole else left)
-                    square.store(f, to, width, lines, None if is_whole else left, past=past)
+                    square.store(f, to, width, lines, left, whole=is_whole, past=past)
 
 
 def channels_of_square(taps: int, cpu: Cpu) -> int:
     """Return the channels of a square: two, or more if they have few taps."""
-    return 2 * max(1, cpu.lanes(BYTES[I32]) // max(1, taps))
+    return 2 * max(1, few_taps(taps, cpu) and cpu.lanes(BYTES[I32]) // taps)
 
 
-Left = tuple[Value, Value, Value] | None
-"""The lanes, channels and taps from a square's first on, if the square may be cut off; or None."""
+def few_taps(taps: int, cpu: Cpu) -> int:
+    """Return `taps` if a square has those of several pairs of channels, else 0."""
+    return taps if 2 * taps <= cpu.lanes(BYTES[I32]) else 0
+
+
+Left = tuple[Value, Value, Value]
+"""The lanes, channels and taps from a square's first on."""
 
 
 class _PairSquare(NamedTuple):
     """A square of 32-bit words: a row is a lane, and a column is a tap of two channels.
 
-    With few taps, several pairs of channels fill a square. The numbers of a row are then adjacent,
-    and one shuffle pairs them. With many taps, a square has some of the taps of two channels, which
-    are read separately.
+    With `few` taps, several pairs of channels fill a square. The numbers of a row are adjacent, and
+    one shuffle pairs them. Otherwise `few` is 0; a square has some of the taps of two channels,
+    which are read separately, and one code serves all numbers of taps.
     """
 
     stored: str
-    taps: int
+    few: int
     lanes: int
+    taps: Value
 
-    def lines(self, f: Function, src: Value, left: Left) -> list[Value]:
-        """Return the columns, and set the flag if a number is not finite."""
+    def lines(self, f: Function, src: Value, left: Left | None) -> list[Value]:
+        """Return the columns, and set the flag if a number is not finite. `left` is None where the
+        square is not cut off."""
         a, words, rows = ARGUMENTS.reader(f), vector(I32, self.lanes), []
         bad = f.constant(vector(I16, self._numbers), 0)
         for i in range(self.lanes):
@@ -197,18 +205,17 @@ class _PairSquare(NamedTuple):
         report_nonfinite(f, bad, a.address("bad"))
         return transposed(f, rows, self.lanes)
 
-    def _row(self, f: Function, src: Value, left: Left, number: int) -> list[Value]:
+    def _row(self, f: Function, src: Value, left: Left | None, number: int) -> list[Value]:
         """Return the numbers of a lane: all together, or those of each channel."""
-        few = self.taps <= self.lanes
         kind = vector(read_for_pairs(self.stored), self._numbers)
-        places = [src] if few else [src, f.at(src, self.taps, self.stored)]
+        places = [src] if self.few else [src, f.at(src, self.taps, self.stored)]
         if left is None:
             return [as_bits(f, f.load(kind, place), BFLOAT) for place in places]
         rows, channels, taps = left
-        counts = [f.select(rows > number, channels * self.taps if few else taps, 0)]
-        if not few:  # the address of no numbers stays inside the weight
+        counts = [f.select(rows > number, channels * self.few if self.few else taps, 0)]
+        if not self.few:  # the address of no numbers stays inside the weight
             counts.append(f.select(channels > 1, counts[0], 0))
-            places[1] = src + f.select(channels > 1, self.taps * BYTES[self.stored], 0)
+            places[1] = f.at(src, f.select(channels > 1, self.taps, 0), self.stored)
         return [
             as_bits(f, f.load_lanes(kind, place, f.lanes_below(n, self._numbers)), BFLOAT)
             for place, n in zip(places, counts, strict=True)
@@ -217,29 +224,32 @@ class _PairSquare(NamedTuple):
     @property
     def _numbers(self) -> int:
         """Count of numbers read together: those of a row, or of one of its channels."""
-        return self.lanes * (2 if self.taps <= self.lanes else 1)
+        return self.lanes * (2 if self.few else 1)
 
     def _columns(self) -> list[tuple[int, int]]:
         """Return the first channel and the tap of each used column."""
-        together = max(1, self.lanes // self.taps)
-        return [(2 * i, tap) for i in range(together) for tap in range(min(self.taps, self.lanes))]
+        if not self.few:
+            return [(0, tap) for tap in range(self.lanes)]
+        pairs = range(self.lanes // self.few)
+        return [(2 * i, tap) for i in pairs for tap in range(self.few)]
 
     def _order(self) -> list[int]:
         columns = self._columns()
         columns += [(0, 0)] * (self.lanes - len(columns))
-        return [(c + i) * self.taps + tap for c, tap in columns for i in (0, 1)]
+        return [(c + i) * self.few + tap for c, tap in columns for i in (0, 1)]
 
     def store(
-        self, f: Function, dst: Value, width: Value, lines: list[Value], left: Left, *, past: bool
-    ) -> None:
+        self, f: Function, dst: Value, width: Value, lines: list[Value], left: Left,
+        *, whole: bool, past: bool,
+    ) -> None:  # fmt: skip
         """Store the columns that exist."""
         tap_bytes = ARGUMENTS.reader(f)["row_channels"] * width * 2
         for (channel, tap), line in zip(self._columns(), lines, strict=False):
             to = dst + (width * (2 * channel) + tap_bytes * tap)
-            if left is None:
+            if whole and self.few:
                 f.store(line, to, past=past)
             else:
-                with f.when((left[1] > channel) & (left[2] > tap)):
+                with f.when(left[1] > channel if self.few else left[2] > tap):
                     f.store(line, to, past=past)
 
 
