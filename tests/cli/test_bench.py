@@ -1,14 +1,11 @@
-"""`upconv bench` as a process: verified rows, planted faults, layer files, terminals, Ctrl-C."""
+"""`upconv bench` as a process: verified rows, planted faults and layer files."""
 
 import json
-import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from functools import lru_cache
 
 import pytest
@@ -16,7 +13,7 @@ import pytest
 import upconv
 from tests.support.paths import ROOT
 from tests.support.planted_engine import plant
-from tests.support.processes import begun, called, environment, failed, let_compute, ran
+from tests.support.processes import called, failed
 from upconv import execution, roofline
 from upconv.engine_choice import Selection
 from upconv.engines import load
@@ -39,8 +36,6 @@ def one_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands inside this process measure the roofline once: half a second of each."""
     monkeypatch.setattr(limits, "measure", measure_once)
 
-
-posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals of POSIX")
 
 SMALL = ["bench", "--only", "dcgan_first", "--peers", "none", "--seconds", "0"]
 JSON = ["--output-format", "json"]
@@ -321,82 +316,3 @@ def test_names_that_are_not_there_are_wrong_usage(option, known, names, words):
     said = failed(called("bench", "--quick", "--seconds", "0", option, names), 2)
     assert words in said
     assert (known if names == "nothing" else option) in said
-
-
-# Terminals and signals ----------------------------------------------------------------------------
-
-
-def test_without_a_terminal_there_is_plain_text_and_no_bar():
-    done = ran(*SMALL)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.isascii()
-    assert b"\x1b" not in done.stdout
-    lines = done.stdout.decode().splitlines()
-    assert lines[0].split()[:2] == ["layer", "by"]
-    assert "efficiency" in lines[0]
-    assert len({len(line) for line in lines[:2]}) == 1  # aligned
-
-
-@contextmanager
-def in_terminal(*args):
-    """`upconv args` in a terminal of its own, ended with the block."""
-    pexpect = pytest.importorskip("pexpect", reason="a terminal needs pexpect")
-    with pexpect.spawn(
-        sys.executable, ["-m", "upconv", *args], env=environment(TERM="xterm-256color"),
-        dimensions=(50, 100), encoding="utf-8", timeout=120,
-    ) as child:  # fmt: skip
-        yield child
-
-
-def ended(child):
-    """What it has shown, and its exit code."""
-    shown = child.read()
-    child.close()
-    return shown, child.exitstatus
-
-
-@posix
-def test_a_narrow_terminal_gets_the_columns_in_blocks(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    with in_terminal(*SMALL) as child:
-        shown, code = ended(child)
-    lines = re.sub(r"\x1b\[[0-9?;]*[a-zA-Z]", "", shown).replace("\r", "\n").splitlines()
-    heads = [line for line in lines if line.startswith("layer")]
-    assert code == 0
-    assert len(heads) > 1
-    assert all(line.split()[:2] == ["layer", "by"] and len(line) <= 60 for line in heads)
-    words = ["best", "median", "GFLOP/s", "efficiency", "memory", "error"]
-    assert [word for line in heads for word in line.split() if word in words] == words
-
-
-@posix
-def test_a_terminal_gets_a_line_of_progress_and_the_same_table():
-    with in_terminal(*SMALL) as child:
-        shown, code = ended(child)
-    assert code == 0
-    assert "dcgan_first: verifying and timing (1 of 1)" in shown
-    assert re.search(r"\r +\r", shown)  # the line is gone at the end
-    assert re.search(r"(?m)^geometric mean +reference ", shown)
-
-
-@posix
-def test_ctrl_c_in_a_terminal_ends_the_bar():
-    with in_terminal("bench", "--peers", "none") as child:
-        child.expect("verifying")
-        child.sendintr()
-        shown, code = ended(child)
-    assert code == 130
-    assert shown.rstrip().endswith("interrupted")
-    assert "Traceback" not in shown
-
-
-@posix
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_a_long_bench(tmp_path, number, code):
-    with begun("bench", "--peers", "none", cwd=tmp_path) as process:
-        let_compute(process, 1.0)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=120)
-    assert (process.returncode, out) == (code, b"")
-    assert err == (b"interrupted\n" if number == signal.SIGINT else b"")
-    assert not list(tmp_path.iterdir())

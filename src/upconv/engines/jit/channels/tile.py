@@ -124,11 +124,11 @@ def emit_channel_tile(module: Module, name: str, tile: ChannelTile, products: Pr
 
 
 def _ahead(f: Function, tile: ChannelTile, here: Values, number: Value) -> Values:
-    """Where the tile of this `number` prefetches weights of the next pass, a line per channel, and
-    bytes to the next channel and tap.
+    """Return the address of the weights that a tile of this `number` prefetches, a cache line per
+    channel, and the bytes to the next channel and tap.
 
-    The first tiles of a call prefetch one vector of them each. Others have nothing left to prefetch
-    and ask for their own weights, which costs least.
+    The first tiles of a call prefetch one vector each of the next pass's weights. Later tiles have
+    nothing left to prefetch, so they prefetch their own weights, which are in the cache already.
     """
     line = f.integer(LINE // 2 if tile.dots else LINE)  # pairs are two channels
     step = f.select(number < tile.vectors, line, 0)

@@ -229,7 +229,7 @@ def products_code(module: Module, cpu: Cpu) -> None:
 
 
 def _slab(f: Function) -> Value:
-    """The offset of the slab of a thread, from its memory's place among those of all."""
+    """Return the offset of a thread's slab. Slabs are in the order of the threads' memory."""
     a = ARGUMENTS.reader(f)
     mine, first = (f.convert("ptrtoint", v, I64) for v in (f["mine"], a["scratch"]))
     return (mine - first) // a["part"] * a["slab"]

@@ -87,6 +87,7 @@ class Tiles(Kernel):
         self.resident_bytes = sum(spatial.resident_bytes for spatial in self._spatial)
         self.resident_bytes += self.order.resident_bytes + codes.nbytes
 
+        # Bytes of a thread's slab of weights; 0 if a call packs the whole weight first.
         one = not by_thread and len(blocks) == 1 and not correlation.accumulate
         pieces = self.order.pieces_code if one and not plan.merging else None
         slabs = [walk.slab for by_kind in walks for walk in by_kind.values()]
@@ -107,15 +108,14 @@ class Tiles(Kernel):
     def _packing(
         self, launches: Iterable[tuple[Launch, dict[str, int]]], packing: Block
     ) -> Iterable[tuple[Launch, dict[str, int]]]:
-        """The launch that packs a weight by parts, each by the thread that multiplies by it."""
+        """Return the launch in which each thread packs the weights that it multiplies by."""
         if self._pieces is None or not self._slab:
             return super()._packing(launches, packing)
         ((launch, values),) = launches
         if launch.blocks not in self._slab_launches:
             code = self._pieces()
-            values_of_all = {"pack_pieces": code.addresses["pack_pieces"], "slab": self._slab}
-            values_of_all["gaps"] = self.order.has_gaps
-            blocks = Blocks(launch.blocks.bound(values_of_all))
+            packs = {"pack_pieces": code.addresses["pack_pieces"], "gaps": self.order.has_gaps}
+            blocks = Blocks(launch.blocks.bound(packs | {"slab": self._slab}))
             self._slab_launches[launch.blocks] = launch._replace(blocks=blocks), code
         values["pack_args"] = packing.address
         return [(self._slab_launches[launch.blocks][0], values)]
