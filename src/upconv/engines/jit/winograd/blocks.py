@@ -78,8 +78,10 @@ class Memory:
         first, second, last = [AxisBlocks()] * (3 - len(axes)) + axes
         self.images, wide, position = plan.box[0], form.chunk * item, form.padded * item
         last_is_channel = correlation.layout is DataLayout.NXC
+        stored = correlation.dtype.itemsize
         x, y = (
-            item * n if last_is_channel else item for n in (correlation.reduced, correlation.made)
+            stored * n if last_is_channel else stored
+            for n in (correlation.reduced, correlation.made)
         )
         last = last._replace(x=x, packed=wide, y=y, stage=position)
         second = second._replace(

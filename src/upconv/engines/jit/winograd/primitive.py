@@ -30,6 +30,7 @@ from ..packing import shared
 from ..rows import Finish, fill_code, finish_code
 from ..steps import Launch
 from ..transpose import transpose_code
+from ..values import STORED
 from ..walk import Phase, phases, walk_code
 from .blocks import v_row_of, z_row_of
 from .driver import ARGUMENTS, driver_code
@@ -58,6 +59,7 @@ class WinogradClass:
         self.weights = shared(Weights, form)
         self.codes = _codes(form, epilogue, finish, transposed)
         self.biases, self._points = _bias_order(form), _points(form)
+        self.bias_type = np.dtype(np.float64 if form.item == 8 else np.float32)
         self.resident_bytes = self.biases.nbytes + self._points.nbytes + self.weights.resident_bytes
         one_run = form.channels == form.padded == form.weight.made
         self.arguments = {
@@ -176,14 +178,14 @@ class Winograd(Kernel):
         """Biases in the order of the inverse transform, and behind them the slopes of PReLU. Where
         `finish` applies the activation, slopes have its order."""
         order = self._class.biases
-        biases = np.zeros(len(order), self.correlation.dtype.numpy)
+        biases = np.zeros(len(order), self._class.bias_type)
         if bias is not None:
-            biases = np.append(bias, bias.dtype.type(0))[order]
+            biases[:] = np.append(bias, bias.dtype.type(0))[order]
         if slopes is None:
             return biases
         if self._epilogues[0].slopes:
             slopes = np.append(slopes, slopes.dtype.type(0))[order]
-        return np.concatenate((biases, slopes))
+        return np.concatenate((biases, slopes.astype(biases.dtype, copy=False)))
 
 
 def _address(code: Code) -> int:
@@ -193,16 +195,15 @@ def _address(code: Code) -> int:
 
 def _epilogues(correlation: Correlation) -> tuple[ActivationEpilogue, Finish]:
     """The activations of the inverse transform, and the rest that `finish` does after it."""
-    element, epilogue = correlation.element, correlation.epilogue
+    types = correlation.element, STORED[correlation.dtype]
+    epilogue = correlation.epilogue
     activations = ActivationEpilogue.of(epilogue)
     if epilogue.residual or correlation.accumulate:
-        late = Finish.of(
-            element, element, epilogue, correlation.layout, accumulate=correlation.accumulate
-        )
+        late = Finish.of(*types, epilogue, correlation.layout, accumulate=correlation.accumulate)
         return NO_ACTIVATION, late
     second = activations._replace(activation=Activation.NONE, slope=0.0, slopes=False)
     first = activations._replace(second=Activation.NONE, second_slope=0.0)
-    return first, Finish(element, element, second)
+    return first, Finish(*types, second)
 
 
 def _codes(
@@ -210,21 +211,22 @@ def _codes(
 ) -> dict[str, Code]:
     """The code of the driver, and of what it calls."""
     element, cpu, transforms = form.weight.element, form.cpu, form.transforms
+    stored = STORED[form.weight.dtype]
     channels_last = form.layout is DataLayout.NXC
     last, pieces = form.windows[-1], any(t.pieces > 1 for t in transforms)
     step = last.step * last.apart * form.chunk * form.item
     inverse = Inverse(element, tuple(t.a for t in transforms), epilogue)
     products = Products(element, form.lanes, form.sizes, form.vectors, v_row_of(form), pieces)
-    move = (fill_code if channels_last else transpose_code)(element, element, cpu)
+    move = fill_code if channels_last else transpose_code
     codes = {
         "job": driver_code(form.layout, cpu),
-        "pack": move,
+        "pack": move(stored, element, cpu),
         "input": input_code(element, tuple(t.b for t in transforms), step, cpu),
         "products": products_code(products, cpu),
         "inverse": inverse_code(inverse, cpu),
     }
     if not channels_last:
-        codes["deliver"] = move
+        codes["deliver"] = transpose_code(element, element if transposed else stored, cpu)
     if channels_last or transposed:
         codes["finish"] = finish_code(finish, cpu)
     return codes

@@ -14,7 +14,7 @@ from itertools import product
 from math import ceil, gcd, inf, log2, prod
 from typing import NamedTuple
 
-from ....problem import DataLayout, DType
+from ....problem import DataLayout
 from ....properties import cached_property
 from ..correlation import Correlation, Line, WeightForm
 from ..cpu import Cpu
@@ -31,8 +31,6 @@ _UNIT = 64  # columns of a unit, about
 
 def refusal(correlation: Correlation) -> str | None:
     """Why Winograd's algorithm does not compute a correlation, or None."""
-    if correlation.dtype not in (DType.FLOAT32, DType.FLOAT64):
-        return f"Winograd's algorithm is done in float32 and float64, not {correlation.dtype.value}"
     if correlation.rank > 3:
         return "there are transforms for at most three axes"
     windows = windows_of(correlation)
@@ -350,5 +348,5 @@ def reduction_of(correlation: Correlation) -> int:
 def shares_sets(correlation: Correlation, cpu: Cpu) -> bool:
     """Whether 16 channels of results lie so far apart that they share a set of the second-level
     cache: rows of 512x512 results took twice as long to write (fcn8s_final)."""
-    channel = prod(correlation.result_size) * BYTES[correlation.element]
+    channel = prod(correlation.result_size) * correlation.dtype.itemsize
     return correlation.layout is DataLayout.NCX and channel % cpu.costs.winograd.set_bytes == 0

@@ -27,7 +27,7 @@ from ..packing import Numbers, aligned, goes_past, threads_for
 from ..packing_code import report_nonfinite, watched
 from ..rows import converted, gather_code
 from ..transpose import transpose_code
-from ..values import BYTES, DOUBLE, I64, PTR, Value, nbytes_of, split, vector
+from ..values import BYTES, DOUBLE, I64, PTR, STORED, Value, nbytes_of, split, vector
 from .schedule import Form
 from .transforms import Transform
 from .window import Window
@@ -35,7 +35,7 @@ from .window import Window
 _ARGUMENTS = ArgumentLayout(
     "dst* src* buffer* runs* terms* factors* numbers* move* part jobs batches batch chunks channels"
     " made reduced chunk phases count row unit group src_group src_reduced src_made taps lines line"
-    " element",
+    " element stored",  # bytes of a number in T and in the weight
     counters="next next_thread bad",
 )
 _RUN = 6  # phase of operands, bytes in dst and in T, length, first term and end of the terms
@@ -47,9 +47,11 @@ class Weights:
     columns], where reduction is [chunk][phase of operands][reduced channel of the chunk]."""
 
     def __init__(self, form: Form) -> None:
-        self._dtype, item, element = form.weight.dtype.numpy, form.item, form.weight.element
+        item, element = form.item, form.weight.element
+        stored = form.weight.dtype.itemsize
+        self._dtype = np.dtype(np.float64 if item == 8 else np.float32)
         self.nbytes = form.weight.groups * form.units * form.unit_bytes
-        by_group, by_reduced, by_made, *_ = (n * item for n in form.weight.strides)
+        by_group, by_reduced, by_made, *_ = (n * stored for n in form.weight.strides)
         taps, line = _Taps(form), form.padded * item
         runs, terms, factors = _runs(form, [step * line for step in taps.steps])
         step = gcd(2 * form.lanes, *(int(n) // item for n in runs[:, 2:4].ravel()))
@@ -57,7 +59,7 @@ class Weights:
         past = goes_past(self.nbytes, cpu)
         self._code = packing_code(element, step, taps.squares, past, cpu)
         move = transpose_code if taps.squares else gather_code
-        self._move = move(element, element, cpu)
+        self._move = move(STORED[form.weight.dtype], element, cpu)
         (address,) = self._move.addresses.values()
         self._tables = {"runs": runs, "terms": terms, "factors": factors, "numbers": taps.numbers}
         self.resident_bytes = sum(table.nbytes for table in self._tables.values())
@@ -73,7 +75,7 @@ class Weights:
             channels=form.channels, made=form.made, reduced=form.reduced, chunk=form.chunk,
             phases=form.reduction // form.reduced, row=form.piece_bytes // form.reduction,
             unit=form.unit_bytes, group=form.units * form.unit_bytes, src_group=by_group,
-            src_reduced=by_reduced, src_made=by_made, element=item, taps=taps.count,
+            src_reduced=by_reduced, src_made=by_made, element=item, stored=stored, taps=taps.count,
             lines=taps.lines, line=line,
         ))  # fmt: skip
 
@@ -224,7 +226,7 @@ def _emit_taps(
         f.store(zero, dst + loop.index)
     if squares:
         together = f.compare("ne", a["lines"], a["taps"])
-        together = together | f.compare("eq", a["src_reduced"], a["taps"] * a["element"])
+        together = together | f.compare("eq", a["src_reduced"], a["taps"] * a["stored"])
         columns = a["taps"] + f.select(together, (count - 1) * a["lines"], 0)
         with f.loop(0, f.select(together, 1, count)) as channel_loop:
             ends = dst + channel_loop.index * channel, src + channel_loop.index * a["src_reduced"]
