@@ -24,6 +24,7 @@ from upconv.engines.jit.positions.tables import (
     tap_table,
 )
 from upconv.engines.jit.positions.tiling import stores
+from upconv.engines.jit.values import BYTES
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, Problem
 
@@ -119,9 +120,9 @@ def test_every_output_once_from_its_position(seed: int) -> None:
     Twice only where the last tiles of a row compute neighbours' results again, and none are added.
     """
     correlation, plan = LAYERS[seed]
-    element, itemsize = correlation.dtype.accumulator.numpy.itemsize, correlation.dtype.itemsize
+    itemsize = correlation.dtype.itemsize
     placement = Placement(correlation, plan)
-    blocks = block_table(plan, placement.classes, itemsize, element)
+    blocks = block_table(plan, placement.classes, itemsize)
     size = correlation.batch * prod(correlation.result_size)
     written = np.zeros(size, int)
     values = np.full((2, size), -1)
@@ -183,7 +184,7 @@ def replayed(correlation, plan, placement, phases, block, tile):
                             yield to + (lane * stride + phase) * itemsize, q + lane, phase
                         for piece in pieces:
                             run, e = coordinates((piece["runs"], piece["length"]))
-                            staged = piece["stage"] // element + run * tile.phases + e
+                            staged = piece["stage"] // BYTES[tile.stored] + run * tile.phases + e
                             assert staged.max() < width * tile.phases
                             to = base + piece["y"] + (image + piece["image"]) * image_bytes + along
                             lane, phase = np.divmod(staged, tile.phases)

@@ -24,7 +24,7 @@ from ..pool import useful_threads
 from ..positions.tiling import finish_of, in_tile, stores
 from ..rows import finish_code
 from ..steps import Launch
-from ..values import BYTES, LINE
+from ..values import BYTES, LINE, STORED
 from .tile import ARGUMENTS, BAND, BANDS, CHANNELS, TAP, PlaneTile, plane_code
 
 _MOST_POSITIONS = 14  # positions of a tile of channels-last data
@@ -191,8 +191,7 @@ def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
     )
     if not possible:
         return None
-    finish = finish_of(correlation)
-    lanes = cpu.lanes(BYTES[finish.computed])
+    lanes = cpu.lanes(BYTES[correlation.element])
     down, across = (tuple(tap.shift for tap in line.phases[0].taps) for line in (rows, last))
     channels_last, costs = correlation.layout is DataLayout.NXC, cpu.costs.planes
     most = _MOST_POSITIONS if channels_last else costs.rows
@@ -207,7 +206,8 @@ def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
         sizes = [(count, 1 + (count <= most // 2)) for count in range(1, most + 1)]
     tiles = [
         PlaneTile(
-            finish.computed, finish.stored, lanes, count, min(vectors, -(-last.out // lanes)),
+            correlation.element, STORED[correlation.dtype], lanes, count,
+            min(vectors, -(-last.out // lanes)),
             (rows.step, last.step), (down, across), in_tile(correlation),
             not stores(correlation), channels_last,
         )

@@ -295,7 +295,8 @@ class _Tiles(NamedTuple):
                 to = y + row_stride * row
                 for v, mask in enumerate(masks):
                     value = values[row * tile.vectors + v]
-                    f.store_lanes(value, f.at(to, v * tile.lanes, tile.element), mask)
+                    place = f.at(to, v * tile.lanes, tile.stored)
+                    f.store_lanes(converted(f, value, tile.stored), place, mask)
 
 
 def _below(f: Function, count: Value, lanes: int) -> Value:

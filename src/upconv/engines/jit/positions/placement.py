@@ -17,6 +17,7 @@ from ....properties import cached_property
 from ..correlation import Correlation
 from ..kernel_arguments import Table, filled, offsets
 from ..packing import Numbers
+from ..values import BYTES
 from .schedule import Schedule
 from .tables import PHASE_TUPLE, PIECE, SPAN, TILES, split
 from .tiling import stores
@@ -46,7 +47,7 @@ class Placement:
     def __init__(self, correlation: Correlation, plan: Schedule) -> None:
         self._plan, self._tile, padded = plan, plan.tiles[0], plan.padded
         self._direct = stores(correlation)
-        self._element = correlation.dtype.accumulator.numpy.itemsize
+        self._element, self._staged = BYTES[correlation.element], BYTES[plan.tiles[0].stored]
         self._position = padded.last.stride * correlation.dtype.itemsize
         out, outer = correlation.result_size, padded.outer
         by_axis = [prod(out[i + 1 :]) * correlation.dtype.itemsize for i in range(len(outer))]
@@ -169,7 +170,7 @@ class Placement:
         staged, runs = ~direct, np.where(complete, positions, 1)
         dense = phases.phases == self._plan.padded.last.stride
         pieces = filled(
-            PIECE, len(y), y=y, image=image, stage=(low - begin) * (phases.phases * self._element),
+            PIECE, len(y), y=y, image=image, stage=(low - begin) * (phases.phases * self._staged),
             runs=1 if dense else runs, length=elements * runs if dense else elements,
         )[staged]  # fmt: skip
         (firsts,), before = new.nonzero(), staged.cumsum()

@@ -17,6 +17,7 @@ from ..operands import Kernel, Operands
 from ..packing import shared
 from ..rows import fill_code, finish_code
 from ..steps import Launch
+from ..values import STORED
 from .driver import ARGUMENTS, driver_code
 from .placement import Placement
 from .schedule import predicted_cycles, schedule
@@ -40,7 +41,8 @@ class Positions(Kernel):
         self._type, kind = correlation.dtype.accumulator.numpy, finish_of(correlation)
         self._codes = [tile_code(tile, cpu) for tile in plan.tiles]
         self._walk, self._driver = walk.walk_code(cpu), driver_code(cpu)
-        self._called = fill_code(kind.stored, kind.computed, cpu), finish_code(kind, cpu)
+        types = STORED[correlation.dtype], correlation.element
+        self._called = fill_code(*types, cpu), finish_code(kind, cpu)
         axes = tuple(tuple(phase.taps for phase in line.phases) for line in correlation.lines)
         form = correlation.weight, plan.tiles, plan.blocks, axes
         self.order, self._pack_threads = shared(Packing, *form, cpu), threads
@@ -82,7 +84,7 @@ class Positions(Kernel):
         correlation, plan = self.correlation, self.schedule
         element, itemsize = self._type.itemsize, correlation.dtype.itemsize
         placement, rows = Placement(correlation, plan), InputRows.of(correlation, plan)
-        blocks = block_table(plan, placement.classes, itemsize, element)
+        blocks = block_table(plan, placement.classes, itemsize)
         codes = [self._codes[block.kind].addresses for block in plan.blocks]
         blocks["main"] = [code["wide"] for code in codes]
         blocks["tail"] = [code["narrow"] or code["wide"] for code in codes]

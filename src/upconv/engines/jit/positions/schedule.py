@@ -21,7 +21,7 @@ from ....problem import DataLayout
 from ..correlation import Correlation, Line
 from ..cpu import Cpu
 from ..pool import useful_threads
-from ..values import BYTES
+from ..values import BYTES, STORED
 from .tile import Tile
 from .tiling import Block, stores, tiles_for
 
@@ -127,7 +127,8 @@ def _may_read_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bo
     nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
     costs = cpu.costs.positions
     few = len(plan.blocks) <= costs.reads and nbytes <= costs.read_l2 * cpu.l2
-    return pointwise and few and stores(correlation)
+    reads = STORED[correlation.dtype] == correlation.element
+    return pointwise and few and reads and stores(correlation)
 
 
 def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:

@@ -25,6 +25,7 @@ import numpy as np
 from ..correlation import Correlation
 from ..kernel_arguments import Table, filled, record
 from ..packing import Numbers
+from ..values import BYTES
 from .schedule import Schedule
 
 BLOCK = record("main tail w w_tap y channel active phases piece")
@@ -179,13 +180,13 @@ def job_table(correlation: Correlation, plan: Schedule, group_bytes: int) -> Tab
     ).ravel()  # fmt: skip
 
 
-def block_table(plan: Schedule, classes: list[int], itemsize: int, element: int) -> Table:
+def block_table(plan: Schedule, classes: list[int], itemsize: int) -> Table:
     """Return the blocks of a group, with their classes of phases but without code and weights. An
-    element takes `itemsize` bytes in y and `element` in the stage."""
-    blocks = plan.blocks
+    element takes `itemsize` bytes in y."""
+    blocks, tiles = plan.blocks, [plan.tiles[block.kind] for block in plan.blocks]
     return filled(
         BLOCK, len(blocks), y=[block.phase * itemsize for block in blocks], phases=classes,
-        piece=[plan.tiles[block.kind].phases * element for block in blocks],
+        piece=[tile.phases * BYTES[tile.stored] for tile in tiles],
         channel=[block.channel for block in blocks], active=[block.active for block in blocks],
     )  # fmt: skip
 

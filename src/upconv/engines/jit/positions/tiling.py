@@ -18,7 +18,7 @@ from ....problem import DataLayout
 from ..activation import NO_ACTIVATION, ActivationEpilogue
 from ..correlation import Correlation, Line, WeightForm
 from ..cpu import Cpu
-from ..rows import Finish
+from ..rows import Finish, plain
 from ..values import BYTES, STORED
 from .tile import Step, Tile
 
@@ -35,7 +35,8 @@ class Block(NamedTuple):
 
 class _Class(NamedTuple):
     """A class of layers: the weight, the rank, the average number of outer taps per phase, the
-    last axis's stride and taps by phase, and the activations that tiles apply."""
+    last axis's stride and taps by phase, the activations that tiles apply, and the type in which
+    they store results."""
 
     weight: WeightForm
     rank: int
@@ -43,6 +44,7 @@ class _Class(NamedTuple):
     stride: int
     taps: tuple[tuple[Tap, ...], ...]
     epilogue: ActivationEpilogue
+    stored: str
 
 
 def tiles_for(
@@ -54,8 +56,9 @@ def tiles_for(
         for line in correlation.lines[:-1]
     )
     taps, weight = tuple(phase.taps for phase in last.phases), correlation.weight
-    form = weight, correlation.rank, by_phase, last.stride, taps, in_tile(correlation)
-    return _tiles(_Class(*form), cpu)
+    form = weight, correlation.rank, by_phase, last.stride, taps
+    ends = in_tile(correlation), finish_of(correlation).computed
+    return _tiles(_Class(*form, *ends), cpu)
 
 
 @lru_cache(maxsize=256)
@@ -78,7 +81,7 @@ def _tiling(kind: _Class, cpu: Cpu, most: int) -> tuple[float, tuple[Tile, ...],
     for start, count in _chunks(len(kind.taps), most):
         sizes = cpu.lanes(BYTES[weight.element]), 1, 1, count
         steps, dense = _steps(kind.taps[start : start + count]), count == kind.stride
-        single = Tile(weight.element, *sizes, steps, dense, kind.epilogue)
+        single = Tile(weight.element, kind.stored, *sizes, steps, dense, kind.epilogue)
         cycles, tile = _best_tile(single, result_channels, kind.rank, sums, cpu, vectors)
         total, vectors = total + cycles, tile.vectors
         number = kinds.setdefault(tile, len(kinds))
@@ -142,7 +145,7 @@ def _steps(phases: tuple[tuple[Tap, ...], ...]) -> tuple[Step, ...]:
 def in_tile(correlation: Correlation) -> ActivationEpilogue:
     """Return the activations that tiles apply: cheap ones without residual or accumulation before.
 
-    They store a second result only where they store the first in the computed type.
+    They store a second result only in the computed type, since it depends on the unrounded first.
     """
     epilogue = ActivationEpilogue.of(correlation.epilogue)
     if not epilogue.is_cheap or correlation.epilogue.residual or correlation.accumulate:
@@ -153,7 +156,10 @@ def in_tile(correlation: Correlation) -> ActivationEpilogue:
 
 
 def finish_of(correlation: Correlation) -> Finish:
-    """Return the part of an epilogue that `in_tile` leaves, for results that are staged."""
+    """Return the part of an epilogue that `in_tile` leaves, for results that are staged.
+
+    If it leaves nothing, tiles round results themselves, and this copies them.
+    """
     stored, layout = STORED[correlation.dtype], correlation.layout
     finish = Finish.of(
         correlation.element, stored, correlation.epilogue, layout,
@@ -163,7 +169,8 @@ def finish_of(correlation: Correlation) -> Finish:
     if in_tile(correlation)[:3] != epilogue[:3]:
         return finish
     late = epilogue._replace(activation=Activation.NONE, slope=0.0, slopes=False)
-    return finish._replace(epilogue=late, layout=DataLayout.NCX)
+    finish = finish._replace(epilogue=late, layout=DataLayout.NCX)
+    return plain(stored) if finish.is_cast else finish
 
 
 def stores(correlation: Correlation) -> bool:
