@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
+from math import inf
 
 import numpy as np
 import pytest
@@ -25,15 +26,20 @@ from upconv.engines.jit.channels.tile import ChannelTile, emit_channel_tile
 from upconv.engines.jit.channels.weights import ChannelPacking
 from upconv.engines.jit.compile import assembly
 from upconv.engines.jit.correlation import Correlation
-from upconv.engines.jit.cpu import VARIABLE, host, target
+from upconv.engines.jit.cpu import VARIABLE, Cpu, host, target
 from upconv.engines.jit.emit import Module
+from upconv.engines.jit.processor_costs import Costs
 from upconv.engines.nonfinite import NonFinite
 from upconv.geometry import Axis, padded
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
 
 HERE = bool(host().dots)
 needs_dots = pytest.mark.skipif(not HERE, reason="this processor has no such instructions")
-WAYS = [pytest.param(True, id="dots", marks=needs_dots), pytest.param(False, id="widened")]
+WAYS = [
+    pytest.param("dots", marks=needs_dots),
+    "widened",  # where inputs are read
+    "cast",  # all inputs, before
+]
 
 FORWARD = [
     case.replace(dtype=DType.BFLOAT16)
@@ -45,9 +51,28 @@ FORWARD = [
 CASES = [case.replace(layout=tuple(DataLayout)[i % 2]) for i, case in enumerate(FORWARD)]
 
 
-def engine(dots: bool, cache: int = 0) -> Held:
-    """The channel-vectorised kernel, its way of products chosen."""
-    cpu = replace(host(), l2=cache or host().l2)
+class Reading(Cpu):
+    """This processor, which reads all channels-last inputs in place."""
+
+    reads = inf
+
+    @property
+    def costs(self) -> Costs:
+        costs = Cpu.costs.fget(self)
+        return costs._replace(channels=costs.channels._replace(reads=self.reads))
+
+
+class Casting(Reading):
+    """This processor, which casts all 16-bit inputs first."""
+
+    reads = 0
+
+
+def engine(way: str, cache: int = 0) -> Held:
+    """The channel-vectorised kernel with one way of products."""
+    sizes = {field.name: getattr(host(), field.name) for field in fields(Cpu)}
+    cpu = (Casting if way == "cast" else Reading)(**sizes | {"l2": cache or host().l2})
+    dots = way == "dots"
     return Held("channels", lambda problem, n: Channels(Correlation.of(problem), n, cpu, dots))
 
 
@@ -69,53 +94,53 @@ def checked(engine: Held, problem: Problem) -> np.ndarray:
 @needs_dots
 @pytest.mark.parametrize("problem", CASES, ids=str)
 def test_every_case(problem: Problem) -> None:
-    testing.check(engine(True), problem, threads=2)
+    testing.check(engine("dots"), problem, threads=2)
 
 
-@pytest.mark.parametrize("dots", WAYS)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("channels", [1, 2, 3, 5, 17, 33])
-def test_odd_channels_and_groups(channels: int, groups: int, dots: bool) -> None:
+def test_odd_channels_and_groups(channels: int, groups: int, way: str) -> None:
     for layout in DataLayout:
         for out in (1, 7, 40):
             problem = layer((channels * groups, out * groups), 5, 2, groups)
-            checked(engine(dots), problem.replace(layout=layout))
+            checked(engine(way), problem.replace(layout=layout))
 
 
-@pytest.mark.parametrize("dots", WAYS)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", DataLayout)
 def test_passes_threads_and_blocks_change_no_bit(
-    layout: DataLayout, dots: bool, monkeypatch: pytest.MonkeyPatch
+    layout: DataLayout, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = layer((301, 80), 7, 2).replace(layout=layout)
     given = testing.operands(problem)
-    wanted = checked(engine(dots), problem)
+    wanted = checked(engine(way), problem)
     for cache in (1 << 22, 1 << 16, 1 << 14):  # its channels in passes of 301, 152 and less
         for threads in (1, 2, 3):
-            got = testing.compute(engine(dots, cache), problem, given, threads)
+            got = testing.compute(engine(way, cache), problem, given, threads)
             assert got.tobytes() == wanted.tobytes()
     monkeypatch.setattr(channels_module, "transposed_bytes", lambda problem, threads: 1)
-    assert testing.compute(engine(dots), problem, given).tobytes() == wanted.tobytes()
+    assert testing.compute(engine(way), problem, given).tobytes() == wanted.tobytes()
 
 
 def test_widening_pairs_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     for channels in (1, 2, 31, 64):
         problem = layer((channels, 40), 9, 2).replace(layout=DataLayout.NXC)
         given = testing.operands(problem)
-        pairs = testing.compute(engine(False), problem, given)
+        pairs = testing.compute(engine("widened"), problem, given)
         with monkeypatch.context() as patch:
             patch.setattr(products, "in_pairs", lambda tile: False)
             channel_code.tile_code.cache_clear()
-            single = testing.compute(engine(False), problem, given)
+            single = testing.compute(engine("widened"), problem, given)
         channel_code.tile_code.cache_clear()
         assert pairs.tobytes() == single.tobytes()
 
 
-@pytest.mark.parametrize("dots", WAYS)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", DataLayout)
 @pytest.mark.parametrize("channels", [4, 5])
 def test_nan_and_infinity_stay_where_they_belong(
-    channels: int, layout: DataLayout, dots: bool
+    channels: int, layout: DataLayout, way: str
 ) -> None:
     """Beside the last channel of a group lies another group's first, or another position's."""
     problem = layer((2 * channels, 6), 6, 2, 2).replace(layout=layout)
@@ -123,7 +148,7 @@ def test_nan_and_infinity_stay_where_they_belong(
         given = testing.operands(problem)
         x = given.a if layout is DataLayout.NXC else given.a.transpose(0, 2, 3, 1)
         x[0, 2, 3, channel], x[1, 5, 0, channel] = np.nan, np.inf
-        specials_stay(engine(dots), problem, given)
+        specials_stay(engine(way), problem, given)
 
 
 def neighbour_taken_along(f, channels):
@@ -134,14 +159,14 @@ def last_forgotten(f, channels):
     return channels - (channels % 2 + 1)
 
 
-@pytest.mark.parametrize("dots", WAYS)
+@pytest.mark.parametrize("way", WAYS[:2])
 @pytest.mark.parametrize("fault", [neighbour_taken_along, last_forgotten])
 def test_a_planted_fault_is_caught(
-    fault: Callable, dots: bool, monkeypatch: pytest.MonkeyPatch
+    fault: Callable, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def all_tests() -> None:
-        test_nan_and_infinity_stay_where_they_belong(5, DataLayout.NXC, dots)
-        test_odd_channels_and_groups(5, 1, dots)
+        test_nan_and_infinity_stay_where_they_belong(5, DataLayout.NXC, way)
+        test_odd_channels_and_groups(5, 1, way)
 
     monkeypatch.setattr(products, "paired", fault)
     channel_code.tile_code.cache_clear()
@@ -161,21 +186,22 @@ def test_subnormal_numbers_are_zero_to_dot_products() -> None:
     given = testing.operands(problem)
     given.a[...], given.b[...] = 2.0**-130, 2.0**127
     dots, floats = (
-        testing.compute(engine(way), problem, given).astype(np.float64) for way in (True, False)
+        testing.compute(engine(way), problem, given).astype(np.float64)
+        for way in ("dots", "widened")
     )
     assert (floats == 2 * 2.0**-3).all()
     assert (dots == 0).all()
     given.a[...] = 2.0**-126  # the least normal number
-    assert (testing.compute(engine(True), problem, given).astype(np.float64) == 4).all()
+    assert (testing.compute(engine("dots"), problem, given).astype(np.float64) == 4).all()
     given.b[...] = 2.0**-3  # a sum that is subnormal
-    assert (testing.compute(engine(True), problem, given).astype(np.float64) == 0).all()
+    assert (testing.compute(engine("dots"), problem, given).astype(np.float64) == 0).all()
 
 
 @needs_dots
 def test_epilogues_and_sums_on_what_is_there() -> None:
     for layout in DataLayout:
         problem = layer((7, 20), 6, 2).replace(layout=layout, accumulate=True)
-        checked(engine(True), problem.replace(epilogue=Epilogue(residual=True)))
+        checked(engine("dots"), problem.replace(epilogue=Epilogue(residual=True)))
 
 
 def test_memory_stays_within_its_bound() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from ....memory import readable
 from ....problem import DataLayout
@@ -10,8 +11,9 @@ from ...base import Candidate, Eligible
 from ..correlation import Correlation
 from ..cpu import Cpu
 from ..direct import direct
-from ..values import BYTES
+from ..values import BYTES, STORED
 from .blocks import image_bytes, least_bytes, transposed_bytes
+from .form import read_type
 from .lanes import can_dot
 from .schedule import predicted_cycles, schedule
 
@@ -29,7 +31,9 @@ def _candidate(correlation: Correlation, name: str, threads: int, cpu: Cpu) -> C
     plan = schedule(correlation, threads, cpu, name == DOTS)
     cycles = predicted_cycles(correlation, plan, cpu)
     if correlation.layout is DataLayout.NXC:
-        return direct(correlation, name, cycles, 0, threads, cpu)
+        read, numbers = read_type(correlation, plan.cut, cpu), prod(correlation.operand_shape)
+        casts = read != STORED[correlation.dtype]
+        return direct(correlation, name, cycles, casts * numbers * BYTES[read], threads, cpu)
     element, most = BYTES[correlation.element], transposed_bytes(correlation, threads)
     least = least_bytes(correlation, element)
     workspace = max(least, min(correlation.batch * image_bytes(correlation, element), most))

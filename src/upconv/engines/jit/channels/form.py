@@ -26,8 +26,8 @@ class Form:
 
     `points` are those of each block's tile, and `merges` says for each grid whether some block
     takes neighbouring taps as one. `transposed` says that data is transposed before and back after
-    the passes; `finish` comes last. `groups` are computed one by one. `element`, `x_bytes` and
-    `y_bytes` are bytes of a number: in computing, in the input and in the output.
+    the passes; `finish` comes last. `groups` are computed one by one. `read` is the type of the
+    inputs of tiles. `element` and `y_bytes` are bytes of a number, in computing and in the output.
     """
 
     weight: WeightForm
@@ -39,7 +39,7 @@ class Form:
     transposed: bool
     groups: int
     element: int
-    x_bytes: int
+    read: str
     y_bytes: int
 
     @classmethod
@@ -58,9 +58,32 @@ class Form:
             weight, cut, cpu, finish,
             tuple(points), tuple(merges), transposed, 1 if lanes.depthwise else weight.groups,
             element,
-            BYTES[BFLOAT] if lanes.dots else element if transposed else stored,
+            read_type(correlation, cut, cpu),
             element if transposed else stored,
         )  # fmt: skip
+
+    @property
+    def x_bytes(self) -> int:
+        """Bytes of a number in the input of tiles."""
+        return BYTES[self.read]
+
+
+def read_type(correlation: Correlation, cut: Cut, cpu: Cpu) -> str:
+    """The type in which tiles read inputs: channels-last data of another type is cast before.
+
+    Each read of a 16-bit input widens it, which takes longer than one cast for all reads.
+    """
+    lanes, stored = cut.lanes, STORED[correlation.dtype]
+    if lanes.dots:
+        return BFLOAT
+    reads = sum(
+        prod(len(phase.taps) for phase in grid.outer) * len(block.shifts) / grid.phase_group.unroll
+        for grid in cut.grids
+        for block in grid.blocks
+    )
+    few = reads <= cpu.costs.channels.reads * prod(line.step for line in correlation.lines)
+    in_place = correlation.layout is DataLayout.NXC and (few or lanes.depthwise)
+    return stored if in_place else correlation.element
 
 
 class ChannelsLast:

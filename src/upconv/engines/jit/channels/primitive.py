@@ -20,7 +20,7 @@ from ..cpu import Cpu
 from ..operands import Kernel, Operands
 from ..spatial import Spatial
 from ..steps import Launch
-from ..values import BFLOAT, FLOAT
+from ..values import STORED
 from .blocks import (
     SpatialBlock,
     blocks_for_threads,
@@ -69,9 +69,10 @@ class Channels(Kernel):
         )
         self.workspace_bytes = self._spatial.nbytes + 64
         self._cast: tuple[Launch, int] | None = None
-        if not form.transposed and form.x_bytes < correlation.dtype.itemsize:
+        stored = STORED[correlation.dtype]
+        if not form.transposed and form.read != stored:
             count = prod(correlation.operand_shape)
-            cast = Cast(count, (FLOAT, BFLOAT), threads, cpu)
+            cast = Cast(count, (stored, form.read), threads, cpu)
             self._cast = cast.launch, -(-self.workspace_bytes // 64) * 64
             self.workspace_bytes = self._cast[1] + count * form.x_bytes + 64
             self._kept = cast

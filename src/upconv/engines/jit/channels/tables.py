@@ -12,7 +12,6 @@ import numpy as np
 
 from ..kernel_arguments import Table, filled
 from ..packing import Numbers, shared
-from ..values import BFLOAT
 from .code import Codes
 from .driver import PASS, ROW, SPAN, Pass
 from .form import ChannelsLast, Form
@@ -141,13 +140,11 @@ class Passes:
     def _tile(self, block: Block) -> ChannelTile:
         form, lanes = self.form, self.form.cut.lanes
         element, masked = form.weight.element, block.masked
-        stored = BFLOAT if lanes.dots else form.finish.stored
-        stored = element if form.x_bytes == form.element else stored
         if lanes.depthwise:
             masked = block.active < block.vectors * lanes.width
         casts = form.finish.is_cast and not (form.transposed or form.finish.is_plain)
         return ChannelTile(
-            stored, element, lanes.width, block.points, block.vectors, masked, lanes.depthwise,
+            form.read, element, lanes.width, block.points, block.vectors, masked, lanes.depthwise,
             lanes.multiplier, lanes.dots > 0, form.finish.stored if casts else "",
         )  # fmt: skip
 
