@@ -332,7 +332,7 @@ FAULTS = {
     "tile_primitive.tables_of = longer",
     "tiles in place beyond the last row": TILES_IN_PLACE
     + JIT.format(".tiles", "placement", "placement")
-    + "placement.InPlace._moved = lambda self, x: 0 * x",
+    + "placement.InPlace._rows_earlier = lambda self, x: 0 * x",
     "a packed operand of tiles too small": TILES
     + JIT.format(".tiles", "tables", "tables")
     + "tables.Packed.nbytes = property(lambda self: self.__dict__['nbytes'] // 2,\n"

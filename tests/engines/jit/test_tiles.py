@@ -313,13 +313,13 @@ def tiles_begin_earlier_and_results_do_not(patch: pytest.MonkeyPatch) -> None:
 
 def last_tile_twice(patch: pytest.MonkeyPatch) -> None:
     """Results are added to what is there once more."""
-    leave = register_tile._leave
+    finish = register_tile._finish_rows
 
     def twice(*given):
-        leave(*given)
-        leave(*given)
+        finish(*given)
+        finish(*given)
 
-    patch.setattr(register_tile, "_leave", twice)
+    patch.setattr(register_tile, "_finish_rows", twice)
     register_tile.tile_code.cache_clear()
 
 

@@ -5,7 +5,7 @@ libdnnl, by measured times (libdnnl_times.py). All cycles are per thread (proces
 that chooses, tunes, explains, or needs one order of sums for all chunks reads this table.
 
 The cycles of all direct kernels are divided by the number of threads in the same way. So the number
-of threads changes neither the choice nor one bit of a result.
+of threads changes neither the choice between them nor one bit of their results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .winograd.candidates import candidates as winograd
 
 
 def tiles(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """Return the candidates of the tile kernel, which is imported only for bfloat16."""
+    """Return the candidates of the tile kernel, which is imported only for bfloat16 operands."""
     if not takes_tiles(correlation):
         return ()
     with importing:
@@ -43,7 +43,7 @@ def tiles(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, 
 
 
 KERNELS = (positions, channels, planes, tiles)
-"""Functions that list the candidates with direct sums; of equal cycles, the first is preferred."""
+"""Functions that list the candidates with direct sums; the first of equal cycles is preferred."""
 
 
 @lru_cache(maxsize=512)  # six classes of sizes for a model of 80 layers
@@ -69,21 +69,21 @@ def table(
 
         candidates = weight_grad(inner, threads, cpu)
         reason = "Winograd's algorithm computes only results and input gradients"
-        tiles = refused("winograd", reason, winograd=True)
+        no_winograd = refused("winograd", reason, winograd=True)
         libdnnl_candidate = libdnnl_times.of_weight_grad(problem, ranked(candidates)[0], cpu)
-        return (*_cast(problem, candidates, threads, cpu), tiles, libdnnl_candidate)
+        return (*_cast(problem, candidates, threads, cpu), no_winograd, libdnnl_candidate)
     correlation = Correlation.of(inner)
     direct_sums = _eligible(
         [candidate for kernel in KERNELS for candidate in kernel(correlation, threads, cpu)]
     )
     direct_sums = list(_cast(problem, direct_sums, threads, cpu))
     best = ranked(direct_sums)[0]
-    products = _winograd(
+    transformed = _winograd(
         problem, inner, threads, cpu, every=every, direct=best.cycles, prepared=prepared
     )
     return (
         *direct_sums,
-        *_cast(problem, products, threads, cpu),
+        *_cast(problem, transformed, threads, cpu),
         libdnnl_times.of_correlation(problem, correlation, best, cpu),
     )
 
@@ -91,9 +91,9 @@ def table(
 def _cast(
     problem: Problem, candidates: Iterable[Candidate], threads: int, cpu: Cpu
 ) -> Iterator[Candidate]:
-    """Add the cycles of rounding operands in copies to the candidates.
+    """Add to the candidates the cycles of rounding operands in copies.
 
-    Tiles need no copies. Dot products need no copy of operands that the kernel transposes.
+    Tiles need no copies. Dot products need no copies of data that is transposed or packed.
     """
     numbers = prod(problem.operand_shapes[0])
     if problem.direction is Direction.WEIGHT_GRAD:
@@ -101,12 +101,12 @@ def _cast(
     cycles = cpu.costs.packing.cast * numbers / threads if problem.rounded else 0.0
     packs = problem.direction is Direction.WEIGHT_GRAD or problem.layout is DataLayout.NCX
     for candidate in candidates:
-        free = candidate.variant == TILES or (packs and candidate.variant == DOTS)
-        yield candidate if free else replace(candidate, cycles=candidate.cycles + cycles)
+        rounds = candidate.variant == TILES or (packs and candidate.variant == DOTS)
+        yield candidate if rounds else replace(candidate, cycles=candidate.cycles + cycles)
 
 
 def _eligible(candidates: list[Candidate]) -> list[Candidate]:
-    """Make candidates on request eligible for the model where there are no others."""
+    """Make candidates on request eligible for the model if there are no others."""
     if any(candidate.eligible is Eligible.BY_MODEL for candidate in candidates):
         return candidates
     return [
@@ -121,7 +121,7 @@ def _winograd(
     problem: Problem, inner: Problem, threads: int, cpu: Cpu, *, every: bool, direct: float,
     prepared: bool,
 ) -> tuple[Candidate, ...]:  # fmt: skip
-    """Return the candidates of Winograd's algorithm, where direct sums take `direct` cycles.
+    """Return the candidates of Winograd's algorithm, beside direct sums that take `direct` cycles.
 
     They leave out outputs that no input reaches: neighbours would add rounding errors to them.
     """
@@ -139,7 +139,7 @@ def size_class(problem: Problem) -> Problem:
     of a power of two.
 
     A vocoder sees a new length with every sentence. Its lengths share a few tables, and mostly the
-    code that these choose. The number of full vectors changes by one at most.
+    code that these choose. A size grows by less than an eighth.
     """
     axes = tuple(_rounded(axis) for axis in problem.axes)
     if axes == problem.axes:
@@ -151,13 +151,13 @@ def size_class(problem: Problem) -> Problem:
 def _rounded(axis: Axis) -> Axis:
     crops = max(axis.crop_begin, axis.crop_end)
     if axis.size <= _EXACT or crops > axis.dilation * (axis.kernel - 1):
-        return axis  # where crops leave out inputs, another size may have another interior
+        return axis  # if crops leave out inputs, another size may have another interior
     step = 1 << ((axis.size - 1).bit_length() - 4)
     size = -(-axis.size // step) * step
     return axis if size == axis.size else replace(axis, size=size)
 
 
-_EXACT = 64  # sizes up to this fill few vectors: each has a table of its own
+_EXACT = 64  # sizes up to this fill few vectors, so each has its own table
 
 
 def direct_variant(problem: Problem, threads: int, cpu: Cpu) -> str:

@@ -13,8 +13,8 @@ On a Xeon with AMX (bfloat16, one thread, 2026-11-27), where libdnnl uses tiles 
 
     44 layers in both directions and layouts 0.65 to 12, geometric mean 1.40: channels-last
     convolutions of stride 1 0.7 to 1.0, input gradients of volumes 5 to 12, packing 1.4 to 7
-    weight gradients of 22 classes that this engine computes by tiles 0.78 to 8, of which two, in
-    channels-last data, below 1; of eight other classes, with few channels, 0.8 to 70
+    weight gradients of 22 classes that this engine computes by tiles 0.78 to 8, but below 1 for
+    two of them only, with channels-last data; of eight other classes, with few channels, 0.8 to 70
 
 On the same Xeon held to AVX512-BF16 without tiles, 44 layers in three directions and both layouts:
 0.88 to 64, of which one below 1. With AVX2 alone libdnnl refuses bfloat16.
@@ -78,32 +78,33 @@ def _beside_tiles(correlation: Correlation, *, forward: bool) -> tuple[float, st
 
 def _forward(problem: Problem) -> tuple[float, str]:
     channels = problem.out_channels // problem.groups
-    narrow = 1 < problem.groups < problem.in_channels and 1 < channels < _LANES
-    if narrow and problem.layout is DataLayout.NXC and not problem.bias:
+    is_narrow = 1 < problem.groups < problem.in_channels and 1 < channels < _LANES
+    if is_narrow and problem.layout is DataLayout.NXC and not problem.bias:
         return 0.45, _not_full(channels)
     return _SLOWER
 
 
 def _input_grad(correlation: Correlation, best: Candidate, cpu: Cpu) -> tuple[float, str]:
-    first, wide = correlation.layout is DataLayout.NCX, cpu.vector_bytes == LINE
+    channels_first, is_wide = correlation.layout is DataLayout.NCX, cpu.vector_bytes == LINE
     channels = correlation.made // correlation.groups
     depthwise = 1 < correlation.groups == correlation.made == correlation.reduced
     if best.variant in ("planes", "positions"):
         return _SLOWER
-    if first and (depthwise or is_heavy(correlation)):
+    if channels_first and (depthwise or is_heavy(correlation)):
         return _SLOWER  # libdnnl reorders as much data, and reorders weights more slowly
     if depthwise and correlation.rank > 2:
         return _SLOWER  # libdnnl takes 5 to 21 times as long
     inside = all(line.is_inside for line in correlation.lines)
-    if correlation.reduced // correlation.groups < _FEW_CHANNELS and not (first and inside):
+    has_few_channels = correlation.reduced // correlation.groups < _FEW_CHANNELS
+    if has_few_channels and not (channels_first and inside):
         reason = f"the JIT engine is slow on fewer than {_FEW_CHANNELS} channels to sum over"
         if correlation.groups > 1:
             return 0.4, reason
-        return _SLOWER if wide else (0.7, reason)
+        return _SLOWER if is_wide else (0.7, reason)
     if channels < _LANES and (correlation.groups > 1 or channels > _LANES // 4):
         return (0.6 if correlation.groups > 1 else 0.95), _not_full(channels)
-    if not first and not wide and prod(correlation.result_size) > _FEW_POSITIONS:
-        return 0.9, "convolutions of channels-last data are not the JIT engine's fastest"
+    if not channels_first and not is_wide and prod(correlation.result_size) > _FEW_POSITIONS:
+        return 0.9, "the JIT engine is slower on convolutions of channels-last data"
     return _SLOWER
 
 
@@ -114,17 +115,16 @@ def is_heavy(correlation: Correlation) -> bool:
 
 
 def _not_full(channels: int) -> str:
-    return f"the JIT engine's vectors are not full with {channels} channels of a group"
+    return f"the JIT engine's vectors are not full with {channels} channels per group"
 
 
 def _weight_grad(problem: Problem) -> tuple[float, str]:
-    kernel, first = [axis.kernel for axis in problem.axes], problem.layout is DataLayout.NCX
+    kernel, channels_first = problem.kernel, problem.layout is DataLayout.NCX
     channels = max(problem.in_channels, problem.out_channels) // problem.groups
-    if first and prod(kernel) == 1:
-        first_data = "the JIT engine transposes channels-first data"
-        return 0.9, f"{first_data}, which is much for a weight of one tap"
-    if channels == 1 < problem.groups and kernel == [3, 3]:
+    if channels_first and prod(kernel) == 1:
+        return 0.9, "transposing channels-first data takes long for a weight of one tap"
+    if channels == 1 < problem.groups and kernel == (3, 3):
         return 0.75, "libdnnl has a kernel for depthwise weights of 3x3 taps"
-    if not first and problem.groups > 1 and 1 < channels < _LANES:
+    if not channels_first and problem.groups > 1 and 1 < channels < _LANES:
         return 0.6, _not_full(channels)
     return _SLOWER

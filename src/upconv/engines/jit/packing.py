@@ -1,7 +1,7 @@
 """Packing weights into a kernel's order of use: every weight once per use.
 
 A packed weight is cut into *pieces* of [input channel][entries]. A table says which elements each
-piece gathers. In input gradients of weights in the order IOX, entries lie far apart, while all taps
+piece gathers. In input gradients of weights in the order IOX, entries are far apart, while all taps
 of all reduced channels are adjacent. Gathering would then read a cache line for each number, so
 squares are transposed in registers (packing_code.py).
 """
@@ -40,8 +40,9 @@ from .values import DOUBLE, FLOAT, I16, LINE, STORED
 
 _PART = 8  # input channels that are packed together: their source stays in the cache
 _COLUMNS_OF_PART = 1024  # taps and input channels that a transposing job packs, about
-_FEW, _WARM = 1 << 16, 1 << 20  # numbers; bytes
-_SHARE = 8  # a larger weight than 1 / _SHARE of the third-level cache is written past it
+_FEW = 1 << 16  # numbers that one thread packs
+_WARM = 1 << 20  # bytes from which an array is in warm memory
+_SHARE = 8  # of the third-level cache: weights of at least 1 / _SHARE of it are written past it
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Shared = TypeVar("Shared")
@@ -63,9 +64,9 @@ def shared(make: Callable[..., Shared], *key: Hashable) -> Shared:
 
 class Packer:
     """Packs a weight of `groups` groups of `channels` input channels into numbers of type
-    `compute`; a pair of 16-bit numbers counts as one. With `transposed_taps`, the taps of a result,
+    `compute`; a pair of 16-bit numbers is one entry. With `transposed_taps`, the taps of a result,
     pieces are blocks of lanes, and their third number is the count of active lanes. A packed tap
-    has `row_channels` input channels; `has_gaps` says that the last ones are zeros."""
+    has `row_channels` input channels. If `has_gaps`, code leaves out the last ones, which are 0."""
 
     def __init__(
         self,
@@ -83,26 +84,24 @@ class Packer:
         self.group_bytes, self.nbytes = group_bytes, groups * group_bytes
         self.has_gaps = row_channels > channels + channels % 2
         self.resident_bytes = int(pieces.nbytes + tables.nbytes)
-        self._compute, self._read = compute, (pieces, tables)
+        self._compute, self._tables = compute, (pieces, tables)
         stored, move = STORED[weight.dtype], None
-        kept, columns, count = {2: I16, 4: FLOAT, 8: DOUBLE}[compute.itemsize], channels, 1
+        element, columns, count = {2: I16, 4: FLOAT, 8: DOUBLE}[compute.itemsize], channels, 1
         self.pieces_code: Callable[[], Code] | None = None
         """Compiles `pack_pieces`, which takes the arguments of `work`; None for gathered pieces."""
         if transposed_taps is None:
-            move, part = gather_code(stored, kept, cpu), _PART
-            self._code = packing_code(kept, cpu)
+            move, part = gather_code(stored, element, cpu), _PART
+            self._code = packing_code(element, cpu)
         else:  # taps may be 0, if crops leave a result none
             count, part = len(pieces), _COLUMNS_OF_PART
-            if kept == I16:
+            if element == I16:
                 code: Any = partial(pair_packing_code, stored, few_taps(transposed_taps, cpu))
                 square = channels_of_square(transposed_taps, cpu)
                 part = max(1, part // max(1, square * transposed_taps)) * square
                 columns = channels if transposed_taps else 0
             else:
-                move, code = (
-                    transpose_code(stored, kept, cpu),
-                    partial(transposed_packing_code, kept),
-                )
+                move = transpose_code(stored, element, cpu)
+                code = partial(transposed_packing_code, element)
                 columns = channels * transposed_taps
             self._code = code(goes_past(self.nbytes, cpu), cpu)
             self.pieces_code = partial(code, False, cpu)
@@ -144,7 +143,7 @@ class Packer:
         return packed, self._blocks.taken(addresses), weight
 
     def end(self, block: Block) -> None:
-        """Raise `NonFinite` if the packed weight is not finite."""
+        """Give a block back. Raise `NonFinite` if the packed weight is not finite."""
         if self._blocks.given_back(block, "bad"):
             raise NonFinite
 
@@ -170,7 +169,8 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
 
 def goes_past(nbytes: int, cpu: Cpu) -> bool:
     """Whether a packed weight is written past the caches, which avoids reading lines first. That is
-    1.2 to 1.4 times as fast for 6 to 33 MB where the third-level cache has 32 MB (2026-11-23,
-    Zen 4). New pages are in the caches already. Where that cache holds the weight until it is used,
-    input gradients took 1.1 to 1.4 times as long past it (8 to 17 MB of 480, Xeon, 2026-11-27)."""
+    1.2 to 1.4 times as fast for 6 to 33 MB if the third-level cache has 32 MB (2026-11-23, Zen 4).
+    Larger weights get new pages, which are in the caches already. If the cache holds a weight until
+    it is used, input gradients took 1.1 to 1.4 times as long (8 to 17 MB of 480, Xeon,
+    2026-11-27)."""
     return cpu.l3 // _SHARE <= nbytes <= KEPT_BYTES

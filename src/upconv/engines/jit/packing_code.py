@@ -22,7 +22,7 @@ ARGUMENTS = ArgumentLayout(
     " dst_group src_group src_channel src_lane stored columns taps row_channels",
     counters="next bad",
 )
-PIECE = 4  # numbers per piece: byte offsets in dst and src, first number in tables, entries
+PIECE = 4  # numbers per piece: byte offsets in dst and src, offset in tables or lanes, entries
 COLUMNS = 128  # taps and input channels that are transposed at once, in scratch of at most 64 KiB
 
 
@@ -43,31 +43,31 @@ _BAD = 1 << 8  # one more than the exponent of infinity and NaN
 
 
 def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
-    """Set a flag where a lane of `bad` is NaN, or has the bit `_BAD` set."""
+    """Set a flag if a lane of `bad` is NaN, or has the bit `_BAD` set."""
     element, lanes = split(bad.type)
-    odd = f.compare("ne", bad & _BAD, 0) if element == I16 else f.compare("uno", bad, bad)
-    with f.when(f.compare("ne", f.convert("bitcast", odd, f"i{lanes}"), 0)):
+    is_bad = f.compare("ne", bad & _BAD, 0) if element == I16 else f.compare("uno", bad, bad)
+    with f.when(f.compare("ne", f.convert("bitcast", is_bad, f"i{lanes}"), 0)):
         f.publish(1, flag)
 
 
 @compiled("pack", "pack_pieces", kept=16, opt=1)
 def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) -> None:
-    """Code for lanes that lie far apart. A part of a piece has some columns (adjacent taps and
-    input channels) of all lanes of a block. `past` writes past the caches."""
+    """Emit the packing of lanes that are far apart. A part of a piece has some columns (adjacent
+    taps and input channels) of all lanes of a block. `past` writes past the caches."""
     _emit_part(module, element, past, cpu)
     _emit_packs(module)
 
 
 @compiled("pack", "pack_pieces", kept=16, opt=1)
 def pair_packing_code(module: Module, stored: str, few: int, past: bool, cpu: Cpu) -> None:
-    """The same for a weight of type `stored` and `few_taps`, packed as pairs of input channels in
-    bfloat16. A part of a piece has some input channels."""
+    """Emit the same for a weight of type `stored`, packed as pairs of input channels in bfloat16.
+    A part of a piece has some input channels; `few` is the result of `few_taps`."""
     _emit_pairs(module, stored, few, past, cpu)
     _emit_packs(module)
 
 
 def _emit_packs(module: Module) -> None:
-    """`pack` and `pack_pieces`, which call `part`."""
+    """Emit `pack` and `pack_pieces`, which call `part`."""
     with module.function("pack", {"args": PTR}) as f:
         a = ARGUMENTS.reader(f)
         with jobs(f, a.address("next"), a["jobs"]) as job:
@@ -79,16 +79,16 @@ def _emit_packs(module: Module) -> None:
         a, first = ARGUMENTS.reader(f), f["first"]
         begin = f.load(I64, f.at(a["pieces"], first * PIECE, I64))
         dst = f["dst"] + (f.integer(0) - begin)
-        with f.loop(first, first + f["count"]) as piece, f.loop(0, a["parts"]) as each:
-            f.call("part", f["args"], dst, f["group"], piece.index, each.index)
+        with f.loop(first, first + f["count"]) as piece, f.loop(0, a["parts"]) as loop:
+            f.call("part", f["args"], dst, f["group"], piece.index, loop.index)
 
 
 _PART = signature("args* dst* group number part")
-"""The parameters of `part`: the group's packed weight, and which part of which of its pieces."""
+"""The parameters of `part`: a group's packed weight, the number of a piece, and of its part."""
 
 
 def _piece(f: Function) -> tuple[Arguments, Value, Value, Value, Value]:
-    """Return the arguments and, of a piece, its address in the packed weight and in the weight, its
+    """Return the arguments, and a piece's addresses in the packed weight and in the weight, its
     active lanes, and all its lanes."""
     a = ARGUMENTS.reader(f)
     piece = f.at(a["pieces"], f["number"] * PIECE, I64)
@@ -111,24 +111,24 @@ def _emit_part(module: Module, element: str, past: bool, cpu: Cpu) -> None:
         # Steps from tap to tap, and from a channel's last tap to the next channel's first.
         step, last = a["row_channels"] * row, taps - 1
         back, tap = row - last * step, first % taps
-        place = tap * step + first // taps * row
-        with f.loop(first, stop, COLUMNS, [zero, tap, place]) as loop:
+        offset = tap * step + first // taps * row
+        with f.loop(first, stop, COLUMNS, [zero, tap, offset]) as loop:
             count = f.min(stop - loop.index, COLUMNS)
-            here = src + loop.index * a["stored"]
+            columns = src + loop.index * a["stored"]
             if past:
-                _prefetch_next(f, here, a["stored"] * COLUMNS, active, a["src_lane"])
-            f.call(a["gather"], scratch, here, active, count, a["src_lane"], row)
-            with f.loop(0, count, 1, loop.carried) as each:
-                bad, tap, place = each.carried
-                line, to = scratch + each.index * row, dst + place
+                _prefetch_next(f, columns, a["stored"] * COLUMNS, active, a["src_lane"])
+            f.call(a["gather"], scratch, columns, active, count, a["src_lane"], row)
+            with f.loop(0, count, 1, loop.carried) as column:
+                bad, tap, offset = column.carried
+                line, to = scratch + column.index * row, dst + offset
                 with f.loop(0, row, lanes * BYTES[element], [bad]) as lane:
                     value = f.load(kind, line + lane.index)
                     f.store(value, to + lane.index, past=past)
                     lane.next([watched(f, value, lane.carried[0])])
-                over = f.compare("eq", tap, last)
-                tap = f.select(over, f.integer(0), tap + 1)
-                each.next([lane.results[0], tap, place + f.select(over, back, step)])
-            loop.next(each.results)
+                is_last = f.compare("eq", tap, last)
+                tap = f.select(is_last, f.integer(0), tap + 1)
+                column.next([lane.results[0], tap, offset + f.select(is_last, back, step)])
+            loop.next(column.results)
         report_nonfinite(f, loop.results[0], a.address("bad"))
 
 
@@ -147,17 +147,17 @@ def _emit_pairs(module: Module, stored: str, few: int, past: bool, cpu: Cpu) -> 
             f.loop(0, taps, lanes) as tap,
         ):
             left = active - row.index, a["channels"] - channel.index, taps - tap.index
-            # A row is read beyond its taps, where the weight has more channels.
+            # A full square reads beyond its taps, which is possible if more numbers follow.
             number = channel.index * taps + tap.index
             enough = a["channels"] * taps - number >= (2 * lanes if few else taps + lanes)
-            whole = (left[0] >= lanes) & (left[1] >= channels) & enough
-            here = f.at(src + row.index * a["src_lane"], number, stored)
-            place = channel.index * width * 2 + row.index * 4
-            to = dst + (place + tap.index * a["row_channels"] * width * 2)
-            for is_whole in (True, False):
-                with f.when(whole, holds=is_whole):
-                    lines = square.lines(f, here, None if is_whole else left)
-                    square.store(f, to, width, lines, left, whole=is_whole, past=past)
+            is_full = (left[0] >= lanes) & (left[1] >= channels) & enough
+            square_src = f.at(src + row.index * a["src_lane"], number, stored)
+            offset = channel.index * width * 2 + row.index * 4
+            to = dst + (offset + tap.index * a["row_channels"] * width * 2)
+            for full in (True, False):
+                with f.when(is_full, holds=full):
+                    lines = square.lines(f, square_src, None if full else left)
+                    square.store(f, to, width, lines, left, full=full, past=past)
 
 
 def channels_of_square(taps: int, cpu: Cpu) -> int:
@@ -166,12 +166,12 @@ def channels_of_square(taps: int, cpu: Cpu) -> int:
 
 
 def few_taps(taps: int, cpu: Cpu) -> int:
-    """Return `taps` if a square has those of several pairs of channels, else 0."""
+    """Return `taps` if a square holds the taps of several pairs of channels, else 0."""
     return taps if 2 * taps <= cpu.lanes(BYTES[I32]) else 0
 
 
 Left = tuple[Value, Value, Value]
-"""The lanes, channels and taps from a square's first on."""
+"""The numbers of lanes, channels and taps from a square's first one to the end."""
 
 
 class _PairSquare(NamedTuple):
@@ -188,8 +188,8 @@ class _PairSquare(NamedTuple):
     taps: Value
 
     def lines(self, f: Function, src: Value, left: Left | None) -> list[Value]:
-        """Return the columns, and set the flag if a number is not finite. `left` is None where the
-        square is not cut off."""
+        """Return the columns, and set the flag if a number is not finite. `left` is None for a full
+        square."""
         a, words, rows = ARGUMENTS.reader(f), vector(I32, self.lanes), []
         bad = f.constant(vector(I16, self._numbers), 0)
         for i in range(self.lanes):
@@ -208,17 +208,17 @@ class _PairSquare(NamedTuple):
     def _row(self, f: Function, src: Value, left: Left | None, number: int) -> list[Value]:
         """Return the numbers of a lane: all together, or those of each channel."""
         kind = vector(read_for_pairs(self.stored), self._numbers)
-        places = [src] if self.few else [src, f.at(src, self.taps, self.stored)]
+        lines = [src] if self.few else [src, f.at(src, self.taps, self.stored)]
         if left is None:
-            return [as_bits(f, f.load(kind, place), BFLOAT) for place in places]
+            return [as_bits(f, f.load(kind, line), BFLOAT) for line in lines]
         rows, channels, taps = left
         counts = [f.select(rows > number, channels * self.few if self.few else taps, 0)]
-        if not self.few:  # the address of no numbers stays inside the weight
+        if not self.few:  # without a second channel, its address stays inside the weight
             counts.append(f.select(channels > 1, counts[0], 0))
-            places[1] = f.at(src, f.select(channels > 1, self.taps, 0), self.stored)
+            lines[1] = f.at(src, f.select(channels > 1, self.taps, 0), self.stored)
         return [
-            as_bits(f, f.load_lanes(kind, place, f.lanes_below(n, self._numbers)), BFLOAT)
-            for place, n in zip(places, counts, strict=True)
+            as_bits(f, f.load_lanes(kind, line, f.lanes_below(n, self._numbers)), BFLOAT)
+            for line, n in zip(lines, counts, strict=True)
         ]
 
     @property
@@ -240,29 +240,29 @@ class _PairSquare(NamedTuple):
 
     def store(
         self, f: Function, dst: Value, width: Value, lines: list[Value], left: Left,
-        *, whole: bool, past: bool,
+        *, full: bool, past: bool,
     ) -> None:  # fmt: skip
         """Store the columns that exist."""
         tap_bytes = ARGUMENTS.reader(f)["row_channels"] * width * 2
         for (channel, tap), line in zip(self._columns(), lines, strict=False):
             to = dst + (width * (2 * channel) + tap_bytes * tap)
-            if whole and self.few:
+            if full and self.few:
                 f.store(line, to, past=past)
             else:
                 with f.when(left[1] > channel if self.few else left[2] > tap):
                     f.store(line, to, past=past)
 
 
-def _prefetch_next(f: Function, here: Value, nbytes: Value, rows: Value, apart: Value) -> None:
-    """Prefetch the next `nbytes` of each row, `nbytes` after `here`. Rows are too short for the
+def _prefetch_next(f: Function, src: Value, nbytes: Value, rows: Value, row_bytes: Value) -> None:
+    """Prefetch the `nbytes` of each row that begin `nbytes` after `src`. Rows are too short for the
     processor's own prefetcher."""
     with f.loop(0, rows) as row, f.loop(nbytes, nbytes * 2, LINE) as line:
-        f.prefetch(here + row.index * apart + line.index)
+        f.prefetch(src + row.index * row_bytes + line.index)
 
 
 @compiled("pack", kept=16, opt=1)
 def packing_code(module: Module, element: str, cpu: Cpu) -> None:
-    """The function `pack(args)`, which every thread runs."""
+    """Emit `pack(args)`, which every thread runs: it gathers entries by a table."""
     with module.function("pack", {"args": PTR}) as f:
         a = ARGUMENTS.reader(f)
         with jobs(f, a.address("next"), a["jobs"]) as job:
@@ -276,23 +276,23 @@ def packing_code(module: Module, element: str, cpu: Cpu) -> None:
                 piece = f.at(a["pieces"], loop.index * PIECE, I64)
                 to, start, table, lanes = (f.word(piece, i) for i in range(PIECE))
                 row = lanes * a["element"]
-                place = dst + (to + first * row)
+                packed = dst + (to + first * row)
                 f.call(
-                    a["gather"], place, src + start,
+                    a["gather"], packed, src + start,
                     f.at(a["tables"], table, I64), lanes, count, row, a["src_channel"],
                 )  # fmt: skip
                 rows = (count + 1) // 2 * 2 if element == I16 else count
-                _watch(f, place, lanes * rows, element, cpu, a.address("bad"))
+                _watch(f, packed, lanes * rows, element, cpu, a.address("bad"))
 
 
 def _watch(f: Function, src: Value, count: Value, element: str, cpu: Cpu, flag: Value) -> None:
     """Set a flag if one of `count` numbers is not finite."""
     lanes = cpu.lanes(BYTES[element])
     kind = vector(element, lanes)
-    whole, zero = count // lanes * lanes, f.constant(kind, 0)
-    with f.loop(0, whole, lanes, [zero]) as loop:
+    full, zero = count // lanes * lanes, f.constant(kind, 0)
+    with f.loop(0, full, lanes, [zero]) as loop:
         value = f.load(kind, f.at(src, loop.index, element))
         loop.next([watched(f, value, loop.carried[0])])
-    mask = f.lanes_below(count - whole, lanes)
-    rest = f.load_lanes(kind, f.at(src, whole, element), mask)
+    mask = f.lanes_below(count - full, lanes)
+    rest = f.load_lanes(kind, f.at(src, full, element), mask)
     report_nonfinite(f, watched(f, rest, loop.results[0]), flag)

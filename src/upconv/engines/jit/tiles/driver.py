@@ -1,10 +1,10 @@
 """The native steps of the tile kernel; walk.py calls them for the rows of its tables.
 
-    pack        some positions of one block of 32 input channels, and zeros beside them
+    pack        some positions of some blocks of 32 input channels, and zeros beside them
     products    register tiles of a run of positions for some blocks of outputs: tile.py
 
-Channels-first results are transposed back by the steps of the channels kernel, whose arguments
-these begin with.
+The steps of the channels kernel transpose channels-first results back, so the arguments begin with
+those of that kernel.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ ARGUMENTS = ArgumentLayout(
     counters=walk.COUNTERS,
 )
 REGISTERS_AT = 64
-"""Where a thread's memory has the registers of the vector code, and right behind them a stage."""
+"""Offset of the vector code's registers in a thread's memory; a stage follows them."""
 STAGE_AT = REGISTERS_AT + REGISTERS * TILE_BYTES
 
 CHUNK = record("position count copies copies_end clears clears_end")
-"""Neighbouring positions of an image that are packed together: the first, how many, the records of
-what goes where, and of zeros."""
+"""Neighbouring positions of an image that are packed together: the first one, their count, and the
+ranges of their copies and clears."""
 COPY = record("src dst count step")
-"""Positions that lie side by side in a plane: the first one's number in the chunk, its offset in
-the packed image, how many, and positions from one to the next."""
+"""Adjacent positions of a plane: the first one's number in the chunk, its offset in the packed
+image, their count, and the step from one to the next in the chunk."""
 CLEAR = record("dst count")
-"""Positions of zeros."""
+"""Adjacent positions that are set to zero."""
 INPUT = record("image channel channels blocks zeros room dst")
-"""Blocks of 32 input channels of an image: the first channel, how many each has, blocks that lie
-side by side in memory, blocks of zeros beside them, numbers of a packed position that are theirs,
-and offset of the packed image."""
+"""Blocks of 32 input channels of an image: the first channel, the channels of a block, the counts
+of blocks to copy and to clear, the numbers of a packed position that belong to a block, and the
+offset of the packed image."""
 RUN = record("first last")
 """Tiles of positions, by number."""
 TILE = record("x pieces pieces_end")
@@ -57,9 +57,9 @@ PIECE = record("row count y")
 PART = record("first last")
 """Rows of blocks of outputs, by number."""
 ROW = record("code tiles steps count x w bias y active group piece pieces slab")
-"""Blocks of outputs of a phase: code, the phase's tiles and the offsets of its products, how many
-these are, offsets in the operands, output channels, the pieces of the packed weight, and their
-offset in a slab with the weights of a job."""
+"""Blocks of outputs of a phase: code, the phase's tiles, the offsets and the count of its products,
+offsets in the operands, output channels, the pieces of the packed weight, and their offset in a
+slab with the weights of a job."""
 
 
 @compiled("pack", kept=8)
@@ -67,35 +67,35 @@ def pack_code(
     module: Module, stored: str, transposed: bool, merged: bool, dense: bool,
     spread: tuple[int, int] | None, cpu: Cpu,
 ) -> None:  # fmt: skip
-    """`pack` of an operand of this type, which is `transposed` where channels come first; for
-    `merged` taps, perhaps `dense` or `spread` as in merging.py."""
+    """Emit `pack` for an operand of type `stored`, which is `transposed` first if channels are not
+    adjacent; for `merged` taps, which may be `dense` or `spread` as in merging.py."""
     with module.function("pack", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
         chunk, block = Record(f, f["inner"], CHUNK), Record(f, f["outer"], INPUT)
         channels, dst = block["channels"], a["x"] + block["dst"]
         offset = block["image"] * a["in_image"] + block["channel"] * a["in_channel"]
         src = a["first_x"] + (offset + chunk["position"] * a["in_position"])
-        apart, element = a["in_position"], stored
+        step, element = a["in_position"], stored
         position = a["x_position"] if merged else f.integer(ROW_BYTES)
         if transposed:
             row = position if dense else f.integer(ROW_BYTES)
             row = f.integer(2 * spread[0]) if spread else row
             lines = src, channels, chunk["count"], a["in_channel"], row
-            src, apart, element = f["mine"] + STAGE_AT, row, BFLOAT
+            src, step, element = f["mine"] + STAGE_AT, row, BFLOAT
             f.call(a["transpose_in"], src, *lines)
         if dense:
-            _dense(f, (src, dst, apart), position, element, spread)
+            _dense(f, (src, dst, step), position, element, spread)
         else:
             room = block["room"] if merged else None
-            whole = channels >= PAIRS
+            is_full = channels >= PAIRS
             for full in (True, False):
-                with f.when(whole, holds=full):
-                    where = src, dst, apart, position
-                    _copies(f, where, element, None if full else channels, room)
+                with f.when(is_full, holds=full):
+                    geometry = src, dst, step, position
+                    _copies(f, geometry, element, None if full else channels, room)
         with f.loop(chunk["clears"], chunk["clears_end"]) as loop:
             clear = Record.of(f, a["clears"], loop.index, CLEAR)
-            with f.loop(0, block["zeros"]) as each:
-                first = dst + (clear["dst"] + each.index * a["block_bytes"])
+            with f.loop(0, block["zeros"]) as number:
+                first = dst + (clear["dst"] + number.index * a["block_bytes"])
                 if merged:
                     Spans(f, clear["count"] * position // 2, PAIRS).each(partial(_clear, f, first))
                 else:
@@ -104,17 +104,17 @@ def pack_code(
 
 
 def _dense(
-    f: Function, where: tuple[Value, Value, Value], position: Value, element: str,
+    f: Function, geometry: tuple[Value, Value, Value], position: Value, element: str,
     spread: tuple[int, int] | None,
 ) -> None:  # fmt: skip
-    """Copy the positions of all records of a chunk, each of which lies side by side with its
-    neighbours in both places."""
+    """Copy the positions of all records of a chunk; they are adjacent in both the source and the
+    packed operand."""
     a, chunk = ARGUMENTS.reader(f), Record(f, f["inner"], CHUNK)
-    src, dst, apart = where
+    src, dst, step = geometry
     lanes = PAIRS if BYTES[element] == 2 else PAIRS // 2
     with f.loop(chunk["copies"], chunk["copies_end"]) as loop:
         record = Record.of(f, a["copies"], loop.index, COPY)
-        line, to = src + record["src"] * apart, dst + record["dst"]
+        line, to = src + record["src"] * step, dst + record["dst"]
         if spread:
             _spread(f, line, to, element, record["count"], *spread)
         else:
@@ -125,16 +125,16 @@ def _dense(
 def _spread(
     f: Function, line: Value, to: Value, element: str, count: Value, channels: int, lanes: int
 ) -> None:
-    """Copy positions of so many channels as bfloat16, with zeros behind them up to `lanes`."""
+    """Copy positions of `channels` channels as bfloat16, and fill them up to `lanes` with zeros."""
     at_once, zero = PAIRS // lanes, f.constant(vector(I16, PAIRS), 0)
     numbers = [
         p * channels + i if i < channels else PAIRS for p in range(at_once) for i in range(lanes)
     ]
     numbers += [PAIRS] * (PAIRS - len(numbers))
     with f.loop(0, count, at_once) as loop:
-        some = f.min(count - loop.index, at_once)
+        positions = f.min(count - loop.index, at_once)
         src = f.at(line, loop.index * channels, element)
-        read, written = (f.lanes_below(some * count, PAIRS) for count in (channels, lanes))
+        read, written = (f.lanes_below(positions * n, PAIRS) for n in (channels, lanes))
         bits = as_bits(f, f.load_lanes(vector(element, PAIRS), src, read), BFLOAT)
         dst = f.at(to, loop.index * lanes, I16)
         f.store_lanes(f.shuffle(bits, zero, numbers), dst, written)
@@ -152,23 +152,23 @@ def _clear(f: Function, first: Value, span: Span) -> None:
 
 
 def _copies(
-    f: Function, where: tuple[Value, Value, Value, Value], element: str, channels: Value | None,
+    f: Function, geometry: tuple[Value, Value, Value, Value], element: str, channels: Value | None,
     room: Value | None,
 ) -> None:  # fmt: skip
-    """Copy the positions of all records of a chunk: of each all blocks of channels, which lie side
-    by side in channels-last data."""
+    """Copy the positions of all records of a chunk, with all blocks of channels of a position,
+    which are adjacent in channels-last data."""
     a, chunk, block = ARGUMENTS.reader(f), Record(f, f["inner"], CHUNK), f["outer"]
     blocks, block_bytes = Record(f, block, INPUT)["blocks"], a["block_bytes"]
-    src, dst, apart, position = where
+    src, dst, step, position = geometry
     with f.loop(chunk["copies"], chunk["copies_end"]) as loop:
         record = Record.of(f, a["copies"], loop.index, COPY)
-        line, to = src + record["src"] * apart, dst + record["dst"]
-        step = record["step"] * apart
-        with f.loop(0, record["count"]) as each:
-            first, place = line + each.index * step, to + each.index * position
+        line, to = src + record["src"] * step, dst + record["dst"]
+        line_step = record["step"] * step
+        with f.loop(0, record["count"]) as copied:
+            first, packed = line + copied.index * line_step, to + copied.index * position
             with f.loop(0, blocks) as number:
                 _copy(
-                    f, place + number.index * block_bytes,
+                    f, packed + number.index * block_bytes,
                     f.at(first, number.index * PAIRS, element), element, channels, room,
                 )  # fmt: skip
 
@@ -176,17 +176,17 @@ def _copies(
 def _copy(
     f: Function, to: Value, line: Value, element: str, channels: Value | None, room: Value | None
 ) -> None:
-    """Copy one position as bfloat16, of fewer than 32 `channels` with zeros behind them, where the
-    packed one has room."""
+    """Copy 32 channels of a position as bfloat16, or `channels` of them and zeros; store `room`
+    numbers, or all."""
     lanes = PAIRS if BYTES[element] == 2 else PAIRS // 2
     for part in range(0, PAIRS, lanes):
         kind = vector(element, lanes)
         if channels is None:
             value = f.load(kind, f.at(line, part, element))
         else:
-            # Addresses stay within the line, where no lane is there too.
-            mask, here = f.lanes_below(channels - part, lanes), f.min(channels - 1, part)
-            value = f.load_lanes(kind, f.at(line, here, element), mask)
+            # The address stays within the line, even if no lane is active.
+            mask, first = f.lanes_below(channels - part, lanes), f.min(channels - 1, part)
+            value = f.load_lanes(kind, f.at(line, first, element), mask)
         bits = f.convert("bitcast", converted(f, value, BFLOAT), vector(I16, lanes))
         if channels is None or room is None:
             f.store(bits, f.at(to, part, I16))
@@ -196,11 +196,11 @@ def _copy(
 
 @compiled("products", kept=4, opt=0)
 def products_code(module: Module, cpu: Cpu) -> None:
-    """`products`: a run of positions for a part of the rows, `at_once` tiles of positions at a
-    time, whose inputs then stay in the first-level cache for all rows.
+    """Emit `products`, which computes a part of the rows for a run of positions: all rows for
+    `at_once` tiles, whose inputs stay in a near cache, and then for the next tiles.
 
-    Where a weight is used once, the thread that multiplies by a part of it packs that part, into a
-    slab that stays in its caches."""
+    If a weight is used once, the thread that multiplies by a part of it packs that part into a slab
+    that stays in its caches."""
     with module.function("products", walk.JOB) as f:
         a, run, part = ARGUMENTS.reader(f), Record(f, f["inner"], RUN), Record(f, f["outer"], PART)
         packs = f.compare("ne", f.convert("ptrtoint", a["pack_pieces"], I64), 0)
@@ -214,17 +214,18 @@ def products_code(module: Module, cpu: Cpu) -> None:
             f.call(a["pack_pieces"], a["pack_args"], into, *pieces)
         registers = TileRegisters(f, module, f["mine"] + REGISTERS_AT)
         registers.configure(a["configuration"])
-        here, own, step = f.scratch(RUN.itemsize), f.scratch(ROW.itemsize), a["at_once"]
+        some_tiles, row_copy = f.scratch(RUN.itemsize), f.scratch(ROW.itemsize)
+        step = a["at_once"]
         with f.loop(run["first"], run["last"], step) as tiles:
-            f.store(tiles.index, here)
-            f.store(f.min(tiles.index + step, run["last"]), here + 8)
+            f.store(tiles.index, some_tiles)
+            f.store(f.min(tiles.index + step, run["last"]), some_tiles + 8)
             with f.loop(part["first"], part["last"]) as number:
                 row = Record.of(f, a["rows"], number.index, ROW)
                 w = f.select(packs, slab + row["slab"], row["w"])
                 for i, name in enumerate(ROW.names or ()):
-                    f.store(w if name == "w" else row[name], own + 8 * i)
+                    f.store(w if name == "w" else row[name], row_copy + 8 * i)
                 code = f.convert("inttoptr", row["code"], PTR)
-                f.call(code, f["args"], f["mine"], here, own)
+                f.call(code, f["args"], f["mine"], some_tiles, row_copy)
         registers.release()
 
 

@@ -1,11 +1,11 @@
-"""Merging, as plain data: products that take neighbouring taps, where 32 does not divide channels.
+"""Merged taps, as plain data: products take the inputs of neighbouring taps.
 
-A product takes 32 inputs. Of a tap with 16 channels, half of them would be zeros. Where positions
-lie side by side without gaps, the inputs of neighbouring taps are one *run* in memory, which
-products take 32 at a time, whatever tap they belong to; all take fewer where a run is shorter. The
-last product of a run begins earlier, so as to end with the run. The weights of inputs that are in
-two products are cut in halves: every input that is read meets a weight of its own. With zeros
-instead, an infinite neighbour would make NaN of a result that does not depend on it.
+A product takes up to 32 inputs. With 16 channels, half of each tap's inputs would be zeros. If
+positions have no gaps between them, the inputs of neighbouring taps are one *run* in memory.
+Products take a fixed width of it at a time, whatever tap the inputs belong to. The last product
+begins early enough to end with the run: an infinite input after the run times a zero weight would
+make NaN of a result that does not depend on it. Inputs in two products have half their weight in
+each, because a zero in one of them would make NaN of an infinite result.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _TINY = float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """Runs of taps: numbers of a position in memory, inputs of a product, the taps of each phase of
-    the last axis by index and in the order of positions, and how many taps the other axes have.
-    `dense`: positions that are packed side by side lie side by side in the operand, too, which may
-    have fewer numbers: `spread` are those of a position there and here, where they differ."""
+    """Runs of taps: a packed position has `lanes` numbers, and a product has `width` inputs. `runs`
+    are the kernel indices of each phase of the last axis, in the order of positions, and `outer`
+    counts the taps of the other axes. If `dense`, positions are as adjacent in the operand as in
+    the packed data. `spread` is a position's numbers in both, if they differ."""
 
     lanes: int
     width: int
@@ -48,18 +48,19 @@ class Merging:
 
     @classmethod
     def of(cls, correlation: Correlation) -> Merging | None:
-        """The merging of a correlation; None where it saves nothing, or taps lie apart."""
-        first = correlation.layout is DataLayout.NCX
+        """Return the merging of a correlation, or None if it saves nothing or taps are dilated."""
+        channels_first = correlation.layout is DataLayout.NCX
         channels = correlation.reduced // correlation.groups
         *outer, last = correlation.lines
         phases = [_in_order(phase) for phase in last.every if phase.taps]
-        apart = any(a.shift - 1 != b.shift for taps in phases for a, b in pairwise(taps))
-        # Where channels come first, packing parts of a position takes what is saved.
-        if channels % PAIRS == 0 or apart or not phases or (first and channels > PAIRS):
+        dilated = any(a.shift - 1 != b.shift for taps in phases for a, b in pairwise(taps))
+        # With channels first, packing parts of a position takes the time that merging saves.
+        too_many = channels % PAIRS == 0 or (channels_first and channels > PAIRS)
+        if too_many or dilated or not phases:
             return None
         lanes, least = channels, min(map(len, phases))
         lanes += int(lanes * least < PAIRS and lanes * least % 2)
-        # Widths are even, as pairs are multiplied: few products, then few inputs in two of them.
+        # Products multiply pairs. Prefer few products, then few inputs in two of them.
         widths = range(2, min(PAIRS, lanes * least) + 1, 2)
         lengths = [lanes * len(taps) for taps in phases]
         width = min(
@@ -70,32 +71,32 @@ class Merging:
             1 + max((tap.index for phase in line.every for tap in phase.taps), default=0)
             for line in outer
         )
-        dense = first or correlation.groups == 1
+        dense = channels_first or correlation.groups == 1
         spread = (channels, lanes) if dense and lanes > channels else None
         return cls(lanes, width, runs, counts, dense, spread)
 
     @property
     def has_one_channel(self) -> bool:
-        """Whether an operand of any layout has its positions side by side."""
+        """Whether a position has one channel, so that positions are adjacent in both layouts."""
         return self.dense and (self.spread or (self.lanes,))[0] == 1
 
     def _count(self, taps: int) -> int:
-        """Products of a run."""
+        """Return the number of products of a run of `taps` taps."""
         return -(-taps * self.lanes // self.width)
 
     def _starts(self, taps: int) -> list[int]:
-        """The first numbers of the products of a run."""
+        """Return the offset of each product in a run."""
         last = taps * self.lanes - self.width
         return [min(number * self.width, last) for number in range(self._count(taps))]
 
     def operand(self, correlation: Correlation) -> Correlation:
-        """The correlation with all taps along the last axis, so that runs are whole."""
+        """Return the correlation with all taps along the last axis, so that runs are complete."""
         *outer, last = correlation.lines
         return replace(correlation, lines=(*outer, last.with_every_tap))
 
     def merged(self, correlation: Correlation) -> Correlation:
-        """The correlation with products as taps, whose shifts count numbers instead of positions:
-        for its phases and its weight."""
+        """Return the correlation for its phases and its weight: its taps are products, whose shifts
+        count numbers instead of positions."""
         *outer, last = self.operand(correlation).lines
         form, first, phases = self.form(correlation.weight), 0, []
         for phase in last.phases:
@@ -109,20 +110,20 @@ class Merging:
         return replace(correlation, lines=lines, reduced=form.reduced, weight_strides=form.strides)
 
     def form(self, weight: WeightForm) -> WeightForm:
-        """The form of the merged weight: [group][result][outer taps][product][32 inputs]."""
+        """Return the form of the merged weight [group][result][outer taps][product][32 inputs]."""
         sizes = *self.outer, sum(self._count(len(run)) for run in self.runs), PAIRS
         steps = [prod(sizes[i + 1 :]) for i in range(len(sizes) - 1)]
-        made = prod(sizes)
-        strides = made * (weight.made // weight.groups), 1, made, *steps
+        by_made = prod(sizes)
+        strides = by_made * (weight.made // weight.groups), 1, by_made, *steps
         return weight._replace(reduced=weight.groups * PAIRS, strides=strides)
 
     def weight(self, form: WeightForm, weight: Array) -> Array:
-        """The merged weight of a contiguous one."""
+        """Return the merged weight of a contiguous weight."""
         channels, counts = form.reduced // form.groups, [self._count(len(r)) for r in self.runs]
         by_group, by_reduced, by_made, *outer, by_tap = (s * weight.itemsize for s in form.strides)
         shape = form.groups, form.made // form.groups, *self.outer
         taps = 1 + max(map(max, self.runs))
-        bits = weight.view(f"u{weight.itemsize}")  # numbers of bfloat16 take NumPy longer to copy
+        bits = weight.view(f"u{weight.itemsize}")  # NumPy copies bfloat16 numbers slowly
         strides = by_group, by_made, *outer, by_tap, by_reduced
         source = np.ndarray((*shape, taps, channels), bits.dtype, bits, 0, strides)
         merged_shape = *shape, sum(counts), PAIRS
@@ -139,42 +140,42 @@ class Merging:
         return merged.view(weight.dtype)
 
     def _merge(self, taps: Array, products: Array, dtype: np.dtype[Any]) -> None:
-        """Write the products of a run. Numbers are integers of the same bits."""
+        """Write the weights of a run's products. Numbers are integers with the weights' bits."""
         *shape, count, channels = taps.shape
         if self.lanes > channels:
-            lanes = np.zeros((*shape, count, self.lanes), taps.dtype)
-            lanes[..., :channels] = taps
-            taps = lanes
+            padded = np.zeros((*shape, count, self.lanes), taps.dtype)
+            padded[..., :channels] = taps
+            taps = padded
         numbers, width = taps.reshape(*shape, count * self.lanes), self.width
-        whole, twice = numbers.shape[-1] // width, -numbers.shape[-1] % width
-        products[..., :whole, :] = numbers[..., : whole * width].reshape(*shape, whole, width)
-        if twice:
-            first, second = _halves(numbers[..., -width:].view(dtype)[..., :twice])
-            products[..., -2, width - twice :] = first.view(numbers.dtype)
-            products[..., -1, :twice] = second.view(numbers.dtype)
-            products[..., -1, twice:] = numbers[..., twice - width :]
+        full, repeated = numbers.shape[-1] // width, -numbers.shape[-1] % width
+        products[..., :full, :] = numbers[..., : full * width].reshape(*shape, full, width)
+        if repeated:
+            first, second = _halves(numbers[..., -width:].view(dtype)[..., :repeated])
+            products[..., -2, width - repeated :] = first.view(numbers.dtype)
+            products[..., -1, :repeated] = second.view(numbers.dtype)
+            products[..., -1, repeated:] = numbers[..., repeated - width :]
 
 
 def _halves(weights: Array) -> tuple[Array, Array]:
-    """Two addends of weights; one is zero where halves would be subnormal, which products take as
-    zero."""
-    whole, none = abs(weights) < 2 * _TINY, weights.dtype.type(0)
+    """Return two addends of weights: halves, or the weight and zero if halves would be subnormal,
+    because products take subnormal numbers as zero."""
+    tiny, zero = abs(weights) < 2 * _TINY, weights.dtype.type(0)
     half = (weights / 2).astype(weights.dtype)
-    return np.where(whole, weights, half), np.where(whole, none, half)
+    return np.where(tiny, weights, half), np.where(tiny, zero, half)
 
 
 def _in_order(phase: Phase) -> list[Tap]:
-    """The taps of a phase in the order of the positions that they read."""
+    """Return the taps of a phase in the order of the positions that they read."""
     return sorted(phase.taps, key=lambda tap: -tap.shift)
 
 
 class MergedPacking(ChannelPacking):
-    """Packs a weight of which products take neighbouring taps."""
+    """Packs a weight with merged taps."""
 
     def __init__(self, merging: Merging, weight: WeightForm, cut: Cut, cpu: Cpu) -> None:
         super().__init__(merging.form(weight), cut, cpu, PAIRS)
         self._merging, self._form = merging, weight
 
     def begin(self, weight: Array, nbytes: int = 0) -> tuple[Array, Block, Array]:
-        """`Packer.begin`, of the merged weight."""
+        """Begin as `Packer.begin` does, with the merged weight."""
         return super().begin(self._merging.weight(self._form, contiguous(weight)), nbytes)

@@ -1,13 +1,13 @@
-"""Operations on tiles: eight registers of 16 rows of 64 bytes, as AMX has them.
+"""Operations on the eight tile registers of AMX, which have 16 rows of 64 bytes.
 
 A tile holds 16 x 16 sums in float32 or 16 x 32 numbers in bfloat16. The second operand of a product
-has pairs: row k holds inputs 2k and 2k + 1 of 16 outputs. A product D += A B sums the even inputs
-and the odd ones for themselves, each from zero with one rounding per input; then D takes the sum of
-both. Subnormal numbers, given or made, are zero (102,400 results of random tiles on a Xeon).
+has pairs: row k holds inputs 2k and 2k + 1 of 16 outputs. A product D += A B sums the even and the
+odd inputs separately, each from zero with one rounding per input. Then it adds the two sums, and
+adds the result to D. Subnormal operands and sums are zero (102,400 random results on a Xeon agree).
 
 There are two lowerings: AMX's instructions, and vector code on a block of memory, which gives the
-same bits on every processor that fuses multiply-adds. On others products that are subnormal are
-rounded, too. Tests run the second lowering wherever there are no tiles.
+same bits on every processor that fuses multiply-adds. Without fusing, subnormal products are
+rounded, too. Tests run the vector code on every processor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..values import FLOAT, I32, Operand, Value, vector
 
 ROWS, ROW_BYTES, TILE_BYTES = 16, 64, 1024
 PAIRS = 32
-"""Inputs that one product takes."""
+"""Inputs of a product, at most."""
 CONFIGURATION_BYTES = 64
 REGISTERS = 8
 _TINY = float(np.finfo(np.float32).tiny)
@@ -31,8 +31,8 @@ _TINY = float(np.finfo(np.float32).tiny)
 def configuration(
     inputs: Sequence[int] = (), weights: Sequence[int] = (), width: int = PAIRS
 ) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """The table that gives registers 16 rows of 64 bytes: palette 1 of the processor. Those of
-    inputs have rows of `width` numbers, those of weights as many pairs."""
+    """Return the table that configures registers with 16 rows of 64 bytes (palette 1). Registers
+    of `inputs` have rows of `width` numbers; those of `weights` have half as many rows of pairs."""
     table = np.zeros(CONFIGURATION_BYTES, np.uint8)
     row_bytes, rows = table[16:32:2], table[48:56]
     table[0], row_bytes[:], rows[:] = 1, ROW_BYTES, ROWS
@@ -41,25 +41,25 @@ def configuration(
 
 
 class TileRegisters:
-    """The registers inside a function; `block` is memory for those of the vector code."""
+    """The registers inside a function; vector code keeps them in memory at `block`."""
 
     def __init__(self, f: Function, module: Module, block: Value) -> None:
         self._f, self._module, self._block = f, module, block
         self._native = module.cpu is not None and module.cpu.tiles == AMX
 
     def _call(self, name: str, *operands: Value | str) -> None:
-        kinds = ["i8 immarg" if isinstance(each, str) else each.type for each in operands]
+        kinds = ["i8 immarg" if isinstance(v, str) else v.type for v in operands]
         self._module.declare(f"declare void @llvm.x86.{name}({', '.join(kinds)})")
         listed = [f"i8 {v}" if isinstance(v, str) else f"{v.type} {v.name}" for v in operands]
         self._f.append(f"call void @llvm.x86.{name}({', '.join(listed)})")
 
     def configure(self, table: Value) -> None:
-        """Make the registers ready on this thread; all tiles are zero."""
+        """Configure the registers of this thread."""
         if self._native:
             self._call("ldtilecfg", table)
 
     def release(self) -> None:
-        """Give the registers back: other code on this thread may use them in another shape."""
+        """Release the registers, so that other code on this thread may configure them."""
         if self._native:
             self._call("tilerelease")
 
@@ -68,37 +68,37 @@ class TileRegisters:
         if self._native:
             self._call("tilezero", str(tile))
             return
-        self._copy(self._place(tile), ROW_BYTES, None, 0)
+        self._copy(self._register(tile), ROW_BYTES, None, 0)
 
     def load(self, tile: int, address: Value, stride: Operand, width: int = PAIRS) -> None:
-        """Read 16 rows of `width` numbers, as the registers are configured, `stride` bytes
-        apart."""
+        """Load rows that are `stride` bytes apart: with AMX as many as configured, in vector code
+        16 rows of `width` numbers."""
         if self._native:
             self._call("tileloadd64", str(tile), address, _integer(self._f, stride))
             return
-        self._copy(self._place(tile), ROW_BYTES, address, stride, width // 2)
+        self._copy(self._register(tile), ROW_BYTES, address, stride, width // 2)
 
     def store(self, tile: int, address: Value, stride: Operand) -> None:
-        """Write 16 rows of 64 bytes, `stride` bytes apart."""
+        """Store 16 rows of 64 bytes, `stride` bytes apart."""
         if self._native:
             self._call("tilestored64", str(tile), address, _integer(self._f, stride))
             return
-        self._copy(address, stride, self._place(tile), ROW_BYTES)
+        self._copy(address, stride, self._register(tile), ROW_BYTES)
 
     def multiply_add(self, total: int, a: int, b: int) -> None:
-        """total += a b."""
+        """Emit total += a b."""
         if self._native:
             self._call("tdpbf16ps", str(total), str(a), str(b))
             return
-        self._f.call(_PRODUCT, *(self._place(tile) for tile in (total, a, b)))
+        self._f.call(_PRODUCT, *(self._register(tile) for tile in (total, a, b)))
 
-    def _place(self, tile: int) -> Value:
+    def _register(self, tile: int) -> Value:
         return self._block + tile * TILE_BYTES
 
     def _copy(
         self, to: Value, to_row: Operand, src: Value | None, src_row: Operand, pairs: int = ROWS
     ) -> None:
-        """Copy rows of so many pairs, with zeros behind them."""
+        """Copy rows of `pairs` pairs, and fill them up with zeros. Without `src`, all are zeros."""
         f, lanes = self._f, _lanes(self._module)
         with f.loop(0, ROWS) as row:
             for part in range(0, ROWS, lanes):
@@ -114,7 +114,7 @@ _PRODUCT = "tile_product"
 
 
 def emit_product(module: Module) -> None:
-    """The product of the vector code, where the processor has none."""
+    """Emit the product of the vector code, unless the processor has tiles."""
     if module.cpu is not None and module.cpu.tiles == AMX:
         return
     lanes = _lanes(module)
@@ -139,13 +139,13 @@ def emit_product(module: Module) -> None:
 
 
 def _halves(f: Function, pairs: Value) -> tuple[Value, Value]:
-    """The first and the second of pairs of bfloat16, as float32."""
+    """Return the first and the second number of each pair of bfloat16, as float32."""
     kind = pairs.type.replace(I32, FLOAT)
     return f.convert("bitcast", pairs << 16, kind), f.convert("bitcast", pairs & -65536, kind)
 
 
 def _flushed(f: Function, value: Value) -> Value:
-    """Zero of the same sign for subnormal numbers."""
+    """Replace subnormal numbers by zeros of the same sign."""
     bits = f.convert("bitcast", value, value.type.replace(FLOAT, I32))
     zero = f.convert("bitcast", bits & -(1 << 31), value.type)
     return f.select(f.compare("olt", f.intrinsic("llvm.fabs", value), _TINY), zero, value)

@@ -1,8 +1,7 @@
-"""The places of tiles of positions in an operand, of their results, and the offsets of products, as
-tables for data of a size.
+"""Tables of the offsets of tiles of positions, of their results, and of products' inputs.
 
-NumPy writes them; unit tests replay them. An operand is read as it lies (`InPlace`), or packed
-first (tables.py).
+NumPy writes them for data of one size; unit tests replay them. An operand is read in place
+(`InPlace`), or packed first (tables.py).
 """
 
 from __future__ import annotations
@@ -22,12 +21,10 @@ from .schedule import phases_of
 
 
 class Operand:
-    """An operand whose positions j lie `steps` bytes apart along images and axes.
+    """An operand with `counts` positions j along each axis.
 
-    `counts` are the positions along each axis, `is_flat` whether tiles run on from row to row,
-    `starts` the numbers of the first positions of rows, of which 16 make a tile; `row_bytes` is
-    what lies between neighbours, `block_bytes` between blocks of 32 channels, and `group_bytes`
-    between groups. `nbytes` is memory of its own.
+    Bytes from one to the next: `steps` of images, and of positions along each axis; `block_bytes`
+    of blocks of 32 channels, and `group_bytes` of groups. `nbytes` counts the packed data.
     """
 
     correlation: Correlation
@@ -38,17 +35,17 @@ class Operand:
     nbytes = 0
 
     def _offset(self, number: int, tap: Tap) -> int:
-        """Bytes from a position to what a tap of an axis reads for it."""
+        """Return the bytes from a position to the input that a tap of an axis reads for it."""
         del number, tap
         return 0
 
     def _row_starts(self, rows: Numbers) -> Numbers:
-        """The numbers of rows' first positions, among all that tiles are made of; `rows` are the
-        numbers of their image and positions along outer axes."""
+        """Return the flattened number of each row's first position, if each row begins a tile of 16
+        positions. `rows` are the image and the positions along outer axes."""
         return np.arange(rows.shape[1]) * (-(-self.counts[-1] // ROWS) * ROWS)
 
-    def _moved(self, x: Numbers) -> Numbers:
-        """By how many rows tiles at these offsets begin earlier, so as to read nothing outside."""
+    def _rows_earlier(self, x: Numbers) -> Numbers:
+        """Return by how many rows tiles at these offsets begin earlier, to read nothing outside."""
         return np.zeros_like(x)
 
     @property
@@ -57,8 +54,8 @@ class Operand:
         return int(self.steps[-1])
 
     def products(self, cut: Cut, inputs: int) -> tuple[Table, list[tuple[int, int]]]:
-        """Offsets of the inputs of all products, of so many blocks of inputs; of each phase its
-        first one, and their number."""
+        """Return the offsets of all products' inputs, with `inputs` blocks, and for each phase its
+        first product and their number."""
         offsets, ranges, begin = [], [], 0
         blocks = np.arange(inputs) * self.block_bytes
         for grid in cut.grids:
@@ -73,9 +70,9 @@ class Operand:
         return np.concatenate([*offsets, np.zeros(1, np.int64)]), ranges
 
     def results(self, counts: Numbers, y_steps: Numbers) -> dict[str, Table]:
-        """Tiles and pieces for each row of `counts`, the positions of some phases along each axis;
-        `y_steps` are the output's bytes from an image to the next, and from a position to the next
-        along each axis."""
+        """Return tiles and pieces for each row of `counts`, the positions of some phases along each
+        axis. `y_steps` are the bytes of the output from one image to the next, and from one
+        position to the next along each axis."""
         shape = (self.correlation.batch, *self.counts[:-1])
         rows = np.indices(shape).reshape(len(shape), -1)
         starts, x, y = self._row_starts(rows), self.steps[:-1] @ rows, y_steps[:-1] @ rows
@@ -83,32 +80,32 @@ class Operand:
         tile, row, *_ = every
         first = np.flatnonzero(np.diff(tile, prepend=-1))  # rows, and so tiles, are in order
         tiles, row = tile[first], row[first]
-        places = x[row] + (tiles * ROWS - starts[row]) * self.row_bytes
-        moved = self._moved(places)
+        offsets = x[row] + (tiles * ROWS - starts[row]) * self.row_bytes
+        earlier = self._rows_earlier(offsets)
         tables, pieces, begin = [], [], 0
         for count in counts:
             tile, row, low, high = every
             if (count != self.counts).any():
-                there = (count[:-1] > rows[1:].T).all(1)
-                tile, row, low, high = _pieces(starts, np.where(there, count[-1], 0))
-            listed = filled(
+                exists = (count[:-1] > rows[1:].T).all(1)
+                tile, row, low, high = _pieces(starts, np.where(exists, count[-1], 0))
+            table = filled(
                 PIECE, len(tile), count=high - low,
-                row=low - tile * ROWS + moved[np.searchsorted(tiles, tile)],
+                row=low - tile * ROWS + earlier[np.searchsorted(tiles, tile)],
                 y=y[row] + (low - starts[row]) * y_steps[-1],
             )  # fmt: skip
-            table = filled(
-                TILE, len(tiles), x=places - moved * self.row_bytes,
+            tile_table = filled(
+                TILE, len(tiles), x=offsets - earlier * self.row_bytes,
                 pieces=begin + np.searchsorted(tile, tiles),
                 pieces_end=begin + np.searchsorted(tile, tiles, "right"),
             )  # fmt: skip
-            tables.append(table)
-            pieces.append(listed)
-            begin += len(listed)
+            tables.append(tile_table)
+            pieces.append(table)
+            begin += len(table)
         return {"tiles": np.concatenate(tables), "pieces": np.concatenate(pieces)}
 
 
 class InPlace(Operand):
-    """Channels-last data of which every tap reads positions that are there; `before` as in
+    """Channels-last data that is read in place, because no tap reads outside it. `before` as in
     channels/blocks.py."""
 
     def __init__(self, correlation: Correlation, before: int, merges: bool) -> None:
@@ -124,12 +121,12 @@ class InPlace(Operand):
         self._before = (before, *[0] * (len(lines) - 1))
         self.block_bytes = ROW_BYTES
         self.group_bytes = position // correlation.groups
-        most = sum(
+        furthest = sum(
             (b - line.low) * s
             for b, line, s in zip(self._before, lines, self._strides, strict=True)
         )
         nbytes = correlation.batch * inner[0]
-        self._last = nbytes - position - most - (ROWS - 1) * self.row_bytes
+        self._last = nbytes - position - furthest - (ROWS - 1) * self.row_bytes
         self._is_dense = all(
             count == line.size and line.step == 1
             for count, line in zip(self.counts, lines, strict=True)
@@ -137,7 +134,7 @@ class InPlace(Operand):
 
     @property
     def is_possible(self) -> bool:
-        """Whether there are positions enough for a tile."""
+        """Whether a full tile fits inside the data."""
         return self._last >= 0
 
     def _offset(self, number: int, tap: Tap) -> int:
@@ -151,12 +148,12 @@ class InPlace(Operand):
             return super()._row_starts(rows)
         return np.arange(rows.shape[1]) * self.counts[-1]
 
-    def _moved(self, x: Numbers) -> Numbers:
+    def _rows_earlier(self, x: Numbers) -> Numbers:
         return np.maximum(0, -((self._last - x) // self.row_bytes))
 
 
 def _pieces(starts: Numbers, counts: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Rows [start, start + count) cut at multiples of 16: tile, row, and both ends of each part."""
+    """Cut rows [start, start + count) at multiples of 16: tile, row and both ends of each part."""
     first = starts // ROWS
     parts = np.where(counts > 0, (starts + counts - 1) // ROWS - first + 1, 0)
     row = np.repeat(np.arange(len(starts)), parts)

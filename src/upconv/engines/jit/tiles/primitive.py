@@ -1,7 +1,7 @@
 """The tiles primitive: bfloat16 products in tile registers; see driver.py, tables.py and tile.py.
 
-Operands are packed one spatial block at a time, from either layout and from bfloat16 or float32.
-Weights must be finite: inputs outside are zeros, and 0 times infinity is not 0.
+Operands are packed one spatial block at a time, from either layout and from bfloat16 or float32, or
+read in place. Weights must be finite: inputs outside are zeros, and 0 times infinity is not 0.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from .operations import PAIRS, ROWS
 from .schedule import SHAPES, Schedule
 from .walks import Codes, Walk
 
-_POINTS = 512  # positions in a spatial block of a thread, where there are many weights
+_POINTS = 512  # least positions in a spatial block of a thread, with many weights
 _MAX_SPATIAL_BLOCKS = 256
-_SPARE = max(columns for _, columns in SHAPES) * ROWS  # biases that a tile may read behind the last
+_SPARE = max(columns for _, columns in SHAPES) * ROWS  # biases that a tile may read after the last
 
 
 class Tiles(Kernel):
@@ -62,18 +62,18 @@ class Tiles(Kernel):
             FLOAT, stored, correlation.epilogue, correlation.layout,
             accumulate=correlation.accumulate,
         )  # fmt: skip
-        first = correlation.layout is DataLayout.NCX
-        codes = Codes(plan, finish, first, cpu)
+        channels_first = correlation.layout is DataLayout.NCX
+        codes = Codes(plan, finish, channels_first, cpu)
         blocks, by_thread = self._spatial_blocks(correlation, cpu)
         kinds = dict.fromkeys(block.kind for block in blocks)
-        # Rows that cross lines of the cache are slow to read: many products take a packed operand.
-        ways = [plan.anywhere, *[True] * (plan.in_place and not plan.anywhere)]
+        # Walks for unaligned operands, then for aligned ones if those alone are read in place: rows
+        # that cross cache lines are slow to read, so with many products they are packed.
+        options = [plan.anywhere, *[True] * (plan.in_place and not plan.anywhere)]
         walk_threads = 1 if by_thread else plan.threads
         walks = [
-            {kind: Walk(kind, codes, self.order, walk_threads, in_place=way) for kind in kinds}
-            for way in ways
+            {kind: Walk(kind, codes, self.order, walk_threads, in_place=option) for kind in kinds}
+            for option in options
         ]
-        # By whether operands are aligned.
         self._spatial = [
             Spatial(correlation, blocks, by_kind, plan.threads, cpu, by_thread=by_thread)
             for by_kind in walks
@@ -88,8 +88,8 @@ class Tiles(Kernel):
         self.resident_bytes += self.order.resident_bytes + codes.nbytes
 
         # Bytes of a thread's slab of weights; 0 if a call packs the whole weight first.
-        one = not by_thread and len(blocks) == 1 and not correlation.accumulate
-        pieces = self.order.pieces_code if one and not plan.merging else None
+        single = not by_thread and len(blocks) == 1 and not correlation.accumulate
+        pieces = self.order.pieces_code if single and not plan.merging else None
         slabs = [walk.slab for by_kind in walks for walk in by_kind.values()]
         self._slab = max(slabs) if pieces and all(slabs) else 0
         self._pieces = pieces
@@ -133,7 +133,7 @@ class Tiles(Kernel):
         self, correlation: Correlation, cpu: Cpu
     ) -> tuple[tuple[SpatialBlock, ...], bool]:
         """Return spatial blocks that stay in the second-level cache beside the weights in use, and
-        whether each is computed by one thread. A block meets many weights with many positions."""
+        whether each is computed by one thread. With many weights, a block has many positions."""
         cut, element = self.schedule.cut, BYTES[BFLOAT]
         threads, counts = self.schedule.threads, cut.counts(correlation.result_size)
         data = image_bytes(correlation, element) * correlation.batch
@@ -144,7 +144,7 @@ class Tiles(Kernel):
         return blocks_for_threads(correlation, cut, element, threads, target, least, most)
 
     def _ordered_slopes(self, slopes: Array) -> Array:
-        """Slopes as `finish` reads them: beside channels-last results, or channel by channel."""
+        """Return slopes in the order in which `finish` reads them, which depends on the layout."""
         if self.correlation.layout is DataLayout.NXC:
             return self._ordered(slopes)
         return super()._ordered(slopes)

@@ -1,5 +1,5 @@
 """The schedule of a correlation on tiles, as plain data: the shape of register tiles, blocks of
-outputs, and how operands are padded.
+outputs, and the padding of operands.
 
 A tile of sums has 16 positions j of one phase and 16 output channels. The operand is packed with
 channels in blocks of 32 and with the zeros that shifts reach. Symbols, per axis: position j reads
@@ -32,13 +32,13 @@ from .merging import Merging
 from .operations import PAIRS, ROW_BYTES, ROWS, TILE_BYTES
 
 SHAPES = ((2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1))
-"""Tiles of positions by tiles of outputs that are summed at once, the best one first."""
+"""Tiles of positions by blocks of outputs that are summed at once; the first one is preferred."""
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """One axis of the packed operand: `count` positions j, `planes` the residues of padded
-    positions that some tap reads, `length` the positions of each plane. Position i of the operand
+    """One axis of the packed operand: `count` positions j, and `length` positions in each plane.
+    `planes` are the residues of the padded positions that some tap reads. Position i of the operand
     is padded position i + `first`."""
 
     count: int
@@ -49,7 +49,7 @@ class Padding:
 
     @classmethod
     def of(cls, line: Line, before: int = 0) -> Padding:
-        """The padding of a line; `before` as in channels/blocks.py."""
+        """Return the padding of a line; `before` as in channels/blocks.py."""
         count = max((-(-(line.out - p.offset) // line.stride) for p in line.phases), default=0)
         reads = {line.high - tap.shift for phase in line.phases for tap in phase.taps} or {0}
         planes = tuple(sorted({read % line.step for read in reads}))
@@ -57,20 +57,19 @@ class Padding:
         return cls(max(0, count), line.step, line.high - before, planes, length)
 
     def read(self, high: int, tap: Tap) -> tuple[int, int]:
-        """The number of the plane that a tap reads, and the position from which it does."""
+        """Return the number of the plane that a tap reads, and the position it reads for j = 0."""
         position, plane = divmod(high - tap.shift, self.step)
         return self.planes.index(plane), position
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """All that is decided about one correlation: phases, tiles of positions by blocks of 16 outputs
-    that are summed at once, and threads. `blocks` of outputs and of `inputs` are those of a group.
-    Operands are read `in_place` where they are aligned, or `anywhere` they begin. `merging`:
-    products take neighbouring taps.
+    """The schedule of one correlation: `rows` tiles of positions by `columns` blocks of 16 outputs
+    are summed at once. A group has `blocks` of outputs, and `inputs` blocks of 32 channels. With
+    `in_place`, aligned operands are not packed, with `anywhere` unaligned ones neither.
 
-    So many tiles are taken `at_once` for rows with `part_bytes` of weights, which find the inputs
-    in a near cache; where it is 0, all tiles for each row."""
+    A thread takes `at_once` tiles for rows with `part_bytes` of weights, so that the rows find the
+    inputs in a near cache. If `at_once` is 0, it takes all tiles for each row."""
 
     cut: Cut
     rows: int
@@ -86,7 +85,7 @@ class Schedule:
 
     @property
     def lanes(self) -> int:
-        """Numbers in memory of a position of the operand, in one group."""
+        """Numbers of a position of the operand in memory, in one group."""
         return self.merging.lanes if self.merging else self.inputs * PAIRS
 
     @property
@@ -105,16 +104,16 @@ class Schedule:
         )
 
 
-_CLEARLY = 1.15  # the first shape needs the least from caches, which other threads may share
-_AS_FAST = 8  # times as fast as multiply-adds of vectors: smaller problems need fewer threads
-_MANY_ROWS = 4  # from which on all rows for some tiles take less time than all tiles for a row
+_MARGIN = 1.15  # the first shape loads the least from caches, which other threads may share
+_SPEED = 8  # products relative to multiply-adds of vectors: fewer threads are useful
+_MANY_ROWS = 4  # with so many rows, all rows for some tiles are faster than all tiles for a row
 
 
 def scheduled(
     correlation: Correlation, inner: Correlation, lanes: int, threads: int, cpu: Cpu
 ) -> Schedule:
-    """The schedule of a correlation whose taps and weights are those of `inner`, and whose
-    positions have so many `lanes` in memory."""
+    """Return the schedule of a correlation whose taps and weights are those of `inner`. A position
+    has `lanes` numbers in memory."""
     lines = inner.lines
     phases = tuple(tuple(phase._replace(length=0) for phase in line.phases) for line in lines)
     strides = tuple(line.stride for line in lines)
@@ -131,49 +130,49 @@ def scheduled(
         return runs * (step + cpu.costs.tiles.tile / max(1, steps))
 
     def preferred(shape: tuple[int, int]) -> float:
-        return cycles(shape) * (1 if shape == SHAPES[0] else _CLEARLY)
+        return cycles(shape) * (1 if shape == SHAPES[0] else _MARGIN)
 
     rows, columns = min(SHAPES, key=preferred)
-    threads = useful_threads(correlation.multiply_adds // _AS_FAST, threads)
-    # Each group of tiles takes a call for each row.
-    meets_many = len(cut.grids) * -(-blocks // columns) >= _MANY_ROWS
+    threads = useful_threads(correlation.multiply_adds // _SPEED, threads)
+    # Taking few tiles at once needs a call for each row and each group of tiles.
+    has_many_rows = len(cut.grids) * -(-blocks // columns) >= _MANY_ROWS
     part_bytes = int(cpu.l2 * cpu.costs.tiles.l2_weights)
-    at_once = rows if meets_many else 0
+    at_once = rows if has_many_rows else 0
     in_place = reads_in_place(correlation, lanes)
     positions = prod(line.step for line in correlation.lines)
     reads = -(-blocks // columns) * correlation.taps / positions
-    places = in_place, in_place and reads <= cpu.costs.tiles.reads
-    return Schedule(cut, rows, columns, blocks, inputs, threads, *places, at_once, part_bytes)
+    reading = in_place, in_place and reads <= cpu.costs.tiles.reads
+    return Schedule(cut, rows, columns, blocks, inputs, threads, *reading, at_once, part_bytes)
 
 
 def reads_in_place(correlation: Correlation, lanes: int) -> bool:
-    """Whether an operand can be read as it lies: a position of a group has `lanes` numbers, in
-    blocks of 32 or of one group, and no zeros beside it."""
-    typed = correlation.layout is DataLayout.NXC and correlation.dtype is DType.BFLOAT16
-    whole = correlation.reduced == lanes * correlation.groups
-    whole = whole and (lanes % PAIRS == 0 or correlation.groups == 1)
-    return typed and whole and all(line.is_inside for line in correlation.lines)
+    """Whether an operand can be read in place: it is bfloat16 with channels last, no tap reads
+    outside it, and `lanes`, the channels of a group, are blocks of 32 unless there is one group."""
+    stored = correlation.layout is DataLayout.NXC and correlation.dtype is DType.BFLOAT16
+    fits = correlation.reduced == lanes * correlation.groups
+    fits = fits and (lanes % PAIRS == 0 or correlation.groups == 1)
+    return stored and fits and all(line.is_inside for line in correlation.lines)
 
 
 def inputs_of(weight: WeightForm) -> int:
-    """Blocks of 32 input channels of a group."""
+    """Return the number of blocks of 32 input channels in a group."""
     return -(-weight.reduced // weight.groups // PAIRS)
 
 
 def phases_of(grid: Grid) -> tuple[Phase, ...]:
-    """The phases of all axes, which `outer` and the only phase of the last one are."""
+    """Return the phases of all axes: `outer`, and the only phase of the last axis."""
     (taps,) = grid.phase_group.taps
     listed = tuple(Tap(taps[shift], shift) for shift in grid.phase_group.shifts)
     return *grid.outer, Phase(grid.phase_group.start, 0, listed)
 
 
 def is_flat(batch: int, paddings: list[Padding]) -> bool:
-    """Whether tiles run on from row to row over the zeros between, or begin anew with each row."""
+    """Whether tiles continue from row to row across the zeros; else each row begins a tile."""
     return _flat_tiles(batch, paddings) <= _row_tiles(batch, paddings)
 
 
 def least_tiles(batch: int, paddings: list[Padding]) -> int:
-    """Tiles of positions of all images, about."""
+    """Return the approximate number of tiles of positions in all images."""
     return min(_flat_tiles(batch, paddings), _row_tiles(batch, paddings))
 
 
@@ -189,30 +188,30 @@ def _row_tiles(batch: int, paddings: list[Padding]) -> int:
 def step_cycles(
     correlation: Correlation, shape: tuple[int, int], steps: int, lanes: int, cpu: Cpu
 ) -> float:
-    """Cycles of one step of a phase of so many: products, which wait for those before, or loads of
-    tiles. `lanes` are the numbers of a position in memory."""
-    (rows, columns), kernel = shape, cpu.costs.tiles
-    near = working_bytes(correlation, shape, steps, lanes) <= kernel.l1_working * cpu.l1
-    load = kernel.load if near else kernel.far_load
-    crossing = 1 - gcd(lanes * 2, ROW_BYTES) / ROW_BYTES  # part of all rows
-    loads = load * columns + max(load, kernel.load + kernel.crossing * crossing) * rows
-    return max(kernel.product * rows * columns, loads, kernel.latency)
+    """Return the cycles of one of a phase's `steps`: of products, of loads, or of waiting for the
+    previous products. A position has `lanes` numbers in memory."""
+    (rows, columns), costs = shape, cpu.costs.tiles
+    is_near = working_bytes(correlation, shape, steps, lanes) <= costs.l1_working * cpu.l1
+    load = costs.load if is_near else costs.far_load
+    crossing = 1 - gcd(lanes * 2, ROW_BYTES) / ROW_BYTES  # share of all rows
+    loads = load * columns + max(load, costs.load + costs.crossing * crossing) * rows
+    return max(costs.product * rows * columns, loads, costs.latency)
 
 
 def working_bytes(correlation: Correlation, shape: tuple[int, int], steps: int, lanes: int) -> int:
-    """Bytes of all inputs that some tiles of neighbouring positions read, which taps share, and of
-    the weights that they meet in one phase."""
+    """Return the bytes of all different inputs that the taps of neighbouring tiles read, and of
+    their weights in one phase."""
     rows, columns = shape
     positions = 1
     for i, line in enumerate(correlation.lines):
         reads = {line.high - tap.shift for phase in line.phases for tap in phase.taps}
-        count, behind = 0, dict[int, int]()
-        # Along the last axis, of each residue the positions that no read before has reached.
+        count, ends = 0, dict[int, int]()
+        # Count the positions of each residue that no earlier read includes.
         for read in sorted(reads):
             first, plane = divmod(read, line.step)
             stop = first + (rows * ROWS if i == correlation.rank - 1 else 1)
-            count += stop - max(first, behind.get(plane, first))
-            behind[plane] = stop
+            count += stop - max(first, ends.get(plane, first))
+            ends[plane] = stop
         positions *= count
     return positions * lanes * 2 + columns * steps * TILE_BYTES
 
@@ -225,7 +224,7 @@ def _cut(
     step: int,
     costs: Costs,
 ) -> Cut:
-    """The phases of the outputs, each a grid with blocks of 16 channels, of any size."""
+    """Return the phases of the outputs, each a grid with blocks of 16 channels, for any size."""
     channels, *outer = weight.made // weight.groups, *phases[:-1]
     taps = tuple(phase.taps for phase in phases[-1])
     lanes = Lanes(
@@ -234,8 +233,8 @@ def _cut(
     )  # fmt: skip
     groups = [PhaseGroup.of(lanes, r, r + 1) for r in range(len(taps))]
     grids = tuple(
-        Grid(chosen, group, tuple(_blocks(channels, group.shifts)))
-        for chosen in product(*outer)
+        Grid(outer_phases, group, tuple(_blocks(channels, group.shifts)))
+        for outer_phases in product(*outer)
         for group in groups
     )
     offsets = [[*(p.offset for p in grid.outer), grid.phase_group.start] for grid in grids]

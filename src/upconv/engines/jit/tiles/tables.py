@@ -1,4 +1,4 @@
-"""The packed operand, and tables of what is packed where.
+"""The packed operand, and the tables that pack it.
 
 NumPy writes them; unit tests replay them.
 """
@@ -22,8 +22,8 @@ from .placement import Operand
 from .schedule import Padding, inputs_of, is_flat
 
 CHUNK_POSITIONS = 256
-"""Positions that are packed together, about."""
-_CHUNK_CHANNELS = 128  # fewer than these are packed for more positions: jobs have some microseconds
+"""Approximate number of positions in a chunk."""
+_CHUNK_CHANNELS = 128  # fewer channels have longer chunks, so that jobs take some microseconds
 
 
 class Packed(Operand):
@@ -49,7 +49,7 @@ class Packed(Operand):
         self.planes = tuple(len(axis.planes) for axis in axes)
         self.lengths = tuple(axis.length for axis in axes)
         image = prod(self.lengths)
-        # Tiles that begin at the last positions read on behind these.
+        # Tiles at the last positions read past the end.
         self.plane = correlation.batch * image + ROWS * step + -(-PAIRS // self.lanes)
         self.image_bytes = image * self.position
         block = prod(self.planes) * self.plane * self.position
@@ -78,7 +78,7 @@ class Packed(Operand):
         return starts
 
     def chunks(self) -> dict[str, Table]:
-        """The chunks of one image, copies and clears."""
+        """Return the chunks of one image, and their copies and clears."""
         size = self.correlation.operand_size
         *outer, last = size
         positions = self._chunk_positions()
@@ -106,23 +106,23 @@ class Packed(Operand):
         return {"chunks": chunks, "copies": copies, "clears": clears}
 
     def _chunk_positions(self) -> int:
-        """Positions of a chunk; of few channels that lie side by side there are more."""
+        """Return the positions of a chunk: more of them with few channels in channels-last data."""
         if self.correlation.layout is DataLayout.NCX:
             return CHUNK_POSITIONS
         channels = self.correlation.reduced // self.correlation.groups
         return CHUNK_POSITIONS * max(1, _CHUNK_CHANNELS // channels)
 
     def _copies(self, length: int, parts: int) -> tuple[Table, Numbers, Numbers]:
-        """Copies, and of each the row and the part of the image that it reads."""
+        """Return the copies, and the row of the image and the part of it that each copy reads."""
         *outer, last = self.axes
         *sizes, columns = self.correlation.operand_size
-        # Along outer axes: the offset of a row's positions, or -1 where none reads it.
-        places = np.zeros(1, np.int64)
+        # The packed offset of each row along outer axes, or -1 if no tap reads it.
+        offsets = np.zeros(1, np.int64)
         for i, (axis, size) in enumerate(zip(outer, sizes, strict=True)):
-            along = self._places(axis, size, i)
-            both = np.where((places[:, None] < 0) | (along < 0), -1, places[:, None] + along)
-            places = both.ravel()
-        rows = np.flatnonzero(places >= 0)
+            along = self._axis_offsets(axis, size, i)
+            both = np.where((offsets[:, None] < 0) | (along < 0), -1, offsets[:, None] + along)
+            offsets = both.ravel()
+        rows = np.flatnonzero(offsets >= 0)
         listed = []
         for number, plane in enumerate(last.planes):
             for part in range(parts):
@@ -137,13 +137,13 @@ class Packed(Operand):
         table = np.array(listed, np.int64).reshape(-1, 4)
         row, column = np.repeat(rows, len(table)), np.tile(table, (len(rows), 1))
         copies = filled(
-            COPY, len(row), src=row * columns + column[:, 1], dst=places[row] + column[:, 2],
+            COPY, len(row), src=row * columns + column[:, 1], dst=offsets[row] + column[:, 2],
             count=column[:, 3], step=last.step,
         )  # fmt: skip
         return copies, row, column[:, 0]
 
-    def _places(self, axis: Padding, size: int, number: int) -> Numbers:
-        """Offsets of the operand's positions along an axis, -1 of those that no tap reads."""
+    def _axis_offsets(self, axis: Padding, size: int, number: int) -> Numbers:
+        """Return the packed offsets of positions along an axis, or -1 if no tap reads them."""
         q, residue = np.divmod(np.arange(size) + axis.first, axis.step)
         plane = np.full(axis.step, -1, np.int64)
         plane[list(axis.planes)] = np.arange(len(axis.planes))
@@ -152,28 +152,28 @@ class Packed(Operand):
         return np.where(read, offset * self.position, -1)
 
     def _clears(self) -> Table:
-        """The positions of an image that no position of the operand is copied to."""
+        """Return the ranges of packed positions of an image that no copy writes."""
         offset, inside = np.zeros(1, np.int64), np.ones(1, np.bool_)
         for i, axis in enumerate(self.axes[:-1]):
             low, high = self._bounds(i)
             planes, q = np.indices((len(axis.planes), axis.length))
             along = planes * self._plane_steps[i] * self.plane + q * self._steps[i]
-            there = (q >= low[:, None]) & (q < high[:, None])
+            copied = (q >= low[:, None]) & (q < high[:, None])
             offset = (offset[:, None] + along.ravel()).ravel()
-            inside = (inside[:, None] & there.ravel()).ravel()
+            inside = (inside[:, None] & copied.ravel()).ravel()
         length, runs = self.axes[-1].length, []
         for plane, (low, high) in enumerate(zip(*self._bounds(-1), strict=True)):
             first = offset + plane * self._plane_steps[-1] * self.plane
             runs.append((first, np.where(inside, low, length)))
             runs.append((first[inside] + high, np.full(int(inside.sum()), length - high)))
-        dst, count = (np.concatenate(each) for each in zip(*runs, strict=True))
-        there = count > 0
-        return filled(CLEAR, int(there.sum()), dst=dst[there] * self.position, count=count[there])
+        dst, count = (np.concatenate(column) for column in zip(*runs, strict=True))
+        used = count > 0
+        return filled(CLEAR, int(used.sum()), dst=dst[used] * self.position, count=count[used])
 
     def _bounds(self, number: int) -> tuple[Numbers, Numbers]:
-        """In each plane of an axis, the first position that is the operand's, and behind the last
-        one."""
+        """Return the first position of the operand in each plane of an axis, and the position after
+        its last one."""
         axis, size = self.axes[number], self.correlation.operand_size[number]
-        behind = np.array(axis.planes) - axis.first
-        low = np.clip(-(behind // axis.step), 0, axis.length)
-        return low, np.clip(-((behind - size) // axis.step), low, axis.length)
+        start = np.array(axis.planes) - axis.first
+        low = np.clip(-(start // axis.step), 0, axis.length)
+        return low, np.clip(-((start - size) // axis.step), low, axis.length)

@@ -1,8 +1,9 @@
 """The register tile: some tiles of positions by some blocks of 16 outputs.
 
-Sums begin with the bias. A step takes 32 input channels of one tap: it loads a tile of inputs for
-each tile of positions, a tile of weights for each block, and multiplies each by each. Finished sums
-go to a stage in the first-level cache, and from there, with the whole epilogue, to the output.
+Sums begin with the bias. A step takes up to 32 inputs of one tap, or of neighbouring taps. It loads
+a tile of inputs for each tile of positions and a tile of weights for each block, and multiplies all
+pairs of them. Finished sums go to a stage in the first-level cache, and from there to the output:
+with the epilogue, unless they are transposed back first.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ from .operations import PAIRS, REGISTERS, ROW_BYTES, ROWS, TILE_BYTES, TileRegis
 
 @dataclass(frozen=True, slots=True)
 class RegisterTile:
-    """The class of a register tile: `rows` tiles of positions, `columns` blocks of outputs, which
-    are `most` elsewhere; `width` inputs of a product; what is done to results, and whether
-    subnormal ones are zero, as an instruction leaves them."""
+    """The class of a register tile: `rows` tiles of positions by `columns` blocks of outputs, which
+    are `max_columns` in full tiles, and `width` inputs of a product. `finish` says how to finish
+    results; `flushes` is as in `converted`."""
 
     rows: int
     columns: int
-    most: int
+    max_columns: int
     width: int
     finish: Finish
     flushes: bool = False
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether weights stay in registers while inputs pass through, or the other way."""
-        return self.most <= self.rows
+        """Whether weights stay in registers during a step, while inputs pass through the others."""
+        return self.max_columns <= self.rows
 
     @property
     def operands(self) -> tuple[range, range]:
-        """The registers of inputs, and those of weights: the same for all `columns`."""
-        sums = self.rows * self.most
-        kept = range(sums, sums + min(self.rows, self.most))
+        """The registers of inputs and those of weights, which do not depend on `columns`."""
+        sums = self.rows * self.max_columns
+        kept = range(sums, sums + min(self.rows, self.max_columns))
         passing = range(kept.stop, REGISTERS)
         return (passing, kept) if self.keeps_weights else (kept, passing)
 
@@ -54,7 +55,7 @@ class RegisterTile:
 
 @compiled("tile", kept=64)
 def tile_code(module: Module, tile: RegisterTile, cpu: Cpu) -> None:
-    """The tiles of a run of positions, `tile.rows` at a time; the last ones may be the same."""
+    """Emit `tile`, which computes a run, `tile.rows` tiles at a time; the last may be repeated."""
     emit_product(module)
     with module.function("tile", walk.JOB) as f:
         a, run, row = ARGUMENTS.reader(f), Record(f, f["inner"], RUN), Record(f, f["outer"], ROW)
@@ -66,20 +67,20 @@ def tile_code(module: Module, tile: RegisterTile, cpu: Cpu) -> None:
             numbers = [f.min(loop.index + i, last) for i in range(tile.rows)]
             tiles = [Record.of(f, a["tiles"] + row["tiles"], n, TILE) for n in numbers]
             _start(registers, tile, bias)
-            _products(f, registers, tile, [x + each["x"] for each in tiles], weights, steps)
+            _products(f, registers, tile, [x + record["x"] for record in tiles], weights, steps)
             stage = f["mine"] + STAGE_AT
             for i in range(tile.rows):
                 for j in range(tile.columns):
-                    place = stage + (i * ROWS * tile.line + j * ROW_BYTES)
-                    registers.store(i * tile.columns + j, place, tile.line)
-            for i, each in enumerate(tiles):
-                # Not twice: results may be added to what is there.
+                    address = stage + (i * ROWS * tile.line + j * ROW_BYTES)
+                    registers.store(i * tile.columns + j, address, tile.line)
+            for i, record in enumerate(tiles):
+                # A repeated tile is stored once, because results may be added to old ones.
                 with f.when(loop.index + i < run["last"]):
-                    _leave(f, tile, row, each, stage + i * ROWS * tile.line, spans)
+                    _finish_rows(f, tile, row, record, stage + i * ROWS * tile.line, spans)
 
 
 def _start(registers: TileRegisters, tile: RegisterTile, bias: Value) -> None:
-    """Begin all sums with the bias: the same row sixteen times."""
+    """Begin all sums with the bias, which is the same row 16 times."""
     for i in range(tile.rows):
         for j in range(tile.columns):
             registers.load(i * tile.columns + j, bias + j * ROW_BYTES, 0)
@@ -89,21 +90,21 @@ def _products(
     f: Function, registers: TileRegisters, tile: RegisterTile, inputs: list[Value],
     weights: Value, steps: Value,
 ) -> None:  # fmt: skip
-    """All steps. The operand of which there are more tiles passes through what registers remain."""
+    """Emit all steps. The operand with more tiles passes through the remaining registers."""
     row = Record(f, f["outer"], ROW)
     slab = row["count"] * TILE_BYTES
     with f.loop(0, row["count"], carried=[weights]) as loop:
         offset, block = f.word(steps, loop.index), loop.carried[0]
-        places = [[x + offset for x in inputs], [block + slab * j for j in range(tile.columns)]]
-        apart, widths = (ARGUMENTS.reader(f)["x_row"], ROW_BYTES), (tile.width, PAIRS)
+        addresses = [[x + offset for x in inputs], [block + slab * j for j in range(tile.columns)]]
+        row_steps, widths = (ARGUMENTS.reader(f)["x_row"], ROW_BYTES), (tile.width, PAIRS)
         kept, other = (1, 0) if tile.keeps_weights else (0, 1)
         held, free = tile.operands[kept], tile.operands[other]
-        for register, place in zip(held, places[kept], strict=False):
-            registers.load(register, place, apart[kept], widths[kept])
-        for i, place in enumerate(places[other]):
+        for register, address in zip(held, addresses[kept], strict=False):
+            registers.load(register, address, row_steps[kept], widths[kept])
+        for i, address in enumerate(addresses[other]):
             register = free[i % len(free)]
-            registers.load(register, place, apart[other], widths[other])
-            for j, fixed in zip(range(len(places[kept])), held, strict=False):
+            registers.load(register, address, row_steps[other], widths[other])
+            for j, fixed in zip(range(len(addresses[kept])), held, strict=False):
                 if tile.keeps_weights:
                     registers.multiply_add(i * tile.columns + j, register, fixed)
                 else:
@@ -112,7 +113,7 @@ def _products(
 
 
 def _spans(f: Function, tile: RegisterTile, active: Value) -> list[Span]:
-    """The results of a position, under masks that leave out what is no output channel."""
+    """Return the spans of a position's results, whose masks exclude inactive channels."""
     # One instruction narrows two vectors, and another stores them.
     lanes = ROWS if tile.columns % 2 else 2 * ROWS
     return [
@@ -121,18 +122,18 @@ def _spans(f: Function, tile: RegisterTile, active: Value) -> list[Span]:
     ]
 
 
-def _leave(
-    f: Function, tile: RegisterTile, row: Record, each: Record, stage: Value, spans: list[Span]
+def _finish_rows(
+    f: Function, tile: RegisterTile, row: Record, record: Record, stage: Value, spans: list[Span]
 ) -> None:
-    """Finish the rows of a tile of positions that are results."""
+    """Finish those rows of a tile of positions that are results."""
     a, kind = ARGUMENTS.reader(f), tile.finish
     slopes = a["bias"] + (a["slopes"] + row["bias"])
-    places = {"dst": a["y"], "residual": a["residual"], "second": a["second"]}
-    with f.loop(each["pieces"], each["pieces_end"]) as loop:
+    addresses = {"dst": a["y"], "residual": a["residual"], "second": a["second"]}
+    with f.loop(record["pieces"], record["pieces_end"]) as loop:
         piece = Record.of(f, a["pieces"], loop.index, PIECE)
         first, offset = stage + piece["row"] * tile.line, row["y"] + piece["y"]
         with f.loop(0, piece["count"], carried=[first, offset]) as line:
             sums, to = line.carried
             for span in spans:
-                finish_span(f, kind, places, sums, to, slopes, span, flushes=tile.flushes)
+                finish_span(f, kind, addresses, sums, to, slopes, span, flushes=tile.flushes)
             line.next([sums + tile.line, to + a["y_position"]])

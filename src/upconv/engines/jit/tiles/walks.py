@@ -1,5 +1,5 @@
-"""Compiled code of the tile kernel, and the phases of a spatial block that one call computes: pack,
-multiply, and for channels-first results transpose back."""
+"""The compiled code of the tile kernel, and the phases of a spatial block: pack, multiply, and
+transpose channels-first results back. One call computes all phases."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ from .tile import RegisterTile, tile_code
 
 
 class Codes:
-    """The compiled code of a schedule; `first` where channels come first. `element` is the type in
-    which tiles leave results: those of the caller, or numbers that are transposed yet."""
+    """The compiled code of a schedule; `first` says that channels come first. `element` is the type
+    in which tiles store results: the caller's type, or that of results to transpose."""
 
     def __init__(self, schedule: Schedule, finish: Finish, first: bool, cpu: Cpu) -> None:
         self.schedule, self.finish, self.first, self.cpu = schedule, finish, first, cpu
         stored = finish.stored
         self.casts = first and finish.is_cast
         self.element = (stored if self.casts else FLOAT) if first else stored
-        self._leaving = Finish(FLOAT, self.element) if first else finish
+        self._tile_finish = Finish(FLOAT, self.element) if first else finish
         self._tiles: dict[int, int] = {}
         walk, products, channels = walk_code(cpu), products_code(cpu), channels_code(cpu)
         merging = schedule.merging
-        ways = (True, merging.dense, merging.spread) if merging else (False, False, None)
+        form = (True, merging.dense, merging.spread) if merging else (False, False, None)
         transposed = first and not (merging and merging.has_one_channel)
-        pack = pack_code(stored, transposed, *ways, cpu)
+        pack = pack_code(stored, transposed, *form, cpu)
         self.walk = walk.addresses["walk"]
         self.steps = channels.addresses | pack.addresses | products.addresses
         self._kept = [walk, pack, products, channels]
@@ -69,7 +69,7 @@ class Codes:
 
     @property
     def configuration(self) -> Table:
-        """The shapes of the registers."""
+        """The table that configures the registers."""
         plan = self.schedule
         tile = RegisterTile(plan.rows, plan.columns, plan.columns, plan.width, self.finish)
         return configuration(*tile.operands, plan.width)
@@ -80,9 +80,9 @@ class Codes:
         return CODE_BYTES * len(self._kept)
 
     def tile(self, columns: int) -> int:
-        """The address of the register tile of some blocks of outputs."""
+        """Return the address of the register tile for `columns` blocks of outputs."""
         if columns not in self._tiles:
-            finish = self._leaving
+            finish = self._tile_finish
             flushes = finish.stored == BFLOAT and self.cpu.dots > 0
             plan = self.schedule
             tile = RegisterTile(plan.rows, columns, plan.columns, plan.width, finish, flushes)
@@ -132,7 +132,7 @@ class Walk:
         self.launch = Launch.of_walk(Blocks(self.template), codes.walk, threads, self.phases)
 
     def _packing(self) -> list[Phase]:
-        """The phase that packs the operand; fills its tables."""
+        """Return the phase that packs the operand, if any, and fill its tables."""
         operand, code = self.operand, self._codes.steps["pack"]
         if isinstance(operand, Packed):
             self.tables |= operand.chunks()
@@ -140,7 +140,7 @@ class Walk:
         return []
 
     def _products(self, order: ChannelPacking, y_steps: Numbers) -> Phase:
-        """The phase that multiplies; fills its tables."""
+        """Return the phase that multiplies, and fill its tables."""
         correlation, plan = self.operand.correlation, self._codes.schedule
         self.tables["steps"], ranges = self.operand.products(plan.cut, plan.inputs)
         counts = plan.cut.counts(correlation.result_size)
@@ -155,13 +155,13 @@ class Walk:
         self.tables["rows"], parts = rows, _parts(rows, plan)
         runs = _runs(tiles, rows, len(parts), plan, self._threads)
         weights = rows["slab"] + rows["count"] * (plan.columns * TILE_BYTES)
-        # Each weight belongs to one job, of which there are enough for all threads.
+        # With one run, each weight belongs to one job, which may pack it if all threads have jobs.
         enough = self._threads == 1 or len(parts) >= _LEAST_PARTS * self._threads
         self.slab = int(weights.max(initial=0)) if len(runs) == 1 and enough else 0
         return Phase(self._codes.steps["products"], runs, parts)
 
     def _transposing(self, y_steps: Numbers) -> Phase:
-        """The phase that brings results to channels-first order."""
+        """Return the phase that transposes results back."""
         correlation, codes = self.operand.correlation, self._codes
         tables = transposed_parts(
             correlation.batch, y_steps, correlation.made, ROWS, correlation.dtype.itemsize,
@@ -170,11 +170,11 @@ class Walk:
         return Phase(codes.steps["transpose_out" if codes.casts else "finish_out"], *tables)
 
     def _arguments(self) -> dict[str, int]:
-        """Numbers that packing and products read."""
+        """Return the arguments that packing and products read."""
         operand, correlation = self.operand, self.operand.correlation
-        apart = 1 if self._first else correlation.reduced
+        numbers = 1 if self._first else correlation.reduced
         return {
-            "in_position": correlation.dtype.itemsize * apart,
+            "in_position": correlation.dtype.itemsize * numbers,
             "block_bytes": operand.block_bytes,
             "x_row": operand.row_bytes,
             "x_position": operand.position if isinstance(operand, Packed) else 0,
@@ -183,7 +183,7 @@ class Walk:
 
 
 def _operand(kind: Kind, plan: Schedule, in_place: bool) -> Operand:
-    """The operand of a spatial block: in place where that is possible, or packed."""
+    """Return the operand of a spatial block: in place if wanted and possible, or packed."""
     if in_place:
         operand = InPlace(kind.correlation, kind.before, plan.merging is not None)
         if operand.is_possible:
@@ -195,48 +195,47 @@ def _rows(
     operand: Operand, codes: Codes, order: ChannelPacking, y_steps: Numbers,
     ranges: list[tuple[int, int]], tiles: Numbers,
 ) -> Table:  # fmt: skip
-    """The blocks of outputs of all groups and phases; `ranges` are the offsets of the products of
-    each phase, and `tiles` its first tile of positions."""
+    """Return the rows of blocks of outputs, for all groups and phases. `ranges` has each phase's
+    first product and their number, and `tiles` its first tile of positions."""
     plan, correlation = codes.schedule, operand.correlation
     cut, channels = plan.cut, plan.cut.lanes.channels
-    element, rows = BYTES[codes.element], []
+    element, listed = BYTES[codes.element], []
     phases_y = cut.offsets @ y_steps[1:]
     for number, (first, count) in enumerate(ranges):
         for block in range(0, plan.blocks, plan.columns):
             columns = min(plan.columns, plan.blocks - block)
             lane = block * ROWS
-            rows.append((
+            listed.append((
                 codes.tile(columns), int(tiles[number]) * TILE.itemsize, first * 8, count, 0,
                 order.offsets[number * plan.blocks + block], lane * BYTES[FLOAT],
                 int(phases_y[number]) + lane * element, min(columns * ROWS, channels - lane),
                 0, number * plan.blocks + block, columns, 0,
             ))  # fmt: skip
-    table = np.array(rows, ROW)
     group = np.arange(correlation.groups)[:, None]
-    every = np.repeat(table[None], correlation.groups, 0)
-    every["group"] = group
-    every["x"] += group * operand.group_bytes
-    every["w"] += group * order.group_bytes
-    every["bias"] += group * plan.blocks * ROWS * BYTES[FLOAT]
-    every["y"] += group * channels * element
-    # Phases with many taps first: threads that end early find short jobs left.
-    return every.ravel()[np.argsort(-every["count"].ravel(), kind="stable")]
+    rows = np.repeat(np.array(listed, ROW)[None], correlation.groups, 0)
+    rows["group"] = group
+    rows["x"] += group * operand.group_bytes
+    rows["w"] += group * order.group_bytes
+    rows["bias"] += group * plan.blocks * ROWS * BYTES[FLOAT]
+    rows["y"] += group * channels * element
+    # Phases with many taps come first, so that short jobs remain for the threads that end early.
+    return rows.ravel()[np.argsort(-rows["count"].ravel(), kind="stable")]
 
 
 def _parts(rows: Table, plan: Schedule) -> Table:
-    """Rows one by one, or as many together as have weights of `part_bytes`; places the weights of
-    each part's rows in a slab."""
+    """Return parts of one row each, or of rows with about `part_bytes` of weights; set the offset
+    of each row's weights in its part's slab."""
     weights = np.cumsum(rows["count"] * plan.columns * TILE_BYTES)
     numbers = (weights - weights[:1]) // plan.part_bytes if plan.at_once else np.arange(len(rows))
-    first = np.flatnonzero(np.diff(numbers, prepend=-1))  # sums never fall
+    first = np.flatnonzero(np.diff(numbers, prepend=-1))  # numbers never decrease
     before = np.append(0, weights[:-1])
     rows["slab"] = before - before[first][np.searchsorted(first, np.arange(len(rows)), "right") - 1]
     return filled(PART, len(first), first=first, last=np.append(first[1:], len(rows)))
 
 
 def _inputs(packed: Packed, first: bool) -> Table:
-    """Blocks of input channels of all images: one by one where channels come `first`, else all
-    whole ones, and the rest; all together where positions lie side by side."""
+    """Return records of the input channels of all images: of each block of 32 channels if channels
+    come `first`, else of all full blocks and of the rest; of all channels with `dense` merging."""
     correlation, merging, blocks = packed.correlation, packed.merging, packed.blocks
     channels, width = correlation.reduced // correlation.groups, PAIRS
     starts = np.arange(blocks) if first else np.array(sorted({0, channels // PAIRS}))
@@ -244,7 +243,7 @@ def _inputs(packed: Packed, first: bool) -> Table:
     counts = np.append(starts[1:], blocks) - starts
     if merging and merging.dense:
         starts, counts, width = starts[:1], np.ones(1, np.int64), merging.lanes
-    # The blocks of merged taps lie side by side in a position: the first one's zeros are all.
+    # The blocks of merged taps are adjacent in a position: the first one clears all of them.
     zeros, lanes = (starts == 0, merging.lanes) if merging else (counts, blocks * PAIRS)
     group, number, image = np.indices((correlation.groups, len(starts), correlation.batch))
     block = starts[number]
@@ -257,18 +256,18 @@ def _inputs(packed: Packed, first: bool) -> Table:
 
 
 def _runs(tiles: int, rows: Table, parts: int, plan: Schedule, threads: int) -> Table:
-    """Runs of tiles of positions: as many jobs as give all threads work to the end, of some 10 us
-    at least."""
+    """Return runs of tiles of positions: enough jobs to keep all threads busy, but of at least some
+    10 us each."""
     products = int(rows["count"].sum()) * plan.columns * tiles
-    wanted = min(16 * threads, max(2 * threads, products // _JOB)) if threads > 1 else 1
-    runs = max(1, min(-(-wanted // max(1, parts)), tiles // plan.rows))
+    jobs = min(16 * threads, max(2 * threads, products // _JOB)) if threads > 1 else 1
+    runs = max(1, min(-(-jobs // max(1, parts)), tiles // plan.rows))
     length = -(-tiles // (runs * plan.rows)) * plan.rows
     first = np.arange(0, tiles, max(1, length))
     return filled(RUN, len(first), first=first, last=np.minimum(first + length, tiles))
 
 
-_JOB = 1000  # products of tiles
-_LEAST_PARTS = 2  # for each thread, to pack a weight by parts
+_JOB = 1000  # products of tiles of a job
+_LEAST_PARTS = 2  # parts of each thread, if jobs pack their weights
 
 
 def _steps(size: tuple[int, ...], position: int) -> Numbers:

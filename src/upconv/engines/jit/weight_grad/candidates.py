@@ -14,19 +14,19 @@ from .sides import sides_of
 from .tile_schedule import refusal, tile_plan
 
 FLOATS, DOTS, TILES = "floats", "dots", "tiles"
-_FEWEST = 8
-"""The number of channels of both operands from which tiles are faster: 1.2 to 3 times with 8 to 12
-channels, and 0.05 to 1.8 times with fewer (Xeon with AMX, 2026-11-27)."""
+_MIN_CHANNELS = 8
+"""The least channels of a group, of both operands, with which tiles are faster: 1.2 to 3 times with
+8 to 12 channels, and 0.05 to 1.8 times with fewer (Xeon with AMX, 2026-11-27)."""
 _MARGIN = 1.5
-"""The factor by which tiles must seem faster: with data in the caches, other products take only
-about half of the predicted time."""
+"""The factor by which tiles must be predicted to be faster: with data in the caches, other products
+take only about half of the predicted time."""
 
 
 def candidates(problem: Problem, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """Return plain products and, where the processor has instructions for them, dot products and
-    tiles.
+    """Return the candidates: plain products, dot products if the processor has them, and tiles,
+    which are refused without tile registers. The last two are only for bfloat16.
 
-    They promise no order of sums, because blocks of data depend on the size.
+    They promise no order of sums, because spatial blocks depend on the size.
     """
     threads, bfloat16 = useful_threads(problem.multiply_adds, threads), is_bfloat16(problem)
     dots = (DOTS,) if cpu.dots and bfloat16 else ()
@@ -48,15 +48,15 @@ def _tiles(problem: Problem, threads: int, cpu: Cpu) -> Candidate:
     if reason is not None:
         return refused(TILES, reason)
     candidate = Candidate("jit", TILES, tile_plan(problem, cpu).cycles / threads, margin=_MARGIN)
-    if min(problem.in_channels, problem.out_channels) // problem.groups < _FEWEST:
-        reason = f"fewer than {_FEWEST} channels leave tiles empty"
+    if min(problem.in_channels, problem.out_channels) // problem.groups < _MIN_CHANNELS:
+        reason = f"fewer than {_MIN_CHANNELS} channels leave tiles empty"
         return replace(candidate, eligible=Eligible.ON_REQUEST, reason=reason)
     return candidate
 
 
 def chosen(problem: Problem, variant: str, cpu: Cpu) -> str:
-    """Return the variant to build; for "" the model chooses. On a processor without tile registers,
-    vector code emulates them."""
+    """Return the variant to build. The model chooses for "", and instead of tiles that cannot
+    compute the problem. Without tile registers, vector code emulates them."""
     if variant == TILES and (refusal(problem) or not is_bfloat16(problem)):
         variant = ""
     return variant or ranked(candidates(problem, 1, cpu))[0].variant

@@ -1,6 +1,7 @@
 """The functions that the walk calls for a weight gradient, by its tables.
 
-    job(args, mine, job, set)       packs the operands of a set's units, and computes their blocks
+    job(args, mine, job, set)       packs operands and computes the blocks of a job's units, for
+                                    the spatial blocks of a set
     finish(args, mine, block, _)    adds up the sets' sums of a block, and stores them in dw
 
 A thread's memory `mine` begins with the keys of its packed panels of rows and of lanes. The sums of
@@ -43,9 +44,9 @@ DELIVER = signature("args* mine* block* sums*")
 
 @compiled("copy", kept=16)
 def copy_code(module: Module, stored: str, computed: str, beside: int, cpu: Cpu) -> None:
-    """Copy channels-last rows of `rows` numbers, with zeros after them up to the end of a row or
-    further; the next row overwrites what is stored past the end. With 32-bit integers, each number
-    is paired with the one `beside` positions further."""
+    """Emit `copy` of channels-last positions, of `rows` numbers each, with zeros up to the end of
+    the packed position or further; the next position overwrites what is stored past the end. With
+    32-bit integers, each number is paired with the one `beside` positions later."""
     lanes = cpu.lanes(BYTES[computed])
     stored = read_for_pairs(stored) if computed == I32 else stored
     with module.function("copy", TRANSPOSE) as f:
@@ -88,21 +89,21 @@ def emit_finish(module: Module, arguments: ArgumentLayout) -> None:
 
 
 def fields(f: Function, row: Value, names: tuple[str, ...]) -> dict[str, Value]:
-    """The numbers of a table's row, by name."""
+    """Load the numbers of a table's row, by name."""
     return {name: f.word(row, i) for i, name in enumerate(names)}
 
 
 def row_of(f: Function, table: Value, number: Value, names: tuple[str, ...]) -> Value:
-    """The address of a row of a table."""
+    """Return the address of a row of a table."""
     return f.at(table, number * len(names), I64)
 
 
 def _emit_job(module: Module) -> None:
     with module.function("job", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
-        job, some = fields(f, f["inner"], JOB), fields(f, f["outer"], SET)
+        job, sums_set = fields(f, f["inner"], JOB), fields(f, f["outer"], SET)
         kept = a["one_block"] < 1  # whether sums are kept from one spatial block to the next
-        start, stop = some["works"], some["works"] + some["count"]
+        start, stop = sums_set["works"], sums_set["works"] + sums_set["count"]
         # The last spatial block stores the sums in dw, unless other sets have sums to add.
         last = f.select(a["set_count"] > 1, -1, stop + -1)
         units = job["units"], job["units"] + job["count"]
@@ -114,7 +115,7 @@ def _emit_job(module: Module) -> None:
                 f.call(f"pack_{side}", f["args"], f["mine"], work, at)
             with f.loop(unit["blocks"], unit["blocks"] + unit["count"]) as loop:
                 block = row_of(f, a["blocks"], loop.index, BLOCK)
-                shared = a["stages"] + (some["sums"] + f.word(block))
+                shared = a["stages"] + (sums_set["sums"] + f.word(block))
                 sums = f.select(kept, shared, f["mine"] + SUMS)
                 fresh = number.index - start
                 f.call("block", f["args"], f["mine"], work, at, block, sums, fresh)
@@ -127,20 +128,20 @@ def _emit_pack(module: Module, side: str, slot: int) -> None:
     with module.function(f"pack_{side}", _PACK, exported=False) as f:
         a = ARGUMENTS.reader(f)
         work, unit = fields(f, f["work"], WORK), fields(f, f["unit"], UNIT)
-        key, noted = work["key"] + unit[side], f.at(f["mine"], slot, I64)
-        missing = f.compare("ne", f.load(I64, noted), key)
+        key, packed_key = work["key"] + unit[side], f.at(f["mine"], slot, I64)
+        missing = f.compare("ne", f.load(I64, packed_key), key)
         with f.when(missing & (a[f"{side}_packed"] > 0)):
-            f.store(key, noted)
+            f.store(key, packed_key)
             width = a[f"{side}_width"]
             row_bytes = width * a["element"]
             image, position, line = (a[f"{side}_{name}"] for name in ("image", "position", "line"))
             stretches, panels = work[f"{side}_count"], unit[f"{side}_count"]
-            # Plane after plane with channels first, pixel after pixel with channels last.
+            # Pack plane after plane with channels first, pixel after pixel with channels last.
             planes = a["clears"] > 0
             with f.loop(0, stretches * panels) as loop:
-                many = f.select(planes, stretches, panels)
-                slow, fast = loop.index // many, loop.index % many
-                row, number = f.select(planes, fast, slow), f.select(planes, slow, fast)
+                inner_count = f.select(planes, stretches, panels)
+                outer, inner = loop.index // inner_count, loop.index % inner_count
+                row, number = f.select(planes, inner, outer), f.select(planes, outer, inner)
                 stretch = fields(f, row_of(f, a["stretches"], work[side] + row, STRETCH), STRETCH)
                 panel = row_of(f, a[f"{side}_panels"], unit[side] + number, PANEL)
                 channel, active = (f.word(panel, i) for i in range(len(PANEL)))
@@ -148,14 +149,14 @@ def _emit_pack(module: Module, side: str, slot: int) -> None:
                 src = src + channel * a[f"{side}_channel"]
                 dst = f["mine"] + a[f"{side}_panel"] + number * a[f"{side}_size"]
                 dst = dst + stretch["before"] * row_bytes
-                # Clear what follows the last channel, because arbitrary bits could be slow numbers.
+                # Arbitrary bits after the last channel could be subnormal, and thus slow, numbers.
                 with f.when(planes & (active < width)):
                     f.call(a["clear"], dst, src, 0, stretch["length"] * width, 1, 0, 0)
                 f.call(a[f"{side}_copy"], dst, src, active, stretch["length"], line, row_bytes)
 
 
 def _panel(f: Function, side: str, number: Value) -> Value:
-    """The address at which a block reads an operand, by the number of its panel in the unit."""
+    """Return the address at which a block reads an operand, by the panel's number in the unit."""
     a, first = ARGUMENTS.reader(f), f.word(f["unit"], UNIT.index(side))
     panel = row_of(f, a[f"{side}_panels"], first + number, PANEL)
     in_place = a[side] + f.word(panel) * a[f"{side}_channel"]
@@ -210,7 +211,7 @@ def emit_deliver(module: Module, arguments: ArgumentLayout, name: str = "deliver
             return f.select(inside, rows, taps), f.select(inside, taps, rows)
 
         outer, inner = either(a["tile_rows"], block["count"])
-        live_outer, live_inner = either(block["active_rows"], block["count"])
+        active_outer, active_inner = either(block["active_rows"], block["count"])
         by_outer, by_inner = either(a["by_row"], a["by_tap"])
         sums, dw, lanes = f["sums"], a["dw"] + block["dw"], block["active_lanes"]
         back = a["transposed"] > 0
@@ -218,17 +219,17 @@ def emit_deliver(module: Module, arguments: ArgumentLayout, name: str = "deliver
             # [lane][outer][inner]
             transposed, line = f["mine"] + a["spare"], outer * inner * a["element"]
             f.call(a["transpose"], transposed, sums, outer * inner, lanes, width, line)
-            # Where outer rows are contiguous in dw, too, they are one row.
-            one = f.compare("eq", by_outer, live_inner * by_inner)
-            one = f.select(f.compare("eq", live_inner, inner), one, Value(I1, "false"))
-            outers = f.select(one, 1, live_outer)
-            length = f.select(one, live_outer * live_inner, live_inner)
+            # If outer rows are contiguous in dw, too, they are one row.
+            one = f.compare("eq", by_outer, active_inner * by_inner)
+            one = f.select(f.compare("eq", active_inner, inner), one, Value(I1, "false"))
+            outers = f.select(one, 1, active_outer)
+            length = f.select(one, active_outer * active_inner, active_inner)
             f.call(
                 a["deliver"], transposed, dw, dw, outers, inner * a["element"], by_outer,
                 lanes, length, line, a["by_lane"], dw, 0,
             )  # fmt: skip
         with f.unless(back):
             f.call(
-                a["deliver"], sums, dw, dw, live_outer, inner * width, by_outer,
-                live_inner, lanes, width, by_inner, dw, 0,
+                a["deliver"], sums, dw, dw, active_outer, inner * width, by_outer,
+                active_inner, lanes, width, by_inner, dw, 0,
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The weight gradient's primitive: compiled code and the layout of memory; see schedule.py."""
+"""The weight gradient's primitive: compiled code and scratch memory; see schedule.py."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ class WeightGrad:
     def close(self) -> None:
         """Close the primitive, which holds nothing to free."""
 
-    def _operand(self, what: str, array: Array, of_g: int) -> Array:
+    def _operand(self, name: str, array: Array, of_g: int) -> Array:
         """Return an operand that kernels can read: the array itself, or a copy."""
         if self._in_place[of_g]:
-            return laid_out(what, array)
-        return lying_well(what, array, self.problem.layout)
+            return laid_out(name, array)
+        return lying_well(name, array, self.problem.layout)
 
     def _strides(self, side: str, array: Array) -> dict[str, int]:
         """Return the address of an operand, its strides, and the stride of the lines that are
@@ -118,8 +118,8 @@ def _codes(plan: Plan, cpu: Cpu) -> dict[str, tuple[Code, str]]:
     # A pair has the numbers of a position and of the next position, which is a stride away in g.
     beside = plan.sided(1, problem.axes[-1].stride) if tile.dots else (0, 0)
     in_place = plan.sided(*plan.in_place)
-    for side, distance, stays in zip(("rows", "lanes"), beside, in_place, strict=True):
-        if stays:
+    for side, distance, is_in_place in zip(("rows", "lanes"), beside, in_place, strict=True):
+        if is_in_place:
             continue
         if problem.layout is DataLayout.NXC:
             copied = stored, I32 if tile.dots else computed, distance
@@ -136,7 +136,7 @@ def _codes(plan: Plan, cpu: Cpu) -> dict[str, tuple[Code, str]]:
 def _sides(plan: Plan, tables: Tables, first: int) -> tuple[dict[str, int], int]:
     """Return the arguments of both sides, and the end of their panels, which begin at `first`."""
     arguments: dict[str, int] = {}
-    # The steps between positions of x, and of g.
+    # Bytes from one position of x to the next, and between the positions of g that they meet.
     x, g = plan.position_strides[0], plan.problem.axes[-1].stride * plan.position_strides[1]
     for n, step, side, size in zip(
         plan.sided(0, 1), plan.sided(x, g), ("rows", "lanes"), tables.panel_bytes, strict=True

@@ -3,7 +3,7 @@
 docs/jit.md explains it. The channels of one operand are the *rows* of a tile, those of the other
 run along its *lanes*. Spatial blocks are distributed to *sets*, whose sums are added up in order. A
 *unit* is a block of lanes and some taps, with all rows; a job computes some units of one set. It
-packs operands into memory of its own thread, because another core's memory may be far away.
+packs operands into memory of its thread, because another core's caches may be far away.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _JOBS = 8  # the desired number of jobs
 _PANELS = 2 << 20  # bytes of the panels of a thread
 _SUMS = 8 << 20  # bytes of the sums of all sets, if there are several
 _ENTRIES = 1 << 16  # taps of all spatial blocks
-_SPATIAL_BLOCKS = 1 << 10  # at most: preparing one takes a tenth of a millisecond
-_LEAST = 32  # least positions of a spatial block, regardless of memory
+_SPATIAL_BLOCKS = 1 << 10  # at most, because preparing one takes a tenth of a millisecond
+_MIN_POSITIONS = 32  # of a spatial block, regardless of memory
 
 
 class Plan:
@@ -36,12 +36,12 @@ class Plan:
         self.element = BYTES[tile.element]
         self.taps = prod(axis.kernel for axis in problem.axes)
         blocks = self.sides.row_blocks, self.sides.lane_blocks
-        # Pairs are for x and for g.
+        # All pairs below have a value for x and one for g.
         self.widths, self.in_place = self.sides.widths, self.sides.in_place
         self.blocks = (blocks[1],) * 2 if tile.depthwise else self.sided(*blocks)
         self.channels = problem.in_channels, problem.out_channels
-        both = zip(self.in_place, self.channels, self.widths, strict=True)
-        self.position_strides = tuple((n if stays else w) * self.element for stays, n, w in both)
+        operands = zip(self.in_place, self.channels, self.widths, strict=True)
+        self.position_strides = tuple((n if i else w) * self.element for i, n, w in operands)
         if tile.taps > 1:
             step = problem.axes[-1].dilation * self.sided(*self.position_strides)[0]
             self.sides = replace(self.sides, tile=replace(tile, step=step))
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def held(self) -> tuple[int, int]:
-        """Panels of x and of g that a thread holds: all panels of rows, and one of lanes."""
+        """Panels of x and g that a thread packs: all rows (one if depthwise), and one of lanes."""
         x, g = self.sided(1 if self.sides.tile.depthwise else self.sides.row_blocks, 1)
         return 0 if self.in_place[0] else x, 0 if self.in_place[1] else g
 
@@ -92,41 +92,41 @@ class Plan:
 
     def _cut(self, cpu: Cpu) -> tuple[int, list[range]]:
         """Return the number of rows of x in a spatial block, and the ranges of positions in a row.
-        A range is a full row where some rows fit, because rows share parts of g."""
+        A range is a full row if several rows fit, because rows share parts of g."""
         problem, last, rows = self.problem, self.problem.axes[-1], self._rows
         room = self._room(cpu, rows * last.size)
         reach = prod(ceil(axis.extent / axis.stride) for axis in problem.axes[:-1])
         length = min(last.size, max(room // min(rows, 4 * reach), ceil(last.extent / last.stride)))
         length = ceil(last.size / ceil(last.size / max(1, length)))
-        some = max(1, min(rows, room // length))
+        together = max(1, min(rows, room // length))
         starts = range(0, last.size, length)
         columns = [range(start, min(last.size, start + length)) for start in starts]
-        return ceil(rows / ceil(rows / some)), columns
+        return ceil(rows / ceil(rows / together)), columns
 
     def _room(self, cpu: Cpu, total: int) -> int:
-        """Return how many of `total` positions a spatial block has. A panel of x and one of g stay
-        in a part of the second-level cache, and the memory of a thread is bounded."""
+        """Return the number of positions of a spatial block, of `total`. A panel of x and one of g
+        stay in a part of the second-level cache, and the panels of a thread are bounded."""
         outputs = prod(axis.stride for axis in self.problem.axes)  # per position of x
         widths = [width * self.element for width in self.widths]
         x, g = (footprint(*both) for both in zip(widths, self.position_strides, strict=True))
         held = sum(n * w for n, w in zip(self.held, (widths[0], widths[1] * outputs), strict=True))
         panels = int(cpu.l2 * cpu.costs.weight_grad.l2_panels)
-        room = max(_LEAST, min(panels // (x + g * outputs), _PANELS // max(1, held)))
+        room = max(_MIN_POSITIONS, min(panels // (x + g * outputs), _PANELS // max(1, held)))
         room = max(room, total // _SPATIAL_BLOCKS, total * self.taps // _ENTRIES)
         count = ceil(total / room)
         if self.lanes < _JOBS:
-            count = max(count, min(ceil(_JOBS / self.lanes), total // _LEAST))
+            count = max(count, min(ceil(_JOBS / self.lanes), total // _MIN_POSITIONS))
         sets = self._sets(count)
         return max(1, total // (ceil(count / sets) * sets))
 
     def _share(self, cpu: Cpu) -> None:
         """Choose the number of taps of a unit, and of units of a job."""
         taps, many = self.taps, self.sides.tile.taps
-        wanted = ceil(_JOBS / self.sets)
+        jobs = ceil(_JOBS / self.sets)
         parts = ceil(taps * self.block_bytes / (cpu.l2 * cpu.costs.weight_grad.l2_sums))
         if self.spatial_blocks == self.sets:
             # A thread continues with other taps of the spatial block that it has packed.
-            parts = max(parts, ceil(wanted / self.lanes))
+            parts = max(parts, ceil(jobs / self.lanes))
         self.part = ceil(taps // many / min(parts, taps // many)) * many
         self.units = self.lanes * ceil(taps / self.part)
-        self.units_of_job = ceil(self.units / min(wanted, self.units))
+        self.units_of_job = ceil(self.units / min(jobs, self.units))

@@ -1,5 +1,5 @@
-"""The model of a weight gradient, which chooses the operand along the lanes, the packed operands
-and the tile.
+"""The model of a weight gradient. It chooses the operand along the lanes, the operands to pack, and
+the tile.
 
 A channels-last operand can be read in place. A block of channels is then a few cache lines of each
 pixel, one pixel apart, which has two costs in the model:
@@ -78,7 +78,7 @@ class Sides:
         tile, side = self.tile, "output" if self.lanes_of_g else "input"
         taps = f"{tile.taps} taps x " if tile.taps > 1 else ""
         rows = "" if tile.depthwise else f"{tile.rows} channels x "
-        packed = [name for name, stays in zip("xg", self.in_place, strict=True) if not stays]
+        packed = [name for name, unpacked in zip("xg", self.in_place, strict=True) if not unpacked]
         reading = f"{' and '.join(packed) or 'nothing'} packed"
         return f"tiles of {taps}{rows}{tile.vectors} vectors of {side} channels, {reading}"
 
@@ -90,8 +90,8 @@ def footprint(width: int, pixel: int) -> int:
 
 @lru_cache(maxsize=64)
 def sides_of(problem: Problem, cpu: Cpu, dots: bool) -> Sides:
-    """Return the cheapest choice of lanes, of a tile (with `dots` or without), and of the way to
-    read each operand."""
+    """Return the cheapest choice of lanes, of a tile (with `dots` or without), and of the operands
+    to pack."""
     strides = weight_strides(problem, forward=True)
     channels = problem.in_channels, problem.out_channels, problem.groups
     element, kernel = computed(problem.dtype), problem.axes[-1].kernel
@@ -179,8 +179,8 @@ def _reading(problem: Problem, sides: Sides, of_g: int) -> tuple[bool, float]:
     channels = problem.out_channels if of_g else problem.in_channels
     numbers = prod(problem.y_shape if of_g else problem.x_shape)
     width, costs = sides.widths[of_g], tile.costs.weight_grad
-    last = costs.pack_row / width + costs.pack_last
-    packing = numbers * (last if layout is DataLayout.NXC else costs.pack)
+    pack_last = costs.pack_row / width + costs.pack_last
+    packing = numbers * (pack_last if layout is DataLayout.NXC else costs.pack)
     possible = problem.dtype.itemsize == size and not tile.dots
     possible = possible and (layout is DataLayout.NXC or channels == 1)
     if not possible or channels // sides.groups % width:
@@ -194,5 +194,5 @@ def _reading(problem: Problem, sides: Sides, of_g: int) -> tuple[bool, float]:
         reads *= min(tile.taps, steps[-1]) / prod(steps)
     if not tile.depthwise:
         reads *= sides.row_blocks if of_g == sides.lanes_of_g else sides.lane_blocks
-    apart = costs.apart * reads * numbers / width * (whole_lines(width * size) // LINE)
-    return (True, apart) if apart <= packing else (False, packing)
+    in_place = costs.apart * reads * numbers / width * (whole_lines(width * size) // LINE)
+    return (True, in_place) if in_place <= packing else (False, packing)

@@ -2,8 +2,8 @@
 
 A *segment* is the start of a row of the last axis in both panels, for a tap of the outer axes. A
 *run* is a range of positions of a row, for some taps of the last axis. All rows of a spatial block
-have the same runs, and all runs have the same segments, so a tile takes a row of each table.
-Likewise, a job takes a row of the jobs and a row of the sets.
+have the same runs, and all runs have the same segments. So a tile takes the segments of one outer
+tap and one run. Likewise, a job takes a row of the jobs and a row of the sets.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Tables:
         arrays, panel_bytes = _works(plan)
         starts = np.arange(0, plan.units, plan.units_of_job)
         works = [plan.spatial_blocks_of(number) for number in range(plan.sets)]
-        sets = [(some.start, len(some), n * plan.all_bytes) for n, some in enumerate(works)]
+        sets = [(work.start, len(work), n * plan.all_bytes) for n, work in enumerate(works)]
         arrays |= {
             "jobs": _table(starts, np.minimum(plan.units_of_job, plan.units - starts)),
             "sets": np.array(sets, np.int64), **_units(plan), **_panels(plan),
@@ -170,25 +170,25 @@ def _operands(plan: Plan) -> tuple[Numbers, _Operand, _Operand]:
     padded = np.full((len(reached), ranges * count), -1)
     padded[:, : reached.shape[1]] = reached
     padded = padded.reshape(len(reached), ranges, count).swapaxes(0, 1)
-    some, tap, x_row = (padded >= 0).nonzero()
-    g_row, outputs = padded[some, tap, x_row], reached.max(initial=0) + 1
-    met, rank = np.unique(some * outputs + g_row, return_inverse=True)
-    g_starts = met.searchsorted(np.arange(ranges + 1) * outputs)
+    number, tap, x_row = (padded >= 0).nonzero()
+    g_row, outputs = padded[number, tap, x_row], reached.max(initial=0) + 1
+    packed, rank = np.unique(number * outputs + g_row, return_inverse=True)
+    g_starts = packed.searchsorted(np.arange(ranges + 1) * outputs)
     x_starts = np.minimum(np.arange(ranges + 1) * count, reached.shape[1])
     start, stop = np.array([(column.start, column.stop) for column in plan.columns]).T
     low = (axis.stride * start - axis.crop_begin).clip(0, axis.out)
     high = axis.stride * (stop - 1) + axis.extent - axis.crop_begin
     operands = [
         _Operand(np.arange(reached.shape[1]), x_starts, x_row, start, stop - start),
-        _Operand(met % outputs, g_starts, rank - g_starts[some], low,
+        _Operand(packed % outputs, g_starts, rank - g_starts[number], low,
                  np.maximum(high.clip(0, axis.out) - low, 0)),
     ]  # fmt: skip
-    numbers, sizes = (some * count + x_row, g_row), (axis.size, axis.out)
+    rows, sizes = (number * count + x_row, g_row), (axis.size, axis.out)
     for n, size in enumerate(sizes):
         if plan.in_place[n]:  # nothing is packed: rows are counted from the operand's first row
-            nothing = np.zeros_like(start)
+            zeros = np.zeros_like(start)
             operands[n] = _Operand(
-                numbers[n][:0], np.zeros(ranges + 1, np.int64), numbers[n], nothing, nothing + size
+                rows[n][:0], np.zeros(ranges + 1, np.int64), rows[n], zeros, zeros + size
             )
     return (padded >= 0).sum(2), *operands
 
@@ -210,9 +210,9 @@ def _stretches(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbe
     """Return the stretches of packed rows, by range of positions (first index), and the first
     stretch of each range of rows.
 
-    With channels first, adjacent full rows of a plane are one stretch, because squares of them are
-    transposed. With channels last they are not, because all panels of a row are packed while it is
-    in a cache.
+    With channels first, adjacent full rows of a plane are one stretch, which is transposed in
+    squares. With channels last they are not, because all panels of a row are packed while it is in
+    a cache.
     """
     *outer, last = (axis.out if of_g else axis.size for axis in plan.problem.axes)
     image, row = np.divmod(operand.rows, prod(outer))
@@ -231,18 +231,18 @@ def _stretches(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbe
 def _runs(plan: Plan, x_begin: Numbers, g_begin: Numbers) -> tuple[Numbers, Numbers]:
     """Return the runs of the taps of the last axis, and the first run of each range of positions.
 
-    A tile takes all its taps together where all of them meet an output. Before and after that range
-    it takes each tap alone.
+    A tile takes all its taps together at positions where all of them meet an output. Before and
+    after that range it takes each tap alone.
     """
-    axis, many = plan.problem.axes[-1], plan.sides.tile.taps
-    taps = np.arange(axis.kernel).reshape(-1, many)
+    axis, together = plan.problem.axes[-1], plan.sides.tile.taps
+    taps = np.arange(axis.kernel).reshape(-1, together)
     begin, end = np.array([(column.start, column.stop) for column in plan.columns]).T[
         :, :, None, None
     ]
     shift = axis.crop_begin - axis.dilation * taps
     start = np.maximum(begin, -(-shift // axis.stride))
     stop = np.maximum(start, np.minimum(end, (axis.out - 1 + shift) // axis.stride + 1))
-    if many == 1:
+    if together == 1:
         tap = taps
     else:
         first, last = start.max(2, keepdims=True), stop.min(2, keepdims=True)
@@ -258,8 +258,8 @@ def _runs(plan: Plan, x_begin: Numbers, g_begin: Numbers) -> tuple[Numbers, Numb
             (start, output), (x_begin, g_begin), plan.position_strides, strict=True
         )
     )
-    alone = (np.arange(tap.shape[1]) > 0).astype(np.int64)
-    table = _table(*plan.sided(x, g), count, tap, alone).reshape(len(x_begin), -1, len(RUN))
+    single = (np.arange(tap.shape[1]) > 0).astype(np.int64)
+    table = _table(*plan.sided(x, g), count, tap, single).reshape(len(x_begin), -1, len(RUN))
     known: dict[bytes, int] = {}
     kind = np.array([known.setdefault(runs.tobytes(), len(known)) for runs in table])
     _, firsts = np.unique(kind, return_index=True)

@@ -24,8 +24,8 @@ TILE = signature(
 @dataclass(frozen=True, slots=True)
 class Tile:
     """The class of a tile: `rows` channels of one side by `vectors` vectors of the other, for
-    `taps` adjacent taps of the last axis, whose numbers of g lie `step` bytes apart. Each result
-    has `sums` sums, which take positions in turn: a single sum would wait for itself.
+    `taps` adjacent taps of the last axis, whose numbers of g are `step` bytes apart. Each result
+    has `sums` sums, which take positions in turn: one sum would wait for its previous addition.
 
     A *depthwise* tile is for layers with a group for each channel: it multiplies lanes by lanes.
 
@@ -69,26 +69,26 @@ class Tile:
 
     @property
     def costs(self) -> Costs:
-        """The cost figures of the processors that run it."""
+        """The cost figures of processors with vectors of this width."""
         return costs_of(self.lanes * BYTES[self.element])
 
     @property
     def cycles(self) -> float:
-        """Cycles of one position: of multiply-adds, loads, dependent sums, or L2 bandwidth."""
+        """Cycles of one position: the most of multiply-adds, loads, latency and L2 bandwidth."""
         sums = self.taps * self.rows * self.vectors
         loads = self.vectors + (sums if self.depthwise else self.taps * self.rows)
         nbytes = BYTES[self.element] * (self.rows + self.width)
         costs = self.costs
-        adds, waiting = sums / costs.adds, costs.latency / self.sums
+        adds, latency = sums / costs.adds, costs.latency / self.sums
         if self.dots:
-            adds, waiting = sums * 2 / self.dots, costs.channels.dot_latency / self.sums
-        work = max(adds, loads / costs.loads, waiting, nbytes / costs.stream)
+            adds, latency = sums * 2 / self.dots, costs.channels.dot_latency / self.sums
+        work = max(adds, loads / costs.loads, latency, nbytes / costs.stream)
         return (work + costs.step) / self.at_once
 
 
 @compiled("tile", kept=64)
 def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
-    """The function `tile` of one class."""
+    """Emit the function `tile` of one class."""
     with module.function("tile", TILE) as f:
         _emit_tile(f, tile)
 
@@ -105,13 +105,13 @@ def _emit_tile(f: Function, tile: Tile) -> None:
     starts = [f.load(kind, address("start", *number)) for number in numbers]
     starts += [f.constant(kind, 0.0)] * (n * (parts - 1))
     at_once = tile.at_once
-    some = parts * at_once
-    full = f["positions"] // some * some
+    together = parts * at_once
+    full = f["positions"] // together * together
     with f.loop(0, f["count"], carried=starts) as segment:
         offsets = f.at(f["segments"], segment.index * 2, I64)
         row, lane = (f[s] + f.word(offsets, i) for i, s in enumerate(("rows", "lanes")))
         steps = f["row_step"] * at_once, f["lane_step"] * at_once
-        with f.loop(0, full, some, [*segment.carried, row, lane]) as position:
+        with f.loop(0, full, together, [*segment.carried, row, lane]) as position:
             *sums, row, lane = position.carried
             totals: list[Value] = []
             for i in range(parts):
@@ -119,7 +119,7 @@ def _emit_tile(f: Function, tile: Tile) -> None:
                 row, lane = row + steps[0], lane + steps[1]
             position.next([*totals, row, lane])
         *sums, row, lane = position.results
-        if some > 1:
+        if together > 1:
             with f.loop(full, f["positions"], at_once, [*sums[:n], row, lane]) as position:
                 *first, row, lane = position.carried
                 mask = _lower_half(f, tile, position.index) if tile.dots else None
@@ -129,8 +129,8 @@ def _emit_tile(f: Function, tile: Tile) -> None:
         segment.next(sums)
     for i, number in enumerate(numbers):
         total = segment.results[i]
-        for more in range(1, parts):
-            total = total + segment.results[more * n + i]
+        for part in range(1, parts):
+            total = total + segment.results[part * n + i]
         f.store(total, address("out", *number))
 
 
@@ -164,7 +164,7 @@ def _products(
 
 
 def _lower_half(f: Function, tile: Tile, index: Value) -> Value:
-    """A mask of pairs, which keeps only the first number if `index` is the last position."""
-    alone = f.compare("eq", index + 1, f["positions"])
-    bits = f.select(alone, Value(I32, "65535"), Value(I32, "-1"))
+    """Return a mask of pairs that keeps only the first number if `index` is the last position."""
+    is_last = f.compare("eq", index + 1, f["positions"])
+    bits = f.select(is_last, Value(I32, "65535"), Value(I32, "-1"))
     return f.broadcast(bits, tile.lanes)

@@ -1,10 +1,11 @@
 """The functions that the walk calls for a weight gradient on tile registers, by its tables.
 
-    job(args, mine, job, set)       packs the operands of a set's units, and computes their sums
+    job(args, mine, job, set)       packs operands and computes the sums of a job's units, for the
+                                    spatial blocks of a set
     finish(args, mine, block, _)    adds up the sets' sums of a block, and stores them in dw
 
-A thread's memory `mine` begins with the key of the panels of x that it holds. The sums of a unit,
-space to transpose those of a block, and the panels follow.
+A thread's memory `mine` begins with the key of its packed panels of x. The sums of a unit (if there
+is one spatial block), space to transpose a block, panels, and emulated registers follow.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ def tile_driver_code(module: Module, cpu: Cpu) -> None:
         a = ARGUMENTS.reader(f)
         tiles = TileRegisters(f, module, f["mine"])
         tiles.configure(a["configuration"])
-        job, some = fields(f, f["inner"], JOB), fields(f, f["outer"], SET)
-        start, stop = some["works"], some["works"] + some["count"]
+        job, sums_set = fields(f, f["inner"], JOB), fields(f, f["outer"], SET)
+        start, stop = sums_set["works"], sums_set["works"] + sums_set["count"]
         # The last spatial block stores the sums in dw, unless other sets have sums to add.
         last = f.select(a["set_count"] > 1, -1, stop + -1)
         units = job["units"], job["units"] + job["count"]
-        with f.loop(start, stop) as number, f.loop(*units) as place:
-            at = row_of(f, a["units"], place.index, UNIT)
+        with f.loop(start, stop) as number, f.loop(*units) as unit_number:
+            at = row_of(f, a["units"], unit_number.index, UNIT)
             unit, mine = fields(f, at, UNIT), (f["args"], f["mine"])
-            shared = a["stages"] + (some["sums"] + unit["sums"])
+            shared = a["stages"] + (sums_set["sums"] + unit["sums"])
             sums = f.select(a["single"] > 0, f["mine"] + SUMS, shared)
             fresh = f.select(f.compare("eq", number.index, start), 1, 0)
             f.call("pack_x", *mine, number.index, at)
@@ -123,7 +124,7 @@ def _copy(
 
 
 def _emit_products(module: Module) -> None:
-    """Emit `products` for a phase, with as many positions at once as fit into the first cache."""
+    """Emit `products` for a phase, on as many chunks at once as stay in the first-level cache."""
     with module.function("products", _PHASE, exported=False) as f:
         a, unit = ARGUMENTS.reader(f), fields(f, f["unit"], UNIT)
         phase = fields(f, f["phase"], PHASE)
@@ -138,7 +139,7 @@ def _emit_products(module: Module) -> None:
             fresh = f.select(chunk.index < 1, f["fresh"], 0)
             g = f["mine"] + a["g_panel"] + chunk.index * ROW_BYTES
             x = f["mine"] + a["x_panel"] + column.index * a["x_size"]
-            x = x + chunk.index * TILE_BYTES + tap["place"]
+            x = x + chunk.index * TILE_BYTES + tap["offset"]
             both = column.index + 1 < columns
             one_row = f.select(both, a["products12"], a["products11"])
             two_rows = f.select(both, a["products22"], a["products21"])

@@ -26,8 +26,8 @@ from ..tiles.operations import PAIRS
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An axis: each tap's shift and remainder, the number of outputs of each remainder from `first`
-    on, and the padded size `pitch`, which is the stride of the previous axis."""
+    """An axis: each tap's shift and remainder, the count of outputs of each remainder from `first`
+    on, and the padded size `pitch`, in positions of this axis."""
 
     size: int
     stride: int
@@ -39,16 +39,16 @@ class Line:
     @classmethod
     def of(cls, axis: Axis) -> Line:
         """Return the line of an axis, with enough zeros between rows for its shifts."""
-        places = [axis.dilation * tap - axis.crop_begin for tap in range(axis.kernel)]
-        shifts = [place // axis.stride for place in places]
+        offsets = [axis.dilation * tap - axis.crop_begin for tap in range(axis.kernel)]
+        shifts = [offset // axis.stride for offset in offsets]
         low, high = min(shifts), max(shifts)
         first = max(0, low)
         counts = {
             r: max(0, min(-(-(axis.out - r) // axis.stride), axis.size + high) - first)
-            for r in sorted({place % axis.stride for place in places})
+            for r in sorted({offset % axis.stride for offset in offsets})
         }
         last = first + max(counts.values())
-        taps = tuple((q - first, u % axis.stride) for q, u in zip(shifts, places, strict=True))
+        taps = tuple((q - first, o % axis.stride) for q, o in zip(shifts, offsets, strict=True))
         # A shifted row ends before the next row, or in the zeros after the previous row.
         pitch = max(axis.size + max(0, high - first), last - first, last - low)
         return cls(axis.size, axis.stride, first, taps, counts, pitch)
@@ -67,7 +67,7 @@ class Phase:
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Runs of an operand's numbers, which are `step` positions of an image apart: each run's start
-    in the flattened row and in the image, and its length."""
+    in the flattened row, its image, its start in the image, and its length."""
 
     flat: Numbers
     image: Numbers
@@ -77,8 +77,8 @@ class Rows:
 
     def joined(self) -> Rows:
         """Merge each row that begins where the previous row ends."""
-        on = np.append(False, np.diff(self.flat) == self.lengths[:-1])
-        first = np.flatnonzero(~on)
+        begins = np.append(True, np.diff(self.flat) != self.lengths[:-1])
+        first = np.flatnonzero(begins)
         lengths = np.add.reduceat(self.lengths, first)
         return Rows(self.flat[first], self.image[first], self.position[first], lengths, self.step)
 
@@ -90,7 +90,7 @@ class Flat:
         self._problem = problem
         self._lines = [Line.of(axis) for axis in problem.axes]
         pitches = [line.pitch for line in self._lines]
-        # At least one zero separates two images, because pairs of positions end there.
+        # At least one zero separates two images, so that runs and pairs of positions end there.
         self._strides = [prod(pitches[i + 1 :]) for i in range(len(pitches))]
         self._image = prod(pitches) + 1
         self.phases = self._phases()

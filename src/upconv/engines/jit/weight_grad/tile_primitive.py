@@ -38,12 +38,12 @@ from .tile_schedule import TilePlan, tile_plan
 from .tile_tables import tables_of
 
 _AT_ONCE = 16
-"""Number of chunks of 32 positions for which 32 channels of g stay in the first cache."""
+"""Chunks of 32 positions for which 32 channels of g stay in the first-level cache, at most."""
 
 
 class TileWeightGrad:
     """A weight gradient, compiled and laid out. If some sums are not finite, a primitive built by
-    `other` computes everything again: a zero between rows may have met infinity or NaN."""
+    `other` computes it again: infinity or NaN may have been multiplied by a zero between rows."""
 
     rounds = True
     """Packing rounds the operands."""
@@ -52,8 +52,8 @@ class TileWeightGrad:
         self, problem: Problem, threads: int, cpu: Cpu, other: Callable[[], Primitive]
     ) -> None:
         self.problem, plan = problem, tile_plan(problem, cpu)
-        self._other = other
-        self._made_other: Primitive | None = None
+        self._build_other = other
+        self._other: Primitive | None = None
         self._threads = useful_threads(problem.multiply_adds, threads)
         tables, codes = tables_of(plan, problem), _codes(problem, cpu)
         driver, walk = tile_driver_code(cpu), walk_code(cpu)
@@ -89,11 +89,8 @@ class TileWeightGrad:
 
     def run(self, out: Array, a: Array, b: Any, *_: Maybe) -> None:
         """Compute into `out`; a weight gradient has no bias and no epilogue."""
-        dw, layout = (
-            laid_out("the result", out, filled=self.problem.accumulate),
-            self.problem.layout,
-        )
-        before = None
+        layout, before = self.problem.layout, None
+        dw = laid_out("the result", out, filled=self.problem.accumulate)
         if dw is out and self.problem.accumulate:
             memory.require(out.nbytes, "a copy of the result's old values")
             before = out.copy()
@@ -106,22 +103,21 @@ class TileWeightGrad:
         if bad:
             if before is not None:
                 out[...] = before
-            self._made_other = self._made_other or self._other()
-            self._made_other.run(out, a, b)
+            self._other = self._other or self._build_other()
+            self._other.run(out, a, b)
         elif dw is not out:
             out[...] = dw
 
     def close(self) -> None:
         """Close the primitive for results that are not finite."""
-        if self._made_other is not None:
-            self._made_other.close()
+        if self._other is not None:
+            self._other.close()
 
     def _strides(self, side: str, array: Array) -> dict[str, int]:
-        """Return the address of an operand and its strides. `step` leads to the next position, for
-        g to the next position of a phase."""
+        """Return the address of an operand and its strides. `step` is the stride of positions of x,
+        or of positions of a phase of g."""
         steps = strides(side, array, self.problem.layout)
-        apart = self.problem.axes[-1].stride if side == "g" else 1
-        step = steps[f"{side}_position"] * apart
+        step = steps[f"{side}_position"] * (self.problem.axes[-1].stride if side == "g" else 1)
         return steps | {f"{side}_line": steps[f"{side}_channel"], f"{side}_step": step}
 
 
@@ -147,7 +143,7 @@ def _codes(problem: Problem, cpu: Cpu) -> dict[str, tuple[Code, str]]:
 
 
 def _together(channels: int) -> list[int]:
-    """Return the numbers of blocks multiplied at once: two, and one if their number is odd."""
+    """Return how many blocks are multiplied at once: two, and one if their number is odd."""
     blocks = ceil(channels / ROWS)
     return [2] * (blocks > 1) + [1] * (blocks % 2)
 
@@ -155,11 +151,11 @@ def _together(channels: int) -> list[int]:
 def _layout(plan: TilePlan, cpu: Cpu) -> tuple[dict[str, int], int]:
     """Return the offsets of the parts of a thread's memory, and its bytes.
 
-    The distance of rows of a tile is an odd number of cache lines, so that they share few sets of
-    the first cache.
+    Rows of a tile of g are an odd number of cache lines apart, so that few rows share a set of the
+    first-level cache.
     """
     spare = SUMS + (plan.unit_bytes if plan.single else 0)
-    # One line more than positions need, because vectors may be stored past the last position.
+    # One line more than positions fill, because vectors may be stored past the last position.
     g_row = (plan.chunks * PAIRS * 2 + ROW_BYTES) | ROW_BYTES
     g_panel = spare + plan.block_bytes
     x_panel = g_panel + 2 * ROWS * g_row + ROW_BYTES  # space for a pair half before the first

@@ -41,7 +41,7 @@ _UNROLLED = 16  # the largest stride for which shuffles pick numbers from vector
 
 @compiled("products", kept=8)
 def products_code(module: Module, rows: int, columns: int, cpu: Cpu) -> None:
-    """sums += a b for `rows` blocks of channels of g by `columns` blocks of x, one or two each."""
+    """Emit sums += a b for `rows` blocks of channels of g by `columns` blocks of x, one or two."""
     emit_product(module)
     with module.function("products", PRODUCTS) as f:
         tiles = TileRegisters(f, module, f["registers"])
@@ -53,8 +53,8 @@ def products_code(module: Module, rows: int, columns: int, cpu: Cpu) -> None:
             for tile, _ in sums:
                 tiles.zero(tile)
         with f.unless(f["fresh"] > 0):
-            for tile, place in sums:
-                tiles.load(tile, place, f["sums_row"])
+            for tile, address in sums:
+                tiles.load(tile, address, f["sums_row"])
         with f.loop(0, f["chunks"], carried=[f["a"], f["b"]]) as loop:
             a, b = loop.carried
             for j in range(columns):
@@ -64,8 +64,8 @@ def products_code(module: Module, rows: int, columns: int, cpu: Cpu) -> None:
                 for j in range(columns):
                     tiles.multiply_add(2 * i + j, 4 + i, 6 + j)
             loop.next([a + ROW_BYTES, b + TILE_BYTES])
-        for tile, place in sums:
-            tiles.store(tile, place, f["sums_row"])
+        for tile, address in sums:
+            tiles.store(tile, address, f["sums_row"])
 
 
 # Rows of g ----------------------------------------------------------------------------------------
@@ -81,11 +81,11 @@ def rows_code(module: Module, stored: str, stride: int, cpu: Cpu) -> None:
         with f.loop(0, f["length"] + f["zeros"], lanes) as loop:
             rest = f["length"] - loop.index
             number, to = f.at(src, loop.index * stride, stored), f.at(dst, loop.index, I16)
-            # No other numbers follow the last one of a stride.
-            whole = rest >= lanes + (1 < stride <= _UNROLLED)
-            with f.when(whole):
+            # A full load reads past the last number that it picks, up to where the next one begins.
+            is_full = rest >= lanes + (1 < stride <= _UNROLLED)
+            with f.when(is_full):
                 f.store(_picked(f, stored, stride, lanes, number, None), to)
-            with f.unless(whole):
+            with f.unless(is_full):
                 count = (rest - 1) * stride + 1
                 f.store(_picked(f, stored, stride, lanes, number, count), to)
 
@@ -102,12 +102,12 @@ def _picked(
         if count is None:
             line = f.load(kind, f.at(src, i, stored))
         else:
-            # Without lanes, the address stays inside: a masked load of unmapped pages is very slow.
+            # The address stays inside, because masked loads of unmapped pages are very slow.
             at = f.at(src, f.select(count > i, f.integer(i), 0), stored)
             line = f.load_lanes(kind, at, f.lanes_below(count - i, lanes))
         line = as_bits(f, line, BFLOAT)
-        places = [n * stride - i for n in range(lanes)]
-        order = [lanes + p if 0 <= p < lanes else n for n, p in enumerate(places)]
+        indices = [n * stride - i for n in range(lanes)]
+        order = [lanes + k if 0 <= k < lanes else n for n, k in enumerate(indices)]
         picked = line if stride == 1 else f.shuffle(picked, line, order)
     return picked
 
@@ -129,12 +129,12 @@ def columns_code(module: Module, stored: str, cpu: Cpu) -> None:
 
             def load_some(i: int) -> Value:
                 mask = f.lanes_below(f.select(rest > i, active, 0), lanes)
-                place = f.max(f.min(f.integer(i), rest - 1), 0)
-                return f.load_lanes(kind, src + f["step"] * place, mask)
+                number = f.max(f.min(f.integer(i), rest - 1), 0)
+                return f.load_lanes(kind, src + f["step"] * number, mask)
 
-            whole = f.select(active >= lanes, rest, 0) >= 2 * lanes
+            is_full = f.select(active >= lanes, rest, 0) >= 2 * lanes
             for holds, read in ((True, load), (False, load_some)):
-                with f.when(whole, holds=holds):
+                with f.when(is_full, holds=holds):
                     lines = [paired(f, read(2 * i), read(2 * i + 1)) for i in range(lanes)]
                     for i, line in enumerate(transposed(f, lines, lanes)):
                         f.store(line, dst + f["dst_row"] * i)
@@ -162,12 +162,12 @@ def pairs_first_code(module: Module, stored: str, cpu: Cpu) -> None:
 
             def load_some(i: int) -> Value:
                 # The values in columns without a channel do not matter.
-                place = src + f["line"] * f.min(f.integer(i), active - 1)
-                return f.load_lanes(kind, place, mask)
+                address = src + f["line"] * f.min(f.integer(i), active - 1)
+                return f.load_lanes(kind, address, mask)
 
-            whole = f.select(f.min(active, low + lanes) >= lanes, rest, 0) >= 2 * lanes
+            is_full = f.select(f.min(active, low + lanes) >= lanes, rest, 0) >= 2 * lanes
             for holds, read in ((True, load), (False, load_some)):
-                with f.when(whole, holds=holds):
+                with f.when(is_full, holds=holds):
                     bits = [as_bits(f, read(i), BFLOAT) for i in range(lanes)]
                     lines = [f.convert("bitcast", each, words) for each in bits]
                     for i, line in enumerate(transposed(f, lines, lanes)):
@@ -188,20 +188,20 @@ def pairs_last_code(module: Module, stored: str, cpu: Cpu) -> None:
             second = f.select(low + 1 < f["length"], f["active"], 0)
             both = f.min(first, second)
             with f.loop(0, f["active"], lanes) as channel:
-                place = f.at(src, channel.index, stored)
+                address = f.at(src, channel.index, stored)
                 dst = _pairs_of(f, channel.index, loop.index)
-                whole = both - channel.index >= lanes
-                with f.when(whole):
-                    here, beside = f.load(kind, place), f.load(kind, place + f["step"])
+                is_full = both - channel.index >= lanes
+                with f.when(is_full):
+                    here, beside = f.load(kind, address), f.load(kind, address + f["step"])
                     f.store(paired(f, here, beside), dst)
-                with f.unless(whole):
+                with f.unless(is_full):
                     masks = (f.lanes_below(n - channel.index, lanes) for n in (first, second))
-                    here = f.load_lanes(kind, place, next(masks))
-                    beside = f.load_lanes(kind, place + f["step"], next(masks))
+                    here = f.load_lanes(kind, address, next(masks))
+                    beside = f.load_lanes(kind, address + f["step"], next(masks))
                     f.store(paired(f, here, beside), dst)
 
 
 def _pairs_of(f: Function, channel: Value, pair: Value) -> Value:
-    """The address of a pair of a channel."""
+    """Return the address of a pair of a channel."""
     block = f["dst"] + channel // ROWS * f["dst_row"]
     return block + pair * ROW_BYTES + channel % ROWS * 4

@@ -20,15 +20,15 @@ from .tile_geometry import Flat, flat_of
 
 _JOBS = 8  # the desired number of jobs
 _SUMS = 4 << 20  # bytes of the sums of all sets
-_MOST_TAPS = 1024
-_MOST_ZEROS = 32  # flattened positions per position of x, which bounds the work
-_BLOCKS = 16, 24, 32, 48  # chunks of a spatial block
+_MAX_TAPS = 1024
+_MAX_FLATTENED = 32  # flattened positions per position of x: products with zeros are bounded
+_BLOCKS = 16, 24, 32, 48  # chunks of a spatial block, at most
 
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
     """The schedule: `sets` sets of `works` spatial blocks of `chunks` times 32 positions. A thread
-    packs `part` blocks of 16 channels of x. `cycles` counts one thread."""
+    packs `part` blocks of 16 channels of x. `cycles` are those of all threads together."""
 
     flat: Flat
     groups: int
@@ -100,17 +100,17 @@ class TilePlan:
 
 def refusal(problem: Problem) -> str | None:
     """Return why tile registers cannot compute a weight gradient, or None."""
-    if prod(problem.kernel) > _MOST_TAPS:
-        return f"tiles take at most {_MOST_TAPS} taps"
+    if prod(problem.kernel) > _MAX_TAPS:
+        return f"tiles take at most {_MAX_TAPS} taps"
     positions = problem.batch * prod(problem.size)
-    if flat_of(problem).chunks > _MOST_ZEROS * ceil(positions / PAIRS):
+    if flat_of(problem).chunks > _MAX_FLATTENED * ceil(positions / PAIRS):
         return "zeros between its rows would make the input many times as long"
     return None
 
 
 @lru_cache(maxsize=64)
 def tile_plan(problem: Problem, cpu: Cpu) -> TilePlan:
-    """Return the cheapest schedule."""
+    """Return the schedule with the fewest cycles."""
     return min(_plans(problem, cpu), key=lambda plan: plan.cycles)
 
 
@@ -119,11 +119,11 @@ def _plans(problem: Problem, cpu: Cpu) -> Iterator[TilePlan]:
     x, g = problem.in_channels // groups, problem.out_channels // groups
     taps = prod(problem.kernel)
     blocks, block, costs = ceil(x / ROWS), ROWS * ROW_BYTES * taps, cpu.costs.weight_grad
-    whole = groups * blocks * ceil(g / ROWS) * block
-    most = max(1, min(_JOBS, flat.chunks, _SUMS // whole))
+    set_bytes = groups * blocks * ceil(g / ROWS) * block
+    most = max(1, min(_JOBS, flat.chunks, _SUMS // set_bytes))
     least = min(most, ceil(_JOBS / (groups * ceil(g / (2 * ROWS)))))
-    for sets, most_chunks in product(range(least, most + 1), _BLOCKS):
-        works = ceil(flat.chunks / (sets * most_chunks))
+    for sets, max_chunks in product(range(least, most + 1), _BLOCKS):
+        works = ceil(flat.chunks / (sets * max_chunks))
         chunks = ceil(flat.chunks / (sets * works))
         positions = chunks * PAIRS + flat.high - flat.low
         row = flat.parities * ROW_BYTES // 2 * positions
@@ -135,13 +135,13 @@ def _plans(problem: Problem, cpu: Cpu) -> Iterator[TilePlan]:
 
 
 def _counted(problem: Problem, plan: TilePlan, cpu: Cpu) -> TilePlan:
-    """Return a plan with its cycles: products, loading and storing sums, packing, and results."""
+    """Return a plan with its cycles: products, loads and stores of sums, packing, and results."""
     costs, blocks = cpu.costs.weight_grad, ceil(plan.x / ROWS) * ceil(plan.g / ROWS)
     tiles = plan.groups * blocks * plan.taps
     spatial = plan.sets * plan.works
-    first = problem.layout is DataLayout.NCX
+    channels_first = problem.layout is DataLayout.NCX
     packed_x = plan.jobs if plan.works > 1 else min(2, plan.jobs)
-    pack_g = costs.tile_rows + first * costs.tile_stride * problem.axes[-1].stride
+    pack_g = costs.tile_rows + channels_first * costs.tile_stride * problem.axes[-1].stride
     cycles = tiles * spatial * (plan.chunks * costs.tile_product + costs.tile_sums)
     cycles += prod(problem.y_shape) * plan.parts * pack_g
     cycles += prod(problem.x_shape) * packed_x * plan.parities * costs.tile_pairs

@@ -23,10 +23,10 @@ UNIT = ("key", "x", "x_count", "g", "g_count", "sums", "blocks", "block_count")
 """The first channels of both operands and their counts, and the unit's blocks of dw."""
 PIECE = ("image", "position", "length", "zeros", "at")
 RANGE = ("first", "count")
-"""Pieces of a panel: of x for each spatial block, then of g for each class of phases."""
+"""The pieces of a panel: of x for each spatial block, then of g for each class of phases."""
 PHASE = ("ranges", "position", "taps", "count")
-TAP = ("number", "place")
-"""A tap, and the bytes from the panel of x to the first pair that it meets."""
+TAP = ("number", "offset")
+"""A tap, and the bytes from the start of the panel of x to the first pair that it meets."""
 TABLES = {
     "jobs": JOB, "sets": SET, "units": UNIT, "blocks": BLOCK, "pieces": PIECE, "ranges": RANGE,
     "phases_of_g": PHASE, "taps": TAP,
@@ -57,8 +57,8 @@ def _units(plan: TilePlan, problem: Problem) -> dict[str, Numbers]:
         for i, j in np.ndindex(-(-g_count // ROWS), across):
             active = min(ROWS, g_count - i * ROWS), min(ROWS, x_count - j * ROWS)
             dw = group * by_group + (x + j * ROWS) * by_x + (g + i * ROWS) * by_g
-            place = sums + (i * across + j) * plan.block_bytes
-            blocks.append((place, 0, 0, plan.taps, 0, 0, *active, dw * item))
+            offset = sums + (i * across + j) * plan.block_bytes
+            blocks.append((offset, 0, 0, plan.taps, 0, 0, *active, dw * item))
         x, g = group * plan.x + x, group * plan.g + g
         key = group * plan.parts + part
         units.append((key, x, x_count, g, g_count, sums, first, len(blocks) - first))
@@ -100,17 +100,17 @@ def _pieces(rows: Rows, starts: Numbers, length: int) -> tuple[Numbers, Numbers]
     firsts = np.append(0, counts.cumsum())
     panel = np.repeat(np.arange(len(starts)), counts)
     inside = np.arange(firsts[-1]) - firsts[panel]
-    real = inside > 0
-    row = np.where(real, first[panel] + inside - 1, 0)
+    exists = inside > 0
+    row = np.where(exists, first[panel] + inside - 1, 0)
     table = np.zeros((firsts[-1], len(PIECE)), np.int64)
-    if real.any():
+    if exists.any():
         begin = np.maximum(rows.flat[row], starts[panel])
         end = np.minimum(ends[row], starts[panel] + length)
         image, position = rows.image[row], rows.position[row]
         position = position + (begin - rows.flat[row]) * rows.step
         columns = image, position, end - begin, 0, begin - starts[panel]
         for number, column in enumerate(columns):
-            table[:, number] = np.where(real, column, 0)
+            table[:, number] = np.where(exists, column, 0)
     after = np.append(table[1:, 4], length)
     after[firsts[1:] - 1] = length
     table[:, 3] = after - table[:, 4] - table[:, 2]
