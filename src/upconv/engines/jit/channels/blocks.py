@@ -1,10 +1,10 @@
 """Spatial blocks: parts of the data along images or the first axis.
 
-Channels-first data is transposed into scratch: of a spatial block it stays in the second-level
-caches until it is transposed back, and takes little memory. Spatial blocks of channels-last data
-keep tables small. A spatial block is a number of images, or part of one along the first axis. Its
-outputs begin at a multiple of the stride, so it has the phases, blocks and packed weights of the
-correlation.
+Channels-first data is transposed into scratch memory. A spatial block needs little of it, and stays
+in the second-level caches until it is transposed back. Spatial blocks of channels-last data keep
+tables small. A spatial block is some images, or a part of one image along the first axis. Its
+outputs begin at a multiple of the stride. So the phases, blocks and packed weights of the
+correlation serve all spatial blocks.
 
 Nothing here touches an array.
 """
@@ -17,16 +17,16 @@ from math import prod
 from ..correlation import Correlation
 from .schedule import Cut
 
-_HALOS = 6  # a spatial block transposes its halo too: at most a sixth more
-_LEAST_BUSY = 0.8  # of the time of all threads, where each computes blocks of its own
-_MOST_TARGETS = 4  # times as large as wanted, as where the first axis has few positions
-_TRANSPOSED = 4 << 20  # bytes per thread that transposing may take beside 1.3 times the input
+_HALOS = 6  # least bytes of a block, in halos: two blocks transpose each halo
+_LEAST_BUSY = 0.8  # least part of time that threads work, if each computes blocks alone
+_MOST_TARGETS = 4  # a block may be so much larger than wanted, if positions are few
+_TRANSPOSED = 4 << 20  # bytes of transposed data per thread, beside 1.3 times the input
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """The correlation of spatial blocks that share tables. `before` is the input along the first
-    axis from which the inputs of the first outputs are counted."""
+    """The correlation of spatial blocks that share tables. `before` is the coordinate, along the
+    first axis of a block's inputs, that the first outputs read at shift 0."""
 
     correlation: Correlation
     before: int = 0
@@ -34,7 +34,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class SpatialBlock:
-    """Numbers of the first image, and of the first output and input along the first axis."""
+    """A kind, the first image, and the first output and input along the first axis."""
 
     kind: Kind
     image: int
@@ -45,8 +45,8 @@ class SpatialBlock:
 def spatial_blocks(
     correlation: Correlation, cut: Cut, room: int, element: int
 ) -> tuple[SpatialBlock, ...]:
-    """Cut a correlation into spatial blocks whose data takes about `room` bytes, of one position at
-    least. `element` is the bytes of a number of transposed data."""
+    """Cut a correlation into spatial blocks of about `room` bytes, and at least one position.
+    `element` is the bytes of a transposed number."""
     image, outs = image_bytes(correlation, element), correlation.lines[0].out
     outputs = _outputs(correlation, cut)
     positions = -(-outs // outputs)
@@ -75,8 +75,8 @@ def blocks_for_threads(
 ) -> tuple[tuple[SpatialBlock, ...], bool]:
     """Return the spatial blocks, and whether each is computed by one thread.
 
-    A thread's block has about `target` bytes, and `least` or more; those of all threads have at
-    most `most`. Where this would leave threads idle, all threads compute each block together.
+    A thread's block has about `target` bytes, at least `least`. The blocks of all threads have at
+    most `most`. If threads would be idle otherwise, all threads compute each block together.
     """
     image = image_bytes(correlation, element)
     data = image * correlation.batch
@@ -100,21 +100,21 @@ def blocks_for_threads(
 
 
 def _room(correlation: Correlation, cut: Cut, image: int, count: int, *, rounded_up: bool) -> int:
-    """Bytes of each of `count` blocks, of whole images or of whole positions of the first axis."""
+    """Return the bytes of each of `count` blocks of whole images, or of whole positions."""
     positions = -(-correlation.lines[0].out // _outputs(correlation, cut))
-    up = count - 1 if rounded_up else 0
+    added = count - 1 if rounded_up else 0
     if count <= correlation.batch:
-        return (correlation.batch + up) // count * image
-    return -(-max(1, (correlation.batch * positions + up) // count) * image // max(1, positions))
+        return (correlation.batch + added) // count * image
+    return -(-max(1, (correlation.batch * positions + added) // count) * image // max(1, positions))
 
 
 def _even(total: int, most: int) -> int:
-    """The size of equal parts of `total`, of at most `most`; the last may be smaller."""
+    """Return the size of equal parts of `total`, at most `most`; the last part may be smaller."""
     return -(-total // -(-total // most))
 
 
 def image_bytes(correlation: Correlation, element: int) -> int:
-    """Bytes of one image's input and output, transposed."""
+    """Bytes of the transposed input and output of one image."""
     line = correlation.lines[0]
     return _bytes(correlation, element, line.size, line.out)
 
@@ -127,34 +127,34 @@ def halo_bytes(correlation: Correlation, element: int) -> int:
 
 
 def least_bytes(correlation: Correlation, element: int) -> int:
-    """About the bytes of a small spatial block: outputs of two positions, and the inputs that they
-    need."""
+    """Approximate bytes of a small spatial block: the outputs of two positions, and the inputs that
+    they read."""
     line = correlation.lines[0]
     inputs = min(line.size, line.step + line.high - line.low + 1)
     return _bytes(correlation, element, inputs, min(line.out, 2 * line.stride))
 
 
 def _bytes(correlation: Correlation, element: int, inputs: int, outputs: int) -> int:
-    """Bytes of an image's data, transposed, with these inputs and outputs of the first axis."""
+    """Bytes of transposed data of one image, with these inputs and outputs along the first axis."""
     x = correlation.reduced * inputs * prod(correlation.operand_size[1:])
     return (x + correlation.made * outputs * prod(correlation.result_size[1:])) * element
 
 
 def transposed_bytes(correlation: Correlation, threads: int) -> int:
-    """Bytes that transposed data should take at most."""
+    """Bytes that transposed data should not exceed."""
     x_bytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
     return int(1.3 * x_bytes) + threads * _TRANSPOSED
 
 
 def _outputs(correlation: Correlation, cut: Cut) -> int:
-    """Outputs along the first axis that a spatial block has a multiple of."""
+    """Outputs of a point along the first axis: spatial blocks begin at multiples of them."""
     return correlation.lines[0].stride * (1 if correlation.rank > 1 else cut.unroll)
 
 
 def _part(
     correlation: Correlation, low: int, high: int, kinds: dict[tuple[int, ...], Kind]
 ) -> tuple[Kind, int, int]:
-    """The kind of outputs [low, high), new or among `kinds`, and the first output and input."""
+    """Return the kind of outputs [low, high), kept in `kinds`, and its first output and input."""
     line = correlation.lines[0]
     first, inputs = line.part(low, high)
     before = line.step * (low // line.stride) - inputs.start

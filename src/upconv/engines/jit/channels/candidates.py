@@ -18,11 +18,11 @@ from .lanes import can_dot
 from .schedule import predicted_cycles, schedule
 
 CHANNELS, DOTS = "channels", "dots"
-"""The variants; `dots` multiplies pairs of bfloat16."""
+"""Names of the variants; `dots` multiplies pairs of bfloat16 numbers."""
 
 
 def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """Return plain products and, where the processor has instructions for them, dot products."""
+    """Return the candidate of plain products and, where possible, the one of dot products."""
     names = (CHANNELS, DOTS) if can_dot(correlation, cpu) else (CHANNELS,)
     return tuple(_candidate(correlation, name, threads, cpu) for name in names)
 
@@ -40,5 +40,5 @@ def _candidate(correlation: Correlation, name: str, threads: int, cpu: Cpu) -> C
     candidate = direct(correlation, name, cycles, workspace, threads, cpu)
     if least <= transposed_bytes(correlation, 1):
         return candidate
-    reason = f"the smallest part that it transposes takes {readable(least)}"
+    reason = f"the smallest part that it can transpose takes {readable(least)}"
     return replace(candidate, eligible=Eligible.ON_REQUEST, reason=reason)

@@ -19,20 +19,21 @@ from .tile import ChannelTile, emit_channel_tile
 
 
 class Codes:
-    """The compiled code of a form's correlations: `steps` are the functions of driver.py, and
-    `addresses` what these call."""
+    """The compiled code for a form: `steps` are the addresses of the functions of driver.py, and
+    `addresses` those of the functions that they call."""
 
     def __init__(self, form: Form) -> None:
         cpu, element, stored = form.cpu, form.weight.element, form.finish.stored
         self._cpu, finish = cpu, finish_code(form.finish, cpu)
         codes = {"finish": finish, "finish_transposed": finish}
         if form.transposed:
-            types, few = (stored, BFLOAT if form.cut.lanes.dots else element), form.weight.reduced
-            is_few = 2 * few <= form.cut.lanes.width
+            types = stored, BFLOAT if form.cut.lanes.dots else element
+            reduced = form.weight.reduced
+            has_few = 2 * reduced <= form.cut.lanes.width
             codes |= {
                 "finish": finish_code(plain(element), cpu),
-                "transpose_in": transpose_few_code(*types, few, cpu)
-                if is_few
+                "transpose_in": transpose_few_code(*types, reduced, cpu)
+                if has_few
                 else transpose_code(*types, cpu),
                 "transpose_out": transpose_code(element, element, cpu),
             }
@@ -43,11 +44,11 @@ class Codes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of code."""
+        """Approximate bytes of the code."""
         return CODE_BYTES * len(self._kept)
 
     def tiles(self, tile: ChannelTile, rest: int) -> tuple[int, int]:
-        """The addresses of a tile and of the tile of a `rest` of points, if there is a rest."""
+        """Return the addresses of a tile and of the tile for the `rest` of the points, if any."""
         full = self._tile(tile)
         return full, self._tile(replace(tile, points=fitting(rest))) if rest else full
 
@@ -60,5 +61,5 @@ class Codes:
 
 @compiled("tile", kept=512)
 def tile_code(module: Module, tile: ChannelTile, cpu: Cpu) -> None:
-    """The code of a tile."""
+    """Emit the code of a tile."""
     emit_channel_tile(module, "tile", tile, tap_products)

@@ -1,11 +1,11 @@
 """The native steps of the channel-vectorised kernel; walk.py calls them for the rows of its tables.
 
-    passes         the passes of a run of blocks over a run of points
-    transpose_in   a part of the channels and positions of the input, where channels come first
-    transpose_out  the same for the result; `finish_out` where an epilogue follows
+    passes         computes the passes of a run of blocks over a run of points
+    transpose_in   transposes some channels and positions of a channels-first input
+    transpose_out  transposes the same of a result; `finish_out` also applies an epilogue
 
-They are compiled once per process, and not optimised. Optimising takes four times as long and saves
-1 % of the run time, because the functions that they call do nearly all the work.
+LLVM does not optimise them. Optimising takes four times as long and saves 1 % of the run time,
+because the functions that they call do nearly all the work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NUMBERS = (
     " in_row out_row"  # bytes to the next position of transposed data
     " stage_point stage_row"  # bytes to the next point, or channel, in the stage
     " finish* finish_transposed* transpose_in* transpose_out*"  # of rows.py and transpose.py
-    " slopes second element"  # bytes from a bias to its slope, and from y to the second result
+    " slopes second element"  # bytes: bias to slope, y to second result, a number
 )
 ARGUMENTS = ArgumentLayout(NUMBERS, counters=walk.COUNTERS)
 
@@ -37,38 +37,38 @@ class Pass(NamedTuple):
     code: int  # the address of a tile of `most` points
     rest_code: int  # the address of a tile for the last points
     most: int
-    span: int  # its points, among the spans of a run
-    direct: int  # whether tiles store to the output
+    span: int  # offset of its span among those of a run
+    direct: int  # whether tiles may store to the output
     taps: int
     ntaps: int
-    record: int  # bytes of a tap
-    merged: int  # taps, one after another, that are one where no window crosses the end of a row
+    record: int  # bytes of a tap's record
+    merged: int  # consecutive taps that are summed as one unless a window crosses a row's end
     x: int
     channels: int
     w: int
     w_tap: int
-    ahead: int  # from w: the weights of the next pass, which lie behind those of this one
+    ahead: int  # bytes from `w` to the weights of the next pass
     bias: int
-    resumed: int  # whether the output holds sums of earlier passes
+    resumed: int  # whether sums of earlier passes are continued
     y: int
     active: int  # lanes
-    clip: int  # lanes that exist where a row of the output ends
-    stage: int  # bytes from one point's sums to the next; 0 where tiles reuse the stage
-    last: int  # whether sums are complete
+    clip: int  # active lanes that exist at the last point of a row
+    stage: int  # bytes from one point's sums to the next; 0 if tiles reuse the stage
+    last: int  # whether this pass completes the sums
 
 
 RUN = record("spans x y sizes")
 """A run of points of a spatial block: its spans, sizes of the inputs, offsets in x and y."""
 ROW = record("start stop x y w bias")
-"""Passes [start, stop) of a run of blocks, and a group's offsets in the operands."""
+"""Passes [start, stop) of a run of blocks, and the offsets of a group in the operands."""
 PASS = record(" ".join(Pass._fields))
 SPAN = record("points stride count clear")
-"""Points of a run that passes share: `count` of them, of which the first `clear` have all lanes;
-bytes from one array of numbers to the next."""
+"""Points of a run that passes share: `count` points, of which the first `clear` have all lanes;
+`stride` is the bytes from one array of their numbers to the next."""
 STRETCH = record("first last positions")
-"""Neighbouring positions that are transposed: offsets in channels-first and channels-last data."""
+"""Neighbouring positions to transpose: offsets in channels-first and channels-last data."""
 PART = record("image channel last channels")
-"""Channels of an image from `channel` on, and their offset in channels-last data."""
+"""Some channels of an image, from `channel` on, and their offset in channels-last data."""
 
 
 @compiled("passes", "transpose_in", "transpose_out", "finish_out", kept=4, opt=0)
@@ -81,8 +81,8 @@ def driver_code(module: Module, cpu: Cpu) -> None:
 
 
 def _emit_passes(module: Module) -> None:
-    """`passes`: tiles store the direct points of a pass to the output, and others to the stage,
-    from which the last pass finishes them."""
+    """Emit `passes`: tiles store some points directly to the output, and the others to the stage.
+    After the last pass `finish` moves these to the output."""
     with module.function("passes", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
         run, row = Record(f, f["inner"], RUN), Record(f, f["outer"], ROW)
@@ -92,15 +92,15 @@ def _emit_passes(module: Module) -> None:
             most, count, stride = p["most"], span["count"], span["stride"]
             points, y = a["points"] + span["points"], run["y"] + row["y"] + p["y"]
             clear = f.select(f.compare("eq", p["clip"], p["active"]), count, span["clear"])
-            alike = f.compare("eq", clear, count)
-            direct = f.select(alike, count, clear // most * most) * p["direct"]
+            unclipped = f.compare("eq", clear, count)
+            direct = f.select(unclipped, count, clear // most * most) * p["direct"]
 
             def tiles(code: Value, first: Operand, number: Operand, stage: Value | None) -> None:
                 point = f.at(points, first, I64)
-                into = (a["y"] + y, point + stride) if stage is None else (stage, a["outs"])
+                dst = (a["y"] + y, point + stride) if stage is None else (stage, a["outs"])
                 common = f["args"], f["inner"], f["outer"], p.address
                 f.call(
-                    f.convert("inttoptr", code, PTR), *common, point, stride, number, *into,
+                    f.convert("inttoptr", code, PTR), *common, point, stride, number, *dst,
                     int(stage is not None),
                 )  # fmt: skip
 
@@ -116,10 +116,10 @@ def _emit_passes(module: Module) -> None:
                     index = tile.index + point.index
                     length = f.select(index < clear, p["active"], p["clip"])
                     offset = f.word(points + stride, index) + y
-                    into = a["y"] + offset, a["residual"] + offset
+                    dst = a["y"] + offset, a["residual"] + offset
                     sums = stage + point.index * a["stage_point"]
                     slopes = a["bias"] + (a["slopes"] + row["bias"] + p["bias"])
-                    f.call(a["finish"], sums, *into, 1, 0, 0, 1, length, 0, 0, slopes, a["second"])
+                    f.call(a["finish"], sums, *dst, 1, 0, 0, 1, length, 0, 0, slopes, a["second"])
 
 
 # Channels first -----------------------------------------------------------------------------------
@@ -129,16 +129,16 @@ def _emit_transpose_in(module: Module) -> None:
     with module.function("transpose_in", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
         first, last, channels, positions = _offsets(f, a["in_image"], a["in_channel"])
-        into = a["x"] + last, a["first_x"] + first
-        f.call(a["transpose_in"], *into, channels, positions, a["in_channel"], a["in_row"])
+        dst, src = a["x"] + last, a["first_x"] + first
+        f.call(a["transpose_in"], dst, src, channels, positions, a["in_channel"], a["in_row"])
 
 
 def _emit_transpose_out(module: Module) -> None:
     with module.function("transpose_out", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
         first, last, channels, positions = _offsets(f, a["out_image"], a["out_channel"])
-        into = a["first_y"] + first, a["y"] + last
-        f.call(a["transpose_out"], *into, positions, channels, a["out_row"], a["out_channel"])
+        dst, src = a["first_y"] + first, a["y"] + last
+        f.call(a["transpose_out"], dst, src, positions, channels, a["out_row"], a["out_channel"])
 
 
 def _emit_finish_out(module: Module) -> None:
@@ -149,14 +149,14 @@ def _emit_finish_out(module: Module) -> None:
         slopes = a["bias"] + (a["slopes"] + channel * a["element"])
         stage, src, row = f["mine"], a["y"] + last, a["stage_row"]
         f.call(a["transpose_out"], stage, src, positions, channels, a["out_row"], row)
-        into = a["first_y"] + first, a["residual"] + first
+        dst = a["first_y"] + first, a["residual"] + first
         rows = channels, row, a["out_channel"]
         ends = slopes, a["second"]
-        f.call(a["finish_transposed"], stage, *into, *rows, 1, positions, 0, 0, *ends)
+        f.call(a["finish_transposed"], stage, *dst, *rows, 1, positions, 0, 0, *ends)
 
 
 def _offsets(f: Function, image: Value, channel: Value) -> tuple[Value, Value, Value, Value]:
-    """Byte offsets into channels-first and channels-last data, channels and positions of a job."""
+    """Return a job's offsets in channels-first and channels-last data, channels and positions."""
     stretch, part = Record(f, f["inner"], STRETCH), Record(f, f["outer"], PART)
     first = stretch["first"] + (part["image"] * image + part["channel"] * channel)
     return first, stretch["last"] + part["last"], part["channels"], stretch["positions"]

@@ -1,7 +1,7 @@
-"""The form of a correlation, which depends on no size, and its data with channels last.
+"""The form of a correlation, which many sizes share, and the memory order of its data.
 
-Bytes here are of channels-last data: the caller's, or the scratch that channels-first data is
-transposed into.
+Bytes are those of channels-last data: the caller's arrays, or scratch memory with the transposed
+channels-first data.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .schedule import Cut, merged_taps
 class Form:
     """Channels, types, and the cut into grids.
 
-    `points` are those of each block's tile, and `merges` says for each grid whether some block
-    takes neighbouring taps as one. `transposed` says that data is transposed before and back after
-    the passes; `finish` comes last. `groups` are computed one by one. `read` is the type of the
-    inputs of tiles. `element` and `y_bytes` are bytes of a number, in computing and in the output.
+    `points` has those of each block's tile: blocks compare without them. `merges` says for each
+    grid whether some block merges taps. `transposed` data is transposed before the passes and back
+    after them; `finish` comes last. `groups` are computed one by one. `read` is the type of
+    the inputs of tiles. `element` and `y_bytes` are bytes of a number: of a sum, and of the output.
     """
 
     weight: WeightForm
@@ -44,7 +44,7 @@ class Form:
 
     @classmethod
     def of(cls, correlation: Correlation, cut: Cut, cpu: Cpu) -> Form:
-        """The form of a correlation."""
+        """Return the form of a correlation."""
         weight, lanes = correlation.weight, cut.lanes
         element, stored = BYTES[weight.element], weight.dtype.itemsize
         transposed = correlation.layout is DataLayout.NCX
@@ -87,11 +87,11 @@ def read_type(correlation: Correlation, cut: Cut, cpu: Cpu) -> str:
 
 
 class ChannelsLast:
-    """The memory order of a correlation's data, or a spatial block's, with channels last.
+    """The channels-last memory order of the data of a correlation, or of a spatial block.
 
-    `x_steps` and `y_steps` are bytes from one image to the next, and along each axis; `counts` are
-    the points of each grid along each axis, and `missing` the lanes of each that do not exist at
-    the last point of a row.
+    `x_steps` and `y_steps` are the bytes from one image, and from one position of each axis, to the
+    next. `counts` are the points of each grid along each axis. `missing` counts the lanes of each
+    grid that do not exist at the last point of a row.
     """
 
     def __init__(self, correlation: Correlation, form: Form) -> None:

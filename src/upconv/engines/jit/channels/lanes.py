@@ -1,6 +1,7 @@
 """The lanes of the channel-vectorised kernel, and the phase groups of the last axis.
 
-Neither depends on a size. Nothing here touches an array or emits code.
+Neither depends on a size, but taps that read no input are left out. Nothing here touches an array
+or emits code.
 """
 
 from __future__ import annotations
@@ -22,14 +23,13 @@ _MANY_TAPS, _MOST_TAPS = 1 << 6, 1 << 14
 
 @dataclass(frozen=True, slots=True, eq=False)  # one object per class: hashing taps takes long
 class Lanes:
-    """The class of a layer that phase groups are chosen for: taps of the last axis by phase, lanes,
-    and the processor.
+    """The key of the choice of phase groups: taps of the last axis by phase, lanes, and processor.
 
-    `channels` are those that lanes run over: of a group, or *depthwise* of all groups, `multiplier`
-    to an input channel. `ungrouped` says that no other group's channels lie between those of two
-    positions. `reduction` is the input channels of a group; `sums` are registers for sums, by the
-    vectors of a tile, as far as there is one for each; `dots` is the processor's, or 0 where
-    products are made in float32.
+    Lanes run over `channels` outputs: those of a group or, if *depthwise*, of all groups, with
+    `multiplier` to each input channel. `ungrouped`: there is one group, so neighbouring
+    positions are adjacent. `reduction` is the input channels of a group. `sums[n]` is the
+    registers for sums in tiles of n vectors, as long as there are n or more. `dots` is as in `Cpu`,
+    or 0 if products are made in float32.
     """
 
     step: int
@@ -47,13 +47,13 @@ class Lanes:
 
 
 def can_dot(correlation: Correlation, cpu: Cpu) -> bool:
-    """Whether there are dot-product instructions for a correlation, and pairs to give them."""
+    """Whether the processor has dot products, and groups of bfloat16 have pairs of channels."""
     bfloat16 = correlation.rounded or correlation.dtype is DType.BFLOAT16
     return cpu.dots > 0 and bfloat16 and correlation.reduced >= 2 * correlation.groups
 
 
 def lanes_of(correlation: Correlation, cpu: Cpu, dots: bool | None = None) -> Lanes:
-    """The lanes of a correlation, with `dots`, without, or the faster of both on `cpu`."""
+    """Return the lanes with dot products, without, or (`dots` is None) with the faster on `cpu`."""
     dots = can_dot(correlation, cpu) and (cpu.dots > 1 if dots is None else dots)
     last = correlation.lines[-1]
     taps = tuple(phase.taps for phase in last.phases)
@@ -71,7 +71,7 @@ def _lanes(
 ) -> Lanes:
     reduction, multiplier = weight.reduced // weight.groups, weight.made // weight.groups
     width = cpu.lanes(BYTES[weight.element])
-    # Lanes run over the channels of all groups.
+    # Depthwise lanes run over the channels of all groups.
     depthwise = reduction == 1 < weight.groups and width % multiplier == 0 and width > multiplier
     return Lanes(
         step, stride, taps,
@@ -87,8 +87,8 @@ def _lanes(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhaseGroup:
-    """Phases [start, stop) of the last axis, `unroll` positions taken together; `taps` are the
-    kernel indices of each phase by their shifts, those that reach no input included."""
+    """Phases [start, stop) of the last axis, of `unroll` positions together. `taps` maps the shifts
+    of each phase to kernel indices."""
 
     start: int
     stop: int
@@ -97,39 +97,39 @@ class PhaseGroup:
 
     @classmethod
     def of(cls, lanes: Lanes, start: int, stop: int, unroll: int = 1) -> PhaseGroup:
-        """Some phases of unrolled positions."""
+        """Return the group of phases [start, stop) of `unroll` positions."""
         taps = []
         for number in range(start, stop):
             position, phase = divmod(number, lanes.stride)
-            listed = lanes.taps[phase] if phase < len(lanes.taps) else ()
-            taps.append({tap.shift - lanes.step * position: tap.index for tap in listed})
+            of_phase = lanes.taps[phase] if phase < len(lanes.taps) else ()
+            taps.append({tap.shift - lanes.step * position: tap.index for tap in of_phase})
         return cls(start, stop, unroll, tuple(taps))
 
     @property
     def shifts(self) -> tuple[int, ...]:
-        """The shifts of all phases."""
+        """The shifts of all phases, in descending order."""
         return tuple(sorted(set().union(*self.taps), reverse=True))
 
 
 @lru_cache(maxsize=256)
 def phase_groupings(lanes: Lanes) -> tuple[tuple[PhaseGroup, ...], ...]:
-    """Cuts of the last axis: phases of equal shifts, single phases, all of n positions."""
+    """Return cuts of the last axis: phases of equal shifts, single phases, all of n positions."""
     return tuple(_cuts(lanes))
 
 
 def _cuts(lanes: Lanes) -> Iterator[tuple[PhaseGroup, ...]]:
     count = len(lanes.taps)
-    alone = tuple(PhaseGroup.of(lanes, r, r + 1) for r in range(count))
+    single = tuple(PhaseGroup.of(lanes, r, r + 1) for r in range(count))
     if lanes.depthwise or not lanes.ungrouped:
-        yield alone
+        yield single
         return
     shifts = [tuple(tap.shift for tap in taps) for taps in lanes.taps]
-    cuts = [r for r in range(count) if r == 0 or shifts[r] != shifts[r - 1]] + [count]
-    yield tuple(PhaseGroup.of(lanes, a, b) for a, b in pairwise(cuts))
-    yield alone
+    bounds = [r for r in range(count) if r == 0 or shifts[r] != shifts[r - 1]] + [count]
+    yield tuple(PhaseGroup.of(lanes, a, b) for a, b in pairwise(bounds))
+    yield single
     if count < lanes.stride:
         return
-    # Counting the taps of unrolled positions takes time where there are many.
+    # Creating phase groups with many taps takes time.
     taps = sum(map(len, lanes.taps))
     for unroll in range(1, 17) if taps <= _MANY_TAPS else (1, 2, 4, 8, 16):
         few = unroll == 1 or unroll * taps <= _MOST_TAPS

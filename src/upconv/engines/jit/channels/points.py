@@ -1,7 +1,7 @@
 """Tables of the points of spatial blocks, and of the points of each run.
 
-A point is a position of the input and one of the output. Spatial blocks of one kind share points
-and spans, so tables do not grow with the data.
+A point is a position of the output, and the position of the input that it reads at shift 0. Spatial
+blocks of one kind share points and spans, so only the table of runs grows with their number.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .schedule import images_inside
 from .tables import PAD, Passes
 from .tile import CROSSING, OUTER
 
-_X, _Y, _EDGES, _COORDINATES = range(4)  # the arrays of numbers of a point, as in tile.py
+_X, _Y, _EDGES, _COORDINATES = range(4)  # rows of numbers of points: ARRAYS of tile.py
 
 
 def runs_of(
     passes: Passes, data: ChannelsLast, blocks: Sequence[SpatialBlock], step: int
 ) -> dict[str, Table]:
-    """The runs of spatial blocks, of at most `step` points, and the tables that they refer to."""
+    """Return the runs of spatial blocks, of at most `step` points, and their tables."""
     tables: dict[str, list[Table]] = {"runs": [], "spans": [], "points": [], "sizes": []}
     ends, by_kind = {"spans": 0, "points": 0}, {}
     for number, kind in enumerate(dict.fromkeys(block.kind for block in blocks)):
@@ -49,14 +49,14 @@ def runs_of(
 
 
 def _points_of_kind(passes: Passes, kind: Kind, step: int) -> tuple[Table, list[Numbers]]:
-    """The spans of each run, of at most `step` points, as (runs, grids); and the points."""
+    """Return the spans of runs of at most `step` points, as (runs, grids), and the points."""
     data, images = ChannelsLast(kind.correlation, passes.form), kind.correlation.batch
     totals = data.counts.prod(1) * images
     runs = -(-int(totals.max(initial=0)) // step)
     spans, points, nbytes = np.zeros((runs, len(passes.points)), SPAN), [], 0
     for i, number in enumerate(passes.points):
         total = int(totals[number])
-        length = max(1, -(-total // max(1, runs * STEP))) * STEP  # a multiple of every tile's
+        length = max(1, -(-total // max(1, runs * STEP))) * STEP  # full tiles of any size
         table, clear = _points(data, number, kind.before, np.arange(total) // length)
         first, row = np.arange(runs) * length, table.shape[1] * 8
         spans[:, i] = filled(
@@ -69,42 +69,42 @@ def _points_of_kind(passes: Passes, kind: Kind, step: int) -> tuple[Table, list[
 
 
 def _points(data: ChannelsLast, number: int, before: int, run: Numbers) -> tuple[Numbers, Numbers]:
-    """The points of a grid, run by run, and the runs of the points that have all lanes.
+    """Return the points of a grid, run by run, and the run of each point that has all lanes.
 
-    These points come first. Points whose windows cross the end of a row come last, because merged
-    taps are slow there. `before` is as in blocks.py."""
+    In a run these points come first. Among them, and among the others, points whose windows cross
+    an end of a row come last: their tiles merge no taps. `before` is as in blocks.py."""
     padded, keys = _in_order(data, number, before), [run]
-    array = padded[:, : len(run)]
-    last = array[-1]
-    at_row_end, clear = last == last.max(initial=0), run
+    points = padded[:, : len(run)]
+    column = points[-1]
+    at_row_end, clear = column == column.max(initial=0), run
     if data.missing[number]:
         keys.insert(0, at_row_end)
         clear = run[~at_row_end]
     if data.form.merges[number]:
-        keys.insert(0, np.where(array[_EDGES] >= CROSSING, last + 1, 0))
+        keys.insert(0, np.where(points[_EDGES] >= CROSSING, column + 1, 0))
     if len(keys) > 1:
-        array[:] = array[:, np.lexsort(keys)]
-    padded[:, len(run) :] = array[:, -1:] if len(run) else 0
+        points[:] = points[:, np.lexsort(keys)]
+    padded[:, len(run) :] = points[:, -1:] if len(run) else 0
     return padded, clear
 
 
 def _in_order(data: ChannelsLast, number: int, before: int) -> Numbers:
-    """The points of a grid in the order of memory, and room for `PAD` more."""
+    """Return the points of a grid, images outermost or innermost, with room for `PAD` more."""
     correlation, cut = data.correlation, data.form.cut
     limits = [*((line.low, line.high) for line in correlation.lines[:-1]), cut.limits]
     dims: list[dict[int, Numbers]] = []
-    for i, (line, (least, most)) in enumerate(zip(correlation.lines, limits, strict=True)):
+    for i, (line, (low, high)) in enumerate(zip(correlation.lines, limits, strict=True)):
         innermost = i == correlation.rank - 1
         j = np.arange(data.counts[number, i]) * (cut.unroll if innermost else 1)
         inputs = line.step * j
         coordinate = inputs + (0 if i else before)
-        outside = (coordinate < most) | (coordinate >= line.size + least)
+        outside = (coordinate < high) | (coordinate >= line.size + low)
         edges = outside * (CROSSING if innermost else OUTER)
         x, y = inputs * data.x_steps[i + 1], line.stride * j * data.y_steps[i + 1]
         dims.append({_X: x, _Y: y, _EDGES: edges, _COORDINATES + i: coordinate})
     images = np.arange(correlation.batch)
-    outermost = {_X: images * data.x_steps[0], _Y: images * data.y_steps[0]}
-    dims.insert(len(dims) if images_inside(correlation) else 0, outermost)
+    of_images = {_X: images * data.x_steps[0], _Y: images * data.y_steps[0]}
+    dims.insert(len(dims) if images_inside(correlation) else 0, of_images)
     shape = [len(dim[_X]) for dim in dims]
     points = np.zeros((_COORDINATES + correlation.rank, prod(shape) + PAD), np.int64)
     for i, dim in enumerate(dims):

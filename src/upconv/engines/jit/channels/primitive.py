@@ -1,7 +1,7 @@
 """The channels primitive: vectors run along channels; see driver.py and tile.py.
 
-It serves channels-last data as it lies, and channels-first data of few positions, which it
-transposes. Weights must be finite: inputs outside are rows of zeros, and 0 times infinity is not 0.
+It reads channels-last data in place (float32 is first rounded for dot products) and transposes
+other data. Weights must be finite: taps read zeros outside the input, and 0 * infinity is NaN.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from .schedule import schedule as channel_schedule
 from .tables import passes_of
 from .walks import Walk
 
-_POINTS = 512  # of each thread in a spatial block, if memory allows
+_POINTS = 512  # least points of a thread in a spatial block, if memory allows
 _MAX_SPATIAL_BLOCKS = 256
-_MOST_POINTS = 1 << 11  # of channels-last spatial blocks, whose kinds have tables of their own
+_MOST_POINTS = 1 << 11  # of a channels-last spatial block: each kind has its own tables
 
 
 class Channels(Kernel):
-    """A correlation, compiled and laid out; `dots` as in `lanes_of`."""
+    """The primitive of a correlation; `dots` as in `lanes_of`."""
 
     def __init__(
         self, correlation: Correlation, threads: int, cpu: Cpu, dots: bool | None = None
@@ -54,19 +54,19 @@ class Channels(Kernel):
         blocks, by_thread = self._spatial_blocks(form)
         passes = passes_of(data, single=len(blocks) == 1)
         self.order, tables = passes.packing, passes.placed(data)
-        # Channels-last data takes one walk, whose tables spatial blocks share.
-        together = [blocks]
+        # One walk computes all spatial blocks of channels-last data.
+        blocks_of_walks = [blocks]
         if form.transposed:
-            together = [(SpatialBlock(kind, 0),) for kind in dict.fromkeys(b.kind for b in blocks)]
+            kinds = dict.fromkeys(block.kind for block in blocks)
+            blocks_of_walks = [(SpatialBlock(kind, 0),) for kind in kinds]
         else:
             blocks = (SpatialBlock(blocks[0].kind, 0),)
         walk_threads = 1 if by_thread else threads
-        walks = {b[0].kind: Walk(passes, tables, data, b, walk_threads) for b in together}
+        walks = {b[0].kind: Walk(passes, tables, data, b, walk_threads) for b in blocks_of_walks}
         self._spatial = Spatial(correlation, blocks, walks, threads, cpu, by_thread=by_thread)
-        self._numbers = passes.bias_order()
-        self._no_bias = np.zeros(
-            len(self._numbers), np.float64 if form.element == 8 else np.float32
-        )
+        self._bias_order = passes.bias_order()
+        dtype = np.float64 if form.element == 8 else np.float32
+        self._no_bias = np.zeros(len(self._bias_order), dtype)
         self.workspace_bytes = self._spatial.nbytes + 64
         self._cast: tuple[Launch, int] | None = None
         stored = STORED[correlation.dtype]
@@ -96,8 +96,8 @@ class Channels(Kernel):
         yield from self._spatial.launches(operands, scratch, values, first_x)
 
     def _spatial_blocks(self, form: Form) -> tuple[tuple[SpatialBlock, ...], bool]:
-        """Cut the data into parts that are computed one after another, or each by one thread alone,
-        which is said too; or that share tables."""
+        """Return the spatial blocks, and whether each is computed by one thread. Blocks of
+        channels-last data only share tables."""
         correlation, cut, threads = self.correlation, form.cut, self.schedule.threads
         data = image_bytes(correlation, form.element) * correlation.batch
         points = cut.counts(correlation.result_size).prod(1).max(initial=1)
@@ -105,16 +105,16 @@ class Channels(Kernel):
         if not form.transposed:
             room = data * _MOST_POINTS // max(points, _MOST_POINTS)
             return spatial_blocks(correlation, cut, room, form.element), False
-        # Each spatial block reads all weights: they should meet many points.
+        # Each spatial block reads all weights, so it should have many points.
         target, least = max(form.cpu.l2, data // _MAX_SPATIAL_BLOCKS), data * _POINTS // points
         most = transposed_bytes(correlation, threads)
         return blocks_for_threads(correlation, cut, form.element, threads, target, least, most)
 
     def _ordered_slopes(self, slopes: Array) -> Array:
-        """Slopes as `finish` reads them: beside channels-last results, or channel by channel."""
+        """Return slopes as `finish` reads them: for channels-last data in the order of biases."""
         if self.correlation.layout is DataLayout.NXC:
             return self._ordered(slopes)
         return super()._ordered(slopes)
 
     def _ordered(self, bias: Array) -> Array:
-        return bias.take(self._numbers).astype(self._no_bias.dtype, copy=False)
+        return bias.take(self._bias_order).astype(self._no_bias.dtype, copy=False)

@@ -1,14 +1,14 @@
-"""The products of one tap: numbers that are broadcast, pairs of bfloat16, and depthwise ones.
+"""The products of one tap: single inputs, pairs of bfloat16 inputs, and depthwise products.
 
-Pairs: one broadcast of 32 bits puts the inputs c (low half) and c + 1 (high half), which lie side
-by side in channels-last memory, in every lane. One more instruction widens each to float32, or dot
-products add both at once. The last of an odd number of channels has no neighbour that may be read:
-the tile computes it alone.
+Pairs: one broadcast of 32 bits puts two neighbouring channels of a bfloat16 input in every lane: c
+in the low half, c + 1 in the high half. One more instruction widens each to float32, or one dot
+product adds the products of both. If the number of channels is odd, the last one has no neighbour,
+and the tile reads it alone.
 
-Depthwise: the output lanes of a point are the channels of all groups, each with its own weight:
-y[l] += x[l / m] * w[l], m output channels (`multiplier`) to an input channel. A tap is one vector
-of weights per vector of lanes, shared by all points of the tile. Inputs are not packed. Memory
-bandwidth is the limit, not multiply-adds.
+Depthwise: the lanes of a point are the output channels of all groups, m (`multiplier`) for each
+input channel: y[l] += x[l / m] * w[l]. A tap has one vector of weights per vector of lanes, which
+all points of the tile share. Inputs are not packed. Memory bandwidth limits the speed, not
+multiply-adds.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ..values import BFLOAT, BYTES, I1, I16, I32, Value, vector
 from .tile import ChannelTile, Inputs, live_masks, load_vectors
 
 Read = Callable[[Function, ChannelTile, Value], Value]
-"""A function that loads inputs at an address into the lanes that meet one vector of weights."""
+"""A function that loads an input, or a pair of inputs, from an address into every lane."""
 
-_HIGH = -1 << 16  # the bits of a pair's second number, which are those of its float32
+_HIGH = -1 << 16  # mask of a pair's second number: the upper half of its float32
 _AHEAD = 2048
-"""Bytes from the prefetch of weights into the first-level cache to their use. On a Xeon, weights
-from the third-level cache arrive twice as fast with 2 to 16 KiB as without a prefetch, and at three
-quarters of that speed with 1 KiB (2026-11-27)."""
+"""Bytes between weights in use and those that are prefetched into the first-level cache. On a Xeon,
+weights from the third-level cache arrive twice as fast with 2 to 16 KiB as without this prefetch,
+and at three quarters of that speed with 1 KiB (2026-11-27)."""
 
 
 def tap_products(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Value]) -> list[Value]:
-    """Add the products of all input channels of one tap, in pairs where inputs are bfloat16."""
+    """Add the products of all input channels of one tap, in pairs if inputs are bfloat16."""
     if tile.depthwise:
         return _depthwise(f, tile, inputs, sums)
-    pairs, last = ([_pair], _single) if tile.dots else ([_half(0), _half(1)], _alone)
+    pairs, last = ([_pair], _half_pair) if tile.dots else ([_half(0), _half(1)], _single)
     carried, first = [inputs.w, *sums], f.integer(0)
     if in_pairs(tile):
         stop = paired(f, inputs.channels)
@@ -48,7 +48,7 @@ def in_pairs(tile: ChannelTile) -> bool:
 
 
 def paired(f: Function, channels: Value) -> Value:
-    """The number of channels that are in pairs."""
+    """The number of channels that form pairs."""
     return channels - channels % 2
 
 
@@ -60,10 +60,10 @@ def _channels(
     channels: tuple[Value, Value, int],
     reads: Sequence[Read],
 ) -> list[Value]:
-    """Add the products of a range of input channels, with a vector of weights for each of `reads`.
+    """Add the products of a range of input channels. Each of `reads` has its own weights.
     A loop carries the address of the weights, and the sums.
 
-    Loading weights between two reads also keeps the compiler from holding all inputs of the first
+    Loading weights between two reads also keeps the compiler from holding the inputs of the first
     in registers until the second.
     """
     masks = _lane_masks(f, tile, inputs.record)
@@ -91,7 +91,7 @@ def _weights(
 ) -> list[Value]:
     """Load the weights of one input channel, and prefetch later ones and inputs of the next tile.
 
-    The points of a tile mostly lie side by side: each channel asks for a line `points` numbers on.
+    Points are mostly neighbours, so channel c prefetches number c * `points` of the next inputs.
     """
     f.prefetch(inputs.ahead + channel * inputs.operands["ahead_channel"])
     f.prefetch(f.at(inputs.following, channel * tile.points, tile.stored))
@@ -110,35 +110,35 @@ def _lane_masks(f: Function, tile: ChannelTile, record: Value) -> list[Value]:
 # Reading inputs -----------------------------------------------------------------------------------
 
 
-def _alone(f: Function, tile: ChannelTile, address: Value) -> Value:
-    """One input in every lane."""
+def _single(f: Function, tile: ChannelTile, address: Value) -> Value:
+    """Load one input into every lane."""
     if BYTES[tile.stored] > 2:
         return f.broadcast(f.load(tile.stored, address), tile.lanes)
-    # As integers: some processors' code generators call a library for a vector of one half.
+    # Broadcast as integers: for 16-bit floats some code generators call a library.
     bits = f.broadcast(f.load(I16, address), tile.lanes)
     halves = f.convert("bitcast", bits, vector(tile.stored, tile.lanes))
     return converted(f, halves, tile.element)
 
 
 def _half(number: int) -> Read:
-    """The first or the second of two neighbouring inputs as float32, in every lane."""
+    """Return the reader of one of two neighbouring inputs, as float32, into every lane."""
 
     def read(f: Function, tile: ChannelTile, pair: Value) -> Value:
-        both = f.broadcast(f.load(I32, pair), tile.lanes)
-        bits = both & _HIGH if number else both << 16
+        pairs = f.broadcast(f.load(I32, pair), tile.lanes)
+        bits = pairs & _HIGH if number else pairs << 16
         return f.convert("bitcast", bits, vector(tile.element, tile.lanes))
 
     return read
 
 
 def _pair(f: Function, tile: ChannelTile, address: Value) -> Value:
-    """Two inputs in every lane."""
+    """Load two inputs into every lane."""
     pair = f.broadcast(f.load(I32, address), tile.lanes)
     return f.convert("bitcast", pair, vector(tile.element, tile.lanes))
 
 
-def _single(f: Function, tile: ChannelTile, address: Value) -> Value:
-    """One input and a zero in every lane."""
+def _half_pair(f: Function, tile: ChannelTile, address: Value) -> Value:
+    """Load one input and a zero into every lane."""
     pair = f.broadcast(f.convert("zext", f.load(I16, address), I32), tile.lanes)
     return f.convert("bitcast", pair, vector(tile.element, tile.lanes))
 
@@ -147,7 +147,7 @@ def _single(f: Function, tile: ChannelTile, address: Value) -> Value:
 
 
 def _depthwise(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Value]) -> list[Value]:
-    """Add the products of one tap: the number of channels is 1, or 0 where it is outside."""
+    """Add the products of one tap; `inputs.channels` is 1, or 0 if no point reads an input."""
     with f.loop(0, inputs.channels, carried=sums) as loop:
         running = list(loop.carried)
         masks = live_masks(f, tile, inputs.operands) if tile.masked else []
@@ -161,7 +161,7 @@ def _depthwise(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Value]
 
 
 def _lanes(f: Function, tile: ChannelTile, point: Value, v: int, masks: list[Value]) -> Value:
-    """Load the inputs of one vector of lanes; a masked tile reads only those that exist."""
+    """Load the inputs of one vector of lanes; a masked tile reads only active lanes."""
     count = tile.lanes // tile.multiplier
     kind, address = vector(tile.stored, count), f.at(point, v * count, tile.stored)
     if masks:

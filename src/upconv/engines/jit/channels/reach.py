@@ -1,6 +1,6 @@
-"""Counts of the taps that tiles skip, because they are outside the input for all points of a tile.
+"""The share of taps that tiles compute: a tile skips taps that read no input at all of its points.
 
-The number depends on the points of a tile. Where points are few, it matters to the choice of tiles.
+The share depends on the points of a tile. In grids of few points it affects the choice of tiles.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import numpy as np
 
 from ..correlation import Line
 
-POINTS = (1, 2, 3, 4, 6, 8, 12)  # points of tiles: few, so that little is compiled
-STEP = 24  # a multiple of all of these
-_COUNTED = 1 << 17  # points times taps
+POINTS = (1, 2, 3, 4, 6, 8, 12)  # points of tiles: few choices, so that little is compiled
+STEP = 24  # a multiple of every number of POINTS
+_MOST_COUNTED = 1 << 17  # points times taps; with more, no tap counts as skipped
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def fitting(rest: int) -> int:
-    """The smallest tile for so many points."""
+    """Return the points of the smallest tile that has room for `rest` points."""
     return next(points for points in POINTS if points >= rest)
 
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """One axis of a grid: inputs, points, inputs from one point to the next, shifts of the taps."""
+    """One axis of a grid: counts of inputs and points, inputs between points, shifts of taps."""
 
     size: int
     count: int
@@ -36,7 +36,7 @@ class Along:
     shifts: tuple[int, ...]
 
     def inside(self) -> Flags:
-        """Whether each tap reads an input that exists, for each point, as (points, taps)."""
+        """Return whether each tap of each point reads an existing input, as (points, taps)."""
         inputs = np.arange(self.count)[:, None] * self.step - np.array(self.shifts, np.int64)
         flags: Flags = (inputs >= 0) & (inputs < self.size)
         return flags
@@ -44,22 +44,22 @@ class Along:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The points of a grid, and the share of taps that tiles of each size in POINTS cannot skip."""
+    """Number of points of a grid, and the share of taps that tiles of each size compute."""
 
     points: int
     parts: tuple[float, ...]
 
 
 MANY = Reach(960, (1.0,) * len(POINTS))
-"""The reach of all grids of many points: their number does not matter to the choice of tiles."""
+"""The reach of all grids with many points, whose number does not affect the choice of tiles."""
 
 
-@lru_cache(maxsize=256)  # phases of equal shifts reach the same
+@lru_cache(maxsize=256)  # phases of equal shifts have the same reach
 def reach(axes: tuple[Along, ...], images: int, *, inside: bool) -> Reach:
-    """Count a grid's points and taps, of images that are the innermost dimension if `inside`."""
+    """Return the reach of a grid. If `inside`, images are the innermost dimension of its points."""
     points = images * prod(axis.count for axis in axes)
     taps = prod(len(axis.shifts) for axis in axes)
-    if not 0 < points * taps <= _COUNTED:
+    if not 0 < points * taps <= _MOST_COUNTED:
         return Reach(points, MANY.parts)
     image = reduce(np.kron, (axis.inside() for axis in axes))
     flags = np.repeat(image, images, axis=0) if inside else np.tile(image, (images, 1))
@@ -68,7 +68,7 @@ def reach(axes: tuple[Along, ...], images: int, *, inside: bool) -> Reach:
 
 
 def part_inside(line: Line) -> float:
-    """The share of the taps along an axis that read an existing input, over all points."""
+    """Return the share of taps along an axis that read an existing input, over all points."""
     taps = inside = 0
     for phase in line.phases:
         for tap in phase.taps:

@@ -1,13 +1,13 @@
 """The schedule of the channel-vectorised kernel as plain data: grids, blocks, tiles, jobs.
 
-Symbols, per axis, as in geometry.py: output o = s*j + r, phase r reads input j - e for its taps.
-Along the last axis n neighbouring j may be taken together (`unroll`): o = s*n*j' + r' with
-r' = s*i + r, which reads input n*j' - (e - i). A *phase group* is a run of phases r'; its outputs
-lie side by side in channels-last memory: these are the lanes, (phase, channel) in that order. Phase
-groups of one phase suit many channels; with few, more phases fill the vectors.
+Symbols, per axis: output o = s*j + r of phase r reads input t*j - e for each tap (s is `stride`, t
+is `step`). Along the last axis n neighbouring j may be unrolled: o = s*n*j' + r' with r' = s*i + r,
+which reads input t*n*j' - (e - t*i). A *phase group* is a run of phases r'. Its outputs lie side by
+side in channels-last memory: these are the lanes, (phase, channel) in that order. Phase groups of
+one phase suit many channels. With few channels, more phases fill the vectors.
 
-Nothing here touches an array of data or emits code. Where points are many, grids, blocks and tiles
-depend on no size: the sizes of a layer share one `Cut`.
+Nothing here touches data or emits code. With many points, grids, blocks and tiles depend on no
+size, and the sizes of a layer share one `Cut`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from .reach import MANY, POINTS, STEP, Along, Reach, fitting, part_inside, reach
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Lanes [lane, lane + active) of a phase group, in `vectors` vectors; `shifts` are the last
-    axis's that any of them uses, and `masked` says that some use fewer. Weights are packed alike
-    for tiles of any number of `points`."""
+    """Lanes [lane, lane + active) of a phase group, in `vectors` vectors. `shifts` are those along
+    the last axis that any lane uses; `masked` says that some lanes use fewer. Weights are packed in
+    the same way for any number of `points` of a tile."""
 
     lane: int
     active: int
@@ -46,8 +46,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Output points made by one list of taps: a phase of each outer axis, without its length, and a
-    phase group of the last."""
+    """Points with one list of taps: a phase of each outer axis, without its length, and a phase
+    group of the last axis."""
 
     outer: tuple[Phase, ...]
     phase_group: PhaseGroup
@@ -58,9 +58,9 @@ class Grid:
 class Cut:
     """The outputs of one image, cut into grids.
 
-    `cycles` are those of a group, of all points or of one position; `rates` those of a point of
-    each grid; `offsets` are the first output of each along all axes, and `steps` the outputs from
-    one point to the next.
+    `cycles` are those of one group: of all points if these are few, else of one position. `rates`
+    are the cycles of one point of each grid. `offsets` is the first output of each grid along all
+    axes, and `steps` the outputs from one point to the next.
     """
 
     lanes: Lanes
@@ -76,7 +76,7 @@ class Cut:
 
     @property
     def unroll(self) -> int:
-        """Positions of the last axis that are taken together."""
+        """Positions of the last axis that a point has."""
         return max((grid.phase_group.unroll for grid in self.grids), default=1)
 
     @property
@@ -87,11 +87,11 @@ class Cut:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks of a group."""
+        """The blocks of all grids."""
         return tuple(block for grid in self.grids for block in grid.blocks)
 
     def counts(self, outs: tuple[int, ...]) -> Numbers:
-        """The points of each grid along each axis, for outputs of a size."""
+        """Return the points of each grid along each axis, for `outs` outputs."""
         counts: Numbers = np.maximum(-((self.offsets - outs) // self.steps), 0)
         return counts
 
@@ -128,7 +128,7 @@ class Schedule:
 
 @lru_cache(maxsize=1024)
 def _divisions(lanes: Lanes, phase_group: PhaseGroup) -> tuple[tuple[Block, ...], ...]:
-    """Cuts of a phase group into as few blocks as possible, of at most 1, 2 and more vectors."""
+    """Return the cuts of a phase group into the fewest blocks of at most 1, 2 and more vectors."""
     total = len(phase_group.taps) * lanes.channels
     vectors = -(-total // lanes.width)
     divisions = []
@@ -154,8 +154,8 @@ def _block(lanes: Lanes, phase_group: PhaseGroup, lane: int, active: int, vector
 def _blocks(
     lanes: Lanes, phase_group: PhaseGroup, reached: Reach, outer: int
 ) -> tuple[float, tuple[Block, ...]]:
-    """The cheapest blocks of a phase group and the cycles of all points, with `outer` taps for each
-    shift."""
+    """Return the cycles of all points with the fastest blocks of a phase group, and these blocks.
+    Each shift has `outer` taps."""
     tiles: dict[tuple[int, bool, tuple[int, ...]], tuple[float, int]] = {}
     best: tuple[float, tuple[Block, ...]] = float("inf"), ()
     for division in _divisions(lanes, phase_group):
@@ -171,28 +171,29 @@ def _blocks(
 
 
 def _best_tile(lanes: Lanes, block: Block, reached: Reach, outer: int) -> tuple[float, int]:
-    """The fewest cycles of all points of a block, and the points of the tiles that take them.
+    """Return the fewest cycles of all points of a block, and the points of the tile with them.
 
-    Full tiles and one tile for the rest compute the points. Of equal tiles the largest is taken."""
+    Full tiles and one tile for the rest compute the points. Of equally fast tiles the largest is
+    chosen."""
     merged = merged_taps(lanes, block)
     cycles = _tap_cycles(lanes, block.vectors, block.masked, merged)
     taps, best = len(block.shifts) // merged * outer, (float("inf"), 0)
     start = lanes.costs.channels.tile
-    for points, tap_cycles, part in zip(POINTS, cycles, reached.parts, strict=False):
+    for points, tap_cycles, share in zip(POINTS, cycles, reached.parts, strict=False):
         tiles, rest = divmod(reached.points, points)
-        cost = tiles * (start + taps * part * tap_cycles)
+        total = tiles * (start + taps * share * tap_cycles)
         if rest:
             last = POINTS.index(fitting(rest))
-            cost += start + taps * reached.parts[last] * cycles[last]
-        if cost <= best[0]:
-            best = cost, points
+            total += start + taps * reached.parts[last] * cycles[last]
+        if total <= best[0]:
+            best = total, points
     return best
 
 
 def merged_taps(lanes: Lanes, block: Block) -> int:
-    """The number of taps of the last axis that read one run of memory: all of a block, or 1.
+    """Return how many taps along the last axis read one run of memory: all of a block, or 1.
 
-    Neighbouring positions lie side by side in one group; a mask is one tap's."""
+    With several groups, neighbouring positions are not adjacent. A mask belongs to one tap."""
     shifts, odd = block.shifts, lanes.dots > 0 and lanes.reduction % 2
     if block.masked or odd or lanes.depthwise or not (lanes.ungrouped and shifts):
         return 1
@@ -201,11 +202,10 @@ def merged_taps(lanes: Lanes, block: Block) -> int:
 
 @lru_cache(maxsize=1024)
 def _tap_cycles(lanes: Lanes, vectors: int, masked: bool, merged: int) -> tuple[float, ...]:
-    """Cycles of one tap, or of some that are one, in each of the tiles whose sums stay in
-    registers.
+    """Return the cycles of one tap, or of `merged` taps, in each tile whose sums stay in registers.
 
-    The slowest of these decides: multiply-adds, loads, weights from the second-level cache, sums
-    that wait for the one before. Finding the inputs of a tap is added.
+    The slowest of these decides: multiply-adds, loads, weights from the second-level cache, and the
+    latency of a sum. Broadcasting inputs and finding the inputs of a tap are added.
     """
     costs, kernel = lanes.costs, lanes.costs.channels
     points = np.array([n for n in POINTS if n <= lanes.sums[vectors] // vectors], np.float64)
@@ -215,7 +215,7 @@ def _tap_cycles(lanes: Lanes, vectors: int, masked: bool, merged: int) -> tuple[
         return tuple((cycles + kernel.depthwise_product * products).tolist())
     adds = products / costs.adds * (costs.masked if masked else 1)
     latency, reduction = costs.latency, lanes.reduction
-    if lanes.dots:  # an instruction makes two products for each lane
+    if lanes.dots:  # one instruction adds two products in each lane
         adds, latency, reduction = products / lanes.dots, kernel.dot_latency, -(-reduction // 2)
     loads, weights = (points + vectors) / costs.loads, costs.weights * vectors
     step = np.maximum(np.maximum(adds, loads), max(weights, latency)) + kernel.broadcast * points
@@ -228,7 +228,7 @@ def _tap_cycles(lanes: Lanes, vectors: int, masked: bool, merged: int) -> tuple[
 def schedule(
     correlation: Correlation, threads: int, cpu: Cpu, dots: bool | None = None
 ) -> Schedule:
-    """The schedule of a correlation that has outputs; `dots` as in `lanes_of`."""
+    """Return the schedule of a correlation with outputs; `dots` as in `lanes_of`."""
     threads, lines = useful_threads(correlation.multiply_adds, threads), correlation.lines
     strides = tuple(line.stride for line in lines)
     outer = tuple(tuple(phase._replace(length=0) for phase in line.phases) for line in lines[:-1])
@@ -236,23 +236,23 @@ def schedule(
     cut, *others = _cuts(lanes_of(correlation, cpu, dots), strides, outer, few)
     row = -(-lines[-1].out // lines[-1].stride)
     for other in others:
-        # The first ones write to memory in longer runs: others must be clearly cheaper.
+        # Earlier cuts are preferred, so a later one must be clearly faster.
         clearly = cpu.costs.channels.clearly * _row_cycles(cut, row, few)
         cut = other if _row_cycles(other, row, few) < clearly else cut
     return jobs(correlation, cut, threads, cpu)
 
 
-_FEW = 240  # positions up to which their number, and the taps that they skip, matter to tiles
-_LONG = 256  # positions of a row from which on those that unrolling adds do not matter
+_FEW = 240  # most positions whose number, and skipped taps, affect the choice of tiles
+_LONG = 256  # longest row for which positions that unrolling adds count
 
 
 def _positions(correlation: Correlation) -> int:
-    """Positions j of all images."""
+    """Number of positions j of all images."""
     return correlation.batch * prod(-(-line.out // line.stride) for line in correlation.lines)
 
 
 def _row_cycles(cut: Cut, row: int, few: Correlation | None) -> float:
-    """Cycles of a cut, including positions behind the end of a row."""
+    """Return the cycles of a cut, including positions that unrolling adds at the end of a row."""
     if few is not None or row > _LONG:
         return cut.cycles
     return cut.cycles * -(-row // cut.unroll) * cut.unroll / row
@@ -265,7 +265,7 @@ def _cuts(
     outer: tuple[tuple[Phase, ...], ...],
     few: Correlation | None,
 ) -> tuple[Cut, ...]:
-    """Cuts of the outputs into grids, which depend on sizes where positions are `few`."""
+    """Return the cuts of the outputs into grids; they depend on sizes if positions are `few`."""
     return tuple(_cut(lanes, strides, outer, groups, few) for groups in phase_groupings(lanes))
 
 
@@ -276,7 +276,7 @@ def _cut(
     phase_groups: tuple[PhaseGroup, ...],
     few: Correlation | None,
 ) -> Cut:
-    """The outputs cut by some phase groups of the last axis."""
+    """Return the cut by these phase groups of the last axis."""
     total, grids, rates, offsets = 0.0, [], [], []
     for phases in product(*outer):
         taps = prod(len(phase.taps) for phase in phases)
@@ -295,7 +295,7 @@ def _cut(
 
 
 def _reach(correlation: Correlation, phases: tuple[Phase, ...], group: PhaseGroup) -> Reach:
-    """The reach of a grid."""
+    """Return the reach of a grid."""
     *lines, last = correlation.lines
     axes = [
         Along(
@@ -310,7 +310,7 @@ def _reach(correlation: Correlation, phases: tuple[Phase, ...], group: PhaseGrou
 
 
 def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule:
-    """Cut into jobs: inputs of a run stay in the second-level cache, every thread has work."""
+    """Choose jobs: inputs of a run fit the second-level cache, and every thread has work."""
     groups = 1 if cut.lanes.depthwise else correlation.groups
     channels = correlation.reduced // groups
     total = correlation.batch * int(cut.counts(correlation.result_size).prod(1).max(initial=0))
@@ -318,10 +318,10 @@ def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule
     inputs = int(cpu.l2 * cpu.costs.channels.l2_inputs)
     fit = max(4, inputs // (channels * BYTES[correlation.element]) // STEP)
     wanted = 1 if threads == 1 else 8 * threads
-    steps = max(1, -(-total // STEP))  # of all points
+    steps = max(1, -(-total // STEP))  # of STEP points
     runs = max(-(-steps // fit), min(-(-wanted // groups), steps // 4), 1)
     if runs > 1:
-        runs = -(-runs // threads) * threads  # as many for each
+        runs = -(-runs // threads) * threads  # about the same number for each thread
     step = -(-steps // runs) * STEP
     runs = max(1, -(-total // step))
     block_run = max(1, min(blocks, blocks * groups * runs // wanted))
@@ -329,15 +329,15 @@ def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule
 
 
 def images_inside(correlation: Correlation) -> bool:
-    """Whether a tile's points are the same position of different images: in small images many
-    positions have few taps inside, and tiles skip the others."""
+    """Whether a tile's points are one position of several images. In small images many positions
+    have few taps inside the input, and tiles skip the others."""
     return correlation.batch > 1 and prod(correlation.operand_size) <= 64
 
 
 def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
-    """Cycles that each thread takes: tiles, and transposing data whose channels come first.
+    """Return the cycles of each thread: tiles, and transposing channels-first data.
 
-    Like the spatially vectorised kernel's prediction, this leaves out the time of reading weights.
+    Like the spatially vectorised kernel's prediction, this assumes that weights are in caches.
     """
     costs, cut, transposing = cpu.costs.channels, plan.cut, 0.0
     if correlation.layout is DataLayout.NCX:

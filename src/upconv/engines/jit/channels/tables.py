@@ -1,7 +1,7 @@
 """The passes of a correlation and the taps that they read, as records of driver.py.
 
-They belong to no point: points.py has the points. So no table grows with points times blocks of
-lanes, and the sizes of a layer share all but a few numbers of each record.
+They do not depend on points, which points.py lists. So no table grows with points times blocks, and
+the sizes of a layer share all but one number of each record.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from .schedule import Block, Grid, merged_taps
 from .tile import ChannelTile
 from .weights import ChannelPacking, taps_of_lanes, uses
 
-PAD = 16  # points repeated after the last, the same result twice: the most a tile has
+PAD = 16  # copies of the last point after it: the most points that a tile reads at a time
 
 
 def passes_of(data: ChannelsLast, *, single: bool) -> Passes:
-    """The passes of a correlation. `single`: there is one spatial block, whose number of points is
-    that of the correlation."""
+    """Return the passes of a correlation; `single`: one spatial block has all of its points."""
     totals = (data.counts.prod(1) * data.correlation.batch).tolist()
     missing, numbers = tuple(data.missing.tolist()), dict[object, int]()
     keys = zip(map(tuple, data.counts.tolist()), missing, data.form.merges, strict=True)
     alike = tuple(numbers.setdefault(key, i) for i, key in enumerate(keys))
-    # Among many points a full tile computes the rest, and repeats the last point. That takes
-    # little time, and saves compiling another tile.
+    # With many points, a full tile computes the rest and repeats the last point. This takes little
+    # time, and no other tile is compiled.
     few = tuple(n if single and n < 16 * POINTS[-1] else 0 for n in totals)
     return shared(Passes, data.form, alike, missing, few)
 
 
 class Passes:
-    """The passes of all blocks, and their taps, in grids whose points are those of `alike` ones.
+    """The passes of all blocks, and their taps.
 
-    `missing` are lanes at the end of a row, and `few` the points of grids that have few; `points`
-    are the numbers of the grids whose points there are tables of.
+    For each grid, `alike` is the first grid with the same points, `missing` the lanes that do not
+    exist at a row's end, and `few` the number of points, or 0 if they are many. `points` lists the
+    grids that have tables of points.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Passes:
         self._grids = np.array(numbers, np.int64)
 
     def placed(self, data: ChannelsLast) -> dict[str, Table]:
-        """The tables for data of a size."""
+        """Return the tables for the data of one size."""
         records, taps = self.records.copy(), self._taps.placed(data.x_steps[1:])
         records["y"] += (self.form.cut.offsets @ data.y_steps[1:])[self._grids]
         window = int(records["merged"].max(initial=1)) * self.form.cut.lanes.reduction
@@ -73,13 +73,13 @@ class Passes:
         return {"passes": records, "taps": taps, "outs": outs, "zeros": zeros}
 
     def bias_order(self) -> Numbers:
-        """Numbers of the biases, a group's repeated so that those of any block lie in a row."""
+        """Return the order of biases: a group's are repeated, so that any block's are adjacent."""
         channels = self.form.cut.lanes.channels
         numbers = np.arange(channels + self.widest) % channels
         return (np.arange(self.form.groups)[:, None] * channels + numbers).ravel()
 
     def rows(self, block_run: int) -> Table:
-        """Runs of `block_run` blocks for each group."""
+        """Return the runs of `block_run` blocks of each group."""
         form, lanes = self.form, self.form.cut.lanes
         count = len(self.starts) - 1
         first = np.arange(0, max(1, count), block_run)
@@ -96,7 +96,7 @@ class Passes:
     def _passes(
         self, grid: Grid, block: Block, weights: int, alike: int, missing: int, few: int
     ) -> list[Pass]:
-        """The passes of a block: all taps that fit the cache, or some channels of each."""
+        """Return the passes of a block: of taps that fit the cache, or some channels of one tap."""
         form, lanes, codes, tile = self.form, self.form.cut.lanes, self.codes, self._tile(block)
         w_row = tile.width * self.packing.itemsize
         w_tap = w_row * self.packing.row_channels
@@ -150,13 +150,13 @@ class Passes:
 
 
 def _merged(lanes: Lanes, block: Block, most: int) -> int:
-    """The number of neighbouring taps taken as one; a pass of `most` taps has a multiple of it."""
+    """Return how many neighbouring taps a pass merges, at most `most`: a divisor of all of them."""
     merged = merged_taps(lanes, block)
     return max((n for n in range(1, merged + 1) if merged % n == 0 and n <= most), default=1)
 
 
 class _Taps:
-    """Table of taps: an offset that depends on sizes, masks, and the shift along each axis."""
+    """The table of taps: for each an offset that depends on sizes, masks, and a shift per axis."""
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
@@ -164,7 +164,7 @@ class _Taps:
         self._numbers, self._offsets, self._shifts = [0], list[int](), list[tuple[int, ...]]()
 
     def of(self, grid: Grid, block: Block, masks: int) -> tuple[int, int]:
-        """The number of a block's taps, and where their records begin, which blocks may share."""
+        """Return the number of a block's taps, and the offset of records, which blocks share."""
         key = grid.outer, block.shifts, (grid.phase_group, block.lane) if masks else None
         count = prod(len(phase.taps) for phase in grid.outer) * len(block.shifts)
         if key in self._starts:
@@ -178,13 +178,13 @@ class _Taps:
         return count, start
 
     def placed(self, x_steps: Numbers) -> Numbers:
-        """The records for data with such steps along its axes."""
+        """Return the records for data with `x_steps` bytes between positions of each axis."""
         numbers, shifts = np.array(self._numbers, np.int64), np.array(self._shifts, np.int64)
         numbers[self._offsets] = -(shifts.reshape(-1, len(x_steps)) @ x_steps)
         return numbers
 
     def _masks_of(self, grid: Grid, block: Block, shift: int) -> list[int]:
-        """Bits of the lanes that use a tap, one number per vector."""
+        """Return the bits of the lanes that use a tap, one number per vector."""
         used = taps_of_lanes(self._lanes, grid, block, shift) >= 0
         bits = used.reshape(block.vectors, -1) @ (1 << np.arange(self._lanes.width))
         return [int(b) for b in bits]

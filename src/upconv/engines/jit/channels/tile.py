@@ -1,21 +1,21 @@
 """The register tile of the channel-vectorised kernel: vectors run along lanes, and inputs are
 broadcast.
 
-Lanes are outputs that lie side by side in channels-last memory: the channels of one position or of
-a few neighbours. A tile computes V vectors of lanes for R *points*, any R output positions with the
-same taps. For each tap and each input channel:
+Lanes are adjacent outputs of channels-last memory: the channels of one position or of a few
+neighbours. A tile computes V vectors of lanes for R *points*, any R output positions with the same
+taps. For each tap and each input channel:
 
     V loads of weights
     for each point: broadcast its input, V multiply-adds into acc[point]
 
-Where neighbouring taps of the last axis read neighbouring positions, the channels of their window
-lie side by side, and so do their weights. `merged` taps are then summed as one tap of so many times
-the channels, in the same order. That saves finding the inputs of each tap, which is most of the
-work with few channels. Only tiles whose windows cross neither end of a row do so.
+If neighbouring taps of the last axis read neighbouring positions, the channels of their window are
+adjacent, and so are their weights. `merged` taps are then summed as one tap of so many times the
+channels, in the same order. That saves finding the inputs of each tap, which is most of the work
+with few channels. Only tiles whose windows cross neither end of a row do so.
 
-A tap that is outside for all R points is skipped. A *masked* tile touches, for each tap, only the
-lanes that use it: no input meets an output that it does not reach. (Infinity in the weights does
-meet the zeros that are read outside.)
+A tap that is outside for all R points is skipped. For each tap, a *masked* tile changes only the
+lanes that use it, so an input affects only outputs that it reaches. (Infinite weights still meet
+the zeros that taps read outside.)
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ PARAMETERS = signature(
     " points* stride"  # a table of numbers of points, bytes from one array of numbers to the next
     " tiles"  # tiles to compute, R points each
     " out* outs*"  # R byte offsets from `out` for each tile
-    " is_stage"  # where results are stored as they are computed
+    " is_stage"  # whether `out` is the stage, which has the computed type
 )
 ARRAYS = "xs", "outs", "edges", "coordinates"
-"""Numbers of a point: the address of its input before any shift, the offset of its output, where
-taps read outside, and which input that is along each axis."""
+"""Numbers of a point: the offset of its input at shift 0, the offset of its output, its edges, and
+the coordinate of its input along each axis."""
 
 INSIDE, OUTER, CROSSING = 0, 1, 1 << 16
-"""The edges of a point: 0 where no tap reads outside, `OUTER` for each outer axis along which some
-does, and `CROSSING` where some does along the last axis."""
+"""The edges of a point: the sum of `OUTER` for each outer axis along which some tap reads outside,
+and `CROSSING` if some tap does so along the last axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelTile:
-    """The class of a tile: all that its code depends on.
+    """The class of a tile: everything that its code depends on.
 
-    `stored` is the type of the inputs, `element` of all else. A *depthwise* tile has one input
-    channel per output channel (or per `multiplier` neighbouring ones): lanes of input meet lanes of
-    weights. With `dots` the weights of two input channels lie together, as bfloat16.
-    A tile with a `result` casts what it stores beside the stage to this type.
+    `stored` is the type of inputs, `element` that of weights and sums. A *depthwise* tile has one
+    input channel per output channel (or per `multiplier` neighbouring ones): it multiplies lanes by
+    lanes. With `dots`, the weights of two input channels are a pair of bfloat16.
+    Sums that do not go to the stage are cast to the type `result`, if there is one.
     """
 
     stored: str
@@ -73,8 +73,8 @@ class ChannelTile:
 
     @property
     def numbers(self) -> int:
-        """Numbers of points that are read at a time, a power of two: other masks take long where no
-        register is one. Tables go on behind the last point."""
+        """Points whose numbers are read at a time: a power of two, because other masks are slow
+        without mask registers. Tables continue after the last point."""
         return 1 << (self.points - 1).bit_length()
 
     @property
@@ -88,8 +88,8 @@ Values = dict[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Operands of one tap: its record, the address of each point's input, that of the next tile's
-    first point, weights, weights to prefetch, the number of channels, and all `operands`."""
+    """Operands of one tap: its record, the address of each point's input, of the next tile's first
+    input, of weights, and of weights to prefetch; the number of channels; all the tile's values."""
 
     record: Value
     points: list[Value]
@@ -104,26 +104,25 @@ Products = Callable[[Function, ChannelTile, Inputs, list[Value]], list[Value]]
 
 
 def emit_channel_tile(module: Module, name: str, tile: ChannelTile, products: Products) -> None:
-    """A function of `PARAMETERS` that computes tiles, `products` being those of one tap."""
+    """Emit a function of `PARAMETERS` that computes tiles; `products` emits those of one tap."""
     with module.function(name, PARAMETERS) as f:
-        operands = _operands(f)
-        operands["pointers"] = f.scratch(8 * tile.numbers)
+        shared = _operands(f)
+        shared["pointers"] = f.scratch(8 * tile.numbers)
         with f.loop(0, f["tiles"]) as loop:
-            here, first = dict(operands), loop.index * tile.points
-            here |= {name: f.at(here[name], first, I64) for name in ARRAYS}
-            edges = _numbers(f, tile, here["edges"])
-            here["edge_axes"] = f.select(
-                _any(f, tile, f.compare("ne", edges, INSIDE)), here["axes"], 0
-            )
+            values, first = dict(shared), loop.index * tile.points
+            values |= {name: f.at(values[name], first, I64) for name in ARRAYS}
+            edges = _numbers(f, tile, values["edges"])
+            near_edges = _any(f, tile, f.compare("ne", edges, INSIDE))
+            values["edge_axes"] = f.select(near_edges, values["axes"], 0)
             crosses = _any(f, tile, f.compare("uge", edges, CROSSING))
-            here["merged"] = f.select(crosses, 1, here["merged"])
-            here |= _ahead(f, tile, here, loop.index)
-            here["channels"] *= here["merged"]
-            sums = _starts(f, tile, here)
-            _leave(f, tile, here, _products(f, tile, products, here, sums))
+            values["merged"] = f.select(crosses, 1, values["merged"])
+            values |= _ahead(f, tile, values, loop.index)
+            values["channels"] *= values["merged"]
+            sums = _starts(f, tile, values)
+            _store_sums(f, tile, values, _products(f, tile, products, values, sums))
 
 
-def _ahead(f: Function, tile: ChannelTile, here: Values, number: Value) -> Values:
+def _ahead(f: Function, tile: ChannelTile, values: Values, number: Value) -> Values:
     """Return the address of the weights that a tile of this `number` prefetches, a cache line per
     channel, and the bytes to the next channel and tap.
 
@@ -132,13 +131,13 @@ def _ahead(f: Function, tile: ChannelTile, here: Values, number: Value) -> Value
     """
     line = f.integer(LINE // 2 if tile.dots else LINE)  # pairs are two channels
     step = f.select(number < tile.vectors, line, 0)
-    tap = here["channels"] * step
-    begin = f.select(step > 0, here["ahead"] + number * here["ntaps"] * tap, 0)
-    return {"ahead": here["w"] + begin, "ahead_tap": tap, "ahead_channel": step}
+    tap = values["channels"] * step
+    begin = f.select(step > 0, values["ahead"] + number * values["ntaps"] * tap, 0)
+    return {"ahead": values["w"] + begin, "ahead_tap": tap, "ahead_channel": step}
 
 
 def _operands(f: Function) -> Values:
-    """The numbers of a pass, and where its operands lie."""
+    """Return the numbers of a pass, and the addresses of its operands and tables."""
     a, p = ARGUMENTS.reader(f), Record(f, f["pass"], PASS)
     run, row = Record(f, f["run"], RUN), Record(f, f["row"], ROW)
     names = ["ntaps", "record", "merged", "channels", "w_tap", "ahead", "resumed", "active"]
@@ -154,42 +153,42 @@ def _operands(f: Function) -> Values:
 
 
 def _products(
-    f: Function, tile: ChannelTile, products: Products, here: Values, sums: list[Value]
+    f: Function, tile: ChannelTile, products: Products, values: Values, sums: list[Value]
 ) -> list[Value]:
     """Add the products of all taps."""
-    with f.loop(0, here["ntaps"], here["merged"], carried=sums) as taps:
-        record = here["taps"] + taps.index * here["record"]
-        reached = _point(f, tile, here, record)
-        points = [f.load(PTR, f.at(here["pointers"], r, I64)) for r in range(tile.points)]
-        w = here["w"] + taps.index * here["w_tap"]
-        count = f.select(reached, here["channels"], 0)
-        following = f.load(I64, record) + here["x"] + f.word(here["xs"], tile.points)
+    with f.loop(0, values["ntaps"], values["merged"], carried=sums) as taps:
+        record = values["taps"] + taps.index * values["record"]
+        reached = _addresses(f, tile, values, record)
+        points = [f.load(PTR, f.at(values["pointers"], r, I64)) for r in range(tile.points)]
+        w = values["w"] + taps.index * values["w_tap"]
+        count = f.select(reached, values["channels"], 0)
+        following = f.load(I64, record) + values["x"] + f.word(values["xs"], tile.points)
         following = f.convert("inttoptr", following, PTR)
-        ahead = here["ahead"] + taps.index * here["ahead_tap"]
-        inputs = Inputs(record, points, following, w, ahead, count, here)
+        ahead = values["ahead"] + taps.index * values["ahead_tap"]
+        inputs = Inputs(record, points, following, w, ahead, count, values)
         taps.next(products(f, tile, inputs, taps.carried))
     return taps.results
 
 
-def _starts(f: Function, tile: ChannelTile, here: Values) -> list[Value]:
-    """The bias, or the sums of earlier taps and channels."""
+def _starts(f: Function, tile: ChannelTile, values: Values) -> list[Value]:
+    """Load the bias, or the sums of earlier passes."""
     sums = []
-    fresh = f.compare("eq", here["resumed"], 0)
+    fresh = f.compare("eq", values["resumed"], 0)
     for r in range(tile.points):
-        output = _output(f, here, r)
+        output = _output(f, values, r)
         for v in range(tile.vectors):
             f.prefetch(f.at(output, v * tile.lanes, tile.element), write=True)
-        start = f.select(fresh, here["bias"], output)
+        start = f.select(fresh, values["bias"], output)
         sums += load_vectors(f, tile, start)
     return sums
 
 
-def _output(f: Function, here: Values, point: int) -> Value:
-    return here["out"] + f.word(here["outs"], point)
+def _output(f: Function, values: Values, point: int) -> Value:
+    return values["out"] + f.word(values["outs"], point)
 
 
 def load_vectors(f: Function, tile: ChannelTile, address: Value) -> list[Value]:
-    """The vectors of one point, or of one input channel's weights."""
+    """Load the vectors of one point, or of one input channel's weights."""
     kind = vector(tile.element, tile.lanes)
     return [f.load(kind, f.at(address, v * tile.lanes, tile.element)) for v in range(tile.vectors)]
 
@@ -205,57 +204,59 @@ def _any(f: Function, tile: ChannelTile, mask: Value) -> Value:
     return f.compare("ne", f.convert("bitcast", bits, f"i{split(bits.type)[1]}"), 0)
 
 
-def _point(f: Function, tile: ChannelTile, here: Values, record: Value) -> Value:
-    """Write the address of each point's input of one tap; return whether any lies inside."""
+def _addresses(f: Function, tile: ChannelTile, values: Values, record: Value) -> Value:
+    """Store the address of each point's input for one tap; return whether any lies inside."""
     bits = vector(I1, tile.numbers)
     shifts = f.at(record, 1 + tile.masks, I64)
-    with f.loop(0, here["edge_axes"], carried=[Value(bits, "splat (i1 true)")]) as axis:
-        mine = here["coordinates"] + axis.index * f["stride"]
+    with f.loop(0, values["edge_axes"], carried=[Value(bits, "splat (i1 true)")]) as axis:
+        row = values["coordinates"] + axis.index * f["stride"]
         shift = f.word(shifts, axis.index)
-        size = f.word(here["sizes"], axis.index)
-        coordinates = _numbers(f, tile, mine) - f.broadcast(shift, tile.numbers)
+        size = f.word(values["sizes"], axis.index)
+        coordinates = _numbers(f, tile, row) - f.broadcast(shift, tile.numbers)
         # Unsigned: a negative number is beyond every size.
         inside = f.compare("ult", coordinates, f.broadcast(size, tile.numbers))
         axis.next([axis.carried[0] & inside])
     inside = axis.results[0]
-    offset = f.load(I64, record) + here["x"]
-    moved = _numbers(f, tile, here["xs"]) + f.broadcast(offset, tile.numbers)
-    f.store(f.select(inside, moved, f.broadcast(here["zeros"], tile.numbers)), here["pointers"])
+    offset = f.load(I64, record) + values["x"]
+    addresses = _numbers(f, tile, values["xs"]) + f.broadcast(offset, tile.numbers)
+    zeros = f.broadcast(values["zeros"], tile.numbers)
+    f.store(f.select(inside, addresses, zeros), values["pointers"])
     return _any(f, tile, inside)
 
 
-def _leave(f: Function, tile: ChannelTile, here: Values, sums: list[Value]) -> None:
+def _store_sums(f: Function, tile: ChannelTile, values: Values, sums: list[Value]) -> None:
     """Store the sums, in the type of results unless they go to the stage."""
     if not tile.result:
-        _store(f, tile, here, sums, tile.element)
+        _store(f, tile, values, sums, tile.element)
         return
     staged = f.compare("ne", f["is_stage"], 0)
     with f.when(staged):
-        _store(f, tile, here, sums, tile.element)
+        _store(f, tile, values, sums, tile.element)
     with f.unless(staged):
-        _store(f, tile, here, sums, tile.result)
+        _store(f, tile, values, sums, tile.result)
 
 
-def _store(f: Function, tile: ChannelTile, here: Values, sums: list[Value], element: str) -> None:
+def _store(f: Function, tile: ChannelTile, values: Values, sums: list[Value], element: str) -> None:
     """Store all lanes, or the active ones, as `element`.
 
-    They are cast where they are stored: some processors' code generators call a library for a
-    bfloat16 that lives longer than a block of code.
+    Each branch casts them again: some processors' code generators call a library for a bfloat16
+    that is used in another block of code.
     """
-    full = here["active"] >= tile.width
+    full = values["active"] >= tile.width
     with f.when(full):
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
-            address = f.at(_output(f, here, r), v * tile.lanes, element)
+            address = f.at(_output(f, values, r), v * tile.lanes, element)
             f.store(converted(f, total, element), address)
     with f.unless(full):
-        masks = live_masks(f, tile, here)
+        masks = live_masks(f, tile, values)
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
-            address = f.at(_output(f, here, r), v * tile.lanes, element)
+            address = f.at(_output(f, values, r), v * tile.lanes, element)
             f.store_lanes(converted(f, total, element), address, masks[v])
 
 
-def live_masks(f: Function, tile: ChannelTile, here: Values) -> list[Value]:
+def live_masks(f: Function, tile: ChannelTile, values: Values) -> list[Value]:
     """Masks of the active lanes, one per vector."""
-    return [f.lanes_below(here["active"] - v * tile.lanes, tile.lanes) for v in range(tile.vectors)]
+    active, width = values["active"], tile.lanes
+    return [f.lanes_below(active - v * width, width) for v in range(tile.vectors)]

@@ -1,7 +1,7 @@
-"""The phases of spatial blocks that one call computes, their arguments and scratch memory.
+"""Walks over spatial blocks: the phases of one native call, their arguments and scratch memory.
 
-Channels-last data takes one phase, for all of its spatial blocks. Channels-first data is transposed
-before and after, one spatial block at a time.
+Channels-last data takes one phase for all spatial blocks. Channels-first data takes two more, which
+transpose one spatial block before and after.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .points import runs_of
 from .schedule import jobs
 from .tables import PAD, Passes
 
-CHUNK = 256  # positions that are transposed back at once where there is an epilogue
+CHUNK = 256  # positions that are transposed back at a time if there is an epilogue
 
 
 class Walk:
-    """Spatial blocks that are computed together."""
+    """The walk that computes some spatial blocks together."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Walk:
         correlation = data.correlation
         plan = jobs(correlation, form.cut, threads, form.cpu)
         tables = runs_of(passes, data, blocks, plan.step)
-        listed = [Phase(codes.steps["passes"], tables["runs"], passes.rows(plan.block_run))]
+        steps = [Phase(codes.steps["passes"], tables["runs"], passes.rows(plan.block_run))]
         stage = max((plan.step + PAD) * passes.widest, width * CHUNK) * form.element
         # Parts that are multiples of a page would all begin in the same cache sets.
         part = _rounded(stage, 4096) + 192
@@ -51,21 +51,21 @@ class Walk:
         if form.transposed:
             plain = form.finish.is_plain
             before, after = transposing(data, threads, plain=plain)
-            listed.insert(0, Phase(codes.steps["transpose_in"], *before))
-            listed.append(Phase(codes.steps["transpose_out" if plain else "finish_out"], *after))
+            steps.insert(0, Phase(codes.steps["transpose_in"], *before))
+            steps.append(Phase(codes.steps["transpose_out" if plain else "finish_out"], *after))
             self.scratch_x = self.nbytes
             self.scratch_y = self.scratch_x + _rounded(
                 prod(correlation.operand_shape) * form.x_bytes, 64
             )
             size = prod(correlation.result_shape) * form.y_bytes
             self.nbytes = self.scratch_y + _rounded(size, 64)
-        tables["phases"] = phases(*listed)
+        tables["phases"] = phases(*steps)
         self.resident_bytes = sum(table.nbytes for table in tables.values())
         self.tables = tables = tables | shared
-        self.phases, self.data, self.passes = listed, data, passes
+        self.phases, self.data, self.passes = steps, data, passes
         self.template = ARGUMENTS.block(
             **{n: table.ctypes.data for n, table in tables.items() if n != "runs"},
-            **codes.addresses, phase_count=len(listed), part=part, axes=correlation.rank,
+            **codes.addresses, phase_count=len(steps), part=part, axes=correlation.rank,
             stage_point=passes.point_bytes, stage_row=CHUNK * form.element,
             element=form.element,
             in_row=int(data.x_steps[-1]), out_row=int(data.y_steps[-1]),
@@ -74,7 +74,7 @@ class Walk:
 
 
 def transposing(data: ChannelsLast, threads: int, *, plain: bool) -> list[tuple[Table, Table]]:
-    """For the input and the output, stretches of positions and parts of the channels."""
+    """Return stretches of positions and parts of channels, for the input and for the output."""
     correlation, width = data.correlation, data.form.cut.lanes.width
     batch, itemsize = correlation.batch, correlation.dtype.itemsize
     part = max(width, min(64, correlation.reduced))
@@ -96,8 +96,8 @@ def transposed_parts(
     *,
     whole: bool,
 ) -> tuple[Table, Table]:
-    """Stretches of positions, and `part` channels of each image, of one operand; `steps` are bytes
-    of channels-last data. With an epilogue, which is not `whole`, stretches are short."""
+    """Return the stretches of positions of one operand, and its parts of `part` channels of an
+    image. `steps` are those of channels-last data. Unless `whole`, stretches fit the stage."""
     image, channel = np.indices((batch, -(-channels // part)))
     channel *= part
     parts = filled(

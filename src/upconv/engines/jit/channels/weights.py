@@ -2,10 +2,10 @@
 channel][lane].
 
 For dot products: [group][grid][block][tap][pair of input channels][lane][channel of the pair], with
-zeros where the last pair has only one.
+zeros if the last pair has one channel.
 
 Every block reads its weights in order. Lanes that do not use a tap have zeros, and so do lanes
-behind a block's last one.
+after a block's active ones.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .schedule import Block, Cut, Grid
 
 
 def uses(grid: Grid, block: Block) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The taps of a block in the order of its sums: kernel indices of the outer axes, and shifts of
-    all axes."""
+    """Yield the taps of a block in the order of its sums: the kernel indices of the outer axes, and
+    the shifts of all axes."""
     outer = [phase.taps for phase in grid.outer]
     for taps, shift in product(product(*outer), block.shifts):
         yield tuple(tap.index for tap in taps), (*(tap.shift for tap in taps), shift)
 
 
 def taps_of_lanes(lanes: Lanes, grid: Grid, block: Block, shift: int) -> Numbers:
-    """The kernel index along the last axis that each lane of a block uses at a shift; -1 for none,
-    and behind the last lane."""
+    """Return the kernel index along the last axis that each lane of a block uses at a shift, or -1
+    for none and after the active lanes."""
     taps = [taps.get(shift, -1) for taps in grid.phase_group.taps]
     numbers = np.arange(block.lane, block.lane + block.vectors * lanes.width)
     used: Numbers = np.array(taps, np.int64)[np.minimum(numbers // lanes.channels, len(taps) - 1)]
@@ -43,8 +43,8 @@ def taps_of_lanes(lanes: Lanes, grid: Grid, block: Block, shift: int) -> Numbers
 
 
 class ChannelPacking(Packer):
-    """Packs a weight for the blocks of a cut; `offsets` are the bytes at which they begin. Each tap
-    has a multiple of `multiple` input channels, of which the last may be zeros."""
+    """Packs a weight for the blocks of a cut, which begin at `offsets` bytes. Each tap has a
+    multiple of `multiple` input channels, of which the last may be zeros."""
 
     def __init__(self, weight: WeightForm, cut: Cut, cpu: Cpu, multiple: int = 1) -> None:
         lanes, grids = cut.lanes, cut.grids
@@ -53,59 +53,57 @@ class ChannelPacking(Packer):
         multiple = max(multiple, 2) if lanes.dots else multiple
         self.row_channels = -(-channels // multiple) * multiple
         self.itemsize = compute.itemsize
-        lane = self.row_channels * compute.itemsize  # bytes of all input channels of a lane
+        row = self.row_channels * compute.itemsize  # bytes of all input channels of a lane
         sizes = [
             prod(len(phase.taps) for phase in grid.outer) * len(block.shifts) * block.vectors
             for grid in grids
             for block in grid.blocks
         ]
-        *self.offsets, nbytes = accumulate((size * lanes.width * lane for size in sizes), initial=0)
+        *self.offsets, nbytes = accumulate((size * lanes.width * row for size in sizes), initial=0)
         tables, taps, rows = np.zeros(1, np.int64), None, self.row_channels
         if rows == channels and _channels_are_innermost(weight, cut):
-            pieces, of_all = _lanes_of_blocks(weight, cut, self.offsets), _taps(grids[0])
-            channels, rows, taps = channels * of_all, rows * of_all, 1
+            pieces, count = _lanes_of_blocks(weight, cut, self.offsets), _taps(grids[0])
+            channels, rows, taps = channels * count, rows * count, 1
         elif _transposes(weight, cut):
             pieces, taps = _lanes_of_blocks(weight, cut, self.offsets), _taps(grids[0])
         else:
-            pieces, tables = _lay_out(weight, cut, self.offsets, lane)
+            pieces, tables = _gathered(weight, cut, self.offsets, row)
         groups = 1 if lanes.depthwise else weight.groups
         super().__init__(weight, compute, groups, channels, nbytes, pieces, tables, cpu, taps, rows)
 
 
-def _lay_out(
-    weight: WeightForm, cut: Cut, begin: list[int], channels: int
-) -> tuple[Numbers, Numbers]:
-    """The pieces, and the numbers of the elements that they gather.
+def _gathered(weight: WeightForm, cut: Cut, starts: list[int], row: int) -> tuple[Numbers, Numbers]:
+    """Return the pieces, and the tables of the elements that they gather.
 
-    Uses whose taps differ by as much in all phases share a table."""
+    Taps whose kernel indices differ by the same number in all phases share a table."""
     itemsize, (*outer, by_tap) = weight.dtype.itemsize, weight.strides[3:]
-    begins: dict[tuple[Any, ...], int] = {}
+    table_starts: dict[tuple[Any, ...], int] = {}
     tables: list[Numbers] = []
-    pieces, offsets, size, lanes = [], iter(begin), 0, cut.lanes
+    pieces, offsets, size, lanes = [], iter(starts), 0, cut.lanes
     for grid in cut.grids:
         for block in grid.blocks:
             offset, width = next(offsets), block.vectors * lanes.width
             for indices, (*_, shift) in uses(grid, block):
                 taps = [taps.get(shift, -1) for taps in grid.phase_group.taps]
                 first = min((tap for tap in taps if tap >= 0), default=0)
-                # Not by the block: that would be hashed with all its shifts.
-                which = grid.phase_group, block.lane, block.vectors
-                key = (*which, tuple(max(-1, tap - first) for tap in taps))
-                if key not in begins:
-                    begins[key] = size
+                # The block itself is no key, because hashing all its shifts takes long.
+                indices_from_first = tuple(max(-1, tap - first) for tap in taps)
+                key = grid.phase_group, block.lane, block.vectors, indices_from_first
+                if key not in table_starts:
+                    table_starts[key] = size
                     used = taps_of_lanes(lanes, grid, block, shift)
                     tables.append(_elements(weight, lanes, block, used) - first * by_tap)
                     size += width
                 source = sum(i * s for i, s in zip(indices, outer, strict=True))
                 source += first * by_tap
-                pieces.append((offset, source * itemsize, begins[key], width))
-                offset += channels * width
+                pieces.append((offset, source * itemsize, table_starts[key], width))
+                offset += row * width
     numbers = np.concatenate([*tables, np.zeros(1, np.int64)])
     return np.array(pieces, np.int64).reshape(-1, 4), np.maximum(numbers, -1)
 
 
 def _elements(weight: WeightForm, lanes: Lanes, block: Block, taps: Numbers) -> Numbers:
-    """Numbers of the lanes' elements from a piece's first; where there is none, less than any."""
+    """Return the element of each lane for these taps; lanes without one get a very low number."""
     by_group, _, by_made, *_, by_tap = weight.strides
     numbers = np.arange(block.lane, block.lane + len(taps)) % lanes.channels
     base = numbers % lanes.multiplier * by_made + numbers // lanes.multiplier * by_group
@@ -116,19 +114,19 @@ def _elements(weight: WeightForm, lanes: Lanes, block: Block, taps: Numbers) -> 
 
 
 def _transposes(weight: WeightForm, cut: Cut) -> bool:
-    """Whether all taps of all reduced channels lie side by side, in order, and results far apart:
-    then weights are transposed, not gathered."""
+    """Whether all taps of all reduced channels are adjacent, in order, and results far apart: then
+    weights are transposed, not gathered."""
     by_reduced, by_made, *by_tap = weight.strides[1:]
     if not _is_in_order(cut):
         return False
     steps, taps = _steps(cut.grids[0]), _taps(cut.grids[0])
     if weight.reduced == weight.groups:
-        by_reduced = taps  # from one to the next where there is no other
+        by_reduced = taps  # there is no other channel, so any stride will do
     return by_tap == steps and by_reduced == taps and by_made >= max(by_reduced, 2)
 
 
 def _channels_are_innermost(weight: WeightForm, cut: Cut) -> bool:
-    """The same where the channels of a tap lie side by side: as those of all taps of one tap."""
+    """Whether each tap's channels are adjacent: then taps are packed like channels of one tap."""
     channels = weight.reduced // weight.groups
     by_reduced, by_made, *by_tap = weight.strides[1:]
     if by_reduced != 1 or not _is_in_order(cut) or (cut.lanes.dots and channels % 2):
@@ -146,7 +144,7 @@ def _is_in_order(cut: Cut) -> bool:
 
 
 def _lanes_of_blocks(weight: WeightForm, cut: Cut, offsets: list[int]) -> Numbers:
-    """Rows of a block's offset, the bytes to its first lane's weights, lanes, and width."""
+    """Return each block's offset, bytes to its first lane's weights, active lanes, and width."""
     (grid,), by_made = cut.grids, weight.strides[2]
     itemsize, width = weight.dtype.itemsize, cut.lanes.width
     rows = [
@@ -161,13 +159,13 @@ def _taps(grid: Grid) -> int:
 
 
 def _steps(grid: Grid) -> list[int]:
-    """Taps from one to the next along each axis, where all lie side by side."""
+    """Return the strides of each axis, in taps, if all taps of a grid are adjacent."""
     counts = [len(axis) for axis in _axes(grid)]
     return [prod(counts[i + 1 :]) for i in range(len(counts))]
 
 
 def _axes(grid: Grid) -> list[list[int]]:
-    """The indices of a grid's taps along each axis, of the last one for its only phase."""
+    """Return the kernel indices of a grid's taps along each axis; its phase group has one phase."""
     (taps,) = grid.phase_group.taps
     return [[tap.index for tap in p.taps] for p in grid.outer] + [
         [taps[e] for e in grid.phase_group.shifts]

@@ -1,1 +1,1 @@
-"""The Winograd kernel: a correlation by fewer products."""
+"""The Winograd kernel: correlations with fewer products than direct sums."""

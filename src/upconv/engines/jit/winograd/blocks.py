@@ -17,8 +17,8 @@ class AxisBlocks(NamedTuple):
     """Blocks of `box` groups of tiles along one axis: a record that native code reads.
 
     A group has `apart` tiles, with `makes` results of each phase. Pieces read `behind` more groups.
-    The first block reads operands from `first` on. Each block reads `tail` operands more than its
-    groups. Results begin with `base`.
+    The first block reads operands from `first` on. Each block reads `tail` operands in addition to
+    `reads` for each group. The first result has the number `base`.
     """
 
     box: int = 1
@@ -37,15 +37,15 @@ class AxisBlocks(NamedTuple):
     step: int = 1
     stride: int = 1
     x: int = 0
-    """Bytes from one operand to the next; then from one packed operand, result and staged result to
-    the next. Staged results are those of one phase, but for the last axis."""
+    """Bytes from one operand to the next; then the same of packed operands, results and staged
+    results. The stage has one phase of the outer axes, and all phases of the last axis."""
     packed: int = 0
     y: int = 0
     stage: int = 0
 
     @classmethod
     def of(cls, window: Window, line: Line, transform: Transform, box: int) -> AxisBlocks:
-        """The blocks of an axis, without bytes."""
+        """Return the blocks of an axis, without bytes."""
         groups, makes = window.groups(transform, line), window.apart * transform.m
         reads, tail = window.step * makes, window.step * window.apart * (transform.r - 1)
         return cls(
@@ -61,14 +61,14 @@ class AxisBlocks(NamedTuple):
 
     @property
     def span(self) -> int:
-        """Operands of a block at most."""
+        """Operands of a full block."""
         return self.tail + self.reads * self.box
 
 
 class Memory:
-    """The memory of a thread, in bytes: packed rows, V, Z, results and room to transpose them.
+    """The memory of a thread, in bytes: packed operands, V, Z, the stage, and transposed results.
 
-    `arguments` are those of the driver.
+    `arguments` are values for the driver.
     """
 
     def __init__(self, correlation: Correlation, plan: Schedule) -> None:
@@ -94,27 +94,27 @@ class Memory:
         )  # fmt: skip
         self.axes = first, second, last
         image, stage_image = first.packed * first.span, first.stage * first.makes * first.box
-        # Register tiles may reach beyond the last tile, and pieces read beyond that.
+        # Register tiles may extend beyond the last tile, and pieces read beyond them.
         self.tiles = self.images * prod([(n.box + n.behind) * n.apart for n in self.axes])
         rows = self.tiles + form.rows
         self.v_row, self.z_row = v_row_of(form), z_row_of(form)
         v_point, z_point = _odd(rows * self.v_row), _odd(rows * self.z_row)
-        # To store rows of results twice, or with a residual, they are transposed in other memory.
+        # Rows are transposed for `finish` if it applies an epilogue, or if rows of y share sets.
         epilogue = correlation.epilogue
-        more = epilogue.residual or epilogue.has_second or correlation.accumulate
-        apart = more or shares_sets(correlation, form.cpu)
-        self.transposed = form.channels * last.writes * last.box * item if apart else 0
+        finishes = epilogue.residual or epilogue.has_second or correlation.accumulate
+        finishes |= shares_sets(correlation, form.cpu)
+        self.transposed = form.channels * last.writes * last.box * item if finishes else 0
         v_at = whole_lines(self.images * image)
         z_at = v_at + form.points * v_point
         stage_at = z_at + form.points * z_point
         transposed_at = stage_at + whole_lines(self.images * stage_image)
-        # Parts of a multiple of a page would all begin in the same sets.
+        # Parts that are multiples of a page would all begin in the same cache sets.
         self.part = whole_lines(transposed_at + self.transposed + 4096) + 64
         self.arguments = {
             "box": self.images, "part": self.part, "image": image, "stage_image": stage_image,
             "v_at": v_at, "z_at": z_at, "stage_at": stage_at, "transposed_at": transposed_at,
             "v_point": v_point, "z_point": z_point, "transposed": self.transposed,
-            # Between operands of a window, and between results of a tile.
+            # Bytes between operands of a window, and between results of a tile.
             "x_step_0": first.step * first.apart * first.packed,
             "x_step_1": second.step * second.apart * second.packed,
             "y_step_0": first.apart * first.stage, "y_step_1": second.apart * second.stage,
@@ -123,15 +123,15 @@ class Memory:
 
 
 def v_row_of(form: Form) -> int:
-    """Bytes from a tile to the next in V.
+    """Bytes from one tile to the next in V.
 
-    The number of lines is odd, so that rows are not all in one set of the cache.
+    The number of lines is odd, so that rows are not all in the same cache set.
     """
     return _odd((-(-form.reduction // form.lanes) + 1) * form.lanes * form.item)
 
 
 def z_row_of(form: Form) -> int:
-    """Bytes from a tile to the next in Z."""
+    """Bytes from one tile to the next in Z."""
     return _odd(form.columns * form.item)
 
 

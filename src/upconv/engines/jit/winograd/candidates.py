@@ -1,4 +1,4 @@
-"""The candidates by Winograd's algorithm: one for each promising form."""
+"""The candidates of Winograd's algorithm: one for each promising form."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..direct import packing_cycles, refused, weight_numbers
 from .schedule import Schedule, forms_of, reduction_of, refusal, schedules
 
 _PREFIX = "winograd "
-_MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times the weight
+_MOST_NUMBERS = 1 << 26  # of a transformed weight that the model may choose
 
 
 def candidates(
     correlation: Correlation, threads: int, cpu: Cpu, *, every: bool, border: float, direct: float,
     prepared: bool,
 ) -> tuple[Candidate, ...]:  # fmt: skip
-    """List `every` candidate, or those that the model might take, the fastest first.
+    """Return `every` candidate, or those that the model might choose, the fastest first.
 
-    Filling the border takes `border` cycles more. Direct sums take `direct` cycles, and the model
-    takes no slower candidate. `prepared`: many runs follow one choice, which may take longer.
+    `border` is the cycles of filling the border. `direct` is the cycles of direct sums: without
+    `every`, forms that cannot be faster are left out. `prepared`: many runs follow one choice.
     """
     reason = refusal(correlation)
     if reason is not None:
@@ -43,36 +43,36 @@ def candidates(
             "jit", _PREFIX + plan.form.name, plan.cycles + border,
             _packing(correlation, plan, threads, cpu), plan.workspace_bytes, margin=margin,
             winograd=True, exact=plan.form.exact,
-            eligible=Eligible.ON_REQUEST if slow else Eligible.BY_MODEL, reason=slow,
+            eligible=Eligible.ON_REQUEST if why_not else Eligible.BY_MODEL, reason=why_not,
         )
         for plan in plans
-        for slow in (_reason(correlation, plan) or reason,)
+        for why_not in (_reason(correlation, plan) or reason,)
     )  # fmt: skip
 
 
 def _packing(correlation: Correlation, plan: Schedule, threads: int, cpu: Cpu) -> float:
-    """Cycles of packing the weight, which are more where channels do not fill a vector."""
+    """Return the cycles of packing the weight: more of them if channels do not fill a vector."""
     numbers = weight_numbers(correlation, plan.form.saving[0])
     filled = min(1.0, plan.form.padded / plan.form.lanes)
     return packing_cycles(numbers, correlation, threads, cpu) / filled
 
 
 def _reason(correlation: Correlation, plan: Schedule) -> str:
-    """Why the model does not take a form; "" where it may."""
+    """Return why the model must not choose a form, or "" if it may."""
     if not plan.form.exact:
         return f"its errors are about {plan.form.growth:.1f} times those of direct sums"
     numbers = weight_numbers(correlation, plan.form.saving[0])
     if numbers > _MOST_NUMBERS:
-        return f"its weight has {numbers:,} numbers, more than {_MOST_NUMBERS:,}"
+        return f"its transformed weight has {numbers:,} numbers, more than {_MOST_NUMBERS:,}"
     return ""
 
 
 def _too_little(correlation: Correlation, least: int) -> str:
-    """Why no form is worth it; "" where one may be."""
-    # Channels of the side with fewer, with phases counted as channels.
+    """Return why no form can be faster, or "" if one may be."""
+    # On both sides, phases count as channels.
     columns = correlation.made * prod(line.stride for line in correlation.lines)
     if min(reduction_of(correlation), columns // correlation.groups) < 2:
-        return "with one channel on either side, transforms take longer than the products they save"
+        return "with one channel on a side, transforms take longer than the products that they save"
     if correlation.multiply_adds < least:
         return f"with fewer than {least:,} multiply-adds, choosing tiles takes too long"
     return ""
@@ -84,6 +84,6 @@ def is_winograd(variant: str) -> bool:
 
 
 def schedule_of(correlation: Correlation, variant: str, threads: int, cpu: Cpu) -> Schedule:
-    """The schedule that a variant names."""
+    """Return the schedule of the form that a variant names."""
     form = forms_of(correlation, cpu)[variant.removeprefix(_PREFIX)]
     return form.schedule(correlation, threads)

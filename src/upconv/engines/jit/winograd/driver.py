@@ -1,9 +1,9 @@
-"""The jobs of Winograd's algorithm, each a block of some channels: native code that reads tables.
+"""The job of Winograd's algorithm: native code that reads tables.
 
 job(args, mine, block, run)   packs and transforms the operands of a block, and for each unit of a
-                              run makes the products and moves the results to y; `block` is a number
+                              run computes products and moves results to y; `block` is a number
 
-`mine` is the memory of a thread (blocks.py). tables.py says what the fields of records are.
+`mine` is the memory of a thread (blocks.py). tables.py explains the fields of records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ARGUMENTS = ArgumentLayout(
 
 @compiled("job", kept=8, opt=0)
 def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
-    """`job` for data of one layout."""
+    """Emit `job` for data of one layout."""
     with module.function("clear", signature("dst* nbytes"), exported=False) as f:
         zero = f.constant(vector(I64, cpu.lanes(BYTES[I64])), 0)
         with f.loop(0, f["nbytes"], cpu.vector_bytes) as loop:
@@ -51,8 +51,8 @@ def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
 
 
 class _Side:
-    """A block along one axis. x has the operands from `begin` up to `end` of those that it packs,
-    and y has the results from `first` up to `stop`, counted over all phases."""
+    """A block along one axis. Of the operands that it packs, x has [begin, end). Of the results of
+    all its phases, y has [first, stop)."""
 
     def __init__(self, f: Function, axis: Record, block: Value) -> None:
         self.axis, first = axis, block * axis["box"]
@@ -66,14 +66,14 @@ class _Side:
 
 
 def _inside(f: Function, start: Value, count: Value, size: Value) -> tuple[Value, Value]:
-    """The begin and the end of the positions that an array has, of `count` from `start` on."""
+    """Return which of `count` positions from `start` on an array has, as begin and end."""
     begin = f.min(count, f.max(f.integer(0) - start, 0))
     return begin, f.max(begin, f.min(count, size - start))
 
 
 class _Block:
-    """The block of a job, inside `job`: its images, its sides, its shape, and bytes to its first
-    operand and result, which may lie before those of x and y."""
+    """The block that `job` computes: its images, sides and shape, and bytes to its first operand
+    and result, which may lie before those of x and y."""
 
     def __init__(self, f: Function) -> None:
         self.f, self.a = f, ARGUMENTS.reader(f)
@@ -138,7 +138,7 @@ def _emit_operand(block: _Block, layout: DataLayout) -> None:
                 f.call(a["pack"], *rows, missing, count, a["wide"], a["x_position"])
         with f.loop(0, a["input_count"]) as phase, f.loop(0, block.images) as image:
             packed, number = image.index * a["image"], phase.index
-            for side in reversed(block.sides):  # the last axis varies fastest in that of a phase
+            for side in reversed(block.sides):  # the last axis varies fastest in a phase's number
                 packed = packed + number % side.axis["step"] * side.axis["packed"]
                 number = number // side.axis["step"]
             v = (channel * a["input_count"] + phase.index * active) * a["element"]
@@ -152,8 +152,8 @@ def _emit_operand(block: _Block, layout: DataLayout) -> None:
 
 @contextmanager
 def _lines(block: _Block) -> Iterator[tuple[Value, Value, Value]]:
-    """A loop over the rows of operands that x has, of all images: offsets into the packed operands
-    and into x, and the number of operands."""
+    """Loop over the rows of operands that x has, of all images. Yield the offsets of a row in the
+    packed operands and in x, and its number of operands."""
     f, a, (first, second, last) = block.f, block.a, block.sides
     with (
         f.loop(0, block.images) as image,
@@ -167,7 +167,7 @@ def _lines(block: _Block) -> Iterator[tuple[Value, Value, Value]]:
 
 
 def _emit_unit(block: _Block, number: Value, layout: DataLayout) -> None:
-    """Products of all points, the transform back, and rows of results to y."""
+    """Compute the products of all points, transform them back, and move rows of results to y."""
     f, a, shape, group = block.f, block.a, block.shape, block.run["group"]
     chunk, phase = number % a["chunks"], number // a["chunks"]
     u = a["w"] + (group * a["units"] + number) * a["w_unit"]
@@ -207,7 +207,7 @@ def _emit_unit(block: _Block, number: Value, layout: DataLayout) -> None:
 
 @contextmanager
 def _results(f: Function, side: _Side, phase: Value) -> Iterator[tuple[Value, Value]]:
-    """A loop over the results of a phase that y has, along an axis: offsets in stage and y."""
+    """Loop over the results of a phase that y has, along an axis; yield offsets in stage and y."""
     stride = side.axis["stride"]
     # Results stride * i + phase from `first` on, up to `stop`.
     first, stop = ((bound + (stride - 1) - phase) // stride for bound in (side.first, side.stop))
@@ -216,25 +216,25 @@ def _results(f: Function, side: _Side, phase: Value) -> Iterator[tuple[Value, Va
 
 
 def _emit_result(
-    block: _Block, layout: DataLayout, row: tuple[Value, Value, Value], channel: Value,
+    block: _Block, layout: DataLayout, staged: tuple[Value, Value, Value], channel: Value,
     active: Value,
 ) -> None:  # fmt: skip
     """Move a row of results from the stage to y: `active` channels from `channel` on."""
     f, a = block.f, block.a
-    src, offset, count = row
+    src, offset, count = staged
     ends = a["bias"] + (a["slopes"] + channel * a["element"]), a["second"]
-    y, more, position = a["y"] + offset, a["residual"] + offset, a["position"]
+    y, residual, position = a["y"] + offset, a["residual"] + offset, a["position"]
     if layout is DataLayout.NXC:
-        # Where a unit has all channels, a row is one run.
+        # If a unit has all channels, a row is one run.
         one_run = f.compare("ne", a["one_run"], 0)
         runs, length = f.select(one_run, 1, count), f.select(one_run, count * active, active)
         steps = position, a["y_position"]
-        f.call(a["finish"], src, y, more, 1, 0, 0, runs, length, *steps, *ends)
+        f.call(a["finish"], src, y, residual, 1, 0, 0, runs, length, *steps, *ends)
         return
-    apart = f.compare("ne", a["transposed"], 0)
-    with f.unless(apart):
+    finishes = f.compare("ne", a["transposed"], 0)
+    with f.unless(finishes):
         f.call(a["deliver"], y, src, count, active, position, a["y_channel"])
-    with f.when(apart):
-        line, rest = block.at("transposed_at"), count * a["element"]
-        f.call(a["deliver"], line, src, count, active, position, rest)
-        f.call(a["finish"], line, y, more, active, rest, a["y_channel"], 1, count, 0, 0, *ends)
+    with f.when(finishes):
+        row, step = block.at("transposed_at"), count * a["element"]
+        f.call(a["deliver"], row, src, count, active, position, step)
+        f.call(a["finish"], row, y, residual, active, step, a["y_channel"], 1, count, 0, 0, *ends)

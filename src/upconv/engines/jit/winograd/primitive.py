@@ -1,8 +1,8 @@
-"""The Winograd primitive: a correlation by fewer products; see schedule.py.
+"""The Winograd primitive: a correlation with fewer products; see schedule.py.
 
-A result may be infinite or NaN where a direct sum would be finite: such a number of the operand
-reaches all results of its tile, and large numbers may overflow. So the inverse transform checks all
-results. If one is not finite, the direct primitive computes all of them again.
+A result may be infinite or NaN although its direct sum is finite: such an operand affects all
+results of its tile, and large numbers may overflow. So the inverse transform checks all results. If
+one is not finite, the direct primitive computes all of them again.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class WinogradWeight:
 
     def __init__(self, transformed: Array, weight: Array) -> None:
         self.transformed, self.weight = transformed, weight
-        self.direct: dict[Hashable, Any] = {}  # packed, by the orders of direct primitives
+        self.direct: dict[Hashable, Any] = {}  # packed weights, by the order of direct primitives
 
 
 class WinogradClass:
-    """The parts that primitives of all sizes share: the order of the weight, code, biases."""
+    """The parts that primitives of all sizes share: code, and the orders of weights and biases."""
 
     def __init__(
         self, form: Form, epilogue: ActivationEpilogue, finish: Finish, transposed: bool
@@ -80,7 +80,7 @@ class WinogradClass:
 
 
 class Winograd(Kernel):
-    """A correlation, compiled and laid out; `direct` builds the direct primitive."""
+    """The primitive of a correlation; `direct` builds the direct primitive."""
 
     packs_in_call = False
 
@@ -88,8 +88,8 @@ class Winograd(Kernel):
         self, correlation: Correlation, plan: Schedule, direct: Callable[[], Primitive], cpu: Cpu
     ) -> None:
         self.correlation, self.schedule, form = correlation, plan, plan.form
-        self._direct = direct
-        self._made_direct: Primitive | None = None
+        self._build_direct = direct
+        self._direct: Primitive | None = None
         self._lock = threading.Lock()
         self.tables = tables = Tables(correlation, plan)
         parts = tables.memory
@@ -112,7 +112,7 @@ class Winograd(Kernel):
         self.predicted_cycles = plan.cycles
 
     def pack(self, weight: Array) -> WinogradWeight:
-        """The transform of a weight, in its order of use."""
+        """Return the transformed weight, in its order of use."""
         return WinogradWeight(super().pack(weight), weight)
 
     def run(
@@ -145,38 +145,38 @@ class Winograd(Kernel):
     def _launches(
         self, operands: Operands, w: Array, biases: Array, scratch: int
     ) -> Iterable[tuple[Launch, dict[str, int]]]:
-        x, y, more = operands.x, operands.y, operands.residual
+        x, y, residual = operands.x, operands.y, operands.residual
         layout = self.correlation.layout
         values = {
             "scratch": scratch, "w": address_of(w), "bias": address_of(biases),
-            "residual": address_of(y) if more is None else address_of(more),
+            "residual": address_of(y) if residual is None else address_of(residual),
             "second": operands.second, **strides("x", x, layout), **strides("y", y, layout),
         }  # fmt: skip
         return ((self._launch, values),)
 
     def close(self) -> None:
-        """Let go of the direct primitive."""
-        if self._made_direct is not None:
-            self._made_direct.close()
+        """Close the direct primitive."""
+        if self._direct is not None:
+            self._direct.close()
 
     def _run_direct(self, out: Array, a: Array, b: WinogradWeight, *ends: Maybe) -> None:
         with self._lock:
-            direct = self._made_direct = self._made_direct or self._direct()
+            direct = self._direct = self._direct or self._build_direct()
             order = getattr(direct, "order", None) or id(direct)
             if order not in b.direct:
                 b.direct[order] = direct.pack(b.weight)
         direct.run(out, a, b.direct[order], *ends)
 
     def _before(self, out: Array, operands: Operands) -> Maybe:
-        """A copy of the old result, if the kernel adds to it in place."""
+        """Return a copy of the old result, if the kernel adds to it in place."""
         if not self.correlation.accumulate or operands.copies:
             return None
-        memory.require(out.nbytes, "a copy of what the result holds")
+        memory.require(out.nbytes, "a copy of the old result")
         return out.copy()
 
     def _by_channel(self, bias: Maybe, slopes: Maybe) -> Array:
-        """Biases in the order of the inverse transform, and behind them the slopes of PReLU. Where
-        `finish` applies the activation, slopes have its order."""
+        """Return biases in the order of the inverse transform, then the slopes of PReLU in the same
+        order, or in that of channels if `finish` applies the activation."""
         order = self._class.biases
         biases = np.zeros(len(order), self._class.bias_type)
         if bias is not None:
@@ -194,7 +194,7 @@ def _address(code: Code) -> int:
 
 
 def _epilogues(correlation: Correlation) -> tuple[ActivationEpilogue, Finish]:
-    """The activations of the inverse transform, and the rest that `finish` does after it."""
+    """Return the activation of the inverse transform, and the rest, which `finish` applies."""
     types = correlation.element, STORED[correlation.dtype]
     epilogue = correlation.epilogue
     activations = ActivationEpilogue.of(epilogue)
@@ -209,7 +209,7 @@ def _epilogues(correlation: Correlation) -> tuple[ActivationEpilogue, Finish]:
 def _codes(
     form: Form, epilogue: ActivationEpilogue, finish: Finish, transposed: bool
 ) -> dict[str, Code]:
-    """The code of the driver, and of what it calls."""
+    """Return the code of the driver, and of the functions that it calls."""
     element, cpu, transforms = form.weight.element, form.cpu, form.transforms
     stored = STORED[form.weight.dtype]
     channels_last = form.layout is DataLayout.NXC
@@ -233,22 +233,22 @@ def _codes(
 
 
 def _points(form: Form) -> Array:
-    """For each point, the count and the numbers of its pieces."""
+    """Return, for each point, the count and the numbers of its pieces."""
     counts = [t.pieces for t in form.transforms]
     numbers = np.arange(prod(counts)).reshape(counts)
     points = np.zeros((form.points, 1 + prod(counts)), np.int64)
-    for point, of_axes in zip(points, form.pieces, strict=True):
-        pieces = numbers[tuple(map(slice, of_axes))].ravel()
+    for point, by_axis in zip(points, form.pieces, strict=True):
+        pieces = numbers[tuple(map(slice, by_axis))].ravel()
         point[0], point[1 : 1 + len(pieces)] = len(pieces), pieces
     return points
 
 
 def _bias_order(form: Form) -> Array:
-    """For each group, chunk and column the number of its bias, or one beyond the last."""
+    """Return, for each group, chunk and column, the number of its bias, or one beyond the last."""
     groups, result_channels = form.weight.groups, form.made
     index = np.arange(form.padded)
     channel = np.arange(form.chunks)[:, None] * form.channels + index
-    there = (index < form.channels) & (channel < result_channels)
+    exists = (index < form.channels) & (channel < result_channels)
     numbers = np.arange(groups)[:, None, None] * result_channels + channel
-    numbers = np.where(there, numbers, form.weight.made)
+    numbers = np.where(exists, numbers, form.weight.made)
     return np.repeat(numbers[:, :, None], form.windows[-1].stride, 2).ravel()

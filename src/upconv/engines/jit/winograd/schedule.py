@@ -23,23 +23,23 @@ from .transforms import Stages, Transform, named
 from .window import Window, transforms_of
 
 _MOST_POINTS = 64  # of all axes
-_MOST_CHOICES = 6  # exact forms, and others, that seem to need the fewest cycles
+_MOST_CHOICES = 6  # promising exact forms to schedule, and as many others
 _CHUNK = 64  # channels that are transformed together
 _MOST_TAPS = 64
 _UNIT = 64  # columns of a unit, about
 
 
 def refusal(correlation: Correlation) -> str | None:
-    """Why Winograd's algorithm does not compute a correlation, or None."""
+    """Return why Winograd's algorithm does not compute a correlation, or None."""
     if correlation.rank > 3:
         return "there are transforms for at most three axes"
     windows = windows_of(correlation)
     taps = "x".join(str(window.r) for window in windows)
     if max(window.r for window in windows) > _MOST_TAPS or all(w.r == 1 for w in windows):
-        return f"phases have {taps} taps, and there are tiles for 2 to {_MOST_TAPS}"
+        return f"phases have {taps} taps, and there are transforms for 2 to {_MOST_TAPS}"
     pairs = zip(windows, correlation.lines, strict=True)
     if all(window.r == 1 or window.steps(line) <= window.apart for window, line in pairs):
-        return f"phases have {taps} taps, and one position where they have more than one"
+        return f"phases have {taps} taps, and no two positions of a phase read the same operand"
     return None
 
 
@@ -53,9 +53,9 @@ def windows_of(correlation: Correlation) -> tuple[Window, ...]:
 def schedules(
     correlation: Correlation, threads: int, cpu: Cpu, *, exact: bool = False, most: float = inf
 ) -> tuple[Schedule, ...]:
-    """The best schedule of each promising form, the fastest first; () where there is a `refusal`.
+    """Return the best schedule of each promising form, the fastest first; () after a `refusal`.
 
-    `exact` leaves out forms that are not exact, `most` those that surely take more cycles.
+    `exact` leaves out forms that are not exact, and `most` forms that must take more cycles.
     """
     if refusal(correlation):
         return ()
@@ -80,7 +80,7 @@ def schedules(
 
 
 def forms_of(correlation: Correlation, cpu: Cpu) -> dict[str, Form]:
-    """The forms of a correlation's class by their names."""
+    """Return the forms of a correlation's class by their names."""
     return _forms_of(correlation.weight, correlation.layout, windows_of(correlation), cpu)
 
 
@@ -88,7 +88,7 @@ def forms_of(correlation: Correlation, cpu: Cpu) -> dict[str, Form]:
 def _forms_of(
     weight: WeightForm, layout: DataLayout, windows: tuple[Window, ...], cpu: Cpu
 ) -> dict[str, Form]:
-    """The forms of a class of layers by their names: all combinations of transforms."""
+    """Return the forms of a class of layers by their names: all combinations of transforms."""
     choices = product(*(transforms_of(window.r) for window in windows))
     forms = [
         Form(weight, layout, windows, transforms, cpu)
@@ -114,12 +114,12 @@ class Schedule:
 
     @property
     def tiles(self) -> int:
-        """Tiles of a block at most."""
+        """Tiles of a full block."""
         return prod(self.box) * self.form.residues
 
     @property
     def workspace_bytes(self) -> int:
-        """About the bytes of scratch memory of all threads."""
+        """Approximate bytes of scratch memory of all threads."""
         return self.threads * self.tiles * self.form.tile_bytes
 
     def __str__(self) -> str:
@@ -134,25 +134,24 @@ class Schedule:
 class Cycles(NamedTuple):
     """The model of a form's cycles.
 
-    In a cycle the processor could do `Costs.adds` multiply-adds. The figures are fitted to 920
-    choices on a Zen 4 (2026-11-22).
+    Its figures are in processor_costs.py. Most were fitted to 920 choices on a Zen 4 (2026-11-22).
     """
 
     inputs: float  # packing and transforming a tile
     results: tuple[float, float]
     """The inverse transform of a tile for a unit: without and with `shares_sets`."""
     products: tuple[tuple[int, float], ...]
-    """Rows of register tiles, and the products of all points of a unit in so many rows."""
-    stream: float  # reading a unit's weights, in which products hide
-    weights: float  # the share of that reading which products do not hide
+    """Rows of a register tile, and its cycles for all points of a unit."""
+    stream: float  # reading a unit's weights while products are computed
+    weights: float  # the time of that reading which products do not hide
     beyond: bool  # whether weights come from memory
 
 
 class Form:
-    """A choice of transforms for a class of layers, with everything that depends on no size.
+    """A choice of transforms for a class of layers, and everything that depends on no size.
 
-    A unit has `channels` channels, padded to `padded`; `rows` by `vectors` vectors are the largest
-    register tile of products. Schedules of all sizes of a class share one object.
+    A unit has `channels` channels, padded to `padded`. The largest register tile of products has
+    `rows` rows of `vectors` vectors. Schedules of all sizes of a class share one object.
     """
 
     def __init__(
@@ -163,10 +162,10 @@ class Form:
         self.windows, self.transforms, self.name = windows, transforms, named(transforms)
         self.exact = all(transform.exact for transform in transforms)
         self.points = prod(transform.points for transform in transforms)
-        # For each point, the pieces of each axis.
+        # For each point, the number of pieces along each axis.
         axes = [t.pieces_of(w.r) for t, w in zip(transforms, windows, strict=True)]
         self.pieces = [*product(*axes)]
-        self.products = prod(map(sum, axes))  # of a tile, one reduced and one made channel
+        self.products = prod(map(sum, axes))  # of a tile, for one reduced and one result channel
         self.residues = prod(window.apart for window in windows)
         self.item = BYTES[weight.element]
         self.lanes = lanes = cpu.lanes(self.item)
@@ -178,13 +177,13 @@ class Form:
         self.chunks = ceil(self.made / self.channels)
         self.units = self.chunks * prod(window.stride for window in windows[:-1])
         self.columns = windows[-1].stride * self.padded
-        some = (2, 3, 1) if cpu.registers < 32 else (2, 4, 3, 1)
-        self.vectors = next(n for n in some if self.columns // lanes % n == 0)
+        counts = (2, 3, 1) if cpu.registers < 32 else (2, 4, 3, 1)
+        self.vectors = next(n for n in counts if self.columns // lanes % n == 0)
         self.rows = cpu.sums(self.vectors) // self.vectors
         # Rows of the register tiles: with four sizes, most numbers of tiles leave few rows idle.
         sizes = {ceil(self.rows * part / 13) for part in (13, 10, 8, 6)}
         self.sizes = tuple(sorted(sizes, reverse=True))
-        self.piece_bytes = self.reduction * self.vectors * lanes * self.item  # of a panel
+        self.piece_bytes = self.reduction * self.vectors * lanes * self.item  # of one panel
         self.panels = self.columns // (self.vectors * lanes)
         self.panel_bytes = prod(transform.pieces for transform in transforms) * self.piece_bytes
         self.point_bytes = self.panels * self.panel_bytes
@@ -193,7 +192,7 @@ class Form:
         numbers = self.points * (self.reduction + self.columns + lanes) + self.columns
         self.tile_bytes = self.item * numbers
         self.estimate = self.products * self.reduction + cpu.costs.winograd.point * self.points
-        """Work of a tile for one made channel, to order forms by."""
+        """Work of a tile for one result channel, by which forms are ordered."""
 
     @property
     def growth(self) -> float:
@@ -202,14 +201,14 @@ class Form:
 
     @property
     def saving(self) -> tuple[int, int]:
-        """Products of a tile and of direct sums, for one reduced and one made channel."""
+        """Products of a tile and of direct sums, for one reduced and one result channel."""
         pairs = zip(self.transforms, self.windows, strict=True)
         phases = prod(window.stride * window.step for window in self.windows)
         return self.products * phases, prod(t.m * len(window.taps) for t, window in pairs)
 
     @cached_property
     def cycles(self) -> Cycles:
-        """The model of this form."""
+        """The model of this form's cycles."""
         costs, kernel, across = self.cpu.costs, self.cpu.costs.winograd, self.columns // self.lanes
         outputs = prod(transform.m for transform in self.transforms)
         pack = kernel.pack_rows if self.layout is DataLayout.NCX else kernel.pack
@@ -248,34 +247,34 @@ class Form:
 
     @cached_property
     def _least(self) -> float:
-        """Cycles that a tile takes at least."""
+        """Least cycles of one tile of each residue."""
         model = self.cycles
         unit = min(cycles / rows for rows, cycles in model.products) + model.results[0]
         return self.weight.groups * (self.units * unit + model.inputs) * self.residues
 
     def groups(self, lines: tuple[Line, ...]) -> list[int]:
-        """Groups of tiles along each axis."""
+        """Return the number of groups of tiles along each axis."""
         axes = zip(self.windows, self.transforms, lines, strict=True)
         return [window.groups(transform, line) for window, transform, line in axes]
 
     def least_cycles(self, correlation: Correlation, threads: int) -> float:
-        """A lower bound of the cycles of all schedules, in which every tile is useful."""
+        """Return a lower bound of the cycles of all schedules, as if every tile were useful."""
         return self._least * correlation.batch * prod(self.groups(correlation.lines)) / threads
 
     def schedule(self, correlation: Correlation, threads: int) -> Schedule:
-        """The blocks and jobs that take the fewest cycles."""
+        """Return the schedule that takes the fewest cycles."""
         counts = correlation.batch, *self.groups(correlation.lines)
         sharing = shares_sets(correlation, self.cpu)
         return self._scheduled(counts, sharing, threads)
 
-    @lru_cache(maxsize=256)  # noqa: B019 - forms are kept as long
+    @lru_cache(maxsize=256)  # noqa: B019 - other caches keep forms as well
     def _scheduled(self, counts: tuple[int, ...], sharing: bool, threads: int) -> Schedule:
         model, costs = self.cycles, self.cpu.costs.winograd
         l2, l3 = self.cpu.l2, self.cpu.costs.l3
         stored = model.results[sharing]
         room = max(self.rows, int(costs.l2_blocks * l2 / self.tile_bytes)) // self.residues
         rooms = [room, room * 2 // 3, room // 2, room // 4]
-        if model.beyond:  # fewer blocks read the weights from memory
+        if model.beyond:  # larger ones read weights from memory less often
             rooms += [2 * room, 4 * room]
         options = []
         for box in {_box(counts, max(1, n)) for n in rooms}:
@@ -294,10 +293,10 @@ class Form:
         return Schedule(self, box, units, min(threads, jobs), cycles)
 
     def _counts(self, box: tuple[int, ...]) -> tuple[int, int, int]:
-        """The tiles of a block, the tiles with products, and the transformed tiles.
+        """Return the tiles of a block, the tiles with products, and the transformed tiles.
 
-        Pieces read tiles beyond those of the block. The products of all but the last of these are
-        useless.
+        Pieces read transformed tiles beyond the block. Those between its tiles get products too,
+        which are useless; the last ones get none.
         """
         behind, count = 0, 1
         for n, window, t in zip(box[:0:-1], self.windows[::-1], self.transforms[::-1], strict=True):
@@ -307,7 +306,7 @@ class Form:
 
 
 def _unit(result_channels: int, stride: int, layout: DataLayout, lanes: int) -> tuple[int, int]:
-    """Channels of a unit, and their padded number, which is full vectors for each q."""
+    """Return the channels of a unit, and their padded number: all phases of a q fill vectors."""
     step = lanes // gcd(lanes, stride)
     wanted = max(step, _UNIT // stride // step * step)
     if wanted < lanes <= result_channels and layout is DataLayout.NCX:
@@ -318,7 +317,7 @@ def _unit(result_channels: int, stride: int, layout: DataLayout, lanes: int) -> 
 
 
 def _box(counts: Sequence[int], size: int) -> tuple[int, ...]:
-    """A box of at most `size` tiles: as many as possible of the last axis, then of the others."""
+    """Return a box of at most `size` groups: as many as possible of the last axis, then others."""
     box: list[int] = []
     for count in reversed(counts):
         most = max(1, min(count, size))
@@ -346,7 +345,7 @@ def reduction_of(correlation: Correlation) -> int:
 
 
 def shares_sets(correlation: Correlation, cpu: Cpu) -> bool:
-    """Whether 16 channels of results lie so far apart that they share a set of the second-level
-    cache: rows of 512x512 results took twice as long to write (fcn8s_final)."""
+    """Whether the channels of results lie so far apart that they share sets of the second-level
+    cache. Rows of 512x512 results took twice as long to write (fcn8s_final)."""
     channel = prod(correlation.result_size) * correlation.dtype.itemsize
     return correlation.layout is DataLayout.NCX and channel % cpu.costs.winograd.set_bytes == 0

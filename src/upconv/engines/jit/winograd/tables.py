@@ -2,7 +2,7 @@
 
 A record of an axis says where its blocks lie in x and y; native code clips a block at the ends of
 both. The last block of an axis may have fewer groups of tiles. A *shape* says for each axis whether
-a block has fewer. Records of tiles hold bytes from the begin of a block. So tables grow with
+a block has fewer. Records of tiles hold bytes from the beginning of a block. So tables grow with
 shapes, not with blocks.
 
 There are always three axes and the images; missing axes come first, with one position each.
@@ -28,7 +28,7 @@ from .schedule import Schedule
 
 KINDS: dict[str, np.dtype[Any]] = {
     "axes": record(" ".join(AxisBlocks._fields)),
-    # Windows of all tiles, then tiles that have results; how far pieces read; rows to leave out.
+    # Windows of all tiles; tiles with results; offsets of pieces; last rows without products.
     "shapes": record("windows window_count tiles tile_count shifts behind"),
     "windows": record("packed"),
     # Offsets of the products and the results of a tile.
@@ -41,7 +41,7 @@ KINDS: dict[str, np.dtype[Any]] = {
 
 
 class Tables:
-    """The tables of a schedule, one behind the other, and the `arguments` that depend on sizes."""
+    """The tables of a schedule, one after another, and the `arguments` that depend on sizes."""
 
     def __init__(self, correlation: Correlation, plan: Schedule) -> None:
         self.memory = memory = Memory(correlation, plan)
@@ -61,11 +61,11 @@ class Tables:
 Axes = tuple[AxisBlocks, ...]
 
 
-@lru_cache(maxsize=128)  # layers of a model that differ only in what their sums end in
+@lru_cache(maxsize=128)  # layers of a model may differ only in their epilogues
 def _listed(
     axes: Axes, v_row: int, z_row: int, runs: tuple[int, int, int]
 ) -> tuple[Numbers, dict[str, tuple[int, int]]]:
-    """All tables, one behind the other, and the begin and end of each."""
+    """Return all tables, one after another, and the begin and end of each."""
     tables = {"axes": [np.array(axes)], **_shapes(axes, v_row, z_row), "runs": [_runs(*runs)]}
     stops = [
         *accumulate((sum(part.size for part in parts) for parts in tables.values()), initial=0)
@@ -75,7 +75,7 @@ def _listed(
 
 
 def _shapes(axes: Axes, v_row: int, z_row: int) -> dict[str, list[Numbers]]:
-    """Shapes, by a bit for each axis, and the tables of tiles that they point to."""
+    """Return the shapes, numbered by a bit for each axis, and the tables of their tiles."""
     parts: dict[str, list[Numbers]] = {"windows": [], "tiles": [], "shifts": []}
     shapes, by_counts = list[tuple[int, ...]](), dict[tuple[int, ...], tuple[int, ...]]()
     firsts = 0, 0, 0
@@ -95,13 +95,13 @@ def _shapes(axes: Axes, v_row: int, z_row: int) -> dict[str, list[Numbers]]:
 def _tiles(
     axes: Axes, counts: Sequence[int], v_row: int, z_row: int
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """For blocks of so many groups along each axis: windows of an image's tiles, the last ones
-    behind the block; products and results of the block's own tiles; how far pieces read."""
+    """Return the tables of a block of `counts` groups: windows of an image's tiles, including those
+    beyond the block that pieces read; products and results of its tiles; offsets of pieces."""
     pairs = [*zip(axes, counts, strict=True)]
     _, second, last = ((count + axis.behind) * axis.apart for axis, count in pairs)
-    every = second * last, last, 1
+    tile_steps = second * last, last, 1
     windows, products, results, shifts = (list[tuple[int, int]]() for _ in range(4))
-    for (axis, count), step in zip(pairs, every, strict=True):
+    for (axis, count), step in zip(pairs, tile_steps, strict=True):
         operand, result = axis.step * axis.packed, axis.stage
         if axis is axes[2]:
             result *= axis.stride
@@ -114,13 +114,13 @@ def _tiles(
 
 
 def _runs(groups: int, count: int, units: int) -> Numbers:
-    """Jobs of some units, all of one group."""
+    """Return runs of at most `units` of the `count` units of each group."""
     group, first = (side.ravel() for side in np.mgrid[0:groups, 0:count:units])
     return np.stack([group, first, np.minimum(units, count - first)], 1)
 
 
 def _sums(sides: Sequence[tuple[int, int]]) -> Numbers:
-    """The sums of arithmetic sequences, each of a count and a step; the last one is fastest."""
+    """Return the sums of arithmetic sequences (count, step); the last one varies fastest."""
     sums = np.zeros(1, np.int64)
     for count, step in sides:
         if count > 1:

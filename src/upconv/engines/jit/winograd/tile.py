@@ -1,10 +1,10 @@
 """The inner loops of Winograd's algorithm: transforms, and products of matrices between them.
 
-    input(...)      windows of a block's packed rows, transformed into V[point][tile][reduction]
+    input(...)      transforms windows of a block's packed operands into V[point][tile][reduction]
     products(...)   Z[point] = V[point] U[point], a product of matrices for one point
-    inverse(...)    columns of Z, transformed back, + bias, into rows of results
+    inverse(...)    transforms columns of Z back, adds the bias, and writes rows of results
 
-They run in memory of a thread that fits its second-level cache. Vectors lie along channels.
+Their data is the memory of a thread, in its second-level cache. Vectors run along channels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .transforms import Matrix
 Matrices = tuple[tuple[Matrix, ...], ...]
 _INPUT = signature(
     "src* dst*"
-    " tiles* count"  # offsets of each tile's operand
+    " tiles* count"  # offset of each tile's window
     " vectors step_0 step_1"  # bytes from one position of a window to the next along the outer axes
     " point row"  # bytes from one point to the next, and from one tile
 )
@@ -45,15 +45,15 @@ _INVERSE = signature(
     "src* dst*"
     " tiles* count"  # offsets of each tile's products and results
     " vectors bias* step_0 step_1 step_2"  # the last: bytes from one q of the last axis to the next
-    " point bad*"  # the latter is set to 1 where a result is not finite
+    " point bad*"  # `bad` is set to 1 if a result is not finite
     " slopes"  # bytes from a bias to its slope of PReLU, if there is one
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The class of register tiles: one for each of `rows`, by `vectors`. Rows of V lie `row_stride`
-    bytes apart; `pieces` says that some sums have several pieces."""
+    """The class of register tiles: one for each number in `rows`, by `vectors` vectors. Rows of V
+    are `row_stride` bytes apart. `pieces` says that some sums have several pieces."""
 
     element: str
     lanes: int
@@ -74,11 +74,11 @@ class Inverse:
 
 @compiled("products", kept=64)
 def products_code(module: Module, kind: Products, cpu: Cpu) -> None:
-    """`products` of one class.
+    """Emit `products` of one class.
 
     The groups of a panel prefetch the next panel together, each a part, so that the products of all
-    hide it. If each group prefetched all of it, the first would wait for memory (1.3 times the time
-    of layers with 16 tiles whose weights no cache holds; Xeon, 2026-11-27).
+    hide the wait. When each group prefetched all of it, the first waited for memory: layers with 16
+    tiles whose weights no cache holds took 1.3 times as long (Xeon, 2026-11-27).
     """
     with module.function("products", _PRODUCTS) as f:
         counts = [f.word(f["groups"], i) for i in range(len(kind.rows))]
@@ -97,8 +97,8 @@ def products_code(module: Module, kind: Products, cpu: Cpu) -> None:
 
 @lru_cache(maxsize=64)
 def group_table(rows: tuple[int, ...], vectors: int, most: int) -> Numbers:
-    """For each number of tiles up to `most`, the fastest counts of groups of each number of rows. A
-    group has at least eight sums, because multiply-adds wait for the one before."""
+    """Return, for each number of tiles up to `most`, the fastest counts of groups by their rows.
+    A group takes the time of at least eight sums, because multiply-adds wait for the one before."""
     times = [max(20 * n, 160 // vectors) + 7 for n in rows]
     best = [(0, (0,) * len(rows))]
     for tiles in range(1, most + 1):
@@ -113,10 +113,10 @@ def group_table(rows: tuple[int, ...], vectors: int, most: int) -> Numbers:
 def _emit_group(
     f: Function, kind: Products, rows: int, which: tuple[Value, Value], ahead: tuple[Value, Value]
 ) -> None:
-    """A group of rows: the sums of all pieces, to Z.
+    """Emit the sums of all pieces for a group of rows, and store them in Z.
 
     `which`: the panel and the first row. `ahead`: bytes from the weights to those to prefetch, and
-    from one vector of these to the next.
+    from one prefetch to the next.
     """
     (panel, first), (distance, step) = which, ahead
     line, size = vector(kind.element, kind.lanes), BYTES[kind.element]
@@ -143,10 +143,10 @@ def _emit_group(
 def _product(
     f: Function, kind: Products, rows: int, step: Value, carried: list[Value]
 ) -> list[Value]:
-    """The sums of a register tile after one piece.
+    """Emit the products of one piece; return the sums of the register tile.
 
-    `carried` are the addresses of weights, rows and weights to prefetch, and the sums before. Each
-    vector of weights is followed by a prefetch `step` bytes on.
+    `carried` are the addresses of weights, rows and weights to prefetch, and the earlier sums. For
+    each vector of weights there is one prefetch, `step` bytes after the last one.
     """
     line, size = vector(kind.element, kind.lanes), BYTES[kind.element]
     with f.loop(0, f["channels"], carried=carried) as loop:
@@ -167,7 +167,7 @@ def _product(
 
 @compiled("input", kept=64)
 def input_code(module: Module, element: str, matrices: Matrices, step: int, cpu: Cpu) -> None:
-    """`input` of one class; places of a window are `step` bytes apart along the last axis."""
+    """Emit `input` of one class, with `step` bytes between positions along the last axis."""
     lanes = cpu.lanes(BYTES[element])
     line, nbytes = vector(element, lanes), lanes * BYTES[element]
     *outer, last = (len(stages[0][0]) for stages in matrices)
@@ -188,7 +188,7 @@ def input_code(module: Module, element: str, matrices: Matrices, step: int, cpu:
 
 @compiled("inverse", kept=64)
 def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
-    """`inverse` of one class."""
+    """Emit `inverse` of one class."""
     lanes = cpu.lanes(BYTES[kind.element])
     line, nbytes = vector(kind.element, lanes), lanes * BYTES[kind.element]
     points = [len(stages[0][0]) for stages in kind.matrices]
@@ -223,17 +223,17 @@ def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
 
 
 def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[int, ...], Value]]:
-    """The combinations of positions along the outer axes, of which there are 0 to 2, and their
+    """Return all tuples of positions along the outer axes, of which there are 0 to 2, and their
     addresses."""
     steps = ("step_0", "step_1")[2 - len(outer) :] if outer else ()
     lines: list[tuple[tuple[int, ...], Value]] = [((), start)]
     for count, step in zip(outer, steps, strict=True):
-        more = []
+        longer = []
         for position, address in lines:
             for i in range(count):
-                more.append(((*position, i), address))
+                longer.append(((*position, i), address))
                 address = address + f[step]
-        lines = more
+        lines = longer
     return lines
 
 
@@ -241,7 +241,7 @@ Vectors = dict[tuple[int, ...], Value]
 
 
 def _transformed(f: Function, numbers: Vectors, matrices: Sequence[Sequence[Matrix]]) -> Vectors:
-    """Vectors by their indices along all axes, multiplied by the matrices of each axis."""
+    """Multiply vectors, which have an index along each axis, by the matrices of each axis."""
     for axis in reversed(range(len(matrices))):
         for matrix in matrices[axis]:
             products = {}
@@ -249,14 +249,14 @@ def _transformed(f: Function, numbers: Vectors, matrices: Sequence[Sequence[Matr
                 column = [numbers.get((*before, i, *after)) for i in range(len(matrix[0]))]
                 for i, row in enumerate(matrix):
                     terms = [(c, v) for c, v in zip(row, column, strict=True) if c and v]
-                    if terms:  # points that no tap needs have none
+                    if terms:  # points that no tap needs have no terms
                         products[(*before, i, *after)] = _combined(f, terms)
             numbers = products
     return dict(sorted(numbers.items()))
 
 
 def _combined(f: Function, terms: list[tuple[Fraction, Value]]) -> Value:
-    """The sum of vectors times numbers."""
+    """Return the sum of vectors times factors."""
     terms = sorted(terms, key=lambda term: term[0] != 1)  # a vector that is just added comes first
     factor, total = terms[0]
     if factor != 1:

@@ -9,16 +9,16 @@ matrices (Toom and Cook; transposed as in Lavin and Gray, https://arxiv.org/abs/
     G[p][k] = a_p^k / prod (a_p - a_l) n x r, for infinity 1 in the last column; l runs over l != p
     B[p]    = coefficients of the product over l != p of (x - a_l), for infinity over all l
 
-The matrices are made of fractions, without rounding. The points are powers of two, so A and B are
-exact in floating point. Weights are multiplied by G once, in float64.
+The matrices are computed in fractions, without rounding. The points are 0 and powers of two with
+either sign, so A and B are exact in floating point. Weights are multiplied by G once, in float64.
 
 Longer correlations are *nested*: an inner F(R, R) correlates blocks of R numbers, and an outer
-F(m, r) correlates the blocks. Together they are F(mR, rR), whose points are the product of both
-counts. F(2, 2) of F(2, 2) has 9 products instead of 16, and matrices of 0, 1 and -1; F(4, 4) has 7
+F(m, r) correlates the blocks. Together they are F(mR, rR), with the product of both numbers of
+points. F(2, 2) of F(2, 2) has 9 products instead of 16, and matrices of 0, 1 and -1; F(4, 4) has 7
 products and larger errors. The outer one may be a sum of P *pieces*, F(1, P). The pieces of a tile
-read the transforms of that tile and of the P - 1 behind it. They are added before the inverse.
+read the transforms of that tile and of the next P - 1. They are added before the inverse transform.
 
-Along several axes the matrices are Kronecker products: one axis is transformed after the other.
+With several axes, the matrices are Kronecker products: one axis is transformed after another.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from ....properties import cached_property
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 _POINTS = (Fraction(0), Fraction(1), Fraction(-1), Fraction(2), Fraction(-1, 2))
-"""The points in order of use. Of the tried points, F(4, 2) and F(4, 3) have the least `growth` with
-these. With -2 instead of -1/2 the second has 1.7 times as much."""
+"""The points in order of use. Of all that were tried, these give F(4, 2) and F(4, 3) the least
+`growth`. With -2 instead of -1/2, that of F(4, 3) is 1.7 times as large."""
 
 
 class Stages(tuple[Matrix, ...]):
@@ -48,7 +48,7 @@ class Stages(tuple[Matrix, ...]):
     @classmethod
     @cache
     def of(cls, *matrices: Matrix) -> Stages:
-        """The stages of these matrices."""
+        """Return the stages of these matrices."""
         return cls(matrices)
 
     @cached_property
@@ -65,7 +65,7 @@ class Stages(tuple[Matrix, ...]):
 
     @cached_property
     def additions(self) -> tuple[tuple[int, int], ...]:
-        """For each matrix its rows, and the additions of a product by it."""
+        """The rows of each matrix, and the additions of a product by it."""
         return tuple(
             (len(matrix), sum(sum(map(bool, row)) - 1 for row in matrix)) for matrix in self
         )
@@ -75,8 +75,8 @@ class Stages(tuple[Matrix, ...]):
 class Transform:
     """A correlation of r taps along one axis, in `pieces` of r / pieces taps.
 
-    `a` and `b` are stages; `g` is the matrix of one piece. A transform equals only itself. Figures
-    for the models are computed once, because fractions take long.
+    `a` and `b` are stages; `g` is the matrix of one piece. Transforms compare by identity. Figures
+    for the cost model are computed once, because fractions are slow.
 
     >>> print(Transform.of(2, 2))
     F(2,2)
@@ -101,7 +101,7 @@ class Transform:
     @classmethod
     @cache
     def of(cls, m: int, r: int) -> Transform:
-        """F(m, r); F(1, 1) is a product itself."""
+        """Return F(m, r); F(1, 1) is a single product."""
         points = _POINTS[: m + r - 2]
         a = tuple((*(p**i for p in points), Fraction(i == m - 1)) for i in range(m))
         scales = [prod(p - q for q in points if q != p) for p in points]
@@ -137,7 +137,7 @@ class Transform:
         )
 
     def in_pieces(self, pieces: int) -> Transform:
-        """The sum of so many of it, for as many times the taps.
+        """Return the sum of `pieces` of this transform, for as many times the taps.
 
         >>> Transform.of(3, 3).in_pieces(4).name
         'F(1,4)*F(3,3)'
@@ -148,7 +148,7 @@ class Transform:
         return replace(self, name=name, r=pieces * self.r, pieces=pieces)
 
     def of_taps(self, r: int) -> Transform:
-        """This transform without the points that only taps beyond the first r need."""
+        """Return this transform without the points that only taps beyond the first r need."""
         kept = [p for p in range(self.points) if self.pieces > 1 or any(self.g[p][:r])]
         if len(kept) == self.points:
             return self
@@ -158,13 +158,13 @@ class Transform:
         return replace(self, a=Stages.of(columns, *more), g=g, b=Stages.of(*before, rows))
 
     def pieces_of(self, r: int) -> tuple[int, ...]:
-        """For each point, the number of pieces that r taps need; the last one may have zeros."""
+        """Return, for each point, the number of pieces that r taps need."""
         rest = r - (self.pieces - 1) * self.r // self.pieces
         return tuple(self.pieces - (first >= rest) for first in self._first_taps)
 
     @cached_property
     def _first_taps(self) -> tuple[int, ...]:
-        """For each point, the first tap of a piece that it adds up."""
+        """For each point, the first tap of a piece that it sums."""
         return tuple(next(k for k, number in enumerate(row) if number) for row in self.g)
 
     @property
@@ -174,25 +174,25 @@ class Transform:
 
     @cached_property
     def exact(self) -> bool:
-        """Whether "auto" may take it: halves are the finest fractions, so errors are about those of
-        direct sums, and integers remain multiples of 1/2."""
+        """Whether "auto" may choose it: G and A have no fractions but halves, so errors are about
+        those of direct sums, and small integers give exact results."""
         numbers = (n for matrix in (self.g, *self.a) for row in matrix for n in row)
         return all(number.denominator <= 2 for number in numbers)
 
     @cached_property
     def growth(self) -> float:
-        """The rounding errors of random data relative to those of direct sums, by a model.
+        """Rounding errors of random data relative to those of direct sums, by a model.
 
-        The error of a sum grows with its length. B and G enlarge the numbers whose products each
-        point adds up, and A adds up the points.
+        The error of a sum grows with its length. B and G enlarge the factors of each point's
+        products, and A sums the points.
         """
-        points = [_dot(g, g) * _dot(b, b) for g, b in zip(self.g, _whole(self.b), strict=True)]
-        squares = [_dot([number**2 for number in row], points) for row in _whole(self.a)]
+        points = [_dot(g, g) * _dot(b, b) for g, b in zip(self.g, _multiplied(self.b), strict=True)]
+        squares = [_dot([number**2 for number in row], points) for row in _multiplied(self.a)]
         return sqrt(max(squares)) * self.pieces / self.r
 
     def __str__(self) -> str:
         rows = [self.name]
-        for name, matrix in (("A", _whole(self.a)), ("G", self.g), ("B", _whole(self.b))):
+        for name, matrix in (("A", _multiplied(self.a)), ("G", self.g), ("B", _multiplied(self.b))):
             width = 1 + max(len(str(number)) for row in matrix for number in row)
             for i, row in enumerate(matrix):
                 numbers = "".join(f" {number!s:>{width}}" for number in row)
@@ -201,7 +201,7 @@ class Transform:
 
 
 def named(transforms: Sequence[Transform]) -> str:
-    """The name of the transforms of all axes.
+    """Return the name of the transforms of all axes.
 
     >>> named((Transform.of(2, 2), Transform.of(3, 2)))
     'F(2,2)xF(3,2)'
@@ -213,8 +213,8 @@ def _identity(n: int) -> Matrix:
     return tuple(tuple(Fraction(i == j) for j in range(n)) for i in range(n))
 
 
-def _whole(stages: Sequence[Matrix]) -> Matrix:
-    """The product of matrices that are applied one after another."""
+def _multiplied(stages: Sequence[Matrix]) -> Matrix:
+    """Return the product of matrices that are applied one after another."""
     total, *more = stages
     for matrix in more:
         columns = list(zip(*total, strict=True))
@@ -240,7 +240,7 @@ def _kronecker(x: Matrix, y: Matrix) -> Matrix:
 
 
 def _overlapping(matrix: Matrix, size: int) -> Matrix:
-    """A matrix of blocks of 2 * size - 1 numbers, of which each begins `size` behind the last."""
+    """Return the matrix for blocks of 2 * size - 1 numbers, each `size` after the previous one."""
     width = 2 * size - 1
     rows = [[Fraction(0)] * (len(matrix[0]) * size + size - 1) for _ in range(width * len(matrix))]
     for p, row in enumerate(matrix):
@@ -251,7 +251,7 @@ def _overlapping(matrix: Matrix, size: int) -> Matrix:
 
 
 def _from_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    """The coefficients, by rising powers, of the polynomial with these roots and leading 1."""
+    """Return the coefficients, by rising powers, of the monic polynomial with these roots."""
     polynomial: tuple[Fraction, ...] = (Fraction(1),)
     for root in roots:
         shifted = Fraction(0), *polynomial

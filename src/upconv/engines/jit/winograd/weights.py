@@ -1,8 +1,8 @@
 """The weight of a correlation as Winograd's algorithm reads it: transformed, in order of use.
 
-    pack(args)   run by every thread: takes jobs, each some reduced channels of a unit. A job
-                 transposes their taps into T[channel][tap][made channel], which caches hold. Then
-                 it writes, for every point, the sums of taps by G as contiguous runs of rows.
+    pack(args)   run by every thread: takes jobs, each some reduced channels of a chunk of results.
+                 A job transposes their taps into T[channel][tap][made channel], which caches hold.
+                 Then it multiplies the taps by G and writes contiguous runs of rows.
 
 Sums are computed in float64, then rounded once.
 """
@@ -39,7 +39,7 @@ _ARGUMENTS = ArgumentLayout(
     counters="next next_thread bad",
 )
 _RUN = 6  # phase of operands, bytes in dst and in T, length, first term and end of the terms
-_TAPS_BYTES = 64 << 10  # of T, of several channels
+_TAPS_BYTES = 64 << 10  # of T, if it has several channels
 
 
 class Weights:
@@ -63,7 +63,7 @@ class Weights:
         (address,) = self._move.addresses.values()
         self._tables = {"runs": runs, "terms": terms, "factors": factors, "numbers": taps.numbers}
         self.resident_bytes = sum(table.nbytes for table in self._tables.values())
-        # Channels that are packed together: their taps stay in the cache.
+        # Channels that are packed together, so that their taps stay in the cache.
         divisors = (n for n in range(form.chunk, 0, -1) if form.chunk % n == 0)
         batch = next(n for n in divisors if n == 1 or n * taps.lines * line <= _TAPS_BYTES)
         batches = ceil(form.reduced / batch)
@@ -80,50 +80,50 @@ class Weights:
         ))  # fmt: skip
 
     def pack(self, weight: Array, threads: int) -> Array:
-        """The transform of a weight of the correlation's shape; `NonFinite` if it is not finite."""
+        """Return the transformed weight; raise `NonFinite` if it is not finite."""
         memory.require(self.nbytes + threads * self._part, "the transformed weight")
         weight = contiguous(weight)
         packed = aligned(self.nbytes // self._dtype.itemsize, self._dtype)
         threads = threads_for(packed, threads)
         with Workspace(threads * self._part) as buffer:
-            where = {"dst": address_of(packed), "src": address_of(weight), "buffer": buffer}
-            if self._blocks.run(self._code.addresses["pack"], threads, "bad", **where):
+            values = {"dst": address_of(packed), "src": address_of(weight), "buffer": buffer}
+            if self._blocks.run(self._code.addresses["pack"], threads, "bad", **values):
                 raise NonFinite
         return packed
 
 
 class _Taps:
-    """The order of taps in T: `count` taps of each channel, with `steps` along each axis, and
-    `lines` from one channel to the next.
+    """The order of taps in T: each channel has `count` taps, with `steps` along each axis. The next
+    channel begins after `lines` taps.
 
-    Taps that lie side by side are transposed in `squares`; others are gathered by their `numbers`.
+    Adjacent taps are transposed in `squares`; others are gathered by their `numbers`.
     """
 
     def __init__(self, form: Form) -> None:
         _, by_reduced, by_made, *by_tap = form.weight.strides
-        # The part of each axis's kernel that windows reach.
+        # The part of the kernel that windows use, along each axis.
         kernel = [
             1 + max((index for *_, index in window.taps), default=0) for window in form.windows
         ]
         self.steps, self.numbers = by_tap, np.zeros(1, np.int64)
         self.count = 1 + sum((n - 1) * step for n, step in zip(kernel, by_tap, strict=True))
-        self.lines, beside = self.count, self.count <= by_reduced or form.reduced == 1
-        self.squares = beside and self.count <= by_made and by_tap[-1] == 1
+        self.lines, adjacent = self.count, self.count <= by_reduced or form.reduced == 1
+        self.squares = adjacent and self.count <= by_made and by_tap[-1] == 1
         if not self.squares:
             self.lines = self.count = prod(kernel)
             self.steps = [prod(kernel[i + 1 :]) for i in range(len(kernel))]
             starts = np.array(by_tap) @ np.indices(kernel).reshape(len(kernel), -1)
             self.numbers = (starts[:, None] + np.arange(form.channels) * by_made).ravel()
         elif self.count <= by_reduced <= 2 * self.count:
-            self.lines = by_reduced  # channels are contiguous, and are transposed together
+            self.lines = by_reduced  # channels are close, and are transposed together
 
 
 def _runs(form: Form, steps: list[int]) -> tuple[Numbers, Numbers, Array]:
-    """The runs of each channel that `pack` writes (`_RUN`), and the terms of their sums: bytes from
-    a channel's first tap, and factors.
+    """Return the runs of each channel that `pack` writes (`_RUN`), and the terms of their sums:
+    bytes from a channel's first tap, and factors.
 
-    There is a run for all phases, points, pieces and parts of a unit's columns within a panel.
-    `steps` are bytes from tap to tap of each axis.
+    Each phase, point, piece, and part of a unit's columns within a panel has a run. `steps` are the
+    bytes from one tap to the next along each axis.
     """
     taps: Array = np.zeros((1,) * 5, np.int64)
     factors: Array = np.ones((1,) * 5)
@@ -137,20 +137,20 @@ def _runs(form: Form, steps: list[int]) -> tuple[Numbers, Numbers, Array]:
     taps, factors = (
         np.moveaxis(n.reshape(shape), 1, 4)[..., parts[:, 0], :] for n in (taps, factors)
     )
-    kept = factors != 0
-    counts = kept.sum(-1)
+    nonzero = factors != 0
+    counts = nonzero.sum(-1)
     stops = counts.cumsum().reshape(counts.shape)
     g, h, point, piece, part = np.indices(counts.shape)
-    to = g * (form.chunks * form.unit_bytes) + point * form.point_bytes + piece * form.piece_bytes
-    to += parts[part, 2] * form.panel_bytes + parts[part, 3] * form.item
+    dst = g * (form.chunks * form.unit_bytes) + point * form.point_bytes + piece * form.piece_bytes
+    dst += parts[part, 2] * form.panel_bytes + parts[part, 3] * form.item
     sides = parts[part, 1] * form.item, parts[part, 4] * form.item
-    runs = np.stack((h, to, *sides, stops - counts, stops), -1)
-    return runs.reshape(-1, _RUN), taps[kept], factors[kept]
+    runs = np.stack((h, dst, *sides, stops - counts, stops), -1)
+    return runs.reshape(-1, _RUN), taps[nonzero], factors[nonzero]
 
 
 def _parts(phases: int, padded: int, panel: int) -> Numbers:
-    """The columns of a unit, cut at the ends of phases and panels: the phase, the first channel,
-    the panel, the column in it, and the count."""
+    """Return the columns of a unit, cut at the ends of phases and panels: each part's phase, first
+    channel, panel, column in the panel, and number of columns."""
     end = phases * padded
     cuts = np.union1d(np.arange(0, end, padded), np.arange(0, end, panel))
     sides = *divmod(cuts, padded), *divmod(cuts, panel)
@@ -158,7 +158,7 @@ def _parts(phases: int, padded: int, panel: int) -> Numbers:
 
 
 def _terms(window: Window, transform: Transform) -> tuple[Numbers, Array]:
-    """The taps of an axis, by phase of results, phase of operands, point and piece, and their
+    """Return the taps of an axis by phase of results, phase of operands, point and piece, and their
     factors, which may be zero."""
     count = transform.r // transform.pieces
     shape = window.stride, window.step, transform.points, transform.pieces, count
@@ -172,7 +172,7 @@ def _terms(window: Window, transform: Transform) -> tuple[Numbers, Array]:
 
 
 def _outer(operation: np.ufunc, one: Array, other: Array) -> Array:
-    """All pairs of numbers along each axis."""
+    """Apply an operation to all pairs of numbers along each axis."""
     shape = [n * m for n, m in zip(one.shape, other.shape, strict=True)]
     for axis in range(one.ndim):
         one, other = np.expand_dims(one, 2 * axis + 1), np.expand_dims(other, 2 * axis)
@@ -184,8 +184,8 @@ def _outer(operation: np.ufunc, one: Array, other: Array) -> Array:
 def packing_code(
     module: Module, element: str, step: int, squares: bool, past: bool, cpu: Cpu
 ) -> None:
-    """`pack(args)`, by `step` numbers at a time; `squares` says that taps lie side by side,
-    `past` to write past the caches."""
+    """Emit `pack(args)`, for `step` numbers at a time. `squares` says that taps are adjacent, and
+    `past` that the packed weight is written past the caches."""
     past, kind = past and step % cpu.lanes(BYTES[element]) == 0, vector(element, step)
     with module.function("pack", {"args": PTR}) as f:
         a = _ARGUMENTS.reader(f)
@@ -200,14 +200,14 @@ def packing_code(
             src = src + first * a["src_reduced"] + start * a["src_made"]
             _emit_taps(f, a, (taps, src), (count, active), kind, squares)
             before = first // a["chunk"] * a["chunk"]
-            here = f.min(a["chunk"], a["reduced"] - before)
+            in_chunk = f.min(a["chunk"], a["reduced"] - before)
             reduction = before * (a["phases"] - 1) + first
             dst = a["dst"] + group * a["group"] + chunk * a["unit"] + reduction * a["row"]
             with f.loop(0, a["count"]) as run:
                 entry = f.at(a["runs"], run.index * _RUN, I64)
-                phase, to, lane, *more = (f.word(entry, i) for i in range(_RUN))
-                places = dst + (to + phase * here * a["row"]), taps + lane
-                _emit_sums(f, a, places, count, more, kind, past)
+                phase, to, lane, *bounds = (f.word(entry, i) for i in range(_RUN))
+                ends = dst + (to + phase * in_chunk * a["row"]), taps + lane
+                _emit_sums(f, a, ends, count, bounds, kind, past)
         f.drain()
 
 
@@ -215,11 +215,11 @@ Pair = tuple[Value, Value]
 
 
 def _emit_taps(
-    f: Function, a: Arguments, places: Pair, counts: Pair, kind: str, squares: bool
+    f: Function, a: Arguments, ends: Pair, counts: Pair, kind: str, squares: bool
 ) -> None:
-    """Emit T, the taps of `count` channels by the made channels, of which `active` exist; the
-    others are zero."""
-    (dst, src), (count, active), channel = places, counts, a["lines"] * a["line"]
+    """Emit the copy of taps to T, for `count` channels by the result channels. Of these `active`
+    exist; the others are zero."""
+    (dst, src), (count, active), channel = ends, counts, a["lines"] * a["line"]
     zero, size = f.constant(kind, 0.0), nbytes_of(kind)
     missing = active * a["element"] < a["line"]
     with f.loop(0, f.select(missing, count * channel, 0), size) as loop:
@@ -229,8 +229,8 @@ def _emit_taps(
         together = together | f.compare("eq", a["src_reduced"], a["taps"] * a["stored"])
         columns = a["taps"] + f.select(together, (count - 1) * a["lines"], 0)
         with f.loop(0, f.select(together, 1, count)) as channel_loop:
-            ends = dst + channel_loop.index * channel, src + channel_loop.index * a["src_reduced"]
-            f.call(a["move"], *ends, active, columns, a["src_made"], a["line"])
+            pair = dst + channel_loop.index * channel, src + channel_loop.index * a["src_reduced"]
+            f.call(a["move"], *pair, active, columns, a["src_made"], a["line"])
     else:
         with f.loop(0, a["taps"]) as tap:
             numbers = f.at(a["numbers"], tap.index * a["channels"], I64)
@@ -243,16 +243,16 @@ def _emit_taps(
 
 
 def _emit_sums(
-    f: Function, a: Arguments, places: Pair, count: Value, run: list[Value], kind: str, past: bool
+    f: Function, a: Arguments, ends: Pair, count: Value, run: list[Value], kind: str, past: bool
 ) -> None:
     """Emit one run of each channel: sums of taps times factors."""
-    (dst, src), (length, first, stop), channel = places, run, a["lines"] * a["line"]
+    (dst, src), (length, first, stop), channel = ends, run, a["lines"] * a["line"]
     element, step = split(kind)
     zero = f.constant(vector(DOUBLE, step), 0.0)
     with f.loop(0, count) as channel_loop, f.loop(0, length, nbytes_of(kind)) as column:
-        here = src + channel_loop.index * channel + column.index
+        first_tap = src + channel_loop.index * channel + column.index
         with f.loop(first, stop, carried=[zero]) as term:
-            value = f.load(kind, here + f.word(a["terms"], term.index))
+            value = f.load(kind, first_tap + f.word(a["terms"], term.index))
             factor = f.broadcast(f.load(DOUBLE, f.at(a["factors"], term.index, DOUBLE)), step)
             value = converted(f, value, DOUBLE)
             term.next([f.multiply_add(value, factor, term.carried[0])])

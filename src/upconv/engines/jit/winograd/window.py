@@ -1,4 +1,4 @@
-"""One axis of a correlation for tiles of Winograd's algorithm, and the transforms for it.
+"""One axis of a correlation in tiles of Winograd's algorithm, and the transforms for it.
 
 Results have numbers o = stride * q + base + g, operands i = step * p + start + h. The *phases* g of
 one q read one window of r positions p, whatever the crops. The phases h of operands are reduced
@@ -23,8 +23,8 @@ _MOST_OF_AXIS = 36  # points, which are registers or stack slots of the transfor
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The window of one axis, which depends on no size: q reads r positions from q + low on, at a
-    distance of `apart`; `taps` are (phase g, phase h, number of the position, kernel index)."""
+    """The window of one axis: q reads r positions, `apart` from each other, from q + low on. `taps`
+    are (phase g, phase h, number of the position, kernel index)."""
 
     step: int
     stride: int
@@ -37,16 +37,16 @@ class Window:
 
     @classmethod
     def of(cls, line: Line) -> Window:
-        """The numbering that needs the shortest window."""
+        """Return the window of the numbering with which it is shortest."""
         phases = tuple((phase.offset, phase.taps) for phase in line.phases)
         return _shortest(line.step, line.stride, phases, line.high, line.out % line.stride)
 
     def steps(self, line: Line) -> int:
-        """Number of values of q of a line."""
+        """Return the number of values of q of a line."""
         return (line.out - 1 - self.base) // self.stride + 1
 
     def groups(self, transform: Transform, line: Line) -> int:
-        """Number of groups of tiles of a line."""
+        """Return the number of groups of tiles of a line."""
         return -(-self.steps(line) // (self.apart * transform.m))
 
 
@@ -56,11 +56,11 @@ Phases = tuple[tuple[int, tuple[Tap, ...]], ...]
 
 @lru_cache(maxsize=256)
 def _shortest(step: int, stride: int, phases: Phases, high: int, rest: int) -> Window:
-    """The shortest window; of equal ones the one with the fewest values of q.
+    """Return the shortest window; of equally short ones, the one with the fewest values of q.
 
-    Lines whose results have the same `rest` modulo the stride have the same window.
+    The size of the result matters only by its `rest` modulo the stride.
 
-    Phases may begin where shifts change, or with the first operand.
+    Phases of results may begin where shifts change; those of operands, with the first one read.
     """
     bases, starts = {0}, {0, -(high % step)}
     for (_, before), (offset, taps) in pairwise(phases):
@@ -88,9 +88,9 @@ def _numbered(step: int, stride: int, phases: Phases, base: int, start: int) -> 
 
 @lru_cache(maxsize=64)
 def transforms_of(r: int) -> tuple[Transform, ...]:
-    """Transforms worth a trial for r taps.
+    """Return the transforms that are worth trying for r taps.
 
-    No other transform is as exact with as few products and as few points for an output.
+    No other transform is as exact, with as few products and points per output, and as few outputs.
     """
     halves = Transform.of(2, 2)
     quarters = halves.around(halves)
@@ -116,10 +116,10 @@ def transforms_of(r: int) -> tuple[Transform, ...]:
 
 
 def _needs(transform: Transform, r: int) -> tuple[float, ...]:
-    """Products and points for an output, whether the transform is inexact, and outputs."""
+    """Return products and points per output, whether the transform is inexact, and its outputs."""
     products = sum(transform.pieces_of(r)) / transform.m
     return products, transform.points / transform.m, float(not transform.exact), transform.m
 
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
+    return all(a <= b for a, b in zip(one, other, strict=True))
