@@ -65,9 +65,9 @@ def conv_transpose(
         "leaky_relu:slope"), ("prelu", slopes) with slopes: (F,), "tanh", "sigmoid", "silu", "gelu"
         (with erf). It is applied last, after bias and residual.
     engine: None lets upconv choose; a name from `upconv.engines()`; or an `Engine` object.
-    algorithm: "direct" computes every product. "winograd" computes fewer for float32 kernels of two
-        or more taps per phase, and rounds differently; it raises `EngineRefusal` elsewhere. "auto"
-        uses Winograd where it should be faster, weight transform included, and about as accurate.
+    algorithm: "direct" computes every product. "winograd" computes fewer for kernels of two or more
+        taps per phase, and rounds differently; it raises `EngineRefusal` elsewhere. "auto" uses
+        Winograd where it should be faster, weight transform included, and about as accurate.
     precision: "bfloat16" rounds float32 operands to bfloat16 (to nearest even); sums and results
         stay float32. It is faster on processors that multiply bfloat16 faster. The relative error
         of a product is at most 0.0078.
