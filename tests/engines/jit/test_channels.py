@@ -1,13 +1,17 @@
 """The channel-vectorised kernel: against the definition, with values that must not spread, by any
 threads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import upconv
 from tests.support.held_kernels import Held, specials_stay
 from upconv import testing
+from upconv.activations import Activation
 from upconv.engines.jit import packing
+from upconv.engines.jit.activation import ActivationEpilogue
 from upconv.engines.jit.channels import primitive as channels_module
 from upconv.engines.jit.channels import schedule as channel_schedule
 from upconv.engines.jit.channels import tables
@@ -20,7 +24,7 @@ from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import VARIABLE, host
 from upconv.engines.jit.kernel_choice import direct_variant
 from upconv.geometry import Axis, padded
-from upconv.problem import DataLayout, Direction, DType, Problem
+from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
 
 needs_dots = pytest.mark.skipif(not host().dots, reason="this processor has no such instructions")
 CASES = [
@@ -99,6 +103,24 @@ def test_spatial_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     for allowed in (1, 30_000, 100_000):
         monkeypatch.setattr(channels_module, "transposed_bytes", lambda *_, n=allowed: n)
         assert np.array_equal(testing.compute(ENGINE, problem, given), whole)
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16])
+@pytest.mark.parametrize("channels", [20, 64])
+def test_the_last_of_several_passes_applies_the_activation(
+    channels: int, dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the bits of `finish`, which applies it to results in the stage."""
+    cpu = replace(host(), l2=1 << 14)
+    engine = Held("channels", lambda problem, n: Channels(Correlation.of(problem), n, cpu, False))
+    after = Epilogue(Activation.LEAKY_RELU, slopes=True)
+    problem = layer((70, channels), 9, 2).replace(layout=DataLayout.NXC, epilogue=after)
+    problem = problem.replace(dtype=dtype)
+    given = testing.operands(problem)
+    in_tiles = testing.compute(engine, problem, given)
+    monkeypatch.setattr(ActivationEpilogue, "is_cheap", property(lambda epilogue: False))
+    monkeypatch.setattr(tables, "shared", lambda make, *key: make(*key))  # passes are kept by class
+    assert testing.compute(engine, problem, given).tobytes() == in_tiles.tobytes()
 
 
 @pytest.mark.parametrize("layout", DataLayout)

@@ -71,9 +71,9 @@ class Channels(NamedTuple):
     tap: int = 20  # finding the inputs of a tap
     point: int = 1  # in addition, for each point of a tile
     broadcast: float = 0.08  # an input channel of a point, in addition to its products
-    reads: float = 2.5
+    reads: float = 1.5
     """Up to how many reads of a 16-bit input take less time in place than a cast for all of them.
-    One takes 0.8 of that time, four to nine 1.04 to 1.33 times (Xeon, with AVX2 and AVX-512)."""
+    One takes 0.8 of that time, two to nine 1.0 to 1.33 times (Xeon, with AVX2 and AVX-512)."""
     dot_latency: int = 8  # from a dot product to the next one in the same register
     depthwise_tap: int = 10  # a tap of a depthwise tile
     depthwise_point: float = 0.75  # a point of such a tap

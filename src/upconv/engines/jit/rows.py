@@ -133,11 +133,19 @@ def finish_span(
     f: Function, kind: Finish, places: Mapping[str, Value], src: Value, offset: Value,
     slopes: Value, span: Span, *, flushes: bool = False,
 ) -> None:  # fmt: skip
-    """Finish one vector of results: + residual, + the old result, activation, in the computed type.
+    """Finish one vector of sums at `src`, as `finish_values` does."""
+    values = span.read(src, kind.computed, kind.computed)
+    finish_values(f, kind, places, values, offset, slopes, span, flushes=flushes)
+
+
+def finish_values(
+    f: Function, kind: Finish, places: Mapping[str, Value], values: Value, offset: Value,
+    slopes: Value, span: Span, *, flushes: bool = False,
+) -> None:  # fmt: skip
+    """Finish one vector of sums: + residual, + the old result, activation, in the computed type.
 
     `places` are `dst`, `residual` and `second` as in `FINISH`; `flushes` as in `converted`."""
-    values, types = span.read(src, kind.computed, kind.computed), (kind.stored, kind.computed)
-    dst = places["dst"] + offset
+    types, dst = (kind.stored, kind.computed), places["dst"] + offset
     if kind.residual:
         values = values + span.read(places["residual"] + offset, *types)
     if kind.accumulate:

@@ -112,9 +112,9 @@ class Passes:
             for channel in range(0, lanes.reduction, chunk_channels)
         ]
         single, record = len(starts) == 1, (1 + tile.masks + len(grid.outer) + 1) * 8
-        directly = form.transposed or form.finish.is_plain
-        directly &= block.active == tile.width or single
-        directly |= bool(tile.result) and single
+        # Sums of earlier passes lie in the output, if that has their type.
+        directly = form.transposed or form.finish.is_plain or tile.finish is not None
+        directly &= single or (block.active == tile.width and form.y_bytes == form.element)
         phase_lanes = len(grid.phase_group.taps) * lanes.channels
         clip = max(0, min(block.active, phase_lanes - missing - block.lane))
         span = self.points.index(alike) * SPAN.itemsize
@@ -142,10 +142,12 @@ class Passes:
         element, masked = form.weight.element, block.masked
         if lanes.depthwise:
             masked = block.active < block.vectors * lanes.width
-        casts = form.finish.is_cast and not (form.transposed or form.finish.is_plain)
+        finish = None if form.transposed or form.finish.is_plain else form.finish
+        if finish and (finish.residual or finish.accumulate or not finish.epilogue.is_cheap):
+            finish = None
         return ChannelTile(
             form.read, element, lanes.width, block.points, block.vectors, masked, lanes.depthwise,
-            lanes.multiplier, lanes.dots > 0, form.finish.stored if casts else "",
+            lanes.multiplier, lanes.dots > 0, finish,
         )  # fmt: skip
 
 

@@ -20,12 +20,12 @@ the zeros that taps read outside.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..emit import Function, Module, signature
 from ..kernel_arguments import Record
-from ..rows import converted
+from ..rows import Finish, Span, finish_values, plain
 from ..values import I1, I64, LINE, PTR, Value, split, vector
 from .driver import ARGUMENTS, PASS, ROW, RUN
 
@@ -52,7 +52,7 @@ class ChannelTile:
     `stored` is the type of inputs, `element` that of weights and sums. A *depthwise* tile has one
     input channel per output channel (or per `multiplier` neighbouring ones): it multiplies lanes by
     lanes. With `dots`, the weights of two input channels are a pair of bfloat16.
-    Sums that do not go to the stage are cast to the type `result`, if there is one.
+    If there is a `finish`, the last pass applies it to sums that do not go to the stage.
     """
 
     stored: str
@@ -64,7 +64,7 @@ class ChannelTile:
     depthwise: bool = False
     multiplier: int = 1
     dots: bool = False
-    result: str = ""
+    finish: Finish | None = None
 
     @property
     def width(self) -> int:
@@ -140,15 +140,16 @@ def _operands(f: Function) -> Values:
     """Return the numbers of a pass, and the addresses of its operands and tables."""
     a, p = ARGUMENTS.reader(f), Record(f, f["pass"], PASS)
     run, row = Record(f, f["run"], RUN), Record(f, f["row"], ROW)
-    names = ["ntaps", "record", "merged", "channels", "w_tap", "ahead", "resumed", "active"]
+    names = ["ntaps", "record", "merged", "channels", "w_tap", "ahead", "resumed", "active", "last"]
     points, w = f["points"], a["w"] + (row["w"] + p["w"])
     x = a["x"] + (run["x"] + row["x"] + p["x"])
+    bias = a["bias"] + (row["bias"] + p["bias"])
     return {name: p[name] for name in names} | {
         "x": f.convert("ptrtoint", x, I64), "xs": points, "out": f["out"], "outs": f["outs"],
         "edges": points + f["stride"] * 2, "coordinates": points + f["stride"] * 3,
         "sizes": a["sizes"] + run["sizes"], "axes": a["axes"], "taps": a["taps"] + p["taps"],
         "zeros": f.convert("ptrtoint", a["zeros"], I64), "w": w,
-        "bias": a["bias"] + (row["bias"] + p["bias"]),
+        "bias": bias, "slopes": bias + a["slopes"], "second": a["second"],
     }  # fmt: skip
 
 
@@ -225,35 +226,40 @@ def _addresses(f: Function, tile: ChannelTile, values: Values, record: Value) ->
 
 
 def _store_sums(f: Function, tile: ChannelTile, values: Values, sums: list[Value]) -> None:
-    """Store the sums, in the type of results unless they go to the stage."""
-    if not tile.result:
-        _store(f, tile, values, sums, tile.element)
+    """Store the sums: finished, or as they are for later passes and in the stage."""
+    if tile.finish is None:
+        _store(f, tile, values, sums, plain(tile.element))
         return
-    staged = f.compare("ne", f["is_stage"], 0)
-    with f.when(staged):
-        _store(f, tile, values, sums, tile.element)
-    with f.unless(staged):
-        _store(f, tile, values, sums, tile.result)
+    unfinished = f.compare("ne", f["is_stage"], 0) | f.compare("eq", values["last"], 0)
+    with f.when(unfinished):
+        _store(f, tile, values, sums, plain(tile.element))
+    with f.unless(unfinished):
+        _store(f, tile, values, sums, tile.finish)
 
 
-def _store(f: Function, tile: ChannelTile, values: Values, sums: list[Value], element: str) -> None:
-    """Store all lanes, or the active ones, as `element`.
+def _store(f: Function, tile: ChannelTile, values: Values, sums: list[Value], kind: Finish) -> None:
+    """Store all lanes, or the active ones, after `kind`.
 
     Each branch casts them again: some processors' code generators call a library for a bfloat16
     that is used in another block of code.
     """
     full = values["active"] >= tile.width
     with f.when(full):
-        for i, total in enumerate(sums):
-            r, v = divmod(i, tile.vectors)
-            address = f.at(_output(f, values, r), v * tile.lanes, element)
-            f.store(converted(f, total, element), address)
+        _finish(f, tile, values, sums, kind, [None] * tile.vectors)
     with f.unless(full):
-        masks = live_masks(f, tile, values)
-        for i, total in enumerate(sums):
-            r, v = divmod(i, tile.vectors)
-            address = f.at(_output(f, values, r), v * tile.lanes, element)
-            f.store_lanes(converted(f, total, element), address, masks[v])
+        _finish(f, tile, values, sums, kind, live_masks(f, tile, values))
+
+
+def _finish(
+    f: Function, tile: ChannelTile, values: Values, sums: list[Value], kind: Finish,
+    masks: Sequence[Value | None],
+) -> None:  # fmt: skip
+    spans = [Span(f, f.integer(v * tile.lanes), tile.lanes, mask) for v, mask in enumerate(masks)]
+    places = {"dst": values["out"], "second": values["second"]}
+    for i, total in enumerate(sums):
+        r, v = divmod(i, tile.vectors)
+        offset = f.word(values["outs"], r)
+        finish_values(f, kind, places, total, offset, values["slopes"], spans[v])
 
 
 def live_masks(f: Function, tile: ChannelTile, values: Values) -> list[Value]:
