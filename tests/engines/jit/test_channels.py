@@ -113,7 +113,7 @@ def test_the_last_of_several_passes_applies_the_activation(
     """With the bits of `finish`, which applies it to results in the stage."""
     cpu = replace(host(), l2=1 << 14)
     engine = Held("channels", lambda problem, n: Channels(Correlation.of(problem), n, cpu, False))
-    after = Epilogue(Activation.LEAKY_RELU, slopes=True)
+    after = Epilogue(Activation.LEAKY_RELU, slopes=True, residual=True)
     problem = layer((70, channels), 9, 2).replace(layout=DataLayout.NXC, epilogue=after)
     problem = problem.replace(dtype=dtype)
     given = testing.operands(problem)

@@ -143,7 +143,8 @@ class Passes:
         if lanes.depthwise:
             masked = block.active < block.vectors * lanes.width
         finish = None if form.transposed or form.finish.is_plain else form.finish
-        if finish and (finish.residual or finish.accumulate or not finish.epilogue.is_cheap):
+        # Accumulation would read what a repeated last point has written.
+        if finish and (finish.accumulate or not finish.epilogue.is_cheap):
             finish = None
         return ChannelTile(
             form.read, element, lanes.width, block.points, block.vectors, masked, lanes.depthwise,

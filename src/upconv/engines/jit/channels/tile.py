@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from ..emit import Function, Module, signature
 from ..kernel_arguments import Record
 from ..rows import Finish, Span, finish_values, plain
-from ..values import I1, I64, LINE, PTR, Value, split, vector
+from ..values import BYTES, I1, I64, LINE, PTR, Value, split, vector
 from .driver import ARGUMENTS, PASS, ROW, RUN
 
 PARAMETERS = signature(
@@ -144,12 +144,14 @@ def _operands(f: Function) -> Values:
     points, w = f["points"], a["w"] + (row["w"] + p["w"])
     x = a["x"] + (run["x"] + row["x"] + p["x"])
     bias = a["bias"] + (row["bias"] + p["bias"])
+    out, y = (f.convert("ptrtoint", address, I64) for address in (f["out"], a["y"]))
     return {name: p[name] for name in names} | {
         "x": f.convert("ptrtoint", x, I64), "xs": points, "out": f["out"], "outs": f["outs"],
         "edges": points + f["stride"] * 2, "coordinates": points + f["stride"] * 3,
         "sizes": a["sizes"] + run["sizes"], "axes": a["axes"], "taps": a["taps"] + p["taps"],
         "zeros": f.convert("ptrtoint", a["zeros"], I64), "w": w,
         "bias": bias, "slopes": bias + a["slopes"], "second": a["second"],
+        "residual": a["residual"] + (out - y),
     }  # fmt: skip
 
 
@@ -179,6 +181,10 @@ def _starts(f: Function, tile: ChannelTile, values: Values) -> list[Value]:
         output = _output(f, values, r)
         for v in range(tile.vectors):
             f.prefetch(f.at(output, v * tile.lanes, tile.element), write=True)
+        if tile.finish is not None and tile.finish.residual:
+            row = values["residual"] + f.word(values["outs"], r)
+            for lane in range(0, tile.width, LINE // BYTES[tile.finish.stored]):
+                f.prefetch(f.at(row, lane, tile.finish.stored), near=True)
         start = f.select(fresh, values["bias"], output)
         sums += load_vectors(f, tile, start)
     return sums
@@ -255,7 +261,7 @@ def _finish(
     masks: Sequence[Value | None],
 ) -> None:  # fmt: skip
     spans = [Span(f, f.integer(v * tile.lanes), tile.lanes, mask) for v, mask in enumerate(masks)]
-    places = {"dst": values["out"], "second": values["second"]}
+    places = {"dst": values["out"], "residual": values["residual"], "second": values["second"]}
     for i, total in enumerate(sums):
         r, v = divmod(i, tile.vectors)
         offset = f.word(values["outs"], r)
