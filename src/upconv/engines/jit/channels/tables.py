@@ -148,7 +148,7 @@ class Passes:
             finish = None
         return ChannelTile(
             form.read, element, lanes.width, block.points, block.vectors, masked, lanes.depthwise,
-            lanes.multiplier, lanes.dots > 0, finish,
+            lanes.multiplier, lanes.dots > 0, finish, block.active < block.vectors * lanes.width,
         )  # fmt: skip
 
 

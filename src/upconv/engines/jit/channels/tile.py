@@ -52,7 +52,8 @@ class ChannelTile:
     `stored` is the type of inputs, `element` that of weights and sums. A *depthwise* tile has one
     input channel per output channel (or per `multiplier` neighbouring ones): it multiplies lanes by
     lanes. With `dots`, the weights of two input channels are a pair of bfloat16.
-    If there is a `finish`, the last pass applies it to sums that do not go to the stage.
+    If there is a `finish`, the last pass applies it to sums that do not go to the stage. Of a
+    `ragged` tile, not all lanes are active.
     """
 
     stored: str
@@ -65,6 +66,7 @@ class ChannelTile:
     multiplier: int = 1
     dots: bool = False
     finish: Finish | None = None
+    ragged: bool = False
 
     @property
     def width(self) -> int:
@@ -244,22 +246,13 @@ def _store_sums(f: Function, tile: ChannelTile, values: Values, sums: list[Value
 
 
 def _store(f: Function, tile: ChannelTile, values: Values, sums: list[Value], kind: Finish) -> None:
-    """Store all lanes, or the active ones, after `kind`.
+    """Store the active lanes, after `kind`.
 
     Each branch casts them again: some processors' code generators call a library for a bfloat16
     that is used in another block of code.
     """
-    full = values["active"] >= tile.width
-    with f.when(full):
-        _finish(f, tile, values, sums, kind, [None] * tile.vectors)
-    with f.unless(full):
-        _finish(f, tile, values, sums, kind, live_masks(f, tile, values))
-
-
-def _finish(
-    f: Function, tile: ChannelTile, values: Values, sums: list[Value], kind: Finish,
-    masks: Sequence[Value | None],
-) -> None:  # fmt: skip
+    masks: Sequence[Value | None] = [None] * tile.vectors
+    masks = live_masks(f, tile, values) if tile.ragged else masks
     spans = [Span(f, f.integer(v * tile.lanes), tile.lanes, mask) for v, mask in enumerate(masks)]
     places = {"dst": values["out"], "residual": values["residual"], "second": values["second"]}
     for i, total in enumerate(sums):
