@@ -148,6 +148,9 @@ class Kernel:
     _no_bias: Array
     packs_in_call = True
     """Whether the kernel has `run_once`: `order` packs by code that a walk can call."""
+    _slab = 0
+    """Bytes of a thread's slab of weights, if each thread packs the weights that it multiplies by;
+    0 if a call packs the whole weight first."""
 
     @property
     def description(self) -> str:
@@ -163,7 +166,7 @@ class Kernel:
         return walk_code(host())
 
     @cached_property
-    def _packing_launches(self) -> dict[Blocks, Launch]:
+    def _packing_launches(self) -> dict[Blocks, tuple[Launch, Code]]:
         return {}
 
     def pack(self, weight: Array) -> Any:
@@ -222,19 +225,28 @@ class Kernel:
 
     def _begin(self, weight: Array) -> tuple[Array, Block, Array]:
         """Return memory for what a call packs, the arguments of packing, and what that reads."""
-        begun: tuple[Array, Block, Array] = self.order.begin(weight)
+        nbytes = self._slab * self._pack_threads
+        begun: tuple[Array, Block, Array] = self.order.begin(weight, nbytes)
         return begun
 
     def _packing(
         self, launches: Iterable[tuple[Launch, dict[str, int]]], packing: Block
     ) -> Iterable[tuple[Launch, dict[str, int]]]:
-        """Return the same launches, except that the first one begins by packing the weight."""
+        """Return the same launches, except that the first one packs the weight: before its phases,
+        or by parts if there are slabs."""
         (first, values), *others = launches
         if first.blocks not in self._packing_launches:
-            launch = first.after_packing(self.order.work, self._walking)
-            self._packing_launches[first.blocks] = launch
+            launch, code = first, self._walking
+            if self._slab:
+                code = self.order.pieces_code()
+                packs = {"pack_pieces": code.addresses["pack_pieces"], "gaps": self.order.has_gaps}
+                blocks = Blocks(first.blocks.bound(packs | {"slab": self._slab}))
+                launch = first._replace(blocks=blocks)
+            else:
+                launch = first.after_packing(self.order.work, code)
+            self._packing_launches[first.blocks] = launch, code
         values["pack_args"] = packing.address
-        return (self._packing_launches[first.blocks], values), *others
+        return (self._packing_launches[first.blocks][0], values), *others
 
     def _replay(
         self, plain: bool, arrays: tuple[Array, Array, Any, Array], scratch: int,

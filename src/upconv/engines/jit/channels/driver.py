@@ -27,6 +27,8 @@ NUMBERS = (
     " stage_point stage_row"  # bytes to the next point, or channel, in the stage
     " finish* finish_transposed* transpose_in* transpose_out*"  # of rows.py and transpose.py
     " slopes second element"  # bytes: bias to slope, y to second result, a number
+    " pack_pieces* slab"  # code that packs a job's weights, or 0; bytes of a thread's part of w
+    " gaps"  # whether that code leaves gaps, which must be zero
 )
 ARGUMENTS = ArgumentLayout(NUMBERS, counters=walk.COUNTERS)
 
@@ -55,12 +57,14 @@ class Pass(NamedTuple):
     clip: int  # active lanes that exist at the last point of a row
     stage: int  # bytes from one point's sums to the next; 0 if tiles reuse the stage
     last: int  # whether this pass completes the sums
+    piece: int  # the piece of the packed weight with the block's weights
 
 
 RUN = record("spans x y sizes")
 """A run of points of a spatial block: its spans, sizes of the inputs, offsets in x and y."""
-ROW = record("start stop x y w bias")
-"""Passes [start, stop) of a run of blocks, and the offsets of a group in the operands."""
+ROW = record("start stop x y w bias group slab")
+"""Passes [start, stop) of a run of blocks, the offsets of a group in the operands, its number, and
+whether a block's weights are in a slab."""
 PASS = record(" ".join(Pass._fields))
 SPAN = record("points stride count clear")
 """Points of a run that passes share: `count` points, of which the first `clear` have all lanes;
@@ -82,12 +86,24 @@ def driver_code(module: Module, cpu: Cpu) -> None:
 
 def _emit_passes(module: Module) -> None:
     """Emit `passes`: tiles store some points directly to the output, and the others to the stage.
-    After the last pass `finish` moves these to the output."""
+    After the last pass `finish` moves these to the output.
+
+    If a weight is used once, the thread that multiplies by a block's weights packs them into a slab
+    before the first pass."""
     with module.function("passes", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
         run, row = Record(f, f["inner"], RUN), Record(f, f["outer"], ROW)
+        packs = f.compare("ne", f.convert("ptrtoint", a["pack_pieces"], I64), 0)
+        slab, row_copy = slab_of(f), f.scratch(ROW.itemsize)
+        for name in ROW.names or ():
+            f.store(row[name], row_copy + ROW.fields[name][1])  # type: ignore[index]  # has names
         with f.loop(row["start"], row["stop"], PASS.itemsize) as loop:
             p = Record(f, a["passes"] + loop.index, PASS)
+            with f.when(packs & f.compare("eq", p["resumed"], 0)):
+                into, pieces = a["w"] + slab, (row["group"], p["piece"], 1)
+                f.call(a["pack_pieces"], a["pack_args"], into, *pieces)
+                for name, value in (("w", slab - p["w"]), ("slab", f.integer(1))):
+                    f.store(value, row_copy + ROW.fields[name][1])  # type: ignore[index]
             span = Record(f, a["spans"] + (run["spans"] + p["span"]), SPAN)
             most, count, stride = p["most"], span["count"], span["stride"]
             points, y = a["points"] + span["points"], run["y"] + row["y"] + p["y"]
@@ -98,7 +114,7 @@ def _emit_passes(module: Module) -> None:
             def tiles(code: Value, first: Operand, number: Operand, stage: Value | None) -> None:
                 point = f.at(points, first, I64)
                 dst = (a["y"] + y, point + stride) if stage is None else (stage, a["outs"])
-                common = f["args"], f["inner"], f["outer"], p.address
+                common = f["args"], f["inner"], row_copy, p.address
                 f.call(
                     f.convert("inttoptr", code, PTR), *common, point, stride, number, *dst,
                     int(stage is not None),
@@ -120,6 +136,13 @@ def _emit_passes(module: Module) -> None:
                     sums = stage + point.index * a["stage_point"]
                     slopes = a["bias"] + (a["slopes"] + row["bias"] + p["bias"])
                     f.call(a["finish"], sums, *dst, 1, 0, 0, 1, length, 0, 0, slopes, a["second"])
+
+
+def slab_of(f: Function) -> Value:
+    """Return the offset of a thread's slab. Slabs are in the order of the threads' memory."""
+    a = ARGUMENTS.reader(f)
+    mine, first = (f.convert("ptrtoint", v, I64) for v in (f["mine"], a["scratch"]))
+    return (mine - first) // a["part"] * a["slab"]
 
 
 # Channels first -----------------------------------------------------------------------------------

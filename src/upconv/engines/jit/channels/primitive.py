@@ -6,7 +6,8 @@ other data. Weights must be finite: taps read zeros outside the input, and 0 * i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -20,8 +21,9 @@ from ..cpu import Cpu
 from ..operands import Kernel, Operands
 from ..spatial import Spatial
 from ..steps import Launch
-from ..values import STORED
+from ..values import LINE, STORED, whole_lines
 from .blocks import (
+    Kind,
     SpatialBlock,
     blocks_for_threads,
     image_bytes,
@@ -31,11 +33,12 @@ from .blocks import (
 from .form import ChannelsLast, Form
 from .schedule import Schedule, predicted_cycles
 from .schedule import schedule as channel_schedule
-from .tables import passes_of
+from .tables import Passes, passes_of
 from .walks import Walk
 
 _POINTS = 512  # least points of a thread in a spatial block, if memory allows
 _MAX_SPATIAL_BLOCKS = 256
+_LEAST_JOBS = 4  # of each thread, if not all threads have equally many
 _MOST_POINTS = 1 << 11  # of a channels-last spatial block: each kind has its own tables
 
 
@@ -76,6 +79,8 @@ class Channels(Kernel):
             self._cast = cast.launch, -(-self.workspace_bytes // 64) * 64
             self.workspace_bytes = self._cast[1] + count * form.x_bytes + 64
             self._kept = cast
+        else:
+            self._slab = self._slab_bytes(passes, walks)
         self.resident_bytes = self._spatial.resident_bytes + sum(t.nbytes for t in tables.values())
         self.resident_bytes += self.order.resident_bytes + passes.codes.nbytes
 
@@ -94,6 +99,18 @@ class Channels(Kernel):
             yield launch, {"src": first_x, "dst": scratch + offset}
             first_x = scratch + offset
         yield from self._spatial.launches(operands, scratch, values, first_x)
+
+    def _slab_bytes(self, passes: Passes, walks: Mapping[Kind, Walk]) -> int:
+        """Return the bytes of the largest block's weights, if each weight belongs to one job."""
+        (walk, *others), threads = walks.values(), self.schedule.threads
+        steps = [phase.code for phase in walk.phases]
+        _, jobs, runs, *_ = walk.launch.phases[steps.index(passes.codes.steps["passes"])].tolist()
+        balanced = jobs % threads == 0 or jobs >= _LEAST_JOBS * threads
+        single = not others and runs == len(self._spatial.blocks) == 1
+        if not (single and balanced and self.order.pieces_code) or self.correlation.accumulate:
+            return 0
+        starts = [*self.order.offsets, self.order.group_bytes]
+        return whole_lines(max(stop - start for start, stop in pairwise(starts))) + LINE
 
     def _spatial_blocks(self, form: Form) -> tuple[tuple[SpatialBlock, ...], bool]:
         """Return the spatial blocks, and whether each is computed by one thread. Blocks of

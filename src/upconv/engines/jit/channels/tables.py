@@ -56,9 +56,9 @@ class Passes:
         records: list[Pass] = []
         starts, numbers, offsets = [0], list[int](), iter(self.packing.offsets)
         for number, grid in enumerate(cut.grids):
-            for block in grid.blocks:
+            for piece, block in enumerate(grid.blocks):
                 points = alike[number], missing[number], few[number]
-                records += self._passes(grid, block, next(offsets), *points)
+                records += self._passes(grid, block, piece, next(offsets), *points)
                 starts.append(len(records))
             numbers += [number] * (len(records) - len(numbers))
         self.starts, self.records = np.array(starts), np.array(records, PASS)
@@ -86,7 +86,7 @@ class Passes:
         group = np.arange(form.groups)[:, None]
         stop = np.minimum(first + block_run, count)
         return filled(
-            ROW, (form.groups, len(first)),
+            ROW, (form.groups, len(first)), group=group,
             start=self.starts[first] * PASS.itemsize, stop=self.starts[stop] * PASS.itemsize,
             x=group * lanes.reduction * form.x_bytes, y=group * lanes.channels * form.y_bytes,
             w=group * self.packing.group_bytes,
@@ -94,8 +94,9 @@ class Passes:
         ).ravel()  # fmt: skip
 
     def _passes(
-        self, grid: Grid, block: Block, weights: int, alike: int, missing: int, few: int
-    ) -> list[Pass]:
+        self, grid: Grid, block: Block, piece: int, weights: int,
+        alike: int, missing: int, few: int,
+    ) -> list[Pass]:  # fmt: skip
         """Return the passes of a block: of taps that fit the cache, or some channels of one tap."""
         form, lanes, codes, tile = self.form, self.form.cut.lanes, self.codes, self._tile(block)
         w_row = tile.width * self.packing.itemsize
@@ -132,7 +133,7 @@ class Passes:
                     record, merged, (lane + channel) * form.x_bytes, channels, w, w_tap, ahead,
                     block.lane % lanes.channels * form.element, len(passes) > 0,
                     block.lane * form.y_bytes, block.active, clip,
-                    0 if single else self.point_bytes, last,
+                    0 if single else self.point_bytes, last, piece,
                 )
             )  # fmt: skip
         return passes

@@ -142,12 +142,15 @@ def _operands(f: Function) -> Values:
     """Return the numbers of a pass, and the addresses of its operands and tables."""
     a, p = ARGUMENTS.reader(f), Record(f, f["pass"], PASS)
     run, row = Record(f, f["run"], RUN), Record(f, f["row"], ROW)
-    names = ["ntaps", "record", "merged", "channels", "w_tap", "ahead", "resumed", "active", "last"]
+    names = ["ntaps", "record", "merged", "channels", "w_tap", "resumed", "active", "last"]
     points, w = f["points"], a["w"] + (row["w"] + p["w"])
     x = a["x"] + (run["x"] + row["x"] + p["x"])
     bias = a["bias"] + (row["bias"] + p["bias"])
     out, y = (f.convert("ptrtoint", address, I64) for address in (f["out"], a["y"]))
+    # Behind the last weights of a slab, there is nothing to prefetch.
+    ahead = p["ahead"] * (1 - row["slab"] * p["last"])
     return {name: p[name] for name in names} | {
+        "ahead": ahead,
         "x": f.convert("ptrtoint", x, I64), "xs": points, "out": f["out"], "outs": f["outs"],
         "edges": points + f["stride"] * 2, "coordinates": points + f["stride"] * 3,
         "sizes": a["sizes"] + run["sizes"], "axes": a["axes"], "taps": a["taps"] + p["taps"],

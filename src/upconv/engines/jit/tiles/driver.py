@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 
 from .. import walk
-from ..channels.driver import NUMBERS
+from ..channels.driver import NUMBERS, slab_of
 from ..compile import compiled
 from ..cpu import Cpu
 from ..emit import Function, Module
@@ -27,9 +27,7 @@ ARGUMENTS = ArgumentLayout(
     " in_position y_position"  # bytes from a position to the next one
     " at_once"  # tiles of positions that `products` takes at a time
     " block_bytes x_row"  # from a block of input channels, and a row of a tile, to the next one
-    " x_position"  # from a packed position to the next one
-    " pack_pieces* slab"  # code that packs a job's weights, or 0; bytes of a thread's part of w
-    " gaps",  # whether that code leaves gaps, which must be zero
+    " x_position",  # from a packed position to the next one
     counters=walk.COUNTERS,
 )
 REGISTERS_AT = 64
@@ -204,7 +202,7 @@ def products_code(module: Module, cpu: Cpu) -> None:
     with module.function("products", walk.JOB) as f:
         a, run, part = ARGUMENTS.reader(f), Record(f, f["inner"], RUN), Record(f, f["outer"], PART)
         packs = f.compare("ne", f.convert("ptrtoint", a["pack_pieces"], I64), 0)
-        slab = _slab(f)
+        slab = slab_of(f)
         with f.loop(0, a["slab"] * a["gaps"], LINE) as line:
             f.store(f.constant(vector(I64, LINE // 8), 0), a["w"] + (slab + line.index))
         with f.when(packs), f.loop(part["first"], part["last"]) as number:
@@ -227,10 +225,3 @@ def products_code(module: Module, cpu: Cpu) -> None:
                 code = f.convert("inttoptr", row["code"], PTR)
                 f.call(code, f["args"], f["mine"], some_tiles, row_copy)
         registers.release()
-
-
-def _slab(f: Function) -> Value:
-    """Return the offset of a thread's slab. Slabs are in the order of the threads' memory."""
-    a = ARGUMENTS.reader(f)
-    mine, first = (f.convert("ptrtoint", v, I64) for v in (f["mine"], a["scratch"]))
-    return (mine - first) // a["part"] * a["slab"]

@@ -6,7 +6,7 @@ read in place. Weights must be finite: inputs outside are zeros, and 0 times inf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -20,10 +20,8 @@ from ..channels.blocks import (
     transposed_bytes,
 )
 from ..channels.weights import ChannelPacking
-from ..compile import Code
 from ..correlation import Correlation
 from ..cpu import Cpu
-from ..kernel_arguments import Block, Blocks
 from ..operands import Kernel, Operands
 from ..packing import shared
 from ..rows import Finish
@@ -87,38 +85,15 @@ class Tiles(Kernel):
         self.resident_bytes = sum(spatial.resident_bytes for spatial in self._spatial)
         self.resident_bytes += self.order.resident_bytes + codes.nbytes
 
-        # Bytes of a thread's slab of weights; 0 if a call packs the whole weight first.
         single = not by_thread and len(blocks) == 1 and not correlation.accumulate
-        pieces = self.order.pieces_code if single and not plan.merging else None
         slabs = [walk.slab for by_kind in walks for walk in by_kind.values()]
-        self._slab = max(slabs) if pieces and all(slabs) else 0
-        self._pieces = pieces
-        self._slab_launches: dict[Blocks, tuple[Launch, Code]] = {}
+        if single and not plan.merging and self.order.pieces_code and all(slabs):
+            self._slab = max(slabs)
 
     @property
     def description(self) -> str:
         """The schedule in one line."""
         return str(self.schedule)
-
-    def _begin(self, weight: Array) -> tuple[Array, Block, Array]:
-        if not self._slab:
-            return super()._begin(weight)
-        return self.order.begin(weight, self._slab * self.schedule.threads)
-
-    def _packing(
-        self, launches: Iterable[tuple[Launch, dict[str, int]]], packing: Block
-    ) -> Iterable[tuple[Launch, dict[str, int]]]:
-        """Return the launch in which each thread packs the weights that it multiplies by."""
-        if self._pieces is None or not self._slab:
-            return super()._packing(launches, packing)
-        ((launch, values),) = launches
-        if launch.blocks not in self._slab_launches:
-            code = self._pieces()
-            packs = {"pack_pieces": code.addresses["pack_pieces"], "gaps": self.order.has_gaps}
-            blocks = Blocks(launch.blocks.bound(packs | {"slab": self._slab}))
-            self._slab_launches[launch.blocks] = launch._replace(blocks=blocks), code
-        values["pack_args"] = packing.address
-        return [(self._slab_launches[launch.blocks][0], values)]
 
     def _launches(
         self, operands: Operands, w: Array, biases: Array, scratch: int
