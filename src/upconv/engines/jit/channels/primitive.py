@@ -1,7 +1,7 @@
 """The channels primitive: vectors run along channels; see driver.py and tile.py.
 
-It reads channels-last data in place (float32 is first rounded for dot products) and transposes
-other data. Weights must be finite: taps read zeros outside the input, and 0 * infinity is NaN.
+It reads channels-last data in place, or casts it first (form.py), and transposes other data.
+Weights must be finite: taps read zeros outside the input, and 0 * infinity is NaN.
 """
 
 from __future__ import annotations

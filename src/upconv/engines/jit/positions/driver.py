@@ -5,8 +5,8 @@
 
 They are compiled once per process. Layers differ in the arguments, in tables, and in the functions
 that the steps call by address. A tile writes to y or to the stage, from which pieces are copied to
-y. The stage is for tiles that are not entirely outputs of one row, for epilogues that tiles do not
-apply, and for a y of another element type.
+y. The stage is for tiles that are not entirely outputs of one row, and for epilogues that tiles do
+not apply.
 """
 
 from __future__ import annotations
