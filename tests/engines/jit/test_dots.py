@@ -212,6 +212,16 @@ def test_memory_stays_within_its_bound() -> None:
         assert dots.workspace_bytes <= 1.3 * np.prod(problem.x_shape) * 2 + 2 * (5 << 20)
 
 
+def test_a_large_input_is_not_cast() -> None:
+    for size, casts in ((1000, True), (6000, False)):
+        axes = (Axis(size, 3, 1, 1, 1, 1),) * 2
+        problem = Problem(
+            Direction.INPUT_GRAD, axes, 1, 16, 16, dtype=DType.BFLOAT16, layout=DataLayout.NXC
+        )
+        kernel = Channels(Correlation.of(problem), 2, host(), False)
+        assert (kernel.workspace_bytes > 4 * np.prod(problem.x_shape)) == casts
+
+
 def test_a_pair_takes_one_instruction_for_each_sum() -> None:
     """And no register is written to memory, for a processor that need not be here."""
     llvm.initialize_all_targets()

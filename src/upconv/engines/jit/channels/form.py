@@ -19,6 +19,8 @@ from ..rows import Finish
 from ..values import BFLOAT, BYTES, STORED
 from .schedule import Cut, merged_taps
 
+_MOST_CAST = 1 << 28  # bytes of a cast input: larger ones are read in place, with the same bits
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -82,6 +84,7 @@ def read_type(correlation: Correlation, cut: Cut, cpu: Cpu) -> str:
         for block in grid.blocks
     )
     few = reads <= cpu.costs.channels.reads * prod(line.step for line in correlation.lines)
+    few |= prod(correlation.operand_shape) * BYTES[correlation.element] > _MOST_CAST
     in_place = correlation.layout is DataLayout.NXC and (few or lanes.depthwise)
     return stored if in_place else correlation.element
 
