@@ -8,6 +8,7 @@ import numpy as np
 from upconv import testing
 from upconv.engines import load
 from upconv.engines.base import Primitive
+from upconv.engines.jit.operands import Kernel
 from upconv.problem import Problem
 
 
@@ -21,6 +22,15 @@ class Held:
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """The primitive, whatever variant is asked for."""
         return self.make(problem, threads)
+
+
+def packed_before_and_in_call(kernel: Kernel, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """The result where the weight is packed before the call, and where it is packed in it."""
+    given = testing.operands(problem)
+    before, after = given.before.copy(), given.before.copy()
+    kernel.run(before, given.a, kernel.pack(given.b), given.bias)
+    kernel.run_once(after, given.a, given.b, given.bias)
+    return before, after
 
 
 def specials_stay(engine: object, problem: Problem, given: testing.Operands) -> None:

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.held_kernels import Held
+from tests.support.held_kernels import Held, packed_before_and_in_call
 from upconv import testing
-from upconv.engines.base import Array
 from upconv.engines.jit.channels import tables
 from upconv.engines.jit.channels.primitive import Channels
 from upconv.engines.jit.correlation import Correlation
@@ -36,15 +35,6 @@ def kernel_of(problem: Problem, threads: int) -> Channels:
     return Channels(Correlation.of(problem), threads, replace(host(), l2=L2), False)
 
 
-def results(kernel: Channels, problem: Problem) -> tuple[Array, Array]:
-    """The result where the weight is packed before the call, and where it is packed in it."""
-    given = testing.operands(problem)
-    before, after = given.before.copy(), given.before.copy()
-    kernel.run(before, given.a, kernel.pack(given.b), given.bias)
-    kernel.run_once(after, given.a, given.b, given.bias)
-    return before, after
-
-
 @pytest.mark.parametrize("layout", DataLayout)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("number", range(len(LAYERS)))
@@ -56,7 +46,7 @@ def test_threads_pack_what_they_multiply_by(
     assert 0 < kernel._slab * threads < kernel.order.nbytes
     testing.check(Held("channels", kernel_of), problem, threads=threads)
     for _ in range(3):  # the first call binds, later ones repeat it
-        before, after = results(kernel, problem)
+        before, after = packed_before_and_in_call(kernel, problem)
         assert before.tobytes() == after.tobytes()
     given = testing.operands(problem)
     given.b.reshape(-1)[-1] = np.inf
@@ -71,7 +61,7 @@ def test_threads_pack_what_they_multiply_by(
         return made
 
     monkeypatch.setattr(tables.Passes, "placed", planted)
-    before, after = results(kernel_of(problem, threads), problem)
+    before, after = packed_before_and_in_call(kernel_of(problem, threads), problem)
     assert before.tobytes() != after.tobytes()
 
 
@@ -92,7 +82,7 @@ def test_random_layers_have_the_same_bits() -> None:
         if inner is None:
             continue
         kernel = kernel_of(inner, threads)
-        before, after = results(kernel, inner)
+        before, after = packed_before_and_in_call(kernel, inner)
         assert before.tobytes() == after.tobytes(), inner
         count += kernel._slab > 0
     assert count > 10, count

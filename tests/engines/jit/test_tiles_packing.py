@@ -7,12 +7,11 @@ import pytest
 
 pytest.importorskip("ml_dtypes")
 
+from tests.support.held_kernels import packed_before_and_in_call
 from tests.support.tile_engines import LOWERINGS, TileEngine, random_layers
 from upconv import testing
-from upconv.engines.base import Array
 from upconv.engines.jit.kernel_choice import interior_of
 from upconv.engines.jit.tiles import walks
-from upconv.engines.jit.tiles.primitive import Tiles
 from upconv.engines.nonfinite import NonFinite
 from upconv.geometry import Axis
 from upconv.problem import NO_EPILOGUE, DataLayout, Direction, DType, Problem
@@ -30,15 +29,6 @@ LAYERS = [
 ]
 
 
-def results(kernel: Tiles, problem: Problem) -> tuple[Array, Array]:
-    """The result where the weight is packed before the call, and where it is packed in it."""
-    given = testing.operands(problem)
-    before, after = given.before.copy(), given.before.copy()
-    kernel.run(before, given.a, kernel.pack(given.b), given.bias)
-    kernel.run_once(after, given.a, given.b, given.bias)
-    return before, after
-
-
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("layout", DataLayout)
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -50,7 +40,7 @@ def test_threads_pack_what_they_multiply_by(
     kernel = engine.kernel(problem, threads)
     assert 0 < kernel._slab * threads < kernel.order.nbytes
     for _ in range(3):  # the first call binds, later ones repeat it
-        before, after = results(kernel, problem)
+        before, after = packed_before_and_in_call(kernel, problem)
         assert before.tobytes() == after.tobytes()
     given = testing.operands(problem)
     given.b.reshape(-1)[-1] = np.inf
@@ -65,7 +55,7 @@ def test_threads_pack_what_they_multiply_by(
         return table
 
     monkeypatch.setattr(walks, "_rows", planted)
-    before, after = results(engine.kernel(problem, threads), problem)
+    before, after = packed_before_and_in_call(engine.kernel(problem, threads), problem)
     assert before.tobytes() != after.tobytes()
 
 
@@ -81,7 +71,7 @@ def test_random_layers_have_the_same_bits(lowering: str) -> None:
             continue
         problem = inner
         kernel = TileEngine(lowering, l2=L2).kernel(problem, threads)
-        before, after = results(kernel, problem)
+        before, after = packed_before_and_in_call(kernel, problem)
         assert before.tobytes() == after.tobytes(), seed
         count += kernel._slab > 0
     assert count > 5, count
