@@ -60,10 +60,11 @@ class Worker:
         Raises `EngineError` if the process ends or takes longer than `times` the limit.
         """
         with self._lock:
-            if not self.usable:
-                raise errors.EngineError("the process that ran it has ended; open another session")
             seconds = self.limit * times + self._startup
             to, back = cast("tuple[IO[bytes], Any]", (self._process.stdin, self._process.stdout))
+            # A process that ended by itself is still written to: `_ended` then names its signal.
+            if self.owner != os.getpid() or to.closed:
+                raise errors.EngineError("the process that ran it has ended; open another session")
             timer = threading.Timer(seconds, kill, [self._process.pid])
             deadline = time.monotonic() + seconds
             timer.start()
