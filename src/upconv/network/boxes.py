@@ -15,7 +15,8 @@ from ..errors import EngineRefusal
 from . import graph as ir
 from .kinds import KINDS
 from .parts import Part, PartBuilder
-from .reach import Edges, Everything, Reach, ends_of, reach, with_ends
+from .reach import Edges, Everything, Reach, ends_of, with_ends
+from .reach_rules import reach
 
 Span = tuple[int, int]
 """Positions [begin, end) along one axis."""

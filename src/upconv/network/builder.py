@@ -166,10 +166,12 @@ class Network(Layers):
         Raises `ArgumentError` for an axis that is not open. Raises `EngineRefusal` with the line of
         an operation that reads all positions, such as instance norm.
         """
-        from .streams import stream_of
+        from .stream_sources import source_of
+        from .streams import NetworkStream
 
         options, sizes = _options(precision, threads, algorithm), by_name("shapes", shapes)
-        return stream_of(self._nodes.declared, self._compiler, axis, chunk, options, sizes)
+        declared = self._nodes.declared
+        return NetworkStream(source_of(declared, self._compiler, axis, chunk, options, sizes))
 
     def boxes(
         self, shapes: Mapping[str, ir.Shape], *, precision: str = "float32",

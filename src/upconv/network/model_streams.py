@@ -17,7 +17,8 @@ from .axes import Axes, from_network, to_network
 from .builder import Network
 from .digests import plain
 from .kinds import KINDS, agree, described_shape
-from .streams import NetworkStream, Source
+from .stream_sources import Source
+from .streams import NetworkStream
 
 FAR = 1_000_003
 """A length beyond any condition on short inputs; captures have no data."""

@@ -25,7 +25,8 @@ from ..network.compile import Compiler
 from ..network.graph import Graph, Options, Pointwise
 from ..network.phases import Schedule
 from ..network.stream_programs import FAR
-from ..network.streams import NetworkStream, stream_of
+from ..network.stream_sources import source_of
+from ..network.streams import NetworkStream
 from ..problem import DType, Epilogue
 from ..stream_state import Stateful, by_one_thread
 from ..threads import resolved
@@ -172,8 +173,8 @@ class Composed(Stateful):
             kind = DType(dtype.name)
             options = Options(kind, self._threads, Algorithm.DIRECT)
             shapes: Any = {"chunk": (None, channels, None)}
-            stream = stream_of(shapes, lambda _: compiler, -1, None, options, {}, kind)
-            self._networks[channels, dtype] = stream
+            source = source_of(shapes, lambda _: compiler, -1, None, options, {}, kind)
+            self._networks[channels, dtype] = NetworkStream(source)
         return self._networks[channels, dtype]
 
     def _graph(self, channels: int, dtype: np.dtype[Any]) -> Graph:
