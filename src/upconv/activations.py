@@ -31,6 +31,8 @@ class Activation(Enum):
     SIGMOID = "sigmoid"
     SILU = "silu"
     GELU = "gelu"
+    RELU6 = "relu6"
+    HARD_SWISH = "hard_swish"
 
 
 def apply(activation: Activation, slope: float | Array, values: Array) -> None:
@@ -73,6 +75,12 @@ def _gelu(values: Array, slope: float) -> None:
     values[(weight == 0) & np.isnan(values)] = 0  # -inf * 0, whose limit is 0
 
 
+def _hard_swish(values: Array, slope: float) -> None:
+    share = np.minimum(values + 3, 6) * values.dtype.type(1 / 6)
+    values *= share
+    values[share <= 0] = 0  # also at -inf, whose product is infinite
+
+
 def _logistic(values: Array) -> Array:
     """Return 1 / (1 + exp(-v)) without overflow: the argument of exp is never positive."""
     decay = np.exp(-np.abs(values))
@@ -92,4 +100,6 @@ _IN_PLACE: dict[Activation, Callable[[Array, Any], object]] = {
     Activation.SIGMOID: lambda v, _: np.copyto(v, _logistic(v)),
     Activation.SILU: _silu,
     Activation.GELU: _gelu,
+    Activation.RELU6: lambda v, _: np.minimum(np.maximum(v, 0, out=v), 6, out=v),
+    Activation.HARD_SWISH: _hard_swish,
 }

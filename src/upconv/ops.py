@@ -63,7 +63,7 @@ def conv_transpose(
     output_size: an int, or one per axis; `padding` then sets only the crop at the beginning.
     activation: None, "relu", "leaky_relu" (slope 0.01; else ("leaky_relu", slope) or
         "leaky_relu:slope"), ("prelu", slopes) with slopes: (F,), "tanh", "sigmoid", "silu", "gelu"
-        (with erf). It is applied last, after bias and residual.
+        (with erf), "relu6", "hard_swish". It is applied last, after bias and residual.
     engine: None lets upconv choose; a name from `upconv.engines()`; or an `Engine` object.
     algorithm: "direct" computes every product. "winograd" computes fewer for kernels of two or more
         taps per phase, and rounds differently; it raises `EngineRefusal` elsewhere. "auto" uses

@@ -32,6 +32,8 @@ WANTED = {
     Activation.SIGMOID: logistic,
     Activation.SILU: lambda v: v * logistic(v),
     Activation.GELU: lambda v: 0.5 * v * (1 + math.erf(v / math.sqrt(2))),
+    Activation.RELU6: lambda v: min(max(v, 0.0), 6.0),
+    Activation.HARD_SWISH: lambda v: v * min(max(v + 3, 0.0), 6.0) / 6,
 }
 
 
@@ -53,7 +55,7 @@ def test_special_values(activation: Activation) -> None:
     slope = 0.25 if activation is Activation.LEAKY_RELU else 0.0
     apply(activation, slope, values)
     low = {Activation.NONE: -np.inf, Activation.LEAKY_RELU: -np.inf, Activation.TANH: -1.0}
-    high = {Activation.TANH: 1.0, Activation.SIGMOID: 1.0}
+    high = {Activation.TANH: 1.0, Activation.SIGMOID: 1.0, Activation.RELU6: 6.0}
     wanted = [np.nan, high.get(activation, np.inf), low.get(activation, 0.0)]
     np.testing.assert_array_equal(values, wanted)
 

@@ -106,7 +106,7 @@ KINDS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("layout unknown", lambda: T(X, W, layout="NCHW"), ArgumentError, "layout is 'NCHW'; expected one of 'NCX', 'NXC'."),
     ("layout None", lambda: T(X, W, layout=None), ArgumentError, "layout is None"),
     ("weight_layout unknown", lambda: T(X, W, weight_layout="OIHW"), ArgumentError, "weight_layout is 'OIHW'; expected one of 'IOX', 'OIX', 'XIO', 'XOI', 'IXO', 'OXI'."),
-    ("activation unknown", lambda: T(X, W, activation="swish"), ArgumentError, "activation is 'swish'; expected None or one of 'relu', 'leaky_relu', 'tanh', 'sigmoid', 'silu', 'gelu'; leaky_relu also as ('leaky_relu', slope), or ('prelu', slopes)."),
+    ("activation unknown", lambda: T(X, W, activation="swish"), ArgumentError, "activation is 'swish'; expected None or one of 'relu', 'leaky_relu', 'tanh', 'sigmoid', 'silu', 'gelu', 'relu6', 'hard_swish'; leaky_relu also as ('leaky_relu', slope), or ('prelu', slopes)."),
     ("prelu without slopes", lambda: T(X, W, activation="prelu"), ArgumentError, "activation is 'prelu'; expected None or one of"),
     ("slopes of other channels", lambda: T(X, W, activation=("prelu", np.ones(3, np.float32))), ShapeError, "slopes.shape is (3,); expected (4,), one value per output channel. One slope for all channels is activation=('leaky_relu', slope)."),
     ("slopes a number", lambda: T(X, W, activation=("prelu", 0.2)), DTypeError, "slopes is 0.2 (float); expected an array"),

@@ -87,6 +87,7 @@ ACTIVATIONS = {
     "sigmoid": (None, lambda x, _: torch.sigmoid(x)),
     "silu": (None, lambda x, _: F.silu(x)),
     "gelu": (None, lambda x, _: F.gelu(x)),
+    "relu6": (None, lambda x, _: F.relu6(x)),
     "elu": (0.7, F.elu),
     "hard_swish": (None, lambda x, _: F.hardswish(x)),
     "softplus": (None, lambda x, _: F.softplus(x, threshold=40)),

@@ -12,7 +12,7 @@ import pytest
 from tests.support import random_networks
 from upconv.engine_choice import Algorithm
 from upconv.keywords import Keywords
-from upconv.network import fold, fuse, layout, place
+from upconv.network import Network, fold, fuse, layout, place
 from upconv.network.compile import simplified
 from upconv.network.convolutions import candidate, priced, problem_of
 from upconv.network.definitions import evaluate
@@ -265,8 +265,17 @@ ENDS: list[tuple[list[Op], int]] = [
     ([Op("add", Input(1)), Op("store"), Op("relu")], 3), ([Op("store"), Op("tanh")], 2),
     ([Op("store"), Op("elu", 1.0)], 0), ([Op("prelu", np.ones(3)), Op("store"), LEAKY], 3),
     ([LEAKY, Op("store"), Op("relu"), Op("mul", 2.0)], 1), ([Op("elu", 1.0)], 0),
-    ([Op("add", Input(1)), Op("add", Input(2)), LEAKY], 3),
+    ([Op("add", Input(1)), Op("add", Input(2)), LEAKY], 3), ([Op("hard_swish")], 1),
 ]  # fmt: skip
+
+
+def test_limits_of_0_and_6_are_one_activation_of_a_convolution() -> None:
+    network = Network({"x": (1, 3, 8)})
+    y = network.conv(network.inputs["x"], np.ones((4, 3, 1)))
+    network.output(network.clip(network.clip(y, 0, 6), -1, 6))
+    parts = fuse.split(fuse.fuse(network.graph()))
+    chains = [[op.name for op in fuse.chain_of(node) or ()] for node in parts.nodes]
+    assert chains == [["relu6"], ["maximum", "minimum"]]
 
 
 @pytest.mark.parametrize(("epilogue", "count"), ENDS)

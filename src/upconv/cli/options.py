@@ -115,7 +115,8 @@ RUNTIMES = "onnxruntime, onnxruntime:CUDA, openvino, openvino:f32, openvino:GPU,
 Activation = Annotated[
     str | None,
     Option(
-        metavar="NAME", help="relu, leaky_relu (or leaky_relu:0.2), tanh, sigmoid, silu or gelu."
+        metavar="NAME",
+        help="relu, relu6, leaky_relu (or leaky_relu:0.2), tanh, sigmoid, silu, gelu, hard_swish.",
     ),
 ]
 LayerDirection = Annotated[Direction, Option(help="Compute the result or a gradient.")]

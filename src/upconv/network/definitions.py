@@ -97,7 +97,6 @@ def _activation(kind: Activation) -> Callable[[Array, Any], Array]:
 FUNCTIONS: dict[str, Callable[[Array, Any], Array]] = {
     **{kind.value: _activation(kind) for kind in Activation if kind.value},
     "elu": lambda v, alpha: np.where(v > 0, v, alpha * np.expm1(np.minimum(v, 0))),
-    "hard_swish": lambda v, _: np.where(v <= -3, 0, v * (np.clip(v + 3, 0, 6) / 6)),
     "softplus": lambda v, _: np.logaddexp(v, 0),
     "prelu": lambda v, slope: np.where(v < 0, slope * v, v),
     "snake": lambda v, a: v + np.sin(a * v) ** 2 / a,

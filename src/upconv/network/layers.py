@@ -88,6 +88,8 @@ class Layers:
         """x limited to the interval from `low` to `high`; None means no limit."""
         bounds = (("maximum", "low", low), ("minimum", "high", high))
         chain = tuple(Op(op, number(name, y)) for op, name, y in bounds if y is not None)
+        if [op.operand for op in chain] == [0.0, 6.0]:
+            chain = (Op("relu6"),)  # a convolution's kernel applies it
         return self._nodes.insert(ir.Pointwise(chain), x)
 
     def batch_norm(

@@ -16,11 +16,10 @@ from .graph import Array, Chain, Op
 from .kinds import OpenShape, described_shape
 
 _NAMES = (
-    "relu", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh", "hard_swish", "softplus", "mish",
-    "abs", "exp", "sin", "cos", "square", "sqrt",
+    "relu", "relu6", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh", "hard_swish", "softplus",
+    "mish", "abs", "exp", "sin", "cos", "square", "sqrt",
 )  # fmt: skip
 _CHAINS: dict[str, tuple[tuple[str, float | None], ...]] = {
-    "relu6": (("maximum", 0.0), ("minimum", 6.0)),
     "hard_sigmoid": (("mul", 1 / 6), ("add", 0.5), ("maximum", 0.0), ("minimum", 1.0)),
     "log_sigmoid": (("mul", -1.0), ("softplus", None), ("mul", -1.0)),
     "selu": (("elu", 1.6732632423543772), ("mul", 1.0507009873554805)),

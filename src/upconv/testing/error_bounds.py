@@ -19,7 +19,12 @@ from ..problem import Direction, DType, Problem
 
 _WINOGRAD = "winograd "
 _POINTS = (0.0, 1.0, -1.0, 2.0, -0.5)  # of Toom and Cook, in addition to infinity
-_STEEPEST = {Activation.SIGMOID: 0.25, Activation.SILU: 1.1, Activation.GELU: 1.13}
+_STEEPEST = {
+    Activation.SIGMOID: 0.25,
+    Activation.SILU: 1.1,
+    Activation.GELU: 1.13,
+    Activation.HARD_SWISH: 1.5,
+}
 
 
 def error_bound(problem: Problem, variant: str = "") -> float:

@@ -173,6 +173,8 @@ _ACTIVATED: dict[Activation, Callable[[Array, Any], Array]] = {
     Activation.SIGMOID: lambda v, _: 1 / (1 + np.exp(-v)),
     Activation.SILU: lambda v, _: v / (1 + np.exp(-v)),
     Activation.GELU: lambda v, _: v * (1 + _erf(v / sqrt(2))) / 2,
+    Activation.RELU6: lambda v, _: np.clip(v, 0, 6),
+    Activation.HARD_SWISH: lambda v, _: v * np.clip(v + 3, 0, 6) / 6,
 }
 
 

@@ -69,12 +69,18 @@ class ActivationEpilogue(NamedTuple):
 
     @property
     def is_cheap(self) -> bool:
-        """Whether tiles apply it, with one or two instructions for each vector."""
+        """Whether tiles apply it, with few instructions for each vector and no division."""
         return {self.activation, self.second} <= _CHEAP
 
 
 NO_ACTIVATION = ActivationEpilogue()
-_CHEAP = {Activation.NONE, Activation.RELU, Activation.LEAKY_RELU}
+_CHEAP = {
+    Activation.NONE,
+    Activation.RELU,
+    Activation.LEAKY_RELU,
+    Activation.RELU6,
+    Activation.HARD_SWISH,
+}
 
 
 class _Format(NamedTuple):
@@ -197,11 +203,22 @@ def _gelu(lanes: Lanes, v: Value) -> Value:
     return lanes.at_least(0, v) - tail
 
 
+def _relu6(lanes: Lanes, v: Value) -> Value:
+    return lanes.at_most(6, activated(lanes.f, Activation.RELU, 0, v))
+
+
+def _hard_swish(lanes: Lanes, v: Value) -> Value:
+    share = lanes.at_most(6, v + 3) * (1 / 6)
+    return lanes.f.select(lanes.f.compare("ole", v, -3), 0, v * share)
+
+
 _EMITTERS = {
     Activation.TANH: _tanh,
     Activation.SIGMOID: _sigmoid,
     Activation.SILU: _silu,
     Activation.GELU: _gelu,
+    Activation.RELU6: _relu6,
+    Activation.HARD_SWISH: _hard_swish,
 }
 
 

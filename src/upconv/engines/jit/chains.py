@@ -42,12 +42,6 @@ def _elu(f: Function, v: Value, alpha: Value) -> Value:
     return f.select(f.compare("ogt", v, 0), v, below)
 
 
-def _hard_swish(f: Function, v: Value, _: Value) -> Value:
-    shifted = v + 3
-    share = f.select(f.compare("ogt", shifted, 6), 6, shifted) * (1 / 6)
-    return f.select(f.compare("ole", v, -3), 0, v * share)
-
-
 def extreme(f: Function, relation: str, v: Value, other: Value) -> Value:
     """The larger ("ogt") or smaller ("olt") of both, NaN if one is NaN."""
     beyond = f.select(f.compare(relation, v, other), v, other)
@@ -66,7 +60,8 @@ EMITTERS: dict[str, Emitter] = {
     "silu": _shared(Activation.SILU),
     "gelu": _shared(Activation.GELU),
     "elu": _elu,
-    "hard_swish": _hard_swish,
+    "relu6": _shared(Activation.RELU6),
+    "hard_swish": _shared(Activation.HARD_SWISH),
     "softplus": lambda f, v, _: softplus(f, v),
     "prelu": _leaky,
     "snake": _snake,
@@ -89,8 +84,8 @@ EMITTERS: dict[str, Emitter] = {
 }
 """Emitters of operations on vectors, by name; an operation has a value and may have an operand."""
 _CHEAP = {
-    "store", "relu", "leaky_relu", "prelu", "hard_swish", "abs", "square", "add", "sub", "rsub",
-    "mul", "maximum", "minimum",
+    "store", "relu", "leaky_relu", "prelu", "relu6", "hard_swish", "abs", "square", "add", "sub",
+    "rsub", "mul", "maximum", "minimum",
 }  # fmt: skip
 
 

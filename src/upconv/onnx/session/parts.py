@@ -145,7 +145,10 @@ def _declared(x: ir.Value) -> tuple[int | None, ...]:
 def _with_follower(unit: Unit, fitting: Mapping[Unit, None]) -> list[Unit]:
     """Return a convolution and the activation that is the only reader of its result."""
     activation = follower(unit.last.outputs[0])
-    if not is_op(activation, "LeakyRelu", "Relu", "Tanh", "Sigmoid", "PRelu", "Elu", "Gelu"):
+    if not is_op(
+        activation,
+        *("LeakyRelu", "Relu", "Tanh", "Sigmoid", "PRelu", "Elu", "Gelu", "HardSwish", "Clip"),
+    ):
         return [unit]
     return [unit, *(other for other in fitting if other.nodes == (activation,))]
 
