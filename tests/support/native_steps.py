@@ -20,6 +20,7 @@ from tests.support.processes import python, require_feature
 from upconv.engines.jit import pool
 from upconv.engines.jit.cpu import VARIABLE, host
 from upconv.engines.jit.steps import Step
+from upconv.engines.jit.walk import walk_code
 from upconv.network.definitions import define
 from upconv.network.graph import Operation
 from upconv.network.tables import Target
@@ -61,7 +62,7 @@ def run(steps: Sequence[Step]) -> None:
     """Run steps one after another."""
     for step in steps:
         step.block.restart()
-        pool.run(step.work, step.block.address, step.threads)
+        pool.run(walk_code(host()).addresses["walk"], step.block.address, step.threads)
 
 
 def laid_out(array: Array, layout: DataLayout, dtype: DType, view: bool) -> tuple[Array, Array]:

@@ -50,13 +50,13 @@ def walk_step(
     kept: tuple[object, ...],
 ) -> Step:  # fmt: skip
     """A step that walks over phases, with these values in its argument block."""
-    table: Numbers = phases(*listed)
+    table: Numbers = phases(target.threads, *listed)
     walk = walk_code(target.cpu)
     block = layout.block(phases=table.ctypes.data, phase_count=len(table), **values)
     last, jobs = len(table) - 1, int(table[-1, 1])
     over = block.address + 8 * layout.place(f"over_{last}")
     entering = min(target.threads, int(table[:, 1].max()))
-    return Step(walk.addresses["walk"], block, entering, over, jobs, kept=(walk, table, *kept))
+    return Step(block, entering, over, jobs, kept=(walk, table, *kept))
 
 
 class StepTables:

@@ -341,7 +341,11 @@ FAULTS = {
 }
 
 
-LATE = {"results one element early": 45, "a bias without room for a tile": 45}
+LATE = {
+    "results one element early": 45,
+    "a bias without room for a tile": 45,
+    "a pair beyond the last channel": 45,
+}
 """The seed to begin with, where none before touches what lies outside."""
 
 

@@ -11,7 +11,9 @@ from upconv.activations import Activation
 from upconv.engines import load
 from upconv.engines.base import Array
 from upconv.engines.jit import pool
+from upconv.engines.jit.cpu import host
 from upconv.engines.jit.steps import Step
+from upconv.engines.jit.walk import walk_code
 from upconv.engines.workspace import Workspace
 from upconv.errors import ArgumentError, EngineError
 from upconv.geometry import Axis, fitted
@@ -27,7 +29,7 @@ def number(address: int) -> int:
 def run(steps: list[Step]) -> bool:
     """Run steps one after another; return whether their results hold."""
     for step in steps:
-        pool.run(step.work, step.block.address, step.threads)
+        pool.run(walk_code(host()).addresses["walk"], step.block.address, step.threads)
         assert number(step.over) == step.jobs > 0
     return not any(number(step.flag) for step in steps if step.flag)
 

@@ -88,7 +88,7 @@ def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def wrong(*given: Any) -> tuple[np.ndarray, np.ndarray]:
         counts, factors = terms(*given)
-        factors[:, :, 1] *= 1.001
+        factors[:, :, -1] *= 1.001
         return counts, factors
 
     monkeypatch.setattr(winograd_weights, "_terms", wrong)

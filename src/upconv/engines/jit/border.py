@@ -160,7 +160,8 @@ class JitBorder(BorderFill):
                 raise EngineError("A step with PReLU needs adjacent channels: make a copy first.")
         outer, inner = _rows(dst, src, slice(0, 2)), _rows(dst, src, slice(2, None))
         code, move = finish_code(kind, host()), _box_code(host())
-        table = walk.phases(walk.Phase(move.addresses["move"], inner, outer))
+        threads = min(len(inner) * len(outer), useful_threads(dst.size * _WORK, self._threads))
+        table = walk.phases(threads, walk.Phase(move.addresses["move"], inner, outer))
         block = _ARGUMENTS.block(
             phases=table.ctypes.data, phase_count=1, dst=address_of(dst), src=src.ctypes.data,
             residual=0 if residual is None else address_of(residual),
@@ -168,7 +169,6 @@ class JitBorder(BorderFill):
             finish=code.addresses["finish"], runs=dst.shape[-2], length=dst.shape[-1],
             dst_run=dst.strides[-2], src_run=src.strides[-2], slopes=slopes,
         )  # fmt: skip
-        threads = min(len(inner) * len(outer), useful_threads(dst.size * _WORK, self._threads))
         started = walk.walk_code(host())
         launch = Launch.of_walk(Blocks(block), started.addresses["walk"], threads, table)
         kept = dst, src, residual, second, outer, inner, table, code, move, started

@@ -199,6 +199,12 @@ class Correlation:
         return prod(sum(len(phase.taps) for phase in line.phases) for line in self.lines)
 
     @property
+    def has_larger_weight(self) -> bool:
+        """Whether the weight has more elements than the operand."""
+        weight = self.reduced // self.groups * self.made * self.taps
+        return weight > prod(self.operand_shape)
+
+    @property
     def multiply_adds(self) -> int:
         """Number of multiply-adds, including those with zeros outside the operand."""
         products = prod(sum(p.length * len(p.taps) for p in line.phases) for line in self.lines)

@@ -26,14 +26,15 @@ _LINE = 16  # numbers in 128 bytes: processors fetch lines in pairs
 class ArgumentLayout:
     """The layout of an argument block: numbers and addresses (`signature`), and counters.
 
-    The counters follow the first line of numbers, so their indices depend on nothing else."""
+    The counters follow the first line of numbers, so their indices depend on nothing else. Each has
+    a line, in which further counters may follow it."""
 
     def __init__(self, numbers: str, counters: str) -> None:
         self.types, shared = signature(numbers), counters.split()
         behind = _LINE * len(shared)
         self.indices = {n: i if i < _LINE else i + behind for i, n in enumerate(self.types)}
         self.indices |= {name: _LINE * (1 + i) for i, name in enumerate(shared)}
-        self.counters = range(_LINE, _LINE + behind, _LINE)
+        self.zeros = array("q", bytes(8 * behind))
         self.pointers = {self.indices[n] for n, kind in self.types.items() if kind == PTR}
         self._count = behind + -(-len(self.types) // _LINE) * _LINE
 
@@ -82,8 +83,8 @@ class Block:
 
     def restart(self) -> None:
         """Set the counters to zero, for another run."""
-        for index in self._layout.counters:
-            self.numbers[index] = 0
+        zeros = self._layout.zeros
+        self.numbers[_LINE : _LINE + len(zeros)] = zeros
 
     def copy(self) -> Block:
         """Return a block with the same values."""

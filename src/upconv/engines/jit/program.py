@@ -1,7 +1,7 @@
 """A sequence of steps in one native call, which all threads run together without Python.
 
     for each step:  n = entered++                unless the step is over already
-                    if n < threads: work(block)
+                    if n < threads: walk_as(block, member)
                     wait until over = jobs       and meanwhile prefetch the next step's weights
 
 Why this is correct:
@@ -41,9 +41,10 @@ from .emit import Function, Module
 from .kernel_arguments import ArgumentLayout, Record, filled, record, wait
 from .steps import Step
 from .values import I64, LINE, PTR, Value
+from .walk import walk_code
 
-_ARGUMENTS = ArgumentLayout("steps* count", counters="")
-_STEP = record("work block threads entered over jobs ahead ahead_bytes")
+_ARGUMENTS = ArgumentLayout("steps* count walk*", counters="members")
+_STEP = record("block threads entered over jobs ahead ahead_bytes")
 """A step; `ahead` is the next packed weight, of which waiting threads prefetch `ahead_bytes`."""
 _APART = 128  # bytes from one counter to the next: processors fetch cache lines in pairs
 _MANY = 20  # pointers
@@ -59,16 +60,17 @@ def _sequence_code(module: Module, cpu: Cpu) -> None:
     """`sequence(args)`, which every thread runs."""
     with module.function("sequence", {"args": PTR}) as f:
         a, prefetched = _ARGUMENTS.reader(f), f.scratch(8)
+        member = f.take(a.address("members"))
         with f.loop(0, a["count"]) as loop:
             step = Record.of(f, a["steps"], loop.index, _STEP)
             fields = {name: step[name] for name in _STEP.names or ()}
-            work, block, entered, over, ahead = (
+            block, entered, over, ahead = (
                 f.convert("inttoptr", fields[name], PTR)
-                for name in ("work", "block", "entered", "over", "ahead")
+                for name in ("block", "entered", "over", "ahead")
             )
             with f.unless(f.observe(over) >= fields["jobs"]):
                 with f.when(f.take(entered) < fields["threads"]):
-                    f.call(work, block)
+                    f.call(a["walk"], block, member)
                 f.store(f.integer(0), prefetched)
 
                 def prefetch(left: Value = fields["ahead_bytes"], ahead: Value = ahead) -> None:
@@ -102,7 +104,7 @@ class StepSequence:
         stand_ins: Sequence[np.ndarray] = (),
     ) -> None:
         self.steps = tuple(steps)
-        self._code = _sequence_code(host())
+        self._code, self._walk = _sequence_code(host()), walk_code(host())
         self._work = self._code.addresses["sequence"]
         self._threads = max((step.threads for step in self.steps), default=1)
         self._start, self._memory = _laid_out(self.steps)
@@ -112,7 +114,7 @@ class StepSequence:
         ahead = _next_weights(self.steps)
         self._table = filled(
             _STEP, len(self.steps),
-            work=[step.work for step in self.steps], block=blocks[:-1],
+            block=blocks[:-1],
             threads=[step.threads for step in self.steps],
             entered=blocks[-1] + np.arange(len(self.steps)) * _APART,
             over=moved + [step.over for step in self.steps],
@@ -126,7 +128,10 @@ class StepSequence:
         moving = [_pointers_into(array, self.steps, self._start) for array in stand_ins]
         # A NumPy operation takes as long as 20 assignments of single numbers.
         self._moving = [pairs if len(pairs) < _MANY else np.array(pairs).T for pairs in moving]
-        self._block = _ARGUMENTS.block(steps=self._table.ctypes.data, count=len(self.steps))
+        self._block = _ARGUMENTS.block(
+            steps=self._table.ctypes.data, count=len(self.steps),
+            walk=self._walk.addresses["walk_as"],
+        )  # fmt: skip
 
     def run(self, threads: int, addresses: Sequence[int] = ()) -> bool:
         """Run all steps on at most `threads` threads; return whether the results are valid.
@@ -141,6 +146,7 @@ class StepSequence:
                     numbers[index] = address + offset
             else:
                 self._memory[pointers[0]] = pointers[1] + address
+        self._block.restart()
         pool.run(self._work, self._block.address, min(threads, self._threads))
         return not (self._flags.size and np.count_nonzero(self._memory[self._flags]))
 

@@ -98,7 +98,7 @@ class Spatial:
         """Return the walk over all blocks, with one job per block."""
         table = self._table
         code, walking = block_code(cpu), walk.walk_code(cpu)
-        phases = walk.phases(walk.Phase(code.addresses["block"], table))
+        phases = walk.phases(threads, walk.Phase(code.addresses["block"], table))
         self._kept = code, walking, phases
         self.resident_bytes += table.nbytes + phases.nbytes
         # Parts whose size is a multiple of a page would all begin in the same cache sets.

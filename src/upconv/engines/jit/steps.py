@@ -19,9 +19,8 @@ from .walk import after_packing
 
 
 class Step(NamedTuple):
-    """A function that threads run together, and the counter that shows when it is over."""
+    """A walk that threads run together, and the counter that shows when it is over."""
 
-    work: int  # address of a function of the block
     block: Block  # the arguments, the step's own copy; its counters are zero
     threads: int  # how many threads may enter: scratch memory has parts for no more
     over: int  # address of the counter of finished jobs of the last phase
@@ -65,4 +64,4 @@ class Launch(NamedTuple):
         flag = block.address_of(self.flag) if self.flag else 0
         weights = (0, 0) if weight is None else (address_of(weight), weight.nbytes)
         over = block.address_of(self.over)
-        return Step(self.work, block, self.threads, over, self.jobs, flag, weights, (weight, *kept))
+        return Step(block, self.threads, over, self.jobs, flag, weights, (weight, *kept))

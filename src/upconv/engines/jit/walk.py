@@ -1,8 +1,12 @@
 """The walk over a kernel's tables, in which all threads take part: phases, one after another.
 
-A phase is a function and a grid of jobs. A job reads one row of each of two tables: job n reads
-row n % count of `inner` and row n // count of `outer`. So tables grow with the sum of both counts
-and not with their product. No job of a phase begins before all jobs of the previous phase are over.
+A phase is a function and a grid of jobs. A job reads one row of each of two tables, `inner` and
+`outer`, and there is a job for each pair. So tables grow with the sum of both counts and not with
+their product. No job of a phase begins before all jobs of the previous phase are over.
+
+The rows of one table are divided into *ranges*, one for each thread, in which the rows of `inner`
+change fastest. Each thread begins with its own range, and then helps in the next ones. So a thread
+finds much of what it wrote in the last phase, or in the last layer, in its own caches.
 
     job(args, mine, inner, outer)    `mine` is the thread's own part of the scratch memory, whose
                                      first two numbers are 0 when a thread begins its first job
@@ -15,16 +19,18 @@ A kernel's argument block begins with `NUMBERS` and has `COUNTERS`; `phases` ret
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 
 from .compile import Code, compiled
 from .cpu import Cpu
-from .emit import Module, signature
+from .emit import Function, Module, signature
 from .kernel_arguments import ArgumentLayout, jobs, wait
 from .packing import Numbers
-from .values import I64, PTR, vector
+from .values import I64, PTR, Value, vector
 
 MOST_PHASES = 4
 NUMBERS = "phases* phase_count scratch* part pack* pack_args* "
@@ -33,24 +39,28 @@ one thread's part; and the code that packs a weight, with its argument block."""
 COUNTERS = "next_thread " + " ".join(f"next_{i} over_{i}" for i in range(MOST_PHASES)) + " "
 JOB = signature("args* mine* inner* outer*")
 """The parameters of a job's function."""
+_MOST_RANGES = 16  # counters of a line
 
 _ARGUMENTS = ArgumentLayout(NUMBERS, counters=COUNTERS)
 
 
 class Phase(NamedTuple):
     """A function's address and the tables of its jobs. Where a table is None, a job gets the number
-    of a row, below the count, instead of its address."""
+    of a row, below the count, instead of its address. `by_outer` says that ranges divide the rows
+    of `outer`, which is better if a row of `outer` stands for more memory than one of `inner`."""
 
     code: int
     inner: Numbers | None
     outer: Numbers | None = None
     inner_count: int = 1
     outer_count: int = 1
+    by_outer: bool = False
 
 
-def phases(*listed: Phase) -> Numbers:
-    """Return the table of phases; the caller keeps the tables of jobs alive."""
-    rows = []
+def phases(threads: int, *listed: Phase) -> Numbers:
+    """Return the table of phases, for at most `threads` threads; the caller keeps the tables of
+    jobs alive."""
+    rows, ranges = [], min(threads, _MOST_RANGES)
     for phase in listed:
         sides = []
         tables = (phase.inner, phase.inner_count), (phase.outer, phase.outer_count)
@@ -59,11 +69,14 @@ def phases(*listed: Phase) -> Numbers:
             nbytes = 1 if table is None else table.strides[0]
             sides.append((count if table is None else len(table), address, nbytes))
         (inner, *first), (outer, *second) = sides
-        rows.append((phase.code, inner * outer, inner, *first, *second))
+        by_outer = outer > 1 and (phase.by_outer or inner == 1)
+        rows.append((phase.code, inner * outer, inner, *first, *second, outer, by_outer, ranges))
     return np.array(rows, np.int64)
 
 
-_ROW = 7  # numbers of a phase: code, jobs, rows of `inner`, and address and bytes of a row of both
+_ROW = 10
+"""Numbers of a phase: code, jobs, rows of `inner`, address and bytes of a row of both, rows of
+`outer`, `by_outer`, ranges."""
 _APART = 8 * (_ARGUMENTS.place("next_1") - _ARGUMENTS.place("next_0"))
 
 
@@ -71,28 +84,31 @@ def after_packing(table: Numbers, threads: int, code: Code) -> Numbers:
     """Put the packing of a weight, in which all threads take part, before a table of phases.
     `code` is the walk's code, which the caller keeps alive."""
     pack = Phase(code.addresses["pack"], None, inner_count=threads)
-    return np.concatenate([phases(pack), table])
+    return np.concatenate([phases(threads, pack), table])
 
 
-@compiled("walk", "pack", kept=4, opt=0)
+@compiled("walk", "walk_as", "pack", kept=4, opt=0)
 def walk_code(module: Module, cpu: Cpu) -> None:
-    """The function `walk(args)`, which every thread runs, and the job `pack` for weights."""
+    """The function `walk(args)`, which every thread runs, and the job `pack` for weights.
+
+    `walk_as(args, member)` is the same for a thread that has a number in a sequence of walks.
+    """
     with module.function("pack", JOB) as f:
         a = _ARGUMENTS.reader(f)
         f.call(a["pack"], a["pack_args"])
-    with module.function("walk", {"args": PTR}) as f:
+    with module.function("shared", signature("args* number member")) as f:
         a = _ARGUMENTS.reader(f)
-        mine = a["scratch"] + f.take(a.address("next_thread")) * a["part"]
+        mine = a["scratch"] + f["number"] * a["part"]
         new = f.scratch(8)
         f.store(a["part"], new)
         with f.loop(0, a["phase_count"]) as phase:
             at = f.at(a["phases"], phase.index * _ROW, I64)
-            code, count, jobs_there = f.load(PTR, at), f.word(at, 2), f.word(at, 1)
+            code, jobs_there = f.load(PTR, at), f.word(at, 1)
             apart = phase.index * _APART
-            with jobs(f, a.address("next_0") + apart, jobs_there) as job:
+            with _taken(f, at, a.address("next_0") + apart) as numbers:
                 rows = [
                     f.load(PTR, f.at(at, place, I64)) + number * f.word(at, place + 1)
-                    for place, number in ((3, job % count), (5, job // count))
+                    for place, number in zip((3, 5), numbers, strict=True)
                 ]
                 with f.when(f.load(I64, new) > 0):
                     f.store(f.constant(vector(I64, 2), 0), mine)
@@ -102,3 +118,26 @@ def walk_code(module: Module, cpu: Cpu) -> None:
             with f.when(phase.index + 1 < a["phase_count"]):
                 over = a.address("over_0") + apart
                 wait(f, over, jobs_there, cpu)
+    for name, member in (("walk", ""), ("walk_as", " member")):
+        with module.function(name, signature("args*" + member)) as f:
+            number = f.take(_ARGUMENTS.reader(f).address("next_thread"))
+            f.call("shared", f["args"], number, f["member"] if member else number)
+
+
+@contextmanager
+def _taken(f: Function, phase: Value, counters: Value) -> Iterator[tuple[Value, Value]]:
+    """Take jobs, as rows of `inner` and `outer`, from a thread's own range and then from others."""
+    inner, outer, by_outer = f.word(phase, 2), f.word(phase, 7), f.word(phase, 8) > 0
+    rows, other = f.select(by_outer, outer, inner), f.select(by_outer, inner, outer)
+    ranges = f.word(phase, 9)
+    with f.loop(0, ranges) as turn:
+        number = (f["member"] + turn.index) % ranges
+        start = number * rows // ranges
+        count = (number + 1) * rows // ranges - start
+        counter, size = counters + number * 8, count * other
+        with f.when(f.observe(counter) < size), jobs(f, counter, size) as job:
+            width, none = f.select(by_outer, inner, count), f.integer(0)
+            yield (
+                f.select(by_outer, none, start) + job % width,
+                f.select(by_outer, start, none) + job // width,
+            )

@@ -42,7 +42,8 @@ class Walk:
         correlation = data.correlation
         plan = jobs(correlation, form.cut, threads, form.cpu)
         tables = runs_of(passes, data, blocks, plan.step)
-        steps = [Phase(codes.steps["passes"], tables["runs"], passes.rows(plan.block_run))]
+        rows, by_outer = passes.rows(plan.block_run), correlation.has_larger_weight
+        steps = [Phase(codes.steps["passes"], tables["runs"], rows, by_outer=by_outer)]
         stage = max((plan.step + PAD) * passes.widest, width * CHUNK) * form.element
         # Parts that are multiples of a page would all begin in the same cache sets.
         part = _rounded(stage, 4096) + 192
@@ -59,7 +60,7 @@ class Walk:
             )
             size = prod(correlation.result_shape) * form.y_bytes
             self.nbytes = self.scratch_y + _rounded(size, 64)
-        tables["phases"] = phases(*steps)
+        tables["phases"] = phases(threads, *steps)
         self.resident_bytes = sum(table.nbytes for table in tables.values())
         self.tables = tables = tables | shared
         self.phases, self.data, self.passes = steps, data, passes

@@ -53,7 +53,7 @@ class Planes(Kernel):
         w_tap = max(1, lanes) * dtype.itemsize
         tables = _tables(correlation, tile, w_tap, self._threads)
         job = walk.Phase(code.addresses["planes"], tables["inner"], tables["outer"])
-        phases = walk.phases(job)
+        phases = walk.phases(self._threads, job)
         self._held = code, finish, tables, phases
         blocks = Blocks(ARGUMENTS.block(
             phases=phases.ctypes.data, phase_count=1,

@@ -93,14 +93,16 @@ class Positions(Kernel):
         cache_blocks = packing["cache_blocks"]
         cache_blocks["spans"] = np.arange(len(cache_blocks)) * (placement.ranges[0].size // 2)
         jobs = job_table(correlation, plan, self.order.group_bytes)
-        phases = [walk.Phase(self._driver.addresses["job"], cache_blocks, jobs)]
+        by_outer = correlation.has_larger_weight
+        job = self._driver.addresses["job"]
+        phases = [walk.Phase(job, cache_blocks, jobs, by_outer=by_outer)]
         if "parts" in packing:
             pack = self._driver.addresses["pack"]
             phases.insert(0, walk.Phase(pack, packing["parts"], packing["packing"]))
         named = {
             **placement.tables, "ranges": placement.ranges, "taps": tap_table(plan, element),
             "phase_tuples": placement.phase_tuples, "blocks": blocks,
-            "segments": packing["segments"], "phases": walk.phases(*phases),
+            "segments": packing["segments"], "phases": walk.phases(plan.threads, *phases),
         }  # fmt: skip
         self._tables = packing | named | {"jobs": jobs}
         return {

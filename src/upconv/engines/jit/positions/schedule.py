@@ -95,15 +95,25 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     halo_before, halo_after = padded.high, tiles[0].width + tiles[0].lanes - padded.low
     room = _room(correlation, tiles[0], halo_before + halo_after, cpu)
     span_rows = _span_rows(correlation, padded, tiles[0]) if padded.row_stride <= room else 0
+    useful = useful_threads(correlation.multiply_adds, threads)
+    if useful > 1 and _is_one_row(correlation, padded) and not correlation.has_larger_weight:
+        # Threads then divide the row, where they would otherwise divide the results' channels and
+        # all read the whole input.
+        span_rows = 0
     single_block = Schedule(
         padded, tiles, blocks, halo_before, halo_after, padded.total, span_rows, len(blocks),
-        shared=True, threads=useful_threads(correlation.multiply_adds, threads),
+        shared=True, threads=useful,
         buffer_positions=padded.total + halo_before + halo_after,
     )  # fmt: skip
     plan = _cut(single_block, correlation, cpu)
     # No tile may read past the end of an image.
     fits = (padded.total % plan.cache_block or plan.cache_block) >= tiles[0].width
     return replace(plan, in_place=fits and _may_read_in_place(correlation, plan, cpu))
+
+
+def _is_one_row(correlation: Correlation, padded: PaddedPositions) -> bool:
+    """Whether there is only one row, in which the same tiles are best with and without new rows."""
+    return correlation.batch * padded.rows == 1
 
 
 def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) -> int:
@@ -135,7 +145,7 @@ def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> floa
     """Return the cycles of each thread, for tiles, placing their results, and packing the input."""
     channels, padded = correlation.reduced // correlation.groups, plan.padded
     costs = cpu.costs.positions
-    by_row = plan.span_rows == 1
+    by_row = plan.span_rows == 1 or _is_one_row(correlation, padded)
     rows_cycles = [_row_cycles(correlation, padded, tile, by_row) for tile in plan.tiles]
     # The last tile of the last row, or of all positions, takes as long as a full one.
     part = padded.row_stride if by_row else plan.tiles[0].width

@@ -119,7 +119,7 @@ class Walk:
         )
         if codes.first:
             self.nbytes += _rounded(prod(correlation.result_shape) * BYTES[codes.element], 64)
-        self.phases = phases(*listed)
+        self.phases = phases(threads, *listed)
         kept = [self.phases, *self.tables.values()]
         kept += [t for p in listed for t in (p.inner, p.outer) if t is not None]
         self.resident_bytes = sum(table.nbytes for table in kept)
@@ -158,7 +158,8 @@ class Walk:
         # With one run, each weight belongs to one job, which may pack it if all threads have jobs.
         enough = self._threads == 1 or len(parts) >= _LEAST_PARTS * self._threads
         self.slab = int(weights.max(initial=0)) if len(runs) == 1 and enough else 0
-        return Phase(self._codes.steps["products"], runs, parts)
+        by_outer = correlation.has_larger_weight
+        return Phase(self._codes.steps["products"], runs, parts, by_outer=by_outer)
 
     def _transposing(self, y_steps: Numbers) -> Phase:
         """Return the phase that transposes results back."""

@@ -39,6 +39,7 @@ class WeightGrad:
         walk, arrays = walk_code(cpu), tables.arrays
         finish = Phase(driver.addresses["finish"], arrays["blocks"])
         listed = phases(
+            self._threads,
             Phase(driver.addresses["job"], arrays["jobs"], arrays["sets"]),
             *((finish,) if plan.sets > 1 else ()),
         )

@@ -59,6 +59,7 @@ class TileWeightGrad:
         driver, walk = tile_driver_code(cpu), walk_code(cpu)
         finish = Phase(driver.addresses["finish"], tables["blocks"])
         listed = phases(
+            self._threads,
             Phase(driver.addresses["job"], tables["jobs"], tables["sets"]),
             *((finish,) if plan.sets > 1 else ()),
         )

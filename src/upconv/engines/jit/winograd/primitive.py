@@ -98,7 +98,7 @@ class Winograd(Kernel):
         self.order, self._pack_threads = self._class.weights, plan.threads
         self._groups = group_table(form.sizes, form.vectors, 1 << parts.tiles.bit_length())
         job = _address(self._class.codes["job"])
-        self._phases = phases(Phase(job, None, tables["runs"], tables.blocks))
+        self._phases = phases(plan.threads, Phase(job, None, tables["runs"], tables.blocks))
         self._arguments = {
             **self._class.arguments, **tables.arguments, "batch": correlation.batch,
             "phases": address_of(self._phases), "phase_count": 1,
