@@ -37,10 +37,11 @@ class WeightGrad:
         self._threads = useful_threads(problem.multiply_adds, threads)
         tables, codes, driver = Tables.of(plan), _codes(plan, cpu), driver_code(cpu)
         walk, arrays = walk_code(cpu), tables.arrays
+        job = Phase(driver.addresses["job"], arrays["jobs"], arrays["sets"], by_outer=True)
         finish = Phase(driver.addresses["finish"], arrays["blocks"])
         listed = phases(
             self._threads,
-            Phase(driver.addresses["job"], arrays["jobs"], arrays["sets"]),
+            job,
             *((finish,) if plan.sets > 1 else ()),
         )
         self._run, zeros = walk.addresses["walk"], np.zeros(plan.sides.tile.width)

@@ -60,7 +60,7 @@ class TileWeightGrad:
         finish = Phase(driver.addresses["finish"], tables["blocks"])
         listed = phases(
             self._threads,
-            Phase(driver.addresses["job"], tables["jobs"], tables["sets"]),
+            Phase(driver.addresses["job"], tables["jobs"], tables["sets"], by_outer=True),
             *((finish,) if plan.sets > 1 else ()),
         )
         self._run, configured = walk.addresses["walk"], configuration()
