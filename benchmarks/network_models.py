@@ -301,6 +301,49 @@ def edsr() -> Network:
     return layers.network
 
 
+def esrgan() -> Network:
+    """ESRGAN, four times the size: 2 of its 23 blocks of dense layers, nearest upsampling."""
+    layers = Layers(x=(1, 3, 64, 64))
+    network = layers.network
+
+    def leaky(x: Value) -> Value:
+        return network.activation(x, ("leaky_relu", 0.2))
+
+    def dense(x: Value) -> Value:
+        values = [x]
+        for _ in range(4):
+            values.append(leaky(layers.conv(network.concat(*values), 32, 3, padding=1)))
+        return x + layers.conv(network.concat(*values), 64, 3, padding=1) * 0.2
+
+    x = head = layers.conv(layers.inputs[0], 64, 3, padding=1)
+    for _ in range(2):
+        x = x + dense(dense(dense(x))) * 0.2
+    x = head + layers.conv(x, 64, 3, padding=1)
+    for _ in range(2):
+        x = leaky(layers.conv(network.upsample(x, 2), 64, 3, padding=1))
+    network.output(layers.conv(leaky(layers.conv(x, 64, 3, padding=1)), 3, 3, padding=1))
+    return network
+
+
+def segment() -> Network:
+    """The decoder of a segmentation U-Net on ResNet-34's features: nearest upsampling, skips."""
+    sizes = {"s1": (64, 128), "s2": (64, 64), "s3": (128, 32), "s4": (256, 16), "s5": (512, 8)}
+    layers = Layers(**{name: (1, c, size, size) for name, (c, size) in sizes.items()})
+    network = layers.network
+
+    def normed(x: Value, channels: int) -> Value:
+        x = layers.batch_norm(layers.conv(x, channels, 3, padding=1))
+        return network.activation(x, "relu")
+
+    *skips, x = layers.inputs
+    for channels, skip in zip((256, 128, 64, 32, 16), [*reversed(skips), None], strict=True):
+        x = network.upsample(x, 2)
+        x = x if skip is None else network.concat(x, skip)
+        x = normed(normed(x, channels), channels)
+    network.output(layers.conv(x, 4, 3, padding=1))
+    return network
+
+
 def yolo() -> Network:
     """A neck of detectors: SiLU, split bottlenecks, nearest upsampling, pooling at the deepest."""
     layers = Layers(p3=(1, 64, 80, 80), p4=(1, 128, 40, 40), p5=(1, 256, 20, 20))
@@ -371,6 +414,8 @@ MODELS: dict[str, Callable[[], Network]] = {
     "dac": dac,
     "pose": pose,
     "edsr": edsr,
+    "esrgan": esrgan,
+    "segment": segment,
     "yolo": yolo,
     "mobile": mobile,
 }

@@ -1,6 +1,6 @@
 """The compiler: a sequence of passes from a graph of known sizes to a program.
 
-fuse, fold, split   independent of sizes, once per network
+fuse, fold, upsampled, split    independent of sizes, once per network
 choose              layouts and kernels, by the engine's candidates, once per class of sizes
 laid_out, place     a form for every value, and views
 program             memory, and the native steps
@@ -24,13 +24,14 @@ from .kinds import output_shapes
 from .layout import labels, laid_out
 from .memory import Arena, arena
 from .place import place
+from .upsampled import upsampled
 
 _EXACT = 64  # each size up to here is a class
 
 
 def simplified(graph: Graph) -> Graph:
     """Fuse and fold a graph as far as kernels support it."""
-    return split(fold(fuse(reordered(graph))))
+    return split(upsampled(fold(fuse(reordered(graph)))))
 
 
 @dataclass(frozen=True)
