@@ -26,14 +26,14 @@ def check(seed: int) -> None:
     network_streams.check(case, one.axis, stream, rng, precision, algorithm)
 
 
-@pytest.mark.parametrize("first", range(0, 24, 8))
+@pytest.mark.parametrize("first", range(0, 16, 8))
 def test_random_networks_in_random_chunks(first: int) -> None:
     for seed in range(first, first + 8):
         check(seed)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(24, 2024, 100))
+@pytest.mark.parametrize("first", range(16, 2016, 100))
 def test_two_thousand_networks_in_random_chunks(first: int) -> None:
     for seed in range(first, first + 100):
         check(seed)
