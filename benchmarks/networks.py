@@ -152,7 +152,7 @@ def peers(graph: Graph, arrays: list[np.ndarray], threads: int, inductor: bool) 
 
     calls = {"torch": eager(module)}
     if inductor:
-        torch.compiler.reset()  # of the models before, which ran the same code
+        torch.compiler.reset()  # forget the models before, which ran the same code
         calls["inductor"] = eager(torch.compile(torch.export.export(module, tensors).module()))
     for name, make in (("onnxruntime", _onnxruntime), ("openvino", _openvino)):
         try:

@@ -108,6 +108,16 @@ def paddings(value: Frozen, rank: int) -> Pairs | Same:
     return tuple(_pair(f"padding[{i}]", entry) for i, entry in enumerate(value))
 
 
+def paddings_of_stride_1(value: Frozen, kernel: Sequence[int], dilation: Sequence[int]) -> Pairs:
+    """(begin, end) per axis of a convolution of stride 1, where no rule depends on the size."""
+    pairs = paddings(value, len(kernel))
+    if not isinstance(pairs, Same):
+        return pairs
+    upper, far = pairs is Same.UPPER, 1 << 40  # any size
+    axes = zip(kernel, dilation, strict=True)
+    return tuple(same_padding(far, k, 1, d, upper=upper) for k, d in axes)
+
+
 _PAIRS = "Pairs are ((begin, end), ...); negative values add positions."
 _PADDING_FORMS = (
     "an int, or one int or (begin, end) pair per spatial axis (the weight has {rank}), or 'valid',"

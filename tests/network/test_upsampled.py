@@ -1,5 +1,6 @@
 """Nearest upsampling as part of the convolutions that read it."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -29,7 +30,11 @@ def kinds(graph: Graph) -> list[str]:
 def merged(network: Network) -> Graph:
     """The network's graph after the pass, which computes the same."""
     graph = network.graph()
-    after = upsampled.upsampled(graph)
+    return same(graph, upsampled.upsampled(graph))
+
+
+def same(graph: Graph, after: Graph) -> Graph:
+    """The second graph, which computes what the first does."""
     rng = np.random.default_rng(7)
     arrays = [rng.standard_normal(graph.shapes[value]) for value in graph.inputs.values()]
     for one, other in zip(evaluate(graph, arrays), evaluate(after, arrays), strict=True):
@@ -55,6 +60,55 @@ def test_a_convolution_becomes_transposed(
     graph = merged(network)
     assert kinds(graph) == ["transposed"]
     assert graph.nodes[0].operation.keywords.stride == factors  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kernel", [(2, 4), (4, 1), (1, 3)])
+def test_axes_with_different_taps_factors_and_ends(kernel: tuple[int, int]) -> None:
+    network = Network({"x": (2, 3, 5, 6)})
+    big = network.upsample(network.inputs["x"], (2, 3))
+    padding = (2, 0), (0, 3)
+    network.output(network.conv(big, values(4, 3, *kernel), values(4), padding=padding))
+    assert kinds(merged(network)) == ["transposed"]
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+@pytest.mark.parametrize("end", ["residual", "two residuals", "store", "prelu", "broadcast"])
+def test_what_a_fused_convolution_ends_in_stays(end: str, taps: int) -> None:
+    network = Network(
+        {"x": (1, 3, 4, 5), "y": (1, 2, 8, 10), "z": (1, 4, 8, 10), "b": (1, 4, 1, 1)}
+    )
+    x, y, z, b = network.inputs.values()
+    joined = network.concat(network.upsample(x, 2), y)
+    result = network.conv(joined, values(4, 5, taps, taps), values(4), padding=taps // 2)
+    if end == "store":
+        network.output(result, network.activation(result, "relu"))
+    elif end == "prelu":
+        network.output(network.activation(result + z, ("prelu", values(4))))
+    else:
+        sums = {"residual": result + z, "two residuals": result + z + z, "broadcast": result * b}
+        network.output(network.activation(sums[end], "tanh"))
+    graph = fuse(network.graph())
+    assert len(graph.nodes) == 3
+    after = same(graph, upsampled.upsampled(graph))
+    divided = taps == 3 or end != "store"
+    assert (kinds(after) != kinds(graph)) == divided
+
+
+def test_a_summation_order_that_is_required_stays() -> None:
+    network = Network({"x": (1, 3, 4)})
+    network.output(network.conv(network.upsample(network.inputs["x"], 2), values(4, 3, 3)))
+    graph = network.graph()
+    up, conv = graph.nodes
+    fixed = replace(conv, operation=replace(conv.operation, sums="some order"))  # type: ignore[type-var]
+    assert kinds(upsampled.upsampled(graph.with_nodes([up, fixed]))) == kinds(graph)
+
+
+def test_upsampling_moves_on_to_the_next_convolution() -> None:
+    network = Network({"x": (1, 3, 4, 5)})
+    x = network.upsample(network.inputs["x"], 2)
+    x = network.conv(x, values(6, 3, 1, 1), values(6))
+    network.output(network.conv(x, values(2, 6, 3, 3), padding=1))
+    assert kinds(merged(network)) == ["Convolution", "transposed"]
 
 
 def test_the_weight_holds_sums_of_taps() -> None:
@@ -145,10 +199,28 @@ def test_a_decoder_at_another_size(precision: str) -> None:
         program = network.compile({"x": (1, 4, length)}, precision=precision)
         assert "conv_transpose" in program.explain(measure=False)
         allowed = 1e-5 if precision == "float32" else 0.05
-        np.testing.assert_allclose(program.run(chunk), network(chunk), atol=allowed)
+        (expected,) = evaluate(network.graph(x=chunk.shape), [chunk.astype(np.float64)])
+        np.testing.assert_allclose(program.run(chunk), expected, atol=allowed)
         pieces = [stream.push(chunk[..., :3]), stream.push(chunk[..., 3:]), stream.finish()]
-        np.testing.assert_allclose(np.concatenate(pieces, -1), network(chunk), atol=allowed)
+        np.testing.assert_allclose(np.concatenate(pieces, -1), expected, atol=allowed)
         stream.reset()
+
+
+def test_a_stream_of_a_divided_convolution_with_much_padding() -> None:
+    """Results of one position then have other strides than their residuals, without effect."""
+    network = Network({"x": (1, 40, None), "y": (1, 2, None)})
+    x, y = network.inputs.values()
+    x = network.upsample(network.conv(x, values(40, 40, 3), padding=1), 2)
+    joined = network.concat(network.upsample(y, 2), x, x)
+    network.output(network.conv(joined, values(4, 82, 2), padding=4))
+    xs = values(1, 40, 13).astype(np.float32), values(1, 2, 13).astype(np.float32)
+    shapes = {"x": xs[0].shape, "y": xs[1].shape}
+    (expected,) = evaluate(network.graph(**shapes), [each.astype(np.float64) for each in xs])
+    for first in range(1, 13):
+        stream = network.stream(threads=1)
+        pieces = [stream.push(*(each[..., :first] for each in xs)),
+                  stream.push(*(each[..., first:] for each in xs)), stream.finish()]  # fmt: skip
+        np.testing.assert_allclose(np.concatenate(pieces, -1), expected, atol=1e-4)
 
 
 def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

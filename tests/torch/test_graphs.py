@@ -69,6 +69,7 @@ def test_gradients_of_a_compiled_model(name, upconv_is_faster) -> None:
     "activation",
     [
         torch.relu, torch.relu_, nn.functional.silu, nn.functional.gelu, torch.Tensor.tanh_,
+        nn.functional.relu6, nn.functional.hardswish,
         lambda y: nn.functional.leaky_relu(y, 0.3, inplace=True),
     ],
 )  # fmt: skip

@@ -50,8 +50,8 @@ class TestEveryCase:
         residual = torch.randn_like(y)
         fused = OPS.fused_convolution(x, w, b, *how, residual, "leaky_relu:0.3")
         assert close(fused, FUNCTIONAL.leaky_relu(y + residual, 0.3))
-        for name in ("relu", "tanh", "sigmoid", "silu", "gelu"):
-            function = getattr(FUNCTIONAL, name)
+        for name in ("relu", "relu6", "tanh", "sigmoid", "silu", "gelu", "hard_swish"):
+            function = getattr(FUNCTIONAL, {"hard_swish": "hardswish"}.get(name, name))
             assert close(OPS.fused_convolution(x, w, b, *how, None, name), function(y))
         assert close(compute.activated(y, "leaky_relu:0.3"), FUNCTIONAL.leaky_relu(y, 0.3))
 

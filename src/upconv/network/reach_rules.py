@@ -6,14 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import EngineRefusal
-from ..geometry import same_padding
-from ..keywords import Same, paddings
+from ..keywords import Same, paddings, paddings_of_stride_1
 from ..stream_progress import Progress
 from . import graph as ir
 from .kinds import signature_of
 from .reach import Edges, Multiplied, Reach, Taps
-
-_FAR = 1 << 40  # an arbitrary size, since "same" padding of stride 1 does not depend on it
 
 
 def reach(node: ir.Node, graph: ir.Graph, number: int) -> Reach:
@@ -32,14 +29,10 @@ def _convolution(operation: ir.Convolution, shape: ir.Shape, number: int) -> Rea
     along = axes[number]
     ends = along.crop_begin, along.crop_end
     if not operation.transposed:  # the crop at the end depends on the size
-        padding = paddings(operation.keywords.padding, len(axes))
-        if isinstance(padding, Same):
-            if along.stride > 1:
-                raise EngineRefusal("its padding depends on the size of the input")
-            upper = padding is Same.UPPER
-            ends = same_padding(_FAR, along.kernel, 1, along.dilation, upper=upper)
-        else:
-            ends = padding[number]
+        padding, kernel = operation.keywords.padding, [axis.kernel for axis in axes]
+        if along.stride > 1 and isinstance(paddings(padding, len(axes)), Same):
+            raise EngineRefusal("its padding depends on the size of the input")
+        ends = paddings_of_stride_1(padding, kernel, [axis.dilation for axis in axes])[number]
     progress = Progress(along.kernel, along.stride, along.dilation, *ends, not operation.transposed)
     pairs = tuple((one.crop_begin, one.crop_end) for one in axes)
     return Taps(operation, progress, number, pairs, cuts=True)

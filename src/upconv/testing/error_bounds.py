@@ -19,12 +19,13 @@ from ..problem import Direction, DType, Problem
 
 _WINOGRAD = "winograd "
 _POINTS = (0.0, 1.0, -1.0, 2.0, -0.5)  # of Toom and Cook, in addition to infinity
-_STEEPEST = {
+STEEPEST = {
     Activation.SIGMOID: 0.25,
     Activation.SILU: 1.1,
     Activation.GELU: 1.13,
     Activation.HARD_SWISH: 1.5,
 }
+"""The steepest slopes of activations; that of the others is 1."""
 
 
 def error_bound(problem: Problem, variant: str = "") -> float:
@@ -92,7 +93,7 @@ def _steepness(problem: Problem) -> float:
     """The largest factor by which the activation multiplies an error; slopes of PReLU are assumed
     to be at most 1."""
     kind, slope = problem.epilogue.activation, abs(problem.epilogue.slope)
-    return max(1.0, slope) if kind is Activation.LEAKY_RELU else _STEEPEST.get(kind, 1.0)
+    return max(1.0, slope) if kind is Activation.LEAKY_RELU else STEEPEST.get(kind, 1.0)
 
 
 def _winograd(problem: Problem, transforms: str) -> tuple[float, int]:

@@ -23,7 +23,7 @@ from ..activations import Activation
 from ..arrays import Array
 from ..geometry import Axis
 from ..problem import Direction, DType, Problem
-from .error_bounds import tolerance
+from .error_bounds import STEEPEST, tolerance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,11 +144,12 @@ def expected(problem: Problem, inputs: Operands, rounds_sums: bool = False) -> E
     if inputs.slopes is not None:
         slope = inputs.slopes.astype(np.float64).reshape(by_channel)
     value = _ACTIVATED[epilogue.activation](value, slope)
-    allowed = tolerance(problem) * magnitude + max(1.13, abs(epilogue.slope)) * stored
+    steepest = max(STEEPEST.values())
+    allowed = tolerance(problem) * magnitude + max(steepest, abs(epilogue.slope)) * stored
     second = None
     if epilogue.has_second:
         other = _ACTIVATED[epilogue.second](value, epilogue.second_slope)
-        steepest = max(1.13, abs(epilogue.second_slope))  # the slope of GELU, the largest of all
+        steepest = max(steepest, abs(epilogue.second_slope))
         second = Expected(other, steepest * allowed + 2 * _rounding(problem, other))
     return Expected(value, allowed + _rounding(problem, value), second)
 

@@ -24,7 +24,8 @@ def activated(y: Tensor, activation: str) -> Tensor:
     """Apply an activation, named as in `upconv.conv_transpose`, with PyTorch's own function."""
     name, _, slope = activation.partition(":")
     parameters = (float(slope),) if slope else ()
-    return getattr(torch.nn.functional, name)(y, *parameters) if name else y
+    function = {"hard_swish": "hardswish"}.get(name, name)
+    return getattr(torch.nn.functional, function)(y, *parameters) if name else y
 
 
 def by_pytorch(

@@ -32,7 +32,11 @@ _PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = (*_PLAIN[:5], "output_padding", "groups", "dilation")
 _COMPLETE = (*_PLAIN[:6], "transposed", "output_padding", "groups")
 _DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, "groups": 1}
-_ACTIVATIONS = ("relu", "tanh", "sigmoid", "silu", "gelu", "leaky_relu")
+_ACTIVATIONS = {
+    **{name: name for name in ("relu", "relu6", "leaky_relu", "tanh", "sigmoid", "silu", "gelu")},
+    "hardswish": "hard_swish",
+}
+"""PyTorch's name of an activation -> upconv's."""
 _LOG = logging.getLogger("upconv.torch")
 
 
@@ -258,7 +262,7 @@ def _activation(node: Any, part: Any) -> str:
     if name == "leaky_relu":
         slope = values.get("negative_slope", values.get("slope", 0.01))
         return f"leaky_relu:{float(slope)!r}" if isinstance(slope, (int, float)) else ""
-    return name if values.get("approximate", "none") == "none" else ""
+    return _ACTIVATIONS[name] if values.get("approximate", "none") == "none" else ""
 
 
 def _choice(match: _Match, graded: bool) -> int:

@@ -10,12 +10,18 @@ import pytest
 
 from tests.support.random_problems import case
 from upconv.engines import load
+from upconv.engines.jit import cpu as cpus
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import Cpu
 from upconv.engines.jit.limits import too_much
 from upconv.engines.jit.positions import schedule as schedules
 from upconv.engines.jit.positions.placement import Placement
-from upconv.engines.jit.positions.schedule import Schedule, refusal
+from upconv.engines.jit.positions.schedule import (
+    Schedule,
+    predicted_cycles,
+    refusal,
+    schedule,
+)
 from upconv.engines.jit.positions.tables import (
     InputRows,
     block_table,
@@ -274,3 +280,18 @@ def test_tables_of_tiles_do_not_grow_with_channels() -> None:
         assert len(jobs) <= len(plan.blocks)
         sizes.append(placement_bytes(correlation, plan))
     assert sizes[0] == sizes[1]
+
+
+def test_threads_divide_a_single_row_unless_the_weight_is_larger() -> None:
+    """A row of a pointwise layer; of 2 threads, each reads a part of the input."""
+    cpu = cpus.target("x86_64-unknown-linux-gnu", "haswell", "", cpus._KNOWN["haswell"])
+    for size, channels, divided in ((3136, 64, True), (49, 512, False)):
+        axes = (Axis(size, 1),)
+        problem = Problem(Direction.FORWARD, axes, 1, channels, channels)
+        correlation = Correlation.of(problem)
+        assert correlation.has_larger_weight != divided
+        one, two = (schedule(correlation, threads, cpu) for threads in (1, 2))
+        assert one.cache_blocks == 1
+        assert (two.cache_blocks > 1) == divided
+        costs = [predicted_cycles(correlation, plan, cpu) for plan in (one, two)]
+        assert costs[1] == costs[0] / 2

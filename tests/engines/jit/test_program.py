@@ -108,6 +108,14 @@ def test_bits_of_primitives_in_a_row(seed: int) -> None:
             assert chain.outputs() == expected, (seed, threads)
 
 
+def test_threads_have_numbers_of_their_own_in_each_run() -> None:
+    chain = Chain(3)
+    sequence = StepSequence(chain.steps())
+    for _ in range(20):
+        sequence.run(2)
+        assert 1 <= sequence._block["members"] <= 2
+
+
 def test_a_sequence_of_nothing() -> None:
     assert StepSequence([]).run(4)
 

@@ -149,7 +149,8 @@ class JitBorder(BorderFill):
         if not dst.size:
             return []
         beside = [array for array in (residual, second) if array is not None]
-        if any(array.strides != dst.strides for array in beside):
+        wide = [axis for axis, extent in enumerate(dst.shape) if extent > 1]
+        if any(array.strides[i] != dst.strides[i] for array in beside for i in wide):
             words = "The residual and the second result of a step must have its result's strides"
             raise EngineError(f"{words}: make a copy first.")
         if any(array.strides[-1] != array.itemsize for array in (dst, src)):

@@ -54,9 +54,10 @@ class Cast:
         first = np.arange(0, count, _JOB)
         table = filled(_RANGE, len(first), first=first, count=np.minimum(_JOB, count - first))
         code, steps = cast_code(types, cpu), walk.walk_code(cpu)
+        threads = min(threads, len(first))
         phases = walk.phases(threads, walk.Phase(code.addresses["cast"], table))
         block = _ARGUMENTS.block(phases=phases.ctypes.data, phase_count=1)
-        self._kept, threads = (code, steps, table, phases), min(threads, len(first))
+        self._kept = code, steps, table, phases
         self.launch = Launch.of_walk(Blocks(block), steps.addresses["walk"], threads, phases)
 
     def run(self, source: Array, target: Array) -> None:

@@ -1,7 +1,7 @@
 """Argument blocks: the 64-bit numbers that a compiled function reads, by name on both sides.
 
-A function that all threads run takes one pointer to such a block. Each counter that threads share
-has a cache line of its own.
+A function that all threads run takes one pointer to such a block. Counters that
+threads share have cache lines of their own.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ A phase is a function and a grid of jobs. A job reads one row of each of two tab
 `outer`, and there is a job for each pair. So tables grow with the sum of both counts and not with
 their product. No job of a phase begins before all jobs of the previous phase are over.
 
-The rows of one table are divided into *ranges*, one for each thread, in which the rows of `inner`
-change fastest. Each thread begins with its own range, and then helps in the next ones. So a thread
-finds much of what it wrote in the last phase, or in the last layer, in its own caches.
+The rows of one table are divided into *ranges*, one for each of up to 16 threads, in which the rows
+of `inner` change fastest. Each thread begins with its own range, and then helps in the next ones.
+So a thread finds much of what it wrote in the last phase, or in the last layer, in its own caches.
 
     job(args, mine, inner, outer)    `mine` is the thread's own part of the scratch memory, whose
                                      first two numbers are 0 when a thread begins its first job

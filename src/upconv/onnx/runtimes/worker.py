@@ -62,9 +62,10 @@ class Worker:
         with self._lock:
             seconds = self.limit * times + self._startup
             to, back = cast("tuple[IO[bytes], Any]", (self._process.stdin, self._process.stdout))
-            # A process that ended by itself is still written to: `_ended` then names its signal.
             if self.owner != os.getpid() or to.closed:
                 raise errors.EngineError("the process that ran it has ended; open another session")
+            if self._process.poll() is not None:
+                raise self._ended(None)
             timer = threading.Timer(seconds, kill, [self._process.pid])
             deadline = time.monotonic() + seconds
             timer.start()

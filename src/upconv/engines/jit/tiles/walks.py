@@ -151,7 +151,7 @@ class Walk:
         self.tables |= self.operand.results(classes, jumps)
         self._tile_count = tiles = len(self.tables["tiles"]) // max(1, len(classes))
         firsts = numbers.ravel() * tiles
-        rows = _rows(self.operand, self._codes, order, y_steps, ranges, firsts)
+        rows = _rows(self.operand, self._codes, order, y_steps, ranges, firsts, self._threads)
         self.tables["rows"], parts = rows, _parts(rows, plan)
         runs = _runs(tiles, rows, len(parts), plan, self._threads)
         weights = rows["slab"] + rows["count"] * (plan.columns * TILE_BYTES)
@@ -194,7 +194,7 @@ def _operand(kind: Kind, plan: Schedule, in_place: bool) -> Operand:
 
 def _rows(
     operand: Operand, codes: Codes, order: ChannelPacking, y_steps: Numbers,
-    ranges: list[tuple[int, int]], tiles: Numbers,
+    ranges: list[tuple[int, int]], tiles: Numbers, threads: int,
 ) -> Table:  # fmt: skip
     """Return the rows of blocks of outputs, for all groups and phases. `ranges` has each phase's
     first product and their number, and `tiles` its first tile of positions."""
@@ -219,8 +219,10 @@ def _rows(
     rows["w"] += group * order.group_bytes
     rows["bias"] += group * plan.blocks * ROWS * BYTES[FLOAT]
     rows["y"] += group * channels * element
-    # Phases with many taps come first, so that short jobs remain for the threads that end early.
-    return rows.ravel()[np.argsort(-rows["count"].ravel(), kind="stable")]
+    # Each thread's rows begin with those of many taps, so that short jobs remain at the end.
+    longest = np.argsort(-rows["count"].ravel(), kind="stable")
+    dealt: Table = rows.ravel()[np.concatenate([longest[i::threads] for i in range(threads)])]
+    return dealt
 
 
 def _parts(rows: Table, plan: Schedule) -> Table:
