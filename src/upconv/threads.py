@@ -19,6 +19,9 @@ from typing import Protocol
 from .checks import integer, integer_variable
 
 _MOST = 4096
+WORTH_A_THREAD = 200_000
+"""Multiply-adds that take about as long as waking a thread. The number is the same for all
+processors, because the number of threads decides into which jobs a layer is cut."""
 _chosen: int | None = None
 _default: int | None = None
 _pool: ThreadPool | None = None
@@ -53,6 +56,11 @@ def get_num_threads() -> int:
     if _default is None:
         _default = _from_environment() or processors()
     return _default
+
+
+def useful_threads(multiply_adds: int, threads: int) -> int:
+    """Return the number of threads, at most `threads`, that an amount of work is worth."""
+    return max(1, min(threads, multiply_adds // WORTH_A_THREAD))
 
 
 def asked_for() -> int | None:

@@ -22,7 +22,7 @@ from upconv.engines.jit.emit import Module
 from upconv.engines.jit.limits import too_much
 from upconv.engines.jit.planes import primitive as planes
 from upconv.engines.jit.positions import primitive as positions
-from upconv.engines.jit.positions.schedule import refusal
+from upconv.engines.jit.positions.candidates import refusal
 from upconv.engines.jit.weight_grad import primitive as weight_grad
 from upconv.engines.jit.winograd import primitive as winograd_kernel
 from upconv.engines.jit.winograd.schedule import schedules

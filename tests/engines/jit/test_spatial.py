@@ -9,7 +9,7 @@ import pytest
 from tests.support.tile_engines import L2_SMALL, TileEngine
 from upconv import testing
 from upconv.activations import Activation
-from upconv.engines.jit import pool, spatial
+from upconv.engines.jit import spatial
 from upconv.engines.jit.channels import blocks
 from upconv.engines.jit.channels import primitive as channels_module
 from upconv.engines.jit.channels.blocks import Kind, SpatialBlock, halo_bytes
@@ -57,7 +57,7 @@ def divided(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (channels_module, tiles_module):
         monkeypatch.setattr(module, "_POINTS", 1)
     monkeypatch.setattr(blocks, "_HALOS", 0)
-    monkeypatch.setattr(pool, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr("upconv.threads.WORTH_A_THREAD", 1)
 
 
 CASES = [

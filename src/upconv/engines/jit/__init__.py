@@ -23,7 +23,7 @@ from .direct import TILES, takes_tiles
 from .kernel_choice import direct_variant, interior_of, refusal, size_class, table
 from .planes.candidates import PLANES
 from .positions.candidates import POSITIONS
-from .positions.schedule import refusal as positions_refusal
+from .positions.candidates import refusal as positions_refusal
 from .winograd.candidates import is_winograd, schedule_of
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from ... import memory
 from ...errors import EngineError
 from ...problem import DataLayout, Direction, Problem
+from ...threads import useful_threads
 from ..addresses import address_of
 from ..base import Array, Maybe, Primitive
 from ..interior import BorderFill, Interior
@@ -22,7 +23,6 @@ from .cpu import Cpu, host
 from .emit import Module
 from .kernel_arguments import ArgumentLayout, Blocks, Record, Table, filled, offsets, record
 from .operands import lies_well
-from .pool import useful_threads
 from .rows import Finish, activate, finish_code, plain
 from .steps import Launch, Step
 from .values import STORED, computed

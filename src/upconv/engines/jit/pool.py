@@ -39,9 +39,6 @@ from .emit import Module
 from .protocol import ASLEEP, AWAKE, FIRST, MOST, NBYTES, SLEEP, Futex, System, emit
 
 _POLL_SECONDS = 100e-6
-WORTH_A_THREAD = 200_000
-"""Multiply-adds that take about as long as waking a thread. The number is the same for all
-processors, because the number of threads decides into which jobs a layer is cut."""
 _leading = threading.Lock()
 _FUTEX = {"x86_64": 202, "aarch64": 98}  # asm/unistd.h
 
@@ -49,11 +46,6 @@ _LEAD = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
 _SERVE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 _ITERATION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _ALONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-def useful_threads(multiply_adds: int, threads: int) -> int:
-    """Return the number of threads, at most `threads`, that an amount of work is worth."""
-    return max(1, min(threads, multiply_adds // WORTH_A_THREAD))
 
 
 def run(work: int, argument: int, threads: int) -> None:

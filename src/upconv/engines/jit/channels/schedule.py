@@ -21,10 +21,10 @@ import numpy as np
 
 from ....geometry import Phase
 from ....problem import DataLayout
+from ....threads import useful_threads
 from ..correlation import Correlation
 from ..cpu import Cpu
 from ..packing import Numbers
-from ..pool import useful_threads
 from ..values import BYTES
 from .lanes import Lanes, PhaseGroup, lanes_of, phase_groupings
 from .reach import MANY, POINTS, STEP, Along, Reach, fitting, part_inside, reach

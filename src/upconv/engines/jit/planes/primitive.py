@@ -11,6 +11,7 @@ import numpy as np
 
 from ....geometry import Phase, Tap
 from ....problem import DataLayout
+from ....threads import useful_threads
 from ...addresses import address_of
 from ...base import Array
 from .. import walk
@@ -20,7 +21,6 @@ from ..cpu import Cpu
 from ..kernel_arguments import Blocks, Table, filled
 from ..operands import Kernel, Operands
 from ..packing import Packer, shared
-from ..pool import useful_threads
 from ..positions.tiling import finish_of, in_tile, stores
 from ..rows import finish_code
 from ..steps import Launch

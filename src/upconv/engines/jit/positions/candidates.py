@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
+from ....problem import DataLayout
 from ...base import Candidate
 from ..correlation import Correlation
 from ..cpu import Cpu
 from ..direct import direct, refused
-from .schedule import predicted_cycles, refusal, schedule
+from .schedule import padded_size, predicted_cycles, schedule
 
 POSITIONS = "positions"
+_MOST_ROWS = 1 << 20
+_MOST_SHIFTS = 48  # along the last axis: each adds code to the tile
 
 
 def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
@@ -29,3 +33,18 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
         packing = candidate.packing * cpu.costs.packing.gathered
         candidate = replace(candidate, packing=packing)
     return (candidate,)
+
+
+def refusal(correlation: Correlation) -> str | None:
+    """Return why the spatially vectorised kernel refuses a correlation, or None."""
+    if correlation.layout is not DataLayout.NCX:
+        return "it needs channels-first data"
+    if any(line.step > 1 for line in correlation.lines):
+        return "it reads every position, but this convolution has a stride"
+    shifts = len({tap.shift for phase in correlation.lines[-1].phases for tap in phase.taps})
+    if shifts > _MOST_SHIFTS:
+        return f"it takes at most {_MOST_SHIFTS} shifts along the last axis, and this has {shifts}"
+    rows = correlation.batch * prod(padded_size(line) for line in correlation.lines[:-1])
+    if rows > _MOST_ROWS:
+        return f"it lists rows, at most {_MOST_ROWS} of all images, and this has {rows}"
+    return None

@@ -17,10 +17,9 @@ from itertools import product
 from math import prod
 
 from ....geometry import Phase
-from ....problem import DataLayout
+from ....threads import useful_threads
 from ..correlation import Correlation, Line
 from ..cpu import Cpu
-from ..pool import useful_threads
 from ..values import BYTES, STORED
 from .tile import Tile
 from .tiling import Block, stores, tiles_for
@@ -65,25 +64,6 @@ class Schedule:
             f" {self.cache_blocks} cache blocks of {self.cache_block} positions {order}, {packing},"
             f" {self.threads} threads"
         )
-
-
-_MOST_ROWS = 1 << 20
-_MOST_SHIFTS = 48  # along the last axis: each adds code to the tile
-
-
-def refusal(correlation: Correlation) -> str | None:
-    """Return why the spatially vectorised kernel refuses a correlation, or None."""
-    if correlation.layout is not DataLayout.NCX:
-        return "it needs channels-first data"
-    if any(line.step > 1 for line in correlation.lines):
-        return "it reads every position, but this convolution has a stride"
-    shifts = len({tap.shift for phase in correlation.lines[-1].phases for tap in phase.taps})
-    if shifts > _MOST_SHIFTS:
-        return f"it takes at most {_MOST_SHIFTS} shifts along the last axis, and this has {shifts}"
-    rows = correlation.batch * prod(padded_size(line) for line in correlation.lines[:-1])
-    if rows > _MOST_ROWS:
-        return f"it lists rows, at most {_MOST_ROWS} of all images, and this has {rows}"
-    return None
 
 
 @lru_cache(maxsize=64)  # both the choice of a kernel and the kernel need it

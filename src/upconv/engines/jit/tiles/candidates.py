@@ -7,12 +7,12 @@ from math import prod
 
 from ....memory import readable
 from ....problem import DataLayout
+from ....threads import useful_threads
 from ...base import Candidate, Eligible
 from ..channels.blocks import transposed_bytes
 from ..correlation import Correlation
 from ..cpu import AMX, Cpu
 from ..direct import TILES, direct, refused
-from ..pool import useful_threads
 from .forms import schedule
 from .schedule import Padding, Schedule, least_tiles, phases_of, step_cycles
 

@@ -22,11 +22,11 @@ import numpy as np
 
 from ....geometry import Phase, Tap
 from ....problem import DataLayout, DType
+from ....threads import useful_threads
 from ..channels.lanes import Lanes, PhaseGroup
 from ..channels.schedule import Block, Cut, Grid
 from ..correlation import Correlation, Line, WeightForm
 from ..cpu import Cpu
-from ..pool import useful_threads
 from ..processor_costs import Costs
 from .merging import Merging
 from .operations import PAIRS, ROW_BYTES, ROWS, TILE_BYTES

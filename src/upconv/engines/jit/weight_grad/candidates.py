@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ....problem import DType, Problem
+from ....threads import useful_threads
 from ...base import Candidate, Eligible, ranked
 from ..cpu import Cpu
 from ..direct import refused
-from ..pool import useful_threads
 from .sides import sides_of
 from .tile_schedule import refusal, tile_plan
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ....problem import DataLayout, Problem
+from ....threads import useful_threads
 from ...addresses import address_of
 from ...base import Array, Maybe
 from ...copies import laid_out
@@ -15,7 +16,6 @@ from ..compile import CODE_BYTES, Code
 from ..cpu import Cpu
 from ..kernel_arguments import Blocks
 from ..operands import lying_well, strides
-from ..pool import useful_threads
 from ..rows import Finish, fill_code, finish_code
 from ..transpose import transpose_code, transpose_pairs_code
 from ..values import I32, STORED, whole_lines

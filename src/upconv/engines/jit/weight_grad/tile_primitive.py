@@ -9,6 +9,7 @@ from typing import Any
 
 from .... import memory
 from ....problem import DataLayout, Problem
+from ....threads import useful_threads
 from ...addresses import address_of
 from ...base import Array, Maybe, Primitive
 from ...copies import laid_out
@@ -18,7 +19,6 @@ from ..correlation import weight_strides
 from ..cpu import Cpu
 from ..kernel_arguments import Blocks
 from ..operands import lying_well, strides
-from ..pool import useful_threads
 from ..rows import Finish, finish_code
 from ..tiles.operations import PAIRS, ROW_BYTES, ROWS, configuration
 from ..transpose import transpose_code
