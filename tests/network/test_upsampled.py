@@ -1,7 +1,6 @@
 """Nearest upsampling as part of the convolutions that read it."""
 
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -134,10 +133,8 @@ def test_a_pointwise_convolution_runs_before_the_upsampling() -> None:
 
 
 @pytest.mark.parametrize("taps", [1, 3])
-@pytest.mark.parametrize("order", list(product(["small", "large"], repeat=2)))
+@pytest.mark.parametrize("order", [("small", "large"), ("large", "small"), ("small", "small")])
 def test_a_convolution_of_a_concatenation_is_divided(taps: int, order: tuple[str, ...]) -> None:
-    if "small" not in order:
-        return
     network = Network({"x": (1, 3, 4, 5), "y": (1, 2, 8, 10), "z": (1, 5, 8, 10)})
     small = network.upsample(network.inputs["x"], 2)
     large = iter([network.inputs["y"], network.inputs["y"]])

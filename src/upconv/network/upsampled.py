@@ -33,11 +33,11 @@ _MOST_GROWTH = 4
 
 def upsampled(graph: Graph) -> Graph:
     """Merge nearest upsampling into the convolutions that read it."""
-    made = _Merging(graph)
+    merging = _Merging(graph)
     for node in graph.nodes:
-        for part in made.divided(node):
-            made.merge(part)
-    return made.graph()
+        for part in merging.divided(node):
+            merging.merge(part)
+    return merging.graph()
 
 
 class _Merging:
