@@ -160,10 +160,21 @@ class Resample(Operation):
     sizes: Shape = ()
     aligned: bool = False
 
+    @property
+    def by_position(self) -> bool:
+        """Whether the weights are different at each position."""
+        return self.aligned or not self.factors
+
     def at(self, size: Sequence[int]) -> Resample:
-        """The same operation with factors, if they are integers for this input size."""
+        """The same operation for this input size: by factors, if one pattern repeats, or to a size.
+
+        Aligned corners have other weights at each position, even if the factors are integers.
+        """
+        if self.aligned:
+            sizes = self.sizes or tuple(n * f for n, f in zip(size, self.factors, strict=True))
+            return replace(self, factors=(), sizes=sizes)
         pairs = list(zip(size, self.sizes, strict=False))
-        if self.aligned or not pairs or any(n % before for before, n in pairs):
+        if not pairs or any(n % before for before, n in pairs):
             return self
         return Resample(tuple(n // before for before, n in pairs), self.mode)
 

@@ -178,11 +178,15 @@ class Layers:
         cut = operands.pairs("amounts", amounts, rank, 0)
         return self._nodes.insert(ir.Pad(tuple((-begin, -end) for begin, end in cut)), x)
 
-    def upsample(self, x: Value, factors: Any, mode: str = "nearest") -> Value:
-        """Upsampling by integer factors; "nearest", or "linear" between centres of positions."""
-        operands.one_of("mode", mode, ("nearest", "linear"))
+    def upsample(
+        self, x: Value, factors: Any, mode: str = "nearest", *, align_corners: bool = False
+    ) -> Value:
+        """Upsampling by integer factors, "nearest" or "linear", as in PyTorch's `interpolate`.
+
+        align_corners: in linear mode, whether the first and the last positions stay in place.
+        """
         multiples = operands.per_axis("factors", factors, self._nodes.rank(x), 1)
-        return self._nodes.insert(ir.Resample(multiples, mode), x)
+        return self._resample(x, ir.Resample(multiples, mode), align_corners)
 
     def resize(
         self, x: Value, size: Any, mode: str = "nearest", *, align_corners: bool = False
@@ -191,13 +195,16 @@ class Layers:
 
         align_corners: in linear mode, whether the first and the last positions stay in place.
         """
-        operands.one_of("mode", mode, ("nearest", "linear"))
         sizes = operands.per_axis("size", size, self._nodes.rank(x), 1)
+        return self._resample(x, ir.Resample((), mode, sizes), align_corners)
+
+    def _resample(self, x: Value, operation: ir.Resample, align_corners: bool) -> Value:
+        operands.one_of("mode", operation.mode, ("nearest", "linear"))
         aligned = boolean("align_corners", align_corners)
-        if aligned and mode == "nearest":
+        if aligned and operation.mode == "nearest":
             expected = "False in mode 'nearest'"
             raise ArgumentError("align_corners", "True", expected, "Or use mode='linear'.")
-        return self._nodes.insert(ir.Resample((), mode, sizes, aligned), x)
+        return self._nodes.insert(replace(operation, aligned=aligned), x)
 
     def max_pool(
         self, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, *, dilation: Any = 1,

@@ -83,7 +83,7 @@ def labels(graph: ir.Graph, dtype: DType, threads: int, cost: Cost) -> tuple[Dat
             flow.add(_FIRST, name, copy(node.outputs[0]))
         elif isinstance(operation, ir.Permute | ir.PixelUnshuffle):  # by single channels
             flow.add(_FIRST, name, 8 * copy(node.outputs[0]))
-        elif isinstance(operation, ir.Resample) and not operation.factors:  # by single positions
+        elif isinstance(operation, ir.Resample) and operation.by_position:  # by single positions
             flow.add(name, _LAST, 8 * copy(node.outputs[0]))
     for value in graph.outputs:
         readers[value].append(_FIRST)

@@ -48,7 +48,7 @@ def _pool(operation: ir.Pool, _: ir.Shape, number: int) -> Reach:
 
 
 def _multiplied(operation: ir.Resample | ir.PixelShuffle, _: ir.Shape, number: int) -> Reach:
-    if isinstance(operation, ir.Resample) and operation.sizes:
+    if isinstance(operation, ir.Resample) and operation.by_position:
         raise EngineRefusal("its factor depends on the size of the input")
     factor = operation.factors[number]
     linear = isinstance(operation, ir.Resample) and operation.mode == "linear" and factor > 1

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import starmap
 from typing import Any
+
+import numpy as np
 
 from ..errors import ArgumentError
 from ..network import Network, Value
@@ -77,9 +80,7 @@ def _upsample(
     scale_factors: Any = None, *_: Any, mode: str = "linear",
 ) -> Value:  # fmt: skip
     _check_rank(x, rank)
-    if align_corners:
-        raise ArgumentError("align_corners", "True", "False")
-    return network.upsample(x, _factors(x, output_size, scale_factors), mode)
+    return _resampled(network, x, output_size, scale_factors, mode, bool(align_corners))
 
 
 def _nearest(rank: int, network: Network, x: Any, size: Any, *scales: Any, **named: Any) -> Value:
@@ -92,27 +93,41 @@ def _interpolate(
 ) -> Value:  # fmt: skip
     words = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "linear": (1,), "bilinear": (2,),
              "trilinear": (3,)}  # fmt: skip
-    if len(x.shape) - 2 not in words.get(mode, ()) or align_corners or antialias:
-        got = f"mode={mode!r}, align_corners={align_corners}, antialias={antialias}"
-        raise ArgumentError("interpolate", got, "nearest or linear between centres")
-    kind = "nearest" if mode.startswith("nearest") else "linear"
-    return network.upsample(x, _factors(x, size, scale_factor), kind)
+    if len(x.shape) - 2 not in words.get(mode, ()) or antialias:
+        got = f"mode={mode!r}, antialias={antialias}"
+        raise ArgumentError("interpolate", got, "nearest or linear, without antialias")
+    kind = mode if mode.startswith("nearest") else "linear"
+    return _resampled(network, x, size, scale_factor, kind, bool(align_corners))
 
 
-def _factors(x: Any, size: Any, scales: Any) -> tuple[int, ...]:
-    """Return the integer factors of a resampling, from sizes of the result or from scales."""
+def _resampled(network: Network, x: Any, size: Any, scales: Any, mode: str, aligned: bool) -> Value:
+    """Resample by integer factors, which suit every size, else to a known size."""
     extents = x.shape[2:]
-    if size is not None:
-        sizes = size if isinstance(size, (list, tuple)) else (size,) * len(extents)
-        pairs = list(zip(sizes, extents, strict=True))
-        if all(old and type(new) is int and not new % old for new, old in pairs):
-            return tuple(new // old for new, old in pairs)
-    elif scales is not None:
-        listed = scales if isinstance(scales, (list, tuple)) else (scales,) * len(extents)
-        if len(listed) == len(extents) and all(float(scale).is_integer() for scale in listed):
-            return tuple(map(int, listed))
-    got = f"to {size or scales} from {tuple(extents)}"
-    raise ArgumentError("resampling", got, "integer factors")
+    kind = mode.partition("-")[0]
+    given = scales if size is None else size
+    listed = tuple(given) if isinstance(given, (list, tuple)) else (given,) * len(extents)
+    if size is None:
+        if all(float(scale).is_integer() for scale in listed):
+            return network.upsample(x, tuple(map(int, listed)), kind, align_corners=aligned)
+        listed = tuple(n * scale for n, scale in zip(extents, listed, strict=True) if n)
+    known = len(listed) == len(extents) and all(extents) and all(n == int(n) for n in listed)
+    if known:
+        sizes = tuple(map(int, listed))
+        pairs = list(zip(extents, sizes, strict=True))
+        if not any(after % before for before, after in pairs):
+            factors = tuple(after // before for before, after in pairs)
+            return network.upsample(x, factors, kind, align_corners=aligned)
+        if mode == "linear" or (mode == "nearest" and all(starmap(_is_nearest_exact, pairs))):
+            return network.resize(x, sizes, kind, align_corners=aligned)
+    got = f"{mode} to {given} from {tuple(extents)}"
+    raise ArgumentError("resampling", got, "integer factors, or known integer sizes")
+
+
+def _is_nearest_exact(before: int, after: int) -> bool:
+    """Whether PyTorch's float32 scale finds the same nearest positions as integer arithmetic."""
+    out = np.arange(after)
+    scaled = np.floor(out.astype(np.float32) * np.float32(before / after))
+    return bool(np.array_equal(np.minimum(scaled, before - 1), out * before // after))
 
 
 _RANKS = (1, 2, 3)
