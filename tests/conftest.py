@@ -128,9 +128,11 @@ def one_torch_thread() -> Iterator[None]:
 def upconv_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every trial says: PyTorch takes 2 ms and upconv 1, in parts and layers alike."""
     from upconv.measuring import Ratio
-    from upconv.torch import graphs, selection, trials
+    from upconv.torch import captures, graphs, selection, trials
+    from upconv.torch.part_choice import Verdict
 
-    monkeypatch.setattr(graphs, "_slower", lambda *_: "")
+    for module in (captures, graphs):
+        monkeypatch.setattr(module, "measured", lambda *_: Verdict(0.002, 0.001, ""))
     monkeypatch.setattr(selection, "choose", told_choice)
     monkeypatch.setattr(trials, "is_faster", lambda *_: True)
     monkeypatch.setattr(trials.Samples, "ratio", Ratio(2.0, 2.0, 2.0))

@@ -92,6 +92,15 @@ class SizeDependent(Base):
         return self.tail(y)[:, :, : x.shape[2]]
 
 
+class Resized(Base):
+    """Resizes to the size of a skip, as U-Nets do."""
+
+    def forward(self, x):
+        skip = self.head(x)
+        y = functional.interpolate(self.block(skip[..., 1:, 1:]), skip.shape[2:])
+        return self.tail(y + skip)
+
+
 class DataDependent(Base):
     def forward(self, x):
         y = self.head(x)
@@ -271,9 +280,10 @@ class Listed(Base):
 MODELS = {
     each.__name__: each
     for each in (
-        Base, Skips, Tuple, Dict, Keywords, Loop, Shared, Tied, SizeDependent, DataDependent,
-        InPlace, Counting, Buffered, Numbered, Constant, Embedded, Attending, Recurrent, Spectral,
-        Random, Autocast, Returned, Norms, OldNorm, NewNorm, Hooked, OwnLayer, Listed,
+        Base, Skips, Tuple, Dict, Keywords, Loop, Shared, Tied, SizeDependent, Resized,
+        DataDependent, InPlace, Counting, Buffered, Numbered, Constant, Embedded, Attending,
+        Recurrent, Spectral, Random, Autocast, Returned, Norms, OldNorm, NewNorm, Hooked, OwnLayer,
+        Listed,
     )
 }  # fmt: skip
 LEFT_ALONE = {

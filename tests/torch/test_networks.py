@@ -22,7 +22,7 @@ from tests.support.captured_models import (  # noqa: E402
     twins,
 )
 from tests.support.small_models import Vocoder, close, dcgan  # noqa: E402
-from upconv.torch import forwards, selection  # noqa: E402
+from upconv.torch import captures, forwards, selection  # noqa: E402
 from upconv.torch.forwards import Forward  # noqa: E402
 from upconv.torch.snapshots import Snapshot, Unwatchable  # noqa: E402
 
@@ -82,11 +82,17 @@ def test_what_is_left_alone_has_a_reason(name, monkeypatch) -> None:
     assert "forward" not in vars(model)
 
 
-@pytest.mark.parametrize(("name", "open_sizes"), [("Loop", True), ("Recurrent", False)])
-def test_sizes_are_open_unless_a_layer_is_traced_step_by_step(
-    name: str, open_sizes: bool, monkeypatch: pytest.MonkeyPatch
+CAPTURES = {
+    "Loop": [False, True],
+    "Resized": [False, True, False],  # the operations that read a size would be lost
+    "Recurrent": [False, False],  # its steps fix their number, and take long with open sizes
+}
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_the_first_graph_has_fixed_sizes_and_the_next_open_ones_if_nothing_is_lost(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps fix their number, and take ten times as long to trace with open sizes."""
     export, seen = torch.export.export, []
 
     def counted(*arguments, dynamic_shapes, **keywords):
@@ -94,10 +100,22 @@ def test_sizes_are_open_unless_a_layer_is_traced_step_by_step(
         return export(*arguments, dynamic_shapes=dynamic_shapes, **keywords)
 
     monkeypatch.setattr(torch.export, "export", counted)
-    model, _ = twins(name)
+    model, plain = twins(name)
     ut.accelerate(model, torch.randn(2, 3, 8, 12))
-    assert graphs(model) == 1
-    assert seen == [open_sizes]
+    assert (graphs(model), seen) == (1, [False])
+    alike(model, plain, torch.randn(2, 3, 12, 16))
+    assert (graphs(model), seen) == (2, CAPTURES[name])
+    alike(model, plain, torch.randn(2, 3, 16, 20))
+    assert graphs(model) == (2 if name == "Loop" else 3)
+
+
+def test_open_sizes_are_not_tried_after_a_long_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwards, "_LONG_CAPTURE", 0.0)
+    monkeypatch.setattr(captures, "_open_sizes", None)
+    model, plain = twins("Loop")
+    ut.accelerate(model, torch.randn(2, 3, 8, 12))
+    alike(model, plain, torch.randn(2, 3, 12, 16))
+    assert graphs(model) == 2
 
 
 def test_a_model_follows_its_parameters() -> None:

@@ -87,7 +87,13 @@ def accelerate(
         saved = decision_report.restored(decisions, PYTORCH, conditions, remeasure)
         if saved is not None:
             _check_rows(decisions, saved, [layer.name for layer in layers])
-            install(model, layers, Forward(model, refused), saved)  # the first call captures
+            slower = [
+                tuple(row.details["layers"])
+                for row in saved.rows
+                if row.by == PYTORCH and "layers" in row.details
+            ]
+            # The first call captures.
+            install(model, layers, Forward(model, refused, slower), saved)
             return model
     with shown(progress) as say:
         budget, others = Budget(time.perf_counter() + seconds, MOST_RUNS, say), Others()
@@ -181,7 +187,9 @@ def _check_rows(path: Any, saved: Report, layers: list[str]) -> None:
         raise FileError(f"Cannot read {brief(os.fspath(path))}: it is damaged, {text}.")
     for row in saved.rows:
         inference, training = row.details.get("inference", False), row.details.get("training", 0)
-        if not isinstance(inference, bool) or training not in range(8):
+        inside = row.details.get("layers", [])
+        texts = isinstance(inside, list) and all(isinstance(name, str) for name in inside)
+        if not isinstance(inference, bool) or training not in range(8) or not texts:
             text = f"the details of {brief(row.name)} are {brief(dict(row.details))}"
             raise FileError(f"Cannot read {brief(os.fspath(path))}: it is damaged, {text}.")
 

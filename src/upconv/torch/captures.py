@@ -10,8 +10,9 @@ call reads the model's current parameters and buffers.
 from __future__ import annotations
 
 import math
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, redirect_stderr
 from functools import partial
 from io import StringIO
@@ -25,7 +26,8 @@ from torch.utils._pytree import tree_unflatten
 from ..errors import brief
 from .nodes import is_convolution
 from .operators import FUSED
-from .parts import hand_over
+from .part_choice import Verdict, measured
+from .parts import Part, hand_over
 from .snapshots import Unwatchable
 from .tensors import Tensor
 
@@ -37,7 +39,10 @@ class Capture:
     """The graph of a model's forward for inputs like the examples.
 
     forward: takes the tensors among the inputs. refused: names of layers that no part may contain.
+    slower: the layers of each part that PyTorch keeps, since its network was measured as slower.
+    open_sizes: whether the graph serves other sizes than the examples', if export can do that.
     parts: the parts that networks compute. left: why PyTorch computes the other nodes, by name.
+    seconds: how long the capture took.
 
     Raises `Unwatchable` for a forward that cannot be captured.
     """
@@ -48,8 +53,11 @@ class Capture:
         forward: Callable[..., Any],
         examples: Sequence[Tensor],
         refused: frozenset[str],
+        slower: Collection[tuple[str, ...]],
+        open_sizes: bool,
     ) -> None:
-        exported, self._numbers = _exported(model, forward, examples)
+        begin = time.perf_counter()
+        exported, self._numbers = _exported(model, forward, examples, open_sizes)
         program = _checked(exported)
         self._guard = _guard(program, examples)
         self._result = program.call_spec.out_spec
@@ -65,6 +73,30 @@ class Capture:
         }
         self.parts = hand_over(module, weights=state, refused=filtered, left=self.left)
         self._module = module
+        self._leave([part for part in self.parts if layers_of(part) in slower])
+        self.seconds = time.perf_counter() - begin
+
+    @property
+    def layers(self) -> int:
+        """The number of convolutions that the parts compute."""
+        return sum(part.layers for part in self.parts)
+
+    def measured(self, seconds: float) -> dict[Part, Verdict]:
+        """Measure all parts, and leave the slower ones to PyTorch; `seconds`: for all of them."""
+        inputs = self._module.graph.find_nodes(op="placeholder")
+        known = dict(zip(inputs, self.state() or [], strict=False))
+        each = seconds / max(1, len(self.parts))
+        verdicts = {part: measured(part, known, min(1.0, each)) for part in self.parts}
+        self._leave([part for part, verdict in verdicts.items() if verdict.why])
+        return verdicts
+
+    def _leave(self, parts: list[Part]) -> None:
+        """Put PyTorch's nodes of some parts back."""
+        for part in parts:
+            part.put_back()
+            self.parts.remove(part)
+        self._module.graph.lint()
+        self._module.recompile()
 
     def takes(self, inputs: Sequence[Tensor]) -> bool:
         """Whether the graph is valid for the sizes of these inputs."""
@@ -141,17 +173,17 @@ class _Flat(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped here
 
 
 def _exported(
-    model: Any, forward: Callable[..., Any], examples: Sequence[Tensor]
+    model: Any, forward: Callable[..., Any], examples: Sequence[Tensor], open_sizes: bool
 ) -> tuple[Any, list[_Number]]:
     """Export a forward; return the program and the numbers that its graph depends on.
 
-    The first attempt keeps all sizes dynamic. The second fixes the sizes and the numbers.
+    If open sizes fail, a second attempt fixes the sizes and the numbers.
 
-    Recurrent layers are traced step by step, which fixes the length in any case. Dynamic sizes make
+    Recurrent layers are traced step by step, which fixes the length in any case. Open sizes make
     this trace far slower: a GRU over 255 positions took 32 s instead of 1.2 s (PyTorch 2.13).
     """
     reason, recurrent = "", any(isinstance(m, torch.nn.RNNBase) for m in model.modules())
-    for is_open in (False,) if recurrent else (True, False):
+    for is_open in (True, False) if open_sizes and not recurrent else (False,):
         # Use new tensors, because the user's may be parameters or share memory. Each attempt needs
         # its own, because export marks the dynamic sizes on the tensor.
         inputs = tuple(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in examples)
@@ -238,6 +270,11 @@ def _erase_unused(graph: Any, readers: dict[Any, Any]) -> dict[Any, Any]:
         graph.erase_node(node)
         del readers[node]
     return readers
+
+
+def layers_of(part: Part) -> tuple[str, ...]:
+    """Return the names of the layers whose convolutions a part computes."""
+    return tuple(layer_of(node) for node in part.module.graph.nodes if is_convolution(node))
 
 
 def layer_of(node: Any) -> str:

@@ -14,6 +14,8 @@ runs the original forward, and later calls use the graph if the results agree.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -23,13 +25,18 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import UpconvError
 from ..measuring import disagreement
-from .captures import Capture
+from .captures import Capture, layers_of
 from .functional import recorded
+from .part_choice import Verdict
+from .parts import Part
 from .snapshots import Snapshot, Unwatchable
 from .tensors import Tensor, arrays_of, channels_last
 
 _MOST_CAPTURES = 4
 _MOST_SIGNATURES = 512
+
+_LONG_CAPTURE = 10.0
+"""Seconds of a capture with fixed sizes from which open sizes are not tried: they take minutes."""
 
 Key = tuple[Any, ...]
 _CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -42,12 +49,18 @@ class _Other(Unwatchable):
 class Forward:
     """The forward of an accelerated model.
 
-    refused: names of layers that no part may contain. reason: why the latest call was not captured;
-    "" if it was. A copy of the model gets its own forward without captures.
+    refused: names of layers that no part may contain. slower: the layers of each part that PyTorch
+    keeps because it is faster there. reason: why the latest call was not captured; "" if it was. A
+    copy of the model gets its own forward without captures.
     """
 
-    def __init__(self, model: Any, refused: frozenset[str] = frozenset()) -> None:
-        self._model, self._refused = model, refused
+    def __init__(
+        self,
+        model: Any,
+        refused: frozenset[str] = frozenset(),
+        slower: Collection[tuple[str, ...]] = (),
+    ) -> None:
+        self._model, self._refused, self._slower = model, refused, {*slower}
         self._begin()
 
     def _begin(self) -> None:
@@ -59,7 +72,7 @@ class Forward:
         self._lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_model": self._model, "_refused": self._refused}
+        return {"_model": self._model, "_refused": self._refused, "_slower": self._slower}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -113,14 +126,27 @@ class Forward:
         self._captures.append((_form(_structure((args, kwargs), inputs), inputs), capture))
         return capture
 
+    def measured(self, seconds: float) -> dict[Part, Verdict]:
+        """Measure the parts of captures with several; later captures leave slower ones out too."""
+        verdicts: dict[Part, Verdict] = {}
+        for _, capture in self._captures:
+            if capture is not None and len(capture.parts) > 1:
+                verdicts |= capture.measured(seconds / len(self._captures))
+        self._slower |= {layers_of(part) for part, verdict in verdicts.items() if verdict.why}
+        return verdicts
+
     def watch(self) -> None:
         """Record the model's current state as the captured one."""
         self._snapshot = Snapshot(self._model)
 
     def capture(self, args: Any, kwargs: Any) -> Capture:
-        """Return a new capture for inputs; raise `Unwatchable` if that fails."""
+        """Return a new capture for inputs; raise `Unwatchable` if that fails.
+
+        The first graph has fixed sizes: all operations know them, and export is fast. The next one
+        serves all other sizes, unless its networks would compute less, or its export is slow.
+        """
         inputs: list[Tensor] = []
-        _structure((args, kwargs), inputs)
+        form = _form(_structure((args, kwargs), inputs), inputs)
         if not inputs:
             raise Unwatchable("its inputs contain no tensor")
 
@@ -131,7 +157,14 @@ class Forward:
             )
             return self.original(*positional, **keywords)
 
-        return Capture(self._model, call, inputs, self._refused)
+        capture = partial(Capture, self._model, call, inputs, self._refused, self._slower)
+        fixed = next((graph for known, graph in self._captures if known == form and graph), None)
+        if fixed is None or fixed.seconds > _LONG_CAPTURE:
+            return capture(open_sizes=False)
+        opened = capture(open_sizes=True)
+        whole = len(opened.parts) <= len(fixed.parts) and opened.layers >= fixed.layers
+        is_last = len(self._captures) == _MOST_CAPTURES - 1
+        return opened if whole or is_last else capture(open_sizes=False)
 
     def _is_plain(self) -> bool:
         """Whether no mode is active that a graph would ignore, or that must see all modules."""

@@ -11,21 +11,20 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import fx
 
 from ..errors import DTypeError, brief
-from ..measuring import Way, choose
 from . import packing, trials
 from .functional import geometry
 from .nodes import is_convolution, name_of
 from .operators import CONVOLUTION, FUSED
+from .part_choice import measured, numbers
 from .parts import Part, hand_over
 from .support import value_of
-from .tensors import DTYPES, Tensor, array, thread_count
+from .tensors import DTYPES, Tensor, thread_count
 
 _ATEN = torch.ops.aten
 _PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -131,7 +130,7 @@ def _parts(module: fx.GraphModule, inputs: list[Tensor]) -> list[Part]:
         _LOG.info("%s stays with PyTorch: %s", name, reason)
     known = dict(zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True))
     for part in parts:
-        reason = _slower(part, known)
+        reason = measured(part, known, 1.0).why
         what = f"A part of {part.layers} convolutions"
         if reason:
             _LOG.info("%s stays with PyTorch: %s", what, reason)
@@ -140,32 +139,6 @@ def _parts(module: fx.GraphModule, inputs: list[Tensor]) -> list[Part]:
             _LOG.info("%s is computed by a network.", what)
             kept.append(part)
     return kept
-
-
-def _slower(part: Part, known: dict[fx.Node, Tensor]) -> str:
-    """Return why a part stays with PyTorch, measured on random data; "" if it does not."""
-    inputs, weights = (list(nodes) for nodes in part.node.args[:2])
-    operands = [_random(value_of(node)) for node in inputs]
-    constants = [
-        known[node] if node in known else attrgetter(str(node.target))(node.graph.owning_module)
-        for node in weights
-    ]
-    with torch.no_grad():
-        choice = choose(
-            [
-                Way("PyTorch", lambda: part.by_pytorch(operands, constants)),
-                Way("upconv", lambda: part.run(operands, constants)),
-            ],
-            seconds=1.0,
-            arrays=lambda results: map(array, results),
-        )
-    return part.reason or choice["upconv"].why
-
-
-def _random(like: Tensor) -> Tensor:
-    """Return random data with the sizes and strides of a fake tensor."""
-    sizes = _sizes(like.shape), _sizes(like.stride())
-    return torch.empty_strided(*sizes, dtype=like.dtype).normal_()
 
 
 def _rewritten(module: fx.GraphModule, *, graded: bool, measured: bool) -> set[Any]:
@@ -272,16 +245,11 @@ def _choice(match: _Match, graded: bool) -> int:
     stride, padding, dilation, _, output_padding, _ = arguments
     if not all(isinstance(axis, int) for axis in (*stride, *padding, *dilation, *output_padding)):
         return 0  # an entry depends on a dynamic size: it is a graph node, not a number
-    shapes = [(_sizes(tensor.shape), _sizes(tensor.stride())) for tensor in (x, weight)]
+    shapes = [(numbers(tensor.shape), numbers(tensor.stride())) for tensor in (x, weight)]
     flows = graded and bool(x.requires_grad)
     trained = graded and bool(weight.requires_grad)
     with torch.no_grad():
         return _measured(*shapes, x.dtype, arguments, graded, flows, trained, thread_count())
-
-
-def _sizes(sizes: Any) -> tuple[int, ...]:
-    """Return sizes as numbers; a symbol has the value of the trace."""
-    return tuple(size if type(size) is int else int(size.node.hint) for size in sizes)
 
 
 @lru_cache(maxsize=1024)

@@ -1,6 +1,7 @@
 """`Selection`: the parts and layers of a model that upconv computes, chosen by measurement.
 
-1. The model's forward is captured as a graph, in which networks compute the largest parts.
+1. The model's forward is captured as a graph, in which networks compute the largest parts. If
+   there are several, each is measured alone, and PyTorch keeps those that are not faster.
 2. If that fails or is not faster, single layers are measured inside the model.
 3. PyTorch and the parts, or the layers, run alternately. The faster is kept if its results agree.
 """
@@ -21,9 +22,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..decision_report import Report, Row
 from ..measuring import Choice, Outcome, Way, choose
 from . import swaps, trials
-from .captures import Capture, layer_of
+from .captures import Capture, layers_of
 from .forwards import Forward, Watch, difference
-from .nodes import is_convolution
+from .part_choice import Verdict
+from .parts import Part
 from .snapshots import Unwatchable
 from .swaps import Candidate
 from .tensors import arrays_of
@@ -71,7 +73,7 @@ class Selection:
             if self._capture():
                 choice = self._choose(PARTS)
                 self._check_others()
-            if not self.parts or self.parts_why:
+            if choice.name != PARTS or self.parts_why:
                 choice = replace(choice, name=PYTORCH)
                 self._measure_layers()
                 choice = self._choose(LAYERS) if self._taken else choice
@@ -108,10 +110,14 @@ class Selection:
             self.why = f"no graph represents the model: {error}"
             return False
         parts = [part for capture in captures for part in capture.parts]
-        self.parts = [_part_row(number, part) for number, part in enumerate(parts, 1)]
+        verdicts: dict[Part, Verdict] = {}
+        if self.budget.left:
+            self.budget.progress("measuring the parts", 1, 1)
+            verdicts = self._forward.measured(0.4 * self.budget.left)
+        self.parts = [_part_row(i, part, verdicts.get(part)) for i, part in enumerate(parts, 1)]
         self.left = Counter(why for capture in captures for why in capture.left.values())
         self.why = "" if parts else "a network can compute no part of its graph"
-        return bool(parts)
+        return any(not row.why for row in self.parts)
 
     def _check_others(self) -> None:
         """Compare the results of the parts with PyTorch's on the examples that are not timed."""
@@ -242,14 +248,16 @@ class Selection:
 
     def _report(self, choice: Choice) -> Report:
         """Return the report: rows for parts, for layers, and for reasons to leave operations."""
-        inside = {name: row.name for row in self.parts for name in row.details["layers"]}
         if choice.name == PARTS:
-            self.parts = [replace(row, by="upconv") for row in self.parts]
+            self.parts = [replace(row, by=PYTORCH if row.why else "upconv") for row in self.parts]
+            ours = [row for row in self.parts if row.by == "upconv"]
+            inside = {name: row.name for row in ours for name in row.details["layers"]}
             for layer, row in self.rows.items():
                 if layer.name in inside and row.by == PYTORCH:
-                    self.rows[layer] = replace(row, by=inside[layer.name].partition(":")[0], why="")
+                    part = inside[layer.name].partition(":")[0]
+                    self.rows[layer] = replace(row, by=part, why="")
         else:
-            self.parts = [replace(row, why=self.parts_why) for row in self.parts]
+            self.parts = [replace(row, why=row.why or self.parts_why) for row in self.parts]
         left = [
             Row(f"{count} other operations", "", PYTORCH, 0, why=why)
             for why, count in self.left.most_common(_MOST_REASONS)
@@ -274,14 +282,16 @@ def _row(layer: Candidate) -> Row:
     return Row(layer.name, layer.kind, PYTORCH, details=details)
 
 
-def _part_row(number: int, part: Any) -> Row:
+def _part_row(number: int, part: Part, verdict: Verdict | None) -> Row:
     """Return the row of a part, with the names of its layers and counts of its operations."""
-    names = [layer_of(node) for node in part.module.graph.nodes if is_convolution(node)]
+    names = layers_of(part)
+    before, after, why = verdict or (None, None, "")
     ends = " to ".join(dict.fromkeys([*names[:1], *names[-1:]]))
     counts = Counter(part.operations).most_common(3)
     kind = ", ".join(f"{count} {name}" for name, count in counts)
     name = f"part {number}: {ends}" if names and names[0] else f"part {number}"
-    return Row(name, kind, PYTORCH, part.layers, details={"layers": names})
+    details = {"layers": list(names)}
+    return Row(name, kind, PYTORCH, part.layers, before, after, why, details)
 
 
 def _step(model: Any, example: Example) -> None:

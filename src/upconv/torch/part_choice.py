@@ -1,0 +1,58 @@
+"""Measure a part of a graph: its network against PyTorch's functions, on random data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from ..measuring import Way, choose
+from .parts import Part
+from .support import value_of
+from .tensors import Tensor, array
+
+
+class Verdict(NamedTuple):
+    """Seconds of a part in PyTorch and in its network, and why PyTorch keeps it; "" if not."""
+
+    before: float | None
+    after: float | None
+    why: str
+
+
+def measured(part: Part, known: Mapping[fx.Node, Tensor], seconds: float) -> Verdict:
+    """Measure a part on random data of the sizes in its graph.
+
+    known: the tensors of the graph's inputs that are weights. seconds: the time for samples.
+    """
+    inputs, weights = (list(nodes) for nodes in part.node.args[:2])
+    operands = [_random(value_of(node)) for node in inputs]
+    constants = [
+        known[node] if node in known else attrgetter(str(node.target))(node.graph.owning_module)
+        for node in weights
+    ]
+    with torch.no_grad():
+        choice = choose(
+            [
+                Way("PyTorch", lambda: part.by_pytorch(operands, constants)),
+                Way("upconv", lambda: part.run(operands, constants)),
+            ],
+            seconds=seconds,
+            arrays=lambda results: map(array, results),
+        )
+    ours = choice["upconv"]
+    return Verdict(choice.baseline.seconds, ours.seconds, part.reason or ours.why)
+
+
+def _random(like: Tensor) -> Tensor:
+    """Return random data with the sizes and strides of a fake tensor."""
+    pair = numbers(like.shape), numbers(like.stride())
+    return torch.empty_strided(*pair, dtype=like.dtype).normal_()
+
+
+def numbers(sizes: Any) -> tuple[int, ...]:
+    """Return sizes as numbers; a symbol has the value of the trace."""
+    return tuple(size if type(size) is int else int(size.node.hint) for size in sizes)

@@ -1,0 +1,73 @@
+"""Parts that are slower than PyTorch's functions stay with PyTorch, and the others do not."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import upconv.torch as ut  # noqa: E402
+from tests.support.small_models import close  # noqa: E402
+from upconv.torch import captures, trials  # noqa: E402
+from upconv.torch.part_choice import Verdict  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+@pytest.fixture(autouse=True)
+def first_is_slower(upconv_is_faster, monkeypatch) -> None:
+    def measured(part, *_):
+        why = "it is slower, a test says" if "one" in captures.layers_of(part) else ""
+        return Verdict(0.002, 0.003 if why else 0.001, why)
+
+    monkeypatch.setattr(captures, "measured", measured)
+
+
+class Halves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv1d(3, 4, 3), nn.ConvTranspose1d(4, 2, 4, 2)
+
+    def forward(self, x):
+        return self.two(torch.fft.fft(self.one(x)).real).tanh()
+
+
+def parts_of(model):
+    report = ut.report(model)
+    return [(row.by, row.before, row.after) for row in report.rows if "layers" in row.details]
+
+
+def test_slower_parts_are_left_out_at_all_sizes() -> None:
+    model = Halves().eval()
+    plain, x = copy.deepcopy(model), torch.randn(2, 3, 9)
+    ut.accelerate(model, x)
+    assert parts_of(model) == [("upconv", 0.002, 0.001), ("PyTorch", 0.002, 0.003)]
+    rows = ut.report(model).rows
+    layers = {row.name: row.by for row in rows if "inference" in row.details}
+    assert layers == {"one": "PyTorch", "two": "part 1"}
+    with torch.no_grad():
+        for size in (9, 12, 15):
+            x = torch.randn(2, 3, size)
+            assert close(model(x), plain(x))
+    names = [captures.layers_of(p) for _, c in model.forward._captures for p in c.parts]
+    assert names == [("two",), ("two",)]
+
+
+def test_slower_parts_are_left_out_by_saved_decisions(tmp_path) -> None:
+    model, x = Halves().eval(), torch.randn(2, 3, 9)
+    path = tmp_path / "decisions.json"
+    ut.report(ut.accelerate(model, x)).save(path)
+    again = ut.accelerate(copy.deepcopy(ut.restore(model)), decisions=path)
+    with torch.no_grad():
+        assert close(again(x), model(x))
+    names = [captures.layers_of(p) for _, c in again.forward._captures for p in c.parts]
+    assert names == [("two",)]
+
+
+def test_a_model_whose_parts_are_all_slower_is_left_alone(monkeypatch) -> None:
+    monkeypatch.setattr(captures, "measured", lambda *_: Verdict(0.1, 0.2, "it is slower"))
+    monkeypatch.setattr(trials.Samples, "ratio", None)
+    model = ut.accelerate(Halves().eval(), torch.randn(2, 3, 9))
+    assert {by for by, _, _ in parts_of(model)} == {"PyTorch"}
+    assert "forward" not in vars(model)
