@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from tests.support.small_models import close  # noqa: E402
 from upconv.errors import EngineError  # noqa: E402
-from upconv.torch import network_rules, parts  # noqa: E402
+from upconv.torch import network_rules, parts, windows  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("one_torch_thread"),
@@ -31,6 +31,7 @@ UP = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 NORM = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 INSTANCE = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
 LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 SIZE = {1: (10,), 2: (6, 8), 3: (6, 6, 8)}
 
 
@@ -134,9 +135,17 @@ def table_of(rank):
         "reflect": lambda m, y: F.pad(y, (1, 2) * rank, mode="reflect"),
         "replicate": lambda m, y: F.pad(y, (2, 1) * rank, mode="replicate"),
         "nearest": lambda m, y: F.interpolate(y, scale_factor=2),
-        "linear": lambda m, y: F.interpolate(
-            y, scale_factor=2.0, mode={1: "linear", 2: "bilinear", 3: "trilinear"}[rank]),
+        "linear": lambda m, y: F.interpolate(y, scale_factor=2.0, mode=LINEAR[rank]),
         "sizes": lambda m, y: F.interpolate(y, [3 * n for n in SIZE[rank]]),
+        "odd sizes": lambda m, y: F.interpolate(y, [n + 3 for n in SIZE[rank]], mode=LINEAR[rank]),
+        "half": lambda m, y: F.interpolate(y, scale_factor=1.5),
+        "half linear": lambda m, y: F.interpolate(y, scale_factor=1.5, mode=LINEAR[rank]),
+        "corners": lambda m, y: F.interpolate(
+            y, scale_factor=2, mode=LINEAR[rank], align_corners=True),
+        "corners of sizes": lambda m, y: F.interpolate(
+            y, [n + 5 for n in SIZE[rank]], mode=LINEAR[rank], align_corners=True),
+        "smaller": lambda m, y: F.interpolate(y, 4, mode=LINEAR[rank]),
+        "glu": lambda m, y: F.glu(y, 1),
         "max pool": lambda m, y: getattr(F, f"max_pool{rank}d")(y, 3, 2, 1),
         "max pool alone": lambda m, y: getattr(F, f"max_pool{rank}d")(y, 2),
         "avg pool": lambda m, y: getattr(F, f"avg_pool{rank}d")(y, 3, 2, 1),
@@ -307,11 +316,13 @@ def test_bfloat16(last) -> None:
 
 REFUSED = {
     "float64": (lambda m, y: y.double() * 2, "float32 or bfloat16"),
-    "third": (lambda m, y: F.interpolate(y, scale_factor=1.5), "integer factors"),
-    "corners": (
-        lambda m, y: F.interpolate(y, scale_factor=2, mode="bilinear", align_corners=True),
-        "align_corners",
+    "third": (lambda m, y: F.interpolate(y, scale_factor=1.3), "known integer sizes"),
+    "exact": (lambda m, y: F.interpolate(y, (9, 12), mode="nearest-exact"), "no such operation"),
+    "antialias": (
+        lambda m, y: F.interpolate(y, (9, 12), mode="bilinear", antialias=True),
+        "no such operation",
     ),
+    "cubic": (lambda m, y: F.interpolate(y, (9, 12), mode="bicubic"), "no such operation"),
     "sum": (lambda m, y: y.mean((1, 2), keepdim=True), "the channels or all positions"),
     "softmax": (lambda m, y: F.softmax(y, -1), "1, the channels"),
     "value": (lambda m, y: F.pad(y, (1, 1), value=2.0), "zeros at the ends"),
@@ -356,6 +367,19 @@ def test_a_size_of_the_graph_is_no_operand_of_a_part(how) -> None:
         for size in (9, 12):
             x = torch.randn(2, 4, size)
             assert close(call(x), model(x))
+
+
+def test_nearest_positions_are_pytorchs_or_refused() -> None:
+    """PyTorch rounds their float32 positions, and some are not those of integer arithmetic."""
+    refused = 0
+    for before in range(1, 40):
+        x = torch.arange(before, dtype=torch.float32).reshape(1, 1, before)
+        for after in range(1, 120):
+            exact = [[[out * before // after for out in range(after)]]]
+            same = F.interpolate(x, after).tolist() == exact
+            assert windows._is_nearest_exact(before, after) <= same
+            refused += not same
+    assert refused  # the refusal is needed
 
 
 def test_training_layers_are_left() -> None:

@@ -30,6 +30,17 @@ class Arranged:
     value: Value
     axes: Axes
 
+    @classmethod
+    def of(cls, value: Value) -> Arranged:
+        """A value with its axes in the order (N, C, *size)."""
+        return cls(value, tuple(range(len(value.shape))))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the axes are in the order (N, C, *size)."""
+        rank = len(self.value.shape)
+        return len(self.axes) == rank and all(a in (None, i) for i, a in enumerate(self.axes))
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The extents in the framework's order."""
@@ -58,8 +69,7 @@ class Arranged:
 
     def plain(self) -> Value:
         """The value, if its axes are in the order (N, C, *size)."""
-        rank = len(self.value.shape)
-        if len(self.axes) != rank or any(a not in (None, i) for i, a in enumerate(self.axes)):
+        if not self.is_plain:
             words = f"{described_shape(self.shape)}, axes {described_shape(self.axes)} of a network"
             raise ShapeError("the operand", words, "(N, C, *size)", "Transpose it first.")
         return self.value
@@ -83,7 +93,7 @@ class Arranged:
 
 def per_channel(x: Value, constant: Array) -> float | Array:
     """A constant that broadcasts to (N, C, *size) by NumPy's rules, as an arithmetic operand."""
-    return Arranged(x, tuple(range(len(x.shape)))).per_channel(constant)
+    return Arranged.of(x).per_channel(constant)
 
 
 def narrowed(network: Layers, x: Value, slices: Sequence[slice]) -> Value:

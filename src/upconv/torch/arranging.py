@@ -1,9 +1,9 @@
 """The table of operations for tensors with any order of axes.
 
 A row takes a network and the arguments of PyTorch's function, with `Arranged` instead of tensors.
-`MOVES` holds operators that move axes. `FUNCTIONS` holds functions that are traced before PyTorch
-decomposes them. All other rows come from `network_rules`: they are pointwise, work along one axis,
-or take only (N, C, *size).
+`MOVES` holds operators that move axes, `LAST_AXIS` functions of the last axis. `FUNCTIONS` holds
+functions that a stream traces before PyTorch decomposes them. All other rows come from
+`network_rules`: they are pointwise, work along one axis, or take only (N, C, *size).
 """
 
 from __future__ import annotations
@@ -27,12 +27,26 @@ _POINTWISE = {
     "relu", "relu6", "silu", "tanh", "sigmoid", "mish", "selu", "abs", "exp", "sin", "cos",
     "square", "sqrt", "hardswish", "hardsigmoid", "hardtanh", "pow", "clamp", "clip", "clamp_min",
     "clamp_max", "leaky_relu", "gelu", "softplus", "elu", "neg", "add", "sub", "rsub", "mul", "div",
-    "maximum", "minimum",
+    "maximum", "minimum", "functional.elu", "truediv", "divide", "negative", "logsigmoid",
+    "log_sigmoid", "clone", "contiguous", "detach", "alias", "dropout",
 }  # fmt: skip
 """Rows whose results do not depend on the order of axes."""
-_ALONG = {"cat": 1, "slice": 1, "narrow": 1, "_softmax": 1, "split": 2, "split_with_sizes": 2}
+_ALONG = {
+    **dict.fromkeys(("cat", "concat", "concatenate", "slice", "narrow", "softmax", "_softmax"), 1),
+    **dict.fromkeys(("split", "split_with_sizes", "chunk"), 2),
+}
 """Name of a row that works along one axis -> index of that argument."""
 _RENAMED = {"_softmax": "softmax", "fused_convolution": "convolution"}
+
+
+def moves_axes(name: str) -> bool:
+    """Whether an operator's result has its axes in another order than its operand."""
+    return name in MOVES and name != "getitem"
+
+
+def suits_any_axes(name: str) -> bool:
+    """Whether an operator's operands may have their axes in any order."""
+    return name in _POINTWISE or name in _ALONG or name in MOVES
 
 
 def row_of(name: str) -> Row | None:
@@ -57,7 +71,7 @@ def _pointwise(row: Row, network: Network, *args: Any, **kwargs: Any) -> Arrange
 def _per_channel(like: Arranged, operand: Any) -> Any:
     if not isinstance(operand, torch.Tensor):
         return operand
-    numbers = like.per_channel(operand.detach().numpy())
+    numbers = like.per_channel(operand.detach().float().numpy())
     if isinstance(numbers, float):
         return numbers
     return torch.from_numpy(numbers).reshape(1, -1, *[1] * (len(like.value.shape) - 2))
@@ -113,16 +127,37 @@ def _unsqueeze(_: Network, x: Arranged, dim: int) -> Arranged:
     return Arranged(x.value, (*x.axes[:number], None, *x.axes[number:]))
 
 
-def _reshape(_: Network, x: Arranged, shape: Sequence[int]) -> Arranged:
-    sizes = tuple(torch.empty(x.shape, device="meta").reshape(tuple(shape)).shape)
+def _sequence(numbers: Sequence[Any]) -> tuple[int, ...]:
+    """Return the numbers of a call like permute(0, 2, 1) or permute((0, 2, 1))."""
+    (first, *rest) = numbers
+    return (first, *rest) if isinstance(first, int) else tuple(first)
+
+
+def _permute(_: Network, x: Arranged, *dims: Any, **named: Any) -> Arranged:
+    return x.permuted(_sequence([*dims, *named.values()]))
+
+
+def _reshape(_: Network, x: Arranged, *shape: Any, **named: Any) -> Arranged:
+    sizes = _sequence([*shape, *named.values()])
+    sizes = tuple(torch.empty(x.shape, device="meta").reshape(sizes).shape)
     return x if sizes == x.shape else x.reshaped(sizes)
 
 
-def _expand(_: Network, x: Arranged, shape: Sequence[int], **__: Any) -> Arranged:
-    sizes = tuple(torch.empty(x.shape, device="meta").expand(tuple(shape)).shape)
+def _expand(_: Network, x: Arranged, *shape: Any, implicit: bool = False) -> Arranged:
+    sizes = tuple(torch.empty(x.shape, device="meta").expand(_sequence(shape)).shape)
     if sizes != x.shape:
         raise ArgumentError("the shape", str(sizes), f"{x.shape}, the shape of x")
     return x
+
+
+def _flatten(network: Network, x: Arranged, start_dim: int = 0, end_dim: int = -1) -> Arranged:
+    sizes = torch.empty(x.shape, device="meta").flatten(start_dim, end_dim).shape
+    return _reshape(network, x, sizes)
+
+
+def _getitem(network: Network, x: Any, index: Any) -> Any:
+    """Return an entry of a list, or a slice of a value."""
+    return x[index] if isinstance(x, list) else _plain(ROWS["getitem"], network, x, index)
 
 
 def _select(network: Network, x: Arranged, dim: int, index: int) -> Arranged:
@@ -134,8 +169,9 @@ def _select(network: Network, x: Arranged, dim: int, index: int) -> Arranged:
 
 
 MOVES: dict[str, Row] = {
-    "transpose": _transpose, "t": _transpose, "permute": lambda _, x, dims: x.permuted(dims),
+    "transpose": _transpose, "t": _transpose, "permute": _permute,
     "squeeze": _squeeze, "unsqueeze": _unsqueeze, "select": _select, "expand": _expand,
+    "flatten": _flatten, "getitem": _getitem,
     **dict.fromkeys(("view", "_unsafe_view", "reshape"), _reshape),
 }  # fmt: skip
 
@@ -153,7 +189,7 @@ def _linear(network: Network, x: Arranged, weight: Any, bias: Any = None) -> Arr
 
 def _layer_norm(
     network: Network, x: Arranged, normalized_shape: Sequence[int], weight: Any = None,
-    bias: Any = None, eps: float = 1e-5,
+    bias: Any = None, eps: float = 1e-5, cudnn: Any = False,
 ) -> Arranged:  # fmt: skip
     _require_channels_last(x)
     if len(normalized_shape) > 1:
@@ -216,8 +252,10 @@ def _recurrent(*_: Any, **__: Any) -> Any:
 
 
 _NAMES = {"batch_norm": "functional.batch_norm", "instance_norm": "functional.instance_norm"}
+LAST_AXIS: dict[str, Row] = {"linear": _linear, "layer_norm": _layer_norm, "glu": _glu}
+"""PyTorch's functions that read the last axis, unless they name another one."""
 FUNCTIONS: dict[str, Row] = {
-    "linear": _linear, "layer_norm": _layer_norm, "glu": _glu,
+    **LAST_AXIS,
     **{name: partial(_plain, ROWS[row]) for name, row in _NAMES.items()},
     **{name: partial(_plain, ROWS[name]) for name in ("group_norm", "conv1d", "conv2d", "conv3d")},
     "lstm": _lstm, **dict.fromkeys(("gru", "rnn_tanh", "rnn_relu"), _recurrent),

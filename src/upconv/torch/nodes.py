@@ -12,7 +12,9 @@ from torch.nn import functional
 
 from ..errors import ArgumentError
 from ..network import Network
-from .network_rules import ROWS, Row
+from . import arranging
+from .arranging import Row
+from .network_rules import ROWS
 
 _SPACES = (functional, torch, torch._C._nn, operator)
 _IN_PLACE = {
@@ -25,7 +27,7 @@ _LAST_IS_INPLACE = {
 }  # fmt: skip
 _VIEWS = {
     "clone", "contiguous", "detach", "alias", "dropout", "slice", "narrow", "split",
-    "split_with_sizes", "chunk", "getitem",
+    "split_with_sizes", "chunk", *arranging.MOVES,
 }  # fmt: skip
 
 
@@ -46,12 +48,23 @@ def name_of(node: fx.Node) -> str:
 
 def row_of(node: fx.Node) -> Row | None:
     """Return the row of a node, also of an in-place function; None if there is none."""
-    return ROWS.get(_plain(name_of(node)))
+    name = _plain(name_of(node))
+    return arranging.LAST_AXIS.get(name) or arranging.row_of(name)
 
 
 def is_convolution(node: fx.Node) -> bool:
     """Whether a node is a convolution, transposed or not."""
     return name_of(node).startswith("conv")
+
+
+def moves_axes(node: fx.Node) -> bool:
+    """Whether the result has its axes in another order than the operand."""
+    return arranging.moves_axes(_plain(name_of(node)))
+
+
+def suits_any_axes(node: fx.Node) -> bool:
+    """Whether the operands may have their axes in any order, so that it tells nothing of theirs."""
+    return arranging.suits_any_axes(_plain(name_of(node)))
 
 
 def is_view(node: fx.Node) -> bool:
@@ -80,7 +93,7 @@ def writes(node: fx.Node) -> list[fx.Node]:
 def add_node(network: Network, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Add the operation of a node to a network.
 
-    args, kwargs: the node's arguments, with `Value`s or tensors in place of nodes.
+    args, kwargs: the node's arguments, with `Arranged` values or tensors in place of nodes.
 
     Raises an `UpconvError` if there is no row, or if the row does not accept the arguments.
     """
@@ -100,6 +113,6 @@ def add_node(network: Network, node: fx.Node, args: Sequence[Any], kwargs: dict[
 
 def _plain(name: str) -> str:
     """Return a function's name without its in-place mark, as in "relu_" or "iadd"."""
-    if name in ROWS:
+    if name in ROWS or name in arranging.MOVES:
         return name
     return _IN_PLACE.get(name, name.removesuffix("_"))

@@ -26,7 +26,8 @@ from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 
 from ..errors import ArgumentError, EngineError
-from ..network import Network, Value
+from ..network import Network
+from ..network.axes import Arranged
 from .nodes import add_node, is_convolution, name_of, writes
 from .operators import _LIBRARY
 from .packing import Version
@@ -34,6 +35,8 @@ from .support import Support, known_size, value_of
 from .tensors import Tensor, array, channels_last, dense_strides, new_result, thread_count
 
 _MOST_NETWORKS = 2
+_MOST_CHOICES = 8
+"""How often the parts are chosen before all operations that move axes stay with PyTorch."""
 _parts: weakref.WeakValueDictionary[str, Part] = weakref.WeakValueDictionary()
 _counts: Counter[str] = Counter()
 
@@ -134,7 +137,7 @@ class Part:
         """Return the network's results, or PyTorch's if no network accepts these operands."""
         try:
             network = self._network(weights)
-            arrays = [array(tensor.to(torch.float32)) for tensor in inputs]
+            arrays = [array(tensor.to(torch.float32).contiguous()) for tensor in inputs]
             pairs = zip(network.inputs, arrays, strict=True)
             shapes = {name: data.shape for name, data in pairs}
             precision = "bfloat16" if self._dtype is torch.bfloat16 else "float32"
@@ -161,9 +164,10 @@ class Part:
         }
         network = Network(declared)
         with torch.no_grad():
-            merged = self._merged(network.inputs.values(), [weight.detach() for weight in weights])
+            values = map(Arranged.of, network.inputs.values())
+            merged = self._merged(values, [weight.detach() for weight in weights])
             results = _Building(self.module, network).run(*merged)
-        network.output(*results)
+        network.output(*(result.plain() for result in results))
         return network
 
     def _network(self, weights: list[Tensor]) -> Network:
@@ -197,7 +201,7 @@ class _Building(fx.Interpreter):  # type: ignore[misc]
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         leaves: list[Any] = []
         fx.node.map_aggregate((args, kwargs), leaves.append)
-        if any(isinstance(leaf, Value) for leaf in leaves):
+        if any(isinstance(leaf, Arranged) for leaf in leaves):
             return add_node(self._network, n, args, dict(kwargs))
         return super().run_node(n)
 
@@ -222,17 +226,7 @@ def hand_over(
     Parts have no gradients.
     """
     _turn_slices_into_methods(module.graph)
-    support = Support(module, set(weights), refused)
-    chosen: list[list[fx.Node]] = []
-    order = {node: number for number, node in enumerate(module.graph.nodes)}
-    for dtype in (torch.float32, torch.bfloat16):
-        support.dtype = dtype
-        if support.any():
-            partitioner = CapabilityBasedPartitioner(module, support, True)
-            proposed = (
-                sorted(p.nodes, key=order.__getitem__) for p in partitioner.propose_partitions()
-            )
-            chosen += [nodes for nodes in proposed if any(map(is_convolution, nodes))]
+    support, chosen = _chosen(module, set(weights), refused)
     parts = []
     for nodes in chosen:
         reason = _obstacle(nodes, support)
@@ -249,6 +243,40 @@ def hand_over(
     module.graph.lint()
     module.recompile()
     return parts
+
+
+def _chosen(
+    module: fx.GraphModule, weights: set[fx.Node], refused: Mapping[fx.Node, str]
+) -> tuple[Support, list[list[fx.Node]]]:
+    """Return the nodes of each part, whose results are all (N, C, *size).
+
+    A part cannot return a value with its axes in another order. PyTorch computes such a node, and
+    what reads it in that order; so the parts are chosen again.
+    """
+    order = {node: number for number, node in enumerate(module.graph.nodes)}
+    for _ in range(_MOST_CHOICES):
+        support = Support(module, weights, refused)
+        chosen: list[list[fx.Node]] = []
+        for dtype in (torch.float32, torch.bfloat16):
+            support.dtype = dtype
+            if support.any():
+                partitioner = CapabilityBasedPartitioner(module, support, True)
+                proposed = (
+                    sorted(p.nodes, key=order.__getitem__) for p in partitioner.propose_partitions()
+                )
+                chosen += [nodes for nodes in proposed if any(map(is_convolution, nodes))]
+        arranged = {
+            node: "its axes are in another order where a part ends"
+            for nodes in chosen
+            for node in nodes
+            if node in support.arranged and not set(node.users) <= set(nodes)
+        }
+        if not arranged:
+            break
+        refused = {**refused, **arranged}
+    else:
+        return _chosen(module, weights, {**refused, **support.moves()})
+    return support, chosen
 
 
 def _turn_slices_into_methods(graph: fx.Graph) -> None:

@@ -16,7 +16,17 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from ..errors import ArgumentError, UpconvError
 from ..network import Network
-from .nodes import add_node, is_convolution, is_view, name_of, row_of, writes
+from ..network.axes import Arranged
+from .nodes import (
+    add_node,
+    is_convolution,
+    is_view,
+    moves_axes,
+    name_of,
+    row_of,
+    suits_any_axes,
+    writes,
+)
 from .tensors import Tensor
 
 
@@ -30,7 +40,8 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
     """Decides which nodes of a graph can join parts of one dtype.
 
     weights: the nodes that depend only on parameters and buffers. refused: the nodes that are left
-    to PyTorch, with the reasons.
+    to PyTorch, with the reasons. arranged: the values of supported nodes whose axes are not in the
+    order (N, C, *size).
     """
 
     def __init__(
@@ -46,6 +57,8 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
                 self.weights.add(node)
         self._reasons = dict(refused)
         self._dtypes: dict[fx.Node, Any] = {}
+        self.arranged: dict[fx.Node, Arranged] = {}
+        self._known: set[fx.Node] = set()
 
     def _follows(self, node: fx.Node) -> bool:
         operands = node.all_input_nodes
@@ -66,8 +79,11 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         """Whether a network can compute the node in this dtype."""
         if node.op not in ("call_function", "call_method") or node in self.weights:
             return False
-        if node not in self._reasons:
-            self._reasons[node] = self._refusal(node)
+        if node not in self._reasons:  # the order of its operands' axes is decided before its own
+            for each in self._nodes:
+                is_call = each.op in ("call_function", "call_method")
+                if is_call and each not in self.weights and each not in self._reasons:
+                    self._reasons[each] = self._refusal(each)
         return not self._reasons[node] and self._dtypes[node] is self.dtype
 
     def refuse(self, nodes: Iterable[fx.Node], reason: str) -> None:
@@ -78,6 +94,10 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         """Whether a node must keep its place in the order: memory that it uses is written."""
         operands = (node, *node.all_input_nodes)
         return bool(writes(node)) or any(operand in self._written for operand in operands)
+
+    def moves(self) -> dict[fx.Node, str]:
+        """Return a reason to refuse each node that puts axes in another order."""
+        return dict.fromkeys(self.arranged, "too many parts would end in another order of axes")
 
     def reasons(self) -> dict[str, str]:
         """Return the reason why PyTorch computes a node, for each node outside the parts."""
@@ -94,29 +114,54 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
             return "a network has no such operation"
         if node in self._written or any(source in self._written for source in node.all_input_nodes):
             return "memory that it reads or returns is written in place"
+        is_known = any(source in self._known for source in node.all_input_nodes)
+        if moves_axes(node) and not is_known:
+            return "no convolution tells the order of its operand's axes"
         try:
             results, values = self._tried(node)
         except UpconvError as error:
             return str(error)
-        expected = [_open(value.shape) for value in values]
+        expected = [tuple(size or 0 for size in _open(value.shape)) for value in values]
         if [result.shape for result in results] != expected:
             return f"its shape is {expected}, a network's is {[result.shape for result in results]}"
         self._dtypes[node] = values[0].dtype
+        if is_known or not suits_any_axes(node):
+            self._known.add(node)
+        if not results[0].is_plain:
+            self.arranged[node] = results[0]
         return ""
 
-    def _tried(self, node: fx.Node) -> tuple[list[Any], list[Tensor]]:
+    def _tried(self, node: fx.Node) -> tuple[list[Arranged], list[Tensor]]:
         """Return a node's results in a network of its own, and its values in PyTorch's graph."""
         values = _tensors(node)
         inputs: dict[fx.Node, Any] = {}
         self._collect(node, inputs)
-        for tensor in [*values, *inputs.values()]:
-            _check(tensor, values[0].dtype)
         if not inputs:
             raise ArgumentError("every operand", "constant", "one that changes")
-        names = {source: f"x{number}" for number, source in enumerate(inputs)}
-        network = Network({names[source]: _open(value.shape) for source, value in inputs.items()})
-        results = self._added(network, node, names)
+        for tensor in [*values, *inputs.values()]:
+            _check(tensor, values[0].dtype)
+        declared = {
+            f"x{number}": self._declared(source, value)
+            for number, (source, value) in enumerate(inputs.items())
+        }
+        network = Network(declared)
+        operands = {
+            source: Arranged(value, self.arranged[source].axes)
+            if source in self.arranged
+            else Arranged.of(value)
+            for source, value in zip(inputs, network.inputs.values(), strict=True)
+        }
+        results = self._added(network, node, operands)
         return (results if isinstance(results, list) else [results]), values
+
+    def _declared(self, source: fx.Node, value: Any) -> Any:
+        """Return the shape of an operand as a network's input."""
+        if source in self.arranged:
+            return self.arranged[source].value.shape
+        if not 3 <= value.dim() <= 5 or known_size(value.shape[1]) is None:
+            got = f"of shape {tuple(value.shape)}"
+            raise ArgumentError("a tensor", got, "(N, C, *size) of 1 to 3 spatial axes")
+        return _open(value.shape)
 
     def _collect(self, node: fx.Node, inputs: dict[fx.Node, Any]) -> None:
         """Collect a node's operands that change between calls, also those inside lists."""
@@ -135,14 +180,14 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
             else:
                 raise ArgumentError("an argument", "a size that is not known", "a number")
 
-    def _added(self, network: Network, node: fx.Node, names: dict[fx.Node, str]) -> Any:
+    def _added(self, network: Network, node: fx.Node, operands: Mapping[fx.Node, Arranged]) -> Any:
         def operand(source: fx.Node) -> Any:
-            if source in names:
-                return network.inputs[names[source]]
+            if source in operands:
+                return operands[source]
             if source in self.weights:
                 value = value_of(source)
                 return torch.ones(tuple(map(int, value.shape)), dtype=value.dtype)
-            return self._added(network, source, names)
+            return self._added(network, source, operands)
 
         args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), operand)
         return add_node(network, node, args, dict(kwargs))
@@ -154,7 +199,7 @@ def _check_weight(node: fx.Node, weight: fx.Node, result: Any) -> None:
         raise ArgumentError("a weight", "not a tensor on the CPU", "one")
     if None in _open(value.shape):
         raise ArgumentError("a weight", "of a size that is not known", "known sizes")
-    if is_convolution(node) and value.dtype is not result.dtype:
+    if (is_convolution(node) or name_of(node) == "linear") and value.dtype is not result.dtype:
         raise ArgumentError("a weight", f"{value.dtype} under autocast", f"{result.dtype}")
 
 
@@ -163,9 +208,6 @@ def _check(value: Any, dtype: Any) -> None:
         raise ArgumentError("a tensor", f"on {value.device}", "one on the CPU")
     if value.dtype is not dtype or dtype not in (torch.float32, torch.bfloat16):
         raise ArgumentError("a tensor", f"of {value.dtype}", "float32 or bfloat16 throughout")
-    if not 3 <= value.dim() <= 5 or known_size(value.shape[1]) is None:
-        got = f"of shape {tuple(value.shape)}"
-        raise ArgumentError("a tensor", got, "(N, C, *size) of 1 to 3 spatial axes")
 
 
 def _tensors(node: fx.Node) -> list[Tensor]:

@@ -1,0 +1,177 @@
+"""Parts whose operations move axes: (N, *size, C) for linear layers, and vectors of channels."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from tests.support.small_models import close  # noqa: E402
+from tests.torch.test_parts import handed, remaining  # noqa: E402
+from upconv.torch import parts  # noqa: E402
+
+pytestmark = [
+    pytest.mark.usefixtures("one_torch_thread"),
+    pytest.mark.skipif(torch.__version__ < "2.6", reason="older PyTorch captures modules whole"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning"),
+]
+
+
+class ConvNext(nn.Module):
+    """A depthwise convolution, and linear layers over the last axis."""
+
+    def __init__(self):
+        super().__init__()
+        self.depthwise = nn.Conv2d(8, 8, 7, padding=3, groups=8)
+        self.norm, self.wide, self.narrow = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(24, 8)
+        self.scale, self.up = nn.Parameter(torch.rand(8)), nn.ConvTranspose2d(8, 3, 2, 2)
+
+    def forward(self, x):
+        y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
+        y = self.scale * self.narrow(F.gelu(self.wide(y)))
+        return self.up(x + y.permute(0, 3, 1, 2))
+
+
+class Excited(nn.Module):
+    """Squeeze and excitation: a factor per channel from fully connected layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.down, self.up = nn.Conv2d(8, 8, 3), nn.Linear(8, 2), nn.Linear(2, 8)
+
+    def forward(self, x):
+        y = self.conv(x)
+        s = F.adaptive_avg_pool2d(y, 1).flatten(1)
+        s = torch.sigmoid(self.up(F.relu(self.down(s))))
+        return y * s.view(-1, 8, 1, 1)
+
+
+class Gated(nn.Module):
+    """Gated linear units over channels, in both orders of axes."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(8, 12, 1), nn.ConvTranspose2d(3, 4, 2, 2)
+
+    def forward(self, x):
+        y = F.glu(self.one(x).permute(0, 2, 3, 1), -1).chunk(2, -1)[1]
+        return self.two(y.permute(0, 3, 1, 2))
+
+
+class Recurrent(nn.Module):
+    """An LSTM, which stays with PyTorch, between two parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.lstm = nn.Conv1d(8, 6, 3), nn.LSTM(6, 6)
+        self.linear, self.two = nn.Linear(6, 4), nn.ConvTranspose1d(4, 2, 4, 2)
+
+    def forward(self, x):
+        y, _ = self.lstm(F.relu(self.one(x.flatten(2))).permute(2, 0, 1))
+        return self.two(self.linear(y).permute(1, 2, 0))
+
+
+class Tokens(nn.Module):
+    """(N, T, C) from an operation that no network knows, transposed for a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(8, 4, 3)
+
+    def forward(self, x):
+        tokens = torch.fft.fft(x.flatten(2).transpose(1, 2)).real
+        return self.conv(F.gelu(tokens).transpose(1, 2))
+
+
+class Permuted(nn.Module):
+    """A result whose axes are in another order."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(8, 4, 3), nn.LayerNorm(4)
+
+    def forward(self, x):
+        y = self.conv(x)
+        return y, self.norm(y.permute(0, 2, 3, 1))
+
+
+WHOLE = {"ConvNext": ConvNext, "Excited": Excited, "Gated": Gated}
+DIVIDED = {"Recurrent": (Recurrent, 2), "Tokens": (Tokens, 1), "Permuted": (Permuted, 1)}
+"""name -> (model, number of parts)."""
+
+
+@pytest.mark.parametrize(
+    ("how", "dynamic"), [("export", False), ("export", True), ("dynamo", False)]
+)
+@pytest.mark.parametrize("name", WHOLE)
+def test_one_part_computes_the_model(name, dynamic, how) -> None:
+    torch.manual_seed(0)
+    model, x = WHOLE[name]().eval(), torch.randn(2, 8, 6, 9)
+    call, made, left = handed(model, x, how, dynamic)
+    assert ([part.layers for part in made], left) == ([model_layers(model)], {})
+    if how == "export":
+        assert remaining(call) == []
+    with torch.no_grad():
+        for shape in ((2, 8, 6, 9), (3, 8, 7, 5)) if dynamic else ((2, 8, 6, 9),):
+            x = torch.randn(shape)
+            assert close(call(x), model(x))
+    assert made[0].reason == ""
+
+
+def model_layers(model) -> int:
+    kind = nn.modules.conv._ConvNd
+    return sum(isinstance(module, kind) for module in model.modules())
+
+
+@pytest.mark.parametrize("how", ["export", "dynamo"])
+@pytest.mark.parametrize("name", DIVIDED)
+def test_parts_end_where_axes_are_in_another_order(name, how) -> None:
+    torch.manual_seed(0)
+    if (name, how) == ("Recurrent", "dynamo"):
+        pytest.skip("Dynamo captures no LSTM")
+    make, count = DIVIDED[name]
+    model, x = make().eval(), torch.randn(2, 8, 6, 9)
+    call, made, _ = handed(model, x, how)
+    assert len(made) == count
+    assert sum(part.layers for part in made) == model_layers(model)
+    with torch.no_grad():
+        results, expected = call(x), model(x)
+    for one, other in zip(listed(results), listed(expected), strict=True):
+        assert close(one, other)
+        assert one.shape == other.shape
+
+
+def listed(results):
+    return results if isinstance(results, (tuple, list)) else [results]
+
+
+def test_many_such_ends_leave_every_move_to_pytorch(monkeypatch) -> None:
+    monkeypatch.setattr(parts, "_MOST_CHOICES", 1)
+    model, x = Permuted().eval(), torch.randn(2, 8, 6, 9)
+    call, made, left = handed(model, x)
+    assert len(made) == 1
+    assert "too many parts would end" in " ".join(left.values())
+    with torch.no_grad():
+        assert all(map(close, call(x), model(x)))
+
+
+def test_bfloat16() -> None:
+    torch.manual_seed(0)
+    model, x = ConvNext().eval().bfloat16(), torch.randn(2, 8, 6, 9).bfloat16()
+    call, made, left = handed(model, x)
+    assert (len(made), left) == (1, {})
+    with torch.no_grad():
+        result, expected = call(x), model.float()(x.float())
+    assert result.dtype is torch.bfloat16
+    assert close(result.float(), expected, 0.05)
+
+
+def test_a_part_needs_a_convolution() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.LayerNorm(6)).eval()
+    _, made, _ = handed(model, torch.randn(2, 3, 6))
+    assert made == []
