@@ -131,6 +131,13 @@ def rows(rank: int) -> dict[str, tuple[list[onnx.NodeProto], Weights]]:
         ),
         "Resize, half pixel": ([node("Resize", "z", "a")], {"a": whole, "z": none}),
         "Resize, linear": ([node("Resize", "z", "a", mode="linear")], {"a": whole, "z": none}),
+        "Resize, corners": (
+            [
+                node("Resize", "z", "a", mode="linear",
+                     coordinate_transformation_mode="align_corners")
+            ],
+            {"a": whole, "z": none},
+        ),
         "Identity": ([node("Identity")], {}),
         "Dropout": ([node("Dropout")], {}),
     }  # fmt: skip
@@ -225,7 +232,7 @@ REFUSALS = {
     "Resize": (
         [node("Resize", "", "a")],
         {"a": np.float32([1, 1, 1.5, 1.5])},
-        "Its factors, [1.0, 1.0, 1.5, 1.5], are not integers.",
+        "Its factors, [1.0, 1.0, 1.5, 1.5], suit no network.",
     ),
     "Softmax": ([node("Softmax", axis=2)], {}, "axis 2, not 1"),
     "Slice": (

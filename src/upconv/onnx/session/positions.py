@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -102,28 +103,50 @@ def softmax(call: Call) -> Any:
 
 
 def resize(call: Call) -> Any:
-    """Resize by integer factors, if positions correspond as in the network."""
+    """Resize by integer factors or to a known size, if positions correspond as in the network."""
     x, mode = call.x(), call.attribute("mode", "nearest")
     where = call.attribute("coordinate_transformation_mode", "half_pixel")
     rounding = call.attribute("nearest_mode", "round_prefer_floor")
     centred = where in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
-    nearest = mode == "nearest" and (
-        (where == "asymmetric" and rounding == "floor") or (centred and rounding[:5] == "round")
-    )
-    call.require(nearest or (mode == "linear" and centred), f"It is a Resize of {mode}, {where}.")
+    aligned, floor = where == "align_corners", where == "asymmetric" and rounding == "floor"
+    nearest = mode == "nearest" and (floor or (centred and rounding[:5] == "round"))
+    linear = mode == "linear" and (centred or aligned)
+    call.require(nearest or linear, f"It is a Resize of {mode}, {where}.")
     call.require(not call.attribute("antialias", 0), "It smooths before it resizes (antialias).")
     call.require(call.has(2) or call.has(3), "It has neither scales nor sizes.")
-    scales = call.optional(2)
-    if scales is None or not scales.size:
-        sizes = call.constant(3).tolist()
-        call.require(len(sizes) == len(x.shape) and None not in x.shape, "Its factors vary.")
-        scales = np.array([after / before for after, before in zip(sizes, x.shape, strict=True)])
     call.require("axes" not in call.node.attributes, "It resizes only some axes (axes).")
-    factors = [int(scale) for scale in scales]
-    fits = len(factors) == len(x.shape) and factors[:2] == [1, 1] and min(factors) > 0
-    integral = fits and bool((scales == factors).all())
-    call.require(integral, f"Its factors, {scales.tolist()}, are not integers.")
-    return call.network.upsample(x, tuple(factors[2:]), mode)
+    policy = call.attribute("keep_aspect_ratio_policy", "stretch")
+    call.require(policy == "stretch", f"It keeps the ratio of the sizes ({policy}).")
+    scales = _scales(call, x.shape)
+    fits = len(scales) == len(x.shape) and list(scales[:2]) == [1, 1] and min(scales) > 0
+    if fits and all(float(scale).is_integer() for scale in scales):
+        return call.network.upsample(x, [*map(int, scales[2:])], mode, align_corners=aligned)
+    extents: Any = x.shape if fits and None not in x.shape else (0,) * len(scales)
+    sizes = np.float32(scales) * np.float32(extents)  # ONNX Runtime's arithmetic
+    pairs = [(n, int(size)) for n, size in zip(extents, sizes, strict=True)]
+    fits = all(extents) and bool(np.allclose(sizes, [n for _, n in pairs], atol=1e-5, rtol=0))
+    exact = linear or (floor and all(starmap(_is_nearest_exact, pairs)))
+    one = where == "pytorch_half_pixel" and any(after == 1 < before for before, after in pairs)
+    factors = [*map(float, scales)]
+    call.require(fits and exact and not one, f"Its factors, {factors}, suit no network.")
+    return call.network.resize(x, [after for _, after in pairs[2:]], mode, align_corners=aligned)
+
+
+def _scales(call: Call, shape: tuple[int | None, ...]) -> Any:
+    """The factors of a Resize, from its scales or its sizes."""
+    scales = call.optional(2)
+    if scales is not None and scales.size:
+        return scales
+    sizes = call.constant(3).tolist()
+    call.require(len(sizes) == len(shape) and None not in shape, "Its factors vary.")
+    return np.array([after / (before or 1) for after, before in zip(sizes, shape, strict=True)])
+
+
+def _is_nearest_exact(before: int, after: int) -> bool:
+    """Whether ONNX Runtime's float32 positions, rounded down, are those of integer arithmetic."""
+    out = np.arange(after)
+    scaled = np.floor(out.astype(np.float32) / np.float32(after / before))
+    return bool(np.array_equal(np.minimum(scaled, before - 1), out * before // after))
 
 
 def depth_to_space(call: Call) -> Any:
