@@ -122,6 +122,13 @@ def rows(rank: int) -> dict[str, tuple[list[onnx.NodeProto], Weights]]:
             [node("AveragePool", kernel_shape=[2] * rank, strides=[2] * rank, pads=[1] * 2 * rank)],
             {},
         ),
+        "MaxPool, up": (
+            [node("MaxPool", kernel_shape=[3] * rank, strides=[2] * rank, ceil_mode=1)], {}
+        ),
+        "MaxPool, dilated": ([node("MaxPool", kernel_shape=[2] * rank, dilations=[2] * rank)], {}),
+        "AveragePool, up": (
+            [node("AveragePool", kernel_shape=[3] * rank, strides=[2] * rank, ceil_mode=1)], {}
+        ),
         "Resize, nearest": (
             [
                 node("Resize", "", "a", coordinate_transformation_mode="asymmetric",
@@ -240,7 +247,11 @@ REFUSALS = {
         {"s": np.array([0]), "e": np.array([3]), "ax": np.array([2])},
         "0:3 of an open size",
     ),
-    "MaxPool": ([node("MaxPool", kernel_shape=[2, 2], ceil_mode=1)], {}, "ceil_mode"),
+    "MaxPool": (
+        [node("MaxPool", kernel_shape=[2, 2], pads=[0, 0, 1, 1], ceil_mode=1)],
+        {},
+        "ceil_mode",
+    ),
     "Add": ([node("Add", "a")], {"a": np.ones((6, 1, 5), np.float32)}, "one number per channel"),
     "Softsign": ([node("Softsign")], {}, "A network has no Softsign."),
 }

@@ -66,25 +66,29 @@ def pad(call: Call) -> Any:
 
 
 def _pool(call: Call) -> tuple[Any, dict[str, Any]]:
-    call.require(not call.attribute("ceil_mode", 0), "It rounds its size up (ceil_mode).")
-    call.require(set(call.attribute("dilations", ())) <= {1}, "Its windows are dilated.")
     automatic = call.attribute("auto_pad", "NOTSET")
     call.require(automatic in ("NOTSET", "VALID"), f"Its padding is automatic, {automatic}.")
     kernel = call.attribute("kernel_shape", ())
     pads = call.attribute("pads", ()) or [0] * 2 * len(kernel)
     ends = tuple(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
-    stride = tuple(call.attribute("strides", ())) or 1
-    return call.x(), {"kernel": tuple(kernel), "stride": stride, "padding": ends}
+    stride = tuple(call.attribute("strides", ())) or (1,) * len(kernel)
+    dilation = tuple(call.attribute("dilations", ())) or (1,) * len(kernel)
+    ceil = bool(call.attribute("ceil_mode", 0))
+    # Runtimes disagree on windows that begin in the padding at the end.
+    inside = not any(pads) and all(s <= k for s, k in zip(stride, kernel, strict=True))
+    call.require(inside or not ceil, "It rounds its size up (ceil_mode), and pads or skips.")
+    words = {"kernel": tuple(kernel), "stride": stride, "padding": ends}
+    return call.x(), {**words, "dilation": dilation, "ceil_mode": ceil}
 
 
 def max_pool(call: Call) -> Any:
-    """MaxPool with windows that lie in the padded input."""
+    """MaxPool of any windows."""
     x, words = _pool(call)
     return call.network.max_pool(x, **words)
 
 
 def average_pool(call: Call) -> Any:
-    """AveragePool with windows that lie in the padded input."""
+    """AveragePool of any windows."""
     x, words = _pool(call)
     count = bool(call.attribute("count_include_pad", 0))
     return call.network.avg_pool(x, **words, count_padding=count)
@@ -122,7 +126,7 @@ def resize(call: Call) -> Any:
     if fits and all(float(scale).is_integer() for scale in scales):
         return call.network.upsample(x, [*map(int, scales[2:])], mode, align_corners=aligned)
     extents: Any = x.shape if fits and None not in x.shape else (0,) * len(scales)
-    sizes = np.float32(scales) * np.float32(extents)  # ONNX Runtime's arithmetic
+    sizes: Any = np.float32(scales) * np.float32(extents)  # ONNX Runtime's arithmetic
     pairs = [(n, int(size)) for n, size in zip(extents, sizes, strict=True)]
     fits = all(extents) and bool(np.allclose(sizes, [n for _, n in pairs], atol=1e-5, rtol=0))
     exact = linear or (floor and all(starmap(_is_nearest_exact, pairs)))
