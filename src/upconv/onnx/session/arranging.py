@@ -6,6 +6,7 @@ All other operators are rows of `network_rules.py`, which take only (N, C, *size
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ def translate_arranged(
 ) -> None:
     """Add a unit to a network of known sizes, and its results to `values`."""
     node = unit.last
+    if unit.operation is not None and unit.operation[0] == "linear":
+        x = values[unit.inputs[0]]
+        values[node.outputs[0]] = _linear(network, x, *unit.operation[1:])
+        return
     row = None if unit.operation is not None else ROWS.get(node.op_type)
     if row is not None:
         results = row(Call(network, node, values, opset))
@@ -33,7 +38,7 @@ def translate_arranged(
     read = {x: values[x] for x in unit.inputs if x in values}
     if not read:
         raise EngineRefusal("none of its inputs depends on the inputs of the model")
-    alike = (unit.operation or ("",))[0] == "activation" or node.op_type in _UNARY
+    alike = suits_any_axes(unit)
     first = next(iter(read.values())).axes
     axes: Axes = first if alike else tuple(range(len(first)))
     known = {x: operand.value if alike else operand.plain() for x, operand in read.items()}
@@ -46,6 +51,17 @@ _UNARY = {
     *("LeakyRelu", "Elu", "Gelu", "Clip", "HardSigmoid", "Pow", "Identity", "Dropout"),
 }
 """Rows of `network_rules.py` for which the order of axes does not matter."""
+
+
+MOVES = "Transpose", "Squeeze", "Unsqueeze", "Reshape", "Expand", "Flatten"
+"""Operators that move axes."""
+
+
+def suits_any_axes(unit: Unit) -> bool:
+    """Whether the axes of a unit's inputs may be in any order, so that it tells nothing of them."""
+    if unit.operation is not None:
+        return bool(unit.operation[0] == "activation")
+    return unit.last.op_type in {*_UNARY, *ARITHMETIC, *MOVES}
 
 
 def _x(call: Call) -> Arranged:
@@ -86,14 +102,23 @@ def _unsqueeze(call: Call) -> Arranged:
 
 def _reshape(call: Call) -> Arranged:
     x, wanted = _x(call), [int(size) for size in np.ravel(call.constant(1))]
+    call.require(all(x.shape), "it reshapes a value of open size")
     if not call.attribute("allowzero", 0):
         wanted = [x.shape[i] if size == 0 else size for i, size in enumerate(wanted)]
     shape = np.broadcast_to(np.float32(0), x.shape).reshape(wanted).shape
     return x if shape == x.shape else x.reshaped(shape)
 
 
+def _flatten(call: Call) -> Arranged:
+    x = _x(call)
+    call.require(all(x.shape), "it reshapes a value of open size")
+    axis = call.attribute("axis", 1) % (len(x.shape) + 1)
+    return x.reshaped((prod(x.shape[:axis]), prod(x.shape[axis:])))
+
+
 def _expand(call: Call) -> Arranged:
     x, shape = _x(call), tuple(map(int, np.ravel(call.constant(1))))
+    call.require(all(x.shape), "it expands a value of open size")
     if np.broadcast_shapes(x.shape, shape) != x.shape:
         raise ShapeError("the shape", str(shape), f"{x.shape}, the shape of its input")
     return x
@@ -116,7 +141,7 @@ def _matmul(call: Call) -> Arranged:
     """A fully connected layer over the last axis: a convolution with one tap."""
     x, weight = _x(call), call.constant(1)
     call.require(weight.ndim == 2, "its second operand is not a weight matrix")
-    return _linear(call, x, weight.T, None)
+    return _linear(call.network, x, weight.T)
 
 
 def _gemm(call: Call) -> Arranged:
@@ -125,13 +150,15 @@ def _gemm(call: Call) -> Arranged:
     call.require(plain, "it scales or transposes its input")
     weight = call.constant(1)
     weight = weight if call.attribute("transB", 0) else weight.T
-    return _linear(call, _x(call), weight, call.optional(2))
+    bias = call.optional(2)
+    return _linear(call.network, _x(call), weight, None if bias is None else bias.reshape(-1))
 
 
-def _linear(call: Call, x: Arranged, weight: Any, bias: Any) -> Arranged:
-    call.require(x.channels_last(), "the last axis of its input is not the channel axis")
+def _linear(network: Network, x: Arranged, weight: Any, bias: Any = None) -> Arranged:
+    if not x.channels_last():
+        raise EngineRefusal("the last axis of its input is not the channel axis")
     kernel = weight.reshape(*weight.shape, *[1] * (len(x.value.shape) - 2))
-    return Arranged(call.network.conv(x.value, kernel, bias), x.axes)
+    return Arranged(network.conv(x.value, kernel, bias), x.axes)
 
 
 def _layer_norm(call: Call) -> Arranged:
@@ -183,6 +210,7 @@ def _recurrent(*_: object) -> Any:
 ROWS: dict[str, Row] = {
     "LSTM": _lstm, **dict.fromkeys(("GRU", "RNN"), _recurrent),
     "Transpose": _transpose, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Reshape": _reshape,
-    "Expand": _expand, "MatMul": _matmul, "Gemm": _gemm, "LayerNormalization": _layer_norm,
+    "Expand": _expand, "Flatten": _flatten,
+    "MatMul": _matmul, "Gemm": _gemm, "LayerNormalization": _layer_norm,
     **{kind: partial(_binary, name) for kind, name in ARITHMETIC.items()},
 }  # fmt: skip

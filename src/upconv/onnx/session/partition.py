@@ -21,8 +21,8 @@ def partition(
 
     units: all units of the graph, in an order in which they can run.
     """
-    makers = {y: i for i, unit in enumerate(units) for node in unit.nodes for y in node.outputs}
-    sources = [sorted({makers[x] for x in unit.inputs if x in makers}) for unit in units]
+    producers = {y: i for i, unit in enumerate(units) for node in unit.nodes for y in node.outputs}
+    sources = [sorted({producers[x] for x in unit.inputs if x in producers}) for unit in units]
     readers: list[set[int]] = [set() for _ in units]
     for i, inputs in enumerate(sources):
         for source in inputs:
@@ -91,6 +91,11 @@ class _Groups:
                     known.add(group)
                     waiting.append(group)
         return False
+
+
+def makers(group: list[Unit]) -> dict[ir.Value, Unit]:
+    """Return the unit that produces each value of a group."""
+    return {y: unit for unit in group for node in unit.nodes for y in node.outputs}
 
 
 def boundary(group: list[Unit]) -> tuple[list[ir.Value], list[ir.Value]]:

@@ -1,7 +1,8 @@
 """Parts of a model that upconv computes, and the model with an operator in place of each.
 
-A part is a convex group of nodes with a convolution, as a network. A node that the table of
-`network_rules.py` or the network's builder refuses ends a part; reports state the reason. In a
+A part is a convex group of nodes with a convolution, as a network. A node that does not fit
+(`fits.py`) ends a part, and so does a value whose axes are not (N, C, *size), since parts cannot
+exchange such values; reports state the reason. In a
 model whose element type is not float32, a part is one convolution as a plan (`layers.py`).
 """
 
@@ -11,23 +12,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from ...errors import EngineRefusal, UpconvError
 from ...network import Network
-from ..constants import constant_value
 from ..graphs import follower, is_op, named
 from . import layers
 from .computations import Part, Run, Shapes
-from .network_rules import translate
-from .partition import boundary, partition
+from .fits import CONVOLUTIONS, Fits, RefusedError, network_of
+from .partition import boundary, makers, partition
 from .units import Unit, units
 
 DOMAIN = "upconv.session"
 OPERATOR = "Part_{}"  # of an element type
+
+_MOST_CHOICES = 8
+"""How often the parts are chosen before ONNX Runtime computes all operators that move axes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,91 +58,31 @@ def parts_of(model: ir.Model, kinds: Sequence[str], threads: int, alone: bool = 
     """
     opset = model.graph.opset_imports.get("", 0)
     every = units(model.graph)
-    refused = {unit: why for unit in every if (why := _refusal(unit, kinds, opset))}
-    while True:
+    fits = Fits(opset)
+    others = [u for u in every if is_op(u.last, *CONVOLUTIONS) and u.last.op_type not in kinds]
+    kept = dict.fromkeys(others, "These parts contain only other layers.")
+    for attempt in count():
+        refused, arranged = fits.among(every, kept, moves=attempt < _MOST_CHOICES)
         fitting = {unit: None for unit in every if unit not in refused}
         seeds = {unit: None for unit in fitting if is_op(unit.last, *kinds)}
         groups = [_with_follower(unit, fitting) for unit in seeds]
         groups = groups if alone else partition(every, fitting, seeds)
+        moved = {makers(group)[y] for group in groups for y in boundary(group)[1] if y in arranged}
+        kept |= dict.fromkeys(moved, "Its axes are in another order where a part ends.")
         try:
-            parts = [_part(group, opset, threads, _ends(group, refused)) for group in groups]
-            break
-        except _RefusedError as error:
-            refused[error.unit] = error.reason
+            if not moved:
+                parts = [_part(group, opset, threads, _ends(group, refused)) for group in groups]
+                break
+        except RefusedError as error:
+            kept[error.unit] = error.reason
     parts += layers.parts_of(model, kinds, threads)
     inside = {name for part in parts for name in part.nodes}
     left = {
         named(unit.last): (unit.last.op_type, refused.get(unit, "It is not a part by itself."))
         for unit in every
-        if is_op(unit.last, "Conv", "ConvTranspose") and _result(unit.last) not in inside
+        if is_op(unit.last, *CONVOLUTIONS) and _result(unit.last) not in inside
     }
     return Partition(tuple(parts), left)
-
-
-class _RefusedError(Exception):
-    """A unit that does not fit into a part, though it fits into a network."""
-
-    def __init__(self, unit: Unit, reason: str) -> None:
-        super().__init__(reason)
-        self.unit, self.reason = unit, reason
-
-
-def _refusal(unit: Unit, kinds: Sequence[str], opset: int) -> str:
-    """Return why no network can compute a unit; "" if one can."""
-    if is_op(unit.last, "Conv", "ConvTranspose") and unit.last.op_type not in kinds:
-        return "These parts contain only other layers."
-    try:
-        _network([unit], opset)
-    except _RefusedError as error:
-        return error.reason
-    return ""
-
-
-def _network(group: list[Unit], opset: int) -> Network:
-    """Return a group as a network with the inputs and outputs of the group, in order."""
-    inputs, outputs = boundary(group)
-    shapes, reasons = {}, []
-    for x in inputs:
-        try:
-            shapes[x] = _declared(x)
-        except UpconvError as error:
-            reasons.append(str(error))
-    try:
-        network = Network({f"x{i}": shape for i, shape in enumerate(shapes.values())})
-    except UpconvError as error:
-        raise _RefusedError(group[0], next(iter(reasons), str(error))) from None
-    values = dict(zip(shapes, network.inputs.values(), strict=True))
-    for unit in group:
-        try:
-            if any(y.dtype not in (None, ir.DataType.FLOAT) for y in unit.last.outputs):
-                raise EngineRefusal("Its result is not float32.")
-            translate(network, unit, values, opset)
-        except UpconvError as error:
-            raise _RefusedError(unit, str(error)) from None
-    if reasons:  # a network cannot have such an input, even if the operation does not read it
-        raise _RefusedError(group[0], reasons[0])
-    network.output(*(values[y] for y in outputs))
-    return network
-
-
-def _declared(x: ir.Value) -> tuple[int | None, ...]:
-    """Return the shape of a group's input, as far as the model declares it."""
-    if x.dtype not in (None, ir.DataType.FLOAT):
-        raise EngineRefusal("Its input is not float32.")
-    extents = () if x.shape is None else tuple(n if isinstance(n, int) else None for n in x.shape)
-    if len(extents) > 2 and extents[1] is not None:
-        return extents
-    for use in x.uses():
-        if use.idx == 0 and is_op(use.node, "Conv", "ConvTranspose"):
-            weight = constant_value(use.node.inputs[1]).array
-            if weight is not None and weight.ndim > 2:
-                transposed = use.node.op_type == "ConvTranspose"
-                groups = 1 if transposed else use.node.attributes.get_int("group", 1)
-                channels = weight.shape[0 if transposed else 1] * groups
-                return None, channels, *(None,) * (weight.ndim - 2)
-    if x.dtype is None or x.shape is None:
-        raise EngineRefusal("The type or the number of axes of its input is not known.")
-    raise EngineRefusal(f"Its input {extents} is not (N, C, *size) with known channels.")
 
 
 def _with_follower(unit: Unit, fitting: Mapping[Unit, None]) -> list[Unit]:
@@ -154,9 +97,9 @@ def _with_follower(unit: Unit, fitting: Mapping[Unit, None]) -> list[Unit]:
 
 
 def _part(group: list[Unit], opset: int, threads: int, ends: tuple[str, ...]) -> Part:
-    network = _network(group, opset)
+    network = network_of(group, opset)
     inputs, outputs = boundary(group)
-    convolutions = [unit.last for unit in group if is_op(unit.last, "Conv", "ConvTranspose")]
+    convolutions = [unit.last for unit in group if is_op(unit.last, *CONVOLUTIONS)]
     nodes = [unit.last for unit in group]
     name = named(nodes[0]) if len(nodes) == 1 else f"{named(nodes[0])} ... {named(nodes[-1])}"
     kinds = Counter(node.op_type for node in nodes)

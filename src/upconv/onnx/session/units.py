@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from ..constants import constant_value
 from ..graphs import is_op
 
 Operation = tuple[Any, ...]
-"""A method of `Network`, and its arguments after the value."""
+"""A method of `Network`, or "linear", a layer over the last axis; then the arguments."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,10 +211,35 @@ def _layer_norm(last: ir.Node) -> Match | None:
     return first.inputs[0], ("layer_norm", scale, offset, epsilon), [first, norm]
 
 
+def _linear(last: ir.Node) -> Match | None:
+    """Reshape to rows, Gemm, Reshape back: ONNX Runtime's form of a layer over the last axis."""
+    gemm = _maker(last.inputs[0], "Gemm")
+    first = _maker(gemm.inputs[0], "Reshape") if gemm is not None else None
+    x = first.inputs[0] if first is not None else None
+    if gemm is None or first is None or x is None or x.shape is None:
+        return None
+    shape = [n if isinstance(n, int) else 0 for n in x.shape]
+    operands = (*gemm.inputs[1:], *first.inputs[1:])
+    several: list[Any] = [constant_value(value).array for value in operands]
+    back = constant_value(last.inputs[1]).array
+    names = gemm.attributes
+    scaled = names.get_float("alpha", 1.0) != 1 or names.get_float("beta", 1.0) != 1
+    plain = not scaled and not names.get_int("transA", 0)
+    if not (plain and all(shape)) or back is None or any(array is None for array in several):
+        return None
+    weight, *biases, rows = several
+    weight = weight if names.get_int("transB", 0) else weight.T
+    if rows.tolist() not in ([-1, shape[-1]], [prod(shape[:-1]), shape[-1]]):
+        return None
+    if back.tolist() != [*shape[:-1], len(weight)] or any(b.size != len(weight) for b in biases):
+        return None
+    return x, ("linear", weight, *(b.reshape(-1) for b in biases)), [first, gemm]
+
+
 PATTERNS: dict[str, tuple[Callable[[ir.Node], Match | None], ...]] = {
     "Mul": (_silu, _gelu),
     "Add": (_snake,),
-    "Reshape": (_group_norm,),
+    "Reshape": (_group_norm, _linear),
     "Transpose": (_layer_norm,),
 }
 """The patterns, by their last operator."""

@@ -1,0 +1,143 @@
+"""Parts whose operators move axes: linear layers over channels, and squeeze and excitation."""
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+import upconv.onnx as uo  # noqa: E402
+from upconv.onnx.session import parts  # noqa: E402
+
+C, H, W = 6, 5, 4
+RANDOM = np.random.default_rng(0)
+TO_LAST, BACK = [0, 2, 3, 1], [0, 3, 1, 2]
+
+
+def weights(**shapes):
+    return {name: RANDOM.random(shape, np.float32) - 0.4 for name, shape in shapes.items()}
+
+
+def node(kind, inputs, output, **attributes):
+    return helper.make_node(kind, inputs.split(), [output], name=f"{kind}_{output}", **attributes)
+
+
+def ends():
+    """A transposed convolution at the end, for values called t."""
+    return [node("ConvTranspose", "t up", "y", strides=[2, 2])], weights(up=(C, 2, 2, 2))
+
+
+def convnext(opset=17):
+    values = weights(w=(C, 1, 3, 3), s=(C,), o=(C,), a=(C, 9), b=(9,), c=(9, C), d=(C,), g=(C,))
+    nodes = [
+        node("Conv", "x w", "v", group=C, pads=[1] * 4),
+        node("Transpose", "v", "n", perm=TO_LAST),
+        node("LayerNormalization", "n s o", "l"),
+        node("MatMul", "l a", "m"), node("Add", "m b", "p"), node("Relu", "p", "q"),
+        node("MatMul", "q c", "r"), node("Add", "d r", "e"), node("Mul", "g e", "f"),
+        node("Transpose", "f", "h", perm=BACK), node("Add", "x h", "t"),
+    ]  # fmt: skip
+    return nodes, values
+
+
+def excited():
+    values = weights(w=(C, C, 1, 1), a=(2, C), b=(2,), c=(2, C), d=(1, C))
+    values["shape"] = np.array([0, C, 1, 1])
+    nodes = [
+        node("Conv", "x w", "v"), node("GlobalAveragePool", "v", "p"),
+        node("Flatten", "p", "q"), node("Gemm", "q a b", "r", transB=1), node("Relu", "r", "e"),
+        node("Gemm", "e c d", "f"), node("Sigmoid", "f", "s"),
+        node("Reshape", "s shape", "k"), node("Mul", "v k", "t"),
+    ]  # fmt: skip
+    return nodes, values
+
+
+def tokens():
+    """Softsign, which no network has, of (N, T, C) that is transposed for a convolution."""
+    values = weights(w=(C, W, 1, 1))
+    nodes = [
+        node("Softsign", "x", "a"), node("Relu", "a", "b"),
+        node("Transpose", "b", "c", perm=BACK), node("Conv", "c w", "t"),
+    ]  # fmt: skip
+    return nodes, values
+
+
+def recurrent():
+    values = weights(w=(C, C, 1, 1), k=(1, 4 * C, C), r=(1, 4 * C, C))
+    values |= {"rows": np.array([0, C, -1]), "shape": np.array([1, C, H, W]), "z": np.array([1])}
+    nodes = [
+        node("Conv", "x w", "v"), node("Reshape", "v rows", "a"),
+        node("Transpose", "a", "b", perm=[2, 0, 1]), node("LSTM", "b k r", "c", hidden_size=C),
+        node("Squeeze", "c z", "d"), node("Transpose", "d", "e", perm=[1, 2, 0]),
+        node("Reshape", "e shape", "t"),
+    ]  # fmt: skip
+    return nodes, values
+
+
+def model(made, batch=1, size=(H, W), outputs=()):
+    (nodes, values), (tail, last) = made, ends()
+    graph = helper.make_graph(
+        [*nodes, *tail],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (batch, C, *size))],
+        [helper.make_tensor_value_info(y, TensorProto.FLOAT, None) for y in ("y", *outputs)],
+        [numpy_helper.from_array(value, name) for name, value in {**values, **last}.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return proto.SerializeToString()
+
+
+def checked(data, *shapes):
+    """The rows of a session's report, after a comparison of its results with ONNX Runtime's."""
+    session, plain = uo.Session(data, measure=False), ort.InferenceSession(data)
+    for shape in shapes:
+        x = RANDOM.random(shape, np.float32)
+        for result, expected in zip(session.run(None, {"x": x}), plain.run(None, {"x": x}),
+                                    strict=True):  # fmt: skip
+            assert result.shape == expected.shape
+            assert np.abs(result - expected).max() < 1e-5 * (1 + np.abs(expected).max())
+    report = session.report()
+    assert "ONNX Runtime computed" not in str(report)
+    return report.rows
+
+
+@pytest.mark.parametrize("made", [convnext, excited])
+def test_one_part_computes_the_model(made) -> None:
+    (row,) = checked(model(made()), (1, C, H, W))
+    assert row.layers == 2
+
+
+def test_open_sizes() -> None:
+    (row,) = checked(model(convnext(), None, (None, None)), (1, C, H, W), (3, C, 7, 9))
+    assert row.layers == 2
+
+
+@pytest.mark.parametrize("made", [tokens, recurrent])
+def test_a_part_ends_where_the_order_of_axes_is_not_known(made) -> None:
+    rows = checked(model(made()), (1, C, H, W))
+    assert sum(row.layers for row in rows) == 2
+    assert len(rows) == (1 if made is tokens else 2)
+
+
+@pytest.mark.parametrize("most", [8, 0])
+def test_a_part_ends_before_results_in_another_order(most, monkeypatch) -> None:
+    monkeypatch.setattr(parts, "_MOST_CHOICES", most)
+    nodes, values = convnext()
+    rows = checked(model((nodes, values), outputs=("n", "l")), (1, C, H, W))
+    assert sum(row.layers for row in rows) == 2
+    assert len(rows) == 2
+
+
+@pytest.mark.parametrize("change", ["alpha", "rows"])
+def test_other_layers_over_the_last_axis_are_left_to_onnx_runtime(change) -> None:
+    """A scaled Gemm, and a Reshape that divides the channels."""
+    nodes, values = excited()
+    if change == "alpha":
+        nodes[3].attribute.append(helper.make_attribute("alpha", 2.0))
+    else:
+        values |= {"shape": np.array([1, C // 2, 2, 1]), "again": np.array([1, C, 1, 1])}
+        between = node("Reshape", "s shape", "i"), node("Relu", "i", "j")
+        nodes[-2:] = [*between, node("Reshape", "j again", "k"), nodes[-1]]
+    rows = checked(model((nodes, values)), (1, C, H, W))
+    assert any(row.why for row in rows)
