@@ -75,6 +75,19 @@ def recurrent():
     return nodes, values
 
 
+def crossing():
+    """A transposed value that a part without a convolution gives to one with a convolution."""
+    values = weights(w=(C, C, 1, 1), a=(C, C))
+    nodes = [
+        node("MaxPool", "x", "p", kernel_shape=[1, 1]), node("Transpose", "p", "q", perm=TO_LAST),
+        node("Softsign", "q", "r"), node("Transpose", "r", "s", perm=BACK),
+        node("Conv", "s w", "u"), node("Transpose", "u", "v", perm=TO_LAST),
+        node("MatMul", "q a", "k"), node("Add", "k v", "l"),
+        node("Transpose", "l", "t", perm=BACK),
+    ]  # fmt: skip
+    return nodes, values
+
+
 def model(made, batch=1, size=(H, W), outputs=()):
     (nodes, values), (tail, last) = made, ends()
     graph = helper.make_graph(
@@ -113,11 +126,11 @@ def test_open_sizes() -> None:
     assert row.layers == 2
 
 
-@pytest.mark.parametrize("made", [tokens, recurrent])
-def test_a_part_ends_where_the_order_of_axes_is_not_known(made) -> None:
+@pytest.mark.parametrize(("made", "count"), [(tokens, 1), (recurrent, 2), (crossing, 2)])
+def test_a_part_ends_where_the_order_of_axes_is_not_known(made, count) -> None:
     rows = checked(model(made()), (1, C, H, W))
     assert sum(row.layers for row in rows) == 2
-    assert len(rows) == (1 if made is tokens else 2)
+    assert len(rows) == count
 
 
 @pytest.mark.parametrize("most", [8, 0])

@@ -109,6 +109,17 @@ def test_the_first_graph_has_fixed_sizes_and_the_next_open_ones_if_nothing_is_lo
     assert graphs(model) == (2 if name == "Loop" else 3)
 
 
+def test_the_last_graph_has_open_sizes_even_if_something_is_lost() -> None:
+    model, plain = twins("Resized")
+    ut.accelerate(model, torch.randn(2, 3, 8, 12))
+    for size in (12, 16, 20, 24, 28):
+        alike(model, plain, torch.randn(2, 3, size, size))
+    graph = [graph for _, graph in model.forward._captures]
+    assert len(graph) == forwards._MOST_CAPTURES
+    takes = [[g.takes([torch.randn(2, 3, n, n)]) for n in (20, 24, 28)] for g in graph[1:]]
+    assert takes == [[False] * 3, [False] * 3, [True] * 3]
+
+
 def test_open_sizes_are_not_tried_after_a_long_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwards, "_LONG_CAPTURE", 0.0)
     monkeypatch.setattr(captures, "_open_sizes", None)

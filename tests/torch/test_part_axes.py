@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,9 +11,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+import upconv.torch  # noqa: E402
 from tests.support.small_models import close  # noqa: E402
 from tests.torch.test_parts import handed, remaining  # noqa: E402
-from upconv.torch import parts  # noqa: E402
+from upconv.torch import partition  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("one_torch_thread"),
@@ -151,7 +154,7 @@ def listed(results):
 
 
 def test_many_such_ends_leave_every_move_to_pytorch(monkeypatch) -> None:
-    monkeypatch.setattr(parts, "_MOST_CHOICES", 1)
+    monkeypatch.setattr(partition, "_MOST_CHOICES", 1)
     model, x = Permuted().eval(), torch.randn(2, 8, 6, 9)
     call, made, left = handed(model, x)
     assert len(made) == 1
@@ -169,6 +172,98 @@ def test_bfloat16() -> None:
         result, expected = call(x), model.float()(x.float())
     assert result.dtype is torch.bfloat16
     assert close(result.float(), expected, 0.05)
+
+
+class Of(nn.Module):
+    """A function of a module with layers, and of an input with 4 channels."""
+
+    def __init__(self, function, **layers):
+        super().__init__()
+        self.function = function
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def attention(m, x):
+    q, k, v = m.linear(m.conv(x).permute(0, 2, 3, 1)).chunk(3, -1)
+    return torch.softmax(q @ k.transpose(2, 3), -1) @ v
+
+
+def crossing(m, x):
+    """A permuted value that a part without a convolution gives to one with a convolution."""
+    pooled = F.max_pool2d(x, 2).permute(0, 2, 3, 1)
+    y = m.conv(torch.fft.fft(pooled).real.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+    return (m.linear(pooled) + y).permute(0, 3, 1, 2)
+
+
+def pooled(m, x):
+    return F.adaptive_avg_pool2d(m.conv(x), 1).flatten(1)
+
+
+UNUSUAL = {
+    "attention": Of(attention, linear=nn.Linear(4, 12)),
+    "crossing": Of(crossing, linear=nn.Linear(4, 4)),
+    "weight of the input": Of(lambda m, x: F.linear(pooled(m, x), pooled(m, x))),
+    "norm of the input": Of(
+        lambda m, x: m.conv(
+            F.layer_norm(m.conv(x).permute(0, 2, 3, 1), (4,), pooled(m, x)[0]).permute(0, 3, 1, 2)
+        )
+    ),
+    "norm of positions": Of(lambda m, x: F.layer_norm(m.conv(x).transpose(1, 3), (6, 4))),
+    "norm of sizes alike": Of(lambda m, x: F.layer_norm(m.conv(x), (6, 6))),
+    "gate of positions": Of(lambda m, x: F.glu(m.conv(x), 2)),
+    "vector": Of(lambda m, x: m.conv(x) * pooled(m, x)[0].t().view(1, 4, 1, 1)),
+    "expanded": Of(lambda m, x: m.conv(m.conv(x) * pooled(m, x)[..., None, None].expand_as(x))),
+    "many positions": Of(lambda m, x: m.linear(m.conv(x).reshape(2, -1)), linear=nn.Linear(144, 3)),
+    "view": Of(
+        lambda m, x: m.linear(m.line(x[:, :, 0]).transpose(1, 2)).mT.transpose(1, 2).view(12, 4),
+        linear=nn.Linear(4, 4), line=nn.Conv1d(4, 4, 1),
+    ),
+    "order": Of(
+        lambda m, x: m.conv(x).permute(0, 2, 1, 3).contiguous().permute(0, 2, 1, 3).transpose(
+            1, 2).view(12, 4, 6),
+    ),
+    "named cat": Of(lambda m, x: torch.cat(tensors=[m.conv(x), x], dim=1)),
+    "named split": Of(lambda m, x: torch.split(m.conv(x), split_size_or_sections=2, dim=1)[1]),
+    "named chunk": Of(lambda m, x: m.conv(x).chunk(chunks=2, dim=1)[0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["export", "dynamo"])
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_uses_of_axes(name, how) -> None:
+    """Each part's network accepts its calls, and the values are PyTorch's."""
+    model, x = UNUSUAL[name].eval(), torch.randn(2, 4, 6, 6)
+    call, made, left = handed(model, x, how)
+    with torch.no_grad():
+        assert close(call(x), model(x))
+    assert [part.reason for part in made] == [""] * len(made)
+    assert sum(part.layers for part in made) >= 1
+    if name.startswith("named"):
+        assert left == {}
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_uses_of_axes_in_an_accelerated_model(name) -> None:
+    model = UNUSUAL[name].eval()
+    with torch.no_grad():
+        expected = model(x := torch.randn(2, 4, 6, 6))
+        assert close(upconv.torch.accelerate(copy.deepcopy(model), x)(x), expected)
+
+
+def test_a_size_that_a_layer_refuses_is_left_to_the_model(upconv_is_faster) -> None:
+    """Its trace with open sizes meets a reshape that has no meaning for them."""
+    model = Of(lambda m, x: m.linear(m.conv(x).reshape(1, 144)), linear=nn.Linear(144, 3)).eval()
+    fast = upconv.torch.accelerate(copy.deepcopy(model), torch.randn(1, 4, 6, 6))
+    with torch.no_grad():
+        for size in ((4, 9), (9, 4), (6, 6)):
+            x = torch.randn(1, 4, *size)
+            assert close(fast(x), model(x))
 
 
 def test_a_part_needs_a_convolution() -> None:

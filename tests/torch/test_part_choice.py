@@ -71,3 +71,44 @@ def test_a_model_whose_parts_are_all_slower_is_left_alone(monkeypatch) -> None:
     model = ut.accelerate(Halves().eval(), torch.randn(2, 3, 9))
     assert {by for by, _, _ in parts_of(model)} == {"PyTorch"}
     assert "forward" not in vars(model)
+
+
+class Repeated(nn.Module):
+    """One layer in two parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv1d(3, 3, 3)
+
+    def forward(self, x):
+        return self.one(torch.fft.fft(self.one(x)).real)
+
+
+def test_parts_with_equal_layers_are_told_apart(monkeypatch, tmp_path) -> None:
+    verdicts = iter([Verdict(0.1, 0.2, "it is slower"), Verdict(0.2, 0.1, "")])
+    monkeypatch.setattr(captures, "measured", lambda *_: next(verdicts))
+    model, x = Repeated().eval(), torch.randn(2, 3, 9)
+    fast = ut.accelerate(copy.deepcopy(model), x)
+    assert [by for by, _, _ in parts_of(fast)] == ["PyTorch", "upconv"]
+    ut.report(fast).save(tmp_path / "decisions.json")
+    again = ut.accelerate(copy.deepcopy(model), decisions=tmp_path / "decisions.json")
+    with torch.no_grad():
+        for each in (fast, again):
+            assert close(each(x), model(x))
+            ((_, capture),) = each.forward._captures
+            assert len(capture.parts) == 1
+    longer = torch.randn(2, 3, 12)
+    with torch.no_grad():
+        assert close(fast(longer), model(longer))
+    assert [len(capture.parts) for _, capture in fast.forward._captures] == [1, 1]
+
+
+def test_the_graph_survives_a_new_count_of_batches(upconv_is_faster) -> None:
+    """BatchNorm counts batches in a buffer that inference does not read."""
+    model = nn.Sequential(nn.Conv1d(3, 3, 3), nn.BatchNorm1d(3), nn.ConvTranspose1d(3, 3, 2)).eval()
+    x = torch.randn(2, 3, 9)
+    ut.accelerate(model, x)
+    state = model.state_dict()
+    model.load_state_dict({name: value + 1 for name, value in state.items()})
+    ((_, capture),) = model.forward._captures
+    assert capture.state() is not None

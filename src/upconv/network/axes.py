@@ -25,7 +25,7 @@ Axes = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """A value of known sizes, and its axes in a framework. Axes not listed have extent 1."""
+    """A value, and its axes in a framework. Axes not listed have extent 1."""
 
     value: Value
     axes: Axes
@@ -43,7 +43,7 @@ class Arranged:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents in the framework's order."""
+        """The extents in the framework's order; 0 for an open size."""
         return tuple(1 if axis is None else self.value.shape[axis] or 0 for axis in self.axes)
 
     def permuted(self, order: Sequence[int]) -> Arranged:
@@ -139,8 +139,10 @@ def common_axes(operands: Sequence[Arranged]) -> Axes:
     if len(result) < rank or len(set(named)) < len(named) or len(ranks) > 1:
         shapes = " and ".join(described_shape(operand.shape) for operand in operands)
         axes = " and ".join(described_shape(operand.axes) for operand in operands)
-        got = f"of shapes {shapes}, axes {axes} of a network"
-        raise ShapeError("the operands", got, "of matching axes", "Transpose one of them.")
+        got = f"{shapes}, axes {axes} of a network"
+        raise ShapeError(
+            "the shape of the operands", got, "of matching axes", "Transpose one of them."
+        )
     return tuple(result)
 
 

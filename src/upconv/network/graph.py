@@ -149,10 +149,10 @@ class Lstm(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Resample(Operation):
-    """Upsampling by integer factors, one per spatial axis; "nearest" or "linear" (half-pixel).
+    """Resampling, "nearest" or "linear" (half-pixel), by integer factors or to a size.
 
-    sizes: the size of the result, if there are no factors. aligned: in linear mode, whether the
-    first and last positions of input and result coincide.
+    factors: one per spatial axis, or () if `sizes` has the size of the result. aligned: in linear
+    mode, whether the first and last positions of input and result coincide.
     """
 
     factors: tuple[int, ...]

@@ -1,7 +1,7 @@
 """The table of operations for tensors with any order of axes.
 
 A row takes a network and the arguments of PyTorch's function, with `Arranged` instead of tensors.
-`MOVES` holds operators that move axes, `LAST_AXIS` functions of the last axis. `FUNCTIONS` holds
+`MOVES` holds operators that may move axes, `LAST_AXIS` functions of the channels. `FUNCTIONS` holds
 functions that a stream traces before PyTorch decomposes them. All other rows come from
 `network_rules`: they are pointwise, work along one axis, or take only (N, C, *size).
 """
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from ..errors import ArgumentError, EngineRefusal
 from ..network import Network
 from ..network.axes import Arranged, common_axes
-from .network_rules import ROWS
+from .network_rules import ROWS, constant
 from .tensors import array
 
 Row = Callable[..., Any]
@@ -40,12 +40,15 @@ _RENAMED = {"_softmax": "softmax", "fused_convolution": "convolution"}
 
 
 def moves_axes(name: str) -> bool:
-    """Whether an operator's result has its axes in another order than its operand."""
+    """Whether an operator's result may have its axes in another order than its operand."""
     return name in MOVES and name != "getitem"
 
 
 def suits_any_axes(name: str) -> bool:
-    """Whether an operator's operands may have their axes in any order."""
+    """Whether an operator's operands may have their axes in any order.
+
+    Such an operator does not show which of the axes has the channels.
+    """
     return name in _POINTWISE or name in _ALONG or name in MOVES
 
 
@@ -78,12 +81,16 @@ def _per_channel(like: Arranged, operand: Any) -> Any:
 
 
 def _along(row: Row, index: int, network: Network, *args: Any, **kwargs: Any) -> Any:
-    """Call a row that works along one axis, wherever that axis is in the order."""
+    """Call a row that works along one axis, wherever that axis is in the order.
+
+    index: the position of that axis among the arguments; its default is 0.
+    """
+    number = kwargs.pop("dim", 0)
+    while len(args) < index and kwargs:  # operands before the axis, by name
+        args = (*args, kwargs.pop(next(iter(kwargs))))
+    number = args[index] if len(args) > index else number
     operands = _operands(args)
     axes = common_axes(operands)
-    if len(args) <= index and "dim" not in kwargs:
-        args = (*args, 0)
-    number = kwargs.pop("dim") if "dim" in kwargs else args[index]
     args = (*args[:index], operands[0].axis(number), *args[index + 1 :])
     results = row(network, *_values(args), **kwargs)
     if isinstance(results, list):
@@ -182,9 +189,9 @@ MOVES: dict[str, Row] = {
 def _linear(network: Network, x: Arranged, weight: Any, bias: Any = None) -> Arranged:
     """Add a fully connected layer over the last axis: a convolution with one tap."""
     _require_channels_last(x)
-    kernel = weight.detach().reshape(*weight.shape, *[1] * (len(x.value.shape) - 2))
-    bias = None if bias is None else array(bias.detach())
-    return Arranged(network.conv(x.value, array(kernel), bias), x.axes)
+    matrix = constant("weight", weight)
+    kernel = matrix.reshape(*matrix.shape, *[1] * (len(x.value.shape) - 2))
+    return Arranged(network.conv(x.value, kernel, constant("bias", bias)), x.axes)
 
 
 def _layer_norm(
@@ -194,8 +201,7 @@ def _layer_norm(
     _require_channels_last(x)
     if len(normalized_shape) > 1:
         raise ArgumentError("normalized_shape", str(tuple(normalized_shape)), "only the channels")
-    scale = None if weight is None else array(weight.detach())
-    offset = None if bias is None else array(bias.detach())
+    scale, offset = constant("weight", weight), constant("bias", bias)
     return Arranged(network.layer_norm(x.value, scale, offset, eps), x.axes)
 
 
@@ -253,7 +259,7 @@ def _recurrent(*_: Any, **__: Any) -> Any:
 
 _NAMES = {"batch_norm": "functional.batch_norm", "instance_norm": "functional.instance_norm"}
 LAST_AXIS: dict[str, Row] = {"linear": _linear, "layer_norm": _layer_norm, "glu": _glu}
-"""PyTorch's functions that read the last axis, unless they name another one."""
+"""PyTorch's functions of the channels, which must be the axis that they read."""
 FUNCTIONS: dict[str, Row] = {
     **LAST_AXIS,
     **{name: partial(_plain, ROWS[row]) for name, row in _NAMES.items()},

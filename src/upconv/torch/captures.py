@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, redirect_stderr
 from functools import partial
@@ -39,7 +40,7 @@ class Capture:
     """The graph of a model's forward for inputs like the examples.
 
     forward: takes the tensors among the inputs. refused: names of layers that no part may contain.
-    slower: the layers of each part that PyTorch keeps, since its network was measured as slower.
+    slower: keys of parts that PyTorch keeps, since their networks were measured as slower.
     open_sizes: whether the graph serves other sizes than the examples', if export can do that.
     parts: the parts that networks compute. left: why PyTorch computes the other nodes, by name.
     seconds: how long the capture took.
@@ -53,7 +54,7 @@ class Capture:
         forward: Callable[..., Any],
         examples: Sequence[Tensor],
         refused: frozenset[str],
-        slower: Collection[tuple[str, ...]],
+        slower: Collection[PartKey],
         open_sizes: bool,
     ) -> None:
         begin = time.perf_counter()
@@ -73,7 +74,8 @@ class Capture:
         }
         self.parts = hand_over(module, weights=state, refused=filtered, left=self.left)
         self._module = module
-        self._leave([part for part in self.parts if layers_of(part) in slower])
+        keys = keys_of(self.parts)
+        self._leave([part for part, key in keys.items() if key in slower])
         self.seconds = time.perf_counter() - begin
 
     @property
@@ -177,18 +179,18 @@ def _exported(
 ) -> tuple[Any, list[_Number]]:
     """Export a forward; return the program and the numbers that its graph depends on.
 
-    If open sizes fail, a second attempt fixes the sizes and the numbers.
+    If the first attempt fails, a second one fixes the sizes and the numbers.
 
     Recurrent layers are traced step by step, which fixes the length in any case. Open sizes make
     this trace far slower: a GRU over 255 positions took 32 s instead of 1.2 s (PyTorch 2.13).
     """
     reason, recurrent = "", any(isinstance(m, torch.nn.RNNBase) for m in model.modules())
-    for is_open in (True, False) if open_sizes and not recurrent else (False,):
+    first = open_sizes and not recurrent
+    for is_open, numbers in ((first, []), (False, _numbers(model))):
         # Use new tensors, because the user's may be parameters or share memory. Each attempt needs
         # its own, because export marks the dynamic sizes on the tensor.
         inputs = tuple(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in examples)
         shapes = (tuple(map(_open_sizes, inputs)),) if is_open else None
-        numbers = [] if is_open else _numbers(model)
         module = _Flat(model, forward, numbers)
         try:
             with warnings.catch_warnings(), redirect_stderr(StringIO()), torch.no_grad():
@@ -270,6 +272,21 @@ def _erase_unused(graph: Any, readers: dict[Any, Any]) -> dict[Any, Any]:
         graph.erase_node(node)
         del readers[node]
     return readers
+
+
+PartKey = tuple[int, tuple[str, ...]]
+"""The layers of a part, and the number of earlier parts of its capture with the same layers."""
+
+
+def keys_of(parts: Sequence[Part]) -> dict[Part, PartKey]:
+    """Return the key of each part of a capture."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    keys = {}
+    for part in parts:
+        layers = layers_of(part)
+        keys[part] = seen[layers], layers
+        seen[layers] += 1
+    return keys
 
 
 def layers_of(part: Part) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import UpconvError
 from ..measuring import disagreement
-from .captures import Capture, layers_of
+from .captures import Capture, PartKey, keys_of
 from .functional import recorded
 from .part_choice import Verdict
 from .parts import Part
@@ -49,8 +49,8 @@ class _Other(Unwatchable):
 class Forward:
     """The forward of an accelerated model.
 
-    refused: names of layers that no part may contain. slower: the layers of each part that PyTorch
-    keeps because it is faster there. reason: why the latest call was not captured; "" if it was. A
+    refused: names of layers that no part may contain. slower: keys of parts that PyTorch keeps
+    because it is faster there. reason: why the latest call was not captured; "" if it was. A
     copy of the model gets its own forward without captures.
     """
 
@@ -58,7 +58,7 @@ class Forward:
         self,
         model: Any,
         refused: frozenset[str] = frozenset(),
-        slower: Collection[tuple[str, ...]] = (),
+        slower: Collection[PartKey] = (),
     ) -> None:
         self._model, self._refused, self._slower = model, refused, {*slower}
         self._begin()
@@ -131,8 +131,9 @@ class Forward:
         verdicts: dict[Part, Verdict] = {}
         for _, capture in self._captures:
             if capture is not None and len(capture.parts) > 1:
+                keys = keys_of(capture.parts)
                 verdicts |= capture.measured(seconds / len(self._captures))
-        self._slower |= {layers_of(part) for part, verdict in verdicts.items() if verdict.why}
+                self._slower |= {key for part, key in keys.items() if verdicts[part].why}
         return verdicts
 
     def watch(self) -> None:
@@ -143,7 +144,7 @@ class Forward:
         """Return a new capture for inputs; raise `Unwatchable` if that fails.
 
         The first graph has fixed sizes: all operations know them, and export is fast. The next one
-        serves all other sizes, unless its networks would compute less, or its export is slow.
+        serves all other sizes, unless its networks would compute less, or the first took long.
         """
         inputs: list[Tensor] = []
         form = _form(_structure((args, kwargs), inputs), inputs)

@@ -21,10 +21,10 @@ from . import packing, trials
 from .functional import geometry
 from .nodes import is_convolution, name_of
 from .operators import CONVOLUTION, FUSED
-from .part_choice import measured, numbers
+from .part_choice import measured
 from .parts import Part, hand_over
 from .support import value_of
-from .tensors import DTYPES, Tensor, thread_count
+from .tensors import DTYPES, Tensor, numbers, thread_count
 
 _ATEN = torch.ops.aten
 _PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")

@@ -47,7 +47,7 @@ def _conv_transpose(
 
 
 def _convolution(network: Network, x: Any, weight: Any, bias: Any, *arguments: Any) -> Value:
-    arrays = _array("weight", weight), _array("bias", bias)
+    arrays = constant("weight", weight), constant("bias", bias)
     arguments = geometry(weight.shape[2:], *arguments)
     stride, padding, dilation, transposed, output_padding, groups = arguments
     if padding == "same":
@@ -64,7 +64,7 @@ def _batch_norm(
 ) -> Value:  # fmt: skip
     if training or mean is None or variance is None:
         raise ArgumentError("batch norm", "by the batch's statistics", "saved statistics")
-    arrays = [_array("batch norm", tensor) for tensor in (weight, bias, mean, variance)]
+    arrays = [constant("batch norm", tensor) for tensor in (weight, bias, mean, variance)]
     return network.batch_norm(x, arrays[0], arrays[1], arrays[2], arrays[3], eps)
 
 
@@ -76,7 +76,7 @@ def _instance_norm(
         return _batch_norm(network, x, weight, bias, mean, variance, False, eps=eps)
     if mean is not None:
         raise ArgumentError("instance norm", "updating statistics", "no statistics, or saved ones")
-    return network.instance_norm(x, _array("weight", weight), _array("bias", bias), eps)
+    return network.instance_norm(x, constant("weight", weight), constant("bias", bias), eps)
 
 
 def _statistics_first(row: Row) -> Row:
@@ -95,7 +95,9 @@ def _group_norm(
     network: Network, x: Any, num_groups: Any, weight: Any = None, bias: Any = None,
     eps: Any = 1e-5, cudnn: Any = False,
 ) -> Value:  # fmt: skip
-    return network.group_norm(x, num_groups, _array("weight", weight), _array("bias", bias), eps)
+    return network.group_norm(
+        x, num_groups, constant("weight", weight), constant("bias", bias), eps
+    )
 
 
 # Functions of one value ---------------------------------------------------------------------------
@@ -194,7 +196,7 @@ def _operand(x: Value, y: Any) -> Any:
         return y
     if y.numel() == 1 and y.dim() <= len(x.shape):
         return float(y)
-    return per_channel(x, _array("an operand", y))
+    return per_channel(x, constant("an operand", y))
 
 
 # Channels and positions ---------------------------------------------------------------------------
@@ -263,7 +265,7 @@ def _pad(network: Network, x: Any, pad: Any, mode: Any = "constant", value: Any 
     return network.pad(x, amounts, mode)
 
 
-def _array(argument: str, tensor: Any) -> Any:
+def constant(argument: str, tensor: Any) -> Any:
     """Return a weight as an array; None stays None."""
     if tensor is None:
         return None
@@ -296,7 +298,7 @@ ROWS: dict[str, Row] = {
     "clamp_max": lambda network, x, bound: network.clip(x, None, bound),
     "softmax": _softmax,
     "leaky_relu": partial(_with_number, "leaky_relu", 0.01),
-    "prelu": lambda network, x, weight: network.activation(x, ("prelu", _array("weight", weight))),
+    "prelu": lambda network, x, slope: network.activation(x, ("prelu", constant("weight", slope))),
     "gelu": _gelu, "softplus": _softplus,
     "elu": _elu, "functional.elu": partial(_with_number, "elu", 1.0),
     **dict.fromkeys(("clone", "contiguous", "detach", "alias"), lambda _, x, *__: x),

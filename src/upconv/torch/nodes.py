@@ -58,12 +58,12 @@ def is_convolution(node: fx.Node) -> bool:
 
 
 def moves_axes(node: fx.Node) -> bool:
-    """Whether the result has its axes in another order than the operand."""
+    """Whether the result may have its axes in another order than the operand."""
     return arranging.moves_axes(_plain(name_of(node)))
 
 
 def suits_any_axes(node: fx.Node) -> bool:
-    """Whether the operands may have their axes in any order, so that it tells nothing of theirs."""
+    """Whether the operands may have their axes in any order."""
     return arranging.suits_any_axes(_plain(name_of(node)))
 
 
@@ -107,7 +107,7 @@ def add_node(network: Network, node: fx.Node, args: Sequence[Any], kwargs: dict[
         names.pop(name_of_option, None)
     try:
         return row(network, *first, *args, **names)
-    except TypeError as error:
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:  # of unusual arguments
         raise ArgumentError(f"the arguments of {name}", str(error), "those of the table") from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import fx
@@ -12,7 +12,7 @@ from torch import fx
 from ..measuring import Way, choose
 from .parts import Part
 from .support import value_of
-from .tensors import Tensor, array
+from .tensors import Tensor, array, numbers
 
 
 class Verdict(NamedTuple):
@@ -48,11 +48,7 @@ def measured(part: Part, known: Mapping[fx.Node, Tensor], seconds: float) -> Ver
 
 
 def _random(like: Tensor) -> Tensor:
-    """Return random data with the sizes and strides of a fake tensor."""
-    pair = numbers(like.shape), numbers(like.stride())
-    return torch.empty_strided(*pair, dtype=like.dtype).normal_()
-
-
-def numbers(sizes: Any) -> tuple[int, ...]:
-    """Return sizes as numbers; a symbol has the value of the trace."""
-    return tuple(size if type(size) is int else int(size.node.hint) for size in sizes)
+    """Return random data with the sizes and strides of a fake tensor; elements may overlap."""
+    sizes, strides = numbers(like.shape), numbers(like.stride())
+    count = 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+    return torch.randn(max(0, count)).to(like.dtype).as_strided(sizes, strides)

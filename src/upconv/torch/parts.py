@@ -23,20 +23,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 
-from ..errors import ArgumentError, EngineError
+from ..errors import ArgumentError, EngineError, EngineRefusal
 from ..network import Network
 from ..network.axes import Arranged
 from .nodes import add_node, is_convolution, name_of, writes
 from .operators import _LIBRARY
 from .packing import Version
-from .support import Support, known_size, value_of
-from .tensors import Tensor, array, channels_last, dense_strides, new_result, thread_count
+from .partition import obstacle, partition
+from .support import known_size, value_of
+from .tensors import Tensor, array, memory_order, thread_count
 
 _MOST_NETWORKS = 2
-_MOST_CHOICES = 8
-"""How often the parts are chosen before all operations that move axes stay with PyTorch."""
 _parts: weakref.WeakValueDictionary[str, Part] = weakref.WeakValueDictionary()
 _counts: Counter[str] = Counter()
 
@@ -59,10 +57,10 @@ class Part:
         self._inputs = [value_of(source) for source in sources if source not in weights]
         self._dtype = self._inputs[0].dtype
         results = [node for node in nodes if not set(node.users) <= set(nodes)]
-        self._last = tuple(channels_last(value_of(result)) for result in results)
+        self._orders = tuple(memory_order(value_of(result)) for result in results)
         self.module = _module(sources, body, results)
         self._networks: dict[tuple[int, ...], _Current] = {}
-        digest = hashlib.sha256(repr((self.module.code, self._is_weight, self._last)).encode())
+        digest = hashlib.sha256(repr((self.module.code, self._is_weight, self._orders)).encode())
         name = digest.hexdigest()[:24]
         _counts[name] += 1
         self.key = f"{name}-{_counts[name]}"
@@ -128,10 +126,8 @@ class Part:
         return list(self.module(*self._merged(inputs, weights)))
 
     def fake(self, inputs: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
-        """Return fake results in the memory formats of `run`."""
-        results = self.by_pytorch(inputs, weights)
-        pairs = zip(results, self._last, strict=True)
-        return [new_result(result.shape, result, last) for result, last in pairs]
+        """Return fake results with the strides of `run`'s."""
+        return [*map(_result, self.by_pytorch(inputs, weights), self._orders)]
 
     def run(self, inputs: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
         """Return the network's results, or PyTorch's if no network accepts these operands."""
@@ -142,14 +138,15 @@ class Part:
             shapes = {name: data.shape for name, data in pairs}
             precision = "bfloat16" if self._dtype is torch.bfloat16 else "float32"
             program = network.program(shapes, precision=precision, threads=thread_count())
-        except ArgumentError as error:
+        except (ArgumentError, EngineRefusal) as error:
             self.reason = str(error)
-            # PyTorch's results may share the inputs' memory, and have another memory format.
-            tensors = zip(self.by_pytorch(inputs, weights), self._last, strict=True)
-            return [new_result(y.shape, y, last).copy_(y) for y, last in tensors]
+            # PyTorch's results may share the inputs' memory, and have other strides.
+            results = self.by_pytorch(inputs, weights)
+            copies = [*map(_result, results, self._orders)]
+            return [copy.copy_(result) for copy, result in zip(copies, results, strict=True)]
         results = [
-            torch.empty_strided(shape, dense_strides(shape, last), dtype=torch.float32)
-            for shape, last in zip(program.output_shapes, self._last, strict=True)
+            torch.empty_permuted(shape, order, dtype=torch.float32)
+            for shape, order in zip(program.output_shapes, self._orders, strict=True)
         ]
         program.run(*arrays, out=[array(result) for result in results])
         return [result.to(self._dtype) for result in results]
@@ -179,6 +176,11 @@ class Part:
             latest = others[len(others) + 1 - _MOST_NETWORKS :] if others else []
             self._networks = {**dict(latest), address: current}
         return current.network
+
+
+def _result(like: Tensor, order: tuple[int, ...]) -> Tensor:
+    """Return an uninitialised tensor of another's shape; order: its axes in memory."""
+    return torch.empty_permuted(like.shape, order, dtype=like.dtype, device=like.device)
 
 
 class _Current(NamedTuple):
@@ -225,11 +227,10 @@ def hand_over(
     Returns the parts, which `module` holds. An object that outlives the module must hold them too.
     Parts have no gradients.
     """
-    _turn_slices_into_methods(module.graph)
-    support, chosen = _chosen(module, set(weights), refused)
+    support, chosen = partition(module, set(weights), refused)
     parts = []
     for nodes in chosen:
-        reason = _obstacle(nodes, support)
+        reason = obstacle(nodes, support)
         if reason:
             support.refuse(nodes, reason)
         else:
@@ -243,68 +244,6 @@ def hand_over(
     module.graph.lint()
     module.recompile()
     return parts
-
-
-def _chosen(
-    module: fx.GraphModule, weights: set[fx.Node], refused: Mapping[fx.Node, str]
-) -> tuple[Support, list[list[fx.Node]]]:
-    """Return the nodes of each part, whose results are all (N, C, *size).
-
-    A part cannot return a value with its axes in another order. PyTorch computes such a node, and
-    what reads it in that order; so the parts are chosen again.
-    """
-    order = {node: number for number, node in enumerate(module.graph.nodes)}
-    for _ in range(_MOST_CHOICES):
-        support = Support(module, weights, refused)
-        chosen: list[list[fx.Node]] = []
-        for dtype in (torch.float32, torch.bfloat16):
-            support.dtype = dtype
-            if support.any():
-                partitioner = CapabilityBasedPartitioner(module, support, True)
-                proposed = (
-                    sorted(p.nodes, key=order.__getitem__) for p in partitioner.propose_partitions()
-                )
-                chosen += [nodes for nodes in proposed if any(map(is_convolution, nodes))]
-        arranged = {
-            node: "its axes are in another order where a part ends"
-            for nodes in chosen
-            for node in nodes
-            if node in support.arranged and not set(node.users) <= set(nodes)
-        }
-        if not arranged:
-            break
-        refused = {**refused, **arranged}
-    else:
-        return _chosen(module, weights, {**refused, **support.moves()})
-    return support, chosen
-
-
-def _turn_slices_into_methods(graph: fx.Graph) -> None:
-    """Hide slices of tensors from the partitioner, which treats each `getitem` as a tuple's entry.
-
-    It would endlessly move a slice between the part of its tensor and the part of its size.
-    """
-    for node in graph.find_nodes(op="call_function", target=operator.getitem):
-        if isinstance(value_of(node.args[0]), torch.Tensor):
-            node.op, node.target = "call_method", "__getitem__"
-
-
-def _obstacle(nodes: list[fx.Node], support: Support) -> str:
-    """Return why some nodes cannot become one call; "" if they can."""
-    inside = set(nodes)
-    for node in nodes:
-        if not isinstance(value_of(node), torch.Tensor) and not set(node.users) <= inside:
-            return "a list of tensors would be its result"
-    last = nodes[-1]
-    outside = {user for node in nodes for user in node.users} - inside
-    moved = False
-    for node in nodes[0].graph.nodes:
-        moved |= node in outside
-        if node is last:
-            return ""
-        if moved and node not in inside and support.is_ordered(node):
-            return "nodes that write in place stand between its nodes"
-    return ""
 
 
 def _dependent(graph: fx.Graph, call: fx.Node) -> list[fx.Node]:

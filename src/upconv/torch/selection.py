@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..decision_report import Report, Row
 from ..measuring import Choice, Outcome, Way, choose
 from . import swaps, trials
-from .captures import Capture, layers_of
+from .captures import Capture, PartKey, keys_of
 from .forwards import Forward, Watch, difference
 from .part_choice import Verdict
 from .parts import Part
@@ -109,12 +109,15 @@ class Selection:
         except Unwatchable as error:
             self.why = f"no graph represents the model: {error}"
             return False
-        parts = [part for capture in captures for part in capture.parts]
+        parts = {p: key for capture in captures for p, key in keys_of(capture.parts).items()}
         verdicts: dict[Part, Verdict] = {}
         if self.budget.left:
             self.budget.progress("measuring the parts", 1, 1)
             verdicts = self._forward.measured(0.4 * self.budget.left)
-        self.parts = [_part_row(i, part, verdicts.get(part)) for i, part in enumerate(parts, 1)]
+        self.parts = [
+            _part_row(i, part, key, verdicts.get(part))
+            for i, (part, key) in enumerate(parts.items(), 1)
+        ]
         self.left = Counter(why for capture in captures for why in capture.left.values())
         self.why = "" if parts else "a network can compute no part of its graph"
         return any(not row.why for row in self.parts)
@@ -282,15 +285,15 @@ def _row(layer: Candidate) -> Row:
     return Row(layer.name, layer.kind, PYTORCH, details=details)
 
 
-def _part_row(number: int, part: Part, verdict: Verdict | None) -> Row:
+def _part_row(number: int, part: Part, key: PartKey, verdict: Verdict | None) -> Row:
     """Return the row of a part, with the names of its layers and counts of its operations."""
-    names = layers_of(part)
+    equal, names = key
     before, after, why = verdict or (None, None, "")
     ends = " to ".join(dict.fromkeys([*names[:1], *names[-1:]]))
     counts = Counter(part.operations).most_common(3)
     kind = ", ".join(f"{count} {name}" for name, count in counts)
     name = f"part {number}: {ends}" if names and names[0] else f"part {number}"
-    details = {"layers": list(names)}
+    details = {"layers": list(names), "equal": equal}
     return Row(name, kind, PYTORCH, part.layers, before, after, why, details)
 
 

@@ -116,7 +116,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
             return "memory that it reads or returns is written in place"
         is_known = any(source in self._known for source in node.all_input_nodes)
         if moves_axes(node) and not is_known:
-            return "no convolution tells the order of its operand's axes"
+            return "no layer before it shows which axis has the channels"
         try:
             results, values = self._tried(node)
         except UpconvError as error:

@@ -74,6 +74,22 @@ def channels_last(tensor: Tensor) -> bool:
     return bool(tensor.is_contiguous(memory_format=form))
 
 
+def memory_order(tensor: Tensor) -> tuple[int, ...]:
+    """Return the axes of a tensor, which may be fake, from the outermost in memory on."""
+    axes = tuple(range(tensor.dim()))
+    if tensor.is_contiguous():
+        return axes
+    if channels_last(tensor):
+        return (0, *axes[2:], 1)
+    strides = numbers(tensor.stride())
+    return tuple(sorted(axes, key=lambda axis: -strides[axis]))
+
+
+def numbers(sizes: Any) -> tuple[int, ...]:
+    """Return sizes or strides as numbers; a symbol has the value of the trace."""
+    return tuple(size if type(size) is int else int(size.node.hint) for size in sizes)
+
+
 def new_result(shape: Any, like: Tensor, last: bool) -> Tensor:
     """Return an uninitialised tensor of another's dtype and device, channels-last or contiguous."""
     form = _CHANNELS_LAST[len(shape)] if last else torch.contiguous_format

@@ -58,7 +58,10 @@ MOVES = "Transpose", "Squeeze", "Unsqueeze", "Reshape", "Expand", "Flatten"
 
 
 def suits_any_axes(unit: Unit) -> bool:
-    """Whether the axes of a unit's inputs may be in any order, so that it tells nothing of them."""
+    """Whether the axes of a unit's inputs may be in any order.
+
+    Such a unit does not show which of the axes has the channels.
+    """
     if unit.operation is not None:
         return bool(unit.operation[0] == "activation")
     return unit.last.op_type in {*_UNARY, *ARITHMETIC, *MOVES}

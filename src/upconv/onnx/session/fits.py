@@ -1,7 +1,7 @@
 """`Fits`: which units of a graph a network computes, and the order of the axes of their results.
 
 Each unit is tried in a network of its own, after the units that it reads. Operators that move axes
-fit only where a convolution tells which axis has the channels.
+fit only where a layer before them shows which axis has the channels.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Fits:
                 continue
             is_known = not known.isdisjoint(unit.inputs)
             if is_op(unit.last, *MOVES) and not (is_known and moves):
-                refused[unit] = "No convolution tells the order of its input's axes."
+                refused[unit] = "No layer before it shows which axis has the channels."
                 continue
             trial = self._trial(unit, arranged)
             if trial.reason:

@@ -58,7 +58,7 @@ def parts_of(model: ir.Model, kinds: Sequence[str], threads: int, alone: bool = 
     """
     opset = model.graph.opset_imports.get("", 0)
     every = units(model.graph)
-    fits = Fits(opset)
+    fits, made_by = Fits(opset), makers(every)
     others = [u for u in every if is_op(u.last, *CONVOLUTIONS) and u.last.op_type not in kinds]
     kept = dict.fromkeys(others, "These parts contain only other layers.")
     for attempt in count():
@@ -67,7 +67,8 @@ def parts_of(model: ir.Model, kinds: Sequence[str], threads: int, alone: bool = 
         seeds = {unit: None for unit in fitting if is_op(unit.last, *kinds)}
         groups = [_with_follower(unit, fitting) for unit in seeds]
         groups = groups if alone else partition(every, fitting, seeds)
-        moved = {makers(group)[y] for group in groups for y in boundary(group)[1] if y in arranged}
+        ends = [y for group in groups for values in boundary(group) for y in values]
+        moved = {made_by[y] for y in ends if y in arranged}
         kept |= dict.fromkeys(moved, "Its axes are in another order where a part ends.")
         try:
             if not moved:
