@@ -10,6 +10,7 @@ from torch import nn  # noqa: E402
 import upconv.torch as ut  # noqa: E402
 from tests.support.small_models import close  # noqa: E402
 from upconv.torch import captures, trials  # noqa: E402
+from upconv.torch.forwards import Forward  # noqa: E402
 from upconv.torch.part_choice import Verdict  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -112,3 +113,30 @@ def test_the_graph_survives_a_new_count_of_batches(upconv_is_faster) -> None:
     model.load_state_dict({name: value + 1 for name, value in state.items()})
     ((_, capture),) = model.forward._captures
     assert capture.state() is not None
+
+
+class Masked(nn.Module):
+    """The size of a part's input depends on the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.two = nn.ConvTranspose1d(3, 2, 2, 2)
+
+    def forward(self, x):
+        kept = torch.nonzero(x[0, 0] > 0)[:, 0]
+        torch._check(kept.shape[0] >= 2)
+        torch._check(kept.shape[0] <= x.shape[2])
+        return self.two(x[..., kept])
+
+
+def test_a_part_whose_sizes_depend_on_data_stays_with_pytorch(monkeypatch) -> None:
+    model, x = Masked().eval(), torch.rand(2, 3, 9) + 0.1
+    monkeypatch.undo()  # measure with the real clock
+    capture = Forward(model).capture((x,), {})
+    (verdict,) = capture.measured(0.1).values()
+    assert verdict.why == "its sizes depend on data"
+    with torch.no_grad():
+        for size in (5, 9):
+            x[0, 0, size:] = -1.0
+            results = capture(capture.state(), [x])
+            assert close(results, model(x))

@@ -148,9 +148,12 @@ class _Number:
 
 
 def _numbers(model: Any) -> list[_Number]:
+    """Return the buffers of one integer, without the counts of batches that only training reads."""
+    counting = torch.nn.modules.batchnorm._NormBase
     return [
         _Number(module._buffers, name)
         for module in model.modules()
+        if not isinstance(module, counting)
         for name, buffer in module._buffers.items()
         if buffer is not None and not buffer.dim() and buffer.dtype in (torch.int32, torch.int64)
     ]
@@ -179,18 +182,18 @@ def _exported(
 ) -> tuple[Any, list[_Number]]:
     """Export a forward; return the program and the numbers that its graph depends on.
 
-    If the first attempt fails, a second one fixes the sizes and the numbers.
+    If open sizes fail, a second attempt fixes the sizes and the numbers.
 
     Recurrent layers are traced step by step, which fixes the length in any case. Open sizes make
     this trace far slower: a GRU over 255 positions took 32 s instead of 1.2 s (PyTorch 2.13).
     """
     reason, recurrent = "", any(isinstance(m, torch.nn.RNNBase) for m in model.modules())
-    first = open_sizes and not recurrent
-    for is_open, numbers in ((first, []), (False, _numbers(model))):
+    for is_open in (True, False) if open_sizes and not recurrent else (False,):
         # Use new tensors, because the user's may be parameters or share memory. Each attempt needs
         # its own, because export marks the dynamic sizes on the tensor.
         inputs = tuple(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in examples)
         shapes = (tuple(map(_open_sizes, inputs)),) if is_open else None
+        numbers = [] if is_open else _numbers(model)
         module = _Flat(model, forward, numbers)
         try:
             with warnings.catch_warnings(), redirect_stderr(StringIO()), torch.no_grad():

@@ -24,12 +24,15 @@ class Verdict(NamedTuple):
 
 
 def measured(part: Part, known: Mapping[fx.Node, Tensor], seconds: float) -> Verdict:
-    """Measure a part on random data of the sizes in its graph.
+    """Measure a part on random data of the sizes in its graph, if these are known.
 
     known: the tensors of the graph's inputs that are weights. seconds: the time for samples.
     """
     inputs, weights = (list(nodes) for nodes in part.node.args[:2])
-    operands = [_random(value_of(node)) for node in inputs]
+    values = [value_of(node) for node in inputs]
+    if any(size is None for value in values for size in _hints(value)):
+        return Verdict(None, None, "its sizes depend on data")
+    operands = [*map(_random, values)]
     constants = [
         known[node] if node in known else attrgetter(str(node.target))(node.graph.owning_module)
         for node in weights
@@ -45,6 +48,12 @@ def measured(part: Part, known: Mapping[fx.Node, Tensor], seconds: float) -> Ver
         )
     ours = choice["upconv"]
     return Verdict(choice.baseline.seconds, ours.seconds, part.reason or ours.why)
+
+
+def _hints(value: Tensor) -> list[int | None]:
+    """Return sizes and strides as in the trace; None for those that depend on data."""
+    entries = (*value.shape, *value.stride())
+    return [entry if type(entry) is int else entry.node.hint for entry in entries]
 
 
 def _random(like: Tensor) -> Tensor:

@@ -81,8 +81,11 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
         return axes
     if channels_last(tensor):
         return (0, *axes[2:], 1)
-    strides = numbers(tensor.stride())
-    return tuple(sorted(axes, key=lambda axis: -strides[axis]))
+    strides = tensor.stride()
+    if any(type(step) is not int and step.node.hint is None for step in strides):
+        return axes  # it depends on data
+    steps = numbers(strides)
+    return tuple(sorted(axes, key=lambda axis: -steps[axis]))
 
 
 def numbers(sizes: Any) -> tuple[int, ...]:
