@@ -14,7 +14,7 @@ from tests.support.random_problems import case
 from upconv.arrays import Array
 from upconv.engines.base import Primitive
 from upconv.engines.interior import bordered
-from upconv.engines.jit.border import JitBorder
+from upconv.engines.jit.border_fill import JitBorder
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import AMX, Cpu, host
 from upconv.engines.jit.kernel_choice import interior_of

@@ -34,8 +34,8 @@ from ..activations import SCRATCH_BYTES, Activation, apply
 from ..errors import EngineMissing
 from ..problem import Direction, Problem
 from .base import Array, Maybe, tf32_refusal
+from .bfloat16_rounding import rounded
 from .im2col import ConflictFree, IndexSet, Sets, columns_of, combined
-from .rounding import rounded
 
 _MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
 _BLOCK_BYTES = 8 << 20  # of a padded output, or columns: a core's share of the last-level cache

@@ -25,7 +25,7 @@ from ..engines.jit.cpu import host
 from ..engines.jit.moves import COPY, COPY_BYTES, copies_code
 from ..problem import DataLayout
 from .graph import Array, Form, Graph, Shape, array_shape, with_extent
-from .phases import Phase, State
+from .stream_schedule import Phase, State
 from .tables import records
 
 _APART = 128  # bytes, since processors fetch cache lines in pairs

@@ -21,8 +21,8 @@ from .histories import Copies, Histories
 from .histories import Layout as BlockLayout
 from .instances import Buffers
 from .layout import laid_out
-from .phases import Phase, Schedule, State
 from .program import Program
+from .stream_schedule import Phase, Schedule, State
 
 FAR = 2**12 * 3**3 * 5**2 * 7
 """A length for describing convolutions; no program has it. The usual strides divide it, so sizes

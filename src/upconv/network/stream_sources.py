@@ -14,8 +14,8 @@ from .compile import Compiler
 from .graph import Options, Shape, with_extent
 from .kinds import described_shape
 from .operands import one_of
-from .phases import Schedule
 from .stream_programs import FAR, Streamed
+from .stream_schedule import Schedule
 from .values import declared_shape
 
 OpenShape = tuple[int | None, ...]

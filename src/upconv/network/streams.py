@@ -1,4 +1,4 @@
-"""`NetworkStream`: a network whose inputs arrive in chunks along one axis, by `phases`."""
+"""`NetworkStream`: a network whose inputs arrive in chunks along one axis, by `stream_schedule`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..problem import DataLayout
 from ..stream_state import Stateful, by_one_thread
 from .histories import Kept
 from .kinds import agree, described_shape
-from .phases import Schedule, State
 from .stream_batches import StreamBatch
 from .stream_programs import Streamed
+from .stream_schedule import Schedule, State
 from .stream_sources import OpenShape, Source
 
 Moment = tuple[Streamed | None, int, State, int, Kept | None, bool]

@@ -23,8 +23,8 @@ from ..keywords import epilogue, frozen_activation
 from ..network import Network, Value
 from ..network.compile import Compiler
 from ..network.graph import Graph, Options, Pointwise
-from ..network.phases import Schedule
 from ..network.stream_programs import FAR
+from ..network.stream_schedule import Schedule
 from ..network.stream_sources import source_of
 from ..network.streams import NetworkStream
 from ..problem import DType, Epilogue

@@ -15,7 +15,7 @@ from ...problem import Direction, Problem
 from ..base import Candidate, Primitive
 from ..interior import bordered
 from ..nonfinite import NonFiniteFallback
-from .border import JitBorder
+from .border_fill import JitBorder
 from .channels.candidates import DOTS
 from .correlation import Correlation
 from .cpu import Cpu, host

@@ -1,6 +1,6 @@
 """Limits of the JIT engine: it refuses problems that need very large tables or very much code.
 
-The limits of one kernel are in its function `refusal`.
+The limits of the positions kernel are in the function `refusal` of positions/candidates.py.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from upconv.errors import EngineRefusal, ShapeError
 from upconv.network.compile import resized, simplified
 from upconv.network.definitions import evaluate
 from upconv.network.graph import with_extent
-from upconv.network.phases import Schedule
 from upconv.network.reach import Edges, Taps
+from upconv.network.stream_schedule import Schedule
 
 _FAR = 1 << 20
 
