@@ -154,3 +154,112 @@ def test_other_layers_over_the_last_axis_are_left_to_onnx_runtime(change) -> Non
         nodes[-2:] = [*between, node("Reshape", "j again", "k"), nodes[-1]]
     rows = checked(model((nodes, values)), (1, C, H, W))
     assert any(row.why for row in rows)
+
+
+def pooled():
+    """(1, C, 1, 1) as (1, C)."""
+    nodes = [
+        node("Conv", "x w", "v"), node("GlobalAveragePool", "v", "p"), node("Flatten", "p", "f"),
+    ]  # fmt: skip
+    return nodes, weights(w=(C, C, 1, 1))
+
+
+def rows_bias():
+    """A Gemm whose bias differs between the rows, of which there are as many as channels."""
+    nodes, values = pooled()
+    nodes += [
+        node("Gemm", "f a b", "g", transB=1), node("Relu", "g", "r"),
+        node("Reshape", "r shape", "k"), node("Mul", "v k", "t"),
+    ]  # fmt: skip
+    return nodes, {**values, **weights(a=(C, C), b=(C, 1)), "shape": np.array([-1, C, 1, 1])}
+
+
+def positions_bias():
+    """The same between Reshapes, for as many positions as channels."""
+    values = weights(w=(C, C, 1, 1), a=(C, C), b=(C, 1))
+    values |= {"rows": np.array([-1, C]), "back": np.array([1, 3, 2, C])}
+    nodes = [
+        node("Conv", "x w", "v"), node("Transpose", "v", "n", perm=TO_LAST),
+        node("Reshape", "n rows", "r"), node("Gemm", "r a b", "g"),
+        node("Reshape", "g back", "h"), node("Transpose", "h", "t", perm=BACK),
+    ]  # fmt: skip
+    return nodes, values
+
+
+def negative_axis():
+    nodes, values = pooled()
+    nodes[-1] = node("Flatten", "p", "f", axis=-3)
+    nodes += [node("Add", "f k", "g"), node("Reshape", "g shape", "t")]
+    return nodes, {**values, **weights(k=(C, 1)), "shape": np.array([-1, C, 1, 1])}
+
+
+def snake():
+    """x + sin(a x)^2 / a with numbers along the last axis, which is as long as the channels."""
+    values = weights(w=(C, C, 1, 1)) | {"a": np.arange(1, C + 1, dtype=np.float32)}
+    values |= {"i": (1 / values["a"]).astype(np.float32), "two": np.float32(2)}
+    nodes = [
+        node("Conv", "x w", "v"), node("Mul", "v a", "m"), node("Sin", "m", "s"),
+        node("Pow", "s two", "q"), node("Mul", "q i", "o"), node("Add", "v o", "t"),
+    ]  # fmt: skip
+    return nodes, values
+
+
+@pytest.mark.parametrize(
+    ("made", "shape"),
+    [
+        (rows_bias, (C, C, 3, 4)),
+        (positions_bias, (1, C, 3, 2)),
+        (negative_axis, (1, C, 3, 4)),
+        (snake, (1, C, 4, C)),
+    ],
+)
+def test_sizes_that_coincide_do_not_mislead(made, shape) -> None:
+    checked(model(made(), shape[0], shape[2:]), shape)
+
+
+@pytest.mark.parametrize("output", ["mean", "deviation"])
+def test_a_layer_whose_other_results_are_read_is_left(output) -> None:
+    values = weights(w=(C, C, 1, 1), s=(C,), o=(C,))
+    norm = helper.make_node("LayerNormalization", ["n", "s", "o"], ["l", "mean", "deviation"])
+    nodes = [
+        node("Conv", "x w", "v"), node("Transpose", "v", "n", perm=TO_LAST), norm,
+        node("Transpose", "l", "t", perm=BACK),
+    ]  # fmt: skip
+    checked(model((nodes, values), outputs=(output,)), (1, C, H, W))
+
+
+def normalised(tail=()):
+    """Group normalisation by two Reshapes, and a convolution; then a head of linear layers."""
+    values = weights(s=(2,), o=(2,), w=(C, C, 1, 1))
+    values |= {"to": np.array([0, 2, -1]), "from": np.array([1, C, H, W])}
+    nodes = [
+        node("Reshape", "x to", "a"), node("InstanceNormalization", "a s o", "b"),
+        node("Reshape", "b from", "c"), node("Relu", "c", "d"), node("Conv", "d w", "t"),
+    ]  # fmt: skip
+    return [*nodes, *tail], values
+
+
+def test_a_pattern_needs_no_layer_before_it() -> None:
+    (row,) = checked(model(normalised()), (1, C, H, W))
+    assert "InstanceNormalization" in row.kind or "Reshape" in row.kind
+
+
+def test_a_long_head_does_not_divide_the_model() -> None:
+    layers = [node("GlobalAveragePool", "t", "p"), node("Flatten", "p", "g0")]
+    for i in range(12):
+        layers += [node("Gemm", f"g{i} square", f"h{i}"), node("Relu", f"h{i}", f"g{i + 1}")]
+    nodes, values = normalised(layers)
+    values |= weights(square=(C, C))
+    (row,) = checked(model((nodes, values), outputs=("g12",)), (1, C, H, W))
+    assert row.layers == 2
+
+
+def test_a_transposed_input_that_a_convolution_reads_does_not_lose_it() -> None:
+    values = weights(w=(C, H, 1, 1), s=(C,), o=(C,), m=(C,)) | {"v": np.ones(C, np.float32)}
+    nodes = [
+        node("BatchNormalization", "x s o m v", "a"),
+        node("Transpose", "a", "b", perm=[0, 2, 1, 3]),
+        node("Conv", "b w", "c"), node("Relu", "c", "t"),
+    ]  # fmt: skip
+    (row,) = checked(model((nodes, values)), (1, C, H, W))
+    assert row.layers == 2

@@ -154,11 +154,11 @@ def listed(results):
 
 
 def test_many_such_ends_leave_every_move_to_pytorch(monkeypatch) -> None:
-    monkeypatch.setattr(partition, "_MOST_CHOICES", 1)
+    monkeypatch.setattr(partition, "_MOST_CHOICES", 0)
     model, x = Permuted().eval(), torch.randn(2, 8, 6, 9)
     call, made, left = handed(model, x)
-    assert len(made) == 1
-    assert "too many parts would end" in " ".join(left.values())
+    assert [part.operations for part in made] == [("conv2d",)]
+    assert len(left) == 2
     with torch.no_grad():
         assert all(map(close, call(x), model(x)))
 
@@ -264,6 +264,26 @@ def test_a_size_that_a_layer_refuses_is_left_to_the_model(upconv_is_faster) -> N
         for size in ((4, 9), (9, 4), (6, 6)):
             x = torch.randn(1, 4, *size)
             assert close(fast(x), model(x))
+
+
+def test_a_transposed_input_that_a_convolution_reads_does_not_lose_it() -> None:
+    model = Of(
+        lambda m, x: F.relu(m.conv(m.norm(x).transpose(1, 2))), norm=nn.BatchNorm2d(4)
+    ).eval()
+    call, made, _ = handed(model, x := torch.randn(2, 4, 4, 6))
+    assert [part.operations for part in made] == [("conv2d", "relu")]
+    with torch.no_grad():
+        assert close(call(x), model(x))
+
+
+def test_a_long_head_does_not_divide_the_model() -> None:
+    head = nn.Sequential(*[nn.Linear(4, 4) for _ in range(12)])
+    model = Of(lambda m, x: m.head(pooled(m, x)), head=head).eval()
+    call, made, left = handed(model, x := torch.randn(2, 4, 6, 6))
+    assert len(made) == 1
+    assert "too many" not in " ".join(left.values())
+    with torch.no_grad():
+        assert close(call(x), model(x))
 
 
 def test_a_part_needs_a_convolution() -> None:

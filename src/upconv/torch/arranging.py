@@ -191,7 +191,7 @@ def _linear(network: Network, x: Arranged, weight: Any, bias: Any = None) -> Arr
     _require_channels_last(x)
     matrix = constant("weight", weight)
     kernel = matrix.reshape(*matrix.shape, *[1] * (len(x.value.shape) - 2))
-    return Arranged(network.conv(x.value, kernel, constant("bias", bias)), x.axes)
+    return Arranged(network.conv(x.value, kernel, constant("bias", bias)), (*x.axes[:-1], 1))
 
 
 def _layer_norm(

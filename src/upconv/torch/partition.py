@@ -44,6 +44,11 @@ def partition(
                 )
                 chosen += [nodes for nodes in proposed if any(map(is_convolution, nodes))]
         ends = {node for nodes in chosen for node in _arranged_ends(nodes, support, refused)}
+        ends |= _lost(module.graph, chosen, support)
+        for node in reversed(module.graph.nodes) if ends else ():
+            lonely = all(user in ends or not support.fits(user) for user in node.users)
+            if node in support.arranged and node.users and lonely:
+                ends.add(node)
         if ends <= refused.keys():
             break
         more = support.moves() if attempt >= _MOST_CHOICES else {}
@@ -66,6 +71,18 @@ def _arranged_ends(
             enters = source in support.arranged and source not in inside
             if enters or (node in refused and source in inside):
                 yield source
+
+
+def _lost(graph: fx.Graph, chosen: list[list[fx.Node]], support: Support) -> set[fx.Node]:
+    """Return nodes in no part whose values a refused node reads with axes in another order."""
+    inside = {node for nodes in chosen for node in nodes}
+    return {
+        source
+        for node in graph.nodes
+        if node.op.startswith("call_") and not support.fits(node)
+        for source in node.all_input_nodes
+        if source in support.arranged and source not in inside
+    }
 
 
 def _turn_slices_into_methods(graph: fx.Graph) -> None:

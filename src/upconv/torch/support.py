@@ -86,6 +86,10 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
                     self._reasons[each] = self._refusal(each)
         return not self._reasons[node] and self._dtypes[node] is self.dtype
 
+    def fits(self, node: fx.Node) -> bool:
+        """Whether a network can compute the node in any dtype."""
+        return self._reasons.get(node) == ""
+
     def refuse(self, nodes: Iterable[fx.Node], reason: str) -> None:
         """Leave some nodes to PyTorch for a reason."""
         self._reasons.update(dict.fromkeys(nodes, reason))

@@ -17,13 +17,13 @@ from ...network import Network
 from ...network.axes import Arranged, Axes, common_axes
 from .calls import ARITHMETIC, Call
 from .network_rules import ACTIVATIONS, Row, translate
-from .units import Unit
+from .units import Unit, is_bias
 
 
 def translate_arranged(
     network: Network, unit: Unit, values: dict[ir.Value, Arranged], opset: int
 ) -> None:
-    """Add a unit to a network of known sizes, and its results to `values`."""
+    """Add a unit to a network, and its results to `values`."""
     node = unit.last
     if unit.operation is not None and unit.operation[0] == "linear":
         x = values[unit.inputs[0]]
@@ -57,13 +57,20 @@ MOVES = "Transpose", "Squeeze", "Unsqueeze", "Reshape", "Expand", "Flatten"
 """Operators that move axes."""
 
 
+def moves_axes(unit: Unit) -> bool:
+    """Whether a unit may only put axes in another order."""
+    return unit.operation is None and unit.last.op_type in MOVES
+
+
 def suits_any_axes(unit: Unit) -> bool:
     """Whether the axes of a unit's inputs may be in any order.
 
     Such a unit does not show which of the axes has the channels.
     """
     if unit.operation is not None:
-        return bool(unit.operation[0] == "activation")
+        name, *arguments = unit.operation
+        numbers = arguments[0][1:] if arguments and isinstance(arguments[0], tuple) else ()
+        return name == "activation" and all(np.size(number) == 1 for number in numbers)
     return unit.last.op_type in {*_UNARY, *ARITHMETIC, *MOVES}
 
 
@@ -115,7 +122,8 @@ def _reshape(call: Call) -> Arranged:
 def _flatten(call: Call) -> Arranged:
     x = _x(call)
     call.require(all(x.shape), "it reshapes a value of open size")
-    axis = call.attribute("axis", 1) % (len(x.shape) + 1)
+    axis = call.attribute("axis", 1)
+    axis += len(x.shape) if axis < 0 else 0
     return x.reshaped((prod(x.shape[:axis]), prod(x.shape[axis:])))
 
 
@@ -154,6 +162,7 @@ def _gemm(call: Call) -> Arranged:
     weight = call.constant(1)
     weight = weight if call.attribute("transB", 0) else weight.T
     bias = call.optional(2)
+    call.require(bias is None or is_bias(bias, len(weight)), "its bias differs between positions")
     return _linear(call.network, _x(call), weight, None if bias is None else bias.reshape(-1))
 
 
@@ -161,7 +170,7 @@ def _linear(network: Network, x: Arranged, weight: Any, bias: Any = None) -> Arr
     if not x.channels_last():
         raise EngineRefusal("the last axis of its input is not the channel axis")
     kernel = weight.reshape(*weight.shape, *[1] * (len(x.value.shape) - 2))
-    return Arranged(network.conv(x.value, kernel, bias), x.axes)
+    return Arranged(network.conv(x.value, kernel, bias), (*x.axes[:-1], 1))
 
 
 def _layer_norm(call: Call) -> Arranged:

@@ -16,7 +16,7 @@ from ...network import Network
 from ...network.axes import Arranged
 from ..constants import constant_value
 from ..graphs import is_op
-from .arranging import MOVES, suits_any_axes, translate_arranged
+from .arranging import moves_axes, suits_any_axes, translate_arranged
 from .partition import boundary
 from .units import Unit
 
@@ -62,7 +62,7 @@ class Fits:
             if unit in refused:
                 continue
             is_known = not known.isdisjoint(unit.inputs)
-            if is_op(unit.last, *MOVES) and not (is_known and moves):
+            if moves_axes(unit) and not (is_known and moves):
                 refused[unit] = "No layer before it shows which axis has the channels."
                 continue
             trial = self._trial(unit, arranged)
@@ -125,6 +125,9 @@ def _translated(
             if any(y.dtype not in (None, ir.DataType.FLOAT) for y in unit.last.outputs):
                 raise EngineRefusal("Its result is not float32.")
             translate_arranged(network, unit, values, opset)
+            read = [y for y in unit.last.outputs if y.uses() or y.is_graph_output()]
+            if not all(y in values for y in read):
+                raise EngineRefusal("More than its first result is read.")
         except UpconvError as error:
             raise RefusedError(unit, str(error)) from None
     if reasons:  # a network cannot have such an input, even if the operation does not read it

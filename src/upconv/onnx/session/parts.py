@@ -9,7 +9,7 @@ model whose element type is not float32, a part is one convolution as a plan (`l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -58,7 +58,7 @@ def parts_of(model: ir.Model, kinds: Sequence[str], threads: int, alone: bool = 
     """
     opset = model.graph.opset_imports.get("", 0)
     every = units(model.graph)
-    fits, made_by = Fits(opset), makers(every)
+    fits = Fits(opset)
     others = [u for u in every if is_op(u.last, *CONVOLUTIONS) and u.last.op_type not in kinds]
     kept = dict.fromkeys(others, "These parts contain only other layers.")
     for attempt in count():
@@ -67,8 +67,7 @@ def parts_of(model: ir.Model, kinds: Sequence[str], threads: int, alone: bool = 
         seeds = {unit: None for unit in fitting if is_op(unit.last, *kinds)}
         groups = [_with_follower(unit, fitting) for unit in seeds]
         groups = groups if alone else partition(every, fitting, seeds)
-        ends = [y for group in groups for values in boundary(group) for y in values]
-        moved = {made_by[y] for y in ends if y in arranged}
+        moved = _arranged_ends(every, groups, refused, arranged)
         kept |= dict.fromkeys(moved, "Its axes are in another order where a part ends.")
         try:
             if not moved:
@@ -84,6 +83,31 @@ def parts_of(model: ir.Model, kinds: Sequence[str], threads: int, alone: bool = 
         if is_op(unit.last, *CONVOLUTIONS) and _result(unit.last) not in inside
     }
     return Partition(tuple(parts), left)
+
+
+def _arranged_ends(
+    every: list[Unit],
+    groups: list[list[Unit]],
+    refused: Collection[Unit],
+    arranged: Collection[ir.Value],
+) -> set[Unit]:
+    """Return the units whose values would enter or leave a part with axes in another order.
+
+    The same holds for values that a refused unit reads and that are in no part, and for all values
+    that only such units read.
+    """
+    made_by = makers(every)
+    inside = {unit for group in groups for unit in group}
+    ends = {y for group in groups for values in boundary(group) for y in values}
+    ends |= {x for unit in refused for x in unit.inputs if made_by.get(x) not in inside}
+    moved = {made_by[y] for y in ends if y in arranged}
+    unit_of = {node: unit for unit in every for node in unit.nodes}
+    for unit in reversed(every) if moved else ():
+        results = [y for y in unit.last.outputs if y in arranged]
+        readers = {unit_of[use.node] for y in results for use in y.uses()}
+        if readers and all(reader in moved or reader in refused for reader in readers):
+            moved.add(unit)
+    return moved
 
 
 def _with_follower(unit: Unit, fitting: Mapping[Unit, None]) -> list[Unit]:

@@ -154,6 +154,9 @@ def _snake(last: ir.Node) -> Match | None:
         argument, a = _split(inner)
         if x is None or argument is not x or a is None or inverse is None:
             continue
+        rank = a.ndim if x.shape is None else len(x.shape)
+        if a.size > 1 and (1,) * (rank - a.ndim) + a.shape != (1, a.size, *(1,) * (rank - 2)):
+            continue  # it differs between positions
         if a.shape == inverse.shape and np.allclose(a * inverse, 1, rtol=1e-5):
             return x, ("activation", ("snake", a.reshape(-1))), [outer, square, sine, inner]
     return None
@@ -211,6 +214,11 @@ def _layer_norm(last: ir.Node) -> Match | None:
     return first.inputs[0], ("layer_norm", scale, offset, epsilon), [first, norm]
 
 
+def is_bias(array: Array, count: int) -> bool:
+    """Whether an operand of a Gemm has one number per channel, for so many channels."""
+    return array.size == count and array.shape[-1] == count
+
+
 def _linear(last: ir.Node) -> Match | None:
     """Reshape to rows, Gemm, Reshape back: ONNX Runtime's form of a layer over the last axis."""
     gemm = _maker(last.inputs[0], "Gemm")
@@ -231,7 +239,9 @@ def _linear(last: ir.Node) -> Match | None:
     weight = weight if names.get_int("transB", 0) else weight.T
     if rows.tolist() not in ([-1, shape[-1]], [prod(shape[:-1]), shape[-1]]):
         return None
-    if back.tolist() != [*shape[:-1], len(weight)] or any(b.size != len(weight) for b in biases):
+    if back.tolist() != [*shape[:-1], len(weight)]:
+        return None
+    if not all(is_bias(bias, len(weight)) for bias in biases):
         return None
     return x, ("linear", weight, *(b.reshape(-1) for b in biases)), [first, gemm]
 
