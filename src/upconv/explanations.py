@@ -23,6 +23,7 @@ from .primitives import shared_cache
 from .problem import Direction, Problem
 from .roofline import roofline as roofline_of
 from .shapes import Request, activation_of
+from .signatures import AlgorithmName, Layout, Padding, PrecisionName, Sizes, WeightOrder
 from .terminal import WIDTH, aligned
 from .threads import resolved
 from .timing import format_seconds
@@ -35,14 +36,14 @@ def output_shape(
     input_shape: Sequence[int],
     weight_shape: Sequence[int],
     *,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    dilation: Any = 1,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
     output_size: Any = None,
-    layout: str = "NCX",
-    weight_layout: str = "IOX",
+    layout: Layout = "NCX",
+    weight_layout: WeightOrder = "IOX",
 ) -> tuple[int, ...]:
     """Output shape of `conv_transpose` for arrays of these shapes; nothing is allocated.
 
@@ -185,20 +186,20 @@ def explain(
     weight: Any,
     bias: Any = None,
     *,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    dilation: Any = 1,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
     output_size: Any = None,
-    layout: str = "NCX",
-    weight_layout: str = "IOX",
+    layout: Layout = "NCX",
+    weight_layout: WeightOrder = "IOX",
     activation: Any = None,
     residual: Any = None,
     direction: str = "forward",
     engine: str | Engine | None = None,
-    algorithm: str = "auto",
-    precision: str | None = None,
+    algorithm: AlgorithmName = "auto",
+    precision: PrecisionName | None = None,
     dtype: Any = None,
     threads: int | None = None,
     tune: bool | None = None,

@@ -42,9 +42,10 @@ from .keywords import Keywords
 from .primitives import shared_cache
 from .problem import Direction
 from .shapes import Signature
+from .signatures import GradientName
 from .threads import get_num_threads
 
-NEEDS = ("x", "weight", "bias")
+NEEDS: tuple[GradientName, ...] = ("x", "weight", "bias")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -245,7 +245,9 @@ class _Frame(NamedTuple):
             axes = "axis" if rank == 1 else "axes"
             order = f"{layout.value}, with {rank} spatial {axes} like the kernel"
             expected = f"{rank + 2} axes ({order}), or {rank + 1} without the batch"
-            remedy = "Add a missing axis, as in x[None], or use another weight."
+            remedy = "Add the missing axis, as in x[None]."
+            if len(x.shape) > rank + 2:
+                remedy = "If the weight lacks an axis, add it, as in weight[..., None]."
             raise ShapeError("x.shape", str(x.shape), expected, remedy)
         same_dtype("x", x.dtype, "weight", weight.dtype)
         batched = len(x.shape) == rank + 2

@@ -20,7 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # The layers of docs/architecture.md: a module imports from lower layers only, never from its own.
 # Files of one package may import each other, but not in a circle.
 LAYERS = [
-    {"errors", "_version"},
+    {"errors", "_version", "signatures"},
     {"checks", "installation", "documents"},
     {"geometry", "memory", "threads", "interrupts", "forks", "properties", "activations", "files"}
     | {"terminal"},

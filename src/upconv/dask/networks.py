@@ -18,6 +18,7 @@ from ..network import Network
 from ..network.box_programs import BoxPrograms
 from ..network.boxes import Box
 from ..problem import DataLayout
+from ..signatures import AlgorithmName, NetworkPrecision
 from .functions import dask_operand
 from .overlaps import Cut, Span, between, ends_of, gathered, normalized, require_few, window
 
@@ -25,8 +26,8 @@ from .overlaps import Cut, Span, between, ends_of, gathered, normalized, require
 def run(
     network: Network,
     *arrays: Any,
-    precision: str = "float32",
-    algorithm: str = "direct",
+    precision: NetworkPrecision = "float32",
+    algorithm: AlgorithmName = "direct",
     chunks: Any = None,
 ) -> Any:
     """Return a network's results as lazy Dask arrays: each task runs all layers for one chunk.

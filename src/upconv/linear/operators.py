@@ -23,6 +23,7 @@ from ..geometry import Axis
 from ..keywords import Keywords
 from ..problem import DataLayout, Direction, Problem
 from ..shapes import Request, Signature
+from ..signatures import Layout, Padding, Sizes, WeightOrder
 from ..threads import get_num_threads
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -80,14 +81,14 @@ def operator(
     weight: Any,
     *,
     transposed: bool = True,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    dilation: Any = 1,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
     output_size: Any = None,
-    layout: str = "NCX",
-    weight_layout: str | None = None,
+    layout: Layout = "NCX",
+    weight_layout: WeightOrder | None = None,
     engine: str | Engine | None = None,
 ) -> ConvolutionOperator:
     """`conv_transpose`, or `conv` with `transposed=False`, as a SciPy `LinearOperator`.
@@ -116,14 +117,14 @@ def as_matrix(
     weight: Any,
     *,
     transposed: bool = True,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    dilation: Any = 1,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
     output_size: Any = None,
-    layout: str = "NCX",
-    weight_layout: str | None = None,
+    layout: Layout = "NCX",
+    weight_layout: WeightOrder | None = None,
 ) -> Any:
     """The matrix of `operator` as a `scipy.sparse.csr_array`, built from the geometry alone.
 

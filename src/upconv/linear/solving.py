@@ -18,6 +18,7 @@ from ..engines.base import Engine
 from ..errors import ArgumentError, ShapeError, brief
 from ..keywords import Keywords, Same, integers, paddings
 from ..problem import Problem, WeightLayout
+from ..signatures import Layout, Padding, Sizes, WeightOrder
 from .operators import ConvolutionOperator, operator_of, order_of
 
 _METHODS = ("lsqr", "cg")
@@ -51,13 +52,13 @@ def deconvolve(
     *,
     transposed: bool = True,
     input_shape: Sequence[int] | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    dilation: Any = 1,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
-    layout: str = "NCX",
-    weight_layout: str | None = None,
+    layout: Layout = "NCX",
+    weight_layout: WeightOrder | None = None,
     damp: float = 0.0,
     method: str = "lsqr",
     border: str = "zero",

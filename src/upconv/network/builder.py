@@ -15,6 +15,7 @@ from ..engine_choice import Algorithm
 from ..errors import ArgumentError, ShapeError
 from ..keywords import rounds
 from ..problem import DType
+from ..signatures import AlgorithmName, NetworkPrecision
 from ..threads import resolved
 from . import graph as ir
 from .kinds import described_shape
@@ -107,8 +108,9 @@ class Network(Layers):
         return other
 
     def compile(
-        self, shapes: Mapping[str, Sequence[int]] | None = None, *, precision: str = "float32",
-        threads: int | None = None, algorithm: str = "auto",
+        self, shapes: Mapping[str, Sequence[int]] | None = None, *,
+        precision: NetworkPrecision = "float32", threads: int | None = None,
+        algorithm: AlgorithmName = "auto",
     ) -> Program:  # fmt: skip
         """Compile a program with packed weights for known sizes; call `program.run(*arrays)`.
 
@@ -124,7 +126,9 @@ class Network(Layers):
             by_name("shapes", shapes), lambda programs, known: programs.compiled(known, options)
         )
 
-    def __call__(self, *arrays: Any, precision: str = "float32", threads: int | None = None) -> Any:
+    def __call__(
+        self, *arrays: Any, precision: NetworkPrecision = "float32", threads: int | None = None
+    ) -> Any:
         """Run on arrays of any valid sizes; programs for the latest sizes are kept.
 
         The results and errors are those of `Program.run`.
@@ -138,7 +142,7 @@ class Network(Layers):
         return self.program(shapes, precision=precision, threads=threads).run(*arrays)
 
     def program(
-        self, shapes: Mapping[str, ir.Shape], *, precision: str = "float32",
+        self, shapes: Mapping[str, ir.Shape], *, precision: NetworkPrecision = "float32",
         threads: int | None = None,
     ) -> Program:  # fmt: skip
         """The program that a call with arrays of these shapes uses; do not close it."""
@@ -150,8 +154,8 @@ class Network(Layers):
         return program
 
     def stream(
-        self, axis: int = -1, *, chunk: int | None = None, precision: str = "float32",
-        threads: int | None = None, algorithm: str = "auto",
+        self, axis: int = -1, *, chunk: int | None = None, precision: NetworkPrecision = "float32",
+        threads: int | None = None, algorithm: AlgorithmName = "auto",
         shapes: Mapping[str, Sequence[int | None]] | None = None,
     ) -> NetworkStream:  # fmt: skip
         """Stream this network along a spatial axis: `push(chunk)` for each chunk, then `finish()`.
@@ -174,8 +178,8 @@ class Network(Layers):
         return NetworkStream(source_of(declared, self._compiler, axis, chunk, options, sizes))
 
     def boxes(
-        self, shapes: Mapping[str, ir.Shape], *, precision: str = "float32",
-        algorithm: str = "direct",
+        self, shapes: Mapping[str, ir.Shape], *, precision: NetworkPrecision = "float32",
+        algorithm: AlgorithmName = "direct",
     ) -> BoxPrograms:  # fmt: skip
         """The programs for parts of the results, which `upconv.dask.run` uses.
 

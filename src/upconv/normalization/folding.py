@@ -22,6 +22,7 @@ from ..arrays import Array, as_array, element_type
 from ..checks import boolean, frozen, one_of
 from ..errors import ArgumentError, ShapeError, brief
 from ..problem import WeightLayout
+from ..signatures import WeightOrder
 from .checks import epsilon, per_channel, required
 
 
@@ -47,7 +48,7 @@ def fold_batch_norm(
     *,
     eps: float = 1e-5,
     groups: int = 1,
-    weight_layout: str = "IOX",
+    weight_layout: WeightOrder = "IOX",
     transposed: bool = True,
     fix_gamma: bool = False,
 ) -> FoldedWeights:

@@ -17,6 +17,7 @@ from ..errors import ArgumentError, EngineRefusal, UpconvError, brief
 from ..network import Network
 from ..network.axes import Arranged, declared_axes
 from ..network.model_streams import Captured, ModelStream, Signature, stream_of_model
+from ..signatures import AlgorithmName, NetworkPrecision
 from .constants import FOLDED, constant_value, folded, replace
 from .graphs import is_op, named
 from .inputs import declared, dtype_of, inputs_of
@@ -36,8 +37,9 @@ _SIZES = (
 
 
 def stream(
-    model: Source, *, axis: int = -1, chunk: int | None = None, precision: str = "float32",
-    threads: int | None = None, algorithm: str = "auto",
+    model: Source, *, axis: int = -1, chunk: int | None = None,
+    precision: NetworkPrecision = "float32", threads: int | None = None,
+    algorithm: AlgorithmName = "auto",
     shapes: Mapping[str, Sequence[int | None]] | None = None,
 ) -> FileStream:  # fmt: skip
     """Stream a model along an axis of its inputs: `push` each chunk as it comes, then `finish`.

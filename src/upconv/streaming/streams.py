@@ -14,6 +14,7 @@ from .. import memory
 from ..arrays import Array, as_array, same_dtype
 from ..errors import ArgumentError
 from ..keywords import Keywords
+from ..signatures import Layout, Padding, Sizes, WeightOrder
 from ..stream_progress import Progress
 from ..stream_state import Stateful, by_one_thread
 from .layers import FixedOrder, Layer, layer_of, require_fit
@@ -23,13 +24,13 @@ def stream(
     weight: Any,
     bias: Any = None,
     *,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    dilation: Any = 1,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
-    layout: str = "NCX",
-    weight_layout: str = "IOX",
+    layout: Layout = "NCX",
+    weight_layout: WeightOrder = "IOX",
     activation: Any = None,
     dtype: Any = None,
     threads: int | None = None,
@@ -67,12 +68,12 @@ def conv_stream(
     weight: Any,
     bias: Any = None,
     *,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
-    layout: str = "NCX",
-    weight_layout: str = "OIX",
+    layout: Layout = "NCX",
+    weight_layout: WeightOrder = "OIX",
     activation: Any = None,
     dtype: Any = None,
     threads: int | None = None,

@@ -77,7 +77,8 @@ def accelerate(
         raise ArgumentError("remeasure", "True", expected)
     if not remeasure and (example_inputs is None) == (decisions is None):
         got = "None" if decisions is None else "given with decisions"
-        raise ArgumentError("example_inputs", got, "either example_inputs or decisions")
+        remedy = "To measure where the file is missing or does not fit, add remeasure=True."
+        raise ArgumentError("example_inputs", got, "either example_inputs or decisions", remedy)
     examples = _examples(example_inputs)
     restore(model)
     refused = _refused(model, filter_fn)

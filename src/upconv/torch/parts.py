@@ -27,6 +27,7 @@ from torch import fx
 from ..errors import ArgumentError, EngineError, EngineRefusal
 from ..network import Network
 from ..network.axes import Arranged
+from ..signatures import NetworkPrecision
 from .nodes import add_node, is_convolution, name_of, writes
 from .operators import _LIBRARY
 from .packing import Version
@@ -136,7 +137,7 @@ class Part:
             arrays = [array(tensor.to(torch.float32).contiguous()) for tensor in inputs]
             pairs = zip(network.inputs, arrays, strict=True)
             shapes = {name: data.shape for name, data in pairs}
-            precision = "bfloat16" if self._dtype is torch.bfloat16 else "float32"
+            precision: NetworkPrecision = "bfloat16" if self._dtype is torch.bfloat16 else "float32"
             program = network.program(shapes, precision=precision, threads=thread_count())
         except (ArgumentError, EngineRefusal) as error:
             self.reason = str(error)

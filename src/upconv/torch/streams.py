@@ -15,13 +15,15 @@ from ..checks import integer
 from ..errors import ArgumentError, DTypeError, brief
 from ..network.axes import declared_axes
 from ..network.model_streams import Captured, ModelStream, Signature, stream_of_model
+from ..signatures import AlgorithmName, NetworkPrecision
 from .tensors import array, thread_count
 from .tracing import Trace
 
 
 def stream(
     model: Any, example: Any, *, axis: int = -1, chunk: int | None = None,
-    precision: str = "float32", threads: int | None = None, algorithm: str = "auto",
+    precision: NetworkPrecision = "float32", threads: int | None = None,
+    algorithm: AlgorithmName = "auto",
 ) -> ModuleStream:  # fmt: skip
     """Stream a module along an axis of its inputs: `push` each chunk as it comes, then `finish`.
 

@@ -118,7 +118,7 @@ def _forward(c: Call, data: Array, weight: Array, *bias: Array) -> Array:
 def _backward(c: Call, grad: Array) -> list[Array | None]:
     function = conv_transpose_backward if hasattr(c.p, "adj") else conv_backward
     names = ("x", "weight", "bias")[: len(c.inputs)]
-    needs = [name for name, wanted in zip(names, c.wanted, strict=True) if wanted]
+    needs: list[Any] = [name for name, wanted in zip(names, c.wanted, strict=True) if wanted]
     keywords = keywords_for(c.p, c.inputs[0].shape)
     gradients = function(grad, *c.inputs[:2], **keywords, needs=needs)
     return [getattr(gradients, name) for name in names]

@@ -37,7 +37,7 @@ Sizes = Mapping[str, Sequence[int]]
 
 _FOLDS = ("fold_batch_norm", "fold_pad", "fold_slice")  # only remove nodes, so they run first
 _MOST_SECONDS = 3600.0
-_HINT = " upconv.onnx.Session may still be faster: it computes layers by upconv's kernels."
+_HINT = " upconv.onnx.Session may still be faster: it uses upconv's own kernels."
 
 
 def optimize(
