@@ -140,3 +140,21 @@ def test_a_part_whose_sizes_depend_on_data_stays_with_pytorch(monkeypatch) -> No
             x[0, 0, size:] = -1.0
             results = capture(capture.state(), [x])
             assert close(results, model(x))
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_a_part_that_is_closer_to_float32_than_pytorch_does_not_differ(monkeypatch, truth) -> None:
+    monkeypatch.undo()  # measure with the real clock
+    model, x = nn.Sequential(nn.Conv1d(3, 3, 3)).eval().bfloat16(), torch.randn(2, 3, 9).bfloat16()
+    capture = Forward(model).capture((x,), {})
+    (part,) = capture.parts
+    right = part.by_pytorch
+
+    def wrong(inputs, weights):
+        results = right(inputs, weights)
+        is_float = results[0].dtype is torch.float32
+        return results if truth and is_float else [1.5 * y for y in results]
+
+    part.by_pytorch = wrong
+    (verdict,) = capture.measured(0.1).values()
+    assert ("differs" in verdict.why) != truth

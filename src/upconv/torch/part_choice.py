@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import fx
 
+from ..arrays import Array
 from ..measuring import Way, choose
 from .parts import Part
 from .support import value_of
@@ -45,9 +46,19 @@ def measured(part: Part, known: Mapping[fx.Node, Tensor], seconds: float) -> Ver
             ],
             seconds=seconds,
             arrays=lambda results: map(array, results),
+            truth=lambda: _in_float32(part, operands, constants),
         )
     ours = choice["upconv"]
     return Verdict(choice.baseline.seconds, ours.seconds, part.reason or ours.why)
+
+
+def _in_float32(part: Part, inputs: list[Tensor], weights: list[Tensor]) -> list[Array]:
+    """Return a part's results in float32; no results if PyTorch's functions refuse that."""
+    try:
+        results = part.by_pytorch(*([x.float() for x in tensors] for tensors in (inputs, weights)))
+    except (RuntimeError, TypeError):
+        return []
+    return [*map(array, results)]
 
 
 def _hints(value: Tensor) -> list[int | None]:
