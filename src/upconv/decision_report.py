@@ -241,7 +241,7 @@ def _record(path: FilePath) -> dict[str, Any]:
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict) or record.pop("format", None) != _FORMAT:
-        raise _damaged(path, f"expected a file of {_FORMAT}")
+        raise _damaged(path, f"expected {_FORMAT!r} as its format")
     if damaged:
         remedy = f"after an edit, remove the entry {_SUM}"
         raise _damaged(path, f"it is damaged: its checksum does not match; {remedy}")

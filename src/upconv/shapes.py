@@ -198,7 +198,9 @@ def _problem(
         over = (f" / {groups}", " over groups") if convolves else ("", "")
         expected = f"{frame.channels}{over[0]} there, the channels of x {x.shape}{over[1]}"
         order = frame.weight_layout
-        hint = f"Is the weight really in the order {order.value!r} (I input, O output channels)?"
+        hint = (
+            f"Check that the weight is in the order {order.value!r} (I input, O output channels)."
+        )
         if frame.channels == (o * groups if convolves else o):
             other = f"weight_layout={order.swapped().value!r}"
             hint = f"Axes I and O look swapped: use {other}, or transpose the weight."

@@ -53,7 +53,7 @@ KINDS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("weight with an empty kernel", lambda: T(X, np.ones((6, 4, 0), "f")), ShapeError, "weight.shape is (6, 4, 0); expected no axis of size 0."),
     ("weight without channels", lambda: T(X, np.ones((6, 0, 3), "f")), ShapeError, "weight.shape is (6, 0, 3)"),
     ("x without channels", lambda: T(np.ones((1, 0, 5), "f"), W), ShapeError, "x.shape is (1, 0, 5); expected at least 1 channel (NCX)."),
-    ("channels differ", lambda: T(X, np.ones((5, 4, 3), "f")), ShapeError, "weight.shape is (5, 4, 3), with 5 on axis I of IOX; expected 6 there, the channels of x (2, 6, 5). Is the weight really in the order 'IOX' (I input, O output channels)?"),
+    ("channels differ", lambda: T(X, np.ones((5, 4, 3), "f")), ShapeError, "weight.shape is (5, 4, 3), with 5 on axis I of IOX; expected 6 there, the channels of x (2, 6, 5). Check that the weight is in the order 'IOX' (I input, O output channels)."),
     ("channels swapped", lambda: T(X, np.ones((4, 6, 3), "f")), ShapeError, "Axes I and O look swapped: use weight_layout='OIX', or transpose the weight."),
     ("channels of NXC", lambda: T(X, W, layout="NXC"), ShapeError, "expected 5 there, the channels of x (2, 6, 5)"),
     ("bias too long", lambda: T(X, W, np.ones(6, "f")), ShapeError, "bias.shape is (6,); expected (4,), one value per output channel."),

@@ -108,8 +108,11 @@ def _row(**entries: Any) -> Damage:
 
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
-    "list": (lambda record: [record], "expected a file of upconv report"),
-    "format": (lambda record: record | {"format": "other"}, "expected a file of upconv report"),
+    "list": (lambda record: [record], "expected 'upconv report' as its format"),
+    "format": (
+        lambda record: record | {"format": "other"},
+        "expected 'upconv report' as its format",
+    ),
     "version": (lambda record: record | {"version": 99}, "its version is 99; expected"),
     "host": (
         lambda record: record | {"host": "ONNX Runtime"},
@@ -151,7 +154,7 @@ def test_no_damage_goes_unnoticed(saved: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\x00", b"[" * 100_000])
 def test_files_that_are_no_json_are_refused(saved: Path, content: bytes) -> None:
     saved.write_bytes(content)
-    with pytest.raises(FileError, match="expected a file of upconv report"):
+    with pytest.raises(FileError, match="expected 'upconv report' as its format"):
         Report.read(saved, "PyTorch")
 
 

@@ -239,7 +239,7 @@ def unreadable_file(context: Context) -> Iterator[str]:
     It is damaged or invalid, has an opset that upconv does not support, or lacks its weights. The
     other files are still checked; the exit code is 2.
 
-    Fix: The message says what is wrong; `onnx.checker.check_model` may say more.
+    Fix: Give the path of an ONNX file, or export the model again.
     """
     return iter(())  # `upconv lint` reports it when it reads files: there is no node
 
