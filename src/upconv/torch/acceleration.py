@@ -89,7 +89,7 @@ def accelerate(
         if saved is not None:
             _check_rows(decisions, saved, [layer.name for layer in layers])
             slower = [
-                (row.details.get("equal", 0), tuple(row.details["layers"]))
+                (row.details.get("earlier", 0), tuple(row.details["layers"]))
                 for row in saved.rows
                 if row.by == PYTORCH and "layers" in row.details
             ]

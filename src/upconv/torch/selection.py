@@ -287,13 +287,13 @@ def _row(layer: Candidate) -> Row:
 
 def _part_row(number: int, part: Part, key: PartKey, verdict: Verdict | None) -> Row:
     """Return the row of a part, with the names of its layers and counts of its operations."""
-    equal, names = key
+    earlier, names = key
     before, after, why = verdict or (None, None, "")
     ends = " to ".join(dict.fromkeys([*names[:1], *names[-1:]]))
     counts = Counter(part.operations).most_common(3)
     kind = ", ".join(f"{count} {name}" for name, count in counts)
     name = f"part {number}: {ends}" if names and names[0] else f"part {number}"
-    details = {"layers": list(names), "equal": equal}
+    details = {"layers": list(names), "earlier": earlier}
     return Row(name, kind, PYTORCH, part.layers, before, after, why, details)
 
 
