@@ -139,6 +139,8 @@ DAMAGES = {  # tests/core/test_decision_report.py has more
     "no details": lambda content, first: first.update(details=None),
     "bits": lambda content, first: first["details"].update(training=8),
     "type": lambda content, first: first["details"].update(inference="yes"),
+    "layers": lambda content, first: first["details"].update(layers=[["0"]]),
+    "number": lambda content, first: first["details"].update(earlier=[]),
 }
 
 

@@ -189,8 +189,9 @@ def _check_rows(path: Any, saved: Report, layers: list[str]) -> None:
     for row in saved.rows:
         inference, training = row.details.get("inference", False), row.details.get("training", 0)
         inside = row.details.get("layers", [])
-        texts = isinstance(inside, list) and all(isinstance(name, str) for name in inside)
-        if not isinstance(inference, bool) or training not in range(8) or not texts:
+        is_key = isinstance(inside, list) and all(isinstance(name, str) for name in inside)
+        is_key = is_key and isinstance(row.details.get("earlier", 0), int)
+        if not isinstance(inference, bool) or training not in range(8) or not is_key:
             text = f"the details of {brief(row.name)} are {brief(dict(row.details))}"
             raise FileError(f"Cannot read {brief(os.fspath(path))}: it is damaged, {text}.")
 
