@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.support import random_networks
+from tests.support.processes import printed, require_feature
 from tests.support.random_networks import Case
 from upconv.network import compile as compiling
 from upconv.network import fold, fuse, memory
@@ -74,6 +75,22 @@ def test_bfloat16(monkeypatch: pytest.MonkeyPatch, layouts: str, seed: int) -> N
     pytest.importorskip("ml_dtypes", reason="bfloat16 arrays are ml_dtypes'")
     in_layout(monkeypatch, layouts, seed)
     assert not wrong(random_networks.case(seed), "bfloat16")
+
+
+OTHERS = """
+from tests.network import test_values as values
+for seed in range(200, 205):
+    for precision in values.EPSILON:
+        print(end=values.wrong(values.random_networks.case(seed), precision))
+"""
+
+
+@pytest.mark.parametrize(("processor", "feature"), [("haswell", "avx2"), ("x86-64", "sse2")])
+def test_older_processors(processor: str, feature: str) -> None:
+    """Without the instructions of AVX-512, LLVM divides and converts vectors in other ways."""
+    pytest.importorskip("ml_dtypes", reason="bfloat16 arrays are ml_dtypes'")
+    require_feature(feature)
+    assert printed(OTHERS, UPCONV_JIT_CPU=processor) == ""
 
 
 @pytest.mark.parametrize("threads", [1, 3, 16])

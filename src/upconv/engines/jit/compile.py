@@ -11,6 +11,7 @@ fork, because a thread that held one would not exist in the child.
 from __future__ import annotations
 
 import functools
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ... import forks
+from ...errors import EngineError
 from .cpu import Cpu
 from .emit import Module
 
@@ -45,7 +47,9 @@ class Code:
             machine = _machines.get((cpu, opt))
             if machine is None:
                 machine = _machines[cpu, opt] = _machine(cpu, opt)
-            object_file = llvm.ObjectFileRef.from_data(machine.emit_object(parsed))
+            emitted = machine.emit_object(parsed)
+        _refuse_library_calls(emitted, cpu)
+        object_file = llvm.ObjectFileRef.from_data(emitted)
         # The engine takes ownership of a machine but generates nothing with it, so any will do.
         empty = llvm.parse_assembly(f'target triple = "{cpu.triple}"')
         target = llvm.Target.from_triple(cpu.triple)
@@ -55,6 +59,21 @@ class Code:
         # half a millisecond to generate code for the empty module.
         self._engine: Any = engine
         self.addresses = {name: engine.get_function_address(name) for name in names}
+
+
+def _refuse_library_calls(emitted: bytes, cpu: Cpu) -> None:
+    """Raise `EngineError` where LLVM calls a library to convert numbers.
+
+    It does so where a processor lacks the instruction. No such library is loaded, so the call would
+    end the process.
+    """
+    found = re.search(rb"\0(__(?:trunc|extend|gnu|fix|float)\w+)\0", emitted)
+    if found is not None:
+        name = found[1].decode()
+        raise EngineError(
+            f"LLVM's code for {cpu.name} calls {name}, which does not exist; please report this"
+            " with the output of `upconv doctor --json`, and use engine='reference' until then"
+        )
 
 
 def compiled(

@@ -64,8 +64,8 @@ def transpose_columns_code(
     with module.function("transpose", TRANSPOSE) as f:
 
         def move(first: Value, rest: Value | None) -> None:
-            loads = _loaded(f, kind, f.at(f["src"], first * columns, stored), columns, rest)
-            vectors = [as_bits(f, numbers, computed) for numbers in loads]
+            src = f.at(f["src"], first * columns, stored)
+            vectors = _loaded(f, kind, src, columns, rest, computed)
             for i in range(columns):
                 values = vectors[0] if columns == 1 else every(f, vectors, i, lanes)
                 f.store_some(values, f.at(f["dst"] + f["dst_row"] * i, first, computed), rest)
@@ -73,13 +73,18 @@ def transpose_columns_code(
         in_vectors(f, f["rows"], lanes, move)
 
 
-def _loaded(f: Function, kind: str, src: Value, count: int, rest: Value | None) -> list[Value]:
-    """Load `count` adjacent vectors, or only their first `count * rest` numbers."""
+def _loaded(
+    f: Function, kind: str, src: Value, count: int, rest: Value | None, computed: str
+) -> list[Value]:
+    """Load `count` adjacent vectors, or only their first `count * rest` numbers, as `as_bits`."""
     element, lanes = split(kind)
-    return [
-        f.load_some(kind, f.at(src, first, element), None if rest is None else rest * count - first)
-        for first in range(0, count * lanes, lanes)
-    ]
+    vectors = []
+    for first in range(0, count * lanes, lanes):
+        left = None if rest is None else rest * count - first
+        # At once: with AVX2, each masked load has blocks of its own, and no register of another
+        # block may hold bfloat16.
+        vectors.append(as_bits(f, f.load_some(kind, f.at(src, first, element), left), computed))
+    return vectors
 
 
 def in_vectors(
@@ -113,7 +118,7 @@ def split_code(module: Module, factor: int, stored: str, cpu: Cpu) -> None:
             dst = y + (row["to"] + position.index * a["y_step"])
 
             def move(first: Value, rest: Value | None) -> None:
-                vectors = _loaded(f, kind, f.at(src, first * factor, stored), factor, rest)
+                vectors = _loaded(f, kind, f.at(src, first * factor, stored), factor, rest, stored)
                 for i in range(factor):
                     to = f.at(dst + f.word(a["parts"], i), first, stored)
                     f.store_some(every(f, vectors, i, lanes), to, rest)
