@@ -284,7 +284,8 @@ def test_tables_of_tiles_do_not_grow_with_channels() -> None:
 
 def test_threads_divide_a_single_row_unless_the_weight_is_larger() -> None:
     """A row of a pointwise layer; of 2 threads, each reads a part of the input."""
-    cpu = cpus.target("x86_64-unknown-linux-gnu", "haswell", "", cpus._KNOWN["haswell"])
+    known = cpus.target("x86_64-unknown-linux-gnu", "haswell", "", cpus._KNOWN["haswell"])
+    cpu = replace(known, l2=2 << 20)
     for size, channels, divided in ((3136, 64, True), (49, 512, False)):
         axes = (Axis(size, 1),)
         problem = Problem(Direction.FORWARD, axes, 1, channels, channels)
