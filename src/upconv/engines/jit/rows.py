@@ -4,7 +4,8 @@ Symbols: a *row* is a run of elements in memory. Each function is compiled once 
 (and, for `finish`, per epilogue) when it is first needed. The kernels' drivers call it by its
 address.
 
-    fill    dst[0:count] = src[0:count], dst[count:count+zeros] = 0, into the computed type
+    fill    dst[0:count] = src[0:count], dst[count:count+zeros] = 0, into the computed type, for
+            each of some rows
     finish  dst = activation(src + residual + dst), out of the computed type; and dst again,
             through another activation, as a second result elsewhere
     gather  dst[e] = src[table[e]] or 0 where table[e] < 0, for every input channel, or for pairs
@@ -28,7 +29,7 @@ from .emit import Function, Module, signature
 from .values import BFLOAT, BYTES, DOUBLE, FLOAT, I1, I16, I32, Value, split, vector
 
 FILL = signature(
-    "dst* src* count zeros channels dst_channel src_channel"  # bytes from one channel to the next
+    "dst* src* count zeros rows dst_row src_row"  # and bytes from one row to the next
 )
 FINISH = signature(
     "src* dst*"
@@ -94,9 +95,9 @@ def fill_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
     with module.function("fill", FILL) as f:
         zero = f.constant(vector(computed, lanes), 0.0)
         numbers, clear = Spans(f, f["count"], lanes), Spans(f, f["zeros"], lanes)
-        with f.loop(0, f["channels"]) as channel:
-            src = f["src"] + channel.index * f["src_channel"]
-            dst = f["dst"] + channel.index * f["dst_channel"]
+        with f.loop(0, f["rows"]) as row:
+            src = f["src"] + row.index * f["src_row"]
+            dst = f["dst"] + row.index * f["dst_row"]
             rest = f.at(dst, f["count"], computed)
             numbers.each(lambda span: span.write(span.read(src, stored, computed), dst, computed))
             clear.each(lambda span: span.write(zero, rest, computed))

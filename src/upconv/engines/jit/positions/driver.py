@@ -62,15 +62,19 @@ def _emit_fill(module: Module) -> None:
     with module.function("fill_all", parameters, exported=False) as f:
         a, part = ARGUMENTS.reader(f), Record(f, f["part"], CACHE_BLOCK)
         x, first = a["x"] + f["channel"] * a["x_channel"], part["segment"]
-        by_channel = f["channels"], a["buffer_channel"], a["x_channel"]
-        with f.loop(first, first + part["segments"]) as loop:
+        along = a["x_row"] + a["image_row"] * a["x_image"]
+        # Rows of one channel are neighbours in memory, so the processor fetches them ahead.
+        with (
+            f.loop(0, f["channels"]) as channel,
+            f.loop(first, first + part["segments"]) as loop,
+        ):
+            dst = f["dst"] + channel.index * a["buffer_channel"]
             segment = Record.of(f, a["segments"], loop.index, SEGMENT)
-            src = x + (segment["image"] * a["x_image"] + segment["x"])
-            along = a["x_row"] + a["image_row"] * a["x_image"]
-            with f.loop(0, segment["rows"], 1, [f["dst"] + segment["to"], src]) as row:
-                to, src = row.carried
-                f.call(a["fill"], to, src, segment["count"], segment["zeros"], *by_channel)
-                row.next([to + a["buffer_row"], src + along])
+            src = x + (channel.index * a["x_channel"] + segment["image"] * a["x_image"])
+            f.call(
+                a["fill"], dst + segment["to"], src + segment["x"], segment["count"],
+                segment["zeros"], segment["rows"], a["buffer_row"], along,
+            )  # fmt: skip
 
 
 def _emit_job(module: Module) -> None:
