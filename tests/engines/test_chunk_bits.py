@@ -22,7 +22,7 @@ FAST_DOTS = "from upconv.engines.jit import cpu; cpu.dots_of = lambda name: 2.0\
 PROCESSORS = {
     # name: (feature it needs, what is compared, kernels that compute it)
     "skylake-avx512": ("avx512vl", "range(10)", "channels planes positions"),
-    "haswell": ("avx2", "range(9)", "channels positions"),
+    "haswell": ("avx2", "range(9)", "channels planes positions"),
     "x86-64": ("sse2", "range(9, 14)", "channels positions"),
     "cooperlake": ("avx512bf16", "range(3), chunk_bits.PAIRS", "dots"),
 }

@@ -185,8 +185,8 @@ def _edge(
         else:
             lines.append(as_bits(f, line, types[1]))
     for i, line in enumerate(transposed(f, lines, lanes)):
-        mask = f.lanes_below(f.select(columns > i, rows, 0), lanes)
-        f.store_lanes(line, dst + f["dst_row"] * f.min(f.integer(i), last_column), mask)
+        to = dst + f["dst_row"] * f.min(f.integer(i), last_column)
+        f.store_below(line, to, f.select(columns > i, rows, 0))
 
 
 def transposed(f: Function, lines: list[Value], lanes: int) -> list[Value]:

@@ -184,7 +184,7 @@ def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
     possible = (
         1 < correlation.groups == correlation.reduced
         and (correlation.layout is DataLayout.NCX or correlation.made == correlation.groups)
-        and cpu.vector_bytes == LINE  # other processors lack masks or one-instruction cuts
+        and _is_fast(correlation, cpu)
         and all(line.stride == 1 and line.phases[0].taps for line in lines)
         and last.step <= 2
         and prod(line.out * len(line.phases[0].taps) for line in outer) <= _MOST_TAPS
@@ -203,7 +203,8 @@ def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
     if last.step > 1 and most >= 4:
         sizes.append((4, 2))  # this size loads less for each vector
     if channels_last:
-        sizes = [(count, 1 + (count <= most // 2)) for count in range(1, most + 1)]
+        wide = min(most, cpu.registers - 4) // 2
+        sizes = [(count, 1 + (count <= wide)) for count in range(1, most + 1)]
     tiles = [
         PlaneTile(
             correlation.element, STORED[correlation.dtype], lanes, count,
@@ -214,6 +215,17 @@ def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
         for count, vectors in sizes
     ]  # fmt: skip
     return min(tiles, key=lambda tile: _cycles(correlation, tile))
+
+
+def _is_fast(correlation: Correlation, cpu: Cpu) -> bool:
+    """Whether the processor has masks for the numbers, and registers for the sums.
+
+    AVX2 has no masks for 16-bit numbers. With one tap, LLVM would keep sums in memory.
+    """
+    if cpu.vector_bytes == LINE:
+        return True
+    taps = prod(len(line.phases[0].taps) for line in correlation.lines)
+    return cpu.vector_bytes == LINE // 2 and correlation.dtype.itemsize >= 4 and taps > 1
 
 
 def predicted_cycles(correlation: Correlation, tile: PlaneTile, threads: int) -> float:
