@@ -122,8 +122,9 @@ PLANE = (Axis(20, 3, 1, 1, 1, 1),) * 2
 CONVOLUTION = Problem(Direction.INPUT_GRAD, PLANE, 1, 64, 64)
 LAST = CONVOLUTION.replace(layout=DataLayout.NXC)
 STEPPED = CONVOLUTION.replace(axes=(Axis(20, 3, 2, 1, 1, 1),) * 2)
+POINTWISE = LAST.replace(axes=(Axis(20, 1),) * 2)
 DEFERRED = (
-    LAST,
+    POINTWISE,
     STEPPED.replace(out_channels=3),
     STEPPED.replace(groups=8),
     STEPPED.replace(in_channels=12),
@@ -203,11 +204,11 @@ def test_the_jit_keeps_the_others() -> None:
     depthwise = CONVOLUTION.replace(groups=64)
     narrow = CONVOLUTION.replace(groups=8)
     volume = LAST.replace(axes=PLANE[:1] * 3, groups=64)
-    kept = CONVOLUTION, few, CONVOLUTION.replace(in_channels=1), basis, depthwise, narrow, volume
+    kept = CONVOLUTION, LAST, few, CONVOLUTION.replace(in_channels=1), basis, depthwise, narrow, volume
     for problem in kept:
         assert not rival(problem)
     few_channels, planes = STEPPED.replace(out_channels=3), LAST.replace(groups=64)
-    for problem in (*kept, LAST, few_channels, planes):
+    for problem in (*kept, POINTWISE, few_channels, planes):
         assert not rival(problem, AVX512)
 
 
@@ -215,7 +216,7 @@ def test_without_libdnnl_the_jit_does_them(monkeypatch: pytest.MonkeyPatch) -> N
     others = {name: place for name, place in engine_choice.ENGINES.items() if name != "onednn"}
     monkeypatch.setattr(engine_choice, "ENGINES", others)
     engine_choice.forget_choices()
-    assert engine_choice.choose(LAST).engine is load("jit")
+    assert engine_choice.choose(POINTWISE).engine is load("jit")
     engine_choice.forget_choices()
 
 

@@ -28,6 +28,10 @@ class Packing(NamedTuple):
     gathered: float = 1.0
     """Factor for the spatially vectorised kernel, which gathers weights whose results lie apart. A
     number takes 3.5 to 4.2 cycles, but 1.3 to 1.6 if it is transposed (Xeon, 2026-11-27)."""
+    transformed: float = 1.0  # a number of a Winograd weight, relative to other numbers
+    narrow: float = 0.0
+    """Part of the columns that a transposed square of a Winograd weight lacks, if it has fewer taps
+    than lanes, for which the time of full columns counts."""
     cast: float = 0.25  # rounding a number of an operand to bfloat16, in a copy
     border: float = 10.0  # an output that no input reaches, written by NumPy
 
@@ -239,8 +243,14 @@ _TABLE: dict[int | str, Costs] = {
     ),
     # A Zen 4 restricted to AVX2 (22 November 2026). `unaligned` = 1.5 would choose tiles of one
     # vector, which take 1.4 times as long for fcn8s_final. `weights` = 1.1 (half) would make five
-    # of eight layers 2 to 6 % faster, and two that read many weights 4 to 17 % slower.
-    32: Costs(masked=2),
+    # of eight layers 2 to 6 % faster, and two that read many weights 4 to 17 % slower. Packing and
+    # `line` were measured on a Zen 3 (28 November 2026): 2.0 to 3.2 cycles a number, 6.6 if squares
+    # of Winograd weights have 3 columns.
+    32: Costs(
+        masked=2,
+        packing=Packing(number=1.25, transformed=0.75, narrow=1.0),
+        planes=Planes(line=3.0),
+    ),
 }
 
 

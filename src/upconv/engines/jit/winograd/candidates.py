@@ -51,10 +51,15 @@ def candidates(
 
 
 def _packing(correlation: Correlation, plan: Schedule, threads: int, cpu: Cpu) -> float:
-    """Return the cycles of packing the weight: more of them if channels do not fill a vector."""
+    """Return the cycles of packing the weight: more of them if channels do not fill a vector, or if
+    few taps are transposed at a time."""
     numbers = weight_numbers(correlation, plan.form.saving[0])
     filled = min(1.0, plan.form.padded / plan.form.lanes)
-    return packing_cycles(numbers, correlation, threads, cpu) / filled
+    taps, by_reduced = correlation.taps, correlation.weight.strides[1]
+    lacking = 0.0 if by_reduced == taps else max(0.0, plan.form.lanes / taps - 1)
+    costs = cpu.costs.packing
+    factor = costs.transformed * (1 + costs.narrow * lacking) / filled
+    return packing_cycles(numbers, correlation, threads, cpu) * factor
 
 
 def _reason(correlation: Correlation, plan: Schedule) -> str:
