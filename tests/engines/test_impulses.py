@@ -221,9 +221,9 @@ def check(compute: Compute, layers: list[Any], directions: tuple[Direction, ...]
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_jit(kernel: str, processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layers, variant, directions = KERNELS[kernel]
-    if kernel == "planes" and processor != "skylake-avx512":
-        pytest.skip("the planes kernel is for AVX-512")
-    some = layers if processor == "skylake-avx512" else layers[::2]
+    if kernel == "planes" and processor == "x86-64":
+        pytest.skip("the planes kernel is for AVX2 and AVX-512")
+    some = layers if processor == "skylake-avx512" or kernel == "planes" else layers[::2]
     if kernel == "dots":
         if processor != "skylake-avx512":
             pytest.skip("dot products are for AVX-512")
@@ -247,9 +247,10 @@ def test_other_engines(name: str) -> None:
     check(computer(engine), able, directions)
 
 
-def test_the_planes_kernel_does_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_feature("avx512vl")
-    monkeypatch.setenv("UPCONV_JIT_CPU", "skylake-avx512")
+@pytest.mark.parametrize("processor", ["haswell", "skylake-avx512"])
+def test_the_planes_kernel_does_its_layers(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_feature(PROCESSORS[processor])
+    monkeypatch.setenv("UPCONV_JIT_CPU", processor)
     for problem in (p for way in BOTH for p in problems(DEPTHWISE, way)):
         if problem.direction is INPUT_GRAD and problem.out_channels > problem.groups:
             continue  # it adds up several channels

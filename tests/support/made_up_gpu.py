@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from functools import lru_cache
 from itertools import product
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -26,6 +27,7 @@ from upconv.engines.cudnn.primitive import primitive, variants
 from upconv.engines.jit.compile import Code
 from upconv.engines.jit.cpu import host
 from upconv.engines.jit.emit import Module
+from upconv.engines.jit.rows import converted
 from upconv.engines.jit.values import I32, I64, PTR
 from upconv.errors import EngineRefusal
 from upconv.problem import Problem
@@ -132,7 +134,9 @@ def _host_code(move: Move) -> Code:
     """The kernel of a class as a loop: its arguments are read from where they are packed."""
     module = Module(host())
     names = elementwise.parameters(move.axes)
-    with module.function("move", names | {"index": I32}, exported=False) as f:
+    # Many processors, unlike GPUs, have no instruction that rounds to bfloat16.
+    rounding = patch.object(elementwise, "_narrowed", converted)
+    with rounding, module.function("move", names | {"index": I32}, exported=False) as f:
         for value, address in elementwise.element(f, move, f["index"]):
             f.store(value, address)
     words = [name for name, kind in names.items() if kind == I64]

@@ -107,8 +107,8 @@ def test_the_layers_reach_every_kernel() -> None:
 
 def every_kernel() -> set[str]:
     """The names of the kernels that this processor has instructions for."""
-    wide, dots, tiles = host().vector_bytes == 64, host().dots > 0, host().tiles != ""
-    optional = *["planes"] * wide, *["dots"] * dots, *["tiles"] * tiles
+    masks, dots, tiles = host().vector_bytes >= 32, host().dots > 0, host().tiles != ""
+    optional = *["planes"] * masks, *["dots"] * dots, *["tiles"] * tiles
     return {"positions", "channels", "winograd", *optional}
 
 
