@@ -237,6 +237,12 @@ def test_several_inputs_and_every_form_of_them() -> None:
     for wrong in ([], None, shapes * 2):
         with pytest.raises(ArgumentError, match="example_inputs"):
             ut.accelerate(model, wrong)
+    for wrong, kind in (
+        (shapes[0].shape, "a tuple of int"),
+        (shapes[0].numpy(), "of type ndarray"),
+    ):
+        with pytest.raises(ArgumentError, match=f"{kind}; expected .* torch.from_numpy"):
+            ut.accelerate(model, wrong)
     with pytest.raises(ArgumentError, match="model is of type list"):
         ut.accelerate([], shapes[0])
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from .. import decision_report
 from ..checks import boolean, function, number
@@ -76,9 +77,12 @@ def accelerate(
         expected = "decisions, the file to write, and example_inputs"
         raise ArgumentError("remeasure", "True", expected)
     if not remeasure and (example_inputs is None) == (decisions is None):
-        got = "None" if decisions is None else "given with decisions"
+        expected = "either example_inputs or decisions"
+        if decisions is None:
+            remedy = "Pass the arguments of a typical call, such as a tensor."
+            raise ArgumentError("example_inputs", "None", expected, remedy)
         remedy = "To measure where the file is missing or does not fit, add remeasure=True."
-        raise ArgumentError("example_inputs", got, "either example_inputs or decisions", remedy)
+        raise ArgumentError("example_inputs", "given with decisions", expected, remedy)
     examples = _examples(example_inputs)
     restore(model)
     refused = _refused(model, filter_fn)
@@ -155,6 +159,15 @@ def _examples(example_inputs: Any) -> list[Example]:
         remedy = f"The model runs at most {MOST_RUNS} times."
         raise ArgumentError("example_inputs", got, f"1 to {_MOST_EXAMPLES} inputs", remedy)
     calls = [call if isinstance(call, (dict, tuple)) else (call,) for call in inputs]
+    for given, call in zip(inputs, calls, strict=True):
+        values = tree_leaves(call)
+        has_tensor = any(isinstance(value, torch.Tensor) for value in values)
+        if given is not None and values and not has_tensor:
+            kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in values))
+            got = f"a tuple of {kinds}" if isinstance(given, tuple) else f"of type {kinds}"
+            remedy = "For a shape pass torch.randn(shape), for an array torch.from_numpy(array)."
+            expected = "the model's arguments, of which one is a tensor"
+            raise ArgumentError("example_inputs", got, expected, remedy)
     return [((), call) if isinstance(call, dict) else (call, {}) for call in calls]
 
 
