@@ -53,7 +53,7 @@ def stacks(call: Callable[[], object]) -> list[list[str]]:
 
 @pytest.mark.parametrize(("name", "limit"), [("conv_transpose", 6), ("plan", 6), ("conv", 7)])
 def test_at_most_six_frames_lead_to_native_code(name: str, limit: int) -> None:
-    """Here `conv` takes the channel-vectorised kernel, which runs its blocks one by one."""
+    """Here `conv` takes the channels kernel, which runs its blocks one by one."""
     call = (lambda: CALLS[name](X)) if name == "plan" else CALLS[name]
     native = [stack for stack in stacks(call) if stack[-1].startswith("engines/jit/pool.")]
     assert native, "the pool is what calls compiled code"

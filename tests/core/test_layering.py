@@ -31,7 +31,7 @@ LAYERS = [
     {"shapes", "primitives", "measuring"},
     {"tuning"},
     {"execution"},
-    {"gradients", "roofline", "candidate_table", "decision_report"},
+    {"gradients", "roofline", "candidate_table", "decision_files"},
     {"network"},
     {"ops", "plans", "explanations", "normalization", "streaming"},
     {"testing", "torch", "onednn_graph", "onnx", "mxnet", "dask", "linear"},

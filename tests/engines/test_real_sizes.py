@@ -37,12 +37,12 @@ SETTINGS = {
     "jit, AVX-512": ("jit", Way("skylake-avx512", "avx512vl")),
     "jit, SSE2": ("jit", Way("x86-64", "sse2")),
     "jit, 256 KiB of L2": ("jit", Way(plant=CACHES.format(256))),
-    "jit, channel-vectorised kernel": ("jit", Way(plant=f"{CHANNELS}; {CACHES.format(64)}")),
-    "jit, channel-vectorised kernel, AVX2": (
+    "jit, channels kernel": ("jit", Way(plant=f"{CHANNELS}; {CACHES.format(64)}")),
+    "jit, channels kernel, AVX2": (
         "jit",
         Way("haswell", "avx2", plant=f"{CHANNELS}; {CACHES.format(256)}"),
     ),
-    "jit, spatially vectorised kernel": ("jit", Way(plant=POSITIONS)),
+    "jit, positions kernel": ("jit", Way(plant=POSITIONS)),
     "onednn": ("onednn", Way()),
     "onednn, SSE41": ("onednn", Way(isa="SSE41")),
     "onednn, AVX2": ("onednn", Way(isa="AVX2")),
@@ -146,7 +146,7 @@ FAULTS = {
         f"{MODULE}.bordered = lambda problem, interior, inner, *_: inner",
     ),
     "a spatial block's inputs one off": (
-        "jit, channel-vectorised kernel",
+        "jit, channels kernel",
         JIT.format(".channels", "blocks", "channel_blocks") + "real = channel_blocks._part\n"
         "def off(*given):\n"
         "    kind, output, first = real(*given)\n"
@@ -154,7 +154,7 @@ FAULTS = {
         "channel_blocks._part = off",
     ),
     "no bias in the second spatial block": (
-        "jit, channel-vectorised kernel",
+        "jit, channels kernel",
         JIT.format(".channels", "primitive", "channels") + "import numpy\n"
         "real, zeros = channels.Channels.run, numpy.zeros(1 << 16)\n"
         "def run(self, *given):\n"
@@ -169,7 +169,7 @@ FAULTS = {
         "channels.Channels.run = run",
     ),
     "later passes over the channels that forget the earlier": (
-        "jit, channel-vectorised kernel, AVX2",
+        "jit, channels kernel, AVX2",
         JIT.format(".channels", "tables", "channel_tables")
         + "real = channel_tables.Passes.__init__\n"
         "def forget(self, *given, **more):\n"
@@ -178,7 +178,7 @@ FAULTS = {
         "channel_tables.Passes.__init__ = forget",
     ),
     "rows of the output by the stride of another axis": (
-        "jit, spatially vectorised kernel",
+        "jit, positions kernel",
         JIT.format(".positions", "primitive", "positions") + "from dataclasses import replace\n"
         "real = positions.Placement\n"
         "def wrong(correlation, plan):\n"
@@ -192,7 +192,7 @@ FAULTS = {
         "rows.Spans = lambda f, count, lanes: real(f, count // lanes * lanes, lanes)",
     ),
     "scratch memory for one thread and channel where there are more": (
-        "jit, spatially vectorised kernel",
+        "jit, positions kernel",
         JIT.format(".positions", "primitive", "positions")
         + "real = positions.Positions._arguments\n"
         "none = {'part': 0, 'buffer_channel': 0}\n"

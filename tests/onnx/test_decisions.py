@@ -15,7 +15,7 @@ import onnx
 
 from tests.support.decision_files import unsealed
 from tests.support.onnx_sessions import decoder, image, measure_once, model, plain, same
-from upconv import decision_report, measuring
+from upconv import decision_files, measuring
 from upconv.errors import ArgumentError, FileError
 from upconv.onnx import Session
 from upconv.onnx.models import digest, from_model
@@ -114,7 +114,7 @@ def _row(record: dict[str, Any], **entries: Any) -> dict[str, Any]:
     return record | {"rows": [record["rows"][0] | entries, *record["rows"][1:]]}
 
 
-DAMAGES = {  # tests/core/test_decision_report.py has more
+DAMAGES = {  # tests/core/test_decision_files.py has more
     "cut short": lambda record: json.dumps(record)[:-9],
     "another format": lambda record: record | {"format": "upconv.onnx decisions"},
     "another host": lambda record: record | {"host": "PyTorch"},
@@ -188,4 +188,4 @@ def test_progress_is_called_or_shown_on_a_terminal(
 def test_the_processor_has_the_name_that_doctor_prints() -> None:
     from upconv.tuning import processor_model
 
-    assert decision_report.conditions(3)["processor"] == processor_model() != ""
+    assert decision_files.conditions(3)["processor"] == processor_model() != ""

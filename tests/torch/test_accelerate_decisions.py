@@ -11,7 +11,7 @@ import upconv.torch as ut  # noqa: E402
 from tests.support.decision_files import unsealed  # noqa: E402
 from tests.support.small_models import dcgan  # noqa: E402
 from tests.torch.test_accelerate import layer_rows  # noqa: E402
-from upconv.decision_report import Report  # noqa: E402
+from upconv.decision_files import Report  # noqa: E402
 from upconv.errors import ArgumentError, DTypeError, FileError  # noqa: E402
 from upconv.timing import Others  # noqa: E402
 from upconv.torch import trials  # noqa: E402
@@ -129,7 +129,7 @@ def test_inputs_and_decisions_that_do_not_go_together_are_refused(saved) -> None
     refused(ArgumentError, "example_inputs is an empty list", saved, [], remeasure=True)
 
 
-DAMAGES = {  # tests/core/test_decision_report.py has more
+DAMAGES = {  # tests/core/test_decision_files.py has more
     "checksum": lambda content, first: content.update(sha256="0"),
     "a layer less": lambda content, first: content["rows"].pop(),
     "another layer": lambda content, first: first.update(name="other"),

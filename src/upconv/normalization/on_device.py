@@ -1,4 +1,4 @@
-"""Batch normalization of arrays on a GPU.
+"""Batch normalisation of arrays on a GPU.
 
 cuDNN computes training if it supports the layer, typically for a multiple of eight channels. In
 other cases the arrays' own library computes sums in float64, and upconv's kernel scales and shifts.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from ..decision_report import Report, Row
+from ..decision_files import Report, Row
 from ..errors import EngineMissing
 from ..installation import install_command
 

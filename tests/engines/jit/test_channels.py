@@ -1,4 +1,4 @@
-"""The channel-vectorised kernel: against the definition, with values that must not spread, by any
+"""The channels kernel: against the definition, with values that must not spread, by any
 threads."""
 
 from dataclasses import replace

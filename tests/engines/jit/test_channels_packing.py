@@ -1,4 +1,4 @@
-"""Weights of the channel-vectorised kernel that are packed by parts, each by the thread that
+"""Weights of the channels kernel that are packed by parts, each by the thread that
 multiplies by it."""
 
 import random

@@ -1,4 +1,4 @@
-"""The tables of the channel-vectorised kernel: read, replayed in NumPy, and bounded."""
+"""The tables of the channels kernel: read, replayed in NumPy, and bounded."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -69,7 +69,7 @@ class Casting(Reading):
 
 
 def engine(way: str, cache: int = 0) -> Held:
-    """The channel-vectorised kernel with one way of products."""
+    """The channels kernel with one way of products."""
     sizes = {field.name: getattr(host(), field.name) for field in fields(Cpu)}
     cpu = (Casting if way == "cast" else Reading)(**sizes | {"l2": cache or host().l2})
     dots = way == "dots"

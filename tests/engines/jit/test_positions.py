@@ -1,4 +1,4 @@
-"""The tables of the spatially vectorised kernel, gone through by NumPy: every input position that
+"""The tables of the positions kernel, gone through by NumPy: every input position that
 taps read is packed, and every output position is written, from its own position."""
 
 import time

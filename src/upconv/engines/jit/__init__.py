@@ -77,7 +77,7 @@ def _fingerprint(cpu: Cpu) -> str:
 
 
 def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
-    """Build the kernel that a variant names, or the channel-vectorised one where it cannot run.
+    """Build the kernel that a variant names, or the channels kernel where it cannot run.
 
     A kernel is imported on first use: each is a fifth of the engine's import time (2026-11-23).
     """

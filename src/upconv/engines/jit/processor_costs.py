@@ -26,7 +26,7 @@ class Packing(NamedTuple):
     MB, 0.5 for 17 MB, 0.8 for more than the third-level cache holds; half a cycle is 0.28 ns."""
     streamed: float = 0.9  # in addition, a number of a weight that fills the third-level cache
     gathered: float = 1.0
-    """Factor for the spatially vectorised kernel, which gathers weights whose results lie apart. A
+    """Factor for the positions kernel, which gathers weights whose results lie apart. A
     number takes 3.5 to 4.2 cycles, but 1.3 to 1.6 if it is transposed (Xeon, 2026-11-27)."""
     transformed: float = 1.0  # a number of a Winograd weight, relative to other numbers
     narrow: float = 0.0
@@ -37,7 +37,7 @@ class Packing(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """The spatially vectorised kernel."""
+    """The positions kernel."""
 
     loop: int = 60  # start and end of a tile's loops
     fetch: float = 1.5
@@ -69,7 +69,7 @@ class Positions(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """The channel-vectorised kernel."""
+    """The channels kernel."""
 
     tile: int = 60  # start and end of a tile
     tap: int = 20  # finding the inputs of a tap

@@ -130,9 +130,10 @@ def training_batch_norm(context: Context) -> Iterator[str]:
 def refused_geometry(context: Context) -> Iterator[str]:
     """A runtime refuses padding, sizes or a number of axes that ONNX allows.
 
-    ONNX Runtime refuses, when it runs, an output_padding that is not smaller than the stride, which
-    ONNX allows below the dilation and PyTorch exports; an output_shape that exceeds the computed
-    size by a stride or more; and empty outputs. OpenVINO has at most three spatial axes.
+    At run time ONNX Runtime refuses an output_padding that is not smaller than the stride, although
+    ONNX allows it below the dilation and PyTorch exports it. It also refuses an output_shape that
+    exceeds the computed size by a stride or more, and empty outputs. OpenVINO has at most three
+    spatial axes.
 
     Fix: `upconv lint --fix`, or `upconv rewrite IN OUT --passes no_output_padding`, writes
     such an output padding as less padding, or as zero taps. Otherwise ask for a size that the input
@@ -176,9 +177,9 @@ def element_type(context: Context) -> Iterator[str]:
 def foldable_neighbour(context: Context) -> Iterator[str]:
     """A neighbouring operator can be folded into the node.
 
-    Weight and bias can hold a BatchNormalization, or a scale or shift per channel, that follows;
-    pads and output_padding can hold a Pad or a Slice before or after. As a separate
-    operator, each reads and writes the whole array once more.
+    A following BatchNormalization, scale or shift per channel can be folded into weight and bias; a
+    Pad or a Slice before or after, into pads and output_padding. As a separate operator, each reads
+    and writes the whole array once more.
 
     Fix: `upconv lint --fix`, or `upconv rewrite IN OUT --passes NAME` with the pass that the
     message names: fold_batch_norm, fold_pad or fold_slice.

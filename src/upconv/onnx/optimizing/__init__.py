@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ..._version import __version__
 from ...arrays import Array
-from ...decision_report import Condition, FilePath, Report, conditions, restored
+from ...decision_files import Condition, FilePath, Report, conditions, restored
 from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ...files import reported, require_free
 from ...terminal import Progress, shown

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from ...decision_report import Condition, Report, Row
+from ...decision_files import Condition, Report, Row
 from ...documents import document
 from ...geometry import Axis
 from ...measuring import Ratio

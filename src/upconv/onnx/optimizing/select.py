@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from ...decision_report import Report
+from ...decision_files import Report
 from ...errors import EngineError, ModelError
 from ...measuring import GAIN, Ratio, decide, undisturbed
 from ..runtimes import OpenModel, borrowed, timed

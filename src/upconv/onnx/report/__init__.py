@@ -13,7 +13,7 @@ from typing import Any
 
 from ... import terminal
 from ..._version import __version__
-from ...decision_report import HEADINGS, Report, Row
+from ...decision_files import HEADINGS, Report, Row
 from ...errors import ArgumentError, EngineMissing, brief
 from ...files import published, reported, require_free
 from ...installation import install_command

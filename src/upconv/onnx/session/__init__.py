@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ... import memory
 from ...arrays import Array
-from ...decision_report import Report, Row, conditions, restored
+from ...decision_files import Report, Row, conditions, restored
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
 from ...terminal import Progress, shown
 from ...threads import resolved

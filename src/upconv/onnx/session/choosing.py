@@ -17,7 +17,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
 from ... import memory
 from ...arrays import Array
-from ...decision_report import Report, Row
+from ...decision_files import Report, Row
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
 from ...measuring import Ratio, Way, choose
 from ...terminal import Progress

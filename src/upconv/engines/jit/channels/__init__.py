@@ -1,1 +1,1 @@
-"""The channel-vectorised kernel: vectors run along channels."""
+"""The channels kernel: vectors run along channels."""

@@ -1,4 +1,4 @@
-"""The candidates of the channel-vectorised kernel: plain products, and dot products."""
+"""The candidates of the channels kernel: plain products, and dot products."""
 
 from __future__ import annotations
 

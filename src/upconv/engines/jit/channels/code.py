@@ -1,4 +1,4 @@
-"""Compiled code of the channel-vectorised kernel, each class once per process."""
+"""Compiled code of the channels kernel, each class once per process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native steps of the channel-vectorised kernel; walk.py calls them for the rows of its tables.
+"""The native steps of the channels kernel; walk.py calls them for the rows of its tables.
 
     passes         computes the passes of a run of blocks over a run of points
     transpose_in   transposes some channels and positions of a channels-first input

@@ -1,4 +1,4 @@
-"""The lanes of the channel-vectorised kernel, and the phase groups of the last axis.
+"""The lanes of the channels kernel, and the phase groups of the last axis.
 
 Neither depends on a size, but taps that read no input are left out. Nothing here touches an array
 or emits code.

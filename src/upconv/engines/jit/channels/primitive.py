@@ -19,7 +19,7 @@ from ..casts import Cast
 from ..correlation import Correlation
 from ..cpu import Cpu
 from ..operands import Kernel, Operands
-from ..spatial import Spatial
+from ..spatial_blocks import Spatial
 from ..steps import Launch
 from ..values import LINE, STORED, whole_lines
 from .blocks import (

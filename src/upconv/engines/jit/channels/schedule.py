@@ -1,4 +1,4 @@
-"""The schedule of the channel-vectorised kernel as plain data: grids, blocks, tiles, jobs.
+"""The schedule of the channels kernel as plain data: grids, blocks, tiles, jobs.
 
 Symbols, per axis: output o = s*j + r of phase r reads input t*j - e for each tap (s is `stride`, t
 is `step`). Along the last axis n neighbouring j may be unrolled: o = s*n*j' + r' with r' = s*i + r,
@@ -337,7 +337,7 @@ def images_inside(correlation: Correlation) -> bool:
 def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
     """Return the cycles of each thread: tiles, and transposing channels-first data.
 
-    Like the spatially vectorised kernel's prediction, this assumes that weights are in caches.
+    Like the positions kernel's prediction, this assumes that weights are in caches.
     """
     costs, cut, transposing = cpu.costs.channels, plan.cut, 0.0
     if correlation.layout is DataLayout.NCX:

@@ -1,4 +1,4 @@
-"""The register tile of the channel-vectorised kernel: vectors run along lanes, and inputs are
+"""The register tile of the channels kernel: vectors run along lanes, and inputs are
 broadcast.
 
 Lanes are adjacent outputs of channels-last memory: the channels of one position or of a few

@@ -1,4 +1,4 @@
-"""Packing weights for the channel-vectorised kernel: [group][grid][block][tap][input
+"""Packing weights for the channels kernel: [group][grid][block][tap][input
 channel][lane].
 
 For dot products: [group][grid][block][tap][pair of input channels][lane][channel of the pair], with

@@ -1,1 +1,1 @@
-"""The spatially vectorised kernel: vectors run along positions of one phase."""
+"""The positions kernel: vectors run along positions of one phase."""

@@ -1,4 +1,4 @@
-"""The candidate of the spatially vectorised kernel."""
+"""The candidate of the positions kernel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
 
 
 def refusal(correlation: Correlation) -> str | None:
-    """Return why the spatially vectorised kernel refuses a correlation, or None."""
+    """Return why the positions kernel refuses a correlation, or None."""
     if correlation.layout is not DataLayout.NCX:
         return "it needs channels-first data"
     if any(line.step > 1 for line in correlation.lines):

@@ -1,4 +1,4 @@
-"""The spatially vectorised primitive; see tables.py and tile.py."""
+"""The positions primitive; see tables.py and tile.py."""
 
 from __future__ import annotations
 

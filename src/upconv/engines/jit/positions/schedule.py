@@ -1,4 +1,4 @@
-"""The schedule of the spatially vectorised kernel, as plain data: padded positions, cache blocks,
+"""The schedule of the positions kernel, as plain data: padded positions, cache blocks,
 jobs, threads.
 
 The padded positions are one long row. Each axis has enough for inputs, outputs, and the zeros that

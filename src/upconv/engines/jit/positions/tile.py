@@ -1,4 +1,4 @@
-"""The register tile of the spatially vectorised kernel, which does nearly all multiply-adds.
+"""The register tile of the positions kernel, which does nearly all multiply-adds.
 
 A tile computes `lanes * vectors` consecutive positions j of one output row, for R = channels x
 phases rows of the tile: y[f, s*j + r] for `channels` channels f and `phases` consecutive phases r.

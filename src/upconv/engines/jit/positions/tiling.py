@@ -1,4 +1,4 @@
-"""The choice of register tiles with which the spatially vectorised kernel computes a layer.
+"""The choice of register tiles with which the positions kernel computes a layer.
 
 A tile depends on the layer's class (channels, kernel, stride, dilation, crops, rank), never on its
 extents, so a new length compiles nothing. Nothing here touches an array or emits code.

@@ -1,4 +1,4 @@
-"""Packing of weights for the spatially vectorised kernel: [group][block][outer taps][input
+"""Packing of weights for the positions kernel: [group][block][outer taps][input
 channel][entry of the tile].
 
 Every block reads its weights in order.

@@ -25,7 +25,7 @@ from ..cpu import Cpu
 from ..operands import Kernel, Operands
 from ..packing import shared
 from ..rows import Finish
-from ..spatial import Spatial
+from ..spatial_blocks import Spatial
 from ..steps import Launch
 from ..values import BFLOAT, BYTES, FLOAT, LINE, STORED
 from .candidates import total_cycles

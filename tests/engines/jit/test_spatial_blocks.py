@@ -9,7 +9,7 @@ import pytest
 from tests.support.tile_engines import L2_SMALL, TileEngine
 from upconv import testing
 from upconv.activations import Activation
-from upconv.engines.jit import spatial
+from upconv.engines.jit import spatial_blocks
 from upconv.engines.jit.channels import blocks
 from upconv.engines.jit.channels import primitive as channels_module
 from upconv.engines.jit.channels.blocks import Kind, SpatialBlock, halo_bytes
@@ -158,7 +158,7 @@ def test_code_places_blocks_as_its_definition() -> None:
     noted, scratch = np.zeros(200, np.int64), np.zeros(8192, np.int64)
     wanted = []
     for by_thread in (False, True):
-        some = spatial.Spatial(correlation, listed, walks, 1, host(), by_thread=by_thread)
+        some = spatial_blocks.Spatial(correlation, listed, walks, 1, host(), by_thread=by_thread)
         address = scratch.ctypes.data
         values = {"w": noted.ctypes.data}
         for launch, bound in some.launches(operands, address, values, x.ctypes.data):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.decision_files import unsealed
-from upconv import decision_report
-from upconv.decision_report import HEADINGS, Report, Row, conditions, restored
+from upconv import decision_files
+from upconv.decision_files import HEADINGS, Report, Row, conditions, restored
 from upconv.errors import ArgumentError, DTypeError, FileError
 from upconv.measuring import Ratio
 
@@ -164,6 +164,6 @@ def test_an_interruption_leaves_the_old_file(saved: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("upconv.files.os.fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        decision_report.Report("PyTorch").save(saved)
+        decision_files.Report("PyTorch").save(saved)
     assert Report.read(saved, "PyTorch") == SAMPLE
     assert [each.name for each in saved.parent.iterdir()] == ["report.json"]
