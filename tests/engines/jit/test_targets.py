@@ -23,8 +23,10 @@ from upconv.engines.jit import compile as compiling
 from upconv.engines.jit import pool
 from upconv.engines.jit.affinity import Affinity
 from upconv.engines.jit.cpu import AMX, Cpu, target
-from upconv.engines.jit.emit import Module
+from upconv.engines.jit.emit import Module, signature
 from upconv.engines.jit.protocol import Futex, System, emit
+from upconv.engines.jit.values import BFLOAT, FLOAT
+from upconv.errors import EngineError
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
 
@@ -214,3 +216,15 @@ def test_an_undefined_symbol_is_seen() -> None:
     for triple in ("aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu"):
         machine = llvm.Target.from_triple(triple).create_target_machine(jit=True)
         assert undefined(machine.emit_object(llvm.parse_assembly(text))) == {"elsewhere"}
+
+
+@pytest.mark.parametrize("system", ["x86_64-unknown-linux-gnu", "x86_64-apple-darwin"])
+def test_code_that_calls_a_library_is_refused(system: str) -> None:
+    """AVX2 has no instruction that rounds to bfloat16."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module = Module(target(system, "haswell", "", AVX2))
+    with module.function("rounded", signature("dst* src*")) as f:
+        f.store(f.convert("fptrunc", f.load(FLOAT, f["src"]), BFLOAT), f["dst"])
+    with pytest.raises(EngineError, match="haswell calls __truncsfbf2, which does not exist"):
+        compiling.Code(module, ("rounded",), module.cpu)

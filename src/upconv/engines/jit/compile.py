@@ -67,7 +67,7 @@ def _refuse_library_calls(emitted: bytes, cpu: Cpu) -> None:
     It does so where a processor lacks the instruction. No such library is loaded, so the call would
     end the process.
     """
-    found = re.search(rb"\0(__(?:trunc|extend|gnu|fix|float)\w+)\0", emitted)
+    found = re.search(rb"\0_?(__(?:trunc|extend|gnu|fix|float)\w+)\0", emitted)
     if found is not None:
         name = found[1].decode()
         raise EngineError(

@@ -14,8 +14,9 @@ With AVX2 on a Zen 3 (libdnnl 3.2, one thread, 2026-11-28), 150 layers of both l
     1 to 6 channels to sum over, channels last 0.46 to 0.92, channels first with a stride 0.7 to
     0.9; with 9 taps in a row or more, or more than 21 taps and channels of a row, 1.0 to 1.9
     channels-last data of more channels: one tap 0.76 to 1.0, more taps 0.86 to 2
-    channels-last depthwise layers of 3x3 taps or with a stride 0.6 to 0.83, of more 1.0 to 1.2
-    channels-last groups 0.94 to 2
+    channels-last depthwise images of 3x3 taps or with a stride 0.6 to 0.83, of more 0.8 to 1.2
+    channels-last depthwise layers of one axis 6 to 19
+    channels-last groups 0.94 to 2, with one result channel 0.5 to 1.5
 
 On a Xeon with AMX (bfloat16, one thread, 2026-11-27), where libdnnl uses tiles too:
 
@@ -102,7 +103,7 @@ def _beside_planes(correlation: Correlation, *, is_wide: bool) -> tuple[float, s
     is_dense = all(line.step == 1 for line in correlation.lines)
     channels_last = correlation.layout is DataLayout.NXC
     has_many_taps = is_dense and correlation.taps > _FEW_TAPS
-    if is_wide or not channels_last or correlation.rank > 2 or has_many_taps:
+    if is_wide or not channels_last or correlation.rank != 2 or has_many_taps:
         return _SLOWER
     return 0.75, "the JIT engine is slow on depthwise layers of few taps in channels-last data"
 
@@ -117,7 +118,8 @@ def _input_grad(correlation: Correlation, best: Candidate, cpu: Cpu) -> tuple[fl
         return _SLOWER  # libdnnl reorders as much data, and reorders weights more slowly
     if depthwise and correlation.rank > 2:
         return _SLOWER  # libdnnl takes 5 to 21 times as long
-    if not (channels_first or is_wide) and correlation.groups > 1 and not depthwise:
+    is_grouped = correlation.groups > 1 and channels > 1
+    if not (channels_first or is_wide) and is_grouped:
         return _SLOWER
     inside = all(line.is_inside for line in correlation.lines)
     reduced = correlation.reduced // correlation.groups

@@ -15,7 +15,7 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
     """Return the only candidate."""
     tile = plane_tile(correlation, cpu)
     if tile is None:
-        reason = "it needs a depthwise layer of stride 1, and AVX-512, or AVX2 for 32 and 64 bits"
+        reason = "it needs AVX2 or AVX-512, and a depthwise layer of stride 1 and short reach"
         return (refused(PLANES, reason),)
     cycles = predicted_cycles(correlation, tile, threads)
     return (direct(correlation, PLANES, cycles, 0, threads, cpu),)
