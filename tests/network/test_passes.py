@@ -12,7 +12,7 @@ import pytest
 from tests.support import random_networks
 from upconv.engine_choice import Algorithm
 from upconv.keywords import Keywords
-from upconv.network import Network, fold, fuse, layout, place
+from upconv.network import Network, fold, fuse, layout_choice, place
 from upconv.network.compile import simplified
 from upconv.network.convolutions import candidate, priced, problem_of
 from upconv.network.definitions import evaluate
@@ -356,9 +356,10 @@ def costs(first: float, last: float) -> Callable[..., float]:
     return lambda _, __, order: first if order is DataLayout.NCX else last
 
 
-def chosen_layouts(graph: Graph, cost: layout.Cost) -> Graph:
+def chosen_layouts(graph: Graph, cost: layout_choice.Cost) -> Graph:
     """The graph in the layouts of least cost."""
-    return layout.laid_out(graph, layout.labels(graph, DType.FLOAT32, 1, cost), DType.FLOAT32)
+    labels = layout_choice.labels(graph, DType.FLOAT32, 1, cost)
+    return layout_choice.laid_out(graph, labels, DType.FLOAT32)
 
 
 @pytest.mark.parametrize(("last", "converted"), [(0.0, 2), (9.9e5, 0)])
@@ -387,7 +388,7 @@ def test_the_cut_is_the_least_of_all() -> None:
             (*generator.sample(range(count), 2), generator.randint(0, 9))
             for _ in range(generator.randint(0, 9) if count > 1 else 0)
         ]
-        flow = layout._Flow()
+        flow = layout_choice._Flow()
         for number in range(count):
             flow.add("first", str(number), last[number])
             flow.add(str(number), "last", first[number])

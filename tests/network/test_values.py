@@ -20,7 +20,7 @@ from tests.support.random_networks import Case
 from upconv.network import compile as compiling
 from upconv.network import fold, fuse, memory
 from upconv.network.graph import Convert, Convolution, Graph, Input, Lstm, Node
-from upconv.network.layout import laid_out
+from upconv.network.layout_choice import laid_out
 from upconv.network.place import place
 from upconv.problem import DataLayout
 

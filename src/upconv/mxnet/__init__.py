@@ -27,7 +27,7 @@ from . import (
     symbol,
     test_utils,
 )
-from .attributes import AttrScope
+from .attribute_scopes import AttrScope
 from .base import (
     Context,
     Device,

@@ -18,7 +18,7 @@ from ..dialects import mxnet_attributes as kinds
 from ..errors import ModelError, brief
 from ..files import opened, path_text, published, reported
 from ..properties import cached_property
-from .attributes import is_free, scoped, stored, with_short_names
+from .attribute_scopes import is_free, scoped, stored, with_short_names
 from .base import MXNetError, MXNetTypeError, MXNetValueError, ordered, raised_by
 from .fluent import Fluent, named
 from .inference import Key, infer_shapes, infer_types

@@ -16,7 +16,7 @@ from .boxes import Boxes
 from .compile import Choice, Compiler, resized
 from .convolutions import problem_of
 from .digests import digest
-from .layout import laid_out
+from .layout_choice import laid_out
 from .parts import Part
 from .program import Program
 from .reach import ends_of

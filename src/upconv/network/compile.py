@@ -21,7 +21,7 @@ from .fold import fold, reordered
 from .fuse import fuse, split
 from .graph import Convolution, Form, Graph, Node, Options, Shape
 from .kinds import output_shapes
-from .layout import labels, laid_out
+from .layout_choice import labels, laid_out
 from .memory import Arena, arena
 from .place import place
 from .upsampled import upsampled

@@ -20,7 +20,7 @@ from .graph import Array, Convolution, Form, Graph, Options, Shape, array_shape,
 from .histories import Copies, Histories
 from .histories import Layout as BlockLayout
 from .instances import Buffers
-from .layout import laid_out
+from .layout_choice import laid_out
 from .program import Program
 from .stream_schedule import Phase, Schedule, State
 

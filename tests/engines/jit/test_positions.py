@@ -13,7 +13,7 @@ from upconv.engines import load
 from upconv.engines.jit import cpu as cpus
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import Cpu
-from upconv.engines.jit.limits import too_much
+from upconv.engines.jit.engine_limits import too_much
 from upconv.engines.jit.positions import schedule as schedules
 from upconv.engines.jit.positions.candidates import refusal
 from upconv.engines.jit.positions.placement import Placement

@@ -19,7 +19,7 @@ from upconv.engines.jit.compile import parsed_for
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import Cpu, target
 from upconv.engines.jit.emit import Module
-from upconv.engines.jit.limits import too_much
+from upconv.engines.jit.engine_limits import too_much
 from upconv.engines.jit.planes import primitive as planes
 from upconv.engines.jit.positions import primitive as positions
 from upconv.engines.jit.positions.candidates import refusal

@@ -11,7 +11,7 @@ from upconv import testing
 from upconv.engines import load
 from upconv.engines.interior import Interior
 from upconv.engines.jit.cpu import host
-from upconv.engines.jit.limits import too_much
+from upconv.engines.jit.engine_limits import too_much
 from upconv.engines.jit.weight_grad import tile as weight_grad_tile
 from upconv.engines.jit.weight_grad.primitive import WeightGrad
 from upconv.engines.jit.weight_grad.schedule import Plan

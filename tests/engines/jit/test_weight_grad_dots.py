@@ -18,7 +18,7 @@ from upconv.engines.jit import transpose
 from upconv.engines.jit.compile import assembly
 from upconv.engines.jit.cpu import _KNOWN, Cpu, host, target
 from upconv.engines.jit.emit import Module
-from upconv.engines.jit.limits import too_much
+from upconv.engines.jit.engine_limits import too_much
 from upconv.engines.jit.values import BFLOAT, FLOAT
 from upconv.engines.jit.weight_grad import driver
 from upconv.engines.jit.weight_grad import tile as weight_grad_tile

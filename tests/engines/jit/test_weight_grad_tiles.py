@@ -15,8 +15,8 @@ from upconv.engines.base import Eligible, Primitive, ranked
 from upconv.engines.interior import Interior
 from upconv.engines.jit import libdnnl_times
 from upconv.engines.jit.cpu import AMX, Cpu, host
+from upconv.engines.jit.engine_limits import too_much
 from upconv.engines.jit.kernel_choice import table
-from upconv.engines.jit.limits import too_much
 from upconv.engines.jit.weight_grad import tile_primitive, tile_schedule, tile_tables
 from upconv.engines.jit.weight_grad.candidates import FLOATS, TILES, candidates, chosen
 from upconv.engines.jit.weight_grad.primitive import WeightGrad

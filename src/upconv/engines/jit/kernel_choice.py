@@ -26,7 +26,7 @@ from .channels.candidates import candidates as channels
 from .correlation import Correlation
 from .cpu import Cpu, host
 from .direct import TILES, refused, takes_tiles
-from .limits import too_much
+from .engine_limits import too_much
 from .planes.candidates import candidates as planes
 from .positions.candidates import candidates as positions
 from .winograd.candidates import candidates as winograd
