@@ -19,6 +19,7 @@ from typing import Protocol
 from .checks import integer, integer_variable
 
 _MOST = 4096
+_GROUP = Path("/sys/fs/cgroup")
 WORTH_A_THREAD = 200_000
 """Multiply-adds that take about as long as waking a thread. The number is the same for all
 processors, because the number of threads decides into which jobs a layer is cut."""
@@ -101,13 +102,19 @@ def processors() -> int:
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS and Windows
         count = os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):  # no control group, or none with a processor limit
-        return count
-    if quota.isdecimal() and int(period) > 0:
-        count = min(count, math.ceil(int(quota) / int(period)))
-    return max(1, count)
+    return max(1, math.ceil(min(count, _quota())))
+
+
+def _quota() -> float:
+    """Return how many processors the control group permits, by version 2 or 1 of its files."""
+    for names in ("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"):
+        try:
+            quota, period = " ".join((_GROUP / name).read_text() for name in names).split()
+        except (OSError, ValueError):  # no control group of this version
+            continue
+        if quota.isdecimal() and period.isdecimal() and int(period) > 0:  # else no limit
+            return int(quota) / int(period)
+    return math.inf
 
 
 class ThreadPool(Protocol):

@@ -75,6 +75,29 @@ def test_affinity_bounds_the_default() -> None:
         os.sched_setaffinity(0, allowed)
 
 
+@pytest.mark.parametrize(
+    ("files", "wanted"),
+    [
+        ({}, 8),
+        ({"cpu.max": "250000 100000\n"}, 3),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "1000 100000\n"}, 1),
+        ({"cpu.max": "damaged"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "0\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "200000\n"}, 8),
+    ],
+)
+def test_the_quota_of_a_container_bounds_the_default(files, wanted, tmp_path, monkeypatch) -> None:
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(threads, "_GROUP", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    assert threads.processors() == wanted
+
+
 GIB = 1 << 30
 MEMINFO = "/proc/meminfo"
 V1, V2 = "/sys/fs/cgroup/memory/memory", "/sys/fs/cgroup/memory"
