@@ -114,7 +114,7 @@ class TestRunning:
             ({"data": 1}, "The inputs are data; expected mel."),
             ({"mel": np.ones((2, 10))}, r"pre \(Convolution\): .*mel \(2, 10\)"),
             ({"mel": np.ones((2, 9, 12))},
-             "pre \\(Convolution\\): the shape of weight .*\\(2, 9, 12\\)"),
+             "pre \\(Convolution\\): the shape of weight .*for data of shape \\(2, 9, 12\\)"),
             ({"mel": "text"}, "An input: "),
             ({"mel": [[1], [1, 2]]}, "An input: "),
         ],

@@ -105,7 +105,8 @@ def _forward(c: Call, data: Array, weight: Array, *bias: Array) -> Array:
     expected = _weight_shape(c.p, data.shape)
     keywords = keywords_for(c.p, data.shape)
     if weight.shape != expected:
-        raise ShapeError("the shape of weight", str(weight.shape), str(expected))
+        wanted = f"{expected} for data of shape {data.shape}"
+        raise ShapeError("the shape of weight", str(weight.shape), wanted)
     if not c.training and {x.dtype for x in (weight, *bias)} == {data.dtype}:
         make = partial(plan if transposed else conv_plan, data.shape, weight, *bias, **keywords)
         key = (transposed, data.shape, get_num_threads(), tuple(keywords.values()))
