@@ -69,6 +69,7 @@ def test_a_terminal_gets_a_line_of_progress_and_the_same_table():
     assert "dcgan_first: verifying and timing (1 of 1)" in shown
     assert re.search(r"\r +\r", shown)  # the line is gone at the end
     assert re.search(r"(?m)^geometric mean +reference ", shown)
+    assert re.search(r"(?m)^x NAME: the best time of NAME over", shown)
 
 
 @posix

@@ -33,6 +33,12 @@ from .bench_layers import PEERS, Candidate, Case, Layer, engine, read
 from .exits import FINDINGS, say
 
 _ANY_WIDTH = 10_000  # columns of a file or pipe, so that a row stays on one line
+_LEGEND = (
+    "efficiency: the time of the direct roofline over the best time",
+    "x NAME: the best time of NAME over the best time of the row",
+    "memory: of the result and the scratch memory of a call",
+    "error: largest difference from the result in float64, over the largest value",
+)
 _QUICK_SECONDS = 0.05
 _QUICK_MULTIPLY_ADDS = 150_000_000
 _SHORT = {"reference": "ref", "onnxruntime": "ort", "openvino": "ov"}
@@ -132,7 +138,8 @@ def bench(
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if on_terminal else _ANY_WIDTH
     table = folded(*_table(results, groups, means), left=2, width=width)
-    report.finish("bench", output_format, document, table, code=FINDINGS if faults else 0)
+    talk, code = _LEGEND if on_terminal else (), FINDINGS if faults else 0
+    report.finish("bench", output_format, document, table, talk=talk, code=code)
 
 
 def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -> list[Layer]:
