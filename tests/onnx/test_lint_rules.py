@@ -29,7 +29,7 @@ from tests.support.lint_cases import (
 )
 from tests.support.onnx_rewriting import only_node
 from upconv.dialects.onnx import Rule
-from upconv.onnx.linting import Severity, lint, overlap
+from upconv.onnx.linting import Severity, lint, overlap_rules
 from upconv.onnx.linting.context import READERS, contexts, output_shape
 from upconv.onnx.models import from_model
 
@@ -48,7 +48,7 @@ def test_the_overlap_is_what_adding_ones_gives(kernel, strides, dilations):
     x = np.ones((1, *(6 + k for k in kernel)))
     full = scattered(x, np.ones((1, 1, *kernel)), strides, dilations)
     counts = inside(full, strides, kernel, dilations)[0]
-    taps = [[len(phase) for phase in axis] for axis in overlap.phase_taps(only_node(model))]
+    taps = [[len(phase) for phase in axis] for axis in overlap_rules.phase_taps(only_node(model))]
     np.testing.assert_array_equal(np.multiply.outer(*taps), counts)
     shown = [
         f"{' '.join(map(str, taps[i]))} along axis {i}"
@@ -91,7 +91,7 @@ def measured_gains(w, strides):
 def check_gains(w, strides):
     model = deconv(w, (9,) * len(strides), strides=strides)
     gains = measured_gains(w, strides)
-    found = overlap.gains_of(overlap.phase_sums(only_node(model)))
+    found = overlap_rules.gains_of(overlap_rules.phase_sums(only_node(model)))
     np.testing.assert_allclose(found, gains / gains.max(), atol=1e-4)
     words = f"differ by {1 - gains.min() / gains.max():.0%} between positions: those at "
     places = (tuple(map(int, np.argwhere(gains == f(gains))[0])) for f in (np.max, np.min))
@@ -112,8 +112,8 @@ def test_the_gains_are_what_constant_inputs_give(w, strides):
 
 
 def test_wrong_gains_are_seen(monkeypatch):
-    true = overlap.phase_sums
-    monkeypatch.setattr(overlap, "phase_sums", lambda conv: np.roll(true(conv), 1, axis=2))
+    true = overlap_rules.phase_sums
+    monkeypatch.setattr(overlap_rules, "phase_sums", lambda conv: np.roll(true(conv), 1, axis=2))
     with pytest.raises(AssertionError):
         check_gains(PATTERN.transpose(0, 1, 3, 2).copy(), (2, 2))
 

@@ -22,7 +22,7 @@ from ..nodes import known_sizes
 from ..shapes import inferred
 from .context import Context, contexts
 from .findings import Finding, Findings, Severity
-from .rules import RULES, Rule, chosen
+from .rule_table import RULES, Rule, chosen
 
 __all__ = ["RULES", "Finding", "Findings", "Rule", "Severity", "chosen", "fix", "lint"]
 

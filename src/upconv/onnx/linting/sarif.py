@@ -16,7 +16,7 @@ from urllib.parse import quote
 from ..._version import __version__
 from ...terminal import neutral
 from .findings import Finding, Findings
-from .rules import RULES, Rule
+from .rule_table import RULES, Rule
 
 _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

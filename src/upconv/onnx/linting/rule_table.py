@@ -25,7 +25,7 @@ from ...errors import ArgumentError, brief
 from ..nodes import Unreadable
 from ..passes import PASSES
 from ..passes.base import run
-from . import attributes, overlap
+from . import attribute_rules, overlap_rules
 from .context import Context
 from .findings import Finding, Severity
 
@@ -121,23 +121,29 @@ def _drop_shape(model: ir.Model, node: ir.Node, reading: Reading | None) -> bool
 _E, _W, _N = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
 _ALL = (
-    Rule("UPC001", _W, overlap.uneven_overlap, _CHECKERBOARD),
-    Rule("UPC002", _W, overlap.checkerboard_weights, _CHECKERBOARD),
-    Rule("UPC003", _W, overlap.dead_phases),
-    Rule("UPC004", _W, overlap.bias_only_border),
-    Rule("UPC101", _W, attributes.runtimes_disagree, _CONV_TRANSPOSE, _by_pass("normalise")),
-    Rule("UPC102", _W, attributes.same_of_open_size, _CONV_TRANSPOSE, _by_pass("normalise")),
-    Rule("UPC105", _E, attributes.declared_shape, repair=_drop_shape),
-    Rule("UPC107", _W, attributes.quantised_axis, f"{_OPERATORS}DequantizeLinear.html"),
-    Rule("UPC108", _W, attributes.training_batch_norm, f"{_OPERATORS}BatchNormalization.html"),
-    Rule("UPC109", _E, attributes.malformed, _CONV_TRANSPOSE),
-    Rule("UPC201", _W, attributes.refused_geometry, _CONV_TRANSPOSE, _by_pass("no_output_padding")),
-    Rule("UPC202", _W, attributes.empty_bias_name, repair=_drop_bias),
-    Rule("UPC204", _W, attributes.element_type),
-    Rule("UPC401", _N, attributes.foldable_neighbour, repair=_by_pass(*attributes.FOLDS)),
-    Rule("UPC900", _E, attributes.unreadable_file),
-    Rule("UPC901", _N, attributes.unknown_geometry),
-    Rule("UPC902", _N, attributes.computed_weight),
+    Rule("UPC001", _W, overlap_rules.uneven_overlap, _CHECKERBOARD),
+    Rule("UPC002", _W, overlap_rules.checkerboard_weights, _CHECKERBOARD),
+    Rule("UPC003", _W, overlap_rules.dead_phases),
+    Rule("UPC004", _W, overlap_rules.bias_only_border),
+    Rule("UPC101", _W, attribute_rules.runtimes_disagree, _CONV_TRANSPOSE, _by_pass("normalise")),
+    Rule("UPC102", _W, attribute_rules.same_of_open_size, _CONV_TRANSPOSE, _by_pass("normalise")),
+    Rule("UPC105", _E, attribute_rules.declared_shape, repair=_drop_shape),
+    Rule("UPC107", _W, attribute_rules.quantised_axis, f"{_OPERATORS}DequantizeLinear.html"),
+    Rule("UPC108", _W, attribute_rules.training_batch_norm, f"{_OPERATORS}BatchNormalization.html"),
+    Rule("UPC109", _E, attribute_rules.malformed, _CONV_TRANSPOSE),
+    Rule(
+        "UPC201",
+        _W,
+        attribute_rules.refused_geometry,
+        _CONV_TRANSPOSE,
+        _by_pass("no_output_padding"),
+    ),
+    Rule("UPC202", _W, attribute_rules.empty_bias_name, repair=_drop_bias),
+    Rule("UPC204", _W, attribute_rules.element_type),
+    Rule("UPC401", _N, attribute_rules.foldable_neighbour, repair=_by_pass(*attribute_rules.FOLDS)),
+    Rule("UPC900", _E, attribute_rules.unreadable_file),
+    Rule("UPC901", _N, attribute_rules.unknown_geometry),
+    Rule("UPC902", _N, attribute_rules.computed_weight),
 )
 
 RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}
