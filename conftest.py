@@ -35,6 +35,14 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     _folder = tempfile.TemporaryDirectory(prefix="upconv-tests-")
     os.environ["UPCONV_TUNING_FILE"] = str(Path(_folder.name) / "tuning.json")
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep machine code in pytest's cache: other processes and later runs need not generate it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        kept = getattr(config, "cache", None)  # not with -p no:cacheprovider
+        os.environ["UPCONV_CACHE_DIR"] = str(kept.mkdir("upconv")) if kept else _folder.name
+
+
 # A shell that starts this run in the background has it ignore Ctrl-C, and so would every process
 # that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

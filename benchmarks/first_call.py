@@ -109,7 +109,7 @@ def measured(
     times: dict[str, float] = {}
     code = ""
     fields = json.dumps([getattr(layer, name) for name in Layer.__slots__])
-    own = {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
+    own = {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": "", "UPCONV_CODE_CACHE": "0"}
     for state in ("cold", "warm", "both") * repeats:
         command = [sys.executable, "-c", MEASURE, fields, *how, state, clock]
         done = subprocess.run(

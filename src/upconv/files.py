@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -77,6 +76,8 @@ def require_free(
 @contextmanager
 def published(path: Path, *, force: bool, overwrite: str = OVERWRITE) -> Iterator[IO[bytes]]:
     """Open a temporary file that replaces `path` when the block ends, or is removed on error."""
+    import secrets  # it imports much, and a layer's first call needs only the functions above
+
     temporary = path.with_name(f".upconv-{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as file:  # mode 0666 minus the umask, like any new file
@@ -88,3 +89,15 @@ def published(path: Path, *, force: bool, overwrite: str = OVERWRITE) -> Iterato
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def cache_directory() -> Path:
+    """Return `UPCONV_CACHE_DIR`, or the user's cache directory, for measurements and code."""
+    chosen = os.environ.get("UPCONV_CACHE_DIR", "").strip()
+    if chosen:
+        return Path(chosen)
+    try:
+        from platformdirs import user_cache_dir
+    except ImportError:  # `upconv doctor` reports the missing dependency
+        return Path.home() / ".cache" / "upconv"
+    return Path(user_cache_dir("upconv"))

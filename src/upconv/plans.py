@@ -61,7 +61,7 @@ def plan(
     dtype: the dtype to compute in; weight and bias are converted to it (default: the weight's).
     threads: the plan's number of threads (default: the current `get_num_threads()`).
     tune: True uses the fastest engine and variant on record, or measures them (half a second) and
-        stores the fastest on disk. False chooses by cost models, without reading the disk. None
+        stores the fastest on disk. False chooses by cost models, without reading measurements. None
         follows `UPCONV_TUNE` (1 or 0; default 0), which is read once.
 
     Raises the same errors as `conv_transpose`.

@@ -119,19 +119,19 @@ def test_a_damaged_tuning_file_is_one_line_and_a_finding(tmp_path):
     assert file.read_text() == "my thesis"
 
 
-def test_doctor_when_all_is_well():
-    env = {"UPCONV_CACHE_DIR": "/here", "UPCONV_NUM_THREADS": "3"}
+def test_doctor_when_all_is_well(tmp_path):
+    env = {"UPCONV_CACHE_DIR": str(tmp_path), "UPCONV_NUM_THREADS": "3"}
     done = ran("doctor", *JSON, env=env)
     fields = json.loads(done.stdout)
     assert (done.returncode, fields["findings"]) == (0, [])
     assert fields["versions"]["numpy"] == np.__version__
     assert fields["engines"][-1]["name"] == "reference"
     assert (fields["threads"], fields["threads_from"]) == (3, "UPCONV_NUM_THREADS")
-    assert fields["cache_directory"] == "/here"
+    assert fields["cache_directory"] == str(tmp_path)
     assert fields["roofline"]["threads"] == 3
     assert 1e8 < fields["roofline"]["flops"] < 1e15
     assert fields["tuning"]["file"] == os.environ["UPCONV_TUNING_FILE"]
-    assert fields["environment"]["UPCONV_CACHE_DIR"] == "/here"
+    assert fields["environment"]["UPCONV_CACHE_DIR"] == str(tmp_path)
     plain = ran("doctor")
     assert b"engine reference" in plain.stdout
     assert b"\x1b" not in plain.stdout

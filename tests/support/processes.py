@@ -19,7 +19,7 @@ import upconv
 from tests.support.paths import ROOT
 
 SOURCE = str(Path(upconv.__file__).parents[1])
-KEPT = {"UPCONV_TUNING_FILE", "UPCONV_JIT_CPU"}
+KEPT = {"UPCONV_CACHE_DIR", "UPCONV_TUNING_FILE", "UPCONV_JIT_CPU"}
 MAIN = "from upconv.__main__ import main; main()"
 
 

@@ -16,11 +16,12 @@ import numpy as np
 
 from .. import memory, testing
 from ..engine_choice import tuning_asked
-from ..engines import ON_DEVICES, load
+from ..engines import ON_DEVICES, code_files, load
 from ..engines.onednn import selftest
 from ..engines.onednn.library import runtime
 from ..errors import ArgumentError, EngineMissing, UpconvError
 from ..explanations import EngineStatus, engines
+from ..files import cache_directory
 from ..geometry import Axis
 from ..primitives import PrimitiveCache
 from ..problem import Direction, Problem
@@ -28,7 +29,6 @@ from ..roofline import roofline
 from ..terminal import aligned
 from ..threads import get_num_threads
 from ..tuning import processor_model, tuning_info
-from ..tuning.store import cache_directory
 from .exits import FINDINGS
 from .options import OutputFormat
 from .report import finish
@@ -47,8 +47,8 @@ _THREADS = ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS")
 """Variables that set the number of threads, in the order in which `upconv.threads` reads them."""
 
 _OURS = (*_THREADS[:1], "UPCONV_CACHE_BYTES", "UPCONV_CACHE_DIR", "UPCONV_CACHE_ENTRIES",
-         "UPCONV_ENGINE", "UPCONV_JIT_CPU", "UPCONV_ONEDNN_PATH", "UPCONV_TRACEBACK",
-         "UPCONV_TUNE", "UPCONV_TUNING_FILE")  # fmt: skip
+         "UPCONV_CODE_CACHE", "UPCONV_ENGINE", "UPCONV_JIT_CPU", "UPCONV_ONEDNN_PATH",
+         "UPCONV_TRACEBACK", "UPCONV_TUNE", "UPCONV_TUNING_FILE")  # fmt: skip
 """All environment variables of upconv."""
 
 _ALSO_READ = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NO_COLOR")
@@ -84,6 +84,7 @@ def doctor(*, output_format: OutputFormat = "text") -> None:
         "libdnnl": _libdnnl(),
         "roofline": limits,
         "cache_directory": str(cache_directory()),
+        "compiled_code": code_files.description(),
         "tuning": kept,
         "findings": findings,
     }
@@ -109,6 +110,7 @@ def _rows(fields: dict[str, Any], limits: Limits | None) -> list[tuple[str, str]
         ("memory available", memory.readable(fields["memory_available_bytes"])),
         ("roofline", rates or unknown),
         ("cache directory", f"{directory}{'' if directory.exists() else ' (does not exist yet)'}"),
+        ("compiled code", fields["compiled_code"]),
         ("tuning file", f"{tuning.file}: {tuning.winners} winners"),
         *fields["environment"].items(),
         *(("FINDING", finding) for finding in fields["findings"]),

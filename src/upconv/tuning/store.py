@@ -19,6 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from ..files import cache_directory
 from ..forks import importing
 
 Record = dict[str, str | float]
@@ -145,18 +146,6 @@ def _require_own(database: Any) -> None:
         raise ValueError("it is another program's database")
     database.execute(f"PRAGMA application_id = {_APPLICATION}")
     database.execute(_TABLE)
-
-
-def cache_directory() -> Path:
-    """Return the folder of measurements: `UPCONV_CACHE_DIR`, or the user's cache directory."""
-    chosen = os.environ.get("UPCONV_CACHE_DIR", "").strip()
-    if chosen:
-        return Path(chosen)
-    try:
-        from platformdirs import user_cache_dir
-    except ImportError:  # `upconv doctor` reports the missing dependency
-        return Path.home() / ".cache" / "upconv"
-    return Path(user_cache_dir("upconv"))
 
 
 def tuning_file() -> Path:

@@ -109,7 +109,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(wrong)
 """
-    assert printed(code) == "[]"
+    assert printed(code, UPCONV_CODE_CACHE="0") == "[]"
 
 
 def test_a_child_forked_while_threads_compile_can_compile() -> None:
@@ -138,7 +138,7 @@ for n in range(5):
 stop = True
 print(ends == [0] * 5)
 """
-    assert printed(code) == "True"
+    assert printed(code, UPCONV_CODE_CACHE="0") == "True"
 
 
 def test_the_tests_problems_are_large_enough_for_threads() -> None:

@@ -17,15 +17,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import llvmlite
 import llvmlite.binding as llvm
 
 from ... import forks
 from ...errors import EngineError
+from .. import code_files
 from .cpu import Cpu
-from .emit import Module
+from .emit import ADDRESS, Module
 
 _lock = threading.RLock()
 _machines: dict[tuple[Cpu, int], Any] = {}
+_LLVM = f"{llvmlite.__version__} {llvm.llvm_version_info} 1"  # count changes of `_machine`
 
 VERIFYING = False
 """Whether LLVM verifies each module first; our tests turn it on. Without it, an invalid module ends
@@ -42,14 +45,9 @@ class Code:
     __slots__ = ("_engine", "addresses")
 
     def __init__(self, module: Module, names: tuple[str, ...], cpu: Cpu, opt: int = 2) -> None:
-        parsed = parsed_for(module, cpu)
-        with _lock:
-            machine = _machines.get((cpu, opt))
-            if machine is None:
-                machine = _machines[cpu, opt] = _machine(cpu, opt)
-            emitted = machine.emit_object(parsed)
-        _refuse_library_calls(emitted, cpu)
-        object_file = llvm.ObjectFileRef.from_data(emitted)
+        code = _code(_text(module, cpu), cpu, opt)
+        _initialize()
+        object_file = llvm.ObjectFileRef.from_data(code)
         # The engine takes ownership of a machine but generates nothing with it, so any will do.
         empty = llvm.parse_assembly(f'target triple = "{cpu.triple}"')
         target = llvm.Target.from_triple(cpu.triple)
@@ -59,6 +57,30 @@ class Code:
         # half a millisecond to generate code for the empty module.
         self._engine: Any = engine
         self.addresses = {name: engine.get_function_address(name) for name in names}
+
+
+def _code(text: str, cpu: Cpu, opt: int) -> bytes:
+    """Return the object file of a module, from disk if it is there."""
+    if ADDRESS in text:
+        return _emitted(text, cpu, opt)
+    name = code_files.name_of(text, cpu.name, cpu.features, str((opt, VERIFYING)), _LLVM)
+    code = code_files.read(name)
+    if code is None:
+        code = _emitted(text, cpu, opt)
+        code_files.write(name, code)
+    return code
+
+
+def _emitted(text: str, cpu: Cpu, opt: int) -> bytes:
+    """Return the object file that LLVM emits for a module."""
+    parsed = _parsed(text)
+    with _lock:
+        machine = _machines.get((cpu, opt))
+        if machine is None:
+            machine = _machines[cpu, opt] = _machine(cpu, opt)
+        emitted: bytes = machine.emit_object(parsed)
+    _refuse_library_calls(emitted, cpu)
+    return emitted
 
 
 def _refuse_library_calls(emitted: bytes, cpu: Cpu) -> None:
@@ -103,14 +125,25 @@ CODE_BYTES = 1 << 16
 
 def parsed_for(module: Module, cpu: Cpu) -> Any:
     """Parse a module into LLVM's own form, for a processor."""
-    with _lock:
-        if not _machines:
-            llvm.initialize_native_target()
-            llvm.initialize_native_asmprinter()
-    parsed = llvm.parse_assembly(f'target triple = "{cpu.triple}"\n{module.text()}')
+    return _parsed(_text(module, cpu))
+
+
+def _text(module: Module, cpu: Cpu) -> str:
+    return f'target triple = "{cpu.triple}"\n{module.text()}'
+
+
+def _parsed(text: str) -> Any:
+    _initialize()
+    parsed = llvm.parse_assembly(text)
     if VERIFYING:
         parsed.verify()
     return parsed
+
+
+@functools.cache
+def _initialize() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
 
 
 @contextmanager

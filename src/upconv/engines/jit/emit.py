@@ -34,6 +34,9 @@ from .values import (
     vector,
 )
 
+ADDRESS = "inttoptr (i64 "
+"""How a module begins an address of this process; other processes cannot use its code."""
+
 
 def signature(parameters: str) -> dict[str, str]:
     """The parameters of a function: a star marks an address, the others are 64-bit integers.
@@ -179,7 +182,7 @@ class Function(Instructions):
 
     def call_foreign(self, address: int, *arguments: Operand) -> Value:
         """Call a C function of this process, which may be variadic and returns an int."""
-        function = f"inttoptr (i64 {address} to ptr)"
+        function = f"{ADDRESS}{address} to ptr)"
         return self._do(I32, f"call i32 (...) {function}({listed(map(as_value, arguments))})")
 
 

@@ -1,0 +1,150 @@
+"""Machine code on disk, so that later processes need not generate it again.
+
+A file is named by a digest of everything that its code depends on. It holds a digest of the code,
+and then the code: the object file that LLVM emitted. A file with a wrong digest is ignored, and so
+is a folder or a file that other users could have written. Errors of the file system are ignored,
+because code can always be generated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ..checks import integer_variable
+from ..errors import FileError
+from ..files import cache_directory, opened
+from ..memory import readable
+
+# `cache_directory` needs it. Engines are imported under the lock `importing`, later calls are not.
+with suppress(ImportError):
+    import platformdirs  # noqa: F401
+
+_DIGEST_BYTES = 32
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_NAMES = re.compile(r"[0-9a-f]{64}(\.\d+\.\d+)?")
+_MOST_BYTES = 32 << 20  # of all files; beyond that the oldest are deleted, down to three quarters
+
+
+def code_directory() -> Path | None:
+    """Return the folder of machine code, which need not exist.
+
+    Return None if `UPCONV_CODE_CACHE` is 0, or if this process has no home directory. Raises
+    `ArgumentError` for another value of the variable than 0 and 1.
+    """
+    if integer_variable("UPCONV_CODE_CACHE", 0, 1) == 0:
+        return None
+    folder = cache_directory() / "compiled-code"
+    return None if folder.parts[0] == "~" else folder
+
+
+def description() -> str:
+    """Return the folder, and the number and bytes of its files, for `upconv doctor`."""
+    folder = code_directory()
+    if folder is None:
+        return "not kept: UPCONV_CODE_CACHE is 0, or there is no home directory"
+    if not os.path.lexists(folder):
+        return f"{folder} (does not exist yet)"
+    if _usable(folder) is None:
+        return f"not kept: {folder} is not a folder, or others may write to it"
+    sizes = [facts.st_size for _, facts in _files(folder)]
+    return f"{folder}: {len(sizes)} files, {readable(sum(sizes))}"
+
+
+def name_of(*texts: str) -> str:
+    """Return the name of the file for code that depends on these texts."""
+    return _digest("\0".join(texts).encode()).hex()
+
+
+def read(name: str) -> bytes | None:
+    """Return the code of this name, or None if there is none that can be trusted."""
+    folder = _usable(code_directory())
+    if folder is None:
+        return None
+    try:
+        with opened(folder / name) as file:
+            contents = file.read() if _is_safe(os.fstat(file.fileno())) else b""
+    except (OSError, FileError):
+        return None
+    digest, code = contents[:_DIGEST_BYTES], contents[_DIGEST_BYTES:]
+    return code if digest == _digest(name.encode() + code) else None
+
+
+def write(name: str, code: bytes) -> None:
+    """Store code under a name, atomically; do nothing if that is impossible.
+
+    The file is not forced to the disk: one that a power failure damages is ignored.
+    """
+    folder = _usable(code_directory())
+    if folder is None:
+        return
+    temporary = folder / f"{name}.{os.getpid()}.{threading.get_ident()}"
+    with suppress(OSError):
+        try:
+            with os.fdopen(os.open(temporary, _NEW, 0o600), "wb") as file:
+                file.write(_digest(name.encode() + code) + code)
+            temporary.replace(folder / name)
+        finally:
+            temporary.unlink(missing_ok=True)
+        if name.startswith("00"):  # one of 256, because it takes long for a full folder
+            _delete_oldest(folder)
+
+
+def _delete_oldest(folder: Path) -> None:
+    """Delete the oldest files of a folder that has become too large."""
+    files = sorted(_files(folder), key=lambda each: each[1].st_mtime)
+    excess = sum(facts.st_size for _, facts in files) - _MOST_BYTES
+    if excess <= 0:
+        return
+    excess += _MOST_BYTES // 4
+    for path, facts in files:
+        path.unlink(missing_ok=True)
+        excess -= facts.st_size
+        if excess <= 0:
+            return
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the files of this module, and no others, that are there now."""
+    for path in folder.iterdir():
+        if _NAMES.fullmatch(path.name):
+            with suppress(OSError):
+                yield path, path.lstat()
+
+
+def _usable(folder: Path | None) -> Path | None:
+    """Return a folder, which is created if necessary, if nobody else may write to it."""
+    if folder is None:
+        return None
+    try:
+        if not os.path.lexists(folder):
+            _create(folder)
+        facts = folder.lstat()
+    except OSError:
+        return None
+    return folder if stat.S_ISDIR(facts.st_mode) and _is_safe(facts) else None
+
+
+def _create(folder: Path) -> None:
+    """Create a folder, but not as root in the home directory of another user."""
+    existing = next(parent for parent in folder.absolute().parents if parent.exists())
+    if hasattr(os, "geteuid") and os.geteuid() == 0 != existing.stat().st_uid:
+        raise PermissionError(existing)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _is_safe(facts: os.stat_result) -> bool:
+    """Whether only this user or root can have written a file or folder; always true on Windows."""
+    if not hasattr(os, "geteuid"):
+        return True
+    return facts.st_uid in {0, os.geteuid()} and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _digest(contents: bytes) -> bytes:
+    return hashlib.sha256(contents).digest()
