@@ -1,6 +1,6 @@
 """How long the first call of a layer takes, and that of another size of the same layer, in ms.
 
-    python benchmarks/first_call.py [--layers FILE] [--threads 2] [--processor] [--markdown]
+    python benchmarks/first_call.py [--layers FILE] [--threads 2] [--processor] [--disk]
 
 `cold` is the first call of a fresh process after `import upconv`: it imports the engine, compiles
 what all layers share, schedules, compiles and packs. `warm` is the first call of the layer in a
@@ -9,9 +9,10 @@ each is `pack`, packing the weight, and `then`, the second call. `next size` is 
 the same layer with every spatial size larger by half, less its packing and its second call: what
 making another plan takes. `code` is how many modules the layer compiles after both others, + how
 many the next size does. Results are memory that has been used before; Python's own files are
-compiled beforehand, as they are where a package is installed. Times are the least of some
-processes, by the clock or, on a machine that others use too, by the time that processors worked for
-the process (`--processor`).
+compiled beforehand, as they are where a package is installed. Every process compiles all code,
+unless `--disk` lets it read what earlier ones compiled, as users' processes do. Times are the least
+of some processes, by the clock or, on a machine that others use too, by the time that processors
+worked for the process (`--processor`).
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def measured(
     times: dict[str, float] = {}
     code = ""
     fields = json.dumps([getattr(layer, name) for name in Layer.__slots__])
-    own = {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": "", "UPCONV_CODE_CACHE": "0"}
+    own = {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
+    own |= {"UPCONV_CODE_CACHE": "1" if given.disk else "0", "UPCONV_CACHE_DIR": cache}
     for state in ("cold", "warm", "both") * repeats:
         command = [sys.executable, "-c", MEASURE, fields, *how, state, clock]
         done = subprocess.run(
@@ -129,6 +131,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3, help="processes of each kind")
     parser.add_argument("--processor", action="store_true", help="measure processor time")
+    parser.add_argument("--disk", action="store_true", help="read code of earlier processes")
     parser.add_argument("--markdown", action="store_true")
     given = parser.parse_args()
     edge = "| " if given.markdown else ""
