@@ -20,9 +20,8 @@ SUMS = """
 import hashlib, sys, numpy as np, upconv
 from upconv.engines.jit import compile
 if sys.argv[1] == "read":
-    def emitted(text, *_, emitted=compile._emitted):
-        assert compile.ADDRESS in text, "it is generated again"
-        return emitted(text, *_)
+    def emitted(*_):
+        raise AssertionError("it is generated again")
     compile._emitted = emitted
 x, w = np.arange(480, dtype=np.float32).reshape(1, 8, 60) / 7, np.ones((8, 4, 4), np.float32) / 3
 y = upconv.conv_transpose(x, w, stride=2, padding=1, engine="jit")

@@ -183,10 +183,12 @@ def test_the_code_assembles_for_arm(triple):
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     linux = "linux" in triple
-    futex, affinity = (Futex(4096, 98), Affinity(1, 2, 3)) if linux else (None, None)
+    futex, affinity = (
+        (Futex("call", 98), Affinity("current", "read", "write")) if linux else (None, None)
+    )
     cpu = target(triple, "cortex-a72", "", {"neon"})
     module = Module(cpu)
-    protocol.emit(module, System(triple, 8192, futex, affinity))
+    protocol.emit(module, System(triple, "switch", futex, affinity))
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu.name, opt=2)
     text = machine.emit_assembly(parsed_for(module, cpu))
     assert "yield" in text

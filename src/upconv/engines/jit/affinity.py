@@ -32,11 +32,11 @@ _NOBODY = -1
 
 
 class Affinity(NamedTuple):
-    """Addresses of sched_getcpu, sched_getaffinity and sched_setaffinity."""
+    """The names of sched_getcpu, sched_getaffinity and sched_setaffinity for compiled code."""
 
-    current: int
-    read: int
-    write: int
+    current: str
+    read: str
+    write: str
 
 
 def current(f: Function, affinity: Affinity) -> Value:

@@ -24,7 +24,7 @@ from ... import forks
 from ...errors import EngineError
 from .. import code_files
 from .cpu import Cpu
-from .emit import ADDRESS, Module
+from .emit import Module
 
 _lock = threading.RLock()
 _machines: dict[tuple[Cpu, int], Any] = {}
@@ -59,10 +59,19 @@ class Code:
         self.addresses = {name: engine.get_function_address(name) for name in names}
 
 
+@functools.cache
+def provided(name: str, address: int) -> str:
+    """Return the name by which compiled code can call a C function of this process.
+
+    Code contains the name instead of the address, so that other processes can use it.
+    """
+    _initialize()
+    llvm.add_symbol(f"upconv_{name}", address)
+    return f"upconv_{name}"
+
+
 def _code(text: str, cpu: Cpu, opt: int) -> bytes:
     """Return the object file of a module, from disk if it is there."""
-    if ADDRESS in text:
-        return _emitted(text, cpu, opt)
     name = code_files.name_of(text, cpu.name, cpu.features, str((opt, VERIFYING)), _LLVM)
     code = code_files.read(name)
     if code is None:

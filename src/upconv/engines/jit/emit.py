@@ -34,9 +34,6 @@ from .values import (
     vector,
 )
 
-ADDRESS = "inttoptr (i64 "
-"""How a module begins an address of this process; other processes cannot use its code."""
-
 
 def signature(parameters: str) -> dict[str, str]:
     """The parameters of a function: a star marks an address, the others are 64-bit integers.
@@ -180,10 +177,10 @@ class Function(Instructions):
         name = f"@{target}" if isinstance(target, str) else target.name
         self.append(f"call void {name}({listed(map(as_value, arguments))})")
 
-    def call_foreign(self, address: int, *arguments: Operand) -> Value:
-        """Call a C function of this process, which may be variadic and returns an int."""
-        function = f"{ADDRESS}{address} to ptr)"
-        return self._do(I32, f"call i32 (...) {function}({listed(map(as_value, arguments))})")
+    def call_foreign(self, name: str, *arguments: Operand) -> Value:
+        """Call a C function by its name from `compile.provided`; it returns an int."""
+        self._declare(f"declare i32 @{name}(...)")
+        return self._do(I32, f"call i32 (...) @{name}({listed(map(as_value, arguments))})")
 
 
 class Module:

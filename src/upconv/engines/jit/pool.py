@@ -28,12 +28,11 @@ import threading
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 from ... import forks
 from ...threads import ThreadPool, borrowed
 from .affinity import Affinity
-from .compile import Code
+from .compile import Code, provided
 from .cpu import Cpu, host
 from .emit import Module
 from .protocol import ASLEEP, AWAKE, FIRST, MOST, NBYTES, SLEEP, Futex, System, emit
@@ -164,11 +163,11 @@ def _made() -> _Pool:
         return _pool
 
 
-def switch() -> int:
-    """Return the address of the system function that yields the processor to another thread."""
+def switch() -> str:
+    """Return the name of the system function that yields the processor to another thread."""
     if sys.platform == "win32":
-        return _address(ctypes.windll.kernel32.SwitchToThread)
-    return _address(ctypes.CDLL(None).sched_yield)
+        return _provided(ctypes.windll.kernel32, "SwitchToThread")
+    return _provided(ctypes.CDLL(None), "sched_yield")
 
 
 def _system(triple: str) -> System:
@@ -176,18 +175,19 @@ def _system(triple: str) -> System:
     if number is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return System(triple, switch(), None, None)
     c = ctypes.CDLL(None)
-    return System(triple, switch(), Futex(_address(c.syscall), number), _affinity(c))
+    return System(triple, switch(), Futex(_provided(c, "syscall"), number), _affinity(c))
 
 
 def _affinity(c: ctypes.CDLL) -> Affinity | None:
     names = ("sched_getcpu", "sched_getaffinity", "sched_setaffinity")
     if not all(hasattr(c, name) for name in names):  # then helpers stay on their processors
         return None
-    return Affinity(*(_address(getattr(c, name)) for name in names))
+    return Affinity(*(_provided(c, name) for name in names))
 
 
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
+def _provided(library: ctypes.CDLL, name: str) -> str:
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    return provided(name, address or 0)
 
 
 def _begin_in_child() -> None:

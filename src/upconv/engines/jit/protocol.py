@@ -87,17 +87,17 @@ _WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE for threads of one process
 
 
 class Futex(NamedTuple):
-    """The address of `syscall` and the system call number of futex."""
+    """The name of `syscall` for compiled code, and the system call number of futex."""
 
-    syscall: int
+    syscall: str
     number: int
 
 
 class System(NamedTuple):
-    """The system functions to call; `switch` is the address of sched_yield or its equivalent."""
+    """The system functions to call; `switch` is the name of sched_yield or its equivalent."""
 
     triple: str
-    switch: int
+    switch: str
     futex: Futex | None
     affinity: Affinity | None
 
