@@ -1,4 +1,4 @@
-"""upconv: transposed convolution, solved completely. Start with `conv_transpose`.
+"""upconv: fast and exact transposed convolutions. Start with `conv_transpose`.
 
 `dir(upconv)` lists the public names. A front end, such as `upconv.torch`, is imported on first use;
 `dir(upconv)` lists it only if the library it needs is installed.

@@ -215,7 +215,11 @@ def restored(
     now: the current conditions; the report may state more. Raises `ArgumentError` if they differ
     and `remeasure` is false.
     """
-    if not (remeasure and not os.path.lexists(_name(path))):
+    is_there = os.path.lexists(_name(path))
+    if not is_there and not remeasure:
+        remedy = "remeasure=True measures and writes it."
+        raise FileError(f"There is no file {brief(_name(path))}. {remedy}")
+    if is_there:
         saved = Report.read(path, host)
         other = difference(saved.conditions, now)
         if other is None:
@@ -269,7 +273,8 @@ def _built(kind: type[Content], record: Any, **converted: Any) -> Content:
 
 
 def _damaged(path: FilePath, reason: str) -> FileError:
-    return FileError(f"Cannot read {brief(_name(path))}: {reason}.")
+    remedy = "Delete the file and measure again with remeasure=True."
+    return FileError(f"Cannot read {brief(_name(path))}: {reason}. {remedy}")
 
 
 def _name(path: FilePath) -> str:

@@ -31,7 +31,12 @@ def brief(value: object) -> str:
         text = joined_lines(repr(value))  # the repr of an array may span several lines
     except Exception as error:  # a foreign __repr__ may fail, but error messages must not
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f"an array of shape {tuple(shape)}"
+    return text[: _LONGEST_VALUE - 3] + "..."
 
 
 def joined_lines(text: str) -> str:

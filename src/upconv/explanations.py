@@ -134,6 +134,7 @@ class Explanation:
             ("multiply-adds", f"{self.multiply_adds:,}"),
             ("operands and result", memory.readable(self.nbytes)),
             ("workspace", memory.readable(self.workspace_bytes)),
+            *self._memory_rows(),
             *self._time_rows(),
             *self._axis_rows(),
         ]
@@ -158,6 +159,12 @@ class Explanation:
         precision = self.problem.precision
         error = (1 + precision.epsilon / 2) ** 2 - 1
         return [("precision", f"{precision.value}: a product errs by up to {error:.2g} of it")]
+
+    def _memory_rows(self) -> Iterator[tuple[str, str]]:
+        needed, available = self.nbytes + self.workspace_bytes, memory.available_bytes()
+        if needed > available:
+            words = f"it takes {memory.readable(needed)}, and {memory.readable(available)} are free"
+            yield "does not fit", words
 
     def _time_rows(self) -> list[tuple[str, str]]:
         """The schedule and the times that are known."""

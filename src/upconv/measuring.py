@@ -315,8 +315,8 @@ def decide(
 
     ratios: for each way but the baseline, one ratio per set of inputs. A way must be faster on all.
 
-    >>> decide("PyTorch", {"parts": [Ratio(2.0, 1.8, 2.2)], "layers": [Ratio(1.1, 0.9, 1.2)]})
-    ('parts', {'layers': 'it is not faster beyond the noise: 1.10 times as fast (0.90 to 1.20)', \
+    >>> decide("PyTorch", {"parts": [Ratio(2.0, 1.8, 2.2)], "layers": [Ratio(1.01, 0.9, 1.2)]})
+    ('parts', {'layers': 'it is not faster: 1.01 times as fast (0.90 to 1.20)', \
 'PyTorch': 'parts is faster'})
     """
     least = {
@@ -324,7 +324,8 @@ def decide(
     }
     surely = {name: ratio for name, ratio in least.items() if ratio.low > required}
     best = max(surely, key=lambda name: surely[name].low, default=baseline)
-    whys = {name: f"it is not faster beyond the noise: {ratio}" for name, ratio in least.items()}
+    words = "it is not faster", "its times vary too much (measure again on a quiet machine)"
+    whys = {name: f"{words[one.median > required]}: {one}" for name, one in least.items()}
     if not surely:
         return baseline, whys
     whys |= dict.fromkeys((*surely, baseline), f"{best} is faster")

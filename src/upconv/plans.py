@@ -249,8 +249,16 @@ class Plan:
         >>> three.resized((1, 1, 2))(np.array([[[4, 5]]], np.float32))
         array([[[4., 4., 5., 5.]]], dtype=float32)
         """
-        x = Operand(as_shape("input_shape", input_shape), self._request.x.dtype)
-        return Plan(*self._arguments(self._request._replace(x=x), self._packings))
+        shape = as_shape("input_shape", input_shape)
+        x = Operand(shape, self._request.x.dtype)
+        try:
+            return Plan(*self._arguments(self._request._replace(x=x), self._packings))
+        except ShapeError as error:
+            if error.argument != "weight.shape":
+                raise
+            expected = f"as many channels as in {self.input_shape}"
+            remedy = "The plan keeps its weight; make another plan for other channels."
+            raise ShapeError("input_shape", str(shape), expected, remedy) from None
 
     def close(self) -> None:
         """Release primitives and weights; calls that are already running finish normally."""

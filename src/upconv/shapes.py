@@ -192,19 +192,13 @@ def _problem(
     frame = _Frame.of(x, weight, keywords)
     i, o, kernel = frame.weight_extents(weight.shape)
     groups = integer("groups", keywords.groups, 1, remedy=_GROUPS)
-    if frame.channels != (i * groups if convolves else i):
-        frame.check_rank(x, weight, i * groups if convolves else i)
+    wanted, swapped = (i * groups, o * groups) if convolves else (i, o)
+    if frame.channels != wanted:
+        frame.check_rank(x, weight, wanted)
         got = f"{weight.shape}, with {i} on axis I of {frame.weight_layout.value}"
-        over = (f" / {groups}", " over groups") if convolves else ("", "")
+        over = (f" / {groups}", " over groups") if convolves and groups > 1 else ("", "")
         expected = f"{frame.channels}{over[0]} there, the channels of x {x.shape}{over[1]}"
-        order = frame.weight_layout
-        hint = (
-            f"Check that the weight is in the order {order.value!r} (I input, O output channels)."
-        )
-        if frame.channels == (o * groups if convolves else o):
-            other = f"weight_layout={order.swapped().value!r}"
-            hint = f"Axes I and O look swapped: use {other}, or transpose the weight."
-        raise ShapeError("weight.shape", got, expected, hint)
+        raise ShapeError("weight.shape", got, expected, frame.hint(x.shape, wanted, swapped))
     divided, name = (o, "output channels") if convolves else (i, "input channels")
     if divided % groups:
         raise ArgumentError("groups", str(groups), f"a divisor of the {divided} {name}", _GROUPS)
@@ -276,6 +270,20 @@ class _Frame(NamedTuple):
             expected = f"{rank}, like the weight {weight.shape}: {axes}"
             remedy = "Add the missing axis, as in x[..., None], or use another weight."
             raise ShapeError("x.shape", got, expected, remedy)
+
+    def hint(self, x: Shape, wanted: int, swapped: int) -> str:
+        """Advise about an x whose channels are not `wanted`; `swapped`: if axes I and O were."""
+        order, is_last = self.weight_layout, self.layout is DataLayout.NXC
+        if self.channels == swapped:
+            other = f"weight_layout={order.swapped().value!r}"
+            return f"Axes I and O look swapped: use {other}, or transpose the weight."
+        if not is_last and x[-1] == wanted:
+            return "If the channels of x are its last axis, use layout='NXC'."
+        if is_last and wanted in x[:2]:
+            return "If the channels of x are its first axis after N, use layout='NCX'."
+        return (
+            f"Check that the weight is in the order {order.value!r} (I input, O output channels)."
+        )
 
     def weight_extents(self, shape: Shape) -> tuple[int, int, Shape]:
         """Extents of the axes I and O, and the kernel."""

@@ -22,7 +22,7 @@ from upconv.errors import EngineError
 pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("llvmlite", reason="the roofline needs llvmlite")
 
-from upconv.cli.bench_layers import PEERS, Candidate
+from upconv.cli.bench_layers import PEERS, Candidate, read
 from upconv.engines.jit import roofline as limits
 from upconv.engines.jit.roofline import Limits
 
@@ -279,7 +279,7 @@ BAD_LAYERS = {
             ("no name", {"name": ""}, "'name' is ''"),
         ]
     },
-    "missing": (json.dumps({"layers": [{k: v for k, v in LAYER.items() if k != "op"}]}), "'op'"),
+    "missing": (json.dumps({"layers": [{k: v for k, v in LAYER.items() if k != "k"}]}), "'k'"),
     "twice": (json.dumps({"layers": [LAYER, LAYER]}), "'a' is used twice"),
 }
 
@@ -295,6 +295,15 @@ def test_bad_layer_files_end_in_a_message(tmp_path, monkeypatch, name):
     assert said.startswith("error: l.json")
     assert words in said
     assert said.count("\n") == 1
+
+
+def test_what_a_layer_leaves_out_has_the_usual_values(tmp_path):
+    said = LAYER | {"op": 0, "d": 1, "g": 1, "conv": False}
+    files = tmp_path / "said.json", tmp_path / "short.json"
+    short = {key: said[key] for key in ("name", "n", "ic", "oc", "size", "k", "s", "p")}
+    for file, layer in zip(files, (said, short), strict=True):
+        file.write_text(json.dumps({"layers": [layer]}))
+    assert read(files[0]) == read(files[1])
 
 
 @pytest.mark.parametrize("name", ["missing.json", "."])

@@ -43,7 +43,7 @@ def layer(
     shape = (1, 32, *(axis.size for axis in axes))
     refused = Candidate("replace_deconv", "its strides are not all 1: see sub_pixel")
     found = (*(tried(name, before, gain) for name, gain in gains.items()), refused)
-    why = "no rewriting is faster beyond the noise"
+    why = "no rewriting is faster by more than the noise"
     if chosen != ORIGINAL:
         why = f"{gains[chosen]:.2f} times as fast (1.30 to 3.40) as the original"
     candidates = (tried(ORIGINAL, before), *found)

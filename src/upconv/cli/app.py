@@ -73,7 +73,7 @@ def _callback(
         ),
     ] = False,
 ) -> None:
-    """Transposed convolution, solved completely.
+    """Compute transposed convolutions fast, and exactly as each framework defines them.
 
     Results go to stdout, messages to stderr. Exit codes: 0 success, 1 findings,
     2 an error, 130 interrupted.

@@ -37,7 +37,7 @@ _LEGEND = (
     "efficiency: the time of the direct roofline over the best time",
     "x NAME: the best time of NAME over the best time of the row",
     "memory: of the result and the scratch memory of a call",
-    "error: largest difference from the result in float64, over the largest value",
+    "error: largest difference from the reference engine in float64, over the largest value",
 )
 _QUICK_SECONDS = 0.05
 _QUICK_MULTIPLY_ADDS = 150_000_000

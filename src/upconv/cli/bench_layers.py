@@ -108,7 +108,7 @@ def read(path: Path = _BUILT_IN) -> list[Layer]:
 def _layer(entry: object, where: str) -> Layer:
     if not isinstance(entry, dict):
         raise FileError(f"{where} is {brief(entry)}; expected an object.")
-    entry = {"conv": False} | entry
+    entry = {"op": 0, "d": 1, "g": 1, "conv": False} | entry
     wanted = [field.name for field in fields(Layer)]
     for key in {*wanted} ^ {*entry}:
         fault = "missing" if key in wanted else "unknown"

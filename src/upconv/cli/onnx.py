@@ -64,9 +64,9 @@ def optimize(
     """Make an ONNX model faster; every change is measured and verified.
 
     Every equivalent form of every transposed convolution is measured in the runtime that will run
-    the model. Forms that are faster beyond the noise are kept, and the new model is verified and
-    measured. A model that no form makes faster is written unchanged. If --input-shape gives several
-    shapes of an input, a form must be faster at all of them.
+    the model. Forms that are faster by more than the noise are kept, and the new model is verified
+    and measured. A model that no form makes faster is written unchanged. If --input-shape gives
+    several shapes of an input, a form must be faster at all of them.
 
     \b
     Examples:

@@ -106,7 +106,7 @@ def _ends(part: str, text: str) -> Ends:
 
 def _integer(part: str, text: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]{1,20}", part.strip()):
-        raise BadParameter(f"{text!r}; expected integers, such as 2 or 2,3")
+        raise BadParameter(f"{text!r}; expected integers of at most 20 digits, such as 2 or 2,3")
     return int(part)
 
 

@@ -48,11 +48,11 @@ def description() -> str:
     """Return the folder, and the number and bytes of its files, for `upconv doctor`."""
     folder = code_directory()
     if folder is None:
-        return "not kept: UPCONV_CODE_CACHE is 0, or there is no home directory"
+        return "not kept: UPCONV_CODE_CACHE is 0, or this user has no home directory"
     if not os.path.lexists(folder):
         return f"{folder} (does not exist yet)"
     if _usable(folder) is None:
-        return f"not kept: {folder} is not a folder, or others may write to it"
+        return f"not kept: {folder} is no folder of yours that others cannot write to; delete it"
     sizes = [facts.st_size for _, facts in _files(folder)]
     return f"{folder}: {len(sizes)} files, {readable(sum(sizes))}"
 

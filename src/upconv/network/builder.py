@@ -94,7 +94,7 @@ class Network(Layers):
         """
         if not self._nodes.outputs:
             remedy = "Call network.output(value) after the last layer."
-            raise ArgumentError("the network", "without an output", "at least one", remedy)
+            raise ArgumentError("the number of outputs", "0", "at least 1", remedy)
         return self._nodes.sized(shapes)
 
     def at(self, line: str) -> None:
@@ -130,6 +130,8 @@ class Network(Layers):
         self, *arrays: Any, precision: NetworkPrecision = "float32", threads: int | None = None
     ) -> Any:
         """Run on arrays of any valid sizes; programs for the latest sizes are kept.
+
+        arrays: one for each input, in the order in which the inputs were declared.
 
         The results and errors are those of `Program.run`.
         """

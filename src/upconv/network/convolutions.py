@@ -129,7 +129,7 @@ def _candidates(problem: Problem, threads: int, algorithm: Algorithm) -> list[Ca
     engine = load("jit")
     reason = engine.refuses(problem)
     if reason is not None:
-        remedy = "End the network before this layer, and continue with another one after it"
+        remedy = "Run the network on smaller inputs, or end it before this layer"
         raise EngineError(f"A network cannot compute {problem}: {reason}. {remedy}.")
     return [
         kernel

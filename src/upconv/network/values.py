@@ -93,7 +93,7 @@ class Nodes:
         """Add a node; return the value that it writes."""
         if self.outputs:
             remedy = "Call output last, or build another network."
-            raise ArgumentError("the network", "ended by output", "an open network", remedy)
+            raise ArgumentError("the network", "complete", "one whose output is not set", remedy)
         for i, value in enumerate(values):
             self.check("x" if len(values) == 1 else f"value {i}", value)
         (shape,) = output_shapes(operation, tuple(value.shape for value in values))
@@ -212,7 +212,7 @@ def _fitted(name: str, extents: Declared, shape: Declared, names: dict[str, int]
     result = []
     for extent, size in zip(extents, shape, strict=True):
         if not isinstance(size, int):
-            remedy = f"Pass the whole shape of {name!r}, as in graph({name}=(1, 80, 64))."
+            remedy = f"Pass the whole shape of {name!r}, such as (1, 80, 64)."
             raise ShapeError(argument, f"open, {pattern}", "known extents", remedy)
         wanted = names.setdefault(extent, size) if isinstance(extent, str) else extent
         if size < 1 or wanted not in (None, size):

@@ -46,6 +46,10 @@ def accelerate(
 ) -> Model:
     """Change a model in place, so that upconv computes the parts or layers where it is faster.
 
+    The model uses them in eval mode without gradients: after `model.eval()`, and within
+    `torch.inference_mode()` or `torch.no_grad()`. In training steps and for gradients it uses
+    upconv only with `training=True`.
+
     model: a module; it is changed and returned. Parameters, buffers and `state_dict` stay. A model
         that upconv does not make faster is returned unchanged.
     example_inputs: arguments of the model: a tensor, a tuple of positional arguments or a dict of

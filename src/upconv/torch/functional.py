@@ -74,7 +74,10 @@ def conv_transpose(
 def _kernel(weight: Tensor) -> Sequence[int]:
     """Return the spatial sizes of a weight."""
     if not isinstance(weight, torch.Tensor):
-        raise DTypeError("weight", f"of type {type(weight).__name__}", "a torch.Tensor")
+        remedy = (
+            "For NumPy's arrays call upconv.conv_transpose, or convert them by torch.from_numpy."
+        )
+        raise DTypeError("weight", f"of type {type(weight).__name__}", "a torch.Tensor", remedy)
     if not 3 <= weight.dim() <= 5:
         raise ShapeError("weight", f"of {weight.dim()} axes", "3, 4 or 5 axes")
     return weight.shape[2:]  # type: ignore[no-any-return]

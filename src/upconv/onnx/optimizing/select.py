@@ -42,7 +42,7 @@ def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
     if name != ORIGINAL:
         return name, f"{ratios[name]} as the original"
     best = max(ratios, key=lambda name: ratios[name].median)
-    return ORIGINAL, f"no rewriting is faster beyond the noise; {best} is {ratios[best]}"
+    return ORIGINAL, f"no rewriting is faster by more than the noise; {best} is {ratios[best]}"
 
 
 def faster(results: Sequence[WholeResult]) -> bool:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ... import memory
 from ...arrays import Array
+from ...checks import boolean
 from ...decision_files import Report, Row, conditions, restored
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
 from ...terminal import Progress, shown
@@ -90,6 +91,7 @@ class Session:
             require_defaults("sess_options", sess_options, "SessionOptions")
             threads = getattr(sess_options, "intra_op_num_threads", None) or None
         self._threads = resolved(threads)
+        measure = boolean("measure", measure)
         if decisions is not None and (layers is not None or not measure):
             beside = "measure" if layers is None else "layers"
             raise ArgumentError(beside, "given with decisions", "one of the two")
