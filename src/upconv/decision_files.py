@@ -273,7 +273,7 @@ def _built(kind: type[Content], record: Any, **converted: Any) -> Content:
 
 
 def _damaged(path: FilePath, reason: str) -> FileError:
-    remedy = "Delete the file and measure again with remeasure=True."
+    remedy = "Name another file, which remeasure=True writes."
     return FileError(f"Cannot read {brief(_name(path))}: {reason}. {remedy}")
 
 

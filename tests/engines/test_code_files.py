@@ -89,7 +89,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(folder, mode):
     assert code_files.read(NAME) is None
     code_files.write(OTHER, CODE)
     assert [file.name for file in folder.iterdir()] == [NAME]
-    assert code_files.description().startswith(f"not kept: {folder} is no folder of yours")
+    assert f"others may write to {folder}, or it is no folder" in code_files.fault()
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such permissions")
@@ -132,6 +132,7 @@ def test_the_folder_is_for_the_user_alone(folder):
     code_files.write(NAME, CODE)
     assert folder.stat().st_mode & 0o777 == 0o700
     assert code_files.description() == f"{folder}: 1 files, 512 B"
+    assert code_files.fault() == ""
 
 
 def test_a_file_in_place_of_the_folder_changes_no_call(folder):
@@ -139,7 +140,7 @@ def test_a_file_in_place_of_the_folder_changes_no_call(folder):
     code_files.write(NAME, CODE)
     assert code_files.read(NAME) is None
     assert folder.read_bytes() == b"my thesis"
-    assert code_files.description().startswith(f"not kept: {folder} is no folder of yours")
+    assert f"others may write to {folder}, or it is no folder" in code_files.fault()
 
 
 def test_a_link_in_place_of_the_folder_is_not_followed(folder, tmp_path):

@@ -154,8 +154,8 @@ def _faults() -> Iterator[str]:
         yield f"the cache directory {directory} is not a directory; set UPCONV_CACHE_DIR"
     elif directory.exists() and not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         yield f"the cache directory {directory} cannot be read and written; fix its permissions"
-    if (compiled := code_files.description()).endswith("delete it"):
-        yield f"compiled code is {compiled}"
+    if fault := code_files.fault():
+        yield fault
 
 
 def _checked(statuses: tuple[EngineStatus, ...], threads: int) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """Machine code on disk, so that later processes need not generate it again.
 
-A file is named by a digest of everything that its code depends on. It holds a digest of the code,
-and then the code: the object file that LLVM emitted. A file with a wrong digest is ignored, and so
-is a folder or a file that other users could have written. Errors of the file system are ignored,
-because code can always be generated.
+A file is named by a digest of everything that its code depends on. It holds a digest of its
+name and code, and then the code: the object file that LLVM emitted. A file with a wrong digest is
+ignored, and so is a folder or a file that other users could have written. File system errors end no
+call, because code can always be generated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from ..errors import FileError
 from ..files import cache_directory, opened
 from ..memory import readable
 
-# `cache_directory` needs it. Engines are imported under the lock `importing`, later calls are not.
+# Import it now, for `cache_directory`: engines are imported under the lock `importing`, but later
+# calls do not hold it, and a child forked in the middle of an import would wait forever.
 with suppress(ImportError):
     import platformdirs  # noqa: F401
 
@@ -36,7 +37,7 @@ def code_directory() -> Path | None:
     """Return the folder of machine code, which need not exist.
 
     Return None if `UPCONV_CODE_CACHE` is 0, or if this process has no home directory. Raises
-    `ArgumentError` for another value of the variable than 0 and 1.
+    `ArgumentError` for any value of the variable but 0 or 1.
     """
     if integer_variable("UPCONV_CODE_CACHE", 0, 1) == 0:
         return None
@@ -51,10 +52,18 @@ def description() -> str:
         return "not kept: UPCONV_CODE_CACHE is 0, or this user has no home directory"
     if not os.path.lexists(folder):
         return f"{folder} (does not exist yet)"
-    if _usable(folder) is None:
-        return f"not kept: {folder} is no folder of yours that others cannot write to; delete it"
+    if fault():
+        return "not kept"
     sizes = [facts.st_size for _, facts in _files(folder)]
     return f"{folder}: {len(sizes)} files, {readable(sum(sizes))}"
+
+
+def fault() -> str:
+    """Return why the folder is not used although code should be kept, or ""."""
+    folder = code_directory()
+    if folder is None or not os.path.lexists(folder) or _usable(folder) is not None:
+        return ""
+    return f"compiled code is not kept: others may write to {folder}, or it is no folder; delete it"
 
 
 def name_of(*texts: str) -> str:
@@ -92,21 +101,20 @@ def write(name: str, code: bytes) -> None:
             temporary.replace(folder / name)
         finally:
             temporary.unlink(missing_ok=True)
-        if name.startswith("00"):  # one of 256, because it takes long for a full folder
+        if name.startswith("00"):  # one name in 256, because listing a full folder is slow
             _delete_oldest(folder)
 
 
 def _delete_oldest(folder: Path) -> None:
-    """Delete the oldest files of a folder that has become too large."""
+    """Delete the oldest files of a folder if it has become too large."""
     files = sorted(_files(folder), key=lambda each: each[1].st_mtime)
-    excess = sum(facts.st_size for _, facts in files) - _MOST_BYTES
-    if excess <= 0:
+    nbytes = sum(facts.st_size for _, facts in files)
+    if nbytes <= _MOST_BYTES:
         return
-    excess += _MOST_BYTES // 4
     for path, facts in files:
         path.unlink(missing_ok=True)
-        excess -= facts.st_size
-        if excess <= 0:
+        nbytes -= facts.st_size
+        if nbytes <= _MOST_BYTES * 3 // 4:
             return
 
 
@@ -119,7 +127,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _usable(folder: Path | None) -> Path | None:
-    """Return a folder, which is created if necessary, if nobody else may write to it."""
+    """Return the folder, created if necessary, or None if others may write to it."""
     if folder is None:
         return None
     try:
@@ -134,13 +142,14 @@ def _usable(folder: Path | None) -> Path | None:
 def _create(folder: Path) -> None:
     """Create a folder, but not as root in the home directory of another user."""
     existing = next(parent for parent in folder.absolute().parents if parent.exists())
-    if hasattr(os, "geteuid") and os.geteuid() == 0 != existing.stat().st_uid:
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    if is_root and existing.stat().st_uid != 0:
         raise PermissionError(existing)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _is_safe(facts: os.stat_result) -> bool:
-    """Whether only this user or root can have written a file or folder; always true on Windows."""
+    """Whether only this user or root can write to a file or folder; always true on Windows."""
     if not hasattr(os, "geteuid"):
         return True
     return facts.st_uid in {0, os.geteuid()} and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -147,7 +147,7 @@ class Network(Layers):
         self, shapes: Mapping[str, ir.Shape], *, precision: NetworkPrecision = "float32",
         threads: int | None = None,
     ) -> Program:  # fmt: skip
-        """The program that a call with arrays of these shapes uses; do not close it."""
+        """The program that calls with arrays of these shapes use, so do not close it."""
         options = _options(precision, threads, "auto")
         known = by_name("shapes", shapes)
         program = None if self._programs is None else self._programs.find(known, options)
