@@ -46,6 +46,7 @@ def repeated(problem: Problem, threads: int, variant: str, repeats: bool) -> lis
     assert all(out.tobytes() == kept for out, kept in results), "a call wrote another's result"
     kernel = getattr(primitive, "_inner", primitive)
     if repeats and isinstance(kernel, Kernel) and not variant.startswith("winograd"):
+        assert kernel._replays, "no call on arrays without gaps was kept"
         assert all(kernel._replays.values()), "a pointer into no array"
     return [kept for _, kept in results]
 
@@ -103,6 +104,12 @@ def test_a_planted_fault_is_caught(
             except AssertionError:
                 continue
             assert results != expected, variant
+
+
+def test_merged_axes_repeat_too() -> None:
+    """A layer of one tap has its axes merged, and so fewer than its arrays."""
+    pointwise = replace(LAYER, axes=(Axis(9, 1),) * 2)
+    assert all(repeated(pointwise, 1, variant, True) for variant in variants(pointwise, 1))
 
 
 def test_threads_repeat_one_call() -> None:

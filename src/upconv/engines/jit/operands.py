@@ -53,7 +53,8 @@ class Operands:
         cls, correlation: Correlation, out: Array, x: Array, residual: Maybe, second: Maybe = None
     ) -> Operands:
         """Return the arrays of a call, copied where kernels cannot access them."""
-        if residual is None and second is None and are_plain(correlation, out, x):
+        whole = x.ndim == correlation.rank + 2
+        if whole and residual is None and second is None and have_no_gaps(out, x):
             return cls((), out, x, None)  # the fast path of most calls
         y, other, layout = out, second, correlation.layout
         beside = [array for array in (residual, second) if array is not None]
@@ -94,10 +95,9 @@ class Operands:
             array[...] = copy
 
 
-def are_plain(correlation: Correlation, out: Array, x: Array) -> bool:
-    """Whether kernels can use these arrays in place, and they have no gaps."""
-    whole = x.ndim == len(correlation.lines) + 2
-    return whole and x.flags.c_contiguous and out.flags.c_contiguous
+def have_no_gaps(out: Array, x: Array) -> bool:
+    """Whether these arrays are contiguous, so that kernels can use them in place."""
+    return x.flags.c_contiguous and out.flags.c_contiguous
 
 
 def _alike(first: Array, second: Array) -> bool:
@@ -185,7 +185,7 @@ class Kernel:
     ) -> None:
         """Compute into `out`."""
         biases = self._by_channel(bias, slopes)
-        plain = residual is None and second is None and are_plain(self.correlation, out, a)
+        plain = residual is None and second is None and have_no_gaps(out, a)
         with Workspace(self.workspace_bytes) as scratch:
             addresses, replay = self._replay(plain, (out, a, b, biases), scratch)
             if replay is not None:
@@ -209,7 +209,7 @@ class Kernel:
 
         One native call does both, since after each call Python's code and data are in no cache."""
         biases = self._by_channel(bias, slopes)
-        plain = residual is None and are_plain(self.correlation, out, a)
+        plain = residual is None and have_no_gaps(out, a)
         b, packing, _read = self._begin(weight)
         with Workspace(self.workspace_bytes) as scratch:
             addresses, replay = self._replay(plain, (out, a, b, biases), scratch, packing)
@@ -262,7 +262,8 @@ class Kernel:
         key = aligned, packing is not None
         if key not in self._replays:
             out, a, b, biases = arrays
-            launches = self._launches(Operands((), out, a, None), b, biases, scratch)
+            operands = Operands.of(self.correlation, out, a, None)
+            launches = self._launches(operands, b, biases, scratch)
             if packing is not None:
                 launches = self._packing(launches, packing)
             sizes = *(array.nbytes for array in arrays), self.workspace_bytes, beside[1]
