@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from ..emit import Function
 from ..rows import converted
-from ..values import BFLOAT, BYTES, I1, I16, I32, Value, vector
+from ..values import BFLOAT, BYTES, I1, I16, I32, LINE, Value, vector
 from .tile import ChannelTile, Inputs, live_masks, load_vectors
 
 Read = Callable[[Function, ChannelTile, Value], Value]
@@ -95,8 +95,8 @@ def _weights(
     """
     f.prefetch(inputs.ahead + channel * inputs.operands["ahead_channel"])
     f.prefetch(f.at(inputs.following, channel * tile.points, tile.stored))
-    for v in range(tile.vectors):
-        f.prefetch(f.at(w + _AHEAD, v * tile.lanes, tile.element), near=True)
+    for lane in range(0, tile.width, LINE // BYTES[tile.element]):
+        f.prefetch(f.at(w + _AHEAD, lane, tile.element), near=True)
     return load_vectors(f, tile, w)
 
 
