@@ -19,7 +19,7 @@ from .values import BFLOAT, BYTES, FLOAT, I16, I32, I64, LINE, PTR, Value, split
 
 ARGUMENTS = ArgumentLayout(
     "dst* src* pieces* tables* gather* count channels part parts jobs element"
-    " dst_group src_group src_channel src_lane stored columns taps row_channels",
+    " dst_group src_group src_channel src_lane stored columns taps row_channels run runs",
     counters="next bad",
 )
 PIECE = 4  # numbers per piece: byte offsets in dst and src, offset in tables or lanes, entries
@@ -262,17 +262,19 @@ def _prefetch_next(f: Function, src: Value, nbytes: Value, rows: Value, row_byte
 
 @compiled("pack", kept=16, opt=1)
 def packing_code(module: Module, element: str, cpu: Cpu) -> None:
-    """Emit `pack(args)`, which every thread runs: it gathers entries by a table."""
+    """Emit `pack(args)`, which every thread runs: it gathers entries by a table. A job has a part
+    of the input channels of a run of pieces."""
     with module.function("pack", {"args": PTR}) as f:
         a = ARGUMENTS.reader(f)
         with jobs(f, a.address("next"), a["jobs"]) as job:
-            part, group = job % a["parts"], job // a["parts"]
-            first = part * a["part"]
+            part, rest = job % a["parts"], job // a["parts"]
+            run, group = rest % a["runs"], rest // a["runs"]
+            first, begin = part * a["part"], run * a["run"]
             count = f.min(a["part"], a["channels"] - first)
             dst = a["dst"] + group * a["dst_group"]
             src = group * a["src_group"] + first * a["src_channel"]
             src = a["src"] + src
-            with f.loop(0, a["count"]) as loop:
+            with f.loop(begin, f.min(begin + a["run"], a["count"])) as loop:
                 piece = f.at(a["pieces"], loop.index * PIECE, I64)
                 to, start, table, lanes = (f.word(piece, i) for i in range(PIECE))
                 row = lanes * a["element"]

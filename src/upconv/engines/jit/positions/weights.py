@@ -46,7 +46,11 @@ class Packing(Packer):
         self.starts = starts[:-1]
         first = starts[:-1, None] + np.arange(len(outer)) * self.tap_bytes[:, None]
         tables = _piece_table(weight, tiles, blocks, last, first, outer)
-        super().__init__(weight, compute, weight.groups, channels, int(starts[-1]), *tables, cpu)
+        _, by_reduced, by_made, *_ = weight.strides
+        super().__init__(
+            weight, compute, weight.groups, channels, int(starts[-1]), *tables, cpu,
+            run=len(outer) if by_made > by_reduced else 0,
+        )  # fmt: skip
 
 
 def _piece_table(
