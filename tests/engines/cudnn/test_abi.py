@@ -14,7 +14,7 @@ def _missing() -> str:
     """Why the library cannot look at descriptors; newer ones load parts that need a GPU."""
     try:
         layer = Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 8, 8)
-        list(graphs._operations(Convolution.of(layer)))
+        list(graphs.operations(Convolution.of(layer)))
     except EngineMissing as missing:
         return str(missing)
     except abi.CudnnError as error:
@@ -50,13 +50,13 @@ def test_operations_are_accepted(direction: Direction, dtype: DType, layout: Dat
         ]
     for end in ends:
         steps = 1 + end.bias + end.residual + (end.activation is not Activation.NONE)
-        assert len(list(graphs._operations(Convolution.of(problem, end)))) == steps
+        assert len(list(graphs.operations(Convolution.of(problem, end)))) == steps
 
 
 @pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("which", norms.Pass)
-def test_norms_are_accepted(which: norms.Pass, last: bool) -> None:
-    assert norms._operation(norms.Norm(which, (4, 32, 256), DType.FLOAT16, last)).address
+@pytest.mark.parametrize("forward", [True, False])
+def test_norms_are_accepted(forward: bool, last: bool) -> None:
+    assert len(list(norms.operations(norms.Norm(forward, (4, 32, 256), DType.FLOAT16, last)))) == 1
 
 
 def test_a_wrong_attribute_is_an_error_with_its_reason() -> None:

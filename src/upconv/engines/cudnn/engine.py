@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import lru_cache
 from math import ceil
@@ -16,15 +16,14 @@ from ... import devices
 from ...checks import boolean, frozen, integer, one_of
 from ...devices import DeviceArray, Library
 from ...errors import EngineError, EngineRefusal
-from ...forks import importing
 from ...problem import DType, Problem
 from ..base import Primitive
-from . import abi, graphs
-from .abi import handles
+from . import abi, graphs, norms
+from .abi import Note, Object, handles
 from .delay import wait
 from .driver import Kernel, driver
 from .elementwise import PER_THREAD, POINTERS, THREADS, Move, processor_of, ptx
-from .graphs import BIAS, RESIDUAL, RESULT, A, B, Graph, Options, Unsupported
+from .graphs import BIAS, RESIDUAL, RESULT, A, B, Graph, Options
 from .moves import Ends, Maybe, Moves
 from .operation import Convolution, cannot
 from .primitive import primitive, variants
@@ -120,7 +119,7 @@ class BoundCudnn:
     def __init__(self, settings: Cudnn, library: Library, device: int) -> None:
         self._machine = Gpu(library, device, settings.options)
         self.library, self.device = library, device
-        self._options, self._norms = settings.options, dict[Any, Any]()
+        self._norm_plan = lru_cache(_MOST_NORMS)(self._new_norm_plan)
         self.tunes = None if settings.tune is None else settings.tune != Tune.OFF.value
         limit = settings.options.workspace
         self._fingerprint = (
@@ -154,21 +153,16 @@ class BoundCudnn:
         arrays: dict[str, DeviceArray], eps: float,
     ) -> None:  # fmt: skip
         """Run "forward" or "backward" of a normalization; see `norms` for sizes and arrays."""
-        with importing:
-            from . import norms
-        norm = norms.Norm(norms.Pass(which), sizes, DType(arrays["x"].dtype.name), last)
-        key = norm, eps
-        if key not in self._norms:
-            self._machine.refuse_capture()
-            built = self._machine.built(lambda handle: norms.graph(norm, handle, self._options))
-            norm_plan = None if built is None else norms.NormPlan(norm, built, eps)
-            if len(self._norms) >= _MOST_NORMS:
-                self._norms = {}  # replaced, because other threads may read the old dict
-            self._norms[key] = norm_plan
-        plan = self._norms.get(key)
+        dtype = DType(arrays["x"].dtype.name)
+        plan = self._norm_plan(norms.Norm(which == "forward", sizes, dtype, last), eps)
         if plan is None:
             raise EngineRefusal(f"cuDNN has no plan for batch normalization of {sizes}.")
         self._machine.execute(plan.plan, *plan.addresses(arrays))
+
+    def _new_norm_plan(self, norm: norms.Norm, eps: float) -> norms.NormPlan | None:
+        self._machine.refuse_capture()
+        plan = self._machine.built(self._machine.graph(norms.operations(norm), set()))
+        return None if plan is None else norms.NormPlan(norm, plan, eps)
 
     def scaled(
         self, y: DeviceArray, x: DeviceArray, scale: DeviceArray, shift: DeviceArray | None,
@@ -204,27 +198,24 @@ class Gpu:
         self._library, self._device, self._options = library, device, options
         self._processor = processor_of(driver().capability(device))
         self._kernels: dict[Move, Kernel] = {}
-        self._graphs: dict[Convolution, Graph | None] = {}
+        self._graph = lru_cache(_MOST_GRAPHS)(self._new_graph)
 
     def plan(self, convolution: Convolution, name: str = "") -> GpuPlan | None:
         """Return the plan with a name, or the first that can be built."""
-        graph = self._graph(convolution)
+        plan = self.built(self._graph(convolution), name)
+        return None if plan is None else GpuPlan(self, plan, convolution)
+
+    def graph(self, operations: Iterable[Object], unwanted: set[Note]) -> Graph | None:
+        """Return the graph of some operations; see `graphs.graph_of`."""
+        with self._library.on(self._device):
+            return graphs.graph_of(operations, unwanted, self._handle(), self._options)
+
+    def built(self, graph: Graph | None, name: str = "") -> graphs.Plan | None:
+        """Return a graph's plan with a name, or the first that can be built."""
         if graph is None:
             return None
         with self._library.on(self._device):
-            plan = next(graph.plans([name] if name else graph.names, self._handle()), None)
-        return None if plan is None else GpuPlan(self, plan, convolution)
-
-    def built(self, graph: Callable[[int], Graph]) -> graphs.Plan | None:
-        """Return the first plan of a graph that `graph` builds with this thread's handle."""
-        library, device = self._library, self._device
-        with library.on(device):
-            handle = handles.of(device, library.stream(device))
-            try:
-                candidate = graph(handle)
-            except Unsupported:
-                return None
-            return next(candidate.plans(candidate.names, handle), None)
+            return next(graph.plans([name] if name else graph.names, self._handle()), None)
 
     def names(self, convolution: Convolution) -> list[str]:
         """Return the names of a convolution's engines, some of which may give no plan."""
@@ -260,20 +251,9 @@ class Gpu:
                 address = library.address(scratch)
             plan.run(numbers, addresses, address, handles.of(device, library.stream(device)))
 
-    def _graph(self, convolution: Convolution) -> Graph | None:
-        """Return the graph of a convolution, or None if unsupported; recent graphs are cached."""
-        graphs_ = self._graphs
-        if convolution in graphs_:
-            return graphs_[convolution]
-        graph: Graph | None = None
-        try:
-            with self._library.on(self._device):
-                graph = graphs.convolution_graph(convolution, self._handle(), self._options)
-        except Unsupported:
-            pass
-        kept = list(graphs_.items())[1 - _MOST_GRAPHS :]
-        self._graphs = dict([*kept, (convolution, graph)])  # new, as threads may read the old dict
-        return graph
+    def _new_graph(self, convolution: Convolution) -> Graph | None:
+        unwanted = graphs.unwanted_notes(convolution, self._options)
+        return self.graph(graphs.operations(convolution), unwanted)
 
     def _handle(self) -> int:
         """Return this thread's handle, on the caller's stream."""

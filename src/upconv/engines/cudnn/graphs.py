@@ -1,4 +1,4 @@
-"""Graphs of cuDNN, each a convolution with its epilogue, and plans that run them.
+"""Graphs of cuDNN, such as a convolution with its epilogue, and plans that run them.
 
 A plan is one way to run a graph: an engine of the library with its settings ("knobs"). Its name,
 such as "eng22_k2=5", is the same in every process with the same library.
@@ -7,7 +7,7 @@ such as "eng22_k2=5", is the same in every process with the same library.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ...activations import Activation
@@ -36,17 +36,6 @@ class Options(NamedTuple):
 
     workspace: int | None
     deterministic: bool
-
-
-class Unsupported(Exception):
-    """Raised where the library has no plan for a graph; the text is the library's reason."""
-
-
-class Engine(NamedTuple):
-    """An engine of the library with its settings, before a plan is built."""
-
-    name: str
-    config: Object
 
 
 class Plan:
@@ -86,34 +75,15 @@ def _variant_pack(numbers: tuple[int, ...], addresses: tuple[int, ...], workspac
 
 
 class Graph:
-    """A graph and the engines that can run it; raises `Unsupported` if there are none.
+    """A graph: the engines that can run it, by name, and the plans that have been built.
 
-    Plans that have been built live as long as the graph.
+    names: the engines' names, in the library's expected order of speed.
     """
 
-    def __init__(
-        self, operations: Sequence[Object], handle: int, options: Options, unwanted: set[Note]
-    ) -> None:
+    def __init__(self, engines: Mapping[str, Object], options: Options) -> None:
+        self.names, self._engines = list(engines), engines
         self._options, self._lock = options, threading.Lock()
         self._built: dict[str, Plan | None] = {}
-        try:
-            self._graph = (
-                Object(Descriptor.OPERATIONGRAPH)
-                .set(Attribute.OPERATIONGRAPH_OPS, Type.BACKEND_DESCRIPTOR, *operations)
-                .set(Attribute.OPERATIONGRAPH_HANDLE, Type.HANDLE, handle)
-                .finalized()
-            )
-        except CudnnError as error:
-            raise Unsupported(str(error)) from None
-        engines = {engine.name: engine for engine in _engines(self._graph, unwanted)}
-        if not engines:
-            raise Unsupported("no engine of the library takes this graph")
-        self._engines = engines
-
-    @property
-    def names(self) -> list[str]:
-        """The engines' names, in the library's expected order of speed."""
-        return list(self._engines)
 
     def plans(self, names: Iterable[str], handle: int) -> Iterator[Plan]:
         """Yield the plans of some engines, built in turn with this thread's handle.
@@ -129,19 +99,39 @@ class Graph:
                 yield plan
 
     def _plan(self, name: str, handle: int) -> Plan | None:
-        engine = self._engines.get(name)
-        if engine is None:
+        if name not in self._engines:
             return None
         try:
-            plan = Plan(name, engine.config, handle)
+            plan = Plan(name, self._engines[name], handle)
         except CudnnError:
             return None
         limit = self._options.workspace
         return None if limit is not None and plan.workspace > limit else plan
 
 
-def _engines(graph: Object, unwanted: set[Note]) -> Iterator[Engine]:
-    """Yield the engines that the library lists for a graph, except those with unwanted notes."""
+def graph_of(
+    operations: Iterable[Object], unwanted: set[Note], handle: int, options: Options
+) -> Graph | None:
+    """Return the graph of some operations, or None if no engine of the library can run it.
+
+    unwanted: the notes of engines that must not run it.
+    """
+    try:
+        graph = (
+            Object(Descriptor.OPERATIONGRAPH)
+            .set(Attribute.OPERATIONGRAPH_OPS, Type.BACKEND_DESCRIPTOR, *operations)
+            .set(Attribute.OPERATIONGRAPH_HANDLE, Type.HANDLE, handle)
+            .finalized()
+        )
+    except CudnnError:
+        return None
+    engines = dict(_engines(graph, unwanted))
+    return Graph(engines, options) if engines else None
+
+
+def _engines(graph: Object, unwanted: set[Note]) -> Iterator[tuple[str, Object]]:
+    """Yield the names and settings of the engines that the library lists for a graph, except those
+    with unwanted notes. Settings keep their graph."""
     for mode in (Mode.A, Mode.B, Mode.FALLBACK):
         try:
             listed = (
@@ -159,7 +149,7 @@ def _engines(graph: Object, unwanted: set[Note]) -> Iterator[Engine]:
             if not unwanted.intersection(
                 engine.get(Attribute.ENGINE_NUMERICAL_NOTE, Type.NUMERICAL_NOTE)
             ):
-                yield Engine(_name(engine, config), config)
+                yield _name(engine, config), config
 
 
 def _name(engine: Object, config: Object) -> str:
@@ -173,28 +163,18 @@ def _name(engine: Object, config: Object) -> str:
     return f"eng{index}" + "".join(f"_k{kind}={value}" for kind, value in settings)
 
 
-def unwanted_notes(dtype: DType, *, tf32: bool, deterministic: bool) -> set[Note]:
+def unwanted_notes(convolution: Convolution, options: Options) -> set[Note]:
     """Return the notes of engines that are less precise than requested, or not deterministic."""
     notes = {Note.REDUCED_PRECISION_REDUCTION}
-    if dtype is DType.FLOAT32:
+    if convolution.dtype is DType.FLOAT32:
         notes.add(Note.DOWN_CONVERT_INPUTS)
-        if not tf32:
+        if not convolution.tf32:
             notes.add(Note.TENSOR_CORE)
-    return notes | ({Note.NONDETERMINISTIC} if deterministic else set())
+    return notes | ({Note.NONDETERMINISTIC} if options.deterministic else set())
 
 
-def convolution_graph(convolution: Convolution, handle: int, options: Options) -> Graph:
-    """Return the graph of a convolution and its epilogue; raise `Unsupported` if there is none."""
-    dtype, deterministic = convolution.dtype, options.deterministic
-    unwanted = unwanted_notes(dtype, tf32=convolution.tf32, deterministic=deterministic)
-    try:
-        operations = list(_operations(convolution))
-    except CudnnError as error:
-        raise Unsupported(str(error)) from None
-    return Graph(operations, handle, options, unwanted)
-
-
-def _operations(convolution: Convolution) -> Iterator[Object]:
+def operations(convolution: Convolution) -> Iterator[Object]:
+    """Yield the operations of a convolution and its epilogue."""
     kind, sums = TYPES[convolution.dtype], TYPES[convolution.dtype.accumulator]
     result = convolution.result
     count = sum(1 for _ in _steps(convolution))

@@ -12,33 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from ctypes import addressof, c_float
-from enum import Enum
 from typing import NamedTuple
 
 from ...devices import DeviceArray
 from ...problem import DType
 from . import abi
 from .abi import Descriptor, Object, Type, tensor
-from .graphs import TYPES, Graph, Options, Plan, Unsupported
+from .graphs import TYPES, Plan
 
 _BATCH_NORM, _TRAINING = 2, 1  # cudnnBackendNormMode_t, cudnnBackendNormFwdPhase_t
-
-
-class Pass(Enum):
-    """The direction that a graph computes."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-
-
-class Norm(NamedTuple):
-    """One normalization: (batch, channels, positions), the type of x, and whether channels are
-    last."""
-
-    which: Pass
-    sizes: tuple[int, int, int]
-    dtype: DType
-    last: bool
 
 
 # Attributes of OPERATION_NORM_FORWARD and OPERATION_NORM_BACKWARD, in the order of the arrays.
@@ -52,43 +34,44 @@ _BACKWARD = {
 }  # fmt: skip
 _SCALARS = {"eps": 2007, "weight": 2008}
 _LIKE_X = {"x", "y", "grad", "dx"}
-_MODE, _PHASE = {Pass.FORWARD: 2000, Pass.BACKWARD: 2100}, 2001
+_FORWARD_MODE, _FORWARD_PHASE, _BACKWARD_MODE = 2000, 2001, 2100
 
 
-def graph(norm: Norm, handle: int, options: Options) -> Graph:
-    """Return the graph of a normalization; raise `graphs.Unsupported` if there is none."""
-    try:
-        operation = _operation(norm)
-    except abi.CudnnError as error:
-        raise Unsupported(str(error)) from None
-    return Graph([operation], handle, options, set())
+class Norm(NamedTuple):
+    """One normalization or its gradients: (batch, channels, positions), the type of x, and whether
+    channels are last."""
+
+    forward: bool
+    sizes: tuple[int, int, int]
+    dtype: DType
+    last: bool
+
+    @property
+    def attributes(self) -> dict[str, int]:
+        """The operation's attribute for each array."""
+        return _FORWARD | _SCALARS if self.forward else _BACKWARD
 
 
-def _operation(norm: Norm) -> Object:
-    forward = norm.which is Pass.FORWARD
-    kind = Descriptor.OPERATION_NORM_FORWARD if forward else Descriptor.OPERATION_NORM_BACKWARD
-    node = Object(kind).set(_MODE[norm.which], Type.NORM_MODE, _BATCH_NORM)
-    if forward:
-        node.set(_PHASE, Type.NORM_FWD_PHASE, _TRAINING)
-    for attribute, value in _tensors(norm):
-        node.set(attribute, Type.BACKEND_DESCRIPTOR, value)
-    return node.finalized()
-
-
-def _tensors(norm: Norm) -> Iterator[tuple[int, Object]]:
+def operations(norm: Norm) -> Iterator[Object]:
+    """Yield the operation of a normalization or of its gradients."""
+    if norm.forward:
+        node = Object(Descriptor.OPERATION_NORM_FORWARD)
+        node.set(_FORWARD_MODE, Type.NORM_MODE, _BATCH_NORM)
+        node.set(_FORWARD_PHASE, Type.NORM_FWD_PHASE, _TRAINING)
+    else:
+        node = Object(Descriptor.OPERATION_NORM_BACKWARD)
+        node.set(_BACKWARD_MODE, Type.NORM_MODE, _BATCH_NORM)
     n, c, x = norm.sizes
     strides = (c * x, 1, c * x, c) if norm.last else (c * x, x, x, 1)
-    for number, (name, attribute) in enumerate(_names(norm).items(), 1):
+    for number, (name, attribute) in enumerate(norm.attributes.items(), 1):
         if name in _LIKE_X:
-            yield attribute, tensor(number, (n, c, 1, x), strides, TYPES[norm.dtype])
+            value = tensor(number, (n, c, 1, x), strides, TYPES[norm.dtype])
         elif name in _SCALARS:
-            yield attribute, tensor(number, (1,) * 4, (1,) * 4, abi.FLOAT, by_value=True)
+            value = tensor(number, (1,) * 4, (1,) * 4, abi.FLOAT, by_value=True)
         else:
-            yield attribute, tensor(number, (1, c, 1, 1), (c, 1, c, c), abi.FLOAT)
-
-
-def _names(norm: Norm) -> dict[str, int]:
-    return _FORWARD | _SCALARS if norm.which is Pass.FORWARD else _BACKWARD
+            value = tensor(number, (1, c, 1, 1), (c, 1, c, c), abi.FLOAT)
+        node.set(attribute, Type.BACKEND_DESCRIPTOR, value)
+    yield node.finalized()
 
 
 class NormPlan:
@@ -96,7 +79,7 @@ class NormPlan:
 
     def __init__(self, norm: Norm, plan: Plan, eps: float) -> None:
         self.plan = plan
-        self._names = tuple(_names(norm))
+        self._names = tuple(norm.attributes)
         self._scalars = {"eps": c_float(eps), "weight": c_float(1.0)}
 
     def addresses(self, arrays: dict[str, DeviceArray]) -> tuple[tuple[int, ...], tuple[int, ...]]:
