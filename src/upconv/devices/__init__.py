@@ -18,8 +18,7 @@ from typing import Any
 
 from ..errors import DTypeError
 from ..forks import importing
-from .arrays import DeviceArray, Library
-from .memory import out_of_memory
+from .arrays import DeviceArray, Library, out_of_memory
 
 __all__ = ["DeviceArray", "Library", "device_array", "library", "out_of_memory", "same_place"]
 

@@ -1,17 +1,17 @@
-"""The view of an array on a GPU, and the interface of the library that owns the array."""
+"""The view of an array on a GPU, the interface of the library that owns it, and its errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import DTypeError
+from ..errors import DTypeError, MemoryLimitError
 from ..problem import DType
-from . import memory
 
 Native = Any
 """An array of the library's own type."""
@@ -66,6 +66,24 @@ class Library(Protocol):
 
     def is_out_of_memory(self, error: Exception) -> bool:
         """Whether an error means that the device has too little memory."""
+
+
+@contextmanager
+def out_of_memory(library: Library, purpose: str) -> Iterator[None]:
+    """Convert a library's out-of-memory error in the block to `MemoryLimitError`."""
+    try:
+        yield
+    except Exception as error:
+        raise _raised(library, purpose, error) from None
+
+
+def _raised(library: Library, purpose: str, error: Exception) -> Exception:
+    """Return the error to raise for a library's error."""
+    if not library.is_out_of_memory(error):
+        return error
+    reason = " ".join(str(error).split())[:300]
+    message = f"{purpose} does not fit on the GPU: {reason} Work on smaller pieces of the input."
+    return MemoryLimitError(message)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -135,12 +153,12 @@ class DeviceArray:
         try:  # not `out_of_memory`, which takes two microseconds
             native = self.library.empty(shape, kind, self.device)
         except Exception as error:
-            raise memory.raised(self.library, f"an array of shape {shape}", error) from None
+            raise _raised(self.library, f"an array of shape {shape}", error) from None
         return self._view(native)
 
     def copy(self) -> DeviceArray:
         """A contiguous copy; `MemoryLimitError` if there is too little memory."""
-        with memory.out_of_memory(self.library, f"a copy of an array of shape {self.shape}"):
+        with out_of_memory(self.library, f"a copy of an array of shape {self.shape}"):
             return self._view(self.library.copy(self.native))
 
     def _view(self, native: Native) -> DeviceArray:
