@@ -41,4 +41,4 @@ def _kernel(device: int, processor: str) -> Kernel:
 def wait(device: int, processor: str, stream: int, seconds: float) -> None:
     """Make a stream wait, for at most 50 ms."""
     nanoseconds = int(min(seconds, _LONGEST) * 1e9)
-    _kernel(device, processor).launch(1, 1, stream, struct.pack("q", nanoseconds))
+    _kernel(device, processor)(1, 1, stream, struct.pack("q", nanoseconds))

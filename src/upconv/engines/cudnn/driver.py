@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from ...errors import EngineError, EngineMissing
@@ -19,6 +19,10 @@ from ...errors import EngineError, EngineMissing
 _POINTER, _SIZE, _END = 1, 2, 0  # markers in the list of arguments of a launch
 _OTHER_CONTEXT = 201, 400  # errors: no context, or a handle of another context
 _CAPABILITY = 75, 76  # attributes of a device: major and minor
+
+Kernel = Callable[[int, int, int, bytes], None]
+"""A loaded kernel, launched by a call with its numbers of blocks and of threads in a block, a
+stream and its packed arguments. Its module stays loaded, since there are few classes of kernels."""
 
 _lock = threading.Lock()
 
@@ -84,20 +88,21 @@ class Driver:
             module, function = c_void_p(), c_void_p()
             self._call("cuModuleLoadData", byref(module), c_char_p(ptx.encode()))
             self._call("cuModuleGetFunction", byref(function), module, c_char_p(name.encode()))
-        return Kernel(self, device, function)
+        return partial(self._launch, device, function)
 
-    def launch(self, kernel: Kernel, blocks: int, threads: int, stream: int, packed: bytes) -> None:
-        """Launch a kernel on a stream with its packed arguments."""
+    def _launch(
+        self, device: int, function: c_void_p, blocks: int, threads: int, stream: int, packed: bytes
+    ) -> None:
         size = c_size_t(len(packed))
         listed = (c_void_p * 5)(
             _POINTER, ctypes.cast(c_char_p(packed), c_void_p), _SIZE,
             ctypes.cast(byref(size), c_void_p), _END,
         )  # fmt: skip
         launch = self._library.cuLaunchKernel
-        call = kernel.function, blocks, 1, 1, threads, 1, 1, 0, stream, None, listed
+        call = function, blocks, 1, 1, threads, 1, 1, 0, stream, None, listed
         code = launch(*call)
         if code in _OTHER_CONTEXT:  # rare: the thread has not used this device before
-            with self.context(kernel.device):
+            with self.context(device):
                 code = launch(*call)
         if code:
             self._fail("cuLaunchKernel", code)
@@ -119,16 +124,3 @@ class Driver:
         if name == "cuInit":
             raise EngineMissing(f"the NVIDIA driver cannot start: {reason}")
         raise EngineError(f"The CUDA driver's {name} failed with error {code}: {reason}.")
-
-
-class Kernel:
-    """A loaded kernel; its module stays loaded, since there are few classes of kernels."""
-
-    __slots__ = ("_driver", "device", "function")
-
-    def __init__(self, owner: Driver, device: int, function: c_void_p) -> None:
-        self._driver, self.device, self.function = owner, device, function
-
-    def launch(self, blocks: int, threads: int, stream: int, packed: bytes) -> None:
-        """Launch the kernel; see `Driver.launch`."""
-        self._driver.launch(self, blocks, threads, stream, packed)

@@ -232,7 +232,7 @@ class Gpu:
         addresses = (0 if array is None else array.pointer for array in arrays)
         packed = struct.pack(f"{len(POINTERS)}Q", *addresses) + packed
         stream = self._library.stream(self._device)
-        kernel.launch(-(-total // (THREADS * PER_THREAD)), THREADS, stream, packed)
+        kernel(-(-total // (THREADS * PER_THREAD)), THREADS, stream, packed)
 
     def wait(self, seconds: float) -> None:
         """Make the caller's stream wait."""
