@@ -258,28 +258,24 @@ class Object:
 
     def get(self, name: int, kind: Type) -> list[Any]:
         """Return the values of an attribute."""
-        array = (_ELEMENTS.get(kind, c_int) * self._count(name, kind))()
+        array = (_ELEMENTS.get(kind, c_int) * self._read(name, kind))()
         count = self._read(name, kind, array)
         return list(array)[:count]
 
     def objects(self, name: int, of: Descriptor) -> list[Object]:
         """Return the descriptors of an attribute, which the library fills."""
         kind = Type.BACKEND_DESCRIPTOR
-        descriptors = [Object(of) for _ in range(self._count(name, kind))]
+        descriptors = [Object(of) for _ in range(self._read(name, kind))]
         array = (c_void_p * len(descriptors))(*(one.address for one in descriptors))
         return descriptors[: self._read(name, kind, array)]
 
-    def _count(self, name: int, kind: Type) -> int:
-        count = c_int64()
-        code = self.library.getattribute(self.address, name, kind, 0, byref(count), None)
+    def _read(self, name: int, kind: Type, array: Any = ()) -> int:
+        """Fill an array with the values of an attribute; return how many there are."""
+        count, size = c_int64(), len(array)
+        read = self.library.getattribute
+        code = read(self.address, name, kind, size, byref(count), array if size else None)
         self.library.check(code, f"attribute {name}")
         return count.value
-
-    def _read(self, name: int, kind: Type, array: Any) -> int:
-        count = c_int64()
-        code = self.library.getattribute(self.address, name, kind, len(array), byref(count), array)
-        self.library.check(code, f"attribute {name}")
-        return min(count.value, len(array))
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "address", 0) and not _ending():
