@@ -60,13 +60,15 @@ class Machine(Mover, Protocol):
 class Form(NamedTuple):
     """One way to give cuDNN the interior.
 
-    prefix: the prefix of its variants' names. problem: the problem that cuDNN computes. offsets:
-    the position of the interior's image in the image of `problem`. ends: the fused epilogue.
+    prefix: the prefix of its variants' names. problem: the problem that cuDNN computes. offsets,
+    image_size: the place of the interior's image in the image of `problem`. ends: the fused
+    epilogue.
     """
 
     prefix: str
     problem: Problem
     offsets: tuple[int, ...]
+    image_size: tuple[int, ...]
     ends: operation.Ends
 
     @property
@@ -82,13 +84,13 @@ def forms(problem: Problem, interior: Interior) -> Iterator[Form]:
         return
     bare = without_epilogue(inner)
     larger, offsets = evened(bare)
-    nowhere = (0,) * len(offsets)
+    nowhere, size = (0,) * len(offsets), bare.out_size
     ends = fusible(problem) if inner == problem else None
     if ends:
-        yield Form("fused ", bare, nowhere, ends)
-    yield Form("", bare, nowhere, NO_ENDS)
+        yield Form("fused ", bare, nowhere, size, ends)
+    yield Form("", bare, nowhere, size, NO_ENDS)
     if larger != bare:
-        yield Form("even ", larger, offsets, NO_ENDS)
+        yield Form("even ", larger, offsets, size, NO_ENDS)
 
 
 def variants(machine: Machine, problem: Problem, most: int) -> tuple[str, ...]:
@@ -158,7 +160,8 @@ class CudnnPrimitive:
     ) -> None:
         self._problem, self._interior, self._form = problem, interior, form
         self._plan: Plan | None = plan
-        self._moves = Moves(machine, problem.layout.to_ncx(problem.rank)[1])
+        _, channel, *self._spatial = problem.layout.to_ncx(problem.rank)
+        self._moves = Moves(machine, channel)
         self._forward = problem.direction is Direction.FORWARD
         self._of_weight = problem.direction is Direction.WEIGHT_GRAD
         self._axes = _filter_axes(problem)
@@ -251,7 +254,7 @@ class CudnnPrimitive:
         if image.shape == shape:
             return _ready(image)
         larger, begins = image.empty(shape), [0] * image.ndim
-        for axis, offset in zip(self._spatial(), self._form.offsets, strict=True):
+        for axis, offset in zip(self._spatial, self._form.offsets, strict=True):
             begins[axis] = offset
         self._moves.run(larger, image, tuple(begins))
         return larger
@@ -259,20 +262,10 @@ class CudnnPrimitive:
     def _window(self) -> _Index:
         """Return the index of the interior's image in the larger image."""
         index = [slice(None)] * (self._problem.rank + 2)
-        sizes = (len(range(*part.indices(size))) for part, size in self._image_parts())
-        for axis, offset, size in zip(self._spatial(), self._form.offsets, sizes, strict=True):
+        form = self._form
+        for axis, offset, size in zip(self._spatial, form.offsets, form.image_size, strict=True):
             index[axis] = slice(offset, offset + size)
         return tuple(index)
-
-    def _image_parts(self) -> Iterator[tuple[slice, int]]:
-        """Yield the interior's slice and the full image's size along each spatial axis."""
-        for axis, size in zip(self._spatial(), self._problem.out_size, strict=True):
-            part = self._interior.y[axis]
-            yield part if isinstance(part, slice) else slice(part, part + 1), size
-
-    def _spatial(self) -> tuple[int, ...]:
-        """Return the spatial axes of data."""
-        return self._problem.layout.to_ncx(self._problem.rank)[2:]
 
     def _result_shape(self) -> tuple[int, ...]:
         """Return the shape of the plan's result, in the order of the target's axes."""
