@@ -22,6 +22,7 @@ from .. import execution, testing
 from ..devices import library
 from ..engines.cudnn.engine import Cudnn
 from ..errors import EngineMissing, EngineRefusal, MemoryLimitError
+from ..geometry import Axis
 from ..problem import DataLayout, Direction, DType, Problem
 from ..terminal import aligned, shown
 from ..timing import format_seconds
@@ -109,7 +110,7 @@ def _line(torch: Any, layer: Layer, problem: Problem) -> Line:
 
 
 def _fill(torch: Any, line: Line, problem: Problem) -> None:
-    tensors = _Tensors.random(torch, problem)
+    tensors = _Tensors.random(problem)
     ours, line.plan = _ours(problem, tensors)
     theirs = _peer(torch, problem, tensors)
     ours()
@@ -134,16 +135,10 @@ class _Tensors(NamedTuple):
     out: Any
 
     @classmethod
-    def random(cls, torch: Any, problem: Problem) -> _Tensors:
-        torch.manual_seed(0)
-        kind, scale = getattr(torch, problem.dtype.value), problem.longest_sum**-0.5
-
-        def draw(shape: tuple[int, ...], factor: float = 1.0) -> Any:
-            return (torch.randn(shape, device="cuda") * factor).to(kind)
-
-        a, b = problem.operand_shapes
-        bias = draw((problem.result_channels,)) if problem.bias else None
-        return cls(draw(a), draw(b, scale), bias, draw(problem.result_shape))
+    def random(cls, problem: Problem) -> _Tensors:
+        drawn, place = testing.operands(problem), library("torch").from_host
+        arrays = cls(drawn.a, drawn.b, drawn.bias, drawn.before)
+        return arrays.changed(lambda array: place(array, 0))
 
     def changed(self, change: Callable[[Any], Any]) -> _Tensors:
         """Return these tensors with `change` applied to each."""
@@ -197,14 +192,10 @@ def _peer(torch: Any, problem: Problem, tensors: _Tensors) -> Callable[[], Any]:
         wide = tensor.unsqueeze(2) if _widened(problem) else tensor
         return wide.contiguous(memory_format=form[wide.dim()]) if last else wide
 
-    def per_axis(values: Iterator[int], missing: int) -> list[int]:
-        return [*[missing] * _widened(problem), *values]
-
-    axes = problem.axes
-    strides = per_axis((axis.stride for axis in axes), 1)
-    pads = per_axis((axis.crop_begin for axis in axes), 0)
-    dilations = per_axis((axis.dilation for axis in axes), 1)
-    extra = per_axis((axis.crop_begin - axis.crop_end for axis in axes), 0)
+    axes = (Axis(1, 1), *problem.axes) if _widened(problem) else problem.axes
+    strides, dilations = [axis.stride for axis in axes], [axis.dilation for axis in axes]
+    pads = [axis.crop_begin for axis in axes]
+    extra = [axis.crop_begin - axis.crop_end for axis in axes]
     aten, groups = torch.ops.aten, problem.groups
     first = _view(problem, tensors.a)
     if problem.direction is Direction.WEIGHT_GRAD:
