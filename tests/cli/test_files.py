@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import upconv.mxnet as mx
-from tests.support.processes import called, failed, ran
+from tests.support.processes import called, failed
 
 pytest.importorskip("typer", reason="the command line needs typer")
 
@@ -42,10 +42,12 @@ def pickled():
     return file.getvalue()
 
 
-def zipped(member, data):
+def zipped(member, data, claimed=None):
+    """An archive of one member, whose unpacked size the table of contents may claim."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(member, data)
+        archive.getinfo(member).file_size = claimed or len(data)
     return file.getvalue()
 
 
@@ -66,6 +68,7 @@ HOSTILE = {
     "zip without arrays": (zipped("x.txt", b"hello"), "neither"),
     "member with objects": (zipped("x.npy", pickled()), "never unpickled"),
     "member that lies": (zipped("x.npy", npy(described((10**12,)))), "Cannot read"),
+    "zip bomb": (zipped("x.npy", npy(described((1 << 48,))), 1 << 50), "needs 1 PiB"),
 }
 
 
@@ -89,21 +92,3 @@ def test_names_that_are_no_array(folder, name, words):
     (folder / "sub").mkdir()
     os.mkfifo(folder / "pipe")
     assert words in failed(called(*RUN, name), 2)
-
-
-@posix
-def test_a_zip_bomb_is_refused_before_it_is_unpacked(folder):
-    resource = pytest.importorskip("resource")
-    with (
-        zipfile.ZipFile(folder / "bomb.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as bomb,
-        bomb.open("x.npy", "w", force_zip64=True) as member,
-    ):
-        member.write(npy(described((1200, 1 << 18))))
-        for _ in range(1200):
-            member.write(bytes(1 << 20))
-    assert (folder / "bomb.npz").stat().st_size < 10 << 20
-    limit = 1100 << 20
-    done = ran(*RUN, "bomb.npz", env={"OPENBLAS_NUM_THREADS": "1"},
-               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
-               )  # fmt: skip
-    assert "needs 1.17 GiB" in failed(done, 2)

@@ -1,6 +1,8 @@
 """`upconv optimize`: what it prints and writes, its exit codes, and what it leaves when stopped."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -13,8 +15,9 @@ pytest.importorskip("typer", reason="the command line needs typer")
 import onnx
 
 from tests.support.onnx_cases import random_case
-from tests.support.processes import called, ran
-from upconv.onnx import Session
+from tests.support.processes import called
+from upconv.onnx import Session, optimizing
+from upconv.onnx.optimizing import select
 
 QUICK = ("--seconds", "0.01", "--no-float64", "--threads", "1")
 
@@ -29,10 +32,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_model_goes_in_and_a_model_and_a_report_come_out(folder):
-    said = ran(
-        "optimize", "model.onnx", "out.onnx", "--inputs", "inputs.npz", "--report", "r.html",
-        *QUICK, cwd=folder,
-    )  # fmt: skip
+    how = ("--inputs", "inputs.npz", "--report", "r.html")
+    said = called("optimize", "model.onnx", "out.onnx", *how, *QUICK)
     assert said.returncode == 0, said
     text = said.stdout.decode()
     assert "deconv" in text
@@ -131,20 +132,12 @@ def test_a_mistake_is_told_and_nothing_is_written(folder, arguments, words):
     assert after == before
 
 
-STOPPED = """
-import os, signal
-from upconv.onnx.optimizing import optimize, select
-def check(*args, **kwargs):
-    os.kill(os.getpid(), signal.SIGINT)
-select.Selecting.check = check
-import sys
-sys.modules["upconv.onnx.optimizing"].choose = lambda found: (found[1].passes, "")
-"""
-
-
-def test_ctrl_c_leaves_no_file(folder):
-    arguments = ("optimize", "model.onnx", "out.onnx", "--inputs", "inputs.npz", *QUICK)
-    said = ran(*arguments, driver=STOPPED, cwd=folder)
+def test_ctrl_c_leaves_no_file(folder, monkeypatch):
+    """Planted where the chosen form is about to be checked."""
+    monkeypatch.setattr(optimizing, "choose", lambda found: (found[1].passes, ""))
+    interrupt = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
+    monkeypatch.setattr(select.Selecting, "check", interrupt)
+    said = called("optimize", "model.onnx", "out.onnx", "--inputs", "inputs.npz", *QUICK)
     assert said.returncode == 130, said
     assert said.stderr.decode().endswith("interrupted\n")
     assert sorted(path.name for path in folder.iterdir()) == ["inputs.npz", "model.onnx"]

@@ -10,7 +10,7 @@ import pytest
 
 import upconv
 import upconv.mxnet as mx
-from tests.support.processes import called, failed, ran
+from tests.support.processes import called, failed
 
 pytest.importorskip("typer", reason="the command line needs typer")
 
@@ -40,7 +40,7 @@ def result(name="y.npz"):
 
 
 def test_a_model_computes_what_the_library_computes(folder):
-    done = ran(*RUN)
+    done = called(*RUN)
     assert (done.returncode, done.stdout) == (0, b"up_output 2x12x11x20\n")
     assert re.fullmatch(rb"wrote y.npz, [0-9.]+ (s|ms|us)\n", done.stderr)
     expected = upconv.conv_transpose(np.load("x.npy"), np.load("w.npy"), stride=(2, 3), groups=3)
@@ -91,11 +91,11 @@ def test_targets_that_are_refused(folder, target, words):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @posix
-def test_a_signal_while_it_writes_leaves_nothing(folder, number, code):
+def test_a_signal_while_it_writes_leaves_nothing(folder, monkeypatch, number, code):
     """Planted where the data is in the temporary file and the target does not exist yet."""
     before = sorted(folder.iterdir())
-    driver = f"import os\nos.fsync = lambda fd: os.kill(os.getpid(), {int(number)})"
-    done = ran(*RUN, driver=driver)
+    monkeypatch.setattr(os, "fsync", lambda _: os.kill(os.getpid(), number))
+    done = called(*RUN)
     assert (done.returncode, b"Traceback" in done.stderr) == (code, False), done
     assert sorted(folder.iterdir()) == before
 

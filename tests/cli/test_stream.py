@@ -89,17 +89,16 @@ def test_pipes(mel) -> None:
     assert b"200 samples in" in done.stderr
 
 
-@pytest.mark.parametrize("source", ["-", "mel.s16"])
-def test_samples_of_16_bits(mel, source: str) -> None:
+def test_samples_of_16_bits(mel) -> None:
     """What one `--format s16` writes another command reads, number by number."""
     samples = (np.clip(mel[0].T, -1, 1) * 32767).round().astype("<i2")
     Path("mel.s16").write_bytes(samples.tobytes())
     expected = _expected(np.ascontiguousarray(samples.T[None] / np.float32(32767), np.float32))
-    stdin = Path("mel.s16").read_bytes() if source == "-" else b""
-    done = ran("stream", "model.onnx", source, "-", "--chunk", "7", "--input-format", "s16",
-               stdin=stdin)  # fmt: skip
-    assert done.returncode == 0, done
-    np.testing.assert_allclose(np.frombuffer(done.stdout, "<f4"), expected.ravel(), atol=1e-6)
+    for source, stdin in (("mel.s16", b""), ("-", samples.tobytes())):
+        how = ("--chunk", "7", "--input-format", "s16")
+        done = called("stream", "model.onnx", source, "-", *how, stdin=stdin)
+        assert done.returncode == 0, done
+        np.testing.assert_allclose(np.frombuffer(done.stdout, "<f4"), expected.ravel(), atol=1e-6)
 
 
 def in_fours(*words: str) -> list[str]:
