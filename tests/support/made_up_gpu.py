@@ -10,13 +10,13 @@ import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
-from itertools import product
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from upconv import testing
 from upconv.devices import DeviceArray
 from upconv.engines.copies import Tensor
 from upconv.engines.cudnn import elementwise
@@ -30,7 +30,9 @@ from upconv.engines.jit.emit import Module
 from upconv.engines.jit.rows import converted
 from upconv.engines.jit.values import I32, I64, PTR
 from upconv.errors import EngineRefusal
-from upconv.problem import Problem
+from upconv.geometry import fitted
+from upconv.problem import Direction, Problem
+from upconv.testing.oracle import _ACTIVATED
 
 
 class MadeUpLibrary:
@@ -168,11 +170,7 @@ class MadeUpPlan:
         form = self.convolution
         first, second = map(_view, operands, form.operands)
         target = _view(result, form.result)
-        value = {
-            Kind.CONVOLUTION: _convolution,
-            Kind.DATA_GRADIENT: _data_gradient,
-            Kind.WEIGHT_GRADIENT: _weight_gradient,
-        }[form.kind](form, first.astype(np.float64), second.astype(np.float64))
+        value = testing.by_taps(_problem(form), first, second)
         bias, residual = ends
         assert (bias is not None, residual is not None) == (form.ends.bias, form.ends.residual)
         if form.ends.accumulate:
@@ -182,8 +180,6 @@ class MadeUpPlan:
         if residual is not None:
             value += _view(residual, form.result)
         if form.ends:
-            from upconv.testing.oracle import _ACTIVATED
-
             value = _ACTIVATED[form.ends.activation](value, form.ends.slope)
         target[...] = value
 
@@ -197,71 +193,25 @@ def _view(array: DeviceArray, tensor: Tensor) -> np.ndarray:
     return as_strided(np.asarray(array.native), tensor.dims, steps)
 
 
-def _pairs(form: Convolution):
-    """For every tap: the positions of the loss that it meets, and those of the image."""
-    kernel = form.filter.dims[2:]
-    met = [[_met(form, axis, t) for t in range(taps)] for axis, taps in enumerate(kernel)]
-    for tap in product(*map(range, kernel)):
-        losses, images = zip(*(met[axis][t] for axis, t in enumerate(tap)), strict=True)
-        yield tap, losses, images
+DIRECTIONS = {
+    Kind.DATA_GRADIENT: Direction.FORWARD,
+    Kind.CONVOLUTION: Direction.INPUT_GRAD,
+    Kind.WEIGHT_GRADIENT: Direction.WEIGHT_GRAD,
+}
 
 
-def _met(form: Convolution, axis: int, t: int) -> tuple[slice, slice]:
-    """Along one axis: the positions of the loss that tap t meets, and those of the image."""
-    i = np.arange(form.loss.dims[2 + axis])
-    o = form.stride[axis] * i + form.dilation[axis] * t - form.pre[axis]
-    inside = (o >= 0) & (o < form.image.dims[2 + axis])
-    if not inside.any():
-        return slice(0, 0), slice(0, 0)
-    first, last = i[inside][[0, -1]]
-    return slice(first, last + 1), slice(o[first], o[last] + 1, form.stride[axis])
-
-
-def _groups(form: Convolution) -> int:
-    """The groups follow from the channels; and the sizes from the paddings, which is checked."""
-    for axis, size in enumerate(form.image.dims[2:]):
-        extent = form.dilation[axis] * (form.filter.dims[2 + axis] - 1) + 1
-        room = size + form.pre[axis] + form.post[axis] - extent
-        assert room // form.stride[axis] + 1 == form.loss.dims[2 + axis], str(form)
-    return form.image.dims[1] // form.filter.dims[1]
-
-
-def _by_group(array: np.ndarray, groups: int) -> np.ndarray:
-    return array.reshape(array.shape[0], groups, -1, *array.shape[2:])
-
-
-def _convolution(form: Convolution, image: Any, weight: Any) -> Any:
-    groups = _groups(form)
-    result = np.zeros(form.loss.dims)
-    image, out = _by_group(image, groups), _by_group(result, groups)
-    weight = weight.reshape(groups, -1, *weight.shape[1:])
-    for tap, losses, images in _pairs(form):
-        taps = weight[(..., *tap)]
-        out[(..., *losses)] += np.einsum("gkc,ngc...->ngk...", taps, image[(..., *images)])
-    return result
-
-
-def _data_gradient(form: Convolution, loss: Any, weight: Any) -> Any:
-    groups = _groups(form)
-    result = np.zeros(form.image.dims)
-    loss, out = _by_group(loss, groups), _by_group(result, groups)
-    weight = weight.reshape(groups, -1, *weight.shape[1:])
-    for tap, losses, images in _pairs(form):
-        taps = weight[(..., *tap)]
-        out[(..., *images)] += np.einsum("gkc,ngk...->ngc...", taps, loss[(..., *losses)])
-    return result
-
-
-def _weight_gradient(form: Convolution, image: Any, loss: Any) -> Any:
-    groups = _groups(form)
-    result = np.zeros(form.filter.dims)
-    out = result.reshape(groups, -1, *result.shape[1:])
-    image, loss = _by_group(image, groups), _by_group(loss, groups)
-    for tap, losses, images in _pairs(form):
-        at_loss, at_image = loss[(..., *losses)], image[(..., *images)]
-        products = np.einsum("ngk...,ngc...->gkc...", at_loss, at_image)
-        out[(..., *tap)] += products.sum(axis=tuple(range(3, products.ndim)))
-    return result
+def _problem(form: Convolution) -> Problem:
+    """What the library reads out of tensors and paddings, whose sizes have to agree."""
+    axes = []
+    sizes = (each.dims[2:] for each in (form.loss, form.filter, form.image))
+    rows = zip(*sizes, form.pre, form.post, form.stride, form.dilation, strict=True)
+    for loss, kernel, image, pre, post, stride, dilation in rows:
+        room = image + pre + post - (dilation * (kernel - 1) + 1)
+        assert room // stride + 1 == loss, str(form)
+        axes.append(fitted(loss, kernel, stride, dilation, pre, image))
+    channels = *form.loss.dims[:2], form.image.dims[1]
+    groups = form.image.dims[1] // form.filter.dims[1]
+    return Problem(DIRECTIONS[form.kind], tuple(axes), *channels, groups)
 
 
 class MadeUpEngine:
