@@ -15,7 +15,6 @@ from tests.engines.test_conformance import (  # noqa: F401 (collected here)
     problems,
     test_any_strides,
     test_blocks_and_slabs_meet,
-    test_every_variant,
     test_nothing_outside_the_output_is_touched,
     test_output_and_residual_may_lie_differently,
     test_special_values_stay_where_they_belong,
@@ -26,7 +25,7 @@ from tests.support.made_up_gpu import MadeUpEngine
 from tests.support.real_gpu import GpuEngine, reason_without
 from upconv import testing
 from upconv.engines.cudnn.operation import Convolution
-from upconv.problem import Problem
+from upconv.problem import DataLayout, Problem
 
 
 def least(convolution: Convolution) -> bool:
@@ -58,6 +57,14 @@ def test_a_result_is_the_same_every_time(name: str) -> None:
     """On a GPU where that is asked for: the library's default is to add up in any order."""
     settings = {"deterministic": True} if name in ("cupy", "torch") else {}
     suite.test_a_result_is_the_same_every_time(MACHINES[name](**settings))
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+def test_every_variant(engine, layout: DataLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few sizes where the GPU is made up, which has no tiles."""
+    if isinstance(engine, MadeUpEngine):
+        monkeypatch.setattr(suite, "VARIED", suite.VARIED[::3])
+    suite.test_every_variant(engine, layout)
 
 
 def test_few_cases_are_refused(engine) -> None:
