@@ -27,11 +27,11 @@ MAIN = "from upconv.__main__ import main; main()"
 def environment(**variables):
     """This process's, without upconv's variables but for those that are the whole test run's.
 
+    Output is buffered: a closed pipe or a full disk then fails at exit, too.
     Modules are found in this checkout's sources and tests, whatever is installed.
     """
-    kept = {
-        k: v for k, v in os.environ.items() if not k.startswith(("UPCONV_", "PYTEST_")) or k in KEPT
-    }
+    left_out = ("UPCONV_", "PYTEST_", "PYTHONUNBUFFERED")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out) or k in KEPT}
     path = os.pathsep.join(filter(None, (SOURCE, str(ROOT), kept.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": path, **variables}
 
