@@ -62,3 +62,6 @@ def test_norms_are_accepted(forward: bool, last: bool) -> None:
 def test_a_wrong_attribute_is_an_error_with_its_reason() -> None:
     with pytest.raises(abi.CudnnError, match="CUDNN_STATUS"):
         abi.tensor(1, (2, -3), (1, 1), abi.FLOAT)
+    made = abi.tensor(1, (2, 3), (3, 1), abi.FLOAT)
+    with pytest.raises(abi.CudnnError, match="CUDNN_STATUS"):
+        made.get(abi.Attribute.ENGINE_GLOBAL_INDEX, abi.Type.INT64)
