@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import tempfile
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -56,6 +57,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Tests start some hundreds of Pythons. Without files of bytecode each of them compiles upconv anew,
 # which takes longer than the imports themselves.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Typer makes the whole command line anew for every command: 50 ms for each of some hundreds.
+if find_spec("typer"):
+    import typer.main
+
+    typer.main.get_command = cache(typer.main.get_command)
 
 gc.disable()
 
