@@ -64,12 +64,15 @@ ONLY_SHOWN = {
 """First line of a block of another language -> why it is not run."""
 
 SHORTER = {
-    "optimize": ("--seconds", "0.02"),
+    "optimize": ("--seconds", "0.02", "--threads", "1"),  # threads of ONNX Runtime spin
     "bench": ("--seconds", "0.01", "--peers", "none"),  # tests/cli/test_bench.py has peers
     "bench --quick": ("--only", "dilated"),
     "bench --threads": ("--only", "dilated"),
 }
 """Beginning of an upconv command -> options that are added to it, so that it measures briefly."""
+
+BRIEF_ROOFLINE = {"_SECONDS": 0.01, "_LARGEST_ARRAY": 1 << 20}
+"""Of `bench`, which measures the roofline of the machine each time."""
 
 BLOCK = re.compile(r"^(```+)(\S*)[^\n]*\n(.*?)^\1[^\S\n]*$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`(upconv [^`]+)`(?!`)")
@@ -222,6 +225,7 @@ def upconv_command(*arguments: str) -> int:
             warnings.catch_warnings(),
             mock.patch("sys.unraisablehook", sys.unraisablehook),
             mock.patch("sys.argv", ["upconv", *arguments, *added]),
+            mock.patch.multiple("upconv.engines.jit.roofline", **BRIEF_ROOFLINE),
         ):
             main()
     except SystemExit as end:
