@@ -3,8 +3,8 @@
 Each page is a test of its own: its Python and its commands are run, see `pages`.
 """
 
-import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.processes import environment
 
 DOCS = ROOT / "docs"
 PICTURES = DOCS / "pictures"
@@ -27,22 +28,14 @@ TAGGED_LINK = re.compile(r"<(?:img|a|source)\b[^>]*\b(?:src|srcset|href)=\"([^\"
 FENCED = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 
 
-def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A script in a process of its own, with this checkout's upconv and warnings as errors."""
-    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
-    return subprocess.run(
-        [sys.executable, "-W", "error", str(script), *arguments], capture_output=True, text=True,
-        encoding="utf-8", timeout=120, env={**os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1"},
-        check=False,
-    )  # fmt: skip
-
-
 @pytest.mark.peers
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
-def test_an_example_runs_and_says_something(script: Path) -> None:
-    done = run(script)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+def test_an_example_runs_and_says_something(
+    script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    runpy.run_path(str(script), run_name="__main__")
+    assert capsys.readouterr().out.strip()
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
@@ -59,8 +52,8 @@ def test_there_are_examples_and_pages() -> None:
 
 
 def test_drawings_are_what_their_scripts_make(tmp_path: Path) -> None:
-    done = run(PICTURES / "make.py", str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-W", "error", str(PICTURES / "make.py"), str(tmp_path)]
+    subprocess.run(command, env=environment(PYTHONUTF8="1"), timeout=120, check=True)
     made = {path.name: path.read_bytes() for path in tmp_path.glob("*.svg")}
     kept = {path.name: path.read_bytes() for path in PICTURES.glob("*.svg")}
     assert sorted(made) == sorted(kept), "run: python docs/pictures/make.py"
