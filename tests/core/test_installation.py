@@ -3,12 +3,14 @@
 import json
 import re
 from importlib import metadata
+from importlib.util import find_spec
+from itertools import product
 
 import pytest
 
 import upconv
 from tests.support.paths import ROOT
-from tests.support.processes import printed, python
+from tests.support.processes import printed
 from upconv.installation import install_command
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -62,55 +64,45 @@ def test_nothing_names_a_release_that_there_is_none_of():
             assert not re.search(r"pip install ['\"]?upconv", file.read_text()), file
 
 
-FRONT_ENDS = {
-    "dask": ("dask", "conv_transpose"),
-    "linear": ("scipy", "deconvolve"),
-    "mxnet": ("", "load"),
-    "onednn_graph": ("", "convtranspose"),
-    "onnx": ("onnx_ir", "optimize"),
-    "torch": ("torch", "accelerate"),
-}
+LIBRARIES = {"dask": "dask", "linear": "scipy", "onnx": "onnx_ir", "torch": "torch"}
+"""Of the front ends that need one."""
 
 
-@pytest.mark.peers
-@pytest.mark.parametrize("name", FRONT_ENDS)
-def test_a_front_end_is_there_after_import_upconv(name):
-    library, function = FRONT_ENDS[name]
-    if library:
-        pytest.importorskip(library)
-    code = (
-        f"import upconv; assert {name!r} in dir(upconv); print(upconv.{name}.{function}.__name__)"
-    )
-    assert printed(code) == function
-
-
-@pytest.mark.parametrize("name", [name for name, (library, _) in FRONT_ENDS.items() if library])
-@pytest.mark.parametrize("use", ["upconv.{0}", "from upconv import {0}", "import upconv.{0}"])
-def test_a_front_end_without_its_library_names_the_command(name, use):
-    library, _ = FRONT_ENDS[name]
-    code = f"import sys; sys.modules[{library!r}] = None\nimport upconv\n{use.format(name)}"
-    done = python(code)
-    extra = {"linear": "science"}.get(name, name)
-    assert re.search(rf"EngineMissing: upconv.{name} needs .*: ", done.stderr)
-    assert done.stderr.rstrip().endswith(install_command(extra))
+def test_a_front_end_without_its_library_names_the_command():
+    uses = "upconv.{0}", "from upconv import {0}", "import upconv.{0}"
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({[*LIBRARIES.values()]}))
+import upconv
+for name in {[*LIBRARIES]}:
+    for use in {uses}:
+        try:
+            exec(use.format(name))
+        except upconv.EngineMissing as missing:
+            print(missing)
+"""
+    told = [*product(LIBRARIES, uses)]
+    for message, (name, _) in zip(printed(code).splitlines(), told, strict=True):
+        command = install_command({"linear": "science"}.get(name, name))
+        assert re.fullmatch(rf"upconv\.{name} needs .*: {re.escape(command)}", message)
 
 
 def test_help_and_dir_without_the_optional_libraries():
     """`inspect.getmembers`, which help() asks, lets no error but an AttributeError pass."""
-    hidden = [library for library, _ in FRONT_ENDS.values() if library]
     code = (
-        f"import sys; sys.modules.update(dict.fromkeys({hidden}))\n"
+        f"import sys; sys.modules.update(dict.fromkeys({[*LIBRARIES.values()]}))\n"
         "import inspect, upconv; print(*(name for name, _ in inspect.getmembers(upconv)))"
     )
     names = printed(code).split()
-    assert not {*names} & {"dask", "linear", "onnx", "torch"}
+    assert not {*names} & {*LIBRARIES}
     assert {"conv_transpose", "mxnet", "onednn_graph", "testing"} < {*names}
 
 
 @pytest.mark.peers
 def test_dir_shows_what_is_public_and_nothing_else():
-    assert {*upconv.__all__} <= {*dir(upconv)} <= {*upconv.__all__, "geometry", *FRONT_ENDS}
-    packages = [upconv.dialects, upconv.mxnet, upconv.onednn_graph, upconv.streaming]
-    packages += [getattr(upconv, name) for name in dir(upconv) if name in FRONT_ENDS]
-    for package in (*packages, upconv.testing):
-        assert dir(package) == sorted(package.__all__), package.__name__
+    installed = {name for name, library in LIBRARIES.items() if find_spec(library)}
+    front_ends = {"mxnet", "onednn_graph", *installed}
+    assert {*dir(upconv)} == {*upconv.__all__, "geometry", *front_ends}
+    for name in ("dialects", "streaming", "testing", *front_ends):
+        package = getattr(upconv, name)
+        assert dir(package) == sorted(package.__all__), name
