@@ -210,9 +210,14 @@ def test_importing_upconv_adds_little_to_numpy(tmp_path: Path) -> None:
         "import upconv; print(middle - start, time.process_time() - middle)"
     )
     compiled = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
-    times = [tuple(map(float, printed(code, **compiled).split())) for _ in range(6)]
-    base, own = (min(column) for column in zip(*times, strict=True))
-    assert own < max(0.06, 0.9 * base)
+    bases, times = [], []
+    for _ in range(6):  # the first one compiles, and a busy machine may disturb others
+        base, own = map(float, printed(code, **compiled).split())
+        bases.append(base)
+        times.append(own)
+        if min(times) < max(0.06, 0.9 * min(bases)):
+            return
+    pytest.fail(f"upconv took {times} s, NumPy {bases} s")
 
 
 def test_calls_do_not_load_masked_arrays() -> None:

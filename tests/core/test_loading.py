@@ -57,8 +57,9 @@ def test_a_fork_while_another_thread_imports(module: str, call: str) -> None:
 
 
 BARRIER = """
-import threading, time
+import time
 import upconv
+from tests.support.racing import in_threads
 from upconv.engines import load, reference
 from upconv.primitives import PrimitiveCache, shared_cache
 class Slow(reference.ReferenceEngine, PrimitiveCache):
@@ -66,19 +67,11 @@ class Slow(reference.ReferenceEngine, PrimitiveCache):
         time.sleep(0.1)
         PrimitiveCache.__init__(self)
 reference.ReferenceEngine = upconv.primitives.PrimitiveCache = upconv.tuning.TuningStore = Slow
-barrier, found = threading.Barrier(8), []
-def use():
-    barrier.wait()
-    found.append({call})
-threads = [threading.Thread(target=use) for _ in range(8)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-assert len(found) == 8 and len(set(map(id, found))) == 1, found
+for first in (lambda: load("reference"), shared_cache, upconv.tuning.shared_store):
+    found = in_threads(8, first)
+    assert len(set(map(id, found))) == 1 and isinstance(found[0], Slow), found
 """
 
 
-@pytest.mark.parametrize(
-    "call", ["load('reference')", "shared_cache()", "upconv.tuning.shared_store()"]
-)
-def test_threads_that_come_first_together_get_the_same(call: str) -> None:
-    printed(BARRIER.format(call=call))
+def test_threads_that_come_first_together_get_the_same() -> None:
+    printed(BARRIER)
