@@ -19,6 +19,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from .checks import LIMIT as LIMIT
+from .checks import integer
 from .errors import ArgumentError, ShapeError, brief
 
 
@@ -390,6 +391,4 @@ def _signed(value: int) -> str:
 def _require_integer(name: str, value: object, low: int) -> None:
     if type(value) is not int:
         raise ArgumentError(name, f"{brief(value)} ({type(value).__name__})", "an int")
-    if not low <= value <= LIMIT:
-        bounds = f">= {low}" if value < low else f"<= 2**48 = {LIMIT}"
-        raise ArgumentError(name, brief(value), f"an integer {bounds}")
+    integer(name, value, low)
