@@ -139,11 +139,6 @@ def as_shape(argument: str, value: object) -> tuple[int, ...]:
     )
 
 
-def optional_array(argument: str, value: object) -> Array | None:
-    """`as_array`, but None for None."""
-    return None if value is None else as_array(argument, value)
-
-
 class Operand(NamedTuple):
     """Shape and dtype of an array (a NamedTuple, since it is hashed on every call)."""
 

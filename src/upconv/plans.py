@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from numpy import ndarray
 
 from .arrays import Array, Operand, as_operand, as_shape, converted, copied, described
-from .checks import Frozen
 from .devices import DeviceArray, same_place
 from .engine_choice import Algorithm
 from .engines.base import Engine
@@ -75,10 +74,8 @@ def plan(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout,
         precision,
     )  # fmt: skip
-    (activation, slopes), choice = activation_of(activation, dtype), Algorithm.of(algorithm)
-    layer = weight, bias, dtype, keywords, activation
-    request, arrays = _request(input_shape, *layer, convolves=False)
-    return Plan(request, engine, resolved(threads), *arrays, residual, tune, choice, slopes=slopes)
+    layer = input_shape, weight, bias, keywords, activation, residual
+    return _planned(False, *layer, engine, algorithm, dtype, threads, tune)
 
 
 def conv_plan(
@@ -115,22 +112,23 @@ def conv_plan(
     """
     geometry = stride, padding, 0, dilation, groups, None
     keywords = Keywords.of(*geometry, layout, weight_layout, precision)
+    layer = input_shape, weight, bias, keywords, activation, residual
+    return _planned(True, *layer, engine, algorithm, dtype, threads, tune)
+
+
+def _planned(
+    convolves: bool, input_shape: Sequence[int], weight: Any, bias: Any, keywords: Keywords,
+    activation: Any, residual: Any, engine: str | Engine | None, algorithm: str, dtype: Any,
+    threads: int | None, tune: bool | None,
+) -> Plan:  # fmt: skip
+    """The plan of an ordinary or a transposed convolution."""
     (activation, slopes), choice = activation_of(activation, dtype), Algorithm.of(algorithm)
-    layer = weight, bias, dtype, keywords, activation
-    request, arrays = _request(input_shape, *layer, convolves=True)
-    return Plan(request, engine, resolved(threads), *arrays, residual, tune, choice, slopes=slopes)
-
-
-def _request(
-    input_shape: Sequence[int], weight: Any, bias: Any, dtype: Any, keywords: Keywords,
-    activation: Frozen, *, convolves: bool,
-) -> tuple[Request, tuple[Array, Array | None]]:  # fmt: skip
-    """The request to plan, and the weight and bias in the dtype to compute in."""
     weight = converted("weight", weight, dtype)
     bias = None if bias is None else converted("bias", bias, dtype)
     x = Operand(as_shape("input_shape", input_shape), weight.dtype)
     request = Request(x, described(weight), described(bias), keywords, activation, convolves)
-    return request, (weight, bias)
+    fixed = request, engine, resolved(threads), weight, bias
+    return Plan(*fixed, residual, tune, choice, slopes=slopes)
 
 
 class _Form(NamedTuple):

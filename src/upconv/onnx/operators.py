@@ -22,7 +22,7 @@ from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_19
 
 from .. import ops
-from ..arrays import Array, as_array, optional_array
+from ..arrays import Array, as_array
 from ..dialects import arguments, from_onnx
 from ..dialects.onnx import AutoPad
 from ..engines.base import Engine
@@ -64,7 +64,7 @@ def conv_transpose(
     >>> conv_transpose(X, W, strides=[2], pads=[1, 0], output_shape=None)
     array([[[ 10., 102.,  20., 200.]]], dtype=float32)
     """
-    x, w, b = as_array("X", X), as_array("W", W), optional_array("B", B)
+    x, w, b = as_array("X", X), as_array("W", W), None if B is None else as_array("B", B)
     rank = max(3, len(x.shape))
     for name, operand, axes in (("X", x, "(N, C, *size)"), ("W", w, "(C, M/group, *kernel)")):
         if len(operand.shape) != rank:
