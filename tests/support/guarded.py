@@ -39,6 +39,7 @@ from upconv import testing
 from upconv.arrays import Array
 from upconv.engines import load
 from upconv.problem import Direction, Problem
+from upconv.testing.checks import compare
 
 POISON = 0xFF  # NaN as a number of any format, -1 as an integer
 BESIDE = 0x4B  # what lies beside arrays: no NaN, which a sum would leave as it is
@@ -323,21 +324,10 @@ def check(fence: Fence, case: Case, side: Side, how: How) -> bool | None:
         if not _same(getattr(mine, name), getattr(given, name)):
             raise StrayError(f"operand {name} has changed")
     if how.values:
-        _compare(f"variant {variant!r}", mine.before, wanted)
+        compare(f"variant {variant!r}", mine.before, wanted)
         if second is not None and wanted.second:
-            _compare(f"variant {variant!r}, second result", second, wanted.second)
+            compare(f"variant {variant!r}, second result", second, wanted.second)
     return testing.mistrusted(mine.before)
-
-
-def _compare(said: str, result: Array, wanted: testing.Expected) -> None:
-    got = result.astype(np.float64)
-    wrong = ~(np.abs(got - wanted.value) <= wanted.allowed)
-    if wrong.any():
-        where = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise AssertionError(
-            f"{said}: {wrong.sum()} of {wrong.size} are wrong, the first at {where}:"
-            f" {got[where]!r}, expected {wanted.value[where]!r}"
-        )
 
 
 def _fenced(problem: Problem, given: testing.Operands) -> testing.Operands:

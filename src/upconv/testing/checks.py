@@ -81,12 +81,13 @@ def check(engine: Engine, problem: Problem, seed: int = 0, threads: int = 1) -> 
     inputs = operands(problem, seed)
     wanted = expected(problem, inputs, getattr(engine, "rounds_sums", False))
     results = compute_all(engine, problem, inputs, threads)
-    _compare(f"{engine.name}, seed {seed}: {problem}", results[0], wanted)
+    compare(f"{engine.name}, seed {seed}: {problem}", results[0], wanted)
     if wanted.second is not None:
-        _compare(f"{engine.name}, second result, seed {seed}: {problem}", results[1], wanted.second)
+        compare(f"{engine.name}, second result, seed {seed}: {problem}", results[1], wanted.second)
 
 
-def _compare(context: str, result: Array, wanted: Expected) -> None:
+def compare(context: str, result: Array, wanted: Expected) -> None:
+    """Raise `AssertionError`, which begins with `context`, unless a result is within tolerance."""
     got = result.astype(np.float64)
     if got.shape != wanted.value.shape:
         raise AssertionError(f"{context}: shape {got.shape}, expected {wanted.value.shape}")
