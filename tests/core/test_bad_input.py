@@ -151,6 +151,10 @@ KINDS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("plan with a residual of another shape", lambda: P(X.shape, W, residual=X), ShapeError, "residual.shape is (2, 6, 5); expected (2, 4, 7)"),
     ("plan on no threads", lambda: P(X.shape, W, threads=0), ArgumentError, "threads is 0; expected an integer from 1 to 4096."),
     ("output_shape of a weight's rank", lambda: upconv.output_shape((1, 6, 5), (6, 4)), ShapeError, "weight.shape is (6, 4)"),
+    ("explain with a residual that is a word", lambda: upconv.explain(X.shape, W, residual="no"), DTypeError, "residual is a str"),
+    ("explain with a residual of another shape", lambda: upconv.explain(X.shape, W, residual=X), ShapeError, "residual.shape is (2, 6, 5); expected (2, 4, 7)"),
+    ("explain by no engine", lambda: upconv.explain(X.shape, W, engine=object()), DTypeError, "engine is <object object"),
+    ("explain of too flat a shape", lambda: upconv.explain((1, 2), W2), ShapeError, "input_shape is (1, 2); expected 4 axes"),
     ("explain of a hole in a shape", lambda: upconv.explain((1, 6, None), W), DTypeError, "input_shape[2] is None (NoneType); expected an integer."),
     # Results in chunks, matrices, streams
     ("dask with too many chunks", lambda: _lazy("conv_transpose", output_padding=2**31), ArgumentError, "chunks is None, which makes 536870914 tasks; expected at most 1048576 tasks for a result. Pass larger chunks"),

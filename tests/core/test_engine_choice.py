@@ -76,8 +76,9 @@ class TestChoice:
 
     def test_the_environment_names_an_engine(self, monkeypatch, fresh_cache) -> None:
         monkeypatch.setenv("UPCONV_ENGINE", "nonsense")
-        with pytest.raises(ArgumentError, match="UPCONV_ENGINE is 'nonsense'"):
-            upconv.conv_transpose(X, W)
+        for call in (lambda: upconv.conv_transpose(X, W), lambda: upconv.explain(X.shape, W)):
+            with pytest.raises(ArgumentError, match="UPCONV_ENGINE is 'nonsense'"):
+                call()
         monkeypatch.setenv("UPCONV_ENGINE", "reference")
         assert select(BASE, None) is load("reference")
 
