@@ -151,24 +151,13 @@ def test_files_have_400_lines_and_function_bodies_50_at_most() -> None:
     assert not wrong(long)
 
 
-def test_files_say_what_they_hold_and_are_named_by_it() -> None:
+def test_files_are_named_by_what_they_hold() -> None:
     def nameless(path: Path) -> Iterator[str]:
-        if not ast.get_docstring(tree(path)):
-            yield "no docstring"
         named_by_mxnet = path.parent.name == "mxnet" and path.stem == "test_utils"
         if not named_by_mxnet and re.search(r"util|helper|common|misc|\dd", path.stem):
             yield "a name that says nothing"
 
     assert not wrong(nameless)
-
-
-def test_no_error_is_swallowed_unseen() -> None:
-    def bare(path: Path) -> Iterator[str]:
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.ExceptHandler) and node.type is None:
-                yield f"bare except in line {node.lineno}"
-
-    assert not wrong(bare)
 
 
 @pytest.mark.peers
@@ -185,12 +174,6 @@ def test_the_public_names_are_all_there_and_no_more() -> None:
     assert upconv.__all__ == sorted(upconv.__all__)
     with pytest.raises(AttributeError, match="'upconv' has no attribute 'deconv'"):
         _ = upconv.deconv
-
-
-def test_every_public_name_is_documented() -> None:
-    for name in upconv.__all__:
-        if name != "__version__":
-            assert getattr(upconv, name).__doc__, name
 
 
 def test_importing_upconv_loads_numpy_and_the_standard_library_only() -> None:
