@@ -128,49 +128,56 @@ def test_a_module_that_needs_an_absent_framework_skips_with_a_reason(tmp_path: P
     assert "ERROR src/upconv/other.py" in done.stdout
 
 
-def test_what_has_passed_is_left_out(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder of tests of which most fail, and what their run on one worker printed."""
+    folder = tmp_path_factory.mktemp("planted")
+    files = {"tests/test_random.py": RANDOM, "tests/test_parts.py": PARTS}
+    files["tests/test_changes.py"] = CHANGES  # the last: it leaves the process changed
+    (folder / "tests").mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    done = run(folder, "-n", "1", "-m", "", "--write-passed", "passed.txt", *files)
+    return folder, done.stdout + done.stderr
+
+
+def test_what_has_passed_is_left_out(planted: tuple[Path, str]) -> None:
     """All but the one that passed, and a module that was not there, run again."""
-    file = tmp_path / "tests" / "parts" / "test_parts.py"
-    file.parent.mkdir(parents=True)
-    file.write_text(PARTS)
-    run(tmp_path, "-n", "1", "--write-passed", "passed.txt", file.parent)
-    names = [
-        f"{file.relative_to(tmp_path)}::test_{name}" for name in ("does_more_with_peers", "passes")
+    folder, _ = planted
+    assert (folder / "passed.txt").read_text().splitlines() == [
+        "tests/test_changes.py::test_threads",
+        "tests/test_changes.py::test_threads_are_taken_back",
+        "tests/test_parts.py::test_does_more_with_peers",
+        "tests/test_parts.py::test_passes",
     ]
-    assert (tmp_path / "passed.txt").read_text().splitlines() == names
-    file.with_name("test_new.py").write_text("def test_new():\n    pass\n")
-    again = run(tmp_path, "-v", "--leave-out-passed", "passed.txt", file.parent)
+    (folder / "tests" / "test_new.py").write_text("def test_new():\n    pass\n")
+    files = "tests/test_parts.py", "tests/test_new.py"
+    again = run(folder, "-v", "--leave-out-passed", "passed.txt", *files)
     assert set(re.findall(r"::(test_\w+)", again.stdout)) == {
         "test_fails", "test_skips", "test_fails_at_the_end", "test_does_more_with_peers", "test_new"
     }  # fmt: skip
 
 
-def test_a_failure_is_repeated_by_the_line_it_prints(tmp_path: Path) -> None:
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_random.py").write_text(RANDOM)
-    done = run(tmp_path, "-m", "", "tests")
-    lines = re.findall(r"^(.*python -m pytest.*)$", done.stdout, re.MULTILINE)
+def test_a_failure_is_repeated_by_the_line_it_prints(planted: tuple[Path, str]) -> None:
+    folder, said = planted
+    lines = re.findall(r"^(.*python -m pytest.*test_random.*)$", said, re.MULTILINE)
     assert lines == [
         "UPCONV_SEED=17 python -m pytest 'tests/test_random.py::test_loop[a b]'",
         "UPCONV_SEED=23 python -m pytest tests/test_random.py::test_process",
         "python -m pytest -m long tests/test_random.py::test_long",
         "python -m pytest tests/test_random.py::test_drawn",
-    ], done.stdout + done.stderr
+    ], said
     again = subprocess.run(
-        lines[0].replace("python", f"'{sys.executable}'", 1), shell=True, cwd=tmp_path,
+        lines[0].replace("python", f"'{sys.executable}'", 1), shell=True, cwd=folder,
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert again.returncode == 1
     assert re.search("^E .*planted at 17", again.stdout, re.MULTILINE), again.stdout
 
 
-def test_what_a_test_changes_for_the_next_one_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_changes.py").write_text(CHANGES)
-    done = run(tmp_path, "tests/test_changes.py")
-    failed = re.findall(r"^ERROR \S+::(\w+)", done.stdout, re.MULTILINE)
-    assert failed == ["test_variable", "test_folder", "test_signal", "test_errors"], done.stdout
-    assert "6 passed, 4 errors" in done.stdout
+def test_what_a_test_changes_for_the_next_one_is_an_error(planted: tuple[Path, str]) -> None:
+    failed = re.findall(r"^ERROR tests/test_changes.py::(\w+)", planted[1], re.MULTILINE)
+    assert failed == ["test_variable", "test_folder", "test_signal", "test_errors"], planted[1]
 
 
 def test_one_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
