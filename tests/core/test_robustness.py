@@ -13,19 +13,15 @@ import pytest
 import upconv
 from tests.support.processes import printed
 from tests.support.tracing import traced
-from upconv.engines import load
 from upconv.engines.reference import ReferenceEngine
 from upconv.errors import EngineRefusal
-from upconv.geometry import Axis
-from upconv.primitives import PrimitiveCache
 from upconv.problem import Direction, Problem
 
 X, W = np.ones((1, 1, 3), np.float32), np.ones((1, 1, 2), np.float32)
 
 
-class TestTheCollector:
-    def test_may_free_a_plan_in_the_middle_of_the_caches_own_work(self) -> None:
-        code = """
+def test_the_collector_may_free_a_plan_in_the_middle_of_the_caches_own_work() -> None:
+    code = """
 import gc, numpy as np, upconv
 x, w = np.ones((1, 1, 3), "f"), np.ones((1, 1, 2), "f")
 gc.set_threshold(1)  # collect at nearly every allocation, those under the cache's lock too
@@ -38,16 +34,7 @@ for i in range(400):
     upconv.conv_transpose(x, w, stride=1 + i * 7, engine="reference")
 print("done")
 """
-        assert printed(code) == "done"
-
-    def test_frees_what_a_forgotten_plan_held(self) -> None:
-        cache, engine = PrimitiveCache(max_entries=0), load("reference")
-        problem = Problem(Direction.FORWARD, (Axis(3, 2),), 1, 1, 1)
-        closed = []
-        entry = cache.entry(problem, engine, 1)
-        entry.primitive.close = lambda: closed.append(1)
-        del entry
-        assert closed == [1]
+    assert printed(code) == "done"
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")

@@ -13,6 +13,7 @@ import pytest
 
 import upconv
 from tests.support.paths import ROOT
+from tests.support.processes import python
 from upconv.errors import EngineError
 from upconv.testing import require_engine
 
@@ -51,8 +52,7 @@ def test_first_call_fails_at_a_planted_fallback(monkeypatch: pytest.MonkeyPatch)
     layer = '["up1", 1, 2, 3, [5], [4], [2], [1], [0], [1], 1]'
     planted = measure.replace("w = np.ones(", "w = np.nan * np.ones(")
     for code, status, words in ((measure, 0, ""), (planted, 1, "up1 is computed by reference")):
-        command = [sys.executable, "-c", code, layer, "jit", "1", "cold", "perf_counter"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = python(code, layer, "jit", "1", "cold", "perf_counter")
         assert (done.returncode, words in done.stderr) == (status, True), done.stderr
 
 
