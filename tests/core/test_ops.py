@@ -268,7 +268,7 @@ class TestArraysAreTaken:
     def test_of_other_types(self, dtype: str) -> None:
         if dtype == "bfloat16":
             pytest.importorskip("ml_dtypes", reason="bfloat16 arrays are ml_dtypes'")
-        kind = upconv.plan(X.shape, W, dtype=dtype, **HOW)(X.astype(_dtype(dtype))).dtype
+        kind = upconv.plan(X.shape, W, B, dtype=dtype, **HOW)(X.astype(_dtype(dtype))).dtype
         assert kind == _dtype(dtype)
         x, w, b = (array.astype(kind) for array in (X, W, B))
         got = upconv.conv_transpose(x, w, b, **HOW)
