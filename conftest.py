@@ -1,6 +1,6 @@
 """For every test and doctest: skips where a framework is absent, a tuning file of the run's own,
-signals as in a terminal, NumPy on one thread, files of bytecode, and a garbage collector that
-leaves alone what was there before."""
+signals as in a terminal, NumPy on one thread, files of bytecode, one command line for all commands,
+and a garbage collector that leaves alone what was there before."""
 
 from __future__ import annotations
 
