@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -103,7 +102,7 @@ def called(*args, stdin=b""):
 
     What a command takes for itself, SIGTERM, hooks and PyTorch's threads, is given back.
     """
-    from typer import testing
+    from typer.testing import CliRunner
 
     from upconv.cli.app import app
 
@@ -111,11 +110,9 @@ def called(*args, stdin=b""):
     show, hook = warnings.showwarning, sys.unraisablehook
     torch = sys.modules.get("torch")
     threads = torch and torch.get_num_threads()
-    if not hasattr(testing._get_command, "cache_info"):  # 80 ms that every call would take
-        testing._get_command = cache(testing._get_command)
     try:
         words = [*map(str, args)]
-        done = testing.CliRunner().invoke(app, words, input=stdin, catch_exceptions=False)
+        done = CliRunner().invoke(app, words, input=stdin, catch_exceptions=False)
     finally:
         signal.signal(signal.SIGTERM, handler)
         warnings.showwarning, sys.unraisablehook = show, hook
