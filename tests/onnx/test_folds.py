@@ -19,7 +19,7 @@ from tests.support.onnx_rewriting import (
     rewritten,
     values,
 )
-from tests.support.onnx_texts import normal, parsed
+from tests.support.onnx_texts import ints, normal, parsed
 from upconv.onnx.inputs import feeds
 from upconv.onnx.runtimes import Runtime
 
@@ -130,10 +130,6 @@ def test_folding_is_rounded_once() -> None:
 
 
 # Pad and Slice ------------------------------------------------------------------------------------
-
-
-def ints(*entries: int) -> np.ndarray:
-    return np.array(entries, np.int64)
 
 
 ARRAYS = {

@@ -10,39 +10,28 @@ pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="sessions run in it")
 
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
-from tests.support.onnx_sessions import model as parsed
 from tests.support.onnx_sessions import plain, same
+from tests.support.onnx_texts import made, normal, parsed
 from tests.support.repeating import seeds, single
 from upconv.onnx import Session
+from upconv.onnx.session.arranging import ARITHMETIC
 from upconv.onnx.session.network_rules import TABLE
 
 SIZES = (7, 6, 5)
 Weights = dict[str, np.ndarray]
 
 
-def source(
-    body: list[onnx.NodeProto], weights: Weights, rank: int = 2, opset: int = 20, open_: bool = True
-) -> onnx.ModelProto:
+def source(body: list[onnx.NodeProto], weights: Weights, rank: int = 2) -> onnx.ModelProto:
     """Nodes from v to y between a convolution before them (x to v) and nothing behind them."""
-    kernel = (3,) * rank
-    rng = np.random.default_rng(0)
-    weights = {"w": rng.standard_normal((6, 4, *kernel), np.float32) / 6, **weights}
+    w = np.random.default_rng(0).standard_normal((6, 4, *(3,) * rank), np.float32) / 6
     first = [
         helper.make_node("Conv", ["x", "w"], ["u0"], pads=[1] * 2 * rank),
         helper.make_node("LeakyRelu", ["u0"], ["v"]),
     ]
-    size = [f"s{i}" for i in range(rank)] if open_ else [*SIZES[:rank]]
-    shape = ["n" if open_ else 2, 4, *size]
-    graph = helper.make_graph(
-        [*first, *body],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    sizes = [f"s{i}" for i in range(rank)]
+    return made([*first, *body], {"w": w, **weights}, ["n", 4, *sizes], opset=20)
 
 
 def node(kind: str, *inputs: str, **attributes: Any) -> onnx.NodeProto:
@@ -75,7 +64,7 @@ def rows(rank: int) -> dict[str, tuple[list[onnx.NodeProto], Weights]]:
     none = np.zeros(0, np.float32)
     pads = np.array([0, 0, *(2,) * rank, 0, 0, *(1,) * rank])
     cut = {"s": np.full(rank, 1), "e": np.full(rank, -2), "ax": np.arange(2, 2 + rank)}
-    made: dict[str, tuple[list[onnx.NodeProto], Weights]] = {
+    found: dict[str, tuple[list[onnx.NodeProto], Weights]] = {
         "Conv": (
             [node("Conv", "u", "a", strides=[2] * rank, auto_pad="SAME_LOWER")],
             {"u": np.ones((6, 6, *(3,) * rank), np.float32) / 9, "a": floats["a"]},
@@ -148,44 +137,33 @@ def rows(rank: int) -> dict[str, tuple[list[onnx.NodeProto], Weights]]:
         "Identity": ([node("Identity")], {}),
         "Dropout": ([node("Dropout")], {}),
     }  # fmt: skip
-    for kind in [
-        "Relu",
-        "Tanh",
-        "Sigmoid",
-        "Softplus",
-        "Mish",
-        "HardSwish",
-        "Abs",
-        "Exp",
-        "Sin",
-        "Cos",
-    ]:
-        made[kind] = [node(kind)], {}
-    made["Sqrt"] = (
+    for kind in UNARY:
+        found[kind] = [node(kind)], {}
+    found["Sqrt"] = (
         [helper.make_node("Abs", ["v"], ["p"]), helper.make_node("Sqrt", ["p"], ["y"])],
         {},
     )
-    for kind in ("Add", "Sub", "Mul", "Div", "Max", "Min"):
-        made[kind] = [node(kind, "a")], {"a": spread(rank) + 2}
-        made[f"{kind}, a number"] = [node(kind, "a")], {"a": np.float32(1.7)}
-        made[f"{kind}, constant first"] = (
+    for kind in ARITHMETIC:
+        found[kind] = [node(kind, "a")], {"a": spread(rank) + 2}
+        found[f"{kind}, a number"] = [node(kind, "a")], {"a": np.float32(1.7)}
+        found[f"{kind}, constant first"] = (
             [helper.make_node("Exp", ["v"], ["p"]), helper.make_node(kind, ["a", "p"], ["y"])],
             {"a": spread(rank).reshape(1, 6, *ones)},
         )
-        made[f"{kind}, two values"] = (
+        found[f"{kind}, two values"] = (
             [helper.make_node("Exp", ["v"], ["p"]), helper.make_node(kind, ["v", "p"], ["y"])],
             {},
         )
     if rank == 2:
         for mode in ("CRD", "DCR"):
-            made[f"DepthToSpace, {mode}"] = (
+            found[f"DepthToSpace, {mode}"] = (
                 [
                     helper.make_node("Concat", ["v", "v"], ["p"], axis=1),
                     helper.make_node("DepthToSpace", ["p"], ["y"], blocksize=2, mode=mode),
                 ],
                 {},
             )
-    return made
+    return found
 
 
 def check(model: onnx.ModelProto, *inputs: dict[str, np.ndarray], parts: int = 1) -> Session:
@@ -232,7 +210,8 @@ def test_rows(name: str, rank: int) -> None:
 
 def test_every_row_of_the_table_is_tested() -> None:
     tested = {name.partition(",")[0] for name in rows(2)}
-    assert tested == TABLE.keys() - {"GroupNormalization"}  # ONNX Runtime runs it as a function
+    every = {*TABLE, *ARITHMETIC} - {"GroupNormalization"}  # ONNX Runtime runs it as a function
+    assert tested == every
 
 
 REFUSALS = {
@@ -273,8 +252,7 @@ def test_what_a_network_does_not_have_ends_a_part(name: str) -> None:
 
 # Partitions ---------------------------------------------------------------------------------------
 
-TEXT = """<ir_version: 8, opset_import: ["": 17]>
-g (float[n, 4, h, w] x, bool flag) => (float[n, 4, h, w] y, float[n, 4, h, w] middle)
+TEXT = """g (float[n, 4, h, w] x, bool flag) => (float[n, 4, h, w] y, float[n, 4, h, w] middle)
 <float one = {1}>
 { %s }"""
 
@@ -331,8 +309,7 @@ def test_patterns_of_exporters(name: str) -> None:
         "two": np.float32(2), "al": alpha, "inv": 1 / alpha, "to": np.array([0, 3, -1]),
         "g": vector(3), "six": vector(),
     }  # fmt: skip
-    text = f"""<ir_version: 8, opset_import: ["": 17]>
-    g (float[n, 4, h, w] x) => (float[n, 6, a, b] y)
+    text = f"""g (float[n, 4, h, w] x) => (float[n, 6, a, b] y)
     {{ u = Conv (x, w) v = LeakyRelu(u) {PATTERNS[name]} }}"""
     used = {each for each in operands if f"{each}," in text or f" {each})" in text} | {"w"}
     model = parsed(text, **{name: operands[name] for name in used})
@@ -344,8 +321,7 @@ def test_patterns_of_exporters(name: str) -> None:
 
 def test_a_part_that_does_not_fit_some_shapes_is_left_to_onnx_runtime_for_them() -> None:
     """Two inputs are added that are alike in one run, and broadcast over some axes in another."""
-    text = """<ir_version: 8, opset_import: ["": 17]>
-    g (float[n, 4, h, w] x, float[m, 4, i, j] z) => (float[a, 4, b, c] y)
+    text = """g (float[n, 4, h, w] x, float[m, 4, i, j] z) => (float[a, 4, b, c] y)
     { u = Conv <pads=[1,1,1,1]> (x, k) y = Add(u, z) }"""
     others = image(), image()[:, :, :1], image()[:1]
     session = check(parsed(text, k=KERNEL), *({"x": image(), "z": z} for z in others))
@@ -375,18 +351,8 @@ def random_graph(seed: int) -> onnx.ModelProto:
             nodes.append(helper.make_node(kind, inputs, [y]))
         values.append(y)
     outputs = {values[-1], *rng.sample(values[1:], min(2, len(values) - 1))}
-    weights = np.random.default_rng(seed)
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "l"])],
-        [helper.make_tensor_value_info(y, TensorProto.FLOAT, None) for y in sorted(outputs)],
-        [
-            numpy_helper.from_array(weights.standard_normal((3, 3, 3), np.float32) / 3, "k"),
-            numpy_helper.from_array(weights.standard_normal((3, 6, 3), np.float32) / 4, "k2"),
-        ],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    weights = {"k": normal(seed, 3, 3, 3) / 3, "k2": normal(seed, 3, 6, 3) / 4}
+    return made(nodes, weights, ["n", 3, "l"], sorted(outputs))
 
 
 @pytest.mark.parametrize("first", [0, pytest.param(12, marks=pytest.mark.long)])

@@ -6,33 +6,22 @@ import numpy as np
 import pytest
 
 onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 import upconv.onnx as uo  # noqa: E402
+from tests.support.onnx_sessions import plain  # noqa: E402
+from tests.support.onnx_texts import ints, parsed  # noqa: E402
 from upconv.errors import ArgumentError, DTypeError, EngineRefusal, ShapeError  # noqa: E402
 
-_HEAD = '<ir_version: 8, opset_import: ["": 17]> g '
 _RNG = np.random.default_rng(0)
-
-
-def model(text: str, **weights: np.ndarray) -> onnx.ModelProto:
-    """A model with these weights as initialisers."""
-    proto = onnx.parser.parse_model(_HEAD + text)
-    for name, array in weights.items():
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return proto
 
 
 def normal(*shape: int) -> np.ndarray:
     return _RNG.standard_normal(shape, np.float32)
 
 
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
-
-
-VOCODER = model(
-    """(float[N, T, 4] mel) => (float[N, M] speech) {
+VOCODER = parsed(
+    """g (float[N, T, 4] mel) => (float[N, M] speech) {
         scaled = Sub(mel, mean)
         x = Transpose<perm = [0, 2, 1]>(scaled)
         a = LeakyRelu<alpha = 0.1>(x)
@@ -45,8 +34,8 @@ VOCODER = model(
     mean=normal(4), w=normal(4, 1, 5) / 4, v=normal(1, 1, 3), bias=normal(1), one=ints(1),
 )  # fmt: skip
 
-SIZES = model(
-    """(float[N, 4, T] x) => (float[N, 4, M] y) {
+SIZES = parsed(
+    """g (float[N, 4, T] x) => (float[N, 4, M] y) {
         padded = Pad(x, left)
         a = Conv(padded, w)
         shape = Shape(x)
@@ -66,13 +55,11 @@ SIZES = model(
     left=ints(0, 0, 4, 0, 0, 2), w=normal(4, 4, 5) / 4, two=np.array(2), one=ints(1), zero=ints(0),
     axes=ints(2), scale=normal(4), offset=normal(4), up=normal(4, 7), down=normal(7, 4),
 )  # fmt: skip
-SIZES.opset_import[0].version = 17
 
 
 def whole(proto: onnx.ModelProto, *arrays: np.ndarray) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
-    names = [each.name for each in session.get_inputs()]
-    return session.run(None, dict(zip(names, arrays, strict=True)))
+    """What ONNX Runtime makes of inputs in order."""
+    return plain(proto, {x.name: array for x, array in zip(proto.graph.input, arrays, strict=True)})
 
 
 def check(
@@ -105,8 +92,8 @@ def test_sizes_of_layers_are_told_node_by_node(monkeypatch) -> None:
         """
         for i in range(12)
     )
-    proto = model(
-        f"(float[N, 4, T] x0) => (float[N, 4, M] x12) {{ {layers} }}",
+    proto = parsed(
+        f"g (float[N, 4, T] x0) => (float[N, 4, M] x12) {{ {layers} }}",
         two=ints(2), left=ints(0, 0, 4, 0, 0), w=normal(4, 4, 5) / 4,
     )  # fmt: skip
     calls, infer = [], onnx.shape_inference.infer_shapes
@@ -123,8 +110,8 @@ def test_sizes_of_layers_are_told_node_by_node(monkeypatch) -> None:
 
 
 def test_files_and_several_inputs_by_name(tmp_path) -> None:
-    proto = model(
-        """(float[1, 2, T] x, float[1, 1, T] pitch) => (float[1, 2, T] y, float[1, 2, T] z) {
+    proto = parsed(
+        """g (float[1, 2, T] x, float[1, 1, T] pitch) => (float[1, 2, T] y, float[1, 2, T] z) {
             y = Conv<pads = [1, 1]>(x, w)
             z = Mul(y, pitch)
         }""",
@@ -147,8 +134,8 @@ def test_files_and_several_inputs_by_name(tmp_path) -> None:
 
 @pytest.mark.parametrize("biased", [False, True])
 def test_an_lstm_in_a_stream(biased: bool) -> None:
-    proto = model(
-        f"""(float[N, 4, T] x) => (float[N, 6, M] y) {{
+    proto = parsed(
+        f"""g (float[N, 4, T] x) => (float[N, 6, M] y) {{
             t = Transpose<perm = [2, 0, 1]>(x)
             h = LSTM<hidden_size = 6>(t, w, r{", b" if biased else ""})
             s = Squeeze(h, one)
@@ -222,8 +209,8 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_refusals_name_the_node(kind: str) -> None:
     nodes = REFUSED[kind]
-    proto = model(
-        f"(float[1, 4, T] x) => (y) {{ {nodes} }}",
+    proto = parsed(
+        f"g (float[1, 4, T] x) => (y) {{ {nodes} }}",
         s=normal(4), zero=ints(0), five=ints(5), two=ints(2),
         w=normal(1, 16, 4), r=normal(1, 16, 4),
     )  # fmt: skip
@@ -234,9 +221,9 @@ def test_refusals_name_the_node(kind: str) -> None:
 
 
 def test_bad_arguments() -> None:
-    fixed = model("(float[1, 4, 9] x) => (float[1, 4, 9] y) { y = Relu(x) }")
-    other = model("(double[1, 4, T] x) => (double[1, 4, T] y) { y = Relu(x) }")
-    plane = model("(float[1, 4, H, T] x) => (float[1, 4, H, T] y) { y = Relu(x) }")
+    fixed = parsed("g (float[1, 4, 9] x) => (float[1, 4, 9] y) { y = Relu(x) }")
+    other = parsed("g (double[1, 4, T] x) => (double[1, 4, T] y) { y = Relu(x) }")
+    plane = parsed("g (float[1, 4, H, T] x) => (float[1, 4, H, T] y) { y = Relu(x) }")
     for proto, words in (
         (fixed, "dynamic along axis -1. Export"), (other, "expected float32"), (plane, "shapes="),
     ):  # fmt: skip

@@ -1,19 +1,39 @@
-"""For the tests of upconv.onnx's runtimes and verification: small models written as text."""
+"""For the tests of upconv.onnx: small models, written as text or made of nodes."""
 
 import numpy as np
-from onnx import numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
 
-def parsed(text, opset=17, ir_version=9, **initialisers):
-    """A model of one graph; initialisers by name, as arrays.
+def parsed(text, opset=17, **initialisers):
+    """A model of one graph, after a header of its own or one of this opset; initialisers by name.
 
     ml_dtypes' arrays become bfloat16 and 8-bit float tensors.
     """
-    head = f'<ir_version: {ir_version}, opset_import: ["" : {opset}]>\n'
+    head = "" if text.startswith("<") else f'<ir_version: 9, opset_import: ["" : {opset}]>\n'
     model = parser.parse_model(head + text)
-    for name, array in initialisers.items():
-        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    model.graph.initializer.extend(tensors(initialisers))
     return model
+
+
+def tensors(arrays):
+    """Arrays by name, as a model holds them."""
+    return [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+
+
+def made(nodes, arrays, x, outputs=("y",), opset=17):
+    """A model of nodes that read x, of this shape, and arrays by name; outputs of any shape."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
+        [helper.make_tensor_value_info(y, TensorProto.FLOAT, None) for y in outputs],
+        tensors(arrays),
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def ints(*entries):
+    return np.array(entries, np.int64)
 
 
 def normal(seed, *shape, dtype=np.float32):
