@@ -220,6 +220,14 @@ def test_refusals_name_the_node(kind: str) -> None:
     assert "whole inputs" in str(error.value)
 
 
+def test_a_function_named_like_an_operator_is_not_taken_for_it() -> None:
+    proto = parsed("""<ir_version: 8, opset_import: ["": 17, "own": 1]>
+        g (float[1, 4, T] x) => (y) { y = own.Add(x, x) }
+        <domain: "own", opset_import: ["": 17]> Add (p, q) => (r) { r = Sub(p, q) }""")
+    with pytest.raises(EngineRefusal, match=r"A network has no own\.Add\."):
+        uo.stream(proto)
+
+
 def test_bad_arguments() -> None:
     fixed = parsed("g (float[1, 4, 9] x) => (float[1, 4, 9] y) { y = Relu(x) }")
     other = parsed("g (double[1, 4, T] x) => (double[1, 4, T] y) { y = Relu(x) }")

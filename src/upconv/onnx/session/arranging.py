@@ -13,9 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ...errors import EngineRefusal, ShapeError
-from ...network import Network
+from ...network import Network, Value
 from ...network.axes import Arranged, Axes, common_axes
-from .calls import ARITHMETIC, Call
+from ..graphs import is_op
+from .calls import Call
 from .network_rules import ACTIVATIONS, Row, translate
 from .units import Unit, is_bias
 
@@ -29,9 +30,8 @@ def translate_arranged(
         x = values[unit.inputs[0]]
         values[node.outputs[0]] = _linear(network, x, *unit.operation[1:])
         return
-    row = None if unit.operation is not None else ROWS.get(node.op_type)
-    if row is not None:
-        results = row(Call(network, node, values, opset))
+    if unit.operation is None and is_op(node, *ROWS):
+        results = ROWS[node.op_type](Call(network, node, values, opset))
         results = results if isinstance(results, list) else [results]
         values.update(zip(node.outputs, results, strict=False))
         return
@@ -45,6 +45,10 @@ def translate_arranged(
     translate(network, unit, known, opset)
     values.update({y: Arranged(known[y], axes) for y in node.outputs if y in known})
 
+
+ARITHMETIC = {kind: kind.lower() for kind in ("Add", "Sub", "Mul", "Div")}
+ARITHMETIC |= {"Max": "maximum", "Min": "minimum"}
+"""Operators of two operands, and the network's methods."""
 
 _UNARY = {
     *ACTIVATIONS,
@@ -74,16 +78,8 @@ def suits_any_axes(unit: Unit) -> bool:
     return unit.last.op_type in {*_UNARY, *ARITHMETIC, *MOVES}
 
 
-def _x(call: Call) -> Arranged:
-    x = call.node.inputs[0]
-    if x is None or x not in call.values:
-        raise EngineRefusal("its input 0 is constant, or an input without channels")
-    value: Arranged = call.values[x]
-    return value
-
-
 def _transpose(call: Call) -> Arranged:
-    x = _x(call)
+    x: Arranged = call.x()
     return x.permuted(call.attribute("perm", ()) or range(len(x.axes))[::-1])
 
 
@@ -94,7 +90,7 @@ def _dims(call: Call, rank: int) -> list[int]:
 
 
 def _squeeze(call: Call) -> Arranged:
-    x = _x(call)
+    x = call.x()
     dims = _dims(call, len(x.axes)) or [i for i, size in enumerate(x.shape) if size == 1]
     if any(x.shape[dim] != 1 for dim in dims):
         raise ShapeError("the squeezed axes", f"{dims} of {x.shape}", "axes of extent 1")
@@ -102,7 +98,7 @@ def _squeeze(call: Call) -> Arranged:
 
 
 def _unsqueeze(call: Call) -> Arranged:
-    x = _x(call)
+    x = call.x()
     axes: list[int | None] = list(x.axes)
     count = len(call.attribute("axes", ())) or np.size(call.constant(1))
     for dim in sorted(_dims(call, len(axes) + count)):
@@ -111,7 +107,8 @@ def _unsqueeze(call: Call) -> Arranged:
 
 
 def _reshape(call: Call) -> Arranged:
-    x, wanted = _x(call), [int(size) for size in np.ravel(call.constant(1))]
+    x: Arranged = call.x()
+    wanted = [int(size) for size in np.ravel(call.constant(1))]
     call.require(all(x.shape), "it reshapes a value of open size")
     if not call.attribute("allowzero", 0):
         wanted = [x.shape[i] if size == 0 else size for i, size in enumerate(wanted)]
@@ -120,7 +117,7 @@ def _reshape(call: Call) -> Arranged:
 
 
 def _flatten(call: Call) -> Arranged:
-    x = _x(call)
+    x: Arranged = call.x()
     call.require(all(x.shape), "it reshapes a value of open size")
     axis = call.attribute("axis", 1)
     axis += len(x.shape) if axis < 0 else 0
@@ -128,7 +125,8 @@ def _flatten(call: Call) -> Arranged:
 
 
 def _expand(call: Call) -> Arranged:
-    x, shape = _x(call), tuple(map(int, np.ravel(call.constant(1))))
+    x: Arranged = call.x()
+    shape = tuple(map(int, np.ravel(call.constant(1))))
     call.require(all(x.shape), "it expands a value of open size")
     if np.broadcast_shapes(x.shape, shape) != x.shape:
         raise ShapeError("the shape", str(shape), f"{x.shape}, the shape of its input")
@@ -145,12 +143,21 @@ def _binary(name: str, call: Call) -> Arranged:
         values[x].value if x is not None and x in values else like.per_channel(call.constant(i))
         for i, x in enumerate(inputs)
     )
-    return Arranged(call.combined(name, *pair), like.axes)
+    return Arranged(_combined(call.network, name, *pair), like.axes)
+
+
+def _combined(network: Network, name: str, first: Any, second: Any) -> Any:
+    """Combine two values, or a value and numbers on either side."""
+    if not isinstance(first, Value):
+        if name in ("sub", "div"):
+            return first - second if name == "sub" else first / second
+        first, second = second, first
+    return getattr(network, name)(first, second)
 
 
 def _matmul(call: Call) -> Arranged:
     """A fully connected layer over the last axis: a convolution with one tap."""
-    x, weight = _x(call), call.constant(1)
+    x, weight = call.x(), call.constant(1)
     call.require(weight.ndim == 2, "its second operand is not a weight matrix")
     return _linear(call.network, x, weight.T)
 
@@ -163,7 +170,7 @@ def _gemm(call: Call) -> Arranged:
     weight = weight if call.attribute("transB", 0) else weight.T
     bias = call.optional(2)
     call.require(bias is None or is_bias(bias, len(weight)), "its bias differs between positions")
-    return _linear(call.network, _x(call), weight, None if bias is None else bias.reshape(-1))
+    return _linear(call.network, call.x(), weight, None if bias is None else bias.reshape(-1))
 
 
 def _linear(network: Network, x: Arranged, weight: Any, bias: Any = None) -> Arranged:
@@ -174,7 +181,7 @@ def _linear(network: Network, x: Arranged, weight: Any, bias: Any = None) -> Arr
 
 
 def _layer_norm(call: Call) -> Arranged:
-    x = _x(call)
+    x = call.x()
     last = call.attribute("axis", -1) in (-1, len(x.axes) - 1)
     call.require(last and x.channels_last(), "it normalises axes other than the channels")
     scale, offset = call.constant(1).reshape(-1), call.optional(2)
@@ -186,7 +193,7 @@ def _layer_norm(call: Call) -> Arranged:
 
 def _lstm(call: Call) -> Arranged:
     """An LSTM along the only spatial axis; its results have an axis of directions."""
-    x = _x(call)
+    x = call.x()
     forward = call.attribute("direction", "forward") == "forward"
     call.require(forward, "it runs from the end to the beginning, so it reads all positions")
     rest = ("activations", "activation_alpha", "activation_beta", "clip", "input_forget")

@@ -10,12 +10,8 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ...errors import EngineRefusal
-from ...network import Network, Value
+from ...network import Network
 from ..constants import constant_value
-
-ARITHMETIC = {kind: kind.lower() for kind in ("Add", "Sub", "Mul", "Div")}
-ARITHMETIC |= {"Max": "maximum", "Min": "minimum"}
-"""Operators of two operands, and the network's methods."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,9 +27,7 @@ class Call:
         """The network's value for an input of the node."""
         value = self.node.inputs[i]
         if value is None or value not in self.values:
-            raise EngineRefusal(
-                f"Its input {i} is constant, or not (N, C, *size) with known channels."
-            )
+            raise EngineRefusal(f"Its input {i} is constant, or an input without known channels.")
         return self.values[value]
 
     def has(self, i: int) -> bool:
@@ -55,14 +49,6 @@ class Call:
         """The value of an attribute, or the default if it is absent."""
         entry = self.node.attributes.get(name)
         return default if entry is None else entry.value
-
-    def combined(self, name: str, first: Any, second: Any) -> Any:
-        """Combine two values, or a value and numbers on either side."""
-        if not isinstance(first, Value):
-            if name in ("sub", "div"):
-                return first - second if name == "sub" else first / second
-            first, second = second, first
-        return getattr(self.network, name)(first, second)
 
     def require(self, condition: object, reason: str) -> None:
         """Refuse the node for a reason unless the condition holds."""

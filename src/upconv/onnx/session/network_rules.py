@@ -1,7 +1,8 @@
 """`TABLE`: the table of ONNX's operators that a network can compute, one row per operator.
 
 A row adds a node's operation to a network. It raises `EngineRefusal`, in one sentence, if the
-network has no such operation. The network's builder raises the other errors.
+network has no such operation. The network's builder raises the other errors. The table does not
+contain arithmetic, nor operators that move axes: `arranging` has those rows.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ from ...dialects.onnx import Rule
 from ...errors import EngineRefusal
 from ...network import Network
 from ...network.axes import per_channel
-from ..constants import constant_value
 from ..graphs import is_op
 from ..nodes import ConvTransposeNode, read
 from ..operators import conv_keywords
 from . import positions
-from .calls import ARITHMETIC, Call
+from .calls import Call
 from .units import Unit
 
 Row = Callable[[Call], Any]
@@ -42,7 +42,8 @@ def translate(network: Network, unit: Unit, values: dict[ir.Value, Any], opset: 
     call = Call(network, unit.last, values, opset)
     row = TABLE.get(unit.last.op_type) if is_op(unit.last, unit.last.op_type) else None
     if row is None:
-        raise EngineRefusal(f"A network has no {unit.last.op_type}.")
+        domain = f"{unit.last.domain}." if unit.last.domain else ""
+        raise EngineRefusal(f"A network has no {domain}{unit.last.op_type}.")
     results = row(call)
     outputs = [y for y in unit.last.outputs if y.name or y.uses()]
     results = results if isinstance(results, list) else [results]
@@ -120,21 +121,6 @@ def _prelu(call: Call) -> Any:
     return call.network.activation(x, ("prelu", slopes))
 
 
-def _combined(name: str, call: Call) -> Any:
-    """Combine two values, or a value and a constant on either side."""
-    call.require(len(call.node.inputs) == 2, "It does not have two operands.")
-    first, second = (constant_value(operand).array for operand in call.node.inputs)
-    if second is not None:
-        x = call.x(0)
-        return call.combined(name, x, per_channel(x, second))
-    y = call.x(1)
-    if first is not None:
-        return call.combined(name, per_channel(y, first), y)
-    x = call.x(0)
-    call.require(len(x.shape) == len(y.shape), "Its operands differ in their number of axes.")
-    return call.combined(name, x, y)
-
-
 def _clip(call: Call) -> Any:
     bounds = [
         None if bound is None else float(bound.item()) for bound in map(call.optional, (1, 2))
@@ -180,7 +166,6 @@ TABLE: dict[str, Row] = {
     "Clip": _clip,
     "HardSigmoid": _hard_sigmoid,
     "Pow": _pow,
-    **{kind: partial(_combined, name) for kind, name in ARITHMETIC.items()},
     "Concat": positions.concat,
     "Slice": positions.slice_of,
     "Split": positions.split,
