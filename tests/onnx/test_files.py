@@ -101,6 +101,18 @@ def test_data_outside_the_folder_is_refused(location: str, tmp_path: Path) -> No
     assert "m.onnx': The tensor 'w': " in str(caught.value)
 
 
+def test_data_outside_the_folder_is_refused_in_functions_too(tmp_path: Path) -> None:
+    proto = onnx_texts.parsed("""<ir_version: 9, opset_import: ["": 17, "own": 1]>
+        g (float[1] x, bool c) => (float[M] y) { y = own.f(x, c) }
+        <domain: "own", opset_import: ["": 17]> f (x, c) => (y) { y = If (c) <
+            then_branch = a () => (z) { z = Mul(x, w) }, else_branch = b () => (x) {} > }""")
+    tensor = TensorProto(name="w", dims=[1], data_type=1, data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="../secret")
+    proto.functions[0].node[0].attribute[0].g.initializer.append(tensor)
+    with pytest.raises(ModelError, match="outside the model's folder"):
+        load(written(tmp_path, proto))
+
+
 WRONG = {
     "missing": ({"location": "none"}, FileError, "No such file"),
     "pipe": ({"location": "pipe"}, FileError, "not a regular file"),

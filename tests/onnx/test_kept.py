@@ -175,6 +175,19 @@ def test_a_layer_in_a_function(name: str) -> None:
     assert_same_values(before, after)
 
 
+def test_names_in_branches_of_a_function_are_not_given_again() -> None:
+    before = parsed("""<ir_version: 9, opset_import: ["": 17, "own": 1]>
+        g (float[1, 1, L] x, bool c) => (float[1, 1, M] y) { y = own.f(x, c) }
+        <domain: "own", opset_import: ["": 17]> f (x, c) => (y) {
+            w = Constant<value = float[1, 1, 2] {1, 2}>() [up] t = ConvTranspose<strides=[2]>(x, w)
+            y = If (c) < then_branch = a () => (z) { s = Neg(t) z = Neg(s) },
+                         else_branch = b () => (e) { e = Identity(t) }> }""")
+    then = before.functions[0].node[2].attribute[0].g
+    then.node[0].output[0] = then.node[1].input[0] = "up/Conv_output"
+    _, [step] = rewritten(before, "sub_pixel")  # checked: no name is defined twice
+    assert step.fired, step.refusal
+
+
 NEED_THE_WEIGHT = (
     *("replace_deconv", "sub_pixel", "fold_batch_norm", "no_dilation", "no_output_padding"),
     *("to_rank", "split_groups"),

@@ -16,6 +16,13 @@ def roots(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
     yield from model.functions.values()
 
 
+def graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Yield all graphs of a model, also those in functions."""
+    for root in (model.graph, *(function.graph for function in model.functions.values())):
+        yield root
+        yield from root.subgraphs()
+
+
 def opset_of(model: ir.Model, body: ir.Graph | ir.Function) -> int:
     """The opset of ONNX's own operators in a graph or function."""
     return body.opset_imports.get("", model.opset_imports.get("", 0))
@@ -23,7 +30,7 @@ def opset_of(model: ir.Model, body: ir.Graph | ir.Function) -> int:
 
 def values(model: ir.Model) -> Iterator[ir.Value]:
     """Yield all values of a model, also in subgraphs and functions."""
-    for body in (*model.graphs(), *(function.graph for function in model.functions.values())):
+    for body in graphs(model):
         yield from body.inputs
         yield from body.initializers.values()
         for node in body:

@@ -32,7 +32,7 @@ from ..files import opened, path_text, published, reported, require_free
 from ..terminal import one_line
 from .checker import require_sound
 from .constants import fold
-from .graphs import DEFAULT_DOMAINS, named, roots
+from .graphs import DEFAULT_DOMAINS, graphs, named, roots
 
 MOST_BYTES = (1 << 31) - 1  # of one protobuf message
 INLINE_BYTES = MOST_BYTES - (64 << 20)
@@ -162,7 +162,7 @@ def _inside(model: ir.Model) -> ModelProto:
     if (size := _nbytes(model)) > MOST_BYTES:
         raise ModelError(f"It has {size} bytes of weights; protobuf holds {MOST_BYTES}.")
     copy = model.clone()
-    for graph in copy.graphs():
+    for graph in graphs(copy):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = _in_memory(value.const_value)
@@ -195,7 +195,7 @@ def digest(model: ir.Model) -> str:
 
 
 def _nbytes(model: ir.Model) -> int:
-    held = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
+    held = [v.const_value for graph in graphs(model) for v in graph.initializers.values()]
     return sum(t.nbytes for t in held if t is not None and t.dtype != ir.DataType.STRING)
 
 
@@ -224,7 +224,7 @@ def _read(data: bytes, path: Path | None) -> ir.Model:
 
 def _checked(model: ir.Model, path: Path | None) -> ir.Model:
     files: set[Path] = set()
-    for graph in model.graphs():
+    for graph in graphs(model):
         for value in graph.initializers.values():
             if value.const_value is not None:
                 with _named(f"The tensor {brief(value.name)}"):
