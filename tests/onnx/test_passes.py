@@ -177,7 +177,6 @@ EXAMPLES = {**CONVOLUTIONS, **FOLDS, **IN_FEWER_WORDS}
 def test_every_pass_has_an_example() -> None:
     elsewhere = {"normalise:spec", "normalise:openvino"}  # ONNX Runtime reads theirs otherwise
     assert set(EXAMPLES) | elsewhere == set(PASSES)
-    assert all(PASSES[name].name == name for name in PASSES)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -190,13 +189,7 @@ def test_text_in_text_out_and_the_same_values(name: str, opset: int) -> None:
     if opset < 18 or "Split(" not in wanted:
         assert listing(after) == wanted
     assert_same_values(before, after)
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_a_second_time_there_is_nothing_to_do(name: str) -> None:
-    before = parsed(EXAMPLES[name][0])
-    after, _ = rewritten(before, name)
-    again, steps = rewritten(after, name)
+    again, steps = rewritten(after, name)  # a second time there is nothing to do
     assert not any(step.fired for step in steps)
     assert listing(again) == listing(after)
 

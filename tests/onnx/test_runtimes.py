@@ -40,7 +40,6 @@ from upconv.onnx.runtimes import runtime as module
 
 NAMES = ("onnxruntime", "openvino", "openvino:f32", "reference")
 HERE = [name for name in NAMES if Runtime.parse(name).missing() is None]
-EPSILON = float(np.finfo(np.float32).eps)
 WIDE = Runtime("reference", precision="f64")
 
 
@@ -223,7 +222,8 @@ UP = """g (float[N, 6, H, W] x) => (float[N, 12, U, V] y) {
 }"""
 
 
-def test_every_runtime_computes_a_deconvolution(runtime):
+@pytest.mark.parametrize("name", [*HERE, "reference:f64"])
+def test_every_runtime_computes_a_deconvolution(name):
     x, w, b = normal(0, 2, 6, 5, 7), normal(1, 6, 4, 3, 2), normal(2, 12)
     model = parsed(UP, w=w, b=b)
     wanted = upconv.conv_transpose(
@@ -231,10 +231,12 @@ def test_every_runtime_computes_a_deconvolution(runtime):
         stride=(2, 3), padding=((0, 1), (1, 2)), groups=3, activation="relu", engine="reference",
     )  # fmt: skip
     before = model.SerializeToString()
-    got = run(runtime, model, {"x": x})
+    got = run(Runtime.parse(name), model, {"x": x})
     assert list(got) == ["y"]
-    assert got["y"].dtype == np.float32
-    np.testing.assert_allclose(got["y"], wanted, rtol=0, atol=16 * EPSILON * np.abs(wanted).max())
+    dtype = np.dtype(np.float64 if "f64" in name else np.float32)
+    assert got["y"].dtype == dtype
+    allowed = 16 * np.finfo(dtype).eps * np.abs(wanted).max()
+    np.testing.assert_allclose(got["y"], wanted, rtol=0, atol=allowed)
     assert model.SerializeToString() == before
 
 
