@@ -4,7 +4,6 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,8 @@ pytest.importorskip("onnxruntime", reason="sessions run in it")
 import onnx
 
 from tests.support.decision_files import unsealed
-from tests.support.onnx_sessions import decoder, image, measure_once, model, plain, same
+from tests.support.onnx_sessions import decoder, image, measure_once, plain, same
+from tests.support.onnx_texts import parsed
 from upconv import decision_files, measuring
 from upconv.errors import ArgumentError, FileError
 from upconv.onnx import Session
@@ -53,7 +53,7 @@ def test_saved_decisions_are_applied_without_measuring(
 
 def test_decisions_need_no_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of this input not even the number of axes is known."""
-    source = model("""<ir_version: 8, opset_import: ["": 17]> g (float x) => (float y)
+    source = parsed("""g (float x) => (float y)
     <float[1, 1, 2] w = {1, 2}> { y = ConvTranspose <strides = [2]> (x, w) }""")
     source.graph.input[0].type.tensor_type.ClearField("shape")
     measure_once(monkeypatch)
@@ -74,16 +74,17 @@ def test_a_model_that_onnx_runtime_runs_stays_so(
     same(again.run(None, feeds := image()), plain(source, feeds))
 
 
-@pytest.mark.parametrize("name", ["processor", "threads", "upconv", "onnxruntime", "model"])
 def test_decisions_for_something_else_are_refused_or_measured_again(
-    source: onnx.ModelProto, saved: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    source: onnx.ModelProto, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = unsealed(saved)
-    wrong = right | {"conditions": right["conditions"] | {name: "another"}}
-    saved.write_text(json.dumps(wrong))
-    with pytest.raises(ArgumentError, match=f"{name} 'another'; expected .* {name} .*remeasure"):
-        Session(source, threads=2, decisions=saved)
-    assert unsealed(saved) == wrong
+    for name in ("processor", "threads", "upconv", "onnxruntime", "model"):
+        wrong = right | {"conditions": right["conditions"] | {name: "another"}}
+        saved.write_text(json.dumps(wrong))
+        said = f"{name} 'another'; expected .* {name} .*remeasure"
+        with pytest.raises(ArgumentError, match=said):
+            Session(source, threads=2, decisions=saved)
+        assert unsealed(saved) == wrong
     measure_once(monkeypatch)
     Session(source, threads=2, decisions=saved, remeasure=True, **SHAPES)
     assert unsealed(saved)["conditions"] == right["conditions"]
@@ -110,34 +111,21 @@ def test_a_missing_file_is_written_where_that_is_asked_for(
     assert [each.name for each in tmp_path.iterdir()] == ["new.json"]
 
 
-def _row(record: dict[str, Any], **entries: Any) -> dict[str, Any]:
-    return record | {"rows": [record["rows"][0] | entries, *record["rows"][1:]]}
-
-
-DAMAGES = {  # tests/core/test_decision_files.py has more
-    "cut short": lambda record: json.dumps(record)[:-9],
-    "another format": lambda record: record | {"format": "upconv.onnx decisions"},
-    "another host": lambda record: record | {"host": "PyTorch"},
-    "a time": lambda record: _row(record, before="1"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_files_are_refused_and_kept(
-    source: onnx.ModelProto, saved: Path, damage: str
-) -> None:
-    content = DAMAGES[damage](unsealed(saved))
-    text = content if isinstance(content, str) else json.dumps(content)
-    saved.write_text(text)
-    for again in (False, True):
-        with pytest.raises(FileError, match=r"Cannot read .*decisions\.json"):
-            Session(source, threads=2, decisions=saved, remeasure=again)
-    assert saved.read_text() == text
+def test_damaged_files_are_refused_and_kept(source: onnx.ModelProto, saved: Path) -> None:
+    """tests/core/test_decision_files.py has more damages."""
+    record = unsealed(saved)
+    for text in (json.dumps(record)[:-9], json.dumps(record | {"host": "PyTorch"})):
+        saved.write_text(text)
+        for again in (False, True):
+            with pytest.raises(FileError, match=r"Cannot read .*decisions\.json"):
+                Session(source, threads=2, decisions=saved, remeasure=again)
+        assert saved.read_text() == text
 
 
 def test_other_layers_and_arguments_are_refused(source: onnx.ModelProto, saved: Path) -> None:
     record = unsealed(saved)
-    saved.write_text(json.dumps(_row(record, name="elsewhere")))
+    rows = [record["rows"][0] | {"name": "elsewhere"}, *record["rows"][1:]]
+    saved.write_text(json.dumps(record | {"rows": rows}))
     with pytest.raises(ArgumentError, match=r"the parts .*'elsewhere'"):
         Session(source, threads=2, decisions=saved)
     for more in ({"layers": []}, {"measure": False}):

@@ -8,7 +8,8 @@ pytest.importorskip("onnxruntime", reason="models run in it")
 
 import onnx
 
-from tests.support.onnx_sessions import model, plain, same, weight
+from tests.support.onnx_sessions import plain, same, weight
+from tests.support.onnx_texts import parsed
 from upconv.onnx import PASSES, Session, optimize, rewrite, to_proto
 from upconv.onnx.session import choosing
 
@@ -23,10 +24,9 @@ def layer(name: str) -> onnx.ModelProto:
     """A transposed convolution with ReLU around it, all sizes open."""
     sizes, kernel, attributes = LAYERS[name]
     outputs = ", ".join(f"out{i}" for i in range(len(kernel)))
-    text = f"""<ir_version: 8, opset_import: ["": 17]>
-    g (float[{sizes}] x) => (float[M, 3, {outputs}] y)
+    text = f"""g (float[{sizes}] x) => (float[M, 3, {outputs}] y)
     {{ r = Relu(x) c = ConvTranspose <{attributes}> (r, w, b) y = Relu(c) }}"""
-    return model(text, w=weight(2, 3, *kernel), b=weight(3))
+    return parsed(text, w=weight(2, 3, *kernel), b=weight(3))
 
 
 def empties(name: str) -> list[np.ndarray]:
@@ -69,11 +69,10 @@ def test_an_optimised_model() -> None:
 
 def test_a_layer_without_input_or_output_channels_stays_with_onnx_runtime() -> None:
     for channels, outputs in ((0, 3), (2, 0)):
-        text = f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[1, {channels}, L] x) => (float[1, {outputs}, M] y)
+        text = f"""g (float[1, {channels}, L] x) => (float[1, {outputs}, M] y)
         {{ y = ConvTranspose <strides = [2]> (x, w) }}"""
         w, x = np.zeros((channels, outputs, 2), np.float32), np.zeros((1, channels, 3), np.float32)
-        source = model(text, w=w)
+        source = parsed(text, w=w)
         session = Session(source)
         same(session.run(None, {"x": x}), plain(source, {"x": x}))
         assert not any(row.upconv for row in session.report().rows)

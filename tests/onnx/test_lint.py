@@ -25,10 +25,9 @@ from tests.support.lint_cases import (
     one,
     only,
     ran,
-    weights,
     with_batch_norm,
 )
-from tests.support.onnx_texts import parsed
+from tests.support.onnx_texts import normal, parsed
 from upconv.errors import ArgumentError, FileError, ShapeError
 from upconv.onnx import rewrite
 from upconv.onnx.linting import RULES, chosen, fix, lint
@@ -139,8 +138,8 @@ def test_nodes_in_subgraphs_and_functions_are_found():
         }
         <domain: "own", opset_import: ["": 17]>
         f (a, w) => (o) { [call] o = ConvTranspose <strides = [5], kernel_shape = [4]> (a, w) }""",
-        w3=weights(0, 1, 1, 3),
-        w4=weights(0, 1, 1, 4),
+        w3=normal(0, 1, 1, 3),
+        w4=normal(0, 1, 1, 4),
     )
     model.opset_import.append(helper.make_opsetid("own", 1))
     found = lint(model, select=["UPC001", "UPC003"])

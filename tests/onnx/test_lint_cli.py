@@ -19,14 +19,15 @@ pytest.importorskip("typer", reason="the command line needs typer")
 import onnx
 
 from tests.support.json_schemas import require_schema
-from tests.support.lint_cases import BAD, S2, W33, W44, deconv, weights
+from tests.support.lint_cases import BAD, S2, W33, W44, deconv
+from tests.support.onnx_texts import normal
 from tests.support.processes import called, environment, failed, ran
 from upconv.installation import install_command
 from upconv.onnx.linting import RULES, lint
 from upconv.onnx.linting.sarif import log
 
 NASTY = "\x1b[31mup\r\n\u202e\x07<script>\u5c64"
-CLEAN = deconv(weights(1, 16, 8, 4, 4), **S2)
+CLEAN = deconv(normal(1, 16, 8, 4, 4), **S2)
 
 
 @pytest.fixture
@@ -102,18 +103,9 @@ def test_folders_are_searched_and_a_broken_file_hides_no_other(folder):
     assert "7 models: 1 error, 4 warnings, 1 note in 6 transposed convolutions" in words
     assert "UPC900 error   'cut.onnx'" in words
     assert words.count("UPC001 Use a kernel") == 1  # what to do is said once
-
-
-def test_twenty_models_in_one_command(tmp_path):
-    for i in range(20):
-        onnx.save(deconv(weights(i, 6, 4, 3 + i % 2, 3), **S2), tmp_path / f"{i:02}.onnx")
-    (tmp_path / "empty").mkdir()
-    done = called("lint", tmp_path / "empty")
+    (folder / "empty").mkdir()
+    done = called("lint", "empty")
     assert (done.returncode, done.stderr) == (0, b"no .onnx file was found\n")
-    ending, found = codes(tmp_path)
-    assert ending == 1
-    assert list(found) == sorted(found)
-    assert len(found) == 20
 
 
 def test_github_s_workflow_commands(folder):

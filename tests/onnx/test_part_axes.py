@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
-onnx = pytest.importorskip("onnx")
-ort = pytest.importorskip("onnxruntime")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
+pytest.importorskip("onnxruntime", reason="sessions run in it")
 
-import upconv.onnx as uo  # noqa: E402
-from upconv.onnx.session import parts  # noqa: E402
+from onnx import helper
+
+from tests.support import onnx_texts
+from tests.support.onnx_sessions import by_upconv
+from upconv.onnx.session import parts
 
 C, H, W = 6, 5, 4
 RANDOM = np.random.default_rng(0)
@@ -23,12 +25,7 @@ def node(kind, inputs, output, **attributes):
     return helper.make_node(kind, inputs.split(), [output], name=f"{kind}_{output}", **attributes)
 
 
-def ends():
-    """A transposed convolution at the end, for values called t."""
-    return [node("ConvTranspose", "t up", "y", strides=[2, 2])], weights(up=(C, 2, 2, 2))
-
-
-def convnext(opset=17):
+def convnext():
     values = weights(w=(C, 1, 3, 3), s=(C,), o=(C,), a=(C, 9), b=(9,), c=(9, C), d=(C,), g=(C,))
     nodes = [
         node("Conv", "x w", "v", group=C, pads=[1] * 4),
@@ -89,28 +86,18 @@ def crossing():
 
 
 def model(made, batch=1, size=(H, W), outputs=()):
-    (nodes, values), (tail, last) = made, ends()
-    graph = helper.make_graph(
-        [*nodes, *tail],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (batch, C, *size))],
-        [helper.make_tensor_value_info(y, TensorProto.FLOAT, None) for y in ("y", *outputs)],
-        [numpy_helper.from_array(value, name) for name, value in {**values, **last}.items()],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    return proto.SerializeToString()
+    """The nodes, and a transposed convolution at the end."""
+    nodes, values = made
+    tail = node("ConvTranspose", "t up", "y", strides=[2, 2])
+    arrays = {**values, **weights(up=(C, 2, 2, 2))}
+    return onnx_texts.made([*nodes, tail], arrays, (batch, C, *size), ("y", *outputs))
 
 
-def checked(data, *shapes):
+def checked(source, *shapes):
     """The rows of a session's report, after a comparison of its results with ONNX Runtime's."""
-    session, plain = uo.Session(data, measure=False), ort.InferenceSession(data)
-    for shape in shapes:
-        x = RANDOM.random(shape, np.float32)
-        for result, expected in zip(session.run(None, {"x": x}), plain.run(None, {"x": x}),
-                                    strict=True):  # fmt: skip
-            assert result.shape == expected.shape
-            assert np.abs(result - expected).max() < 1e-5 * (1 + np.abs(expected).max())
-    report = session.report()
+    report = by_upconv(
+        source, *({"x": RANDOM.random(each, np.float32)} for each in shapes)
+    ).report()
     assert "ONNX Runtime computed" not in str(report)
     return report.rows
 

@@ -1,6 +1,6 @@
 """Passes on quantised models: integers change places, nothing is quantised anew.
 
-`test_onnx_random` has random layers with exact scales, bit for bit; here are models as ONNX
+`test_random` has random layers with exact scales, bit for bit; here are models as ONNX
 Runtime's tools write them, and every condition of a pass by itself.
 """
 
@@ -92,21 +92,16 @@ def test_whole_quantised_models_are_the_same_but_for_single_steps(kind: str) -> 
 
 # One layer ----------------------------------------------------------------------------------------
 
-PAIRS = """g (int8[N,2,{sizes}] x) => (int8[N,{m},{outs}] z)
-    <float one = {{1}}, float two = {{2}}, int8 zero = {{3}}, {constants}>
-    {{ xd = DequantizeLinear(x, one, zero) w = DequantizeLinear<axis = {axis}>(q, s, o)
-       {bias} [deconv] y = ConvTranspose<{said}>(xd, w{b}) {behind} z = QuantizeLinear(r, two) }}"""
-
 
 def layer(said: str, constants: str, *, axis: int = 1, bias: bool = False, m: int = 2,
           behind: str = "r = Relu(y)") -> onnx.ModelProto:  # fmt: skip
     """A quantised layer along one axis, with an activation."""
-    made = "b = DequantizeLinear<axis = 0>(c, t)" if bias else ""
-    text = PAIRS.format(
-        sizes="L", outs="M", said=said, constants=constants, axis=axis, m=m, behind=behind,
-        bias=made, b=", b" if bias else "",
-    )  # fmt: skip
-    return parsed(text.replace("QuantizeLinear(r, two)", "QuantizeLinear(r, two, zero)"))
+    made, b = ("b = DequantizeLinear<axis = 0>(c, t)", ", b") if bias else ("", "")
+    return parsed(f"""g (int8[N,2,L] x) => (int8[N,{m},M] z)
+        <float one = {{1}}, float two = {{2}}, int8 zero = {{3}}, {constants}>
+        {{ xd = DequantizeLinear(x, one, zero) w = DequantizeLinear<axis = {axis}>(q, s, o)
+           {made} [deconv] y = ConvTranspose<{said}>(xd, w{b})
+           {behind} z = QuantizeLinear(r, two, zero) }}""")
 
 
 PER_CHANNEL = """int8[2,2,2] q = {1,2,3,4,5,6,7,8}, float[2] s = {1,2}, int8[2] o = {0,1},
@@ -208,17 +203,14 @@ def test_what_is_quantised_otherwise_is_left_alone(name: str, constants: str, re
 # Neighbours behind pairs and casts ----------------------------------------------------------------
 
 BETWEEN = {
-    "pair": (
-        "{0}q = QuantizeLinear({0}, one, zero) {1} = DequantizeLinear({0}q, one, zero)",
-        "float",
-    ),
-    "casts": ("{0}q = Cast<to = 10>({0}) {1} = Cast<to = 1>({0}q)", "float"),
+    "pair": "{0}q = QuantizeLinear({0}, one, zero) {1} = DequantizeLinear({0}q, one, zero)",
+    "casts": "{0}q = Cast<to = 10>({0}) {1} = Cast<to = 1>({0}q)",
 }
 
 
 @pytest.mark.parametrize("name", BETWEEN)
 def test_pad_and_slice_are_folded_across_what_is_elementwise(name: str) -> None:
-    form = BETWEEN[name][0]
+    form = BETWEEN[name]
     before = parsed(
         f"""g (float[N,1,L] x) => (float[N,1,M] z)
         <float[1,1,4] w = {{1,2,3,4}}, int64[6] pads = {{0,0,1,0,0,1}}, float one = {{0.5}},

@@ -14,7 +14,8 @@ import onnx
 import onnxruntime
 
 from tests.support.onnx_cases import random_case
-from tests.support.onnx_sessions import decoder, image, measure_once, model, plain, same, weight
+from tests.support.onnx_sessions import decoder, image, measure_once, plain, same, weight
+from tests.support.onnx_texts import parsed
 from tests.support.processes import printed, python
 from tests.support.repeating import seeds, single
 from upconv import conv_transpose, measuring
@@ -89,7 +90,7 @@ def test_all_layers_and_none_compute_the_same(source: onnx.ModelProto) -> None:
         assert [each.name for each in report.rows if each.upconv] == chosen
         assert report.why == ("" if chosen else "no part was chosen")
     assert len(names) == 2
-    nothing = Session(model(f"{TWO} {{ y = Neg(x) }}"))
+    nothing = Session(parsed(f"{TWO} {{ y = Neg(x) }}"))
     assert nothing.report().why == "upconv computes none of its convolutions"
     assert nothing.run(None, {"x": np.float32([1, 2])})[0].tolist() == [-1, -2]
 
@@ -99,15 +100,8 @@ def test_types_that_onnx_runtime_has_no_kernel_for(dtype: str) -> None:
     kind = {"float64": "double"}.get(dtype, dtype)
     text = f"""<ir_version: 10, opset_import: ["": 22]> g ({kind}[N, 3, L] x) => ({kind}[N, 2, M] y)
     {{ y = ConvTranspose <strides = [2]> (x, w) }}"""
-    import ml_dtypes  # noqa: F401  # NumPy's name bfloat16
-
     w, x = weight(3, 2, 4).astype(dtype), weight(2, 3, 9).astype(dtype)
-    made = model(text)
-    tensor = onnx.helper.make_tensor(
-        "w", made.graph.input[0].type.tensor_type.elem_type, w.shape, w.tobytes(), raw=True
-    )
-    made.graph.initializer.append(tensor)
-    found = Session(made, measure=False)
+    found = Session(parsed(text, w=w), measure=False)
     [y] = found.run(None, {"x": x})
     assert found.report().rows[0].upconv
     assert y.dtype == x.dtype
@@ -115,10 +109,10 @@ def test_types_that_onnx_runtime_has_no_kernel_for(dtype: str) -> None:
 
 
 def test_what_is_no_tensor_of_numbers_is_refused() -> None:
-    text = """<ir_version: 8, opset_import: ["": 17]>
-    g (seq(float[1, 1, 3]) s) => (float[1, 1, 6] y) <int64 i = {0}> { y = SequenceAt(s, i) }"""
+    text = """g (seq(float[1, 1, 3]) s) => (float[1, 1, 6] y)
+    <int64 i = {0}> { y = SequenceAt(s, i) }"""
     with pytest.raises(EngineRefusal, match="'s' is not a tensor of real numbers: run the model"):
-        Session(model(text))
+        Session(parsed(text))
 
 
 def test_layers_that_are_not_ours() -> None:
@@ -139,7 +133,7 @@ def test_layers_that_are_not_ours() -> None:
         else_branch = no () => (float[1, 1, 4] n) { n = Identity(e) }
       >
     }"""
-    made = model(text, w=weight(1, 1, 2))
+    made = parsed(text, w=weight(1, 1, 2))
     found = Session(made, measure=False)
     rows = {each.name: each for each in found.report().rows}
     assert [each.kind for each in rows.values() if each.upconv] == ["ConvTranspose"]
@@ -154,9 +148,9 @@ def test_layers_that_are_not_ours() -> None:
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_a_weight_that_is_not_finite_stays_with_onnx_runtime() -> None:
     """No machine code computes with it; upconv's reference engine would, on one thread."""
-    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, 3] x) => (float[1, 1, M] y)
+    text = """g (float[1, 1, 3] x) => (float[1, 1, M] y)
     { y = ConvTranspose <strides = [2]> (x, w) }"""
-    source = model(text, w=np.float32([[[1, np.inf, 3]]]))
+    source = parsed(text, w=np.float32([[[1, np.inf, 3]]]))
     session = Session(source, measure=False)
     [row] = session.report().rows
     assert not row.upconv
@@ -222,8 +216,8 @@ def test_arrays_of_any_strides_and_byte_order_and_lists_are_taken(
     spread = np.repeat(x, 2, axis=3)[..., ::2]
     for each in (np.asfortranarray(x), spread, x.astype(">f4"), x.tolist(), [*x]):
         same(session.run([], {"x": each}), wanted)
-    text = '<ir_version: 8, opset_import: ["": 17]> g (int64 i) => (int64 j) { j = Neg(i) }'
-    flag = Session(model(text))
+    text = "g (int64 i) => (int64 j) { j = Neg(i) }"
+    flag = Session(parsed(text))
     assert flag.run(None, {"i": 3}) == [-3]
     with pytest.raises(DTypeError, match="an array of float64; expected int64"):
         flag.run(None, {"i": 3.5})
@@ -231,12 +225,12 @@ def test_arrays_of_any_strides_and_byte_order_and_lists_are_taken(
 
 _TOO_LARGE = """
 import sys
-import numpy as np, onnx.parser
+import numpy as np
+from tests.support.onnx_texts import parsed
 from upconv.errors import MemoryLimitError
 from upconv.onnx import Session
-text = sys.argv[1]
 for how in ({"measure": False}, {"layers": []}):
-    session = Session(onnx.parser.parse_model(text), **how)
+    session = Session(parsed(sys.argv[1]), **how)
     try:
         session.run(None, {"x": np.ones((1, 1, 1 << 26), np.float32)})
     except MemoryLimitError as error:
@@ -248,7 +242,7 @@ for how in ({"measure": False}, {"layers": []}):
 
 def test_a_result_that_does_not_fit_is_refused_and_the_next_run_is_right() -> None:
     """In a process of its own: ONNX Runtime then reserves what no fork could copy."""
-    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, L] x) => (float[1, O, M] y) {
+    text = """g (float[1, 1, L] x) => (float[1, O, M] y) {
         s = Constant <value = int64[3] {1, 65536, 1}> ()
         w = ConstantOfShape (s)
         y = ConvTranspose (x, w)
@@ -267,7 +261,7 @@ def test_results_are_the_callers_own(session: Session) -> None:
     session.close()
     del session
     assert np.isfinite(kept[0] + second[0]).all()
-    [y] = Session(model(f"{TWO} {{ y = Identity(x) }}")).run(None, {"x": kept[0][0, 0, 0, :2]})
+    [y] = Session(parsed(f"{TWO} {{ y = Identity(x) }}")).run(None, {"x": kept[0][0, 0, 0, :2]})
     assert not np.shares_memory(y, kept[0])
 
 
@@ -415,7 +409,7 @@ def test_wrong_sessions(source: onnx.ModelProto, session: Session) -> None:
     with pytest.raises(EngineError, match="closed"):
         session.run(None, image())
     with pytest.raises(EngineRefusal, match="failed"):
-        Session(model(f"{TWO} {{ y = n.Other(x) }}"))
+        Session(parsed(f"{TWO} {{ y = n.Other(x) }}"))
 
 
 def test_what_an_operator_raises_is_told(

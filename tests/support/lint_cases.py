@@ -1,20 +1,18 @@
 """For the tests of upconv.onnx.linting: models of one ConvTranspose, and what its taps do."""
 
-from functools import partial
 from itertools import product
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from tests.support.onnx_rewriting import values
+from tests.support.onnx_texts import ints, normal, tensors
+from upconv.onnx.inputs import feeds
 from upconv.onnx.linting import lint
 
 NEWEST = onnx.defs.onnx_opset_version()
-
-
-def weights(seed, *shape, dtype=np.float32):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def deconv(
@@ -28,19 +26,18 @@ def deconv(
         kind = helper.np_dtype_to_tensor_dtype(w.dtype)
     channels = w[0] if fed else w.shape[0]
     inputs = [helper.make_tensor_value_info("x", kind, x_shape or [batch, channels, *size])]
-    names, tensors = ["x", "w"], []
+    names, arrays = ["x", "w"], {}
     if fed:
         inputs.append(helper.make_tensor_value_info("w", kind, w))
     else:
-        tensors.append(numpy_helper.from_array(w, "w"))
+        arrays["w"] = w
     if bias is not None:
         names.append("b" if bias else "")
         if bias:
-            values = np.arange(1, 1 + w.shape[1] * group).astype(w.dtype)
-            tensors.append(numpy_helper.from_array(values, "b"))
+            arrays["b"] = np.arange(1, 1 + w.shape[1] * group).astype(w.dtype)
     node = helper.make_node("ConvTranspose", names, ["y"], name=name, **said)
     output = helper.make_tensor_value_info("y", kind, y_shape)
-    graph = helper.make_graph([node], "g", inputs, [output], tensors)
+    graph = helper.make_graph([node], "g", inputs, [output], tensors(arrays))
     ir_version = 8 if opset < 21 else 10
     imports = [helper.make_opsetid("", opset)]
     return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
@@ -50,8 +47,7 @@ def followed(model, *nodes, **initialisers):
     """The same model with nodes after y; the last one makes z."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     model.graph.node.extend(nodes)
-    tensors = [numpy_helper.from_array(array, name) for name, array in initialisers.items()]
-    model.graph.initializer.extend(tensors)
+    model.graph.initializer.extend(tensors(initialisers))
     kind = model.graph.output[0].type.tensor_type.elem_type
     del model.graph.output[:]
     model.graph.output.append(helper.make_tensor_value_info("z", kind, None))
@@ -97,27 +93,16 @@ def one(model, code, **how):
     return found.message
 
 
-def ran(data, runtime, **feeds):
-    """The first output of a model's bytes; x is random unless it is given."""
-    info = onnx.load_from_string(data).graph.input[0]
-    if not feeds:
-        dtype = helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
-        dims = [dim.dim_value or 6 for dim in info.type.tensor_type.shape.dim]
-        feeds = {info.name: weights(5, *dims, dtype=dtype)}
-    if runtime == "openvino":
-        core = pytest.importorskip("openvino").Core()
-        precise = {"INFERENCE_PRECISION_HINT": "f32"}
-        return core.compile_model(core.read_model(data), "CPU", precise)(feeds)[0]
-    library = pytest.importorskip("onnxruntime")
-    options = library.SessionOptions()
-    options.log_severity_level = 4
-    session = library.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)[0]
+def ran(model, runtime, **given):
+    """The first output of a model; x is random unless it is given."""
+    pytest.importorskip(runtime)
+    name = {"openvino": "openvino:f32"}.get(runtime, runtime)
+    return values(model, given or feeds(model), name)[0]
 
 
-W33 = weights(0, 6, 4, 3, 3)
-W44 = weights(1, 6, 4, 4, 4)
-WIDE = weights(0, 16, 12, 3, 3)
+W33 = normal(0, 6, 4, 3, 3)
+W44 = normal(1, 6, 4, 4, 4)
+WIDE = normal(0, 16, 12, 3, 3)
 """With enough channels for its checkerboard to be more than chance."""
 EVEN = np.ones((6, 4, 2, 2), np.float32)
 SAME = {"strides": [2, 2], "auto_pad": "SAME_UPPER"}
@@ -142,7 +127,7 @@ def dequantised(scale, **said):
     model = deconv(EVEN, strides=[2, 2])
     del model.graph.initializer[:]
     arrays = {"q": np.ones(EVEN.shape, np.int8), "scale": np.asarray(scale, np.float32)}
-    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+    model.graph.initializer.extend(tensors(arrays))
     node = helper.make_node("DequantizeLinear", ["q", "scale"], ["w"], **said)
     model.graph.node.insert(0, node)
     return model
@@ -151,7 +136,7 @@ def dequantised(scale, **said):
 def padded(pads, before=True):
     """A Pad of zeros before a stride-1 layer, or after one without a bias."""
     model = deconv(W33, pads=[1, 1, 1, 1])
-    model.graph.initializer.append(numpy_helper.from_array(np.array(pads, np.int64), "pads"))
+    model.graph.initializer.extend(tensors({"pads": ints(*pads)}))
     if before:
         model.graph.node[0].input[0] = "wide"
         model.graph.node.insert(0, helper.make_node("Pad", ["x", "pads"], ["wide"], "pad"))
@@ -161,8 +146,7 @@ def padded(pads, before=True):
 
 def sliced(step):
     node = helper.make_node("Slice", ["y", "starts", "ends", "axes", "steps"], ["z"], "cut")
-    of = partial(np.array, dtype=np.int64)
-    cut = {"starts": of([1]), "ends": of([-1]), "axes": of([2]), "steps": of([step])}
+    cut = {"starts": ints(1), "ends": ints(-1), "axes": ints(2), "steps": ints(step)}
     return followed(deconv(W44, strides=[2, 2]), node, **cut)
 
 
@@ -177,7 +161,7 @@ for info in (*BF16.graph.input, *BF16.graph.output):
 
 BAD = {
     "UPC001": (deconv(W33, **S2), deconv(W44, **S2)),
-    "UPC002": (deconv(WIDE, **S2), deconv(weights(1, 32, 16, 4, 4), **S2)),
+    "UPC002": (deconv(WIDE, **S2), deconv(normal(1, 32, 16, 4, 4), **S2)),
     "UPC003": (deconv(EVEN, strides=[2, 3]), deconv(EVEN, **S2)),
     "UPC004": (
         deconv(EVEN, **S2, output_padding=[1, 0]),

@@ -10,6 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.support.onnx_texts import made, tensors
+
 
 @dataclass(frozen=True)
 class Case:
@@ -97,14 +99,7 @@ def _model(
     if open_sizes:
         declared = ["N", shape[1], *(f"size{i}" for i in range(len(shape) - 2))]
     node = helper.make_node("ConvTranspose", ["x", *arrays], ["y"], "deconv", **attributes)
-    graph = helper.make_graph(
-        [node],
-        "case",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, declared)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * len(shape))],
-        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
+    return made([node], arrays, declared, opset=opset, rank=len(shape))
 
 
 def with_norm(case: Case, seed: int) -> Case:
@@ -197,8 +192,7 @@ def _follow(model: onnx.ModelProto, kind: str, arrays: dict[str, np.ndarray], **
 
 
 def _add(model: onnx.ModelProto, arrays: dict[str, np.ndarray]) -> None:
-    for name, array in arrays.items():
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    model.graph.initializer.extend(tensors(arrays))
 
 
 def _copied(model: onnx.ModelProto) -> onnx.ModelProto:

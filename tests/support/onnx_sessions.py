@@ -7,13 +7,14 @@ import onnx
 import onnxruntime
 import pytest
 
+from tests.support.onnx_texts import parsed
 from upconv import measuring
+from upconv.onnx import Session
 from upconv.timing import Rounds
 
 RNG = np.random.default_rng(7)
 
-BODY = """<ir_version: 8, opset_import: ["": 17]>
-decoder (float[N, 16, H, W] x) => (float[N, 4, U, V] y, float[N, 8, A, B] skip)
+BODY = """decoder (float[N, 16, H, W] x) => (float[N, 4, U, V] y, float[N, 8, A, B] skip)
 <float[4, 1, 1] slopes = {0.0, 0.5, 1.5, -0.25}, float[1] slope = {0.2}>
 {
   a = Conv <pads = [1, 1, 1, 1]> (x, w0)
@@ -33,16 +34,10 @@ def weight(*shape: int) -> np.ndarray:
     return (RNG.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
 
 
-def model(text: str = BODY, **weights: np.ndarray) -> onnx.ModelProto:
-    made = onnx.parser.parse_model(text)
-    made.graph.initializer.extend(onnx.numpy_helper.from_array(w, n) for n, w in weights.items())
-    return made
-
-
 def decoder() -> onnx.ModelProto:
     shapes = {"w0": (8, 16, 3, 3), "w1": (8, 6, 4, 4), "w2": (6, 2, 5, 3), "w3": (4, 2, 3, 2)}
     weights = {name: weight(*shape) for name, shape in shapes.items()}
-    return model(**weights, b1=weight(6), one=np.ones(4, np.float32))
+    return parsed(BODY, **weights, b1=weight(6), one=np.ones(4, np.float32))
 
 
 def plain(source: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
@@ -56,6 +51,14 @@ def same(found: list[Any], wanted: list[Any], tolerance: float = 2e-5) -> None:
         assert y.shape == z.shape
         assert y.dtype == z.dtype
         np.testing.assert_allclose(y, z, 0, tolerance * max(1.0, float(np.abs(z).max(initial=0))))
+
+
+def by_upconv(source: onnx.ModelProto, *inputs: dict[str, Any]) -> Session:
+    """A session in which upconv computes all parts, with ONNX Runtime's results for the inputs."""
+    session = Session(source, measure=False)
+    for feeds in inputs:
+        same(session.run(None, feeds), plain(source, feeds))
+    return session
 
 
 def image(n: int = 1, height: int = 5, width: int = 7) -> dict[str, np.ndarray]:

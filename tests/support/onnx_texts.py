@@ -1,17 +1,21 @@
 """For the tests of upconv.onnx: small models, written as text or made of nodes."""
 
+import re
+
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper, parser
 
 
 def parsed(text, opset=17, **initialisers):
-    """A model of one graph, after a header of its own or one of this opset; initialisers by name.
+    """A model of a text, after a header of its own or one of this opset.
 
-    ml_dtypes' arrays become bfloat16 and 8-bit float tensors.
+    initialisers: arrays by name; those that the text does not name are left out. ml_dtypes' arrays
+    become bfloat16 and 8-bit float tensors.
     """
     head = "" if text.startswith("<") else f'<ir_version: 9, opset_import: ["" : {opset}]>\n'
-    model = parser.parse_model(head + text)
-    model.graph.initializer.extend(tensors(initialisers))
+    model, named = parser.parse_model(head + text), set(re.findall(r"\w+", text))
+    used = {name: array for name, array in initialisers.items() if name in named}
+    model.graph.initializer.extend(tensors(used))
     return model
 
 
@@ -20,13 +24,17 @@ def tensors(arrays):
     return [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
 
 
-def made(nodes, arrays, x, outputs=("y",), opset=17):
-    """A model of nodes that read x, of this shape, and arrays by name; outputs of any shape."""
+def made(nodes, arrays, x, outputs=("y",), opset=17, rank=None):
+    """A model of nodes that read x, of this shape, and arrays by name.
+
+    The outputs have any shape, or any sizes of so many axes, without which onnx's checker refuses.
+    """
+    sizes = None if rank is None else [None] * rank
     graph = helper.make_graph(
         nodes,
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
-        [helper.make_tensor_value_info(y, TensorProto.FLOAT, None) for y in outputs],
+        [helper.make_tensor_value_info(y, TensorProto.FLOAT, sizes) for y in outputs],
         tensors(arrays),
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
+
+from tests.support.onnx_texts import made
 
 
 class Network:
@@ -21,7 +23,7 @@ class Network:
     def __init__(self, *shape: int, seed: int = 0) -> None:
         self.shape, self.channels, self.y = shape, shape[1], "x"
         self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[onnx.TensorProto] = []
+        self.weights: dict[str, np.ndarray] = {}
         self._numbers = np.random.default_rng(seed)
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> Network:
@@ -36,8 +38,7 @@ class Network:
         names = [f"w{len(self.nodes)}", f"b{len(self.nodes)}"]
         w = self._numbers.standard_normal(shape) * (1.4 / np.sqrt(terms))
         arrays = w, self._numbers.standard_normal(outs) * 0.1
-        for name, array in zip(names, arrays, strict=True):
-            self.weights.append(numpy_helper.from_array(array.astype(np.float32), name))
+        self.weights |= zip(names, (array.astype(np.float32) for array in arrays), strict=True)
         self.op(kind, *names, **said)
         self.channels = outs
 
@@ -63,24 +64,14 @@ class Network:
     def slice_end(self, count: int) -> Network:
         """Without `count` positions at the end of the last axis."""
         names = [f"{what}{len(self.nodes)}" for what in ("start", "end", "axis")]
-        for name, entry in zip(names, (0, -count, len(self.shape) - 1), strict=True):
-            self.weights.append(numpy_helper.from_array(np.array([entry]), name))
+        entries = np.array([[0], [-count], [len(self.shape) - 1]])
+        self.weights |= zip(names, entries, strict=True)
         return self.op("Slice", *names)
 
     def model(self, opset: int = 17) -> onnx.ModelProto:
         """The model, of float32."""
-        rank = len(self.shape)
-        graph = helper.make_graph(
-            self.nodes,
-            "network",
-            [helper.make_tensor_value_info("x", 1, self.shape)],
-            [helper.make_tensor_value_info(self.y, 1, [None] * rank)],
-            self.weights,
-        )
-        made = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9
-        )
-        return onnx.shape_inference.infer_shapes(made)
+        whole = made(self.nodes, self.weights, self.shape, [self.y], opset)
+        return onnx.shape_inference.infer_shapes(whole)
 
 
 def fsrcnn(size: int = 16, width: int = 8, shrunk: int = 4) -> Network:
