@@ -45,17 +45,17 @@ LAYERS = dict.fromkeys(PASSES, "strides=[2]") | {
 OUTPUTS = {name: 1 if "group=2" in LAYERS[name] else 2 for name in LAYERS}
 
 
-def layer(name: str, x: str = "x", y: str = "y", b: str = ", b") -> str:
+def layer(name: str, x: str = "x", y: str = "y") -> str:
     """The layer in a text, with what the pass folds around it."""
     attributes = LAYERS[name].replace("'", '"')
     inner = f"ConvTranspose<{attributes}>"
     if name == "fold_batch_norm":
-        return f"{y}0 = {inner}({x}, w{b}) {y} = Mul({y}0, c)"
+        return f"{y}0 = {inner}({x}, w, b) {y} = Mul({y}0, c)"
     if name == "fold_pad":
-        return f"{x}0 = Pad({x}, around) {y} = {inner}({x}0, w{b})"
+        return f"{x}0 = Pad({x}, around) {y} = {inner}({x}0, w, b)"
     if name == "fold_slice":
-        return f"{y}0 = {inner}({x}, w{b}) {y} = Slice({y}0, one, far, two)"
-    return f"{y} = {inner}({x}, w{b})"
+        return f"{y}0 = {inner}({x}, w, b) {y} = Slice({y}0, one, far, two)"
+    return f"{y} = {inner}({x}, w, b)"
 
 
 def arrays(name: str) -> dict[str, np.ndarray]:
@@ -72,14 +72,16 @@ def alone(name: str) -> str:
 
 
 def model(name: str, text: str, fed: str = "") -> onnx.ModelProto:
-    found = parsed(text, **{k: v for k, v in arrays(name).items() if k not in fed.split()})
+    found = parsed(text, **{k: v for k, v in arrays(name).items() if k != fed})
     for node in found.graph.node:
         if node.op_type == "ConvTranspose":
             node.name = node.name or f"layer {node.output[0]}"
     return found
 
 
-every_pass = pytest.mark.parametrize("name", LAYERS)
+every_pass = pytest.mark.parametrize(  # `normalise` by a rule writes what `normalise` writes
+    "name", [name for name in LAYERS if not name.startswith("normalise:")]
+)
 
 
 @every_pass
@@ -193,15 +195,14 @@ NEED_THE_BIAS = ("replace_deconv", "sub_pixel", "fold_batch_norm", "split_groups
 
 
 @every_pass
-@pytest.mark.parametrize("fed", ["w", "b", "w b"])
+@pytest.mark.parametrize("fed", ["w", "b"])
 def test_what_is_computed_matters_to_passes_that_need_its_value(name: str, fed: str) -> None:
-    shapes = {"w": f"2,{OUTPUTS[name]},4", "b": "2"}
-    inputs = "".join(f", float[{shapes[one]}] {one}" for one in fed.split())
-    text = alone(name).replace(" x)", f" x{inputs})")
+    shape = {"w": f"2,{OUTPUTS[name]},4", "b": "2"}[fed]
+    text = alone(name).replace(" x)", f" x, float[{shape}] {fed})")
     before = model(name, text, fed=fed)
-    if "w" in fed and name.startswith(NEED_THE_WEIGHT):
+    if fed == "w" and name.startswith(NEED_THE_WEIGHT):
         assert "its weight is not constant" in refusal(before, name)
-    elif "b" in fed and name.startswith(NEED_THE_BIAS):
+    elif fed == "b" and name.startswith(NEED_THE_BIAS):
         assert "its bias is not constant" in refusal(before, name)
     else:
         after, [step] = rewritten(before, name)

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.support import onnx_texts
 from upconv import FileError
 from upconv.errors import DTypeError, ModelError
 from upconv.onnx import checker
@@ -26,10 +27,7 @@ HEADER = '<ir_version: 10, opset_import: ["": 18, "own": 1]> g (float[2,3,4] x) 
 
 
 def parsed(body: str, **initialisers: np.ndarray) -> ModelProto:
-    proto = onnx.parser.parse_model(HEADER + body)
-    for name, array in initialisers.items():
-        proto.graph.initializer.append(numpy_helper.from_array(array, name))
-    return proto
+    return onnx_texts.parsed(HEADER + body, **initialisers)
 
 
 def written(folder: Path, proto: ModelProto, name: str = "m.onnx") -> Path:
