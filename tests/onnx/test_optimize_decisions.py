@@ -10,33 +10,21 @@ import pytest
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="forms are run in it")
 
-import onnx
-
 from tests.support.decision_files import unsealed
 from tests.support.onnx_clock import decided_by
 from tests.support.onnx_rewriting import values
-from tests.support.onnx_texts import normal, parsed
+from tests.support.onnx_texts import three
 from upconv.errors import ArgumentError, EngineError, FileError
 from upconv.onnx import optimize
 from upconv.onnx.optimizing import candidates, select
 
-TEXT = """two (float[1, 3, 5, N] x) => (float[1, 2, H, W] y) {
-  [up_a] a = ConvTranspose <strides = [2, 2], pads = [1, 1, 1, 1]> (x, w, b)
-  r = Relu(a)
-  [up_y] y = ConvTranspose <strides = [2, 2]> (r, v)
-}"""
 FAST = {"sub_pixel:unfolded": 0.5, "whole": 0.7}
-SIZES = {"N": (7,)}
-
-
-def model() -> onnx.ModelProto:
-    """Two transposed convolutions."""
-    return parsed(TEXT, w=normal(0, 3, 4, 4, 4), b=normal(1, 4), v=normal(2, 4, 2, 6, 6))
+SIZES = {"W": (7,)}
 
 
 def optimized(path: Path, **more: Any) -> Any:
     """The model with the decisions of a file."""
-    return optimize(model(), input_shapes=SIZES, threads=1, float64=False, decisions=path, **more)
+    return optimize(three(), input_shapes=SIZES, threads=1, float64=False, decisions=path, **more)
 
 
 @pytest.fixture
@@ -52,13 +40,13 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_saved_decisions_are_applied_and_verified_without_measuring(saved: Path) -> None:
     result = optimized(saved)
-    assert [layer.chosen for layer in result.layers] == ["sub_pixel:unfolded"] * 2
+    assert [layer.chosen for layer in result.layers] == ["sub_pixel:unfolded"] * 3
     assert result.verified
     assert result.checks
     assert "ConvTranspose" not in {node.op_type for node in result.proto.graph.node}
     assert json.loads(json.dumps(result.report.as_json())).items() <= unsealed(saved).items()
-    x = {"x": np.ones((1, 3, 5, 7), np.float32)}
-    [y], [z] = values(model(), x), values(result.proto, x)
+    x = {"x": np.ones((1, 4, 7), np.float32)}
+    [y], [z] = values(three(), x), values(result.proto, x)
     np.testing.assert_allclose(y, z, atol=1e-4)
 
 
@@ -101,7 +89,7 @@ def test_decisions_that_do_not_fit_are_refused(saved: Path, tmp_path: Path) -> N
     with pytest.raises(FileError, match="There is no file"):
         optimized(tmp_path / "none.json")
     with pytest.raises(ArgumentError, match="remeasure is True; expected decisions"):
-        optimize(model(), input_shapes=SIZES, remeasure=True)
+        optimize(three(), input_shapes=SIZES, remeasure=True)
 
 
 def test_what_is_not_equal_any_more_is_an_error(

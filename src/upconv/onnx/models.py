@@ -131,7 +131,7 @@ def save(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> tu
         with reported(name):
             target = Path(name).resolve()
             beside = target.with_name(target.name + ".data")
-            targets = (target, beside) if _nbytes(model) > INLINE_BYTES else (target,)
+            targets = (target, beside) if nbytes(model) > INLINE_BYTES else (target,)
             for written in targets:
                 require_free(str(written), written, force=force, inputs=sources(model))
         if len(targets) == 1:
@@ -159,7 +159,7 @@ def _held(model: Any) -> ir.Model:
 
 
 def _inside(model: ir.Model) -> ModelProto:
-    if (size := _nbytes(model)) > MOST_BYTES:
+    if (size := nbytes(model)) > MOST_BYTES:
         raise ModelError(f"It has {size} bytes of weights; protobuf holds {MOST_BYTES}.")
     copy = model.clone()
     for graph in graphs(copy):
@@ -172,7 +172,7 @@ def _inside(model: ir.Model) -> ModelProto:
 @contextmanager
 def stored(model: ir.Model) -> Iterator[bytes | str]:
     """Yield a model in a form that runtimes accept: its bytes, or the path of a temporary file."""
-    if _nbytes(model) <= INLINE_BYTES:
+    if nbytes(model) <= INLINE_BYTES:
         yield to_proto(model).SerializeToString()
         return
     with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
@@ -194,7 +194,8 @@ def digest(model: ir.Model) -> str:
     return total.hexdigest()
 
 
-def _nbytes(model: ir.Model) -> int:
+def nbytes(model: ir.Model) -> int:
+    """The bytes of a model's weights."""
     held = [v.const_value for graph in graphs(model) for v in graph.initializers.values()]
     return sum(t.nbytes for t in held if t is not None and t.dtype != ir.DataType.STRING)
 

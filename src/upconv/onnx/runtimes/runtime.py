@@ -20,7 +20,7 @@ from ...terminal import one_line
 from ...threads import resolved
 from ...timing import Rounds
 from ..inputs import fitting, inputs_of
-from ..models import Source, from_model, stored
+from ..models import Source, from_model, nbytes, stored
 from .worker import TIME_LIMIT, Worker, borrowed
 
 PROVIDERS = {
@@ -138,9 +138,7 @@ class Runtime:
         """
         model = model if isinstance(model, ir.Model) else from_model(model)
         runtime = replace(self, threads=resolved(self.threads))
-        weights = model.graph.initializers.values()
-        size = sum(weight.const_value.nbytes for weight in weights if weight.const_value)
-        memory.require(2 * size, "copying the model for a runtime")
+        memory.require(2 * nbytes(model), "copying the model for a runtime")
         with ExitStack() as stack:
             process = worker or stack.enter_context(borrowed(limit))
             source = stack.enter_context(stored(model))
