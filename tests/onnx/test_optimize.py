@@ -201,6 +201,7 @@ def test_a_candidate_that_ends_its_process_is_refused_and_the_next_is_tried(
         return real(self, method, *arguments, **how)
 
     monkeypatch.setattr(worker.Worker, "call", call)
+    monkeypatch.setattr(candidates, "CANDIDATES", ("sub_pixel:folded", "sub_pixel:unfolded"))
     monkeypatch.setattr(select.Selecting, "check", lambda *_: CHECKED)
     found = optimize(model())
     refused = [one for layer in found.layers for one in layer.candidates if one.refusal]

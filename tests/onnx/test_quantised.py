@@ -52,16 +52,15 @@ def layers(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize(
-    ("activations", "weights"), [("QInt8", "QInt8"), ("QUInt8", "QInt8"), ("QUInt8", "QUInt8")]
+    ("activations", "weights", "per_channel"),
+    [("QInt8", "QInt8", True), ("QUInt8", "QInt8", False), ("QUInt8", "QUInt8", True)],
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_quantised_by_onnx_runtime_stay_within_a_step(
     kind: str, activations: str, weights: str, per_channel: bool
 ) -> None:
-    if kind == "depthwise" and per_channel:
-        pytest.skip("ONNX Runtime's tools cannot quantise a grouped ConvTranspose per channel")
+    per_channel &= kind != "depthwise"  # ONNX Runtime's tools cannot: it has groups
     net = KINDS[kind]()
     before = quantised(net, per_channel=per_channel, activations=activations, weights=weights)
     for layer in layers(before):
