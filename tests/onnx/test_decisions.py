@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -28,14 +29,21 @@ def source() -> onnx.ModelProto:
     return decoder()
 
 
-@pytest.fixture
-def saved(source: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file of measured decisions; whatever measures after it fails."""
-    path = tmp_path / "decisions.json"
-    measure_once(monkeypatch)
-    Session(source, threads=2, **SHAPES).report().save(path)
-    monkeypatch.setattr(measuring, "sampled", None)
+@pytest.fixture(scope="module")
+def measured(source: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of measured decisions."""
+    path = tmp_path_factory.mktemp("measured") / "decisions.json"
+    with pytest.MonkeyPatch.context() as patch:
+        measure_once(patch)
+        Session(source, threads=2, **SHAPES).report().save(path)
     return path
+
+
+@pytest.fixture
+def saved(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it; whatever measures after it fails."""
+    monkeypatch.setattr(measuring, "sampled", None)
+    return Path(shutil.copy(measured, tmp_path))
 
 
 def test_saved_decisions_are_applied_without_measuring(

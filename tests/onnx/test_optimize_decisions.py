@@ -1,6 +1,7 @@
 """Decisions of `optimize`: saved, applied without measuring, refused where they do not hold."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,22 @@ def optimized(path: Path, **more: Any) -> Any:
     return optimize(three(), input_shapes=SIZES, threads=1, float64=False, decisions=path, **more)
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of decisions by made-up times."""
+    path = tmp_path_factory.mktemp("measured") / "d.json"
+    with pytest.MonkeyPatch.context() as patch:
+        decided_by(patch)(FAST)
+        optimized(path, remeasure=True)
+    return path
+
+
 @pytest.fixture
-def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file of decisions by made-up times; whatever measures after it fails."""
-    decided_by(monkeypatch)(FAST)
-    path = tmp_path / "d.json"
-    optimized(path, remeasure=True)
+def saved(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it; whatever measures after it fails."""
     monkeypatch.setattr(candidates, "timed", None)
     monkeypatch.setattr(select, "timed", None)
-    return path
+    return Path(shutil.copy(measured, tmp_path))
 
 
 def test_saved_decisions_are_applied_and_verified_without_measuring(saved: Path) -> None:
