@@ -35,9 +35,8 @@ from upconv.onnx.models import from_model
 from upconv.onnx.passes import PASSES
 from upconv.onnx.runtimes import Runtime
 
-BY_THEIR_OWN_RULE = ("normalise:spec", "normalise:openvino")
 SEEDS = 36
-NAMES = [name for name in PASSES if name not in BY_THEIR_OWN_RULE]
+NAMES = [name for name in PASSES if not name.startswith("normalise:")]  # those have rules of theirs
 KINDS = ("float32", "float16", "int8")
 LEAST = {"fold_pad": 0.15, "fold_slice": 0.3, "sub_pixel:folded": 0.03}
 """Pass -> the part of random models at which it must fire at least; a tenth for the others."""
