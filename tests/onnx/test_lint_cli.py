@@ -170,9 +170,8 @@ def test_a_file_that_does_not_exist_is_an_error_before_any_is_checked(folder):
 
 
 def test_a_terminal_gets_no_escapes_and_no_letters_that_it_lacks(folder):
-    assert ran("lint", "clean.onnx", cwd=folder).stdout == (
-        b"'clean.onnx': no findings in 1 transposed convolution\n"
-    )
+    done = called("lint", "clean.onnx")
+    assert done.stdout == b"'clean.onnx': no findings in 1 transposed convolution\n"
     env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = ran("lint", "nasty.onnx", cwd=folder, env=env)
     assert done.returncode == 1
