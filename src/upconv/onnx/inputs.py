@@ -84,10 +84,8 @@ def _require_inputs(inputs: Sequence[ir.Value], names: Iterable[str]) -> None:
     known = [str(value.name) for value in inputs]
     for name in names:
         if name not in known:
-            listed = ", ".join(map(brief, known)) or "none"
-            raise ArgumentError(
-                "feeds", f"given for {brief(name)}", f"the model's inputs: {listed}"
-            )
+            expected = f"the model's inputs: {', '.join(map(brief, known)) or 'none'}"
+            raise ArgumentError("feeds", f"given for {brief(name)}", expected)
 
 
 def feeds(

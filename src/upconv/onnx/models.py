@@ -306,9 +306,8 @@ def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> 
         raise ModelError(f"It has {tensor.length} bytes; expected {length} for {tensor.shape}.")
     location = str(tensor.location)
     file = Path(path.parent, location).resolve()
-    if not any(
-        file.is_relative_to(home) for home in (path.parent.resolve(), path.resolve().parent)
-    ):
+    homes = path.parent.resolve(), path.resolve().parent
+    if not any(map(file.is_relative_to, homes)):
         raise ModelError(f"Its data lies at {brief(location)}, outside the model's folder.")
     with reported(str(file), "read"), opened(file) as opened_file:
         size = os.fstat(opened_file.fileno()).st_size

@@ -164,13 +164,9 @@ def _prefixes(argument: str, codes: Any) -> tuple[str, ...]:
     several = isinstance(codes, list | tuple | set | frozenset)
     prefixes = tuple(codes) if several else (codes,)
     for prefix in prefixes:
-        if (
-            not isinstance(prefix, str)
-            or not prefix
-            or not any(code.startswith(prefix) for code in RULES)
-        ):
+        named = isinstance(prefix, str) and prefix
+        if not (named and any(code.startswith(prefix) for code in RULES)):
             expected = "the code of a rule, or a prefix of codes, such as UPC001 or UPC1"
-            raise ArgumentError(
-                argument, brief(prefix), expected, "`upconv lint --explain UPC` lists them."
-            )
+            remedy = "`upconv lint --explain UPC` lists them."
+            raise ArgumentError(argument, brief(prefix), expected, remedy)
     return prefixes
