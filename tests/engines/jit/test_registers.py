@@ -5,8 +5,7 @@ Nothing runs here: code for another processor is only looked at.
 
 import re
 from collections.abc import Iterator
-from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 import llvmlite.binding as llvm
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from tests.support.code_caches import forget
 from upconv import testing
 from upconv.engines.interior import Interior
+from upconv.engines.jit import compile as compiling
 from upconv.engines.jit.channels import primitive as channels
 from upconv.engines.jit.compile import parsed_for
 from upconv.engines.jit.correlation import Correlation
@@ -37,32 +37,25 @@ CPUS = {
     "AArch64": (target("aarch64-unknown-linux-gnu", "cortex-a72", "", {"neon"}), 0.1),
 }
 """And the part of all tiles in which a few numbers may be kept in memory."""
-MODULES = ("compile", "winograd.tile", "winograd.driver", "winograd.weights")
-CODES = [import_module(f"upconv.engines.jit.{name}") for name in MODULES]
-NAMES = ("tile", "wide", "planes", "products")
-
-
-class Recorded:
-    """Stands for compiled code, and keeps the modules of tiles."""
-
-    made: ClassVar[dict[str, tuple[Module, Cpu]]] = {}
-
-    def __init__(self, module: Module, names: tuple[str, ...], cpu: Cpu, opt: int = 2) -> None:
-        self.addresses = dict.fromkeys(names, 1)
-        if set(names) & set(NAMES):
-            self.made[module.text()] = (module, cpu)
+NAMES = {"tile", "wide", "planes", "products"}
+Tiles = dict[str, Module]
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, tuple[Module, Cpu]]]:
-    """The tiles that are made, and no code."""
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tiles]:
+    """The modules of tiles that are made, by their text, and no code."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    for module in CODES:
-        monkeypatch.setattr(module, "Code", Recorded, raising=False)
+    made: Tiles = {}
+
+    def note(self, module: Module, names: tuple[str, ...], cpu: Cpu, opt: int = 2) -> None:
+        self.addresses = dict.fromkeys(names, 1)
+        if NAMES & set(names):
+            made[module.text()] = module
+
+    monkeypatch.setattr(compiling.Code, "__init__", note)
     forget("")  # schedules too, which other tests may have made without the fault planted here
-    Recorded.made.clear()
-    yield Recorded.made
+    yield made
     forget("")
 
 
@@ -103,7 +96,7 @@ def kept_in_memory(module: Module, machine: Any, cpu: Cpu) -> tuple[int, int]:
     return moves, products
 
 
-def looked_at(recorded: dict[str, tuple[Module, Cpu]], cpu: Cpu) -> list[tuple[int, int]]:
+def looked_at(recorded: Tiles, cpu: Cpu) -> list[tuple[int, int]]:
     """What `kept_in_memory` says of the tiles of some layers."""
     for seed in range(12):
         build(seed, cpu)
@@ -111,11 +104,11 @@ def looked_at(recorded: dict[str, tuple[Module, Cpu]], cpu: Cpu) -> list[tuple[i
         cpu=cpu.name, features=cpu.features, opt=2, jit=True
     )
     machine.set_asm_verbosity(True)
-    return [kept_in_memory(module, machine, cpu) for module, _ in recorded.values()]
+    return [kept_in_memory(module, machine, cpu) for module in recorded.values()]
 
 
 @pytest.mark.parametrize("name", CPUS)
-def test_sums_stay_in_registers(name: str, recorded: dict[str, tuple[Module, Cpu]]) -> None:
+def test_sums_stay_in_registers(name: str, recorded: Tiles) -> None:
     cpu, some = CPUS[name]
     found = looked_at(recorded, cpu)
     assert len(found) > 25
@@ -125,9 +118,7 @@ def test_sums_stay_in_registers(name: str, recorded: dict[str, tuple[Module, Cpu
     assert sum(moves > 0 for moves, _ in found) <= some * len(found), found
 
 
-def test_too_many_sums_are_seen(
-    recorded: dict[str, tuple[Module, Cpu]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_sums_are_seen(recorded: Tiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above would notice: with as many sums as registers some lie in memory."""
     cpu, _ = CPUS["AVX2"]
     monkeypatch.setattr(Cpu, "sums", lambda self, vectors: self.registers)

@@ -56,7 +56,13 @@ class Code:
         # The first query for an address makes the code executable. To "finalize" would also take
         # half a millisecond to generate code for the empty module.
         self._engine: Any = engine
-        self.addresses = {name: engine.get_function_address(name) for name in names}
+        self.addresses: dict[str, int] = {n: engine.get_function_address(n) for n in names}
+
+    @property
+    def address(self) -> int:
+        """The address of the only function."""
+        (address,) = self.addresses.values()
+        return address
 
 
 @functools.cache

@@ -121,7 +121,7 @@ class Packer:
         parts, itemsize = -(-columns // part), weight.dtype.itemsize
         by_group, by_reduced, by_made = (s * itemsize for s in weight.strides[:3])
         self._blocks = Blocks(ARGUMENTS.block(
-            gather=0 if move is None else next(iter(move.addresses.values())),
+            gather=0 if move is None else move.address,
             pieces=pieces.ctypes.data, tables=tables.ctypes.data, count=len(pieces),
             channels=channels, row_channels=row_channels or channels, part=part, parts=parts,
             jobs=parts * groups * count, run=run, runs=count,

@@ -39,7 +39,7 @@ class Codes:
             }
         driver, walk = driver_code(cpu), walk_code(cpu)
         self.walk, self.steps = walk.addresses["walk"], driver.addresses
-        self.addresses = {name: next(iter(code.addresses.values())) for name, code in codes.items()}
+        self.addresses = {name: code.address for name, code in codes.items()}
         self._kept = {id(code): code for code in (driver, walk, *codes.values())}
 
     @property
@@ -55,8 +55,7 @@ class Codes:
     def _tile(self, tile: ChannelTile) -> int:
         code = tile_code(tile, self._cpu)
         self._kept[id(code)] = code
-        address: int = code.addresses["tile"]
-        return address
+        return code.address
 
 
 @compiled("tile", kept=512)

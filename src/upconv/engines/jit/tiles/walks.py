@@ -64,7 +64,7 @@ class Codes:
                 "transpose_out": transpose_code(self.element, self.element, cpu),
                 "finish_transposed": finish_code(finish, cpu),
             }
-            self.addresses = {n: next(iter(c.addresses.values())) for n, c in codes.items()}
+            self.addresses = {name: code.address for name, code in codes.items()}
             self._kept += codes.values()
 
     @property
@@ -88,7 +88,7 @@ class Codes:
             tile = RegisterTile(plan.rows, columns, plan.columns, plan.width, finish, flushes)
             code = tile_code(tile, self.cpu)
             self._kept.append(code)
-            self._tiles[columns] = code.addresses["tile"]
+            self._tiles[columns] = code.address
         return self._tiles[columns]
 
 

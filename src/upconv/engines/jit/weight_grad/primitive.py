@@ -56,7 +56,7 @@ class WeightGrad:
         item, sides = problem.dtype.itemsize, plan.sides
         template = ARGUMENTS.block(
             phases=listed.ctypes.data, phase_count=len(listed), part=size,
-            **{argument: code.addresses[name] for argument, (code, name) in codes.items()},
+            **{name: code.address for name, code in codes.items()},
             **{name: arrays[name].ctypes.data for name in TABLES},
             **sides_arguments, zeros=zeros.ctypes.data, spare=SUMS + block,
             one_block=int(plan.single),
@@ -105,17 +105,17 @@ class WeightGrad:
         return steps | {f"{side}_line": steps[f"{side}_{line}"]}
 
 
-def _codes(plan: Plan, cpu: Cpu) -> dict[str, tuple[Code, str]]:
-    """Return the code of a class of problems and a function's name in it, by argument name."""
+def _codes(plan: Plan, cpu: Cpu) -> dict[str, Code]:
+    """Return the code of a class of problems, by argument name."""
     problem, tile = plan.problem, plan.sides.tile
     stored, computed = STORED[problem.dtype], tile.element
     deliver = Finish(computed, stored, accumulate=problem.accumulate)
     codes = {
-        "tile": (tile_code(tile, cpu), "tile"),
-        "single": (tile_code(tile.single, cpu), "tile"),
-        "transpose": (transpose_code(computed, computed, cpu), "transpose"),
-        "deliver": (finish_code(deliver, cpu), "finish"),
-        "add": (finish_code(Finish(computed, computed, accumulate=True), cpu), "finish"),
+        "tile": tile_code(tile, cpu),
+        "single": tile_code(tile.single, cpu),
+        "transpose": transpose_code(computed, computed, cpu),
+        "deliver": finish_code(deliver, cpu),
+        "add": finish_code(Finish(computed, computed, accumulate=True), cpu),
     }
     # A pair has the numbers of a position and of the next position, which is a stride away in g.
     beside = plan.sided(1, problem.axes[-1].stride) if tile.dots else (0, 0)
@@ -125,13 +125,13 @@ def _codes(plan: Plan, cpu: Cpu) -> dict[str, tuple[Code, str]]:
             continue
         if problem.layout is DataLayout.NXC:
             copied = stored, I32 if tile.dots else computed, distance
-            codes[f"{side}_copy"] = copy_code(*copied, cpu), "copy"
+            codes[f"{side}_copy"] = copy_code(*copied, cpu)
         elif tile.dots:
-            codes[f"{side}_copy"] = transpose_pairs_code(stored, distance, cpu), "transpose"
+            codes[f"{side}_copy"] = transpose_pairs_code(stored, distance, cpu)
         else:
-            codes[f"{side}_copy"] = transpose_code(stored, computed, cpu), "transpose"
+            codes[f"{side}_copy"] = transpose_code(stored, computed, cpu)
     if problem.layout is DataLayout.NCX:
-        codes["clear"] = fill_code(stored, computed, cpu), "fill"
+        codes["clear"] = fill_code(stored, computed, cpu)
     return codes
 
 

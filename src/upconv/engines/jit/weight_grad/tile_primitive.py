@@ -73,7 +73,7 @@ class TileWeightGrad:
         names = "units", "blocks", "pieces", "ranges", "phases_of_g", "taps"
         template = ARGUMENTS.block(
             phases=listed.ctypes.data, phase_count=len(listed), part=size,
-            **{argument: code.addresses[name] for argument, (code, name) in codes.items()},
+            **{name: code.address for name, code in codes.items()},
             **{name: tables[name].ctypes.data for name in names}, **layout,
             **_results(plan, problem), configuration=configured.ctypes.data, element=4,
             set_count=plan.sets, set_bytes=set_bytes, tile_rows=ROWS, tile_width=ROWS,
@@ -122,8 +122,8 @@ class TileWeightGrad:
         return steps | {f"{side}_line": steps[f"{side}_channel"], f"{side}_step": step}
 
 
-def _codes(problem: Problem, cpu: Cpu) -> dict[str, tuple[Code, str]]:
-    """Return the code of a class of problems and a function's name in it, by argument name."""
+def _codes(problem: Problem, cpu: Cpu) -> dict[str, Code]:
+    """Return the code of a class of problems, by argument name."""
     stored = STORED[problem.dtype]
     stride, finish = problem.axes[-1].stride, Finish(FLOAT, stored)
     read = I16 if stored == BFLOAT else stored  # packed as bits
@@ -132,14 +132,15 @@ def _codes(problem: Problem, cpu: Cpu) -> dict[str, tuple[Code, str]]:
     else:
         x, g = pairs_last_code(read, cpu), columns_code(read, cpu)
     codes = {
-        "x_copy": (x, "pack"), "g_copy": (g, "pack"),
-        "transpose": (transpose_code(FLOAT, FLOAT, cpu), "transpose"),
-        "deliver": (finish_code(finish._replace(accumulate=problem.accumulate), cpu), "finish"),
-        "add": (finish_code(Finish(FLOAT, FLOAT, accumulate=True), cpu), "finish"),
-    }  # fmt: skip
+        "x_copy": x,
+        "g_copy": g,
+        "transpose": transpose_code(FLOAT, FLOAT, cpu),
+        "deliver": finish_code(finish._replace(accumulate=problem.accumulate), cpu),
+        "add": finish_code(Finish(FLOAT, FLOAT, accumulate=True), cpu),
+    }
     channels = problem.out_channels, problem.in_channels
     for rows, columns in product(*(_together(n // problem.groups) for n in channels)):
-        codes[f"products{rows}{columns}"] = products_code(rows, columns, cpu), "products"
+        codes[f"products{rows}{columns}"] = products_code(rows, columns, cpu)
     return codes
 
 

@@ -63,7 +63,7 @@ class WinogradClass:
         self.resident_bytes = self.biases.nbytes + self._points.nbytes + self.weights.resident_bytes
         one_run = form.channels == form.padded == form.weight.made
         self.arguments = {
-            **{name: _address(code) for name, code in self.codes.items() if name != "job"},
+            **{name: code.address for name, code in self.codes.items() if name != "job"},
             "input_count": form.reduction // form.reduced, "point_count": form.points,
             "reduced": form.reduced, "made": form.made, "channels": form.channels,
             "chunk": form.chunk, "chunk_count": -(-form.reduced // form.chunk),
@@ -97,7 +97,7 @@ class Winograd(Kernel):
         self._class = shared(WinogradClass, form, *self._epilogues, parts.transposed > 0)
         self.order, self._pack_threads = self._class.weights, plan.threads
         self._groups = group_table(form.sizes, form.vectors, 1 << parts.tiles.bit_length())
-        job = _address(self._class.codes["job"])
+        job = self._class.codes["job"].address
         self._phases = phases(plan.threads, Phase(job, None, tables["runs"], tables.blocks))
         self._arguments = {
             **self._class.arguments, **tables.arguments, "batch": correlation.batch,
@@ -186,11 +186,6 @@ class Winograd(Kernel):
         if self._epilogues[0].slopes:
             slopes = np.append(slopes, slopes.dtype.type(0))[order]
         return np.concatenate((biases, slopes.astype(biases.dtype, copy=False)))
-
-
-def _address(code: Code) -> int:
-    (address,) = code.addresses.values()
-    return int(address)
 
 
 def _epilogues(correlation: Correlation) -> tuple[ActivationEpilogue, Finish]:

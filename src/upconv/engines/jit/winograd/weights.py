@@ -60,7 +60,6 @@ class Weights:
         self._code = packing_code(element, step, taps.squares, past, cpu)
         move = transpose_code if taps.squares else gather_code
         self._move = move(STORED[form.weight.dtype], element, cpu)
-        (address,) = self._move.addresses.values()
         self._tables = {"runs": runs, "terms": terms, "factors": factors, "numbers": taps.numbers}
         self.resident_bytes = sum(table.nbytes for table in self._tables.values())
         # Channels that are packed together, so that their taps stay in the cache.
@@ -70,7 +69,8 @@ class Weights:
         self._part = (batch * taps.lines * line + 8191) // 64 * 64
         self._blocks = Blocks(_ARGUMENTS.block(
             **{name: table.ctypes.data for name, table in self._tables.items()},
-            move=address, part=self._part, jobs=form.weight.groups * form.chunks * batches,
+            move=self._move.address, part=self._part,
+            jobs=form.weight.groups * form.chunks * batches,
             batches=batches, batch=batch, chunks=form.chunks, count=len(runs),
             channels=form.channels, made=form.made, reduced=form.reduced, chunk=form.chunk,
             phases=form.reduction // form.reduced, row=form.piece_bytes // form.reduction,
@@ -87,7 +87,7 @@ class Weights:
         threads = threads_for(packed, threads)
         with Workspace(threads * self._part) as buffer:
             values = {"dst": address_of(packed), "src": address_of(weight), "buffer": buffer}
-            if self._blocks.run(self._code.addresses["pack"], threads, "bad", **values):
+            if self._blocks.run(self._code.address, threads, "bad", **values):
                 raise NonFinite
         return packed
 
