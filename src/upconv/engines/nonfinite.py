@@ -63,9 +63,9 @@ class NonFiniteWeight:
         self._primitive = reference(problem, threads)
         self._packed = self._primitive.pack(weight)
 
-    def run(self, out: Array, a: Array, *epilogue_arrays: Maybe) -> None:
-        """Compute into `out`; `epilogue_arrays` are the arguments of `Primitive.run` after b."""
-        self._primitive.run(out, a, self._packed, *epilogue_arrays)
+    def run(self, out: Array, a: Array, *ends: Maybe) -> None:
+        """Compute into `out`; `ends` are the arguments of `Primitive.run` after b."""
+        self._primitive.run(out, a, self._packed, *ends)
 
 
 class NonFiniteFallback:
@@ -91,23 +91,12 @@ class NonFiniteFallback:
         except NonFinite:
             return NonFiniteWeight(self._problem, self._threads, weight)
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Any,
-        bias: Maybe = None,
-        residual: Maybe = None,
-        slopes: Maybe = None,
-        second: Maybe = None,
-    ) -> None:
-        """Compute into `out`."""
+    def run(self, out: Array, a: Array, b: Any, *ends: Maybe) -> None:
+        """Compute into `out`; `ends` are the arguments of `Primitive.run` after b."""
         if isinstance(b, NonFiniteWeight):
-            b.run(out, a, bias, residual, slopes, second)
-        elif slopes is None and second is None:
-            self._inner.run(out, a, b, bias, residual)
+            b.run(out, a, *ends)
         else:
-            self._inner.run(out, a, b, bias, residual, slopes, second)
+            self._inner.run(out, a, b, *ends)
 
     def run_once(self, out: Array, a: Array, weight: Array, *ends: Maybe) -> None:
         """Pack a weight for this call alone, and compute into `out`."""

@@ -95,8 +95,7 @@ def test_replayed_in_numpy_it_is_the_definition(problem: Problem) -> None:
     packed = primitive.pack(given.b)[: primitive.order.nbytes // 4]
     x, w = given.a.ravel().astype("f8"), packed.astype("f8")
     y = np.full(np.prod(problem.y_shape), np.nan)
-    bias = given.bias
-    bias = primitive._no_bias if bias is None else primitive._ordered(bias)
+    bias = primitive._by_channel(given.bias, None)
     tables, stage = walk.tables, dict[tuple[int, ...], Any]()
     for tile in tiles(walk):
         step, width = tile.step, tile.step["w_tap"] // 4 // (problem.in_channels // problem.groups)

@@ -39,7 +39,7 @@ def replayed(
     """The result in float64, every element of which one tile writes."""
     kernel = engine.kernel(problem, 2)
     weights = kernel.pack(given.b)[: kernel.order.nbytes // 2].view(BFLOAT16).astype("f8")
-    bias = kernel._no_bias if given.bias is None else kernel._ordered(given.bias)
+    bias = kernel._by_channel(given.bias, None)
     first = problem.layout is not NXC
     x = given.a.astype(BFLOAT16).astype("f8")  # as packing rounds
     x = np.moveaxis(x, 1, -1) if first else x

@@ -25,7 +25,7 @@ from .kernel_arguments import ArgumentLayout, Blocks, Record, Table, filled, off
 from .operands import lies_well
 from .rows import Finish, activate, finish_code, plain
 from .steps import Launch, Step
-from .values import STORED, computed
+from .values import STORED
 
 _ARGUMENTS = ArgumentLayout(
     walk.NUMBERS + "dst* src* residual* finish* runs length dst_run src_run slopes second",
@@ -121,10 +121,7 @@ class JitBorder(BorderFill):
         biases = np.zeros((2, out.shape[channel_axis]), problem.dtype.accumulator.numpy)
         for row, numbers in zip(biases, (bias, slopes), strict=True):
             row[:] = 0 if numbers is None else numbers
-        kind = Finish.of(
-            computed(problem.dtype), STORED[problem.dtype], problem.epilogue, DataLayout.NXC,
-            accumulate=problem.accumulate,
-        )  # fmt: skip
+        kind = Finish.of(problem, DataLayout.NXC)
         steps: list[Step] = []
         for part in _cut(out.shape[-1]) if channel_axis == 1 else [slice(None)]:
             box = out[..., part]

@@ -26,6 +26,7 @@ from .compile import Code
 from .correlation import Correlation
 from .cpu import host
 from .kernel_arguments import Block, Blocks
+from .packing import Numbers
 from .replay import Replay
 from .steps import Launch, Step
 from .values import LINE
@@ -146,6 +147,8 @@ class Kernel:
     order: Any  # the packer of weights
     _pack_threads: int
     _no_bias: Array
+    _bias_order: Numbers | None = None
+    """The channel of each bias that code reads; None: each channel once."""
     packs_in_call = True
     """Whether the kernel has `run_once`: `order` packs by code that a walk can call."""
     _slab = 0
@@ -160,10 +163,6 @@ class Kernel:
     @cached_property
     def _replays(self) -> dict[tuple[bool, bool], Replay | None]:
         return {}
-
-    @cached_property
-    def _walking(self) -> Code:
-        return walk_code(host())
 
     @cached_property
     def _packing_launches(self) -> dict[Blocks, tuple[Launch, Code]]:
@@ -236,7 +235,7 @@ class Kernel:
         or by parts if there are slabs."""
         (first, values), *others = launches
         if first.blocks not in self._packing_launches:
-            launch, code = first, self._walking
+            launch, code = first, walk_code(host())
             if self._slab:
                 code = self.order.pieces_code()
                 packs = {"pack_pieces": code.addresses["pack_pieces"], "gaps": self.order.has_gaps}
@@ -295,18 +294,21 @@ class Kernel:
 
     def _by_channel(self, bias: Maybe, slopes: Maybe) -> Array:
         """Return the biases, directly followed by the slopes of PReLU, in the order of the code."""
-        biases = self._no_bias if bias is None else self._ordered(bias)
-        return biases if slopes is None else np.concatenate((biases, self._ordered_slopes(slopes)))
+        biases = self._no_bias if bias is None else self._ordered(bias, self._bias_order)
+        if slopes is None:
+            return biases
+        # `finish` reads the slopes of channels-first data, and those of channels once.
+        order = self._bias_order if self.correlation.layout is DataLayout.NXC else None
+        return np.concatenate((biases, self._ordered(slopes, order)))
 
-    def _ordered_slopes(self, slopes: Array) -> Array:
-        """Return the slopes in the order of the code; there is one for each bias."""
-        return self._ordered(slopes)
-
-    def _ordered(self, bias: Array) -> Array:
-        """Return the biases in the order of the code, padded, since it may read past the last."""
-        biases = self._no_bias.copy()
-        biases[: len(bias)] = bias
-        return biases
+    def _ordered(self, numbers: Array, order: Numbers | None) -> Array:
+        """Return the numbers of channels in an order, or padded, since code may read past the
+        last."""
+        if order is not None:
+            return numbers.take(order).astype(self._no_bias.dtype, copy=False)
+        padded = self._no_bias.copy()
+        padded[: len(numbers)] = numbers
+        return padded
 
     def close(self) -> None:
         """Close the primitive, which holds nothing to free."""

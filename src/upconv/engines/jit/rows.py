@@ -19,14 +19,28 @@ from functools import partial
 from typing import NamedTuple
 
 from ...activations import Activation, apply
-from ...problem import DataLayout, Epilogue
+from ...problem import DataLayout, Problem
 from ..addresses import address_of
 from ..base import Array
 from .activation import NO_ACTIVATION, ActivationEpilogue, activated, second_of
 from .compile import compiled
+from .correlation import Correlation
 from .cpu import Cpu, host
 from .emit import Function, Module, signature
-from .values import BFLOAT, BYTES, DOUBLE, FLOAT, I1, I16, I32, Value, split, vector
+from .values import (
+    BFLOAT,
+    BYTES,
+    DOUBLE,
+    FLOAT,
+    I1,
+    I16,
+    I32,
+    STORED,
+    Value,
+    computed,
+    split,
+    vector,
+)
 
 FILL = signature(
     "dst* src* count zeros rows dst_row src_row"  # and bytes from one row to the next
@@ -63,14 +77,12 @@ class Finish(NamedTuple):
     layout: DataLayout = DataLayout.NCX
 
     @classmethod
-    def of(
-        cls, element: str, stored: str, epilogue: Epilogue, layout: DataLayout, *, accumulate: bool
-    ) -> Finish:
-        """The class for an epilogue and accumulation; without slopes all layouts share one."""
+    def of(cls, problem: Problem | Correlation, layout: DataLayout) -> Finish:
+        """The class for the results of a problem; without slopes all layouts share one."""
+        types, epilogue = (computed(problem.dtype), STORED[problem.dtype]), problem.epilogue
         layout = layout if epilogue.slopes else DataLayout.NCX
-        return cls(
-            element, stored, ActivationEpilogue.of(epilogue), epilogue.residual, accumulate, layout
-        )
+        ends = ActivationEpilogue.of(epilogue), epilogue.residual, problem.accumulate
+        return cls(*types, *ends, layout)
 
     @property
     def is_cast(self) -> bool:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from ..addresses import address_of
 from ..base import Array
 from .compile import Code
 from .kernel_arguments import Block, Blocks
 from .packing import Numbers
-from .walk import after_packing
+from .walk import Phase, phases
 
 
 class Step(NamedTuple):
@@ -53,7 +55,8 @@ class Launch(NamedTuple):
     def after_packing(self, pack: int, code: Code) -> Launch:
         """Return the launch that first packs a weight by the code at address `pack`. The value
         `pack_args` is that code's block; `code` is the walk's code, which the caller keeps."""
-        table = after_packing(self.phases, self.threads, code)
+        packing = Phase(code.addresses["pack"], None, inner_count=self.threads)
+        table = np.concatenate([phases(self.threads, packing), self.phases])
         values = {"phases": table.ctypes.data, "phase_count": len(table), "pack": pack}
         blocks = Blocks(self.blocks.bound(values))
         return Launch.of_walk(blocks, self.work, self.threads, table, self.flag)

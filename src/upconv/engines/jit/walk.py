@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compile import Code, compiled
+from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module, signature
 from .kernel_arguments import ArgumentLayout, jobs, wait
@@ -78,13 +78,6 @@ _ROW = 10
 """Numbers of a phase: code, jobs, rows of `inner`, address and bytes of a row of both, rows of
 `outer`, `by_outer`, ranges."""
 _APART = 8 * (_ARGUMENTS.place("next_1") - _ARGUMENTS.place("next_0"))
-
-
-def after_packing(table: Numbers, threads: int, code: Code) -> Numbers:
-    """Put the packing of a weight, in which all threads take part, before a table of phases.
-    `code` is the walk's code, which the caller keeps alive."""
-    pack = Phase(code.addresses["pack"], None, inner_count=threads)
-    return np.concatenate([phases(threads, pack), table])
 
 
 @compiled("walk", "walk_as", "pack", kept=4, opt=0)

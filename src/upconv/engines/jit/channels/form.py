@@ -50,10 +50,7 @@ class Form:
         weight, lanes = correlation.weight, cut.lanes
         element, stored = BYTES[weight.element], weight.dtype.itemsize
         transposed = correlation.layout is DataLayout.NCX
-        finish = Finish.of(
-            weight.element, STORED[weight.dtype], correlation.epilogue, correlation.layout,
-            accumulate=correlation.accumulate,
-        )  # fmt: skip
+        finish = Finish.of(correlation, correlation.layout)
         points = [block.points for block in cut.blocks]
         merges = [any(merged_taps(lanes, block) > 1 for block in g.blocks) for g in cut.grids]
         return cls(

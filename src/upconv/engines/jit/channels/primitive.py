@@ -12,7 +12,6 @@ from math import prod
 
 import numpy as np
 
-from ....problem import DataLayout
 from ...addresses import address_of
 from ...base import Array
 from ..casts import Cast
@@ -84,11 +83,6 @@ class Channels(Kernel):
         self.resident_bytes = self._spatial.resident_bytes + sum(t.nbytes for t in tables.values())
         self.resident_bytes += self.order.resident_bytes + passes.codes.nbytes
 
-    @property
-    def description(self) -> str:
-        """The schedule in one line."""
-        return str(self.schedule)
-
     def _launches(
         self, operands: Operands, w: Array, biases: Array, scratch: int
     ) -> Iterator[tuple[Launch, dict[str, int]]]:
@@ -126,12 +120,3 @@ class Channels(Kernel):
         target, least = max(form.cpu.l2, data // _MAX_SPATIAL_BLOCKS), data * _POINTS // points
         most = transposed_bytes(correlation, threads)
         return blocks_for_threads(correlation, cut, form.element, threads, target, least, most)
-
-    def _ordered_slopes(self, slopes: Array) -> Array:
-        """Return slopes as `finish` reads them: for channels-last data in the order of biases."""
-        if self.correlation.layout is DataLayout.NXC:
-            return self._ordered(slopes)
-        return super()._ordered(slopes)
-
-    def _ordered(self, bias: Array) -> Array:
-        return bias.take(self._bias_order).astype(self._no_bias.dtype, copy=False)

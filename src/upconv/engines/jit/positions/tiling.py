@@ -160,17 +160,13 @@ def finish_of(correlation: Correlation) -> Finish:
 
     If it leaves nothing, tiles round results themselves, and this copies them.
     """
-    stored, layout = STORED[correlation.dtype], correlation.layout
-    finish = Finish.of(
-        correlation.element, stored, correlation.epilogue, layout,
-        accumulate=correlation.accumulate,
-    )  # fmt: skip
+    finish = Finish.of(correlation, correlation.layout)
     epilogue = finish.epilogue
     if in_tile(correlation)[:3] != epilogue[:3]:
         return finish
     late = epilogue._replace(activation=Activation.NONE, slope=0.0, slopes=False)
     finish = finish._replace(epilogue=late, layout=DataLayout.NCX)
-    return plain(stored) if finish.is_cast else finish
+    return plain(finish.stored) if finish.is_cast else finish
 
 
 def stores(correlation: Correlation) -> bool:

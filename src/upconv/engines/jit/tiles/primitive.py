@@ -27,7 +27,7 @@ from ..packing import shared
 from ..rows import Finish
 from ..spatial_blocks import Spatial
 from ..steps import Launch
-from ..values import BFLOAT, BYTES, FLOAT, LINE, STORED
+from ..values import BFLOAT, BYTES, LINE
 from .candidates import total_cycles
 from .forms import schedule
 from .merging import MergedPacking
@@ -49,17 +49,14 @@ class Tiles(Kernel):
         cycles = total_cycles(correlation, self.schedule, cpu)
         self.predicted_cycles = cycles / self.schedule.threads
         self._pack_threads = self.schedule.threads
-        plan, stored = self.schedule, STORED[correlation.dtype]
+        plan = self.schedule
         self.order: ChannelPacking
         if plan.merging:
             correlation = plan.merging.operand(correlation)
             self.order = shared(MergedPacking, plan.merging, correlation.weight, plan.cut, cpu)
         else:
             self.order = shared(ChannelPacking, correlation.weight, plan.cut, cpu, PAIRS)
-        finish = Finish.of(
-            FLOAT, stored, correlation.epilogue, correlation.layout,
-            accumulate=correlation.accumulate,
-        )  # fmt: skip
+        finish = Finish.of(correlation, correlation.layout)
         channels_first = correlation.layout is DataLayout.NCX
         codes = Codes(plan, finish, channels_first, cpu)
         blocks, by_thread = self._spatial_blocks(correlation, cpu)
@@ -80,8 +77,8 @@ class Tiles(Kernel):
         channels = correlation.made // correlation.groups
         numbers = np.minimum(np.arange(-(-channels // ROWS) * ROWS), channels - 1)
         groups = np.arange(correlation.groups)[:, None] * channels
-        self._numbers = np.append((groups + numbers).ravel(), np.zeros(_SPARE, np.int64))
-        self._no_bias = np.zeros(len(self._numbers), np.float32)
+        self._bias_order = np.append((groups + numbers).ravel(), np.zeros(_SPARE, np.int64))
+        self._no_bias = np.zeros(len(self._bias_order), np.float32)
         self.resident_bytes = sum(spatial.resident_bytes for spatial in self._spatial)
         self.resident_bytes += self.order.resident_bytes + codes.nbytes
 
@@ -89,11 +86,6 @@ class Tiles(Kernel):
         slabs = [walk.slab for by_kind in walks for walk in by_kind.values()]
         if single and not plan.merging and self.order.pieces_code and all(slabs):
             self._slab = max(slabs)
-
-    @property
-    def description(self) -> str:
-        """The schedule in one line."""
-        return str(self.schedule)
 
     def _launches(
         self, operands: Operands, w: Array, biases: Array, scratch: int
@@ -117,12 +109,3 @@ class Tiles(Kernel):
         target = max(cpu.l2 // 2, data // _MAX_SPATIAL_BLOCKS)
         most = transposed_bytes(correlation, threads)
         return blocks_for_threads(correlation, cut, element, threads, target, least, most)
-
-    def _ordered_slopes(self, slopes: Array) -> Array:
-        """Return slopes in the order in which `finish` reads them, which depends on the layout."""
-        if self.correlation.layout is DataLayout.NXC:
-            return self._ordered(slopes)
-        return super()._ordered(slopes)
-
-    def _ordered(self, bias: Array) -> Array:
-        return bias.take(self._numbers).astype(np.float32, copy=False)

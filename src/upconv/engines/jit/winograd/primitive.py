@@ -190,15 +190,12 @@ class Winograd(Kernel):
 
 def _epilogues(correlation: Correlation) -> tuple[ActivationEpilogue, Finish]:
     """Return the activation of the inverse transform, and the rest, which `finish` applies."""
-    types = correlation.element, STORED[correlation.dtype]
-    epilogue = correlation.epilogue
-    activations = ActivationEpilogue.of(epilogue)
-    if epilogue.residual or correlation.accumulate:
-        late = Finish.of(*types, epilogue, correlation.layout, accumulate=correlation.accumulate)
-        return NO_ACTIVATION, late
-    second = activations._replace(activation=Activation.NONE, slope=0.0, slopes=False)
-    first = activations._replace(second=Activation.NONE, second_slope=0.0)
-    return first, Finish(*types, second)
+    finish = Finish.of(correlation, correlation.layout)
+    if finish.residual or finish.accumulate:
+        return NO_ACTIVATION, finish
+    second = finish.epilogue._replace(activation=Activation.NONE, slope=0.0, slopes=False)
+    first = finish.epilogue._replace(second=Activation.NONE, second_slope=0.0)
+    return first, Finish(finish.computed, finish.stored, second)
 
 
 def _codes(
