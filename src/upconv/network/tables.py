@@ -54,7 +54,7 @@ def walk_step(
     walk = walk_code(target.cpu)
     block = layout.block(phases=table.ctypes.data, phase_count=len(table), **values)
     last, jobs = len(table) - 1, int(table[-1, 1])
-    over = block.address + 8 * layout.place(f"over_{last}")
+    over = block.address + 8 * layout.indices[f"over_{last}"]
     entering = min(target.threads, int(table[:, 1].max()))
     return Step(block, entering, over, jobs, kept=(walk, table, *kept))
 

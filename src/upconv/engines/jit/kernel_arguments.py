@@ -45,10 +45,6 @@ class ArgumentLayout:
         block.update(values)
         return block
 
-    def place(self, name: str) -> int:
-        """The index of a named value in the block."""
-        return self.indices[name]
-
     def reader(self, f: Function) -> Arguments:
         """Return a reader of the block that a function's parameter `args` points to."""
         return Arguments(f, self)
@@ -57,20 +53,20 @@ class ArgumentLayout:
 class Block:
     """An argument block in memory, in an array that is faster to copy and fill than NumPy's."""
 
-    __slots__ = ("_layout", "address", "numbers")
+    __slots__ = ("address", "layout", "numbers")
 
     def __init__(self, layout: ArgumentLayout, numbers: array[int]) -> None:
-        self._layout, self.numbers = layout, numbers
+        self.layout, self.numbers = layout, numbers
         self.address, _ = numbers.buffer_info()
 
     def update(self, values: Mapping[str, int]) -> None:
         """Set some values, by name."""
-        numbers, indices = self.numbers, self._layout.indices
+        numbers, indices = self.numbers, self.layout.indices
         for name, value in values.items():
             numbers[indices[name]] = value
 
     def __getitem__(self, name: str) -> int:
-        return self.numbers[self._layout.indices[name]]
+        return self.numbers[self.layout.indices[name]]
 
     @property
     def nbytes(self) -> int:
@@ -79,24 +75,20 @@ class Block:
 
     def address_of(self, name: str) -> int:
         """The address of a number."""
-        return self.address + 8 * self._layout.indices[name]
+        return self.address + 8 * self.layout.indices[name]
 
     def restart(self) -> None:
         """Set the counters to zero, for another run."""
-        zeros = self._layout.zeros
+        zeros = self.layout.zeros
         self.numbers[_LINE : _LINE + len(zeros)] = zeros
 
     def copy(self) -> Block:
         """Return a block with the same values."""
-        return Block(self._layout, self.numbers[:])
-
-    def index(self, name: str) -> int:
-        """The index of a named value."""
-        return self._layout.indices[name]
+        return Block(self.layout, self.numbers[:])
 
     def is_pointer(self, index: int) -> bool:
         """Whether the value at an index is an address."""
-        return index in self._layout.pointers
+        return index in self.layout.pointers
 
 
 class Blocks:
@@ -115,8 +107,9 @@ class Blocks:
 
     def pointers(self, values: Mapping[str, int]) -> list[tuple[int, int]]:
         """Return the indices and the numbers of the values that are addresses."""
-        numbered = [(self._template.index(name), value) for name, value in values.items()]
-        return [(i, value) for i, value in numbered if value and self._template.is_pointer(i)]
+        layout = self._template.layout
+        numbered = [(layout.indices[name], value) for name, value in values.items()]
+        return [(i, value) for i, value in numbered if value and i in layout.pointers]
 
     def run(self, work: int, threads: int, flag: str = "", /, **values: int) -> int:
         """Run the function at address `work` on some threads with a block of these values. Return

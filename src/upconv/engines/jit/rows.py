@@ -81,8 +81,8 @@ class Finish(NamedTuple):
         """The class for the results of a problem; without slopes all layouts share one."""
         types, epilogue = (computed(problem.dtype), STORED[problem.dtype]), problem.epilogue
         layout = layout if epilogue.slopes else DataLayout.NCX
-        ends = ActivationEpilogue.of(epilogue), epilogue.residual, problem.accumulate
-        return cls(*types, *ends, layout)
+        activations = ActivationEpilogue.of(epilogue)
+        return cls(*types, activations, epilogue.residual, problem.accumulate, layout)
 
     @property
     def is_cast(self) -> bool:

@@ -101,9 +101,7 @@ class Spatial:
         phases = walk.phases(threads, walk.Phase(code.addresses["block"], table))
         self._kept = code, walking, phases
         self.resident_bytes += table.nbytes + phases.nbytes
-        # Parts whose size is a multiple of a page would all begin in the same cache sets.
-        part = LINE + self.blocks[0].walk.template.nbytes + self.nbytes
-        part = -(-part // 4096) * 4096 + 3 * LINE
+        part = walk.part_bytes(LINE + self.blocks[0].walk.template.nbytes + self.nbytes)
         self.nbytes = threads * part
         block = ARGUMENTS.block(phases=phases.ctypes.data, phase_count=1, part=part)
         return Launch.of_walk(Blocks(block), walking.addresses["walk"], threads, phases)
@@ -159,5 +157,5 @@ def block_code(module: Module, cpu: Cpu) -> None:
         values = {name: call[name] for name in _OF_CALL.split()}
         values |= _bound(call, block, arguments + nbytes, f.select)
         for name, value in values.items():
-            f.store(value, f.at(arguments, ARGUMENTS.place(name), I64))
+            f.store(value, f.at(arguments, ARGUMENTS.indices[name], I64))
         f.call(f.convert("inttoptr", block["walk"], PTR), arguments)

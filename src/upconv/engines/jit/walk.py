@@ -30,7 +30,7 @@ from .cpu import Cpu
 from .emit import Function, Module, signature
 from .kernel_arguments import ArgumentLayout, jobs, wait
 from .packing import Numbers
-from .values import I64, PTR, Value, vector
+from .values import I64, LINE, PTR, Value, vector
 
 MOST_PHASES = 4
 NUMBERS = "phases* phase_count scratch* part pack* pack_args* "
@@ -74,10 +74,16 @@ def phases(threads: int, *listed: Phase) -> Numbers:
     return np.array(rows, np.int64)
 
 
+def part_bytes(nbytes: int) -> int:
+    """Return the bytes of a thread's part of scratch memory, of which it uses `nbytes`: if parts
+    were multiples of a page, all would begin in the same cache sets."""
+    return -(-nbytes // 4096) * 4096 + 3 * LINE
+
+
 _ROW = 10
 """Numbers of a phase: code, jobs, rows of `inner`, address and bytes of a row of both, rows of
 `outer`, `by_outer`, ranges."""
-_APART = 8 * (_ARGUMENTS.place("next_1") - _ARGUMENTS.place("next_0"))
+_APART = 8 * (_ARGUMENTS.indices["next_1"] - _ARGUMENTS.indices["next_0"])
 
 
 @compiled("walk", "walk_as", "pack", kept=4, opt=0)

@@ -96,13 +96,15 @@ class ChannelsLast:
 
     def __init__(self, correlation: Correlation, form: Form) -> None:
         self.correlation, self.form, cut = correlation, form, form.cut
-        self.x_steps = _steps(correlation.operand_size, correlation.reduced * form.x_bytes)
-        self.y_steps = _steps(correlation.result_size, correlation.made * form.y_bytes)
+        self.x_steps = steps_of(correlation.operand_size, correlation.reduced * form.x_bytes)
+        self.y_steps = steps_of(correlation.result_size, correlation.made * form.y_bytes)
         self.counts = cut.counts(correlation.result_size)
         ends = self.counts[:, -1] * cut.steps[-1] + cut.offsets[:, -1] - correlation.lines[-1].out
         phases = np.array([len(grid.phase_group.taps) for grid in cut.grids]) - cut.steps[-1]
         self.missing = np.maximum(0, ends + phases) * cut.lanes.channels
 
 
-def _steps(size: tuple[int, ...], position: int) -> Numbers:
+def steps_of(size: tuple[int, ...], position: int) -> Numbers:
+    """Return the bytes from one image, and from one position of each axis, to the next in
+    channels-last data with `position` bytes for a position."""
     return np.array([position * prod(size[i:]) for i in range(len(size) + 1)], np.int64)

@@ -14,7 +14,8 @@ import numpy as np
 from ..kernel_arguments import Blocks, Table, filled
 from ..packing import Numbers
 from ..steps import Launch
-from ..walk import Phase, phases
+from ..values import whole_lines
+from ..walk import Phase, part_bytes, phases
 from .blocks import SpatialBlock
 from .driver import ARGUMENTS, PART, STRETCH
 from .form import ChannelsLast
@@ -45,8 +46,7 @@ class Walk:
         rows, by_outer = passes.rows(plan.block_run), correlation.has_larger_weight
         steps = [Phase(codes.steps["passes"], tables["runs"], rows, by_outer=by_outer)]
         stage = max((plan.step + PAD) * passes.widest, width * CHUNK) * form.element
-        # Parts that are multiples of a page would all begin in the same cache sets.
-        part = _rounded(stage, 4096) + 192
+        part = part_bytes(stage)
         self.scratch_x = self.scratch_y = -1
         self.nbytes = threads * part
         if form.transposed:
@@ -55,11 +55,9 @@ class Walk:
             steps.insert(0, Phase(codes.steps["transpose_in"], *before))
             steps.append(Phase(codes.steps["transpose_out" if plain else "finish_out"], *after))
             self.scratch_x = self.nbytes
-            self.scratch_y = self.scratch_x + _rounded(
-                prod(correlation.operand_shape) * form.x_bytes, 64
-            )
-            size = prod(correlation.result_shape) * form.y_bytes
-            self.nbytes = self.scratch_y + _rounded(size, 64)
+            x, y = prod(correlation.operand_shape), prod(correlation.result_shape)
+            self.scratch_y = self.scratch_x + whole_lines(x * form.x_bytes)
+            self.nbytes = self.scratch_y + whole_lines(y * form.y_bytes)
         tables["phases"] = phases(threads, *steps)
         self.resident_bytes = sum(table.nbytes for table in tables.values())
         self.tables = tables = tables | shared
@@ -107,7 +105,7 @@ def transposed_parts(
         channels=np.minimum(part, channels - channel),
     )  # fmt: skip
     positions = int(steps[0] // steps[-1])
-    quarter = _rounded(-(-positions // (4 * threads)), CHUNK)  # of a thread's positions
+    quarter = -(-positions // (4 * threads * CHUNK)) * CHUNK  # of a thread's positions
     most = max(CHUNK, quarter) if whole else CHUNK
     start = np.arange(0, positions, most)
     stretches = filled(
@@ -115,7 +113,3 @@ def transposed_parts(
         positions=np.minimum(most, positions - start),
     )  # fmt: skip
     return stretches, parts.ravel()
-
-
-def _rounded(number: int, step: int) -> int:
-    return -(-number // step) * step

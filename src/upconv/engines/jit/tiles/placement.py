@@ -6,11 +6,10 @@ NumPy writes them for data of one size; unit tests replay them. An operand is re
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 
 from ....geometry import Tap
+from ..channels.form import steps_of
 from ..channels.schedule import Cut
 from ..correlation import Correlation
 from ..kernel_arguments import Table, filled
@@ -111,7 +110,7 @@ class InPlace(Operand):
     def __init__(self, correlation: Correlation, before: int, merges: bool) -> None:
         self.correlation, lines, self._merges = correlation, correlation.lines, merges
         position = correlation.reduced * correlation.dtype.itemsize
-        inner = [position * prod(correlation.operand_size[i:]) for i in range(len(lines) + 1)]
+        inner: list[int] = steps_of(correlation.operand_size, position).tolist()
         self.counts = tuple(
             max((-(-(line.out - p.offset) // line.stride) for p in line.phases), default=0)
             for line in lines

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..channels.blocks import Kind
 from ..channels.driver import driver_code as channels_code
+from ..channels.form import steps_of
 from ..channels.walks import CHUNK, transposed_parts
 from ..channels.weights import ChannelPacking
 from ..compile import CODE_BYTES
@@ -18,8 +19,8 @@ from ..packing import Numbers
 from ..rows import Finish, finish_code
 from ..steps import Launch
 from ..transpose import transpose_code
-from ..values import BFLOAT, BYTES, FLOAT
-from ..walk import Phase, phases, walk_code
+from ..values import BFLOAT, BYTES, FLOAT, whole_lines
+from ..walk import Phase, part_bytes, phases, walk_code
 from .driver import (
     ARGUMENTS,
     INPUT,
@@ -102,23 +103,22 @@ class Walk:
         self._codes, self._first, self._threads = codes, codes.first, threads
         self.operand = _operand(kind, plan, in_place)
         y_position = correlation.made * BYTES[codes.element]
-        y_steps = _steps(correlation.result_size, y_position)
+        y_steps = steps_of(correlation.result_size, y_position)
         self.tables: dict[str, Table] = {"configuration": codes.configuration}
         self._listed = listed = [*self._packing(), self._products(order, y_steps)]
         stage = max(plan.rows * plan.columns * TILE_BYTES, 2 * CHUNK_POSITIONS * ROW_BYTES)
         if codes.first:
             listed.append(self._transposing(y_steps))
             stage = max(stage, ROWS * CHUNK * BYTES[FLOAT])
-        # Parts that are multiples of a page would all begin in the same cache sets.
-        part = _rounded(STAGE_AT + stage, 4096) + 192
+        part = part_bytes(STAGE_AT + stage)
         x = threads * part
-        y = self.nbytes = x + _rounded(self.operand.nbytes, 64)
+        y = self.nbytes = x + whole_lines(self.operand.nbytes)
         self.scratch_x, self.scratch_y = (
             -1 if isinstance(self.operand, InPlace) else x,
             y if codes.first else -1,
         )
         if codes.first:
-            self.nbytes += _rounded(prod(correlation.result_shape) * BYTES[codes.element], 64)
+            self.nbytes += whole_lines(prod(correlation.result_shape) * BYTES[codes.element])
         self.phases = phases(threads, *listed)
         kept = [self.phases, *self.tables.values()]
         kept += [t for p in listed for t in (p.inner, p.outer) if t is not None]
@@ -271,11 +271,3 @@ def _runs(tiles: int, rows: Table, parts: int, plan: Schedule, threads: int) -> 
 
 _JOB = 1000  # products of tiles of a job
 _LEAST_PARTS = 2  # parts of each thread, if jobs pack their weights
-
-
-def _steps(size: tuple[int, ...], position: int) -> Numbers:
-    return np.array([position * prod(size[i:]) for i in range(len(size) + 1)], np.int64)
-
-
-def _rounded(number: int, step: int) -> int:
-    return -(-number // step) * step
