@@ -96,9 +96,9 @@ def kept_in_memory(module: Module, machine: Any, cpu: Cpu) -> tuple[int, int]:
     return moves, products
 
 
-def looked_at(recorded: Tiles, cpu: Cpu) -> list[tuple[int, int]]:
+def looked_at(recorded: Tiles, cpu: Cpu, layers: int) -> list[tuple[int, int]]:
     """What `kept_in_memory` says of the tiles of some layers."""
-    for seed in range(12):
+    for seed in range(layers):
         build(seed, cpu)
     machine = llvm.Target.from_triple(cpu.triple).create_target_machine(
         cpu=cpu.name, features=cpu.features, opt=2, jit=True
@@ -110,7 +110,7 @@ def looked_at(recorded: Tiles, cpu: Cpu) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("name", CPUS)
 def test_sums_stay_in_registers(name: str, recorded: Tiles) -> None:
     cpu, some = CPUS[name]
-    found = looked_at(recorded, cpu)
+    found = looked_at(recorded, cpu, 12)
     assert len(found) > 25
     seen = sum(products > 0 for _, products in found)
     assert seen > 0.7 * len(found), "loops with products were not recognised"
@@ -122,5 +122,5 @@ def test_too_many_sums_are_seen(recorded: Tiles, monkeypatch: pytest.MonkeyPatch
     """The test above would notice: with as many sums as registers some lie in memory."""
     cpu, _ = CPUS["AVX2"]
     monkeypatch.setattr(Cpu, "sums", lambda self, vectors: self.registers)
-    found = looked_at(recorded, cpu)
+    found = looked_at(recorded, cpu, 4)
     assert sum(moves > 0 for moves, _ in found) > len(found) / 5
