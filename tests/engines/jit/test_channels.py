@@ -80,6 +80,25 @@ def test_tables_of_a_large_image_are_small() -> None:
     assert Channels(Correlation.of(problem), 2, host()).resident_bytes < 2 << 20
 
 
+@pytest.mark.parametrize("layout", DataLayout)
+def test_tables_are_bounded(layout: DataLayout) -> None:
+    """They grow with blocks and with the points of a spatial block, not with their product, nor
+    with the size of the data."""
+
+    def tables(size: int, channels: int) -> dict[str, int]:
+        axes = (Axis(size, 4, 2, 1, 1, 1),) * 2
+        problem = Problem(Direction.FORWARD, axes, 1, 64, channels, layout=layout)
+        primitive = Channels(Correlation.of(problem), 2, host())
+        return {n: t.nbytes for n, t in primitive._spatial.blocks[0].walk.tables.items()}
+
+    small, large, wide = tables(128, 64), tables(1024, 64), tables(128, 1024)
+    assert large["points"] <= 2 << 20
+    assert large["passes"] == small["passes"]
+    assert wide["points"] <= 2 * small["points"]
+    assert wide["spans"] <= 1 << 10
+    assert wide["passes"] <= 40 * small["passes"]
+
+
 @pytest.mark.usefixtures("thin_blocks")
 def test_spatial_blocks_are_what_they_should_be() -> None:
     problem = layer((6, 20), 9, 2)

@@ -7,6 +7,7 @@
 
 import random
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from upconv.engines.jit.tiles import merging, placement
 from upconv.engines.jit.tiles import tile as register_tile
 from upconv.engines.jit.tiles.placement import InPlace
 from upconv.engines.jit.tiles.schedule import Padding
+from upconv.engines.jit.tiles.tile import tile_code
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
 
@@ -199,6 +201,31 @@ def test_what_is_read_in_place() -> None:
         overlapping,
     ):
         assert not in_place(engine, other), other
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+def test_memory_is_bounded(layout: DataLayout) -> None:
+    """Tables by a spatial block, scratch memory by 1.3 times the input and 5 MiB per thread."""
+    for channels, *size in ((64, 2048, 2048), (33, 256, 256), (512, 16, 16), (64, 1_000_000)):
+        axes = tuple(Axis(n, 4, 2, 1, 1, 1) for n in size)
+        for direction in (Direction.FORWARD, Direction.INPUT_GRAD):
+            problem = Problem(
+                direction, axes, 1, channels, channels, dtype=DType.BFLOAT16, layout=layout
+            )
+            kernel = TileEngine().kernel(problem, 2)
+            walks = {block.walk for spatial in kernel._spatial for block in spatial.blocks}
+            assert sum(walk.resident_bytes for walk in walks) <= 1 << 20
+            x_bytes = 2 * prod(problem.operand_shapes[0])
+            assert kernel.workspace_bytes <= 1.3 * x_bytes + 2 * (5 << 20)
+
+
+def test_another_size_compiles_nothing() -> None:
+    problem = layer(Axis(300, 16, 8, 1, 4, 4))
+    TileEngine().kernel(problem)
+    before = tile_code.cache_info().misses
+    for size in range(301, 1000, 77):
+        TileEngine().kernel(problem.replace(axes=(Axis(size, 16, 8, 1, 4, 4),)))
+    assert tile_code.cache_info().misses == before
 
 
 def test_nothing_to_compute() -> None:

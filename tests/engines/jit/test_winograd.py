@@ -19,9 +19,12 @@ from upconv.engine_choice import Algorithm, Selection, by_model
 from upconv.engine_choice import variants as variants_of
 from upconv.engines import load
 from upconv.engines.jit import cpu as cpus
-from upconv.engines.jit.cpu import Cpu
+from upconv.engines.jit.correlation import Correlation
+from upconv.engines.jit.cpu import Cpu, host
 from upconv.engines.jit.kernel_choice import table
 from upconv.engines.jit.winograd import weights as winograd_weights
+from upconv.engines.jit.winograd.schedule import schedules
+from upconv.engines.jit.winograd.tables import Tables
 from upconv.engines.jit.winograd.transforms import Transform
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
@@ -325,3 +328,25 @@ def test_a_huge_image_needs_no_tables() -> None:
     primitive = load("jit").build(layer(size=100_000), 1, "winograd F(3,2)xF(3,2)")
     assert primitive.resident_bytes < 1 << 20
     primitive.close()
+
+
+def tables_of(problem: Problem, cpu: Cpu) -> Tables:
+    correlation = Correlation.of(problem)
+    return Tables(correlation, schedules(correlation, 2, cpu)[0])
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+@pytest.mark.parametrize("size", [33, 100_000])
+def test_tables_do_not_grow_with_blocks(layout: DataLayout, size: int) -> None:
+    problem = layer(size=size, layout=layout).replace(batch=7)
+    tables = tables_of(problem, replace(host(), l2=512 << 10))  # a larger L2 makes few blocks
+    assert tables.nbytes < 32 << 10
+    assert tables.blocks > 10
+
+
+def test_tables_of_many_kinds_are_bounded() -> None:
+    """Three axes, with many phases and with windows that reach over several blocks."""
+    volume = Problem(Direction.FORWARD, (Axis(60, 16, 8, 1, 4, 4),) * 3, 1, 64, 64)
+    wide = Problem(Direction.INPUT_GRAD, (Axis(200, 7, 1, 8, 24, 24),) * 2, 1, 64, 64)
+    for problem in (volume, wide):
+        assert tables_of(problem, host()).nbytes < 64 << 10

@@ -1,7 +1,7 @@
 """Tables of the offsets of tiles of positions, of their results, and of products' inputs.
 
-NumPy writes them for data of one size; unit tests replay them. An operand is read in place
-(`InPlace`), or packed first (tables.py).
+NumPy writes them for data of one size. An operand is read in place (`InPlace`), or packed first
+(tables.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The packed operand, and the tables that pack it.
-
-NumPy writes them; unit tests replay them.
-"""
+"""The packed operand, and the tables that pack it, which NumPy writes."""
 
 from __future__ import annotations
 
