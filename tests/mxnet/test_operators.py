@@ -5,7 +5,6 @@ UPCONV_MXNET_ANSWERS set to a file of all 2,600 cases those are compared instead
 """
 
 import ast
-import importlib.util
 import json
 import os
 from typing import Any
@@ -14,22 +13,16 @@ import numpy as np
 import pytest
 
 import upconv.mxnet as mx
+from tests.data.mxnet.make_operators import inputs
 from tests.support.paths import DATA
 from upconv import UpconvError
 from upconv.mxnet.operators import OPERATORS
 
-ANSWERS = DATA / "mxnet"
-_stored = np.load(os.environ.get("UPCONV_MXNET_ANSWERS", ANSWERS / "operators.npz"))
+_stored = np.load(os.environ.get("UPCONV_MXNET_ANSWERS", DATA / "mxnet" / "operators.npz"))
 CASES = json.loads(_stored["cases"].tobytes())
 VALUES = _stored["values"]
 COMPUTED = [case for case in CASES if "results" in case]
 REFUSED = [case for case in CASES if "outcome" in case]
-
-_spec = importlib.util.spec_from_file_location("make_operators", ANSWERS / "make_operators.py")
-assert _spec is not None
-assert _spec.loader is not None
-_maker = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_maker)
 
 
 def answers(case: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -52,7 +45,7 @@ def label(case: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("case", COMPUTED, ids=label)
 def test_has_the_values_and_gradients_of_mxnet(case: dict[str, Any]) -> None:
-    given, expected = _maker.inputs(case), answers(case)
+    given, expected = inputs(case), answers(case)
     arrays = {name: mx.nd.array(given[name], dtype=case["dtype"]) for name in case["shapes"]}
     for name, request in case["grad_req"].items():
         if name in arrays:

@@ -13,7 +13,7 @@ import pytest
 from tests.support.paths import DATA
 from tests.support.repeating import seeds
 from upconv.errors import ArgumentError, DTypeError, FileError, ModelError, UpconvError
-from upconv.mxnet.params import read_params, write_params
+from upconv.mxnet.params import read_arrays, read_params, write_params
 
 STORED = DATA / "mxnet"
 ONES = [[1, 2, 3], [4, 5, 6]]
@@ -257,28 +257,24 @@ def test_compressed_archives_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["dict", "sparse", "np", "oldest", "archive2"])
-def test_every_beginning_of_a_file_is_refused(name, tmp_path):
+def test_every_beginning_of_a_file_is_refused(name):
     whole = (STORED / "params" / f"{name}.params").read_bytes()
-    path = tmp_path / "net.params"
     for length in range(len(whole)):
-        path.write_bytes(whole[:length])
         with pytest.raises(ModelError):
-            read_params(path)
+            read_arrays(whole[:length])
 
 
 @pytest.mark.parametrize("name", ["dict", "sparse", "np", "oldest", "archive2"])
-def test_whatever_bytes_change_it_is_read_or_refused_in_little_memory(name, tmp_path):
-    whole = (STORED / "params" / f"{name}.params").read_bytes()
-    path, refused = tmp_path / "net.params", 0
+def test_whatever_bytes_change_it_is_read_or_refused_in_little_memory(name):
+    whole, refused = (STORED / "params" / f"{name}.params").read_bytes(), 0
     tracemalloc.start()
     try:
         for seed in seeds(400):
             rng, data = random.Random(f"{name} {seed}"), bytearray(whole)
             for _ in range(rng.randint(1, 3)):
                 data[rng.randrange(len(data))] = rng.choice((0, 1, 0x7F, 0xFF, rng.randrange(256)))
-            path.write_bytes(data)
             try:
-                read_params(path)
+                read_arrays(bytes(data))
             except UpconvError:
                 refused += 1
         assert tracemalloc.get_traced_memory()[1] < 4 << 20

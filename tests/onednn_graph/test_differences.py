@@ -275,19 +275,29 @@ def test_the_table_has_these_rows() -> None:
 
 
 def agreed(library: Library, first: int, count: int) -> Counter[str]:
-    """How many random cases of each kind agree; every one that the library computes must."""
+    """How many random cases of each kind agree; every one that the library computes must.
+
+    A processor without arithmetic of a type aborts at each case of it, and each costs a process:
+    after the first three no more are tried.
+    """
     counted: Counter[str] = Counter()
+    aborted: Counter[object] = Counter()
+    able = set()
     for seed in seeds(first, first + 3 * count):
         if sum(counted.values()) == count:
             break
         dtype = (np.float32, np.float32, np.float16, DType.BFLOAT16.numpy)[seed // 6 % 4]
+        if aborted[dtype] >= 3 and dtype not in able:
+            continue
         one = case(seed, list(KINDS)[seed % 6], dtype=dtype)
         words = {key: value for key, value in one.attributes.items() if key != "rule"}
         try:
             wanted = library.run(one.kind, one.arrays, words, one.result)
-        except Refused as refusal:  # processors without 16-bit arithmetic; dims known behind NXC
+        except Refused as refusal:  # 16-bit arithmetic; dims known behind NXC
             assert dtype != np.float32 or str(refusal) == "invalid_shape", f"{one}: {refusal}"  # noqa: PT017
+            aborted[dtype] += str(refusal) == "SIGABRT"
             continue
+        able.add(dtype)
         difference = one.difference(one.run(), wanted, ignore=unwritten(one))
         assert not difference, difference
         counted[one.kind] += 1
@@ -313,14 +323,3 @@ def test_many_random_calls_agree_with_the_library(bench: Bench) -> None:
     if bench.library is None:
         pytest.skip("libdnnl is not installed")
     assert sum(agreed(bench.library, 10_000, 6000).values()) == 6000
-
-
-def test_a_planted_fault_is_caught() -> None:
-    """Results moved by one channel or position, which rolling may leave as they are."""
-    caught = 0
-    for seed in seeds(40):
-        one = case(seed, "Convolution")
-        wanted = one.oracle()
-        moved = np.roll(wanted, 1, axis=1)
-        caught += bool(one.difference(moved, wanted)) or np.array_equal(moved, wanted)
-    assert caught >= 38
