@@ -1,7 +1,4 @@
-"""Keras layers as their `get_config()` describes them: written out here, and from Keras itself."""
-
-import json
-import os
+"""Keras layers as their `get_config()` describes them."""
 
 import pytest
 
@@ -77,30 +74,3 @@ def test_an_int_kernel_is_one_along_every_axis(source):
         {"kernel_size": (4, 4), stride: (2, 3)}, source, "ONNX"
     )
     assert from_keras((5, 7), 4) == from_keras((5, 7), (4, 4))
-
-
-@pytest.fixture(scope="module")
-def keras():
-    os.environ.setdefault("KERAS_BACKEND", "jax")
-    return pytest.importorskip("keras", reason="keras is not installed")
-
-
-@pytest.mark.filterwarnings("ignore")  # JAX's own deprecations
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("layout", ["channels_last", "channels_first"])
-def test_a_layer_of_keras_is_read_as_it_describes_itself(keras, rank, layout):
-    make = getattr(keras.layers, f"Conv{rank}DTranspose")
-    made = make(6, 4, strides=3, padding="same", activation="relu", data_format=layout)
-    size = (5, 7, 3)[:rank]
-    described = made.get_config()
-    layer = from_keras(size, **described)
-    assert layer == from_keras(size, 4, strides=3, padding="same", data_format=layout)
-    assert from_keras(size, **json.loads(json.dumps(described))) == layer
-    shape = (2, *size, 4) if layout == "channels_last" else (2, 4, *size)
-    at = slice(1, -1) if layout == "channels_last" else slice(2, None)
-    assert layer.output_size == tuple(made.compute_output_shape(shape)[at])
-    assert translate(described, "Keras", "PyTorch") == translate(
-        {"kernel_size": (4,) * rank, "strides": 3, "padding": "same", "data_format": layout},
-        "keras",
-        "torch",
-    )

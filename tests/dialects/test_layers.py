@@ -125,7 +125,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("write", "read"), PAIRS)
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @given(layer=LAYERS)
 def test_what_is_said_reads_back(write, read, layer):
     try:
@@ -140,7 +140,7 @@ def test_what_is_said_reads_back(write, read, layer):
 
 
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(size=st.integers(1, 5), k=st.integers(1, 5), s=st.integers(1, 5), d=st.integers(1, 2))
 def test_the_two_onednn_rules_agree_on_even_totals(mode, size, k, s, d):
     """There the document and the library mean the same; on odd ones they mirror each other."""

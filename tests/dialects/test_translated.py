@@ -19,7 +19,7 @@ LAYERS = layers(most=(5, 4, 3, 2), begin=(-2, 3), end=(-2, 3), groups=2)
 ROUTES = list(product(DIALECTS, DIALECTS))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(layer=LAYERS, sized=st.booleans())
 def test_there_and_back_is_the_same_layer(layer, sized):
     """From every dialect that can say the layer, to every other and back."""
@@ -39,7 +39,7 @@ def test_there_and_back_is_the_same_layer(layer, sized):
             DIALECTS[target].read((64,) * len(size), **there.nearest)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(layer=LAYERS)
 def test_nearest_is_no_farther_than_its_neighbours(layer):
     """No legal layer lies nearer than the nearest one: all are tried, on one axis."""
@@ -60,18 +60,17 @@ def test_nearest_is_no_farther_than_its_neighbours(layer):
                     dialect.write(Layer((nearer,)))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(layer=LAYERS, seed=st.integers(0, 99))
 def test_translated_arrays_compute_the_same_numbers(layer, seed):
     """Weights and data moved as told give the source's result, in every pair of dialects."""
-    rng = np.random.default_rng(seed)
+    rng, size = np.random.default_rng(seed), tuple(axis.size for axis in layer.axes)
     for source, target in ROUTES:
         try:
             config = DIALECTS[source].write(layer)
         except TranslationError:
             continue
-        size = tuple(axis.size for axis in layer.axes)
-        found = translate(config, source, target)
+        found = translate({**config, "input_size": size}, source, target)
         if found.verdict is Verdict.IMPOSSIBLE:
             continue
         ours, theirs = (
@@ -81,14 +80,10 @@ def test_translated_arrays_compute_the_same_numbers(layer, seed):
         groups = layer.groups
         x = rng.integers(-9, 9, ours.layout.shape(2, 2 * groups, size)).astype(float)
         w = rng.integers(-9, 9, ours.weight_layout.shape(2 * groups, 3, ours.kernel)).astype(float)
-        y = conv_transpose(x, ours.weight(w), **ours.keywords())
+        y = conv_transpose(x, ours.weight(w), **ours.keywords(), engine="reference")
         moved = w.transpose(found.weight_permutation or tuple(range(w.ndim)))
         moved = np.flip(moved, found.weight_reversed) if found.weight_reversed else moved
-        if ours.layout is not theirs.layout:
-            there, back = ours.layout.to_ncx(len(size)), theirs.layout.to_ncx(len(size))
-            x = x.transpose(there).transpose(np.argsort(back))
-        z = conv_transpose(x, theirs.weight(moved), **theirs.keywords())
-        rank = len(size)
-        assert np.array_equal(
-            y.transpose(ours.layout.to_ncx(rank)), z.transpose(theirs.layout.to_ncx(rank))
-        )
+        there, back = (each.layout.to_ncx(len(size)) for each in (ours, theirs))
+        x = x.transpose(there).transpose(np.argsort(back))
+        z = conv_transpose(x, theirs.weight(moved), **theirs.keywords(), engine="reference")
+        assert np.array_equal(y.transpose(there), z.transpose(back))

@@ -1,45 +1,25 @@
 """For the tests of dialects: random layers, their arrays, and their results by the definition."""
 
-from itertools import product
-
 import numpy as np
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from upconv import testing
 from upconv.dialects import Layer
 from upconv.geometry import Axis, centred
-from upconv.problem import DataLayout, WeightLayout
-
-SLOW = settings(
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+from upconv.problem import DataLayout, Direction, DType, Problem, WeightLayout
 
 
 def scatter(layer: Layer, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The definition, one product at a time: arrays in the layer's orders, result too."""
-    rank = len(layer.axes)
-    data, weights = layer.layout.to_ncx(rank), layer.weight_layout.to_iox(rank)
-    x, w = x.transpose(data), w.transpose(weights)
+    """The result by the definition, in float64; arrays are in the layer's orders."""
+    rank, start = len(layer.axes), layer.weight_layout.value.index("X")
     if layer.flipped:
-        w = w[(..., *(slice(None, None, -1),) * rank)]
-    groups, (channels, filters) = layer.groups, w.shape[:2]
-    y = np.zeros((x.shape[0], filters * groups, *layer.output_size), x.dtype)
-    for i in product(*(range(axis.size) for axis in layer.axes)):
-        for t in product(*(range(axis.kernel) for axis in layer.axes)):
-            o = tuple(
-                axis.stride * i[n] + axis.dilation * t[n] - axis.crop_begin
-                for n, axis in enumerate(layer.axes)
-            )
-            if not all(0 <= o[n] < axis.out for n, axis in enumerate(layer.axes)):
-                continue
-            for g in range(groups):
-                reads = slice(g * channels // groups, (g + 1) * channels // groups)
-                y[(slice(None), slice(g * filters, (g + 1) * filters), *o)] += (
-                    x[(slice(None), reads, *i)] @ w[(reads, slice(None), *t)]
-                )
-    return y.transpose(np.argsort(data))
+        w = np.flip(w, tuple(range(start, start + rank)))
+    channels = x.shape[layer.layout.to_ncx(rank)[1]]
+    filters = w.shape[layer.weight_layout.to_iox(rank)[1]] * layer.groups
+    orders = layer.layout, layer.weight_layout
+    counts = len(x), channels, filters, layer.groups
+    problem = Problem(Direction.FORWARD, layer.axes, *counts, DType.FLOAT64, *orders)
+    return testing.by_taps(problem, x, w)
 
 
 def arrays(layer: Layer, filters: int = 2, channels: int = 2, dtype=np.float32):
